@@ -1,0 +1,58 @@
+"""What the commands print: results to stdout, talk to stderr, JSON alone when asked for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trtllm_serve_cli.errors import TllmError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+
+def say(message: str) -> None:
+    """A line of talk, on stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def show_json(value: Any) -> None:
+    """`value` as the only thing on stdout."""
+    print(json.dumps(value, indent=2, default=str, ensure_ascii=False))
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A Rich console that neither highlights nor interprets markup in the user's own words."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=False)
+
+
+def show(renderable: RenderableType) -> None:
+    """A Rich renderable on stdout; plain text when stdout is not a terminal."""
+    console().print(renderable)
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table on stdout whose long cells fold instead of being cut."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    show(table)
+
+
+def show_error(error: TllmError) -> None:
+    """What happened, why, and what to do next, on stderr."""
+    screen = console(stderr=True)
+    screen.print(f"Error: {error.what}", style="bold red", soft_wrap=True)
+    if error.why:
+        screen.print(f"  Why: {error.why}", soft_wrap=True)
+    if error.next_step:
+        screen.print(f" Next: {error.next_step}", style="bold", soft_wrap=True)

@@ -1,0 +1,99 @@
+"""Where everything that `tllm` keeps lies: one folder, TLLM_HOME.
+
+    checkpoints/<source>/   what was fetched, less what the hub's own cache holds
+    engines/<name>/         what was built (ENGINE_DEST_PATH moves this folder)
+    models/<name>/          model repositories, ready for Triton, each with its tllm.json
+    servers/<http port>/    state, log and restricted-API token of a server
+    locks/                  one lock file per model name
+
+Nothing under a final name is ever half-made: it is written to a sibling and renamed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtllm_serve_cli.errors import BadInput
+
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The folders under one TLLM_HOME; none needs to exist yet."""
+
+    root: Path
+    engines: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def models(self) -> Path:
+        return self.root / "models"
+
+    @property
+    def servers(self) -> Path:
+        return self.root / "servers"
+
+    @property
+    def locks(self) -> Path:
+        return self.root / "locks"
+
+
+def find_home(environ: Mapping[str, str] = os.environ) -> Home:
+    """The folders named by TLLM_HOME and ENGINE_DEST_PATH, else the platform's user data folder."""
+    if named := environ.get("TLLM_HOME"):
+        root = Path(named).expanduser().absolute()
+    else:
+        import platformdirs
+
+        root = Path(platformdirs.user_data_dir("tllm", appauthor=False))
+    engines = environ.get("ENGINE_DEST_PATH")
+    return Home(root, Path(engines).expanduser().absolute() if engines else root / "engines")
+
+
+def check_model_name(name: str) -> str:
+    """`name`, if it can name a folder and a Triton model; raises `BadInput` otherwise."""
+    if not _MODEL_NAME.fullmatch(name):
+        raise BadInput(
+            f"{name!r} cannot be a model's name.",
+            why="a name is a folder and a Triton model: letters, digits, '.', '_' and '-', "
+            "starting with a letter or digit, at most 128 characters",
+            next_step="name the model with -m NAME and say where it comes from with -s SOURCE",
+        )
+    return name
+
+
+@contextmanager
+def write_aside(final: Path) -> Iterator[Path]:
+    """A new folder beside `final` that takes its place when the block ends without an error.
+
+    A folder already at `final` is replaced. The folder is removed when the block fails; a killed
+    process leaves only a hidden sibling, which the next call for the same name removes. Callers
+    hold the model's lock.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in final.parent.glob(f".{final.name}.aside-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{final.name}.aside-", dir=final.parent))
+    try:
+        aside.chmod(0o755)
+        yield aside
+        if final.exists():
+            retired = Path(tempfile.mkdtemp(prefix=f".{final.name}.aside-", dir=final.parent))
+            final.rename(retired / final.name)
+            aside.rename(final)
+            shutil.rmtree(retired, ignore_errors=True)
+        else:
+            aside.rename(final)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
