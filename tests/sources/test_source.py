@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtllm_serve_cli.catalog import load_catalog
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.sources.source import (
+    GgufSource,
+    HubSource,
+    LocalSource,
+    PypiSource,
+    parse_source,
+)
+
+NAMES = st.from_regex(r"[A-Za-z0-9_]{1,12}([.-][A-Za-z0-9_]{1,12}){0,2}", fullmatch=True).filter(
+    lambda name: not name.endswith(".git")
+)
+VERSIONS = st.from_regex(r"[0-9]{1,3}(\.[0-9a-z]{1,4}){0,3}", fullmatch=True)
+PATHS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).map(
+    lambda text: Path("/models", text)
+)
+FILES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9 ._#@-]{0,20}(/[A-Za-z0-9]{1,9}){0,2}", fullmatch=True)
+SOURCES = st.one_of(
+    st.builds(
+        HubSource,
+        st.builds("{}/{}".format, NAMES, NAMES),
+        st.none() | st.from_regex(r"[a-z0-9]{1,9}(/[a-z0-9]{1,9}){0,2}", fullmatch=True),
+    ),
+    st.builds(LocalSource, PATHS),
+    st.builds(GgufSource, PATHS),
+    st.builds(PypiSource, NAMES.map(lambda name: name.replace("_", "x")), VERSIONS, FILES),
+)
+
+
+@given(SOURCES)
+def test_printed_source_parses_to_itself(source):
+    assert parse_source(str(source)) == source
+
+
+def test_every_source_of_the_catalog_parses():
+    for entry in load_catalog().values():
+        assert str(parse_source(entry.source)) == entry.source
+
+
+def test_home_in_a_path_is_found(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert parse_source("local:~/llama") == LocalSource(Path("/home/someone/llama"))
+
+
+@pytest.mark.parametrize(
+    ("text", "next_step"),
+    [
+        ("meta-llama/Llama-2-7b-hf", "-s hf:meta-llama/Llama-2-7b-hf"),
+        ("model.gguf", "-s gguf:model.gguf"),
+        ("ftp:thing", "-s hf:ORG/NAME"),
+        ("", "-s hf:ORG/NAME"),
+    ],
+)
+def test_source_without_a_kind_is_refused_with_a_guess(text, next_step):
+    with pytest.raises(BadInput, match="does not say what kind of source it is") as caught:
+        parse_source(text)
+    assert caught.value.next_step == next_step
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("hf:gpt2", "'hf:gpt2' is not a repository of the hub."),
+        ("hf:a/b/c", "'hf:a/b/c' is not a repository of the hub."),
+        ("hf:a/../b", "'hf:a/../b' is not a repository of the hub."),
+        ("hf:a/b--c", "'hf:a/b--c' is not a repository of the hub."),
+        ("hf:a/b.git", "'hf:a/b.git' is not a repository of the hub."),
+        ("hf:a/b@", "'' is not a revision."),
+        ("hf:a/b@v 1", "'v 1' is not a revision."),
+        ("hf:a/b@../../x", "'../../x' is not a revision."),
+        ("local:", "'local:' names no folder."),
+        ("gguf: ", "'gguf:' names no file."),
+        ("pypi:pkg", "'pypi:pkg' does not name one file of one wheel."),
+        ("pypi:pkg==1.0", "'pypi:pkg==1.0' does not name one file of one wheel."),
+        ("pypi:pkg#f", "'pypi:pkg#f' does not name one file of one wheel."),
+        ("pypi:--x==1#f", "'pypi:--x==1#f' does not name one file of one wheel."),
+        ("pypi:pkg==1.*#f", "'pypi:pkg==1.*#f' does not name one file of one wheel."),
+        ("pypi:pkg==1#../f", "'pypi:pkg==1#../f' does not name one file of one wheel."),
+        ("pypi:pkg==1#/f", "'pypi:pkg==1#/f' does not name one file of one wheel."),
+    ],
+)
+def test_malformed_source_is_refused(text, what):
+    with pytest.raises(BadInput) as caught:
+        parse_source(text)
+    assert caught.value.what == what
+    assert caught.value.next_step

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trtllm_serve_cli.errors import SourceError
+from trtllm_serve_cli.sources.space import check_space, find_free_bytes, show_size
+
+
+def test_full_disk_says_how_much_is_free(tmp_path):
+    with pytest.raises(SourceError) as caught:
+        check_space(tmp_path, 7 * 10**9, free=lambda folder: 3_000_000)
+    assert str(caught.value) == (
+        f"The disk of {tmp_path} is too full for 7.0 GB.\n"
+        "Why: 3.0 MB are free\n"
+        "Next: make room, or keep models elsewhere: set HF_HOME (the hub's cache) or TLLM_HOME "
+        "(the rest) to a folder on a larger disk"
+    )
+
+
+def test_disk_with_room_passes(tmp_path):
+    check_space(tmp_path, 10, free=lambda folder: 10)
+
+
+def test_free_space_of_a_folder_to_be_made(tmp_path):
+    assert find_free_bytes(tmp_path / "a" / "b") > 0
+    assert find_free_bytes(Path("/")) > 0
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "shown"),
+    [(0, "0 bytes"), (999, "999 bytes"), (98_362_432, "98.4 MB"), (2 * 10**12, "2.0 TB")],
+)
+def test_sizes_for_people(num_bytes, shown):
+    assert show_size(num_bytes) == shown

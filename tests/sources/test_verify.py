@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from trtllm_serve_cli.errors import SourceError
+from trtllm_serve_cli.sources.verify import verify_files
+
+
+@pytest.fixture
+def verify(tmp_path):
+    """Verifies the file `w` against the hash of `good`; gives what was said."""
+    (tmp_path / "w").write_bytes(b"good")
+
+    def verify():
+        said = []
+        sha256 = {"w": hashlib.sha256(b"good").hexdigest()}
+        verify_files(tmp_path, sha256, ledger=tmp_path / "ledger" / "x.json", say=said.append)
+        return said
+
+    return verify
+
+
+def test_verified_file_is_hashed_once(verify):
+    assert verify() == ["Verifying the checksum of 1 files."]
+    assert verify() == []
+
+
+def test_changed_file_is_hashed_again(verify, tmp_path):
+    verify()
+    (tmp_path / "w").write_bytes(b"evil, and longer")
+    with pytest.raises(SourceError, match="w did not arrive as published"):
+        verify()
+
+
+def test_wrong_file_is_removed_with_the_blob_behind_it(verify, tmp_path):
+    (tmp_path / "w").unlink()
+    (tmp_path / "blob").write_bytes(b"evil")
+    (tmp_path / "w").symlink_to("blob")
+    with pytest.raises(SourceError):
+        verify()
+    assert not (tmp_path / "blob").exists()
+    assert not (tmp_path / "w").is_symlink()
+
+
+def test_broken_ledger_is_ignored(verify, tmp_path):
+    verify()
+    (tmp_path / "ledger" / "x.json").write_text("[")
+    assert verify() == ["Verifying the checksum of 1 files."]

@@ -1,0 +1,79 @@
+"""Step of a build: reads an OpenVINO engine and says in `engine.json` what it is.
+
+python -m trtllm_serve_cli.build.describe_openvino DIRECTORY --checkpoint PATH ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.build.engine import Engine, write_engine
+from trtllm_serve_cli.sources import read_gguf
+
+# Where architectures keep the length of their context in config.json.
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len")
+
+
+def main() -> None:
+    """Describe; any failure ends the process with a traceback for the log."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path)
+    for name in ("model-name", "source", "architecture", "weights", "fingerprint"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--checkpoint", type=Path, required=True)
+    arguments = parser.parse_args()
+    engine = Engine(
+        path=arguments.directory,
+        kind="openvino",
+        model_name=arguments.model_name,
+        source=arguments.source,
+        fingerprint=arguments.fingerprint,
+        architecture=arguments.architecture,
+        weights=arguments.weights,
+        vocab_size=_vocab_size(arguments.directory),
+        max_position_embeddings=_context_length(arguments.checkpoint),
+        **_tokenizer_facts(arguments.directory),
+    )
+    write_engine(engine, arguments.directory)
+
+
+def _vocab_size(directory: Path) -> int:
+    """The last dimension of the logits, which may be more than the tokenizer has tokens."""
+    import openvino
+
+    model = openvino.Core().read_model(directory / "openvino_model.xml")
+    return int(model.output("logits").get_partial_shape()[-1].get_length())
+
+
+def _context_length(checkpoint: Path) -> int:
+    """In tokens, as the checkpoint says; raises `ValueError` when it does not."""
+    if checkpoint.is_file():
+        length = read_gguf(checkpoint).context_length
+    else:
+        config: dict[str, Any] = json.loads((checkpoint / "config.json").read_text("utf-8"))
+        config = config.get("text_config", config)
+        length = next((config[key] for key in _CONTEXT_KEYS if config.get(key)), None)
+    if not length:
+        raise ValueError(f"{checkpoint} does not say how long its context is")
+    return int(length)
+
+
+def _tokenizer_facts(directory: Path) -> dict[str, Any]:
+    import openvino_genai
+
+    tokenizer = openvino_genai.Tokenizer(directory)
+    bos_id = tokenizer.get_bos_token_id()
+    first = tokenizer.encode("a").input_ids.data.reshape(-1)[0]
+    return {
+        "chat_template": tokenizer.get_original_chat_template() or tokenizer.chat_template or "",
+        "bos_token": tokenizer.get_bos_token(),
+        "eos_token": tokenizer.get_eos_token(),
+        "adds_bos": bool(bos_id >= 0 and first == bos_id),
+    }
+
+
+if __name__ == "__main__":
+    main()

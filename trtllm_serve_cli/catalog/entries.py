@@ -1,0 +1,113 @@
+"""Reads the table of aliases, checks every line of it, and looks names up in it."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from trtllm_serve_cli.errors import BadInput, UnknownModel
+from trtllm_serve_cli.paths import check_model_name
+
+_FIELDS = {"source", "family", "parameters", "gated"}
+_SOURCE = re.compile(r"(hf|pypi):\S+")
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)([KMB])")
+_UNITS = {"K": 10**3, "M": 10**6, "B": 10**9}
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """One alias; `source` is what `-s` takes, `num_parameters` is rough."""
+
+    name: str
+    source: str
+    family: str
+    num_parameters: int
+    is_gated: bool = False
+
+
+@functools.cache
+def load_catalog() -> Mapping[str, CatalogEntry]:
+    """All aliases in the order of the table, which goes by family and size."""
+    table = resources.files("trtllm_serve_cli.catalog").joinpath("models.yaml")
+    return parse_catalog(table.read_text(encoding="utf-8"))
+
+
+def parse_catalog(text: str) -> Mapping[str, CatalogEntry]:
+    """The entries of a table in YAML; raises `BadInput` naming the first line that is wrong."""
+    try:
+        table = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        raise BadInput(
+            "The catalog of models is not YAML.",
+            why=" ".join(str(error).split()),
+            next_step="mend the file; `git diff` or a fresh install shows what it was",
+        ) from error
+    if not isinstance(table, dict):
+        raise _wrong("the table", "it is not a mapping of aliases")
+    return MappingProxyType({str(name): _parse_entry(str(name), table[name]) for name in table})
+
+
+def find_alias(name: str) -> CatalogEntry | None:
+    """The entry of that alias in any case, if there is one."""
+    return load_catalog().get(name.lower())
+
+
+def resolve_alias(name: str) -> CatalogEntry:
+    """The entry of that alias in any case; raises `UnknownModel` that lists near matches."""
+    if entry := find_alias(name):
+        return entry
+    near = find_near_aliases(name)
+    raise UnknownModel(
+        f"No model is known as {name!r}.",
+        why=f"near matches: {', '.join(near)}" if near else "no alias comes near it",
+        next_step=f"tllm import -m {near[0] if near else 'NAME'}, "
+        "or name any model of the hub with -s hf:ORG/NAME",
+    )
+
+
+def find_near_aliases(name: str, limit: int = 5) -> list[str]:
+    """Aliases that look like `name`, the nearest first; may be empty."""
+    wanted = name.lower().rpartition("/")[2]
+    near = difflib.get_close_matches(wanted, load_catalog(), n=limit)
+    inside = [alias for alias in load_catalog() if len(wanted) > 2 and wanted in alias]
+    return list(dict.fromkeys([*near, *inside]))[:limit]
+
+
+def _parse_entry(name: str, fields: Any) -> CatalogEntry:
+    check_model_name(name)
+    if name != name.lower():
+        raise _wrong(name, "an alias is lower case")
+    if not isinstance(fields, dict) or not set(fields) <= _FIELDS:
+        raise _wrong(name, f"an entry has the fields {', '.join(sorted(_FIELDS))} and no other")
+    source, family = fields.get("source"), fields.get("family")
+    if not isinstance(source, str) or not _SOURCE.fullmatch(source):
+        raise _wrong(name, "its source is not hf:ORG/NAME or pypi:PKG==VER#FILE")
+    if not isinstance(family, str) or not family:
+        raise _wrong(name, "its family is not a word")
+    gated = fields.get("gated", False)
+    if not isinstance(gated, bool):
+        raise _wrong(name, "its gated is neither true nor false")
+    return CatalogEntry(name, source, family, _parse_count(name, fields.get("parameters")), gated)
+
+
+def _parse_count(name: str, text: Any) -> int:
+    count = _COUNT.fullmatch(text) if isinstance(text, str) else None
+    if count is None:
+        raise _wrong(name, "its parameters are not a count such as 135M or 6.7B")
+    return round(float(count[1]) * _UNITS[count[2]])
+
+
+def _wrong(name: str, why: str) -> BadInput:
+    return BadInput(
+        f"The catalog of models is wrong at {name}.",
+        why=why,
+        next_step="mend that entry, or install tllm afresh",
+    )

@@ -1,0 +1,40 @@
+"""`tllm doctor`: what this machine lacks, and the command that mends it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import typer
+
+from trtllm_serve_cli.cli import output
+from trtllm_serve_cli.cli.options import JsonOption
+
+_MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
+_PROBLEMS_FOUND = 3
+
+
+def doctor(as_json: JsonOption = False) -> None:
+    """Check what serving a model here needs, and say how to mend what is missing.
+
+    Leaves with exit code 3 when something keeps a server from running.
+
+    Example:  tllm doctor
+    """
+    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.paths import find_home
+
+    findings = launch.diagnose(launch.collect_facts(find_home()))
+    problems = [finding for finding in findings if finding.verdict == "problem"]
+    if as_json:
+        output.show_json([dataclasses.asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            print(f"{_MARKS[finding.verdict]:<8} {finding.what:<16} {finding.detail}")
+            if finding.fix and finding.verdict != "ok":
+                print(f"{'':<8} {'':<16} → {finding.fix}")
+        if problems:
+            output.say(f"{len(problems)} to mend before a server can run here.")
+        else:
+            output.say("Nothing keeps a server from running here.")
+    if problems:
+        raise typer.Exit(_PROBLEMS_FOUND)

@@ -1,0 +1,124 @@
+"""`tllm list` and `tllm remove`: the models that have been imported."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from trtllm_serve_cli.cli import output
+from trtllm_serve_cli.cli.options import JsonOption, YesOption
+from trtllm_serve_cli.errors import BadInput, RepositoryError
+
+
+def list_models(
+    catalog: Annotated[
+        bool, typer.Option("--catalog", help="The aliases that can be imported instead.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the imported models.
+
+    Example:  tllm list --catalog
+    """
+    if catalog:
+        _list_catalog(as_json=as_json)
+        return
+    from trtllm_serve_cli.paths import find_home
+    from trtllm_serve_cli.repository import store
+
+    models = store.list_models(find_home())
+    if as_json:
+        output.show_json(
+            [
+                {
+                    "name": model.name,
+                    "engine": model.engine_kind,
+                    "source": model.source,
+                    "repository": str(model.path),
+                    "engine_dir": str(model.engine_path),
+                    "created_at": model.created_at,
+                }
+                for model in models
+            ]
+        )
+        return
+    if not models:
+        output.say("No model has been imported yet. Next: tllm import -m demo")
+        return
+    output.show_table(
+        ("model", "engine", "imported", "source"),
+        [(model.name, model.engine_kind, _day(model.created_at), model.source) for model in models],
+    )
+
+
+def remove(
+    name: Annotated[
+        str | None, typer.Argument(help="The model, by its name in `tllm list`.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every imported model.")] = False,
+    yes: YesOption = False,
+) -> None:
+    """Delete a model's repository and engine; what was downloaded stays.
+
+    Example:  tllm remove demo --yes
+    """
+    if (name is None) == (not everything):
+        raise typer.BadParameter("name a model, or say --all")
+    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.paths import find_home
+    from trtllm_serve_cli.repository import store
+
+    home = find_home()
+    models = store.list_models(home) if name is None else [store.load_model(home, name)]
+    served = {
+        model
+        for server in launch.list_servers(home)
+        if server.is_running
+        for model in server.models
+    }
+    for model in models:
+        if model.name in served:
+            raise RepositoryError(
+                f"{model.name} is being served.", next_step=f"tllm stop -m {model.name}"
+            )
+    _confirm([str(path) for model in models for path in store.folders_of(home, model)], yes=yes)
+    for model in models:
+        store.remove_model(home, model)
+        output.say(f"Removed {model.name}.")
+
+
+def _confirm(paths: list[str], *, yes: bool) -> None:
+    if not paths:
+        output.say("There is nothing to remove.")
+        return
+    if yes:
+        return
+    output.say("This deletes:\n  " + "\n  ".join(paths))
+    if not sys.stdin.isatty():
+        raise BadInput("Nothing was deleted.", why="nobody can be asked", next_step="say --yes")
+    if not typer.confirm("Go on?", err=True):
+        raise typer.Exit(1)
+
+
+def _list_catalog(*, as_json: bool) -> None:
+    from trtllm_serve_cli.catalog import load_catalog
+
+    entries = sorted(load_catalog().items())
+    if as_json:
+        output.show_json(
+            [{"alias": alias, "source": entry.source, "gated": entry.is_gated,
+              "family": entry.family, "parameters": entry.num_parameters}
+             for alias, entry in entries]
+        )  # fmt: skip
+        return
+    output.show_table(
+        ("alias", "source", ""),
+        [(alias, entry.source, "gated" if entry.is_gated else "") for alias, entry in entries],
+    )
+
+
+def _day(seconds: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

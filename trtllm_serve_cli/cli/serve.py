@@ -1,0 +1,239 @@
+"""`tllm start`, `stop`, `status` and `logs`: the life of a server."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trtllm_serve_cli.cli import output
+from trtllm_serve_cli.cli.options import DryRunOption, JsonOption, ModelOption
+from trtllm_serve_cli.errors import NoServer
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.launch import LaunchPlan, RunningServer
+
+PortRange = {"min": 1, "max": 65535}
+
+
+def start(
+    model: ModelOption = None,
+    host: Annotated[
+        str,
+        typer.Option(help="Address to listen on. Anything but loopback has no guard before it."),
+    ] = "127.0.0.1",
+    http_port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    grpc_port: Annotated[int, typer.Option(min=1, max=65535)] = 8001,
+    metrics_port: Annotated[int, typer.Option(min=1, max=65535)] = 8002,
+    timeout: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="How long it may take to be ready.")
+    ] = 300.0,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay attached; Ctrl-C stops the server.")
+    ] = False,
+    log_verbose: Annotated[int, typer.Option(min=0, max=3, help="Triton's verbosity.")] = 0,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Serve an imported model with Triton, and return when it answers.
+
+    The server goes on running, watched by a supervisor; `tllm stop` ends it.
+
+    Example:  tllm start -m demo
+    """
+    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.paths import find_home
+
+    options = launch.LaunchOptions(
+        host=host,
+        http_port=http_port,
+        grpc_port=grpc_port,
+        metrics_port=metrics_port,
+        timeout_s=timeout,
+        log_verbose=log_verbose,
+    )
+    plan = launch.plan_for_this_machine(find_home(), model, options)
+    if dry_run:
+        if as_json:
+            output.show_json(plan.as_dict())
+        else:
+            print(plan.describe())
+        return
+    if foreground:
+        _serve_attached(plan, host)
+        return
+    started_s = time.monotonic()
+    with _progress() as on_progress:
+        server = launch.launch(plan, host=host, on_progress=on_progress)
+    _report_ready(server, time.monotonic() - started_s, as_json=as_json)
+
+
+def stop(
+    model: ModelOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="Stop every server.")] = False,
+) -> None:
+    """Stop the running server; requests in flight are finished first.
+
+    Example:  tllm stop
+    """
+    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.paths import find_home
+
+    home = find_home()
+    if everything:
+        servers = [server for server in launch.list_servers(home) if server.is_running]
+    else:
+        servers = [launch.find_running(home, model)]
+    if not servers:
+        output.say("No server is running.")
+    for server in servers:
+        output.say(f"Stopping {', '.join(server.models)} on {server.endpoint.http} …")
+        launch.stop_server(server)
+        output.say("Stopped.")
+
+
+def status(as_json: JsonOption = False) -> None:
+    """Show the servers that were started, what they serve and how they are.
+
+    Example:  tllm status
+    """
+    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.paths import find_home
+
+    servers = [_describe(server) for server in launch.list_servers(find_home())]
+    if as_json:
+        output.show_json({"servers": servers})
+        return
+    if not servers:
+        output.say("No server is running. Next: tllm start")
+    for server in servers:
+        _show_server(server)
+
+
+def logs(
+    model: ModelOption = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as the log grows.")] = False,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="How many last lines.")] = 100,
+) -> None:
+    """Print the end of a server's log, also of one that died.
+
+    Example:  tllm logs -f
+    """
+    from trtllm_serve_cli import launch, processes
+    from trtllm_serve_cli.paths import find_home
+
+    servers = launch.list_servers(find_home())
+    chosen = [server for server in servers if model is None or model in server.models]
+    if not chosen:
+        raise NoServer("No server has been started.", next_step="tllm start")
+    if len(chosen) > 1:
+        names = ", ".join(server.models[0] for server in chosen)
+        raise NoServer(
+            f"There are {len(chosen)} servers: {names}.", next_step="choose with -m NAME"
+        )
+    log = chosen[0].plan.log
+    output.say(f"{log}:")
+    for line in processes.last_lines(log, lines) if lines else ():
+        print(line)
+    if follow:
+        for line in processes.follow_lines(log):
+            print(line, flush=True)
+
+
+def _serve_attached(plan: LaunchPlan, host: str) -> None:
+    from trtllm_serve_cli import launch
+
+    output.say(f"Starting {', '.join(plan.models)}; its log is {plan.log}")
+
+    def on_ready() -> None:
+        output.say(f"Ready on http://{plan.endpoint.http}; Ctrl-C stops it.")
+
+    launch.run_in_foreground(plan, host=host, on_ready=on_ready)
+
+
+def _report_ready(server: RunningServer, took_s: float, *, as_json: bool) -> None:
+    endpoint, name = server.endpoint, server.models[0]
+    if as_json:
+        output.show_json(_describe(server) | {"took_s": round(took_s, 2)})
+        return
+    output.say(f"{name} is ready after {took_s:.1f} s.")
+    output.say(f"  HTTP     http://{endpoint.http}/v2/models/{name}/generate")
+    output.say(f"  gRPC     {endpoint.grpc}")
+    output.say(f"  metrics  http://{endpoint.metrics}/metrics")
+    output.say(f"  log      {server.plan.log}")
+    output.say('Next: tllm infer "What is ML?"')
+
+
+def _describe(server: RunningServer) -> dict[str, Any]:
+    from trtllm_serve_cli import launch
+
+    state, endpoint = server.state, server.endpoint
+    return {
+        "models": list(server.models),
+        "state": server.phase,
+        "why": list(state.why),
+        "uptime_s": round(time.time() - state.ready_at) if state.ready_at else None,
+        "restarts": state.restarts,
+        "http": endpoint.http,
+        "grpc": endpoint.grpc,
+        "metrics": endpoint.metrics,
+        "supervisor_pid": state.supervisor_pid,
+        "server_pid": state.server_pid,
+        "memory_bytes": launch.measure_memory(server) if server.is_running else {},
+        "repository": str(server.plan.repository),
+        "log": str(server.plan.log),
+    }
+
+
+def _show_server(server: dict[str, Any]) -> None:
+    from trtllm_serve_cli.sources import show_size
+
+    uptime = f", up {_duration(server['uptime_s'])}" if server["state"] == "ready" else ""
+    restarts = f", {server['restarts']} restarts" if server["restarts"] else ""
+    print(f"{', '.join(server['models'])}: {server['state']}{uptime}{restarts}")
+    for why in server["why"] if server["state"] != "ready" else ():
+        print(f"  {why}")
+    print(f"  HTTP {server['http']}  gRPC {server['grpc']}  metrics {server['metrics']}")
+    if memory := server["memory_bytes"]:
+        total = show_size(sum(memory.values()))
+        print(f"  memory {total} in all:")
+        for part, size in sorted(memory.items(), key=lambda item: -item[1]):
+            print(f"    {part:<24} {show_size(size):>10}")
+    print(f"  repository {server['repository']}")
+    print(f"  log {server['log']}")
+
+
+def _duration(seconds: int) -> str:
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Sequence[str]], None]]:
+    """Tells which models are loading: a spinner on a terminal, a line per change elsewhere."""
+    if sys.stderr.isatty():
+        from rich.text import Text
+
+        with output.console(stderr=True).status("Starting Triton …") as spinner:
+            yield lambda loading: spinner.update(Text(_loading_line(loading)))
+        return
+    told: list[str] = []
+
+    def tell(loading: Sequence[str]) -> None:
+        line = _loading_line(loading)
+        if line not in told:
+            told.append(line)
+            output.say(line)
+
+    yield tell
+
+
+def _loading_line(loading: Sequence[str]) -> str:
+    return f"Loading {', '.join(loading)} …" if loading else "Generating a first token …"

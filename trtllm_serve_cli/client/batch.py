@@ -1,0 +1,135 @@
+"""Many prompts from a file, a handful in flight at once, answers in the file's order."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+from trtllm_serve_cli.client.generate import Completion, GenerateRequest
+from trtllm_serve_cli.client.tensors import WORD_LISTS, plan_inputs
+from trtllm_serve_cli.errors import BadInput, TllmError
+
+_FIELDS = frozenset(field.name for field in dataclasses.fields(GenerateRequest)) - {"stream"}
+_STOP_GRACE_S = 2.0
+
+Ask = Callable[[GenerateRequest, threading.Event], Completion]
+
+
+def parse_batch(
+    lines: Iterable[str], defaults: GenerateRequest, to_prompt: Callable[[str], str] = str
+) -> Iterator[GenerateRequest | TllmError]:
+    """A request a line, or what is wrong with the line; empty lines are skipped.
+
+    The file is JSONL when its first line with anything in it is a JSON object: then each line has
+    the prompt (`prompt` or `text_input`) and whatever else it wants different from `defaults`, by
+    the names of the tensors. Otherwise a line is a prompt. `to_prompt` puts each prompt in the
+    model's words.
+    """
+    is_jsonl: bool | None = None
+    for number, line in enumerate(lines, start=1):
+        text = line.strip("\r\n")
+        if not text.strip():
+            continue
+        if is_jsonl is None:
+            is_jsonl = _is_object(text)
+        try:
+            request = _parse_line(text, defaults) if is_jsonl else _with_prompt(defaults, text)
+            plan_inputs(request)
+            request = _with_prompt(request, to_prompt(request.text_input))
+        except TllmError as error:
+            yield BadInput(f"Line {number}: {error.what}", why=error.why, next_step=error.next_step)
+        else:
+            yield request
+
+
+def run_batch(
+    ask: Ask, requests: Iterable[GenerateRequest | TllmError], num_in_flight: int = 4
+) -> Generator[Completion | TllmError, None, None]:
+    """An answer or an error for each of `requests`, in their order; reads them as it goes.
+
+    Closing the iterator sets the event that `ask` got, which cancels what is in flight. An
+    exception of `ask` that is no `TllmError` is raised here.
+    """
+    stop = threading.Event()
+    running: deque[tuple[threading.Thread | None, Future[Completion | TllmError]]] = deque()
+    try:
+        for request in requests:
+            if len(running) >= num_in_flight:
+                yield running.popleft()[1].result()
+            running.append(_start(ask, request, stop))
+        while running:
+            yield running.popleft()[1].result()
+    finally:
+        stop.set()
+        for thread, _ in running:
+            if thread is not None:
+                thread.join(_STOP_GRACE_S)
+
+
+def _start(
+    ask: Ask, request: GenerateRequest | TllmError, stop: threading.Event
+) -> tuple[threading.Thread | None, Future[Completion | TllmError]]:
+    future: Future[Completion | TllmError] = Future()
+    if isinstance(request, TllmError):
+        future.set_result(request)
+        return None, future
+    # A daemon, so that a server which hangs cannot keep an interrupted command from leaving.
+    thread = threading.Thread(target=_answer, args=(ask, request, stop, future), daemon=True)
+    thread.start()
+    return thread, future
+
+
+def _answer(
+    ask: Ask,
+    request: GenerateRequest,
+    stop: threading.Event,
+    future: Future[Completion | TllmError],
+) -> None:
+    try:
+        future.set_result(ask(request, stop))
+    except TllmError as error:
+        future.set_result(error)
+    except BaseException as error:  # handed to whoever waits: a bug must not look like a hang
+        future.set_exception(error)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return text.lstrip().startswith('{"')
+
+
+def _with_prompt(request: GenerateRequest, prompt: str) -> GenerateRequest:
+    return dataclasses.replace(request, text_input=prompt)
+
+
+def _parse_line(text: str, defaults: GenerateRequest) -> GenerateRequest:
+    try:
+        values: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInput("it is not JSON.", why=str(error)) from error
+    if not isinstance(values, dict):
+        raise BadInput("it is not a JSON object.", next_step='write {"prompt": "…"}')
+    if "prompt" in values:
+        values.setdefault("text_input", values.pop("prompt"))
+    if "text_input" not in values:
+        raise BadInput("it has no prompt.", next_step='write {"prompt": "…"}')
+    if unknown := sorted(values.keys() - _FIELDS):
+        raise BadInput(
+            f"nothing is called {', '.join(unknown)} here.",
+            why=f"a line may have prompt, {', '.join(sorted(_FIELDS))}",
+        )
+    for name in WORD_LISTS & values.keys():
+        words = values[name]
+        values[name] = (words,) if isinstance(words, str) else words
+        if isinstance(words, list):
+            values[name] = tuple(words)
+    # A null asks for the default, as a missing key does.
+    said = {name: value for name, value in values.items() if value is not None}
+    return dataclasses.replace(defaults, **said)

@@ -1,0 +1,109 @@
+"""Chat templates, rendered the way Transformers renders them (`utils/chat_template_utils.py`).
+
+A template comes out of a checkpoint, so it is code from somebody else: it runs in Jinja's sandbox.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from trtllm_serve_cli.errors import BadInput
+
+Message = Mapping[str, str]
+# What a template's own code can raise besides Jinja's errors: it may index, add and call anything.
+_TEMPLATE_FAULTS = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks the assistant's words for training; here it only shows them."""
+
+    tags = {"generation"}  # noqa: RUF012 (Jinja's own declaration)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def render_chat(
+    template: str,
+    messages: Sequence[Message],
+    *,
+    bos_token: str = "",
+    eos_token: str = "",
+    adds_bos: bool = False,
+    now: Callable[[], datetime] = datetime.now,
+) -> str:
+    """The prompt that asks for the assistant's next words after `messages` (`role`, `content`).
+
+    With `adds_bos` the tokenizer puts the BOS token in front itself, so a BOS that the template
+    writes there is taken away: it would count twice. Raises `BadInput` when the template is broken
+    or refuses the messages.
+    """
+    try:
+        prompt = (
+            _environment(now)
+            .from_string(template)
+            .render(
+                messages=[dict(message) for message in messages],
+                add_generation_prompt=True,
+                tools=None,
+                documents=None,
+                bos_token=bos_token,
+                eos_token=eos_token,
+            )
+        )
+    except _TEMPLATE_FAULTS as error:
+        raise BadInput(
+            "The model's chat template cannot put this into a prompt.",
+            why=f"{type(error).__name__}: {error}",
+            next_step="ask the model without its template: --raw (and leave out --system, "
+            "if the template has no place for it)",
+        ) from error
+    return prompt.removeprefix(bos_token) if adds_bos else prompt
+
+
+def _environment(now: Callable[[], datetime]) -> jinja2.Environment:
+    def strftime_now(pattern: str) -> str:
+        return now().strftime(pattern)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = strftime_now
+    return environment
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter would escape `<` and friends for HTML; a model must see them."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )

@@ -1,0 +1,124 @@
+"""What is asked of a text model and what comes back, whichever interface carries it.
+
+Fields of `GenerateRequest` have the names of upstream's tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+Interface = Literal["grpc", "http"]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One prompt and how to continue it; what is `None` or empty is left to the model's default.
+
+    Values are checked when the request is sent (`BadInput` names the tensor that cannot hold one).
+    """
+
+    text_input: str
+    max_tokens: int = 200
+    stream: bool = True
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    beam_width: int | None = None
+    num_return_sequences: int | None = None
+    stop_words: tuple[str, ...] = ()
+    bad_words: tuple[str, ...] = ()
+    min_tokens: int | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    length_penalty: float | None = None
+    return_log_probs: bool = False
+    exclude_input_in_output: bool = True
+    return_num_input_tokens: bool = True
+    return_num_output_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The part of one sequence that one response brought.
+
+    `at_s` is when it arrived, on the monotonic clock. Of a response with several sequences (beams)
+    the first one carries the response's token counts. `num_output_tokens` counts this response's
+    tokens only, as upstream's does.
+    """
+
+    text: str
+    at_s: float
+    sequence_index: int = 0
+    num_input_tokens: int | None = None
+    num_output_tokens: int | None = None
+    cum_log_prob: float | None = None
+    output_log_probs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A whole answer: one text a sequence, in the order of their `sequence_index`.
+
+    `ttft_s` is the time to the first response (`None`: none came); for a request that was not
+    streamed that is the whole answer.
+    """
+
+    texts: tuple[str, ...]
+    latency_s: float
+    ttft_s: float | None = None
+    num_input_tokens: int | None = None
+    num_output_tokens: int | None = None
+    cum_log_probs: tuple[float, ...] = ()
+    output_log_probs: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The first sequence, empty when the model gave none."""
+        return self.texts[0] if self.texts else ""
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Output tokens by the whole time of the request, its first token included."""
+        if not self.num_output_tokens or self.latency_s <= 0:
+            return None
+        return self.num_output_tokens / self.latency_s
+
+
+@dataclass(slots=True)
+class _Sequence:
+    texts: list[str] = field(default_factory=list)
+    cum_log_prob: float | None = None
+    log_probs: list[float] = field(default_factory=list)
+
+
+def summarize_pieces(pieces: Iterable[Piece], started_s: float, ended_s: float) -> Completion:
+    """The answer that `pieces` add up to, for a request sent at `started_s`."""
+    sequences: dict[int, _Sequence] = {}
+    first_s: float | None = None
+    num_input: int | None = None
+    num_output: int | None = None
+    for piece in pieces:
+        first_s = piece.at_s if first_s is None else first_s
+        sequence = sequences.setdefault(piece.sequence_index, _Sequence())
+        sequence.texts.append(piece.text)
+        sequence.log_probs.extend(piece.output_log_probs)
+        if piece.cum_log_prob is not None:
+            sequence.cum_log_prob = piece.cum_log_prob
+        if piece.num_input_tokens is not None:
+            num_input = piece.num_input_tokens
+        if piece.num_output_tokens is not None:
+            num_output = (num_output or 0) + piece.num_output_tokens
+    ordered = [sequences[index] for index in sorted(sequences)]
+    return Completion(
+        texts=tuple("".join(sequence.texts) for sequence in ordered),
+        latency_s=ended_s - started_s,
+        ttft_s=None if first_s is None else first_s - started_s,
+        num_input_tokens=num_input,
+        num_output_tokens=num_output,
+        cum_log_probs=tuple(s.cum_log_prob for s in ordered if s.cum_log_prob is not None),
+        output_log_probs=tuple(tuple(s.log_probs) for s in ordered if s.log_probs),
+    )

@@ -1,0 +1,121 @@
+"""Text models over gRPC: `ModelStreamInfer`, which decoupled models need.
+
+Triton's own stub is used rather than `tritonclient`'s client: it is a plain iterator that can be
+cancelled, where that one calls back from a thread.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from trtllm_serve_cli.client import faults
+from trtllm_serve_cli.client.generate import GenerateRequest, Piece
+from trtllm_serve_cli.client.tensors import (
+    INPUTS,
+    decode_raw,
+    encode_raw,
+    parse_pieces,
+    plan_inputs,
+)
+from trtllm_serve_cli.errors import TllmError
+
+# Triton answers UNAVAILABLE for reasons of its own too; these words tell them from a dead address.
+_SAID_BY_TRITON = ("restricted", "unknown model", "in-flight", "not ready")
+_OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+def stream_grpc(
+    address: str, model: str, request: GenerateRequest, timeout_s: float | None
+) -> Generator[Piece, None, None]:
+    """The pieces of the answer as they arrive; leaving early cancels the request on the server."""
+    message = _plan_message(model, request)
+    has_begun = False
+    with connect(address) as stub:
+        call = stub.ModelStreamInfer(iter([message]), timeout=timeout_s)
+        try:
+            for response in call:
+                at_s = time.monotonic()
+                has_begun = True
+                if response.error_message:
+                    raise faults.refused(model, response.error_message)
+                yield from parse_pieces(request, _read_outputs(address, response), at_s)
+        except grpc.RpcError as error:
+            raise _translate(error, address, model, timeout_s, has_begun=has_begun) from error
+        finally:
+            call.cancel()
+
+
+@contextmanager
+def connect(address: str) -> Iterator[Any]:
+    """A stub of Triton's gRPC service; calls still open when the block ends are cancelled."""
+    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+def fetch_config_grpc(address: str, model: str, timeout_s: float) -> dict[str, str]:
+    """The string parameters of the model's configuration."""
+    with connect(address) as stub:
+        try:
+            response = stub.ModelConfig(
+                service_pb2.ModelConfigRequest(name=model), timeout=timeout_s
+            )
+        except grpc.RpcError as error:
+            raise _translate(error, address, model, timeout_s, has_begun=False) from error
+    return {name: value.string_value for name, value in response.config.parameters.items()}
+
+
+def is_live_grpc(address: str, timeout_s: float) -> bool:
+    """Whether a Triton answers there."""
+    with connect(address) as stub:
+        try:
+            response = stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=timeout_s)
+        except grpc.RpcError:
+            return False
+    return bool(response.live)
+
+
+def _plan_message(model: str, request: GenerateRequest) -> Any:
+    message = service_pb2.ModelInferRequest(model_name=model)
+    for name, value in plan_inputs(request).items():
+        shape, content = encode_raw(INPUTS[name], value)
+        message.inputs.add(name=name, datatype=INPUTS[name], shape=shape)
+        message.raw_input_contents.append(content)
+    return message
+
+
+def _read_outputs(address: str, response: Any) -> dict[str, list[Any]]:
+    inferred = response.infer_response
+    try:
+        return {
+            output.name: decode_raw(output.datatype, content)
+            for output, content in zip(inferred.outputs, inferred.raw_output_contents, strict=True)
+        }
+    except (struct.error, ValueError) as error:
+        raise faults.not_understood(address, f"a tensor is cut: {error}") from error
+
+
+def _translate(
+    error: grpc.RpcError, address: str, model: str, timeout_s: float | None, *, has_begun: bool
+) -> TllmError:
+    """A failed gRPC call as one of ours; `has_begun` when a part of the answer had come."""
+    call: Any = error  # what grpc raises is an RpcError and a Call, which has no type of its own
+    code, details = call.code(), call.details() or ""
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return faults.timed_out(model, timeout_s)
+    if code is grpc.StatusCode.UNAVAILABLE and not any(w in details for w in _SAID_BY_TRITON):
+        lost = faults.lost_server if has_begun else faults.no_server
+        return lost(address, details)
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return faults.not_understood(address, "it speaks gRPC, but not Triton's")
+    return faults.refused(model, details or code.name)

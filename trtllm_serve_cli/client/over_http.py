@@ -1,0 +1,153 @@
+"""Text models over HTTP: the generate_stream endpoint, which answers in server-sent events.
+
+It serves requests that are not streamed as well: their answer is one event, or one a sequence, and
+unlike at the generate endpoint a caller who goes away cancels the request.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
+from typing import Any
+from urllib.parse import quote
+
+from trtllm_serve_cli.client import faults
+from trtllm_serve_cli.client.address import split_address
+from trtllm_serve_cli.client.events import EventParser
+from trtllm_serve_cli.client.generate import GenerateRequest, Piece
+from trtllm_serve_cli.client.tensors import parse_pieces, plan_inputs
+
+_CONNECT_TIMEOUT_S = 10.0
+_LONGEST_ERROR_BYTES = 64 * 1024
+
+
+def stream_http(
+    address: str, model: str, request: GenerateRequest, timeout_s: float | None
+) -> Generator[Piece, None, None]:
+    """The pieces of the answer as they arrive; leaving early cancels on the server."""
+    body = json.dumps(plan_inputs(request))
+    deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    has_begun = False
+    with _connect(address, timeout_s) as connection:
+        try:
+            for at_s, data in _post_for_events(connection, model, body, deadline_s):
+                has_begun = True
+                yield from parse_pieces(request, _read_event(address, model, data), at_s)
+        except TimeoutError as error:
+            raise faults.timed_out(model, timeout_s) from error
+        except (OSError, IncompleteRead) as error:
+            lost = faults.lost_server if has_begun else faults.no_server
+            raise lost(address, _describe(error)) from error
+        except HTTPException as error:
+            raise faults.not_understood(address, "it is not HTTP") from error
+
+
+def fetch_config_http(address: str, model: str, timeout_s: float) -> dict[str, str]:
+    """The string parameters of the model's configuration."""
+    with _connect(address, timeout_s) as connection:
+        try:
+            connection.request("GET", f"/v2/models/{quote(model, safe='')}/config")
+            with connection.getresponse() as response:
+                content = response.read()
+        except TimeoutError as error:
+            raise faults.timed_out(model, timeout_s) from error
+        except (OSError, IncompleteRead) as error:
+            raise faults.no_server(address, _describe(error)) from error
+        except HTTPException as error:
+            raise faults.not_understood(address, "it is not HTTP") from error
+    if response.status != 200:
+        raise faults.refused(model, _read_error(response, content))
+    parameters = _load_object(address, content).get("parameters", {})
+    return {name: str(value.get("string_value", "")) for name, value in parameters.items()}
+
+
+def is_live_http(address: str, timeout_s: float) -> bool:
+    """Whether a server says there that it is live."""
+    connection = HTTPConnection(*split_address(address), timeout=timeout_s)
+    try:
+        connection.request("GET", "/v2/health/live")
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+@contextmanager
+def _connect(address: str, timeout_s: float | None) -> Iterator[HTTPConnection]:
+    limit_s = min(_CONNECT_TIMEOUT_S, timeout_s or _CONNECT_TIMEOUT_S)
+    connection = HTTPConnection(*split_address(address), timeout=limit_s)
+    try:
+        connection.connect()
+    except OSError as error:
+        raise faults.no_server(address, _describe(error)) from error
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _post_for_events(
+    connection: HTTPConnection, model: str, body: str, deadline_s: float | None
+) -> Iterator[tuple[float, str]]:
+    """Each event's data with the time at which its last bytes came."""
+    sock = connection.sock  # the connection forgets it once a response ends with the connection
+    sock.settimeout(_left(deadline_s))
+    path = f"/v2/models/{quote(model, safe='')}/generate_stream"
+    connection.request("POST", path, body.encode(), {"Content-Type": "application/json"})
+    with connection.getresponse() as response:
+        if response.status != 200:
+            content = response.read(_LONGEST_ERROR_BYTES)
+            raise faults.refused(model, _read_error(response, content))
+        parser = EventParser()
+        while True:
+            sock.settimeout(_left(deadline_s))
+            received = response.read1()
+            if not received:
+                return
+            at_s = time.monotonic()
+            for data in parser.feed(received):
+                yield at_s, data
+
+
+def _left(deadline_s: float | None) -> float | None:
+    if deadline_s is None:
+        return None
+    left_s = deadline_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError
+    return left_s
+
+
+def _read_event(address: str, model: str, data: str) -> dict[str, list[Any]]:
+    event = _load_object(address, data)
+    if "error" in event:
+        raise faults.refused(model, str(event["error"]))
+    return {name: value if isinstance(value, list) else [value] for name, value in event.items()}
+
+
+def _load_object(address: str, text: str | bytes) -> dict[str, Any]:
+    try:
+        loaded = json.loads(text)
+    except ValueError as error:
+        raise faults.not_understood(address, f"it is not JSON: {error}") from error
+    if not isinstance(loaded, dict):
+        raise faults.not_understood(address, "it is not a JSON object")
+    return loaded
+
+
+def _read_error(response: HTTPResponse, content: bytes) -> str:
+    """Triton's words in a response that is not 200: JSON, bare or as one event."""
+    text = content.decode(errors="replace").strip()
+    try:
+        return str(json.loads(text.removeprefix("data:"))["error"])
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP {response.status} {response.reason}: {text[:200]}".rstrip(": ")
+
+
+def _describe(error: Exception) -> str:
+    """The system's words for an error, or its kind where it has none."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

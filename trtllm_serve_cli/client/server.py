@@ -1,0 +1,83 @@
+"""What a server says of itself: whether it lives, whether it generates, what its models are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trtllm_serve_cli.client import ask
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.generate import Completion, GenerateRequest, Interface
+from trtllm_serve_cli.errors import RequestFailed
+
+_PROBE_PROMPT = "Hello"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a text model's `config.pbtxt` tells its callers, in parameters that `tllm` renders.
+
+    A server that somebody else set up has none of them: then everything is `None`, empty or false.
+    """
+
+    name: str
+    chat_template: str | None = None
+    bos_token: str = ""
+    eos_token: str = ""
+    adds_bos: bool = False
+    max_seq_len: int | None = None
+    engine_kind: str | None = None
+
+
+def fetch_model_config(
+    endpoint: Endpoint, model: str, interface: Interface = "grpc", timeout_s: float = 10.0
+) -> ModelInfo:
+    """What the running server says of `model`; raises `NoServer`, `RequestFailed`."""
+    if interface == "grpc":
+        from trtllm_serve_cli.client.over_grpc import fetch_config_grpc
+
+        parameters = fetch_config_grpc(endpoint.grpc, model, timeout_s)
+    else:
+        from trtllm_serve_cli.client.over_http import fetch_config_http
+
+        parameters = fetch_config_http(endpoint.http, model, timeout_s)
+    max_seq_len = parameters.get("max_seq_len", "")
+    return ModelInfo(
+        name=model,
+        chat_template=parameters.get("chat_template") or None,
+        bos_token=parameters.get("bos_token", ""),
+        eos_token=parameters.get("eos_token", ""),
+        adds_bos=parameters.get("adds_bos") == "true",
+        max_seq_len=int(max_seq_len) if max_seq_len.isdecimal() else None,
+        engine_kind=parameters.get("engine_kind") or None,
+    )
+
+
+def is_server_live(
+    endpoint: Endpoint, interface: Interface = "http", timeout_s: float = 2.0
+) -> bool:
+    """Whether a Triton answers; it may yet be loading models, or have lost one."""
+    if interface == "grpc":
+        from trtllm_serve_cli.client.over_grpc import is_live_grpc
+
+        return is_live_grpc(endpoint.grpc, timeout_s)
+    from trtllm_serve_cli.client.over_http import is_live_http
+
+    return is_live_http(endpoint.http, timeout_s)
+
+
+def probe_token(
+    endpoint: Endpoint, model: str, timeout_s: float, interface: Interface = "grpc"
+) -> Completion:
+    """The answer of one generated token: the proof that `model` is ready, as Triton's own is not.
+
+    Raises `NoServer` or `RequestFailed` when no token came in time.
+    """
+    request = GenerateRequest(_PROBE_PROMPT, max_tokens=1)
+    completion = ask.generate(endpoint, model, request, interface, timeout_s)
+    if completion.ttft_s is None:
+        raise RequestFailed(
+            f"{model} answered without a token.",
+            why="the answer ended before any response came",
+            next_step="`tllm logs` shows what the model said",
+        )
+    return completion

@@ -1,0 +1,155 @@
+"""Requests as tensors, responses as pieces: the text models' contract, for both interfaces."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal
+
+from trtllm_serve_cli.client.generate import GenerateRequest, Piece
+from trtllm_serve_cli.errors import BadInput
+
+Datatype = Literal["BYTES", "INT32", "UINT64", "FP32", "BOOL"]
+Value = str | int | float | bool | tuple[str, ...]
+
+INPUTS: Mapping[str, Datatype] = MappingProxyType(
+    {
+        "text_input": "BYTES",
+        "max_tokens": "INT32",
+        "stream": "BOOL",
+        "temperature": "FP32",
+        "top_k": "INT32",
+        "top_p": "FP32",
+        "seed": "UINT64",
+        "beam_width": "INT32",
+        "num_return_sequences": "INT32",
+        "stop_words": "BYTES",
+        "bad_words": "BYTES",
+        "min_tokens": "INT32",
+        "repetition_penalty": "FP32",
+        "presence_penalty": "FP32",
+        "frequency_penalty": "FP32",
+        "length_penalty": "FP32",
+        "return_log_probs": "BOOL",
+        "exclude_input_in_output": "BOOL",
+        "return_num_input_tokens": "BOOL",
+        "return_num_output_tokens": "BOOL",
+    }
+)
+WORD_LISTS = frozenset({"stop_words", "bad_words"})
+_FORMATS = {"INT32": "<i", "UINT64": "<Q", "FP32": "<f", "BOOL": "<?", "INT64": "<q"}
+_RANGES = {"INT32": (-(2**31), 2**31 - 1), "UINT64": (0, 2**64 - 1)}
+_LARGEST_FP32 = 3.4028234663852886e38
+
+
+def plan_inputs(request: GenerateRequest) -> dict[str, Value]:
+    """The tensors to send, by name; raises `BadInput` for a value that its tensor cannot hold.
+
+    What the request leaves open is not sent, and neither is a `return_…` that is not wanted: older
+    servers do not know all of them.
+    """
+    inputs: dict[str, Value] = {}
+    for name, datatype in INPUTS.items():
+        value = getattr(request, name)
+        if value is None or value == () or (name.startswith("return_") and value is False):
+            continue
+        if problem := _find_problem(name, datatype, value):
+            raise BadInput(f"{name} cannot be {value!r}.", why=f"it takes {problem}")
+        inputs[name] = value
+    return inputs
+
+
+def _find_problem(name: str, datatype: Datatype, value: Any) -> str | None:
+    """What the tensor takes, when that is not `value`."""
+    match datatype:
+        case "BYTES" if name in WORD_LISTS:
+            ok = isinstance(value, tuple) and all(_is_text(word) for word in value)
+            return None if ok else "a list of words, in valid UTF-8"
+        case "BYTES":
+            return None if _is_text(value) else "text, in valid UTF-8"
+        case "BOOL":
+            return None if isinstance(value, bool) else "true or false"
+        case "FP32":
+            ok = isinstance(value, int | float) and not isinstance(value, bool)
+            ok = ok and math.isfinite(value) and abs(value) <= _LARGEST_FP32
+            return None if ok else "a finite number (FP32)"
+        case _:
+            low, high = _RANGES[datatype]
+            ok = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+            return None if ok else f"a whole number from {low} to {high} ({datatype})"
+
+
+def _is_text(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:  # half a surrogate pair, as undecodable arguments have them
+        return False
+
+
+def encode_raw(datatype: Datatype, value: Value) -> tuple[list[int], bytes]:
+    """Shape, with its batch dimension of 1, and content of one input, as gRPC carries them raw."""
+    if datatype == "BYTES":
+        words = [value] if isinstance(value, str) else list(value)  # type: ignore[arg-type]
+        encoded = [str(word).encode() for word in words]
+        return [1, len(words)], b"".join(struct.pack("<I", len(w)) + w for w in encoded)
+    return [1, 1], struct.pack(_FORMATS[datatype], value)
+
+
+def decode_raw(datatype: str, content: bytes) -> list[Any]:
+    """The elements of one output, flat; a datatype that no text tensor has gives none.
+
+    Bytes that are not UTF-8 become replacement characters. Raises `struct.error` when the content
+    is cut.
+    """
+    if datatype == "BYTES":
+        return _decode_strings(content)
+    if datatype not in _FORMATS:
+        return []
+    return [value for (value,) in struct.iter_unpack(_FORMATS[datatype], content)]
+
+
+def _decode_strings(content: bytes) -> list[str]:
+    strings = []
+    at = 0
+    while at < len(content):
+        (length,) = struct.unpack_from("<I", content, at)
+        (raw,) = struct.unpack_from(f"{length}s", content, at + 4)
+        strings.append(raw.decode(errors="replace"))
+        at += 4 + length
+    return strings
+
+
+def parse_pieces(
+    request: GenerateRequest, outputs: Mapping[str, Sequence[Any]], at_s: float
+) -> list[Piece]:
+    """The pieces of one response whose outputs are flat lists; none when it has no text.
+
+    Outputs that `request` did not ask for are left out: models fill those with placeholders.
+    """
+    texts = outputs.get("text_output", ())
+    wants = request.return_log_probs
+    cum_log_probs = outputs.get("cum_log_probs", ()) if wants else ()
+    log_probs = outputs.get("output_log_probs", ()) if wants else ()
+    num_input = _first(outputs, "num_input_tokens") if request.return_num_input_tokens else None
+    num_output = _first(outputs, "num_output_tokens") if request.return_num_output_tokens else None
+    base = (_first(outputs, "sequence_index") or 0) * len(texts)
+    width = len(log_probs) // len(texts) if texts else 0
+    return [
+        Piece(
+            text=text,
+            at_s=at_s,
+            sequence_index=base + index,
+            num_input_tokens=num_input if index == 0 else None,
+            num_output_tokens=num_output if index == 0 else None,
+            cum_log_prob=cum_log_probs[index] if index < len(cum_log_probs) else None,
+            output_log_probs=tuple(log_probs[index * width : (index + 1) * width]),
+        )
+        for index, text in enumerate(texts)
+    ]
+
+
+def _first(outputs: Mapping[str, Sequence[Any]], name: str) -> Any:
+    values = outputs.get(name)
+    return values[0] if values else None

@@ -1,0 +1,144 @@
+"""Judges whether a machine can serve a model, and says what would mend what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from trtllm_serve_cli.launch.facts import MachineFacts
+
+Verdict = Literal["ok", "note", "problem"]
+_GIB = 1 << 30
+_MIB = 1 << 20
+# The demo's engine, checkpoint and a margin; each Triton process with a Python stub wants 1 MiB.
+_MIN_DISK = 1 * _GIB
+_MIN_MEMORY = 2 * _GIB
+_MIN_SHARED_MEMORY = 64 * _MIB
+_EMBEDDED = "pip install 'trtllm-serve-cli[embedded]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. A "note" does not keep a server from running; `fix` mends a problem."""
+
+    what: str
+    verdict: Verdict
+    detail: str
+    fix: str = ""
+
+
+def diagnose(facts: MachineFacts) -> list[Finding]:
+    """A finding per thing that serving a model here depends on."""
+    return [
+        _triton(facts),
+        _stub(facts),
+        _libpython(facts),
+        _numpy(facts),
+        _engine(facts),
+        *(_port(port, holder) for port, holder in facts.ports.items()),
+        _at_least("disk", facts.disk_free, _MIN_DISK, f"for {facts.home}",
+                  "free some space, or point TLLM_HOME to another disk"),
+        _at_least("memory", facts.memory_available, _MIN_MEMORY, "available",
+                  "close other programs, or serve a smaller model"),
+        _shared_memory(facts),
+        _gpu(facts),
+        *_hub(facts),
+    ]  # fmt: skip
+
+
+def _triton(facts: MachineFacts) -> Finding:
+    if facts.triton is None:
+        version = ".".join(map(str, facts.python))
+        detail = f"no tritonserver on PATH, in /opt/tritonserver or embedded (Python {version})"
+        return Finding("Triton", "problem", detail, _EMBEDDED)
+    if facts.triton_version is None:
+        detail = f"{facts.triton.binary} does not start: {facts.triton_output}"
+        return Finding("Triton", "problem", detail, "pip install --force-reinstall nvidia-pytriton")
+    detail = f"{facts.triton_version}, from {facts.triton.origin}"
+    return Finding("Triton", "ok", detail)
+
+
+def _stub(facts: MachineFacts) -> Finding:
+    version = ".".join(map(str, facts.python))
+    if facts.triton is None:
+        return Finding("Python stub", "note", "comes with Triton")
+    if not facts.has_stub:
+        return Finding(
+            "Python stub",
+            "problem",
+            f"this Triton has none for Python {version}",
+            "install tllm under Python 3.10, 3.11 or 3.12",
+        )
+    return Finding("Python stub", "ok", f"for Python {version}")
+
+
+def _libpython(facts: MachineFacts) -> Finding:
+    version = ".".join(map(str, facts.python))
+    if facts.libpython_dir is None:
+        return Finding(
+            "libpython",
+            "problem",
+            f"no libpython{version}.so.1.0, which Triton's Python stub is linked against",
+            f"apt-get install libpython{version}   (or a Python built with --enable-shared)",
+        )
+    return Finding("libpython", "ok", facts.libpython_dir or f"the system's libpython{version}")
+
+
+def _numpy(facts: MachineFacts) -> Finding:
+    if facts.stub_python is None:
+        return Finding("NumPy", "problem", "there is no python3 that Triton's stub could use",
+                       "install tllm into a virtual environment of its own")  # fmt: skip
+    fix = f"{facts.stub_python} -m pip install 'numpy<2'"
+    if facts.numpy_version is None:
+        return Finding("NumPy", "problem", f"none for {facts.stub_python}", fix)
+    if int(facts.numpy_version.split(".")[0]) >= 2:
+        detail = f"{facts.numpy_version} for {facts.stub_python}: Triton's stub garbles strings"
+        return Finding("NumPy", "problem", detail, fix)
+    return Finding("NumPy", "ok", f"{facts.numpy_version} for {facts.stub_python}")
+
+
+def _engine(facts: MachineFacts) -> Finding:
+    if facts.engine_version is None:
+        return Finding("engine openvino", "problem", "openvino-genai is missing", _EMBEDDED)
+    return Finding("engine openvino", "ok", f"openvino-genai {facts.engine_version}")
+
+
+def _port(port: int, holder: str | None) -> Finding:
+    if holder is None:
+        return Finding(f"port {port}", "ok", "free")
+    detail = f"held by {holder}"
+    return Finding(f"port {port}", "note", detail, "tllm stop, or tllm start with other ports")
+
+
+def _at_least(what: str, found: int, wanted: int, where: str, fix: str) -> Finding:
+    detail = f"{found / _GIB:.1f} GiB {where}"
+    if found < wanted:
+        return Finding(what, "problem", f"{detail}; {wanted / _GIB:.0f} GiB are needed", fix)
+    return Finding(what, "ok", detail)
+
+
+def _shared_memory(facts: MachineFacts) -> Finding:
+    free = facts.shared_memory_free
+    if free is None or free < _MIN_SHARED_MEMORY:
+        detail = "no /dev/shm" if free is None else f"{free // _MIB} MiB free in /dev/shm"
+        fix = "mount -o remount,size=1G /dev/shm   (a container: --shm-size=1g)"
+        return Finding("shared memory", "problem", detail, fix)
+    return Finding("shared memory", "ok", f"{free // _MIB} MiB free in /dev/shm")
+
+
+def _gpu(facts: MachineFacts) -> Finding:
+    if facts.gpu is None:
+        return Finding("GPU", "note", "none seen; the engine kind openvino needs none")
+    return Finding("GPU", "ok", facts.gpu)
+
+
+def _hub(facts: MachineFacts) -> list[Finding]:
+    if facts.hub_error is not None:
+        detail = f"{facts.hub} cannot be reached ({facts.hub_error}); gguf:, local:, pypi: can"
+        reach = Finding("model hub", "note", detail, "HF_ENDPOINT=https://… names a mirror")
+    else:
+        reach = Finding("model hub", "ok", facts.hub)
+    if facts.has_hub_token:
+        return [reach, Finding("hub token", "ok", "found")]
+    fix = "hf auth login   (or HF_TOKEN=…)"
+    return [reach, Finding("hub token", "note", "none; only gated models need one", fix)]

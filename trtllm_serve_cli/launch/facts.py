@@ -1,0 +1,178 @@
+"""What `tllm doctor` looks at, collected once; nothing is judged here."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from trtllm_serve_cli.errors import MissingPart
+from trtllm_serve_cli.launch.machine import TritonInstallation, find_libpython, find_triton
+from trtllm_serve_cli.launch.ports import find_holder
+from trtllm_serve_cli.paths import Home
+
+_VERSION = re.compile(r"server_version\s*\|\s*([\d.]+)")
+DEFAULT_PORTS = (8000, 8001, 8002)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """A machine as seen by someone who wants to serve a model on it; sizes are bytes.
+
+    `triton_version` is what the binary said when it was run, or None when it did not start, with
+    its last words in `triton_output`. `numpy_version` is the one that Triton's Python stub will
+    find, None when there is none. `hub_error` is None when the hub answered.
+    """
+
+    python: tuple[int, int]
+    triton: TritonInstallation | None
+    triton_version: str | None
+    triton_output: str
+    has_stub: bool
+    libpython_dir: str | None
+    stub_python: str | None
+    numpy_version: str | None
+    engine_version: str | None
+    ports: Mapping[int, str | None]
+    home: Path
+    disk_free: int
+    memory_available: int
+    shared_memory_free: int | None
+    gpu: str | None
+    hub: str
+    hub_error: str | None
+    has_hub_token: bool
+
+
+def collect_facts(home: Home, environ: Mapping[str, str] = os.environ) -> MachineFacts:
+    """Look at this machine; takes a second or two, since it runs what a server would run."""
+    try:
+        triton = find_triton(environ)
+    except MissingPart:
+        triton = None
+    version, output = _ask_triton(triton.binary) if triton else (None, "")
+    python = _stub_python(triton, environ)
+    hub = environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    return MachineFacts(
+        python=sys.version_info[:2],
+        triton=triton,
+        triton_version=version,
+        triton_output=output,
+        has_stub=bool(triton and (triton.stub is None or triton.stub.exists())),
+        libpython_dir=find_libpython(),
+        stub_python=python,
+        numpy_version=_numpy_version(python) if python else None,
+        engine_version=_package_version("openvino-genai"),
+        ports={port: _holder(port) for port in DEFAULT_PORTS},
+        home=home.root,
+        disk_free=shutil.disk_usage(_existing(home.root)).free,
+        memory_available=psutil.virtual_memory().available,
+        shared_memory_free=_shared_memory_free(),
+        gpu=_ask_gpu(),
+        hub=hub,
+        hub_error=_ask_hub(hub),
+        has_hub_token=_has_hub_token(),
+    )
+
+
+def _ask_triton(binary: Path) -> tuple[str | None, str]:
+    """Start the server without models or ports, until it says its version."""
+    with tempfile.TemporaryDirectory() as empty:
+        command = (
+            str(binary), f"--model-repository={empty}", "--allow-http=false", "--allow-grpc=false",
+            "--allow-metrics=false", "--pinned-memory-pool-byte-size=0",
+        )  # fmt: skip
+        try:
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+        except OSError as error:
+            return None, str(error)
+        lines: list[str] = []
+        with process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append(line.strip())
+                if found := _VERSION.search(line):
+                    process.terminate()
+                    return found[1], ""
+        return None, lines[-1] if lines else "it said nothing"
+
+
+def _stub_python(triton: TritonInstallation | None, environ: Mapping[str, str]) -> str | None:
+    """The interpreter whose packages Triton's Python stub will use."""
+    if triton is not None and triton.backend_parts is not None:
+        return shutil.which("python3", path=str(Path(sys.prefix) / "bin"))
+    return shutil.which("python3", path=environ.get("PATH"))
+
+
+def _numpy_version(python: str) -> str | None:
+    code = "from importlib.metadata import version; print(version('numpy'))"
+    answer = subprocess.run((python, "-c", code), capture_output=True, text=True, check=False)
+    return answer.stdout.strip() or None
+
+
+def _package_version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _holder(port: int) -> str | None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return find_holder(port) or "another process"
+    return None
+
+
+def _shared_memory_free() -> int | None:
+    folder = Path("/dev/shm")
+    return shutil.disk_usage(folder).free if folder.exists() else None
+
+
+def _ask_gpu() -> str | None:
+    """Name and driver of each NVIDIA GPU, or None when there is none."""
+    command = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return "; ".join(answer.stdout.split("\n")).strip("; ") if answer.returncode == 0 else None
+
+
+def _ask_hub(url: str) -> str | None:
+    request = urllib.request.Request(url, method="HEAD")
+    try:
+        with contextlib.closing(urllib.request.urlopen(request, timeout=3)):
+            return None
+    except urllib.error.HTTPError:
+        return None  # it answers, and that is all that counts
+    except (OSError, ValueError) as error:
+        return str(getattr(error, "reason", error))
+
+
+def _has_hub_token() -> bool:
+    import huggingface_hub
+
+    return huggingface_hub.get_token() is not None
+
+
+def _existing(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.exists())

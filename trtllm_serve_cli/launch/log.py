@@ -1,0 +1,64 @@
+"""What Triton's log says went wrong, in a few lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+# glog's prefix: level, date, time, process, place.
+_PREFIX = re.compile(r"^([IWEF])\d{4} [\d:.]+ \d+ (\S+\])\s*")
+_FAILED = re.compile(r"failed to load '([^']+)' version \d+: (.*)")
+_LOADING = re.compile(r"(loading: |successfully loaded ')([^':]+)")
+# Words of a line that is worth showing when no model says why it failed.
+_TELLING = (
+    "tritonserver: ",
+    "error while loading shared libraries",
+    "Address already in use",
+    "ModuleNotFoundError",
+    "Traceback",
+    "failed to",
+    "Failed to",
+    "Error:",
+)
+# What a machine without a GPU always logs, and what means nothing here.
+_NOISE = ("CudaDriverHelper", "DCGM", "NVML", "pinned system memory", "creating server: Internal")
+
+
+def explain_log(lines: Iterable[str], *, limit: int = 6) -> list[str]:
+    """The last lines that say why a server did not start, without Triton's prefixes."""
+    causes: list[str] = []
+    telling: list[str] = []
+    for line in lines:
+        level, text = _split(line)
+        if any(noise in text for noise in _NOISE):
+            continue
+        if failed := _FAILED.search(text):
+            causes.append(f"{failed[1]}: {_tidy(failed[2])}")
+        elif level in ("E", "F") or any(word in text for word in _TELLING):
+            telling.append(_tidy(text))
+    chosen = causes or telling
+    return list(dict.fromkeys(chosen))[-limit:]
+
+
+def find_loading(lines: Iterable[str], expected: Sequence[str]) -> list[str]:
+    """The models of `expected` that have not been loaded yet, in its order."""
+    loaded = {
+        found[2]
+        for line in lines
+        if (found := _LOADING.search(line)) and found[1].startswith("successfully")
+    }
+    return [model for model in expected if model not in loaded]
+
+
+def _split(line: str) -> tuple[str, str]:
+    found = _PREFIX.match(line)
+    return (found[1], line[found.end() :]) if found else ("", line)
+
+
+def _tidy(text: str) -> str:
+    text = text.strip().strip('"').replace("\\n", "\n")
+    # A traceback's last line says what the rest leads to.
+    lines = [line for line in text.splitlines() if line.strip()]
+    first, last = (lines[0], "") if len(lines) < 2 else (lines[0], lines[-1])
+    short = first if not last or last.startswith(("At:", "  ")) else f"{first} … {last.strip()}"
+    return short[:400]

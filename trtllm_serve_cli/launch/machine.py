@@ -1,0 +1,92 @@
+"""What this machine has to run Triton with."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtllm_serve_cli.errors import MissingPart
+
+SYSTEM_TRITON = Path("/opt/tritonserver/bin/tritonserver")
+
+
+@dataclass(frozen=True, slots=True)
+class TritonInstallation:
+    """A `tritonserver` binary, and for the embedded one the parts of its Python backend.
+
+    Triton wants a backend's library and its Python stub in one folder; the wheel keeps a stub per
+    Python version apart.
+    """
+
+    binary: Path
+    origin: str
+    backend_parts: Path | None = None
+    stub: Path | None = None
+
+
+def find_triton(environ: Mapping[str, str]) -> TritonInstallation:
+    """The `tritonserver` on PATH, in /opt/tritonserver, or in the embedded wheel, in this order.
+
+    Raises `MissingPart` when there is none.
+    """
+    if on_path := shutil.which("tritonserver", path=environ.get("PATH")):
+        return TritonInstallation(Path(on_path), "PATH")
+    if SYSTEM_TRITON.exists():
+        return TritonInstallation(SYSTEM_TRITON, "/opt/tritonserver")
+    root = find_embedded_root()
+    if root is not None:
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return TritonInstallation(
+            root / "bin" / "tritonserver",
+            "the package nvidia-pytriton",
+            root / "backends" / "python",
+            root / "python_backend_stubs" / version / "triton_python_backend_stub",
+        )
+    raise MissingPart(
+        "There is no Triton Inference Server here.",
+        why="no tritonserver on PATH or in /opt/tritonserver, and the package nvidia-pytriton, "
+        "which carries one, is not installed (it comes for Linux and Python up to 3.12)",
+        next_step="pip install 'trtllm-serve-cli[embedded]'",
+    )
+
+
+def find_embedded_root() -> Path | None:
+    """The folder of the Triton in `nvidia-pytriton`, whose Python code is not imported."""
+    spec = importlib.util.find_spec("pytriton")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    root = Path(next(iter(spec.submodule_search_locations))) / "tritonserver"
+    return root if (root / "bin" / "tritonserver").exists() else None
+
+
+def find_libpython() -> str | None:
+    """Where the `libpython` of the running version is: its folder, or "" for the system's own.
+
+    Triton's Python stub is linked against it. None when there is none.
+    """
+    name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
+    for variable in ("LIBDIR", "LDLIBRARYDIR"):
+        folder = sysconfig.get_config_var(variable)
+        if folder and (Path(folder) / name).exists():
+            return str(folder)
+    return "" if _is_system_library(name) else None
+
+
+def has_nvidia_gpu() -> bool:
+    """Whether the NVIDIA driver is loaded."""
+    return Path("/dev/nvidiactl").exists()
+
+
+def _is_system_library(name: str) -> bool:
+    import ctypes
+
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True

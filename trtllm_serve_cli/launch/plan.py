@@ -1,0 +1,221 @@
+"""Which server runs how, as data."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.client import RESTRICTED_HEADER, Endpoint
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.launch.machine import TritonInstallation
+from trtllm_serve_cli.repository import ImportedModel
+
+_RESTRICTED = "shared-memory,model-repository,trace,logging"
+# Triton's gRPC front end wants this before the name of a header that it checks.
+_GRPC_HEADER_PREFIX = "triton-grpc-protocol-"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOptions:
+    """Where the server answers, and how long it may take to become ready or to stop, in seconds."""
+
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int = 8001
+    metrics_port: int = 8002
+    timeout_s: float = 300.0
+    exit_timeout_s: int = 30
+    log_verbose: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """Everything that `launch` does. `environ` holds only what differs from the environment.
+
+    `directory` is the server's folder: its state, log, restricted-API token and backends.
+    `backends` are links to make there: name below the folder -> what it points to.
+    """
+
+    argv: tuple[str, ...]
+    environ: dict[str, str]
+    directory: Path
+    repository: Path
+    models: tuple[str, ...]
+    loading: tuple[str, ...]
+    endpoint: Endpoint
+    backends: dict[str, str] = field(default_factory=dict)
+    timeout_s: float = 300.0
+    exit_timeout_s: int = 30
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "server.log"
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """What for -> port number."""
+        addresses = {
+            "HTTP": self.endpoint.http,
+            "gRPC": self.endpoint.grpc,
+            "metrics": self.endpoint.metrics,
+        }
+        return {what: int(address.rpartition(":")[2]) for what, address in addresses.items()}
+
+    def describe(self) -> str:
+        """The plan in a few lines, its command ready to paste; the token is not shown."""
+        changes = " ".join(f"{key}={shlex.quote(value)}" for key, value in self.environ.items())
+        lines = [
+            f"Serve {', '.join(self.models)} from {self.repository}",
+            f"on {self.endpoint.http} (HTTP), {self.endpoint.grpc} (gRPC), "
+            f"{self.endpoint.metrics} (metrics):",
+            f"  {changes} \\",
+            *(f"  {word} \\" for word in _fold(self.hide_token(self.argv))),
+        ]
+        return "\n".join(lines).removesuffix(" \\")
+
+    def hide_token(self, argv: tuple[str, ...]) -> tuple[str, ...]:
+        token = self.endpoint.restricted_token
+        return tuple(word.replace(token, "****") for word in argv) if token else argv
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan for `--json`, without the token."""
+        plan = dataclasses.asdict(self)
+        plan["argv"] = list(self.hide_token(self.argv))
+        plan["endpoint"].pop("restricted_token")
+        return plan
+
+    def to_json(self) -> str:
+        """All of it, for the supervisor."""
+        return json.dumps(dataclasses.asdict(self), default=str, indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> LaunchPlan:
+        plan = json.loads(text)
+        return cls(
+            **{
+                **plan,
+                "argv": tuple(plan["argv"]),
+                "models": tuple(plan["models"]),
+                "loading": tuple(plan["loading"]),
+                "directory": Path(plan["directory"]),
+                "repository": Path(plan["repository"]),
+                "endpoint": Endpoint(**plan["endpoint"]),
+            }
+        )
+
+
+def plan_launch(
+    model: ImportedModel,
+    triton: TritonInstallation,
+    options: LaunchOptions,
+    *,
+    servers: Path,
+    token: str,
+    libpython_dir: str = "",
+    has_gpu: bool = False,
+    environ: Mapping[str, str] = os.environ,
+) -> LaunchPlan:
+    """How `triton` serves `model`; `token` opens the APIs that are restricted.
+
+    `libpython_dir` is where Triton's Python stub finds its libpython, "" for the system's own.
+    Raises `BadInput` for ports that clash.
+    """
+    ports = (options.http_port, options.grpc_port, options.metrics_port)
+    if len(set(ports)) < len(ports):
+        raise BadInput(
+            f"The ports {', '.join(map(str, ports))} are not three different ones.",
+            next_step="give HTTP, gRPC and metrics a port each",
+        )
+    directory = servers / str(options.http_port)
+    return LaunchPlan(
+        argv=(str(triton.binary), *_flags(model, triton, options, directory, token, has_gpu)),
+        environ=_environ(triton, libpython_dir, environ),
+        directory=directory,
+        repository=model.path,
+        models=(model.name,),
+        loading=model.models,
+        endpoint=Endpoint(
+            grpc=f"{_reachable(options.host)}:{options.grpc_port}",
+            http=f"{_reachable(options.host)}:{options.http_port}",
+            metrics=f"{_reachable(options.host)}:{options.metrics_port}",
+            restricted_token=token,
+        ),
+        backends=_backends(triton),
+        timeout_s=options.timeout_s,
+        exit_timeout_s=options.exit_timeout_s,
+    )
+
+
+def _flags(
+    model: ImportedModel,
+    triton: TritonInstallation,
+    options: LaunchOptions,
+    directory: Path,
+    token: str,
+    has_gpu: bool,
+) -> tuple[str, ...]:
+    flags = {
+        "model-repository": str(model.path),
+        "model-control-mode": "none",
+        # All models at once: they wait for disks and for each other's processes.
+        "model-load-thread-count": str(max(len(model.models), 4)),
+        "exit-timeout-secs": str(options.exit_timeout_s),
+        "http-address": options.host,
+        "http-port": str(options.http_port),
+        "grpc-address": options.host,
+        "grpc-port": str(options.grpc_port),
+        "metrics-address": options.host,
+        "metrics-port": str(options.metrics_port),
+        "http-restricted-api": f"{_RESTRICTED}:{RESTRICTED_HEADER}={token}",
+        "grpc-restricted-protocol": f"{_RESTRICTED}:{RESTRICTED_HEADER}={token}",
+        "allow-sagemaker": "false",
+        "allow-vertex-ai": "false",
+        "allow-gpu-metrics": str(has_gpu).lower(),
+        "log-verbose": str(options.log_verbose),
+    }
+    if not has_gpu:
+        # It would only serve copies to a GPU.
+        flags["pinned-memory-pool-byte-size"] = "0"
+    if triton.backend_parts is not None:
+        flags["backend-directory"] = str(directory / "backends")
+    arguments = [f"--{name}={value}" for name, value in flags.items()]
+    # Servers on one host must not share memory regions, nor one server with its predecessor.
+    prefix = f"python,shm-region-prefix-name=tllm-{options.http_port}-"
+    return (*arguments, "--disable-auto-complete-config", f"--backend-config={prefix}")
+
+
+def _environ(
+    triton: TritonInstallation, libpython_dir: str, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Triton's Python stub takes its environment from the `python3` that PATH finds first."""
+    if triton.backend_parts is None:
+        return {}
+    folder = str(Path(sys.prefix) / "bin")
+    changes = {"PATH": f"{folder}:{environ.get('PATH', os.defpath)}"}
+    if libpython_dir:
+        rest = environ.get("LD_LIBRARY_PATH")
+        changes["LD_LIBRARY_PATH"] = f"{libpython_dir}:{rest}" if rest else libpython_dir
+    return changes
+
+
+def _backends(triton: TritonInstallation) -> dict[str, str]:
+    if triton.backend_parts is None or triton.stub is None:
+        return {}
+    names = ("libtriton_python.so", "triton_python_backend_utils.py")
+    links = {f"backends/python/{name}": str(triton.backend_parts / name) for name in names}
+    return links | {f"backends/python/{triton.stub.name}": str(triton.stub)}
+
+
+def _reachable(host: str) -> str:
+    return "127.0.0.1" if host == "0.0.0.0" else host
+
+
+def _fold(argv: tuple[str, ...]) -> list[str]:
+    return [shlex.quote(word) for word in argv]

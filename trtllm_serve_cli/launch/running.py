@@ -1,0 +1,133 @@
+"""The servers that `tllm start` left running."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.errors import NoServer
+from trtllm_serve_cli.launch.plan import LaunchPlan
+from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, read_state
+from trtllm_serve_cli.paths import Home
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A server, running or not: its plan, and its state when it was looked at.
+
+    `state.phase` may be "failed"; a server whose supervisor is gone without a word counts as that.
+    """
+
+    directory: Path
+    plan: LaunchPlan
+    state: ServerState
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self.plan.endpoint
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return self.plan.models
+
+    @property
+    def is_running(self) -> bool:
+        return self.state.is_supervised
+
+    @property
+    def phase(self) -> str:
+        """What is true now, whatever was written last."""
+        if self.is_running or self.state.phase in ("failed", "stopped"):
+            return self.state.phase
+        return "died"
+
+
+def read_server(directory: Path) -> RunningServer:
+    """The server whose folder this is. Raises `NoServer` when it is none."""
+    state = read_state(directory)
+    try:
+        plan = LaunchPlan.from_json((directory / PLAN_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, TypeError):
+        plan = None
+    if state is None or plan is None:
+        raise NoServer(f"{directory} holds no server's state.", next_step="tllm start")
+    return RunningServer(directory, plan, state)
+
+
+def list_servers(home: Home) -> list[RunningServer]:
+    """Every server that was started and not stopped, also those that died, by HTTP port."""
+    servers = []
+    directories = home.servers.iterdir() if home.servers.exists() else ()
+    for directory in sorted(directories):
+        try:
+            server = read_server(directory)
+        except NoServer:
+            continue
+        if server.phase != "stopped":
+            servers.append(server)
+    return servers
+
+
+def find_running(home: Home, model: str | None) -> RunningServer:
+    """The running server, or the one of them that serves `model`.
+
+    Raises `NoServer` when there is none, or there are several to choose from.
+    """
+    servers = list_servers(home)
+    running = [server for server in servers if server.is_running]
+    if model is not None:
+        running = [server for server in running if model in server.models]
+    if len(running) == 1:
+        return running[0]
+    if running:
+        models = ", ".join(server.models[0] for server in running)
+        raise NoServer(
+            f"{len(running)} servers are running.",
+            why=f"they serve {models}",
+            next_step="choose one with -m NAME, or its address with -u HOST:PORT",
+        )
+    died = [server for server in servers if model is None or model in server.models]
+    if died:
+        raise NoServer(
+            f"The server for {', '.join(died[0].models)} is not running any more.",
+            why="; ".join(died[0].state.why) or "its processes are gone",
+            next_step=f"tllm start -m {died[0].models[0]}   (its log: {died[0].plan.log})",
+        )
+    suffix = f" -m {model}" if model else ""
+    raise NoServer(
+        f"No server is running{' for ' + model if model else ''}.", next_step=f"tllm start{suffix}"
+    )
+
+
+def measure_memory(server: RunningServer) -> dict[str, int]:
+    """Bytes of memory by part of a running server, shared pages counted once (PSS).
+
+    Parts are "supervisor", "tritonserver", "engine worker" and one per model's process.
+    """
+    parts: dict[str, int] = {}
+    try:
+        supervisor = psutil.Process(server.state.supervisor_pid)
+        processes = [supervisor, *supervisor.children(recursive=True)]
+    except psutil.Error:
+        return parts
+    for process in processes:
+        try:
+            parts_name = _part(process, supervisor.pid)
+            parts[parts_name] = parts.get(parts_name, 0) + process.memory_full_info().pss
+        except psutil.Error:
+            continue
+    return parts
+
+
+def _part(process: psutil.Process, supervisor_pid: int) -> str:
+    command = process.cmdline()
+    if process.pid == supervisor_pid:
+        return "supervisor"
+    if process.name().startswith("triton_python_b") and len(command) > 1:
+        return f"model {Path(command[1]).parent.parent.name}"
+    if any(word.endswith(".worker") for word in command[:4]):
+        return "engine worker"
+    return process.name()

@@ -1,0 +1,216 @@
+"""The process that owns a server: starts it, waits until it is ready, keeps it so, ends it.
+
+    python -m trtllm_serve_cli.launch.supervisor SERVER_DIRECTORY
+
+It is the only writer of the server's state. The server dies with it, whatever kills it. A server
+that was ready once and died, or lost a model's process (its Triton would go on answering ready), is
+started again; one that never became ready is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+from trtllm_serve_cli.client import probe_token
+from trtllm_serve_cli.errors import TllmError
+from trtllm_serve_cli.launch.log import explain_log
+from trtllm_serve_cli.launch.plan import LaunchPlan
+from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, write_state
+from trtllm_serve_cli.processes import last_lines
+
+_POLL_S = 0.2
+_WATCH_S = 1.0
+_STUB = "triton_python_b"
+_FIRST_BACKOFF_S = 1.0
+_LONGEST_BACKOFF_S = 30.0
+# So many deaths in a row, none after a longer good time, and the server is given up.
+_MAX_RESTARTS_IN_A_ROW = 5
+_GOOD_TIME_S = 120.0
+_PR_SET_PDEATHSIG = 1
+
+
+class Supervisor:
+    """Owns one server until `stop` or the server's end for good."""
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        self._plan = plan
+        self._stopping = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stubs: tuple[psutil.Process, ...] = ()
+        me = psutil.Process()
+        self._state = ServerState("starting", me.pid, me.create_time())
+
+    def stop(self) -> None:
+        """Ask for an orderly end; returns at once."""
+        self._stopping.set()
+
+    def run(self) -> bool:
+        """Keep the server running; returns whether it ended because it was asked to."""
+        backoff_s, num_in_a_row = _FIRST_BACKOFF_S, 0
+        try:
+            while True:
+                started_s = time.monotonic()
+                why = self._run_once()
+                if self._stopping.is_set():
+                    self._tell("stopped", server_pid=None)
+                    return True
+                self._end_server()
+                if self._state.ready_at is None:
+                    self._tell("failed", server_pid=None, why=why)
+                    return False
+                if time.monotonic() - started_s > _GOOD_TIME_S:
+                    backoff_s, num_in_a_row = _FIRST_BACKOFF_S, 0
+                num_in_a_row += 1
+                if num_in_a_row > _MAX_RESTARTS_IN_A_ROW:
+                    self._tell("failed", server_pid=None, why=why)
+                    return False
+                restarts = self._state.restarts + 1
+                self._tell("restarting", server_pid=None, why=why, restarts=restarts)
+                self._stopping.wait(backoff_s)
+                backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
+        finally:
+            self._end_server()
+            _remove_shared_memory(self._plan)
+
+    def _run_once(self) -> tuple[str, ...]:
+        """Run the server until it ends, loses a part or is to stop; returns why."""
+        if self._stopping.is_set():
+            return ()
+        self._spawn()
+        why = self._wait_until_ready()
+        if why is None:
+            self._tell("ready", ready_at=time.time())
+            why = self._watch()
+        if self._stopping.is_set():
+            self._tell("stopping")
+            self._end_server()
+        return why
+
+    def _spawn(self) -> None:
+        _remove_shared_memory(self._plan)
+        with self._plan.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._plan.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self._plan.environ},
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+        self._log_start = self._plan.log.stat().st_size
+        self._tell("starting" if self._state.ready_at is None else "restarting",
+                   server_pid=self._process.pid)  # fmt: skip
+
+    def _wait_until_ready(self) -> tuple[str, ...] | None:
+        """None once every model has generated a token, else why it never will."""
+        assert self._process is not None
+        deadline_s = time.monotonic() + self._plan.timeout_s
+        while not self._stopping.wait(_POLL_S):
+            if self._process.poll() is not None:
+                return self._explain()
+            if time.monotonic() > deadline_s:
+                return (f"it was not ready after {self._plan.timeout_s:g} s", *self._explain())
+            if self._generates():
+                self._stubs = self._find_stubs()
+                return None
+        return ()
+
+    def _generates(self) -> bool:
+        try:
+            for model in self._plan.models:
+                probe_token(self._plan.endpoint, model, 60.0, "http")
+        except TllmError:
+            return False
+        return True
+
+    def _watch(self) -> tuple[str, ...]:
+        assert self._process is not None
+        while not self._stopping.wait(_WATCH_S):
+            if (code := self._process.poll()) is not None:
+                how = f"signal {-code}" if code < 0 else f"exit code {code}"
+                return (f"the server ended with {how}", *self._explain())
+            if any(not stub.is_running() or _is_zombie(stub) for stub in self._stubs):
+                return ("the process of a model died", *self._explain())
+        return ()
+
+    def _find_stubs(self) -> tuple[psutil.Process, ...]:
+        assert self._process is not None
+        children = psutil.Process(self._process.pid).children()
+        return tuple(child for child in children if child.name().startswith(_STUB))
+
+    def _explain(self) -> tuple[str, ...]:
+        return tuple(explain_log(last_lines(self._plan.log, 400)))
+
+    def _end_server(self) -> None:
+        """End the server and whatever it started; gently first, but not if a stub is dead."""
+        process = self._process
+        if process is None:
+            return
+        tree = _tree(process.pid)
+        if process.poll() is None:
+            # With a dead stub Triton's orderly exit only waits for its own time limit.
+            is_whole = not any(_is_zombie(stub) or not stub.is_running() for stub in self._stubs)
+            process.send_signal(signal.SIGTERM if is_whole else signal.SIGKILL)
+            try:
+                process.wait(self._plan.exit_timeout_s + 5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for child in tree:
+            with contextlib.suppress(psutil.Error):
+                child.kill()
+        self._process, self._stubs = None, ()
+
+    def _tell(self, phase: str, **changes: object) -> None:
+        self._state = dataclasses.replace(self._state, phase=phase, **changes)  # type: ignore[arg-type]
+        write_state(self._plan.directory, self._state)
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return True
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    try:
+        return list(psutil.Process(pid).children(recursive=True))
+    except psutil.Error:
+        return []
+
+
+def _remove_shared_memory(plan: LaunchPlan) -> None:
+    """What a server that was killed left behind; the prefix is this server's alone."""
+    for path in Path("/dev/shm").glob(f"tllm-{plan.ports['HTTP']}-*"):
+        path.unlink(missing_ok=True)
+
+
+def main() -> None:
+    """Supervise the server whose plan lies in the directory given."""
+    directory = Path(sys.argv[1])
+    plan = LaunchPlan.from_json((directory / PLAN_FILE).read_text(encoding="utf-8"))
+    supervisor = Supervisor(plan)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: supervisor.stop())
+    sys.exit(0 if supervisor.run() else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""What a model repository will hold, as data: one `ModelConfig` per Triton model."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trtllm_serve_cli.build import Engine
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.repository.contract import Tensor, load_contracts
+
+
+@dataclass(frozen=True, slots=True)
+class ServingOptions:
+    """How an engine is to be served; None means the default that fits the engine.
+
+    `parameters` are upstream's template parameters by name (`--param`), and win over the rest.
+    """
+
+    max_batch_size: int = 64
+    max_seq_len: int | None = None
+    max_num_tokens: int = 256
+    max_beam_width: int = 4
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """One Triton model: what its `config.pbtxt` says, and which runtime module serves it."""
+
+    name: str
+    title: str
+    module: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    parameters: dict[str, str]
+    max_batch_size: int
+    instance_count: int = 1
+    is_decoupled: bool = False
+    is_batched: bool = False
+    max_queue_delay_microseconds: int = 0
+    backend: str = "python"
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryPlan:
+    """A whole repository for the model `name`."""
+
+    name: str
+    engine: Engine
+    models: tuple[ModelConfig, ...]
+
+
+# Parameter -> default. Those that upstream's templates have keep upstream's names.
+_DEFAULTS: dict[str, str] = {
+    "triton_max_batch_size": "",
+    "max_queue_delay_microseconds": "0",
+    "preprocessing_instance_count": "1",
+    "postprocessing_instance_count": "1",
+    "bls_instance_count": "1",
+    "max_beam_width": "",
+    "exclude_input_in_output": "true",
+    "enable_kv_cache_reuse": "true",
+    "max_tokens_in_paged_kv_cache": "",
+    "cancellation_check_period_ms": "100",
+    "add_special_tokens": "true",
+    "skip_special_tokens": "true",
+    "num_threads": "0",
+    "engine_python": "",
+}
+_AT_LEAST = {
+    "triton_max_batch_size": 1,
+    "max_queue_delay_microseconds": 0,
+    "preprocessing_instance_count": 1,
+    "postprocessing_instance_count": 1,
+    "bls_instance_count": 1,
+    "max_beam_width": 1,
+    "max_tokens_in_paged_kv_cache": 1,
+    "cancellation_check_period_ms": 1,
+    "num_threads": 0,
+}
+_FLAGS = frozenset(
+    (
+        "exclude_input_in_output",
+        "enable_kv_cache_reuse",
+        "add_special_tokens",
+        "skip_special_tokens",
+    )
+)
+# Names that lead somewhere else in a repository.
+RESERVED_NAMES = frozenset(
+    ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls")
+)
+# The KV cache's default size: as many tokens per slot on average. A long request takes more than
+# its share; the scheduler lets others wait meanwhile.
+_KV_TOKENS_PER_SLOT = 512
+
+
+def plan_repository(name: str, engine: Engine, options: ServingOptions) -> RepositoryPlan:
+    """The repository that serves `engine` under `name`.
+
+    Raises `BadInput` for a name that the layout itself uses, and for options beyond the engine.
+    """
+    check_name_is_free_in_layout(name)
+    max_seq_len = options.max_seq_len or engine.max_position_embeddings
+    if max_seq_len > engine.max_position_embeddings:
+        raise BadInput(
+            f"--max-seq-len {max_seq_len} is beyond the context of {engine.model_name}.",
+            why=f"it was trained on {engine.max_position_embeddings} positions",
+            next_step=f"ask for at most {engine.max_position_embeddings}",
+        )
+    kv_tokens = max(options.max_batch_size * _KV_TOKENS_PER_SLOT, max_seq_len)
+    values = _DEFAULTS | {
+        "triton_max_batch_size": str(options.max_batch_size),
+        "max_beam_width": str(options.max_beam_width),
+        "max_tokens_in_paged_kv_cache": str(kv_tokens),
+    }
+    values |= check_parameters(options.parameters)
+    return RepositoryPlan(
+        name=name,
+        engine=engine,
+        models=(
+            _preprocessing(engine, values),
+            _tensorrt_llm(engine, values, options, max_seq_len),
+            _postprocessing(engine, values),
+            *(_text(each, name, engine, values, max_seq_len) for each in _text_models(name)),
+        ),
+    )
+
+
+def check_name_is_free_in_layout(name: str) -> None:
+    """Raise `BadInput` for a name that every model repository uses already."""
+    if name in RESERVED_NAMES:
+        raise BadInput(
+            f"A model cannot be called {name}.",
+            why="every model repository has a model of that name already",
+            next_step="choose another name with -m NAME",
+        )
+
+
+def check_parameters(given: Mapping[str, str]) -> dict[str, str]:
+    """`given`, if every name is a parameter and every value fits it; raises `BadInput`."""
+    for name, value in given.items():
+        if name not in _DEFAULTS:
+            near = difflib.get_close_matches(name, _DEFAULTS, n=3) or sorted(_DEFAULTS)
+            raise BadInput(
+                f"There is no parameter {name!r}.",
+                why="--param takes upstream's template parameters that this engine kind has",
+                next_step=f"did you mean {', '.join(near)}?",
+            )
+        if name in _FLAGS and value.lower() not in ("true", "false"):
+            raise BadInput(
+                f"The parameter {name} is {value!r}.", next_step=f"say {name}=true or {name}=false"
+            )
+        low = _AT_LEAST.get(name)
+        if low is not None and not (value.isdigit() and int(value) >= low):
+            raise BadInput(
+                f"The parameter {name} is {value!r}.",
+                next_step=f"say {name}=N with a whole number N of at least {low}",
+            )
+    return {name: value.lower() if name in _FLAGS else value for name, value in given.items()}
+
+
+def _text_models(name: str) -> Sequence[str]:
+    return ("ensemble", "tensorrt_llm_bls", name)
+
+
+def _common(values: Mapping[str, str]) -> dict[str, Any]:
+    return {"max_batch_size": int(values["triton_max_batch_size"])}
+
+
+def _preprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
+    contract = load_contracts()["preprocessing"]
+    return ModelConfig(
+        name="preprocessing",
+        title="text to token ids",
+        module="preprocessing_model",
+        inputs=contract.inputs,
+        outputs=contract.outputs,
+        parameters={
+            "tokenizer_dir": str(engine.path),
+            "add_special_tokens": values["add_special_tokens"],
+        },
+        instance_count=int(values["preprocessing_instance_count"]),
+        is_batched=True,
+        max_queue_delay_microseconds=int(values["max_queue_delay_microseconds"]),
+        **_common(values),
+    )
+
+
+def _tensorrt_llm(
+    engine: Engine, values: Mapping[str, str], options: ServingOptions, max_seq_len: int
+) -> ModelConfig:
+    contract = load_contracts()["tensorrt_llm"]
+    parameters = {
+        "engine_kind": engine.kind,
+        "gpt_model_path": str(engine.path),
+        "gpt_model_type": "inflight_fused_batching",
+        "max_num_seqs": str(options.max_batch_size),
+        "max_seq_len": str(max_seq_len),
+        "max_num_tokens": str(options.max_num_tokens),
+        "vocab_size": str(engine.vocab_size),
+    } | {
+        name: values[name]
+        for name in (
+            "max_beam_width",
+            "max_tokens_in_paged_kv_cache",
+            "enable_kv_cache_reuse",
+            "exclude_input_in_output",
+            "cancellation_check_period_ms",
+            "num_threads",
+            "engine_python",
+        )
+    }
+    return ModelConfig(
+        name="tensorrt_llm",
+        title=f"the engine of {engine.model_name} ({engine.kind})",
+        module="tensorrt_llm_model",
+        inputs=contract.inputs,
+        outputs=contract.outputs,
+        parameters=parameters,
+        is_decoupled=True,
+        is_batched=True,
+        max_queue_delay_microseconds=int(values["max_queue_delay_microseconds"]),
+        **_common(values),
+    )
+
+
+def _postprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
+    contract = load_contracts()["postprocessing"]
+    return ModelConfig(
+        name="postprocessing",
+        title="token ids to text",
+        module="postprocessing_model",
+        inputs=contract.inputs,
+        outputs=contract.outputs,
+        parameters={
+            "tokenizer_dir": str(engine.path),
+            "skip_special_tokens": values["skip_special_tokens"],
+        },
+        instance_count=int(values["postprocessing_instance_count"]),
+        is_batched=True,
+        **_common(values),
+    )
+
+
+def _text(
+    model: str, own_name: str, engine: Engine, values: Mapping[str, str], max_seq_len: int
+) -> ModelConfig:
+    contract = load_contracts()["ensemble" if model == "ensemble" else "tensorrt_llm_bls"]
+    return ModelConfig(
+        name=model,
+        title=f"text to text with {own_name}",
+        module="text_model",
+        inputs=contract.inputs,
+        outputs=contract.outputs,
+        parameters={
+            "engine_kind": engine.kind,
+            "tokenizer_dir": str(engine.path),
+            "tensorrt_llm_model_name": "tensorrt_llm",
+            "preprocessing_model_name": "preprocessing",
+            "skip_special_tokens": values["skip_special_tokens"],
+            "cancellation_check_period_ms": values["cancellation_check_period_ms"],
+            # For clients: what `tllm infer` needs to ask the model as it wants to be asked.
+            "max_seq_len": str(max_seq_len),
+            "chat_template": engine.chat_template,
+            "bos_token": engine.bos_token,
+            "eos_token": engine.eos_token,
+            "adds_bos": str(engine.adds_bos).lower(),
+        },
+        instance_count=int(values["bls_instance_count"]),
+        is_decoupled=True,
+        **_common(values),
+    )

@@ -1,0 +1,83 @@
+"""From a `RepositoryPlan` to files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_encoding
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from trtllm_serve_cli import __version__
+from trtllm_serve_cli.paths import write_aside
+from trtllm_serve_cli.repository.plan import RepositoryPlan
+
+MANIFEST = "tllm.json"
+MANIFEST_SCHEMA = 1
+# The name of the copied runtime package; `python3 -m tllm_runtime.worker` starts an engine worker.
+RUNTIME_PACKAGE = "tllm_runtime"
+
+
+def render_files(plan: RepositoryPlan) -> dict[str, str]:
+    """Relative path -> text of every file of the repository, its manifest aside."""
+    environment = Environment(
+        loader=PackageLoader("trtllm_serve_cli.repository"),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    environment.filters["quoted"] = _quoted
+    runtime = _runtime_sources()
+    files: dict[str, str] = {}
+    for model in plan.models:
+        context: dict[str, Any] = {"model": model, "version": __version__}
+        for target, template in (
+            ("config.pbtxt", "config.pbtxt.j2"),
+            ("1/model.py", "model.py.j2"),
+        ):
+            text = environment.get_template(template).render(context)
+            files[f"{model.name}/{target}"] = text
+        for name, source in runtime.items():
+            files[f"{model.name}/1/{RUNTIME_PACKAGE}/{name}"] = source
+    return files
+
+
+def write_repository(plan: RepositoryPlan, destination: Path) -> None:
+    """Render `plan` into `destination`, which appears whole or stays as it was."""
+    files = render_files(plan)
+    with write_aside(destination) as aside:
+        for relative, text in files.items():
+            path = aside / relative
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        manifest = manifest_of(plan, int(time.time()))
+        (aside / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def manifest_of(plan: RepositoryPlan, created_at: int) -> dict[str, Any]:
+    """What `tllm.json` in the repository says of it; `created_at` is in seconds since the epoch."""
+    return {
+        "schema": MANIFEST_SCHEMA,
+        "name": plan.name,
+        "created_at": created_at,
+        "created_by": f"tllm {__version__}",
+        "engine": dataclasses.asdict(plan.engine) | {"path": str(plan.engine.path)},
+        "models": [model.name for model in plan.models],
+    }
+
+
+def _runtime_sources() -> dict[str, str]:
+    package = resources.files("trtllm_serve_cli.runtime")
+    return {
+        entry.name: entry.read_text(encoding="utf-8")
+        for entry in sorted(package.iterdir(), key=lambda entry: entry.name)
+        if entry.name.endswith(".py")
+    }
+
+
+def _quoted(text: str) -> str:
+    """`text` as a string of protobuf's text format."""
+    return '"' + str(text_encoding.CEscape(text.encode(), False)) + '"'

@@ -1,0 +1,105 @@
+"""The model repositories under TLLM_HOME."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.errors import RepositoryError, UnknownModel
+from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.repository.render import MANIFEST
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedModel:
+    """A model repository and what its manifest says; `created_at` is in seconds since the epoch."""
+
+    name: str
+    path: Path
+    engine_kind: str
+    engine_path: Path
+    source: str
+    fingerprint: str
+    created_at: int
+    models: tuple[str, ...]
+
+
+def read_manifest(directory: Path) -> ImportedModel:
+    """The model whose repository `directory` is. Raises `RepositoryError`."""
+    path = directory / MANIFEST
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        engine = manifest["engine"]
+        return ImportedModel(
+            name=manifest["name"],
+            path=directory,
+            engine_kind=engine["kind"],
+            engine_path=Path(engine["path"]),
+            source=engine["source"],
+            fingerprint=engine["fingerprint"],
+            created_at=manifest["created_at"],
+            models=tuple(manifest["models"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RepositoryError(
+            f"{directory} is no model repository of tllm's.",
+            why=f"its {MANIFEST} cannot be read: {type(error).__name__}: {error}",
+            next_step=f"import it again: tllm import -m {directory.name} --force",
+        ) from error
+
+
+def list_models(home: Home) -> list[ImportedModel]:
+    """All imported models by name; folders without a manifest are not ours and left out."""
+    manifests = sorted(home.models.glob(f"*/{MANIFEST}")) if home.models.exists() else []
+    return [
+        read_manifest(path.parent) for path in manifests if not path.parent.name.startswith(".")
+    ]
+
+
+def find_model(home: Home, name: str) -> ImportedModel | None:
+    """The imported model of this name, if there is one."""
+    directory = home.models / name
+    return read_manifest(directory) if (directory / MANIFEST).exists() else None
+
+
+def load_model(home: Home, name: str | None) -> ImportedModel:
+    """The imported model of this name, or the only one when `name` is None.
+
+    Raises `UnknownModel` when there is none, or several to choose from.
+    """
+    known = [path.parent.name for path in sorted(home.models.glob(f"*/{MANIFEST}"))]
+    if name is None:
+        if len(known) == 1:
+            return read_manifest(home.models / known[0])
+        if not known:
+            raise UnknownModel("No model has been imported yet.", next_step="tllm import -m demo")
+        raise UnknownModel(
+            f"There are {len(known)} models: {', '.join(known)}.",
+            next_step="choose one with -m NAME",
+        )
+    found = find_model(home, name)
+    if found is not None:
+        return found
+    near = difflib.get_close_matches(name, known, n=3)
+    raise UnknownModel(
+        f"No model {name!r} has been imported.",
+        why=f"did you mean {', '.join(near)}?" if near else "",
+        next_step=f"tllm import -m {name}, or see `tllm list`",
+    )
+
+
+def folders_of(home: Home, model: ImportedModel) -> list[Path]:
+    """What `remove_model` deletes: the repository, and an engine in the engine store."""
+    engine = model.engine_path
+    is_ours = engine.is_relative_to(home.engines) and engine.exists()
+    return [model.path, engine] if is_ours else [model.path]
+
+
+def remove_model(home: Home, model: ImportedModel) -> None:
+    """Delete the folders of the model."""
+    for path in folders_of(home, model):
+        shutil.rmtree(path)

@@ -1,0 +1,185 @@
+"""What every engine takes and gives: requests, updates, statistics, and the engine itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+class InvalidRequest(Exception):
+    """A request that this engine cannot run; the message is for whoever sent it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One prompt and how to go on from it. Names follow upstream's tensors.
+
+    `end_id` None means that only `max_new_tokens` and stop words end the sequence. Without `top_k`
+    and `top_p` decoding is greedy, whatever the temperature, as TensorRT-LLM has it.
+    """
+
+    id: int
+    input_ids: tuple[int, ...]
+    max_new_tokens: int
+    end_id: int | None = None
+    beam_width: int = 1
+    num_return_sequences: int = 1
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    len_penalty: float | None = None
+    early_stopping: bool | None = None
+    beam_search_diversity_rate: float | None = None
+    min_tokens: int | None = None
+    stop_words: tuple[tuple[int, ...], ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    return_log_probs: bool = False
+
+    @classmethod
+    def from_message(cls, message: dict[str, Any]) -> GenerationRequest:
+        """The request that `dataclasses.asdict` and JSON made into `message`."""
+        words = {
+            key: tuple(tuple(word) for word in message.get(key, ()))
+            for key in ("stop_words", "bad_words")
+        }
+        return cls(**{**message, **words, "input_ids": tuple(message["input_ids"])})
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceUpdate:
+    """New tokens of one sequence of one request, or its end, or both.
+
+    `log_probs` goes with `token_ids`; `cum_log_prob` is of the whole sequence so far. A request
+    that failed has `error` and nothing else follows for it.
+    """
+
+    request_id: int
+    sequence_index: int = 0
+    token_ids: tuple[int, ...] = ()
+    finish_reason: FinishReason | None = None
+    log_probs: tuple[float, ...] = ()
+    cum_log_prob: float | None = None
+    error: str | None = None
+
+    def to_wire(self) -> list[Any]:
+        """As one entry of a `step` frame: positional, since there is one per token."""
+        return [
+            self.request_id,
+            self.sequence_index,
+            self.token_ids,
+            self.finish_reason,
+            self.log_probs,
+            self.cum_log_prob,
+            self.error,
+        ]
+
+    @classmethod
+    def from_wire(cls, entry: list[Any]) -> SequenceUpdate:
+        request_id, sequence, tokens, finish, log_probs, cum, error = entry
+        return cls(request_id, sequence, tuple(tokens), finish, tuple(log_probs), cum, error)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """What an engine can take; requests beyond it are refused before they reach it."""
+
+    engine_kind: str
+    max_seq_len: int
+    max_batch_size: int
+    max_beam_width: int
+    vocab_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """How an engine is doing now. Sizes are bytes, the KV cache counts blocks."""
+
+    active_requests: int = 0
+    scheduled_requests: int = 0
+    context_requests: int = 0
+    waiting_requests: int = 0
+    kv_blocks_max: int = 0
+    kv_blocks_used: int = 0
+    tokens_per_block: int = 0
+    iteration: int = 0
+    context_tokens: int = 0
+    memory_bytes: int = 0
+
+
+class Engine(Protocol):
+    """A batching engine, driven one step at a time from one thread."""
+
+    limits: EngineLimits
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Queue `request`. Raises `InvalidRequest` when this engine cannot run it."""
+
+    def cancel(self, request_id: int) -> None:
+        """Free the request's slot at once; an id that is not running is ignored."""
+
+    def has_work(self) -> bool:
+        """Whether `step` would do anything."""
+
+    def step(self) -> list[SequenceUpdate]:
+        """Run one batch step and tell what it brought."""
+
+    def stats(self) -> EngineStats:
+        """How it is doing now; cheap enough to ask after every step."""
+
+
+def check_request(request: GenerationRequest, limits: EngineLimits) -> None:
+    """Raise `InvalidRequest`, naming the tensor, when `request` is beyond any engine's sense."""
+    if not request.input_ids:
+        raise InvalidRequest("input_ids is empty: the prompt has no tokens; send at least one")
+    low, high = min(request.input_ids), max(request.input_ids)
+    if low < 0 or high >= limits.vocab_size:
+        raise InvalidRequest(
+            f"input_ids holds {low if low < 0 else high}, which is no token of this model: ids go "
+            f"from 0 to {limits.vocab_size - 1}"
+        )
+    if request.max_new_tokens < 1:
+        raise InvalidRequest(
+            f"request_output_len (max_tokens) is {request.max_new_tokens}; ask for at least 1"
+        )
+    room = limits.max_seq_len - len(request.input_ids)
+    if room < 1:
+        raise InvalidRequest(
+            f"the prompt has {len(request.input_ids)} tokens, but this model's context "
+            f"(max_seq_len) holds {limits.max_seq_len} with the answer; shorten the prompt"
+        )
+    if request.max_new_tokens > room:
+        raise InvalidRequest(
+            f"{len(request.input_ids)} prompt tokens and {request.max_new_tokens} to generate "
+            f"(request_output_len, max_tokens) exceed this model's context (max_seq_len) of "
+            f"{limits.max_seq_len}; ask for at most {room}"
+        )
+    _check_ranges(request, limits)
+
+
+def _check_ranges(request: GenerationRequest, limits: EngineLimits) -> None:
+    _check_range("beam_width", request.beam_width, 1, limits.max_beam_width)
+    _check_range("num_return_sequences", request.num_return_sequences, 1, 64)
+    _check_range("temperature", request.temperature, 0.0, 1e4)
+    _check_range("runtime_top_k", request.top_k, 0, limits.vocab_size)
+    _check_range("runtime_top_p", request.top_p, 0.0, 1.0)
+    _check_range("repetition_penalty", request.repetition_penalty, 1e-4, 1e4)
+    _check_range("presence_penalty", request.presence_penalty, -1e4, 1e4)
+    _check_range("frequency_penalty", request.frequency_penalty, -1e4, 1e4)
+    _check_range("len_penalty", request.len_penalty, -1e4, 1e4)
+    _check_range("min_tokens", request.min_tokens, 0, request.max_new_tokens)
+    if request.beam_width > 1 and request.num_return_sequences > request.beam_width:
+        raise InvalidRequest(
+            f"num_return_sequences is {request.num_return_sequences}, more than the beam_width of "
+            f"{request.beam_width}; a beam search returns at most its beams"
+        )
+
+
+def _check_range(tensor: str, value: float | None, low: float, high: float) -> None:
+    if value is not None and not low <= value <= high:
+        raise InvalidRequest(f"{tensor} is {value:g}; it must be from {low:g} to {high:g}")

@@ -1,0 +1,42 @@
+"""A Triton model's own config, as its Python code sees it in `initialize`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+class Parameters:
+    """The `parameters` of a `config.pbtxt`, typed by whoever asks."""
+
+    def __init__(self, args: Mapping[str, str]) -> None:
+        config: dict[str, Any] = json.loads(args["model_config"])
+        self.model_name = args["model_name"]
+        self.model_version = args["model_version"]
+        self.max_batch_size = int(config.get("max_batch_size", 0))
+        self.input_names = tuple(each["name"] for each in config.get("input", ()))
+        self._values: dict[str, str] = {
+            key: value["string_value"] for key, value in config.get("parameters", {}).items()
+        }
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """The value; an unfilled `${name}` of a template counts as not set, as upstream has it."""
+        value = self._values.get(name, "")
+        if value and not value.startswith("${"):
+            return value
+        if default is None:
+            raise ValueError(f"config.pbtxt of {self.model_name} has no parameter {name}")
+        return default
+
+    def number(self, name: str, default: int | None = None) -> int:
+        text = self.text(name, None if default is None else str(default))
+        try:
+            return int(text)
+        except ValueError as error:
+            raise ValueError(
+                f"config.pbtxt of {self.model_name}: {name} is {text!r}, not a whole number"
+            ) from error
+
+    def flag(self, name: str, default: bool) -> bool:
+        return self.text(name, str(default)).lower() in ("1", "true")

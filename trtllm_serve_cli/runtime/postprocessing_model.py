@@ -1,0 +1,47 @@
+"""The `postprocessing` model: token ids to text, one whole sequence at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from .parameters import Parameters
+from .tokenizer import load_tokenizer
+
+
+class TritonPythonModel:
+    """Triton's hooks."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        parameters = Parameters(args)
+        self._tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
+        self._skips_special_tokens = parameters.flag("skip_special_tokens", True)
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: Any) -> Any:
+        tokens = pb_utils.get_input_tensor_by_name(request, "TOKENS_BATCH").as_numpy()
+        lengths = pb_utils.get_input_tensor_by_name(request, "SEQUENCE_LENGTH").as_numpy()
+        if lengths.shape != tokens.shape[:2] or np.any(lengths > tokens.shape[2]):
+            why = (
+                f"SEQUENCE_LENGTH {list(lengths.shape)} does not fit TOKENS_BATCH "
+                f"{list(tokens.shape)}; send one length, at most the last dimension, per sequence"
+            )
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
+        texts = [
+            [
+                self._tokenizer.decode(
+                    beam[: max(length, 0)].tolist(), skip_special_tokens=self._skips_special_tokens
+                ).encode()
+                for beam, length in zip(row, row_lengths, strict=True)
+            ]
+            for row, row_lengths in zip(tokens, lengths, strict=True)
+        ]
+        return pb_utils.InferenceResponse(
+            [pb_utils.Tensor("OUTPUT", np.array(texts, dtype=object))]
+        )

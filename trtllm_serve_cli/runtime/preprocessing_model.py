@@ -1,0 +1,105 @@
+"""The `preprocessing` model: text to token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from .engine import InvalidRequest
+from .parameters import Parameters
+from .tensors import Array
+from .tokenizer import load_tokenizer
+from .words import encode_words
+
+
+class TritonPythonModel:
+    """Triton's hooks."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        parameters = Parameters(args)
+        self._tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
+        self._adds_special_tokens = parameters.flag("add_special_tokens", True)
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: Any) -> Any:
+        try:
+            tensors = self._preprocess(lambda name: _as_array(request, name))
+        except InvalidRequest as error:
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
+        return pb_utils.InferenceResponse(
+            [pb_utils.Tensor(name, value) for name, value in tensors.items()]
+        )
+
+    def _preprocess(self, get: Callable[[str], Array | None]) -> dict[str, Array]:
+        queries = get("QUERY")
+        output_len = get("REQUEST_OUTPUT_LEN")
+        if queries is None or output_len is None:
+            raise InvalidRequest(
+                "text_input (QUERY) and max_tokens (REQUEST_OUTPUT_LEN) are needed"
+            )
+        rows = [self._encode_prompt(row) for row in queries.reshape(len(queries), -1)[:, 0]]
+        input_ids, lengths = _pad(rows, self._tokenizer.pad_id)
+        return {
+            "INPUT_ID": input_ids,
+            "REQUEST_INPUT_LEN": lengths,
+            # For encoder-decoder models; a decoder-only one has no use for them.
+            "DECODER_INPUT_ID": np.zeros((len(rows), 1), dtype=np.int32),
+            "REQUEST_DECODER_INPUT_LEN": np.ones((len(rows), 1), dtype=np.int32),
+            "STOP_WORDS_IDS": self._encode_word_lists(get("STOP_WORDS_DICT"), len(rows)),
+            "BAD_WORDS_IDS": self._encode_word_lists(get("BAD_WORDS_DICT"), len(rows)),
+            "REQUEST_OUTPUT_LEN": output_len.astype(np.int32),
+            "OUT_END_ID": _or_default(get("END_ID"), self._tokenizer.end_id, len(rows)),
+            "OUT_PAD_ID": _or_default(get("PAD_ID"), self._tokenizer.pad_id, len(rows)),
+        }
+
+    def _encode_prompt(self, prompt: Any) -> list[int]:
+        text = _as_text(prompt, "text_input (QUERY)")
+        if not text:
+            raise InvalidRequest("text_input (QUERY) is empty; send a prompt")
+        return self._tokenizer.encode(text, add_special_tokens=self._adds_special_tokens)
+
+    def _encode_word_lists(self, words: Array | None, num_rows: int) -> Array:
+        if words is None:
+            return encode_words([[]] * num_rows)
+        return encode_words(
+            [
+                [
+                    self._tokenizer.encode(text, add_special_tokens=False)
+                    for text in (_as_text(word, "stop_words or bad_words") for word in row)
+                    if text
+                ]
+                for row in words.reshape(num_rows, -1)
+            ]
+        )
+
+
+def _as_array(request: Any, name: str) -> Array | None:
+    tensor = pb_utils.get_input_tensor_by_name(request, name)
+    return None if tensor is None else tensor.as_numpy()
+
+
+def _as_text(value: Any, tensor: str) -> str:
+    try:
+        return value.decode() if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{tensor} is not valid UTF-8 at byte {error.start}") from error
+
+
+def _pad(rows: list[list[int]], pad_id: int) -> tuple[Array, Array]:
+    longest = max(len(row) for row in rows)
+    padded = np.full((len(rows), longest), pad_id, dtype=np.int32)
+    for index, row in enumerate(rows):
+        padded[index, : len(row)] = row
+    return padded, np.array([[len(row)] for row in rows], dtype=np.int32)
+
+
+def _or_default(given: Array | None, default: int, num_rows: int) -> Array:
+    if given is not None:
+        return given.astype(np.int32)
+    return np.full((num_rows, 1), default, dtype=np.int32)

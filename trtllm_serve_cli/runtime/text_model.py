@@ -1,0 +1,247 @@
+"""The models that take text and give text: `ensemble`, `tensorrt_llm_bls` and the model's own name.
+
+Business-logic scripting: `preprocessing` makes token ids, `tensorrt_llm` generates, and the text
+is put together here, piece by piece, because only whoever has seen a sequence from its start can
+stream it without losing spaces and characters. The `ensemble` is served this way too: Triton's own
+ensemble scheduler neither keeps that state nor passes a cancellation on to a step that is running.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from .cancel_watch import CancelWatch
+from .detokenize import StreamDecoder
+from .engine import InvalidRequest
+from .parameters import Parameters
+from .tensors import Array, refuse_set
+from .tokenizer import load_tokenizer
+
+INTERNAL_ID_PREFIX = "tllm-text-"
+# Every request in flight waits in a thread of its own.
+MAX_THREADS = 512
+
+_PREPROCESSING_INPUTS = {
+    "text_input": "QUERY",
+    "max_tokens": "REQUEST_OUTPUT_LEN",
+    "bad_words": "BAD_WORDS_DICT",
+    "stop_words": "STOP_WORDS_DICT",
+    "end_id": "END_ID",
+    "pad_id": "PAD_ID",
+}
+_PREPROCESSING_OUTPUTS = {
+    "INPUT_ID": "input_ids",
+    "REQUEST_INPUT_LEN": "input_lengths",
+    "REQUEST_OUTPUT_LEN": "request_output_len",
+    "STOP_WORDS_IDS": "stop_words_list",
+    "BAD_WORDS_IDS": "bad_words_list",
+    "OUT_END_ID": "end_id",
+    "OUT_PAD_ID": "pad_id",
+}
+_RENAMED = {
+    "top_k": "runtime_top_k",
+    "top_p": "runtime_top_p",
+    "length_penalty": "len_penalty",
+    "stream": "streaming",
+}
+# Of upstream's tensors, those that lead nowhere here.
+_NOT_SERVED = (
+    "decoder_text_input",
+    "embedding_bias_weights",
+    "embedding_bias_words",
+    "image_bytes_input",
+    "image_input",
+    "image_sizes_input",
+    "image_url_input",
+    "num_draft_tokens",
+    "prompt_table_extra_id",
+    "use_draft_logits",
+    "video_bytes_input",
+)
+_PASSED_BACK = (
+    "cum_log_probs",
+    "output_log_probs",
+    "batch_index",
+    "sequence_index",
+    "num_input_tokens",
+    "num_output_tokens",
+)
+_FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class RequestError(Exception):
+    """What to answer instead of text."""
+
+
+class TritonPythonModel:
+    """Triton's hooks."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        parameters = Parameters(args)
+        self._tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
+        self._skips_special_tokens = parameters.flag("skip_special_tokens", True)
+        self._preprocessing = parameters.text("preprocessing_model_name", "preprocessing")
+        self._engine = parameters.text("tensorrt_llm_model_name", "tensorrt_llm")
+        self._engine_kind = parameters.text("engine_kind")
+        # The rest of the inputs mean the same to `tensorrt_llm`, under the same or another name.
+        taken = {*_PREPROCESSING_INPUTS, *_NOT_SERVED}
+        self._passed_on = tuple(name for name in parameters.input_names if name not in taken)
+        self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="text")
+        self._watch = CancelWatch(parameters.number("cancellation_check_period_ms", 100) / 1000)
+
+    def execute(self, requests: Sequence[Any]) -> None:
+        for request in requests:
+            self._threads.submit(self._serve, request)
+
+    def finalize(self) -> None:
+        self._watch.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _serve(self, request: Any) -> None:
+        sender = request.get_response_sender()
+        try:
+            self._generate(request, sender)
+        except RequestError as error:
+            response = pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
+            sender.send(response, flags=_FINAL)
+        except Exception as error:  # or the caller would wait for ever
+            why = f"the text model failed: {type(error).__name__}: {error}"
+            response = pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
+            sender.send(response, flags=_FINAL)
+            raise
+
+    def _generate(self, request: Any, sender: Any) -> None:
+        try:
+            refuse_set(lambda name: _as_array(request, name), _NOT_SERVED, self._engine_kind)
+        except InvalidRequest as error:
+            raise RequestError(str(error)) from error
+        inputs = [*self._preprocess(request), *_renamed(request, self._passed_on)]
+        internal_id = f"{INTERNAL_ID_PREFIX}{uuid.uuid4().hex}"
+        decoders: dict[tuple[int, int], StreamDecoder] = {}
+        key = self._watch.add(sender, lambda: self._stop(internal_id))
+        try:
+            for response in self._ask_engine(inputs, internal_id):
+                sender.send(self._as_text(response, decoders, _is_streaming(request)))
+            for (row, sequence), decoder in decoders.items():
+                if held_back := decoder.finish():
+                    sender.send(_held_back_response(held_back, row, sequence))
+        finally:
+            self._watch.remove(key)
+        sender.send(flags=_FINAL)
+
+    def _preprocess(self, request: Any) -> list[Any]:
+        response = pb_utils.InferenceRequest(
+            model_name=self._preprocessing,
+            requested_output_names=list(_PREPROCESSING_OUTPUTS),
+            inputs=_taken(request, _PREPROCESSING_INPUTS),
+        ).exec()
+        if response.has_error():
+            raise RequestError(response.error().message())
+        return [
+            pb_utils.Tensor(name, pb_utils.get_output_tensor_by_name(response, output).as_numpy())
+            for output, name in _PREPROCESSING_OUTPUTS.items()
+        ]
+
+    def _ask_engine(self, inputs: list[Any], internal_id: str) -> Iterator[Any]:
+        responses = pb_utils.InferenceRequest(
+            model_name=self._engine,
+            request_id=internal_id,
+            requested_output_names=["output_ids", "sequence_length", *_PASSED_BACK],
+            inputs=inputs,
+        ).exec(decoupled=True)
+        for response in responses:
+            if response.has_error():
+                raise RequestError(response.error().message())
+            # The last response of a stream may carry no tensors.
+            if response.output_tensors():
+                yield response
+
+    def _stop(self, internal_id: str) -> None:
+        """Ask `tensorrt_llm` to end our request, whose own caller has gone."""
+        inputs = [
+            pb_utils.Tensor("stop", np.array([[True]])),
+            pb_utils.Tensor("input_lengths", np.zeros((1, 1), dtype=np.int32)),
+            pb_utils.Tensor("request_output_len", np.zeros((1, 1), dtype=np.int32)),
+        ]
+        responses = pb_utils.InferenceRequest(
+            model_name=self._engine,
+            request_id=internal_id,
+            requested_output_names=["output_ids"],
+            inputs=inputs,
+        ).exec(decoupled=True)
+        # An error says that it has just ended by itself.
+        with contextlib.suppress(Exception):
+            list(responses)
+
+    def _as_text(
+        self, response: Any, decoders: dict[tuple[int, int], StreamDecoder], is_streaming: bool
+    ) -> Any:
+        outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
+        beams = [
+            ids[:length].tolist()
+            for ids, length in zip(
+                outputs["output_ids"][0], outputs["sequence_length"][0], strict=True
+            )
+        ]
+        if is_streaming and len(beams) == 1:
+            key = (int(outputs["batch_index"][0, 0]), int(outputs["sequence_index"][0, 0]))
+            decoder = decoders.setdefault(key, StreamDecoder(self._decode))
+            texts = [decoder.push(beams[0])]
+        else:
+            texts = [self._decode(ids) for ids in beams]
+        tensors = [pb_utils.Tensor("text_output", _as_strings(texts))]
+        tensors += [
+            pb_utils.Tensor(name, outputs[name]) for name in _PASSED_BACK if name in outputs
+        ]
+        return pb_utils.InferenceResponse(tensors)
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._tokenizer.decode(token_ids, skip_special_tokens=self._skips_special_tokens)
+
+
+def _taken(request: Any, names: dict[str, str]) -> list[Any]:
+    """The request's tensors of these names, under their new names."""
+    tensors = []
+    for name, renamed in names.items():
+        array = _as_array(request, name)
+        if array is not None:
+            # What this model's config reshapes to a scalar goes on with its full shape.
+            column = array.reshape(-1, 1) if array.ndim == 1 else array
+            tensors.append(pb_utils.Tensor(renamed, column))
+    return tensors
+
+
+def _as_array(request: Any, name: str) -> Array | None:
+    tensor = pb_utils.get_input_tensor_by_name(request, name)
+    return None if tensor is None else tensor.as_numpy()
+
+
+def _held_back_response(text: str, row: int, sequence: int) -> Any:
+    return pb_utils.InferenceResponse(
+        [
+            pb_utils.Tensor("text_output", _as_strings([text])),
+            pb_utils.Tensor("batch_index", np.array([[row]], dtype=np.int32)),
+            pb_utils.Tensor("sequence_index", np.array([[sequence]], dtype=np.int32)),
+        ]
+    )
+
+
+def _renamed(request: Any, names: Sequence[str]) -> list[Any]:
+    return _taken(request, {name: _RENAMED.get(name, name) for name in names})
+
+
+def _is_streaming(request: Any) -> bool:
+    tensor = _as_array(request, "stream")
+    return tensor is not None and bool(np.any(tensor))
+
+
+def _as_strings(texts: list[str]) -> Any:
+    return np.array([[text.encode() for text in texts]], dtype=object)

@@ -1,0 +1,67 @@
+"""The model's tokenizer: an OpenVINO one where its files lie, else Transformers'."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back."""
+
+    end_id: int
+    pad_id: int
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
+
+
+class OpenVinoTokenizer:
+    """The tokenizer beside an OpenVINO IR (`openvino_tokenizer.xml`)."""
+
+    def __init__(self, directory: Path) -> None:
+        import openvino_genai
+
+        self._tokenizer: Any = openvino_genai.Tokenizer(directory)
+        self.end_id = int(self._tokenizer.get_eos_token_id())
+        pad_id = int(self._tokenizer.get_pad_token_id())
+        self.pad_id = pad_id if pad_id >= 0 else self.end_id
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        tokens = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return [int(token) for token in np.asarray(tokens.input_ids.data).reshape(-1)]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        if not token_ids:
+            return ""
+        ids = [int(token) for token in token_ids]
+        return str(self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
+
+
+class TransformersTokenizer:
+    """Whatever `AutoTokenizer` makes of a Hugging Face directory."""
+
+    def __init__(self, directory: Path) -> None:
+        from transformers import AutoTokenizer
+
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(directory, padding_side="left")
+        self.end_id = int(self._tokenizer.eos_token_id)
+        pad_id = self._tokenizer.pad_token_id
+        self.pad_id = self.end_id if pad_id is None else int(pad_id)
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        return str(self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens))
+
+
+def load_tokenizer(directory: Path) -> Tokenizer:
+    """The tokenizer in `directory`."""
+    if (directory / "openvino_tokenizer.xml").exists():
+        return OpenVinoTokenizer(directory)
+    return TransformersTokenizer(directory)

@@ -1,0 +1,44 @@
+"""Lists of words in upstream's tensor form.
+
+`stop_words_list` and `bad_words_list` are INT32 [2, n] per row: the first line holds the words'
+token ids one after another, the second where each word ends, and both are padded at the end, the
+ids with 0 and the ends with -1. (Source: the Triton TensorRT-LLM backend's preprocessing model.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Words = tuple[tuple[int, ...], ...]
+
+
+def encode_words(rows: Sequence[Sequence[Sequence[int]]]) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """The words of each row as INT32 [rows, 2, n], n being at least 1."""
+    flat = [[token for word in words for token in word] for words in rows]
+    length = max([1, *(len(tokens) for tokens in flat)])
+    encoded = np.zeros((len(rows), 2, length), dtype=np.int32)
+    encoded[:, 1] = -1
+    for row, words in enumerate(rows):
+        encoded[row, 0, : len(flat[row])] = flat[row]
+        ends = np.cumsum([len(word) for word in words], dtype=np.int32)
+        encoded[row, 1, : len(ends)] = ends
+    return encoded
+
+
+def decode_words(encoded: np.ndarray[Any, np.dtype[np.int32]]) -> Words:
+    """The words of one row's [2, n]. Raises `ValueError` when it is no such list."""
+    if encoded.ndim != 2 or encoded.shape[0] != 2:
+        raise ValueError(f"its shape is {list(encoded.shape)}; a row is [2, n]")
+    words: list[tuple[int, ...]] = []
+    start = 0
+    for end in encoded[1].tolist():
+        if end == -1:
+            break
+        if not start < end <= encoded.shape[1]:
+            raise ValueError(f"its ends do not grow from 1 to {encoded.shape[1]}: {end}")
+        words.append(tuple(encoded[0, start:end].tolist()))
+        start = end
+    return tuple(words)

@@ -1,0 +1,211 @@
+"""A checkpoint on disk, and the inspection that every source ends in.
+
+What passes is whole as far as its own headers tell, says its architecture, and neither unpickles
+nor runs anything, unless the user's options allow that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from trtllm_serve_cli.errors import SourceError, UnsafeCheckpoint
+from trtllm_serve_cli.sources.gguf import read_gguf
+from trtllm_serve_cli.sources.safetensors import check_safetensors
+
+WEIGHTS_FILE = "model.safetensors"
+WEIGHTS_INDEX = "model.safetensors.index.json"
+# Files whose `auto_map` makes Transformers import Python code from the checkpoint.
+FILES_THAT_NAME_CODE = (
+    "config.json",
+    "tokenizer_config.json",
+    "processor_config.json",
+    "preprocessor_config.json",
+)
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+_NOT_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state", "scaler")
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOptions:
+    """Which revision is wanted, and what the user takes the risk of."""
+
+    revision: str | None = None
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Weights and what belongs to them, ready to be built from.
+
+    `path` is a folder for the format "hf" and a file for "gguf". `source` is pinned: it fetches the
+    same bytes again. `revision` is the commit of a checkpoint from the hub. `architecture` is
+    config.json's (`LlamaForCausalLM`) or the GGUF file's own (`llama`).
+    """
+
+    path: Path
+    format: Literal["hf", "gguf"]
+    source: str
+    revision: str | None
+    architecture: str
+    size_bytes: int
+
+
+def inspect_gguf(path: Path, *, source: str) -> Checkpoint:
+    """The checkpoint in a GGUF file; raises `SourceError` if it is broken or only a part."""
+    facts = read_gguf(path)
+    if facts.num_parts > 1:
+        raise SourceError(
+            f"{path} is one part of {facts.num_parts}.",
+            why="a GGUF model in several files cannot be read here",
+            next_step=f"llama-gguf-split --merge '{path}' MERGED.gguf",
+        )
+    if facts.architecture is None or facts.num_tensors == 0:
+        raise SourceError(
+            f"{path} holds no model.",
+            why="it has no tensors or does not say its architecture",
+            next_step="name a GGUF file of a whole model: -s gguf:FILE",
+        )
+    return Checkpoint(path, "gguf", source, None, facts.architecture, facts.size_bytes)
+
+
+def inspect_hf_directory(
+    path: Path, *, source: str, revision: str | None = None, options: FetchOptions
+) -> Checkpoint:
+    """The Hugging Face checkpoint in a folder; raises `SourceError` with what is wrong with it."""
+    names = {entry.name for entry in path.iterdir() if entry.is_file()}
+    check_has_config(source, names)
+    if not options.trust_remote_code:
+        check_runs_no_code(path)
+    architecture = _read_architecture(path / "config.json")
+    weights = choose_weights(source, names, lambda: read_index(path / WEIGHTS_INDEX), options)
+    for name in weights:
+        if name.endswith(".safetensors"):
+            check_safetensors(path / name)
+    size_bytes = sum((path / name).stat().st_size for name in weights)
+    return Checkpoint(path, "hf", source, revision, architecture, size_bytes)
+
+
+def check_has_config(where: str, names: Collection[str]) -> None:
+    """Raises `SourceError` when the files of a checkpoint lack config.json."""
+    if "config.json" in names:
+        return
+    if ggufs := sorted(name for name in names if name.endswith(".gguf")):
+        why = f"it holds GGUF files: {', '.join(ggufs[:5])}"
+        next_step = "download the one you want and name it: -s gguf:FILE"
+    else:
+        why = "it has no config.json"
+        next_step = "name a model that Transformers can load: -s hf:ORG/NAME or -s local:DIR"
+    raise SourceError(f"{where} is not a Hugging Face checkpoint.", why=why, next_step=next_step)
+
+
+def check_runs_no_code(folder: Path) -> None:
+    """Raises `UnsafeCheckpoint` when a config in `folder` names Python code of the checkpoint."""
+    for name in FILES_THAT_NAME_CODE:
+        path = folder / name
+        if path.exists() and (auto_map := _read_object(path).get("auto_map")):
+            raise UnsafeCheckpoint(
+                "This checkpoint brings Python code of its own, which loading it would run.",
+                why=f"auto_map in {name} names {_show_auto_map(auto_map)}",
+                next_step="read that code; if you trust it, repeat with --trust-remote-code",
+            )
+
+
+def choose_weights(
+    where: str,
+    names: Collection[str],
+    load_index: Callable[[], Collection[str]],
+    options: FetchOptions,
+) -> tuple[str, ...]:
+    """The files that Transformers would load the weights from; safetensors before pickles.
+
+    `load_index` gives the shards that WEIGHTS_INDEX names, and is called only if that file is
+    needed. Raises `SourceError` when shards or all weights are missing, `UnsafeCheckpoint` when the
+    weights are pickled and the options do not allow it.
+    """
+    if WEIGHTS_FILE in names:
+        return (WEIGHTS_FILE,)
+    if WEIGHTS_INDEX in names:
+        return _check_shards(where, names, load_index())
+    if safetensors := [name for name in sorted(names) if _is_safetensors(name)]:
+        return tuple(safetensors)
+    pickles = [name for name in sorted(names) if _is_pickle(name)]
+    if not pickles:
+        raise SourceError(
+            f"{where} has no weights.",
+            why="there is no *.safetensors file beside its config.json",
+            next_step="name a checkpoint that has them: -s hf:ORG/NAME or -s local:DIR",
+        )
+    if not options.allow_pickle:
+        raise UnsafeCheckpoint(
+            f"The weights of {where} are pickled, and unpickling can run any code.",
+            why=f"there is {pickles[0]} and no *.safetensors file",
+            next_step="look for a revision or a copy with safetensors; "
+            "if you trust the publisher, repeat with --allow-pickle",
+        )
+    return tuple(pickles)
+
+
+def read_index(path: Path) -> frozenset[str]:
+    """The names of the shards in an index file; raises `SourceError` if it names none."""
+    weight_map = _read_object(path).get("weight_map")
+    shards = weight_map.values() if isinstance(weight_map, dict) else ()
+    if not shards or not all(isinstance(s, str) and Path(s).name == s for s in shards):
+        raise _broken_json(path, "it has no weight_map of file names")
+    return frozenset(shards)
+
+
+def _check_shards(where: str, names: Collection[str], shards: Collection[str]) -> tuple[str, ...]:
+    if missing := sorted(set(shards) - set(names)):
+        raise SourceError(
+            f"{where} lacks {len(missing)} of {len(shards)} files of weights.",
+            why=f"{WEIGHTS_INDEX} names {', '.join(missing[:5])}{' …' * (len(missing) > 5)}",
+            next_step="complete the checkpoint, or fetch it again from where it came",
+        )
+    return tuple(sorted(shards))
+
+
+def _is_safetensors(name: str) -> bool:
+    return name.endswith(".safetensors") and not name.startswith(("adapter_", "consolidated"))
+
+
+def _is_pickle(name: str) -> bool:
+    return name.endswith(_PICKLES) and not name.startswith(_NOT_WEIGHTS)
+
+
+def _read_architecture(path: Path) -> str:
+    config = _read_object(path)
+    architectures = config.get("architectures")
+    named = architectures[0] if isinstance(architectures, list) and architectures else None
+    for candidate in (named, config.get("model_type")):
+        if isinstance(candidate, str) and candidate:
+            return candidate
+    raise _broken_json(path, "it names neither architectures nor a model_type")
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise _broken_json(path, str(error)) from error
+    if not isinstance(value, dict):
+        raise _broken_json(path, "it is JSON, but not an object")
+    return value
+
+
+def _broken_json(path: Path, why: str) -> SourceError:
+    return SourceError(
+        f"{path} cannot be used.",
+        why=why,
+        next_step="mend the file, or fetch the checkpoint again from where it came",
+    )
+
+
+def _show_auto_map(auto_map: object) -> str:
+    named = auto_map.values() if isinstance(auto_map, dict) else [auto_map]
+    flat = [item for value in named for item in (value if isinstance(value, list) else [value])]
+    return ", ".join(str(item) for item in flat if item)

