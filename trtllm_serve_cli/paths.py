@@ -11,6 +11,7 @@ Nothing under a final name is ever half-made: it is written to a sibling and ren
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import shutil
@@ -82,18 +83,40 @@ def write_aside(final: Path) -> Iterator[Path]:
     hold the model's lock.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in final.parent.glob(f".{final.name}.aside-*"):
+    for leftover in final.parent.glob(f".{glob.escape(final.name)}.aside-*"):
         shutil.rmtree(leftover, ignore_errors=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{final.name}.aside-", dir=final.parent))
+    aside = _make_aside(final)
     try:
         aside.chmod(0o755)
         yield aside
         if final.exists():
-            retired = Path(tempfile.mkdtemp(prefix=f".{final.name}.aside-", dir=final.parent))
-            final.rename(retired / final.name)
-            aside.rename(final)
-            shutil.rmtree(retired, ignore_errors=True)
+            _replace(final, aside)
         else:
             aside.rename(final)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Delete the folder: it is gone from under its name at once, or not at all."""
+    aside = _make_aside(path)
+    try:
+        path.rename(aside / path.name)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _make_aside(final: Path) -> Path:
+    return Path(tempfile.mkdtemp(prefix=f".{final.name}.aside-", dir=final.parent))
+
+
+def _replace(final: Path, new: Path) -> None:
+    retired = _make_aside(final)
+    final.rename(retired / final.name)
+    try:
+        new.rename(final)
+    except OSError:
+        (retired / final.name).rename(final)
+        raise
+    finally:
+        shutil.rmtree(retired, ignore_errors=True)

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_EXIT_TIMEOUT_S = 10.0
+
+
+def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Called in a new process before its program: it gets the signal when its parent is gone.
+
+    The parent is the thread that started it. Elsewhere than on Linux it does nothing.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def run_logged(
@@ -18,8 +33,8 @@ def run_logged(
 ) -> int:
     """Run `command` to its end, its output appended to `log`; returns its exit code.
 
-    `on_line` sees each line as it comes. An interrupt ends the command before it goes on. Raises
-    `FileNotFoundError` when there is no such program.
+    `on_line` sees each line as it comes. An interrupt ends the command before it goes on, and the
+    command does not outlive this process. Raises `FileNotFoundError` when there is no such program.
     """
     with (
         log.open("a", encoding="utf-8", errors="replace") as file,
@@ -30,7 +45,9 @@ def run_logged(
             stderr=subprocess.STDOUT,
             env=dict(environ) if environ is not None else None,
             text=True,
+            encoding="utf-8",
             errors="replace",
+            preexec_fn=die_with_parent,
         ) as process,
     ):
         assert process.stdout is not None
@@ -41,6 +58,10 @@ def run_logged(
                 on_line(line.rstrip("\n"))
         except BaseException:
             process.terminate()
+            try:
+                process.wait(_EXIT_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
             raise
     return process.returncode
 
@@ -61,11 +82,14 @@ def follow_lines(log: Path, poll_s: float = 0.2) -> Iterator[str]:
             yield from lines
 
 
-def last_lines(log: Path, count: int) -> list[str]:
-    """The last lines of `log` that say something; none when there is no such file."""
+def last_lines(log: Path, count: int, *, since: int = 0) -> list[str]:
+    """The last lines of `log` that say something, `since` bytes of it left out.
+
+    None when there is no such file.
+    """
     try:
         with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 64 * 1024))
+            file.seek(max(since, log.stat().st_size - 64 * 1024))
             text = file.read().decode(errors="replace")
     except OSError:
         return []

@@ -20,8 +20,11 @@ class EngineChoice:
 
 
 def has_package(name: str) -> bool:
-    """Whether the Python package `name` is installed here; it is not imported."""
-    return importlib.util.find_spec(name) is not None
+    """Whether the Python package `name` is installed here; it is not imported, parents are."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def choose_engine_kind(

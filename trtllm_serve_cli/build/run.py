@@ -12,7 +12,7 @@ from pathlib import Path
 from trtllm_serve_cli.build.engine import ENGINE_FILE, Engine, find_engine, read_engine
 from trtllm_serve_cli.build.kinds import has_package
 from trtllm_serve_cli.build.plan import BuildPlan, BuildStep
-from trtllm_serve_cli.errors import BuildFailed, MissingPart
+from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart
 from trtllm_serve_cli.paths import write_aside
 from trtllm_serve_cli.processes import last_lines, run_logged
 from trtllm_serve_cli.sources import check_space
@@ -35,17 +35,21 @@ def build_engine(
     force: bool,
     say: Callable[[str], None],
     on_line: Callable[[str], None] = lambda line: None,
+    has_package: Callable[[str], bool] = has_package,
 ) -> Engine:
     """The engine of `plan`, built unless it is there already or `force` asks for it anew.
 
     `say` gets a sentence per step, `on_line` the steps' output. Raises `BuildFailed` with the last
-    lines of a step that failed, and `MissingPart` when a package it needs is not installed; neither
-    leaves anything behind but the log. Callers hold the model's lock.
+    lines of a step that failed, `MissingPart` when a package it needs is not installed, `BadInput`
+    when the engine's folder holds something else; none leaves anything behind but the log. Callers
+    hold the model's lock.
     """
     if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
         say(f"The engine is there already: {plan.engine_dir}")
         return engine
-    _check_packages(plan)
+    if plan.checkpoint.format == "hf" and not has_package("optimum.intel"):
+        raise _missing_exporter()
+    _check_replaceable(plan.engine_dir, plan.model_name)
     check_space(plan.engine_dir.parent, plan.estimated_bytes)
     log = _new_log(plan)
     try:
@@ -65,13 +69,24 @@ def build_engine(
     return read_engine(plan.engine_dir)
 
 
-def _check_packages(plan: BuildPlan) -> None:
-    if plan.checkpoint.format == "hf" and not has_package("optimum.intel"):
-        raise MissingPart(
-            "Exporting a Hugging Face checkpoint needs optimum-intel.",
-            why="it is not installed here",
-            next_step="pip install 'trtllm-serve-cli[convert]' && pip install --no-deps "
-            "optimum-intel   (a GGUF file needs neither)",
+def _missing_exporter() -> MissingPart:
+    return MissingPart(
+        "Exporting a Hugging Face checkpoint needs optimum-intel.",
+        why="it is not installed here",
+        next_step="pip install 'trtllm-serve-cli[convert]' && pip install --no-deps "
+        "optimum-intel   (a GGUF file needs neither)",
+    )
+
+
+def _check_replaceable(engine_dir: Path, name: str) -> None:
+    """An engine's folder is replaced whole, so it must not hold anything else."""
+    if not engine_dir.exists() or (engine_dir / ENGINE_FILE).exists():
+        return
+    if not engine_dir.is_dir() or any(engine_dir.iterdir()):
+        raise BadInput(
+            f"{engine_dir} holds something else.",
+            why="the engine would take the place of all that is there",
+            next_step=f"move it away, or name a new folder: --engine-dir '{engine_dir / name}'",
         )
 
 

@@ -11,8 +11,6 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
-import yaml
-
 from trtllm_serve_cli.errors import BadInput, UnknownModel
 from trtllm_serve_cli.paths import check_model_name
 
@@ -42,6 +40,8 @@ def load_catalog() -> Mapping[str, CatalogEntry]:
 
 def parse_catalog(text: str) -> Mapping[str, CatalogEntry]:
     """The entries of a table in YAML; raises `BadInput` naming the first line that is wrong."""
+    import yaml
+
     try:
         table = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError as error:

@@ -14,7 +14,7 @@ _PROBLEMS_FOUND = 3
 
 
 def doctor(as_json: JsonOption = False) -> None:
-    """Check what serving a model here needs, and say how to mend what is missing.
+    """Check this machine; says how to mend what is missing.
 
     Leaves with exit code 3 when something keeps a server from running.
 

@@ -28,7 +28,7 @@ from trtllm_serve_cli.cli.options import (
 from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.repository import ImportPlan
+    from trtllm_serve_cli.importing import ImportPlan
 
 
 def import_model(
@@ -62,7 +62,7 @@ def import_model(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Fetch a model, build its engine, and render the repository that serves it.
+    """Fetch a model, build its engine, render its repository.
 
     What is there already is used again, so running it twice does no harm.
 
@@ -70,11 +70,12 @@ def import_model(
 
     Example:  tllm import -m mine -s gguf:./model.gguf --max-batch-size 16
     """
-    from trtllm_serve_cli import repository
+    from trtllm_serve_cli import importing
     from trtllm_serve_cli.paths import find_home
+    from trtllm_serve_cli.repository import ServingOptions
     from trtllm_serve_cli.sources import FetchOptions
 
-    request = repository.ImportRequest(
+    request = importing.ImportRequest(
         name=name,
         source=source,
         engine=engine.value,
@@ -82,7 +83,7 @@ def import_model(
         engine_dir=engine_dir.absolute() if engine_dir else None,
         repository=repo.absolute() if repo else None,
         fetch=FetchOptions(revision, trust_remote_code, allow_pickle),
-        serving=repository.ServingOptions(
+        serving=ServingOptions(
             max_batch_size=max_batch_size,
             max_seq_len=max_seq_len,
             max_num_tokens=max_num_tokens,
@@ -92,11 +93,11 @@ def import_model(
     )
     home = find_home()
     if dry_run:
-        plan = repository.plan_import(request, home)
+        plan = importing.plan_import(request, home)
         _show_plan(plan, f"Render the model repository {plan.repository}", as_json=as_json)
         return
     with _progress() as on_line:
-        rendered, path = repository.import_model(
+        rendered, path = importing.import_model(
             request, home, force=force, say=output.say, on_line=on_line
         )
     if as_json:
@@ -125,11 +126,11 @@ def build_model(
 
     Example:  tllm build -m demo --dry-run
     """
-    from trtllm_serve_cli import repository
+    from trtllm_serve_cli import importing
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.sources import FetchOptions
 
-    request = repository.ImportRequest(
+    request = importing.ImportRequest(
         name=name,
         source=source,
         engine=engine.value,
@@ -139,10 +140,10 @@ def build_model(
     )
     home = find_home()
     if dry_run:
-        _show_plan(repository.plan_import(request, home), "Render nothing", as_json=as_json)
+        _show_plan(importing.plan_import(request, home), "Render nothing", as_json=as_json)
         return
     with _progress() as on_line:
-        built = repository.build_model(request, home, force=force, say=output.say, on_line=on_line)
+        built = importing.build_model(request, home, force=force, say=output.say, on_line=on_line)
     if as_json:
         output.show_json({"model": name, "engine": str(built.path)})
     else:
@@ -155,7 +156,7 @@ def parse_parameters(given: list[str]) -> dict[str, str]:
     parameters = {}
     for word in given:
         key, equals, value = word.partition("=")
-        if not equals or not key:
+        if not equals or not key.strip():
             raise BadInput(
                 f"--param {word!r} is not KEY=VALUE.",
                 next_step="for example --param enable_kv_cache_reuse=false",

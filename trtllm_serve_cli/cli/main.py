@@ -27,12 +27,19 @@ from trtllm_serve_cli.errors import TllmError
 
 USER_CAN_FIX = 3
 # What the user's disk can refuse anywhere; everything else that the system says is a bug of ours.
-_USERS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+_USERS_DISK = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+)
 
 app = typer.Typer(
     name="tllm",
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

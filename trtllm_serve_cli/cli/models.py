@@ -61,7 +61,9 @@ def remove(
     everything: Annotated[bool, typer.Option("--all", help="Every imported model.")] = False,
     yes: YesOption = False,
 ) -> None:
-    """Delete a model's repository and engine; what was downloaded stays.
+    """Delete a model's repository and engine.
+
+    What was downloaded stays.
 
     Example:  tllm remove demo --yes
     """
@@ -100,7 +102,8 @@ def _confirm(paths: list[str], *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise BadInput("Nothing was deleted.", why="nobody can be asked", next_step="say --yes")
     if not typer.confirm("Go on?", err=True):
-        raise typer.Exit(1)
+        output.say("Nothing was deleted.")
+        raise typer.Exit
 
 
 def _list_catalog(*, as_json: bool) -> None:

@@ -39,7 +39,7 @@ def start(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve an imported model with Triton, and return when it answers.
+    """Serve an imported model; returns when it answers.
 
     The server goes on running, watched by a supervisor; `tllm stop` ends it.
 
@@ -76,7 +76,7 @@ def stop(
     model: ModelOption = None,
     everything: Annotated[bool, typer.Option("--all", help="Stop every server.")] = False,
 ) -> None:
-    """Stop the running server; requests in flight are finished first.
+    """Stop a server, after the requests in flight.
 
     Example:  tllm stop
     """
@@ -97,7 +97,7 @@ def stop(
 
 
 def status(as_json: JsonOption = False) -> None:
-    """Show the servers that were started, what they serve and how they are.
+    """Show the servers: state, ports, memory.
 
     Example:  tllm status
     """

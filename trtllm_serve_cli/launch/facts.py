@@ -7,25 +7,27 @@ import importlib.metadata
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 
 import psutil
 
 from trtllm_serve_cli.errors import MissingPart
 from trtllm_serve_cli.launch.machine import TritonInstallation, find_libpython, find_triton
-from trtllm_serve_cli.launch.ports import find_holder
+from trtllm_serve_cli.launch.ports import find_holder, try_to_listen
 from trtllm_serve_cli.paths import Home
 
 _VERSION = re.compile(r"server_version\s*\|\s*([\d.]+)")
 DEFAULT_PORTS = (8000, 8001, 8002)
+_TRITON_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,12 @@ class MachineFacts:
     has_hub_token: bool
 
 
-def collect_facts(home: Home, environ: Mapping[str, str] = os.environ) -> MachineFacts:
+def collect_facts(
+    home: Home,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    ports: Sequence[int] = DEFAULT_PORTS,
+) -> MachineFacts:
     """Look at this machine; takes a second or two, since it runs what a server would run."""
     try:
         triton = find_triton(environ)
@@ -76,7 +83,7 @@ def collect_facts(home: Home, environ: Mapping[str, str] = os.environ) -> Machin
         stub_python=python,
         numpy_version=_numpy_version(python) if python else None,
         engine_version=_package_version("openvino-genai"),
-        ports={port: _holder(port) for port in DEFAULT_PORTS},
+        ports={port: _holder(port) for port in ports},
         home=home.root,
         disk_free=shutil.disk_usage(_existing(home.root)).free,
         memory_available=psutil.virtual_memory().available,
@@ -102,7 +109,7 @@ def _ask_triton(binary: Path) -> tuple[str | None, str]:
         except OSError as error:
             return None, str(error)
         lines: list[str] = []
-        with process:
+        with process, _killed_after(process, _TRITON_TIMEOUT_S):
             assert process.stdout is not None
             for line in process.stdout:
                 lines.append(line.strip())
@@ -110,6 +117,16 @@ def _ask_triton(binary: Path) -> tuple[str | None, str]:
                     process.terminate()
                     return found[1], ""
         return None, lines[-1] if lines else "it said nothing"
+
+
+@contextlib.contextmanager
+def _killed_after(process: subprocess.Popen[str], timeout_s: float) -> Iterator[None]:
+    timer = threading.Timer(timeout_s, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _stub_python(triton: TritonInstallation | None, environ: Mapping[str, str]) -> str | None:
@@ -133,13 +150,9 @@ def _package_version(name: str) -> str | None:
 
 
 def _holder(port: int) -> str | None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return find_holder(port) or "another process"
-    return None
+    if try_to_listen("127.0.0.1", port) is None:
+        return None
+    return find_holder(port) or "another process"
 
 
 def _shared_memory_free() -> int | None:
@@ -158,13 +171,13 @@ def _ask_gpu() -> str | None:
 
 
 def _ask_hub(url: str) -> str | None:
-    request = urllib.request.Request(url, method="HEAD")
     try:
+        request = urllib.request.Request(url, method="HEAD")
         with contextlib.closing(urllib.request.urlopen(request, timeout=3)):
             return None
     except urllib.error.HTTPError:
         return None  # it answers, and that is all that counts
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         return str(getattr(error, "reason", error))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from trtllm_serve_cli.errors import LaunchFailed, MissingPart
@@ -20,7 +21,7 @@ from trtllm_serve_cli.launch.ports import check_ports
 from trtllm_serve_cli.launch.running import RunningServer, read_server
 from trtllm_serve_cli.launch.state import PLAN_FILE, STATE_FILE, ServerState, read_state
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.processes import last_lines
+from trtllm_serve_cli.processes import die_with_parent, last_lines
 from trtllm_serve_cli.repository import load_model
 
 _POLL_S = 0.1
@@ -60,14 +61,10 @@ def launch(
     `on_progress` gets the models still loading, now and then. Raises `LaunchFailed` with the cause
     out of the server's log; then, as after an interrupt, nothing is left running.
     """
-    prepare(plan, host=host)
-    supervisor = _spawn_supervisor(plan.directory)
-    try:
-        state = _wait(plan, supervisor, on_progress)
-    except BaseException:
-        supervisor.terminate()
-        supervisor.wait()
-        raise
+    with _prepared(plan, host):
+        supervisor = _spawn_supervisor(plan.directory)
+        with _ended_on_error(supervisor):
+            state = _wait(plan, supervisor, on_progress)
     if state.phase != "ready":
         supervisor.wait()
         raise explain_failure(plan, state)
@@ -75,29 +72,58 @@ def launch(
 
 
 def run_in_foreground(plan: LaunchPlan, *, host: str, on_ready: Callable[[], None]) -> None:
-    """Run the server attached to this process until it ends or is interrupted."""
-    prepare(plan, host=host)
-    supervisor = _spawn_supervisor(plan.directory)
-    try:
-        state = _wait(plan, supervisor, lambda loading: None)
-        if state.phase == "ready":
-            on_ready()
-        supervisor.wait()
-    except BaseException:
-        supervisor.terminate()
-        supervisor.wait()
-        raise
+    """Run the server attached to this process until it ends, or this process does."""
+    with contextlib.ExitStack() as until_ready:
+        until_ready.enter_context(_prepared(plan, host))
+        supervisor = _spawn_supervisor(plan.directory, is_attached=True)
+        with _ended_on_error(supervisor):
+            state = _wait(plan, supervisor, lambda loading: None)
+            until_ready.close()
+            if state.phase == "ready":
+                on_ready()
+            supervisor.wait()
     last = read_state(plan.directory)
     if last is not None and last.phase == "failed":
         raise explain_failure(plan, last)
 
 
-def prepare(plan: LaunchPlan, *, host: str) -> None:
-    """Make the server's folder as `plan` wants it. Raises `LaunchFailed` when a port is taken."""
+@contextlib.contextmanager
+def _prepared(plan: LaunchPlan, host: str) -> Iterator[None]:
+    """The server's folder as `plan` wants it, and nobody else's to start a server in meanwhile.
+
+    Raises `LaunchFailed` when a port is taken, or will be by a server that is being started.
+    """
+    import filelock
+
     check_ports(host, plan.ports)
     plan.directory.mkdir(parents=True, exist_ok=True)
     # The token in here opens what the server restricts.
     plan.directory.chmod(0o700)
+    try:
+        with filelock.FileLock(plan.directory / "start.lock", timeout=0):
+            _check_not_supervised(plan)
+            _write_folder(plan)
+            yield
+    except filelock.Timeout as error:
+        raise _taken(plan, "another tllm is starting it") from error
+
+
+def _check_not_supervised(plan: LaunchPlan) -> None:
+    """A server that is starting, or being started again, holds no port yet."""
+    state = read_state(plan.directory)
+    if state is not None and state.is_supervised:
+        raise _taken(plan, f"it is {state.phase}, and its supervisor is {state.supervisor_pid}")
+
+
+def _taken(plan: LaunchPlan, why: str) -> LaunchFailed:
+    return LaunchFailed(
+        f"There is a server for the HTTP port {plan.ports['HTTP']} already.",
+        why=why,
+        next_step="tllm stop, or choose another: --http-port N",
+    )
+
+
+def _write_folder(plan: LaunchPlan) -> None:
     (plan.directory / STATE_FILE).unlink(missing_ok=True)
     plan.log.write_bytes(b"")
     for relative, target in plan.backends.items():
@@ -117,6 +143,8 @@ def prepare(plan: LaunchPlan, *, host: str) -> None:
 def stop_server(server: RunningServer) -> None:
     """End the server in order and wait until it is gone, its processes with it."""
     pid = server.state.supervisor_pid
+    if not server.state.is_supervised:
+        return
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     deadline_s = time.monotonic() + server.plan.exit_timeout_s + 15
@@ -124,7 +152,8 @@ def stop_server(server: RunningServer) -> None:
         time.sleep(_POLL_S)
     if server.state.is_supervised:
         # The server dies with its supervisor.
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def explain_failure(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
@@ -137,7 +166,8 @@ def explain_failure(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
     )
 
 
-def _spawn_supervisor(directory: Path) -> subprocess.Popen[bytes]:
+def _spawn_supervisor(directory: Path, *, is_attached: bool = False) -> subprocess.Popen[bytes]:
+    """The supervisor of the server in `directory`; attached, it ends in order when we end."""
     command = (sys.executable, "-m", "trtllm_serve_cli.launch.supervisor", str(directory))
     with (directory / "supervisor.log").open("wb") as log:
         return subprocess.Popen(
@@ -148,7 +178,18 @@ def _spawn_supervisor(directory: Path) -> subprocess.Popen[bytes]:
             cwd=directory,
             # Not the terminal's: its Ctrl-C is for whoever started us, and we pass it on.
             start_new_session=True,
+            preexec_fn=functools.partial(die_with_parent, signal.SIGTERM) if is_attached else None,
         )
+
+
+@contextlib.contextmanager
+def _ended_on_error(supervisor: subprocess.Popen[bytes]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        supervisor.terminate()
+        supervisor.wait()
+        raise
 
 
 def _wait(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 # glog's prefix: level, date, time, process, place.
-_PREFIX = re.compile(r"^([IWEF])\d{4} [\d:.]+ \d+ (\S+\])\s*")
+_PREFIX = re.compile(r"^([IWEF])\d{4} [\d:.]+ +\d+ (\S+\])\s*")
 _FAILED = re.compile(r"failed to load '([^']+)' version \d+: (.*)")
 _LOADING = re.compile(r"(loading: |successfully loaded ')([^':]+)")
 # Words of a line that is worth showing when no model says why it failed.
@@ -21,7 +21,15 @@ _TELLING = (
     "Error:",
 )
 # What a machine without a GPU always logs, and what means nothing here.
-_NOISE = ("CudaDriverHelper", "DCGM", "NVML", "pinned system memory", "creating server: Internal")
+_NOISE = (
+    "CudaDriverHelper",
+    "DCGM",
+    "NVML",
+    "pinned system memory",
+    # What others say better.
+    "creating server: Internal - failed to load all models",
+    "No address added out of total",
+)
 
 
 def explain_log(lines: Iterable[str], *, limit: int = 6) -> list[str]:
@@ -56,7 +64,7 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def _tidy(text: str) -> str:
-    text = text.strip().strip('"').replace("\\n", "\n")
+    text = text.strip().strip('" ').replace("\\n", "\n")
     # A traceback's last line says what the rest leads to.
     lines = [line for line in text.splitlines() if line.strip()]
     first, last = (lines[0], "") if len(lines) < 2 else (lines[0], lines[-1])

@@ -6,7 +6,7 @@ import importlib.util
 import shutil
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,15 +29,29 @@ class TritonInstallation:
     stub: Path | None = None
 
 
-def find_triton(environ: Mapping[str, str]) -> TritonInstallation:
+def find_embedded_root() -> Path | None:
+    """The folder of the Triton in `nvidia-pytriton`, whose Python code is not imported."""
+    spec = importlib.util.find_spec("pytriton")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    root = Path(next(iter(spec.submodule_search_locations))) / "tritonserver"
+    return root if (root / "bin" / "tritonserver").exists() else None
+
+
+def find_triton(
+    environ: Mapping[str, str],
+    *,
+    system: Path = SYSTEM_TRITON,
+    find_embedded_root: Callable[[], Path | None] = find_embedded_root,
+) -> TritonInstallation:
     """The `tritonserver` on PATH, in /opt/tritonserver, or in the embedded wheel, in this order.
 
     Raises `MissingPart` when there is none.
     """
     if on_path := shutil.which("tritonserver", path=environ.get("PATH")):
         return TritonInstallation(Path(on_path), "PATH")
-    if SYSTEM_TRITON.exists():
-        return TritonInstallation(SYSTEM_TRITON, "/opt/tritonserver")
+    if system.exists():
+        return TritonInstallation(system, str(system.parent.parent))
     root = find_embedded_root()
     if root is not None:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -53,15 +67,6 @@ def find_triton(environ: Mapping[str, str]) -> TritonInstallation:
         "which carries one, is not installed (it comes for Linux and Python up to 3.12)",
         next_step="pip install 'trtllm-serve-cli[embedded]'",
     )
-
-
-def find_embedded_root() -> Path | None:
-    """The folder of the Triton in `nvidia-pytriton`, whose Python code is not imported."""
-    spec = importlib.util.find_spec("pytriton")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    root = Path(next(iter(spec.submodule_search_locations))) / "tritonserver"
-    return root if (root / "bin" / "tritonserver").exists() else None
 
 
 def find_libpython() -> str | None:

@@ -75,7 +75,7 @@ class LaunchPlan:
             f"Serve {', '.join(self.models)} from {self.repository}",
             f"on {self.endpoint.http} (HTTP), {self.endpoint.grpc} (gRPC), "
             f"{self.endpoint.metrics} (metrics):",
-            f"  {changes} \\",
+            *((f"  {changes} \\",) if changes else ()),
             *(f"  {word} \\" for word in _fold(self.hide_token(self.argv))),
         ]
         return "\n".join(lines).removesuffix(" \\")
@@ -125,8 +125,14 @@ def plan_launch(
     """How `triton` serves `model`; `token` opens the APIs that are restricted.
 
     `libpython_dir` is where Triton's Python stub finds its libpython, "" for the system's own.
-    Raises `BadInput` for ports that clash.
+    Raises `BadInput` for ports that clash, and for an IPv6 address.
     """
+    if ":" in options.host:
+        raise BadInput(
+            f"The server cannot listen on {options.host}.",
+            why="Triton's front ends do not agree on how an IPv6 address is written",
+            next_step="give an IPv4 address, such as --host 127.0.0.1",
+        )
     ports = (options.http_port, options.grpc_port, options.metrics_port)
     if len(set(ports)) < len(ports):
         raise BadInput(

@@ -1,21 +1,32 @@
-"""Who holds a port."""
+"""Whether a port can be had, and who holds it."""
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Mapping
 
 import psutil
 
-from trtllm_serve_cli.errors import LaunchFailed
+from trtllm_serve_cli.errors import BadInput, LaunchFailed
 
 
 def check_ports(host: str, ports: Mapping[str, int]) -> None:
-    """Raise `LaunchFailed`, naming the holder, if one of `ports` (what for -> number) is taken."""
+    """Raise `LaunchFailed`, naming the holder, if one of `ports` (what for -> number) is taken.
+
+    Raises `BadInput` where nobody may listen at all, such as on another machine's address.
+    """
     for what, port in ports.items():
-        if _is_free(host, port):
+        error = try_to_listen(host, port)
+        if error is None:
             continue
         option = f"--{what.lower()}-port"
+        if error.errno != errno.EADDRINUSE:
+            raise BadInput(
+                f"The server cannot listen on {host}, port {port}.",
+                why=error.strerror or str(error),
+                next_step=f"leave --host out, or choose another port: {option} N",
+            )
         raise LaunchFailed(
             f"The {what} port {port} is in use.",
             why=f"{find_holder(port) or 'another process'} listens on it",
@@ -39,13 +50,13 @@ def find_holder(port: int) -> str | None:
     return None
 
 
-def _is_free(host: str, port: int) -> bool:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
+def try_to_listen(host: str, port: int) -> OSError | None:
+    """What the system says against listening there, None when it does not mind."""
+    with socket.socket() as probe:
         # As Triton does, so that connections of a server just stopped do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except OSError:
-            return False
-    return True
+        except OSError as error:
+            return error
+    return None

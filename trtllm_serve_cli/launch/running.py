@@ -61,14 +61,14 @@ def list_servers(home: Home) -> list[RunningServer]:
     """Every server that was started and not stopped, also those that died, by HTTP port."""
     servers = []
     directories = home.servers.iterdir() if home.servers.exists() else ()
-    for directory in sorted(directories):
+    for directory in directories:
         try:
             server = read_server(directory)
         except NoServer:
             continue
         if server.phase != "stopped":
             servers.append(server)
-    return servers
+    return sorted(servers, key=lambda server: server.plan.ports["HTTP"])
 
 
 def find_running(home: Home, model: str | None) -> RunningServer:

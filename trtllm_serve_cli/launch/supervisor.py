@@ -10,7 +10,6 @@ started again; one that never became ready is not.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import os
 import signal
@@ -18,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -27,26 +27,36 @@ from trtllm_serve_cli.errors import TllmError
 from trtllm_serve_cli.launch.log import explain_log
 from trtllm_serve_cli.launch.plan import LaunchPlan
 from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, write_state
-from trtllm_serve_cli.processes import last_lines
+from trtllm_serve_cli.processes import die_with_parent, last_lines
 
-_POLL_S = 0.2
-_WATCH_S = 1.0
 _STUB = "triton_python_b"
-_FIRST_BACKOFF_S = 1.0
-_LONGEST_BACKOFF_S = 30.0
-# So many deaths in a row, none after a longer good time, and the server is given up.
-_MAX_RESTARTS_IN_A_ROW = 5
-_GOOD_TIME_S = 120.0
-_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How often a supervisor looks, and when it gives up.
+
+    More than `max_restarts` in a row, none after more than `good_time_s`, end it.
+    """
+
+    poll_s: float = 0.2
+    watch_s: float = 1.0
+    probe_timeout_s: float = 60.0
+    first_backoff_s: float = 1.0
+    longest_backoff_s: float = 30.0
+    max_restarts: int = 5
+    good_time_s: float = 120.0
 
 
 class Supervisor:
     """Owns one server until `stop` or the server's end for good."""
 
-    def __init__(self, plan: LaunchPlan) -> None:
+    def __init__(self, plan: LaunchPlan, patience: Patience = Patience()) -> None:
         self._plan = plan
+        self._patience = patience
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
         self._stubs: tuple[psutil.Process, ...] = ()
         me = psutil.Process()
         self._state = ServerState("starting", me.pid, me.create_time())
@@ -57,7 +67,7 @@ class Supervisor:
 
     def run(self) -> bool:
         """Keep the server running; returns whether it ended because it was asked to."""
-        backoff_s, num_in_a_row = _FIRST_BACKOFF_S, 0
+        backoff_s, num_in_a_row = self._patience.first_backoff_s, 0
         try:
             while True:
                 started_s = time.monotonic()
@@ -69,16 +79,16 @@ class Supervisor:
                 if self._state.ready_at is None:
                     self._tell("failed", server_pid=None, why=why)
                     return False
-                if time.monotonic() - started_s > _GOOD_TIME_S:
-                    backoff_s, num_in_a_row = _FIRST_BACKOFF_S, 0
+                if time.monotonic() - started_s > self._patience.good_time_s:
+                    backoff_s, num_in_a_row = self._patience.first_backoff_s, 0
                 num_in_a_row += 1
-                if num_in_a_row > _MAX_RESTARTS_IN_A_ROW:
+                if num_in_a_row > self._patience.max_restarts:
                     self._tell("failed", server_pid=None, why=why)
                     return False
                 restarts = self._state.restarts + 1
                 self._tell("restarting", server_pid=None, why=why, restarts=restarts)
                 self._stopping.wait(backoff_s)
-                backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
+                backoff_s = min(backoff_s * 2, self._patience.longest_backoff_s)
         finally:
             self._end_server()
             _remove_shared_memory(self._plan)
@@ -87,7 +97,10 @@ class Supervisor:
         """Run the server until it ends, loses a part or is to stop; returns why."""
         if self._stopping.is_set():
             return ()
-        self._spawn()
+        try:
+            self._spawn()
+        except OSError as error:
+            return (f"{self._plan.argv[0]} does not start: {error.strerror}",)
         why = self._wait_until_ready()
         if why is None:
             self._tell("ready", ready_at=time.time())
@@ -100,6 +113,7 @@ class Supervisor:
     def _spawn(self) -> None:
         _remove_shared_memory(self._plan)
         with self._plan.log.open("ab") as log:
+            self._log_start = log.tell()
             self._process = subprocess.Popen(
                 self._plan.argv,
                 stdin=subprocess.DEVNULL,
@@ -107,9 +121,8 @@ class Supervisor:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self._plan.environ},
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
-        self._log_start = self._plan.log.stat().st_size
         self._tell("starting" if self._state.ready_at is None else "restarting",
                    server_pid=self._process.pid)  # fmt: skip
 
@@ -117,27 +130,31 @@ class Supervisor:
         """None once every model has generated a token, else why it never will."""
         assert self._process is not None
         deadline_s = time.monotonic() + self._plan.timeout_s
-        while not self._stopping.wait(_POLL_S):
+        answered = threading.Event()
+        probe: threading.Thread | None = None
+        while not self._stopping.wait(self._patience.poll_s):
             if self._process.poll() is not None:
                 return self._explain()
-            if time.monotonic() > deadline_s:
-                return (f"it was not ready after {self._plan.timeout_s:g} s", *self._explain())
-            if self._generates():
+            if answered.is_set():
                 self._stubs = self._find_stubs()
                 return None
+            if time.monotonic() > deadline_s:
+                return (f"it was not ready after {self._plan.timeout_s:g} s", *self._explain())
+            if probe is None or not probe.is_alive():
+                # In a thread: an answer that does not come must not keep us from stopping.
+                probe = threading.Thread(target=self._probe, args=(answered,), daemon=True)
+                probe.start()
         return ()
 
-    def _generates(self) -> bool:
-        try:
+    def _probe(self, answered: threading.Event) -> None:
+        with contextlib.suppress(TllmError):
             for model in self._plan.models:
-                probe_token(self._plan.endpoint, model, 60.0, "http")
-        except TllmError:
-            return False
-        return True
+                probe_token(self._plan.endpoint, model, self._patience.probe_timeout_s, "http")
+            answered.set()
 
     def _watch(self) -> tuple[str, ...]:
         assert self._process is not None
-        while not self._stopping.wait(_WATCH_S):
+        while not self._stopping.wait(self._patience.watch_s):
             if (code := self._process.poll()) is not None:
                 how = f"signal {-code}" if code < 0 else f"exit code {code}"
                 return (f"the server ended with {how}", *self._explain())
@@ -147,11 +164,15 @@ class Supervisor:
 
     def _find_stubs(self) -> tuple[psutil.Process, ...]:
         assert self._process is not None
-        children = psutil.Process(self._process.pid).children()
-        return tuple(child for child in children if child.name().startswith(_STUB))
+        try:
+            children = psutil.Process(self._process.pid).children()
+            return tuple(child for child in children if child.name().startswith(_STUB))
+        except psutil.NoSuchProcess:
+            return ()  # the server is gone already, which the watch will see
 
     def _explain(self) -> tuple[str, ...]:
-        return tuple(explain_log(last_lines(self._plan.log, 400)))
+        """What the server that runs or ran last said in its log."""
+        return tuple(explain_log(last_lines(self._plan.log, 400, since=self._log_start)))
 
     def _end_server(self) -> None:
         """End the server and whatever it started; gently first, but not if a stub is dead."""
@@ -168,6 +189,9 @@ class Supervisor:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        # Those of a server that died by itself have lost their parent, but not their session.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         for child in tree:
             with contextlib.suppress(psutil.Error):
                 child.kill()
@@ -176,10 +200,6 @@ class Supervisor:
     def _tell(self, phase: str, **changes: object) -> None:
         self._state = dataclasses.replace(self._state, phase=phase, **changes)  # type: ignore[arg-type]
         write_state(self._plan.directory, self._state)
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _is_zombie(process: psutil.Process) -> bool:

@@ -7,8 +7,6 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import yaml
-
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
@@ -33,10 +31,14 @@ class Contract:
 @cache
 def load_contracts() -> dict[str, Contract]:
     """Model name -> its tensors, out of `contract.yaml`."""
+    import yaml
+
     text = resources.files("trtllm_serve_cli.repository").joinpath("contract.yaml").read_text()
     return {
         model: Contract(_tensors(sides["inputs"]), _tensors(sides["outputs"]))
-        for model, sides in yaml.load(text, Loader=yaml.CSafeLoader).items()
+        for model, sides in yaml.load(
+            text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        ).items()
     }
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trtllm_serve_cli.build import Engine
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.contract import Tensor, load_contracts
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.build import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,8 @@ _AT_LEAST = {
     "cancellation_check_period_ms": 1,
     "num_threads": 0,
 }
+# What Triton's 32-bit fields hold for certain.
+_COUNT = re.compile(r"[0-9]{1,9}")
 _FLAGS = frozenset(
     (
         "exclude_input_in_output",
@@ -112,12 +117,12 @@ def plan_repository(name: str, engine: Engine, options: ServingOptions) -> Repos
             next_step=f"ask for at most {engine.max_position_embeddings}",
         )
     kv_tokens = max(options.max_batch_size * _KV_TOKENS_PER_SLOT, max_seq_len)
-    values = _DEFAULTS | {
+    asked = {
         "triton_max_batch_size": str(options.max_batch_size),
         "max_beam_width": str(options.max_beam_width),
         "max_tokens_in_paged_kv_cache": str(kv_tokens),
     }
-    values |= check_parameters(options.parameters)
+    values = _DEFAULTS | check_parameters({**asked, **options.parameters})
     return RepositoryPlan(
         name=name,
         engine=engine,
@@ -155,10 +160,10 @@ def check_parameters(given: Mapping[str, str]) -> dict[str, str]:
                 f"The parameter {name} is {value!r}.", next_step=f"say {name}=true or {name}=false"
             )
         low = _AT_LEAST.get(name)
-        if low is not None and not (value.isdigit() and int(value) >= low):
+        if low is not None and not (_COUNT.fullmatch(value) and int(value) >= low):
             raise BadInput(
-                f"The parameter {name} is {value!r}.",
-                next_step=f"say {name}=N with a whole number N of at least {low}",
+                f"The parameter {name} is {value[:20]!r}.",
+                next_step=f"say {name}=N with a whole number N from {low} to 999999999",
             )
     return {name: value.lower() if name in _FLAGS else value for name, value in given.items()}
 

@@ -9,9 +9,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import text_encoding
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.paths import write_aside
 from trtllm_serve_cli.repository.plan import RepositoryPlan
@@ -24,12 +21,14 @@ RUNTIME_PACKAGE = "tllm_runtime"
 
 def render_files(plan: RepositoryPlan) -> dict[str, str]:
     """Relative path -> text of every file of the repository, its manifest aside."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(
         loader=PackageLoader("trtllm_serve_cli.repository"),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    environment.filters["quoted"] = _quoted
+    environment.filters["quoted"] = quoted
     runtime = _runtime_sources()
     files: dict[str, str] = {}
     for model in plan.models:
@@ -78,6 +77,8 @@ def _runtime_sources() -> dict[str, str]:
     }
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """`text` as a string of protobuf's text format."""
+    from google.protobuf import text_encoding
+
     return '"' + str(text_encoding.CEscape(text.encode(), False)) + '"'

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import difflib
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.errors import RepositoryError, UnknownModel
-from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.paths import Home, remove_folder
 from trtllm_serve_cli.repository.render import MANIFEST
 
 
@@ -48,16 +47,13 @@ def read_manifest(directory: Path) -> ImportedModel:
         raise RepositoryError(
             f"{directory} is no model repository of tllm's.",
             why=f"its {MANIFEST} cannot be read: {type(error).__name__}: {error}",
-            next_step=f"import it again: tllm import -m {directory.name} --force",
+            next_step=f"import it again: tllm import -m {directory.name} -s SOURCE --force",
         ) from error
 
 
 def list_models(home: Home) -> list[ImportedModel]:
     """All imported models by name; folders without a manifest are not ours and left out."""
-    manifests = sorted(home.models.glob(f"*/{MANIFEST}")) if home.models.exists() else []
-    return [
-        read_manifest(path.parent) for path in manifests if not path.parent.name.startswith(".")
-    ]
+    return [read_manifest(home.models / name) for name in _list_names(home)]
 
 
 def find_model(home: Home, name: str) -> ImportedModel | None:
@@ -71,7 +67,7 @@ def load_model(home: Home, name: str | None) -> ImportedModel:
 
     Raises `UnknownModel` when there is none, or several to choose from.
     """
-    known = [path.parent.name for path in sorted(home.models.glob(f"*/{MANIFEST}"))]
+    known = _list_names(home)
     if name is None:
         if len(known) == 1:
             return read_manifest(home.models / known[0])
@@ -81,9 +77,8 @@ def load_model(home: Home, name: str | None) -> ImportedModel:
             f"There are {len(known)} models: {', '.join(known)}.",
             next_step="choose one with -m NAME",
         )
-    found = find_model(home, name)
-    if found is not None:
-        return found
+    if name in known:
+        return read_manifest(home.models / name)
     near = difflib.get_close_matches(name, known, n=3)
     raise UnknownModel(
         f"No model {name!r} has been imported.",
@@ -93,13 +88,32 @@ def load_model(home: Home, name: str | None) -> ImportedModel:
 
 
 def folders_of(home: Home, model: ImportedModel) -> list[Path]:
-    """What `remove_model` deletes: the repository, and an engine in the engine store."""
+    """What `remove_model` deletes: the repository, and its engine in the engine store.
+
+    An engine that another model uses stays.
+    """
     engine = model.engine_path
-    is_ours = engine.is_relative_to(home.engines) and engine.exists()
-    return [model.path, engine] if is_ours else [model.path]
+    is_ours = home.engines in engine.parents and engine.exists()
+    others = [name for name in _list_names(home) if home.models / name != model.path]
+    if is_ours and not any(_uses(home.models / name, engine) for name in others):
+        return [model.path, engine]
+    return [model.path]
 
 
 def remove_model(home: Home, model: ImportedModel) -> None:
     """Delete the folders of the model."""
     for path in folders_of(home, model):
-        shutil.rmtree(path)
+        remove_folder(path)
+
+
+def _list_names(home: Home) -> list[str]:
+    """The imported models; a hidden folder is one that is being written or removed."""
+    names = [path.parent.name for path in home.models.glob(f"*/{MANIFEST}")]
+    return sorted(name for name in names if not name.startswith("."))
+
+
+def _uses(directory: Path, engine: Path) -> bool:
+    try:
+        return read_manifest(directory).engine_path == engine
+    except RepositoryError:
+        return False

@@ -7,6 +7,7 @@ response sender of each, which is a round trip to the server. One thread asks fo
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +47,10 @@ class CancelWatch:
             with self._lock:
                 watched = list(self._watched.items())
             for key, (sender, on_cancel) in watched:
-                if key in self._watched and sender.is_cancelled():
+                try:
+                    if key in self._watched and sender.is_cancelled():
+                        self.remove(key)
+                        on_cancel()
+                except Exception:  # one request's failure must not end the watch over all others
+                    traceback.print_exc()
                     self.remove(key)
-                    on_cancel()

@@ -19,6 +19,7 @@ from .engine import (
     GenerationRequest,
     InvalidRequest,
     SequenceUpdate,
+    last_line,
 )
 
 # Fixed by OpenVINO's paged attention on a CPU (its plugin's KV cache block size).
@@ -43,6 +44,9 @@ class OpenVinoEngine:
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
+        engine_dir = Path(config["engine_dir"])
+        if not (engine_dir / "openvino_model.xml").exists():
+            raise FileNotFoundError(f"there is no OpenVINO engine in {engine_dir}; build it again")
         self._num_blocks = -(-int(config["max_tokens_in_paged_kv_cache"]) // TOKENS_PER_BLOCK)
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.num_kv_blocks = self._num_blocks
@@ -51,7 +55,7 @@ class OpenVinoEngine:
         scheduler.enable_prefix_caching = bool(config["enable_kv_cache_reuse"])
         properties = {"INFERENCE_NUM_THREADS": int(config["num_threads"])}
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(
-            Path(config["engine_dir"]),
+            engine_dir,
             scheduler,
             "CPU",
             properties if properties["INFERENCE_NUM_THREADS"] else {},
@@ -79,7 +83,7 @@ class OpenVinoEngine:
         try:
             handle = self._pipeline.add_request(request.id, input_ids, config)
         except RuntimeError as error:
-            raise InvalidRequest(_first_sentence(error)) from error
+            raise InvalidRequest(last_line(error)) from error
         self._running[request.id] = _Running(request, handle)
 
     def cancel(self, request_id: int) -> None:
@@ -143,9 +147,13 @@ class OpenVinoEngine:
                         output,
                     ]
         if not outputs:
-            if status == _STATUS.FINISHED:
-                return [SequenceUpdate(running.request.id, finish_reason="stop")]
-            return []
+            if status != _STATUS.FINISHED:
+                return []
+            sequences = range(running.request.num_return_sequences)
+            return [
+                SequenceUpdate(running.request.id, index, finish_reason="stop")
+                for index in sequences
+            ]
         running.has_tokens = True
         wanted = running.request.num_return_sequences
         if running.request.beam_width > 1:
@@ -238,9 +246,3 @@ def _finish_reason(reason: Any) -> FinishReason | None:
     if reason == _FINISH.STOP:
         return "stop"
     return "length" if reason == _FINISH.LENGTH else None
-
-
-def _first_sentence(error: Exception) -> str:
-    """OpenVINO's message without the place in its source where the check stood."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

@@ -39,4 +39,9 @@ class Parameters:
             ) from error
 
     def flag(self, name: str, default: bool) -> bool:
-        return self.text(name, str(default)).lower() in ("1", "true")
+        text = self.text(name, str(default)).lower()
+        if text not in ("0", "1", "false", "true"):
+            raise ValueError(
+                f"config.pbtxt of {self.model_name}: {name} is {text!r}, not true or false"
+            )
+        return text in ("1", "true")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from .detokenize import decode_whole
 from .parameters import Parameters
 from .tokenizer import load_tokenizer
 
@@ -35,9 +36,7 @@ class TritonPythonModel:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
         texts = [
             [
-                self._tokenizer.decode(
-                    beam[: max(length, 0)].tolist(), skip_special_tokens=self._skips_special_tokens
-                ).encode()
+                decode_whole(self._decode, beam[: max(length, 0)].tolist()).encode()
                 for beam, length in zip(row, row_lengths, strict=True)
             ]
             for row, row_lengths in zip(tokens, lengths, strict=True)
@@ -45,3 +44,6 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse(
             [pb_utils.Tensor("OUTPUT", np.array(texts, dtype=object))]
         )
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._tokenizer.decode(token_ids, skip_special_tokens=self._skips_special_tokens)

@@ -15,14 +15,20 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from .cancel_watch import CancelWatch
-from .engine import InvalidRequest, SequenceUpdate
+from .engine import GenerationRequest, InvalidRequest, SequenceUpdate, check_request
 from .engine_metrics import EngineMetrics
 from .parameters import Parameters
-from .tensors import UNDERSTOOD, Array, RowRequest, pack_sequences, parse_rows, refuse_set
+from .tensors import (
+    INTERNAL_ID_PREFIX,
+    UNDERSTOOD,
+    Array,
+    RowRequest,
+    pack_failure,
+    pack_sequences,
+    parse_rows,
+    refuse_set,
+)
 from .worker_process import WorkerFailed, WorkerProcess
-
-# Requests that the text models send: they watch their own callers, and stop these by id.
-INTERNAL_ID_PREFIX = "tllm-text-"
 
 
 class TritonPythonModel:
@@ -77,6 +83,8 @@ class TritonPythonModel:
             return
         refuse_set(get, self._not_understood, self._engine_kind)
         rows = parse_rows(get, exclude_input=self._exclude_input)
+        for row in rows:
+            check_request(GenerationRequest(id=0, **row.fields), self._limits)
         answer = _Request(self, request.request_id(), sender, _is_set(get("streaming")), rows)
         answer.start()
 
@@ -105,6 +113,7 @@ class _Request:
     ) -> None:
         self._model = model
         self._request_id = request_id
+        self._is_internal = request_id.startswith(INTERNAL_ID_PREFIX)
         self._sender = sender
         self._is_streaming = is_streaming
         self._rows = rows
@@ -128,7 +137,7 @@ class _Request:
             if self._request_id:
                 with model._lock:
                     model._requests[self._request_id] = self
-            if not self._request_id.startswith(INTERNAL_ID_PREFIX):
+            if not self._is_internal:
                 self._watch_key = model._watch.add(self._sender, self.stop)
 
     def stop(self) -> None:
@@ -143,9 +152,7 @@ class _Request:
         with self._lock:
             if not self._open:
                 return
-            response = pb_utils.InferenceResponse(
-                [pb_utils.Tensor(name, value) for name, value in tensors.items()]
-            )
+            response = _response(tensors)
             if is_last_of_row is not None:
                 self._open.discard(is_last_of_row)
             if self._open:
@@ -159,6 +166,9 @@ class _Request:
             if not self._open:
                 return
             self._cancel_engine()
+            if self._is_internal:
+                self._close(_response(pack_failure(why)))
+                return
             self._open.clear()
             self._forget()
             send_error(self._sender, why)
@@ -260,6 +270,12 @@ def send_error(sender: Any, why: str) -> None:
     """End a request with an error response."""
     response = pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
     sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
+def _response(tensors: dict[str, Array]) -> Any:
+    return pb_utils.InferenceResponse(
+        [pb_utils.Tensor(name, value) for name, value in tensors.items()]
+    )
 
 
 def _is_set(tensor: Array | None) -> bool:

@@ -5,7 +5,7 @@ Written once for every Python engine kind. Names, types and shapes are upstream'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,9 @@ _MODEL_SCALARS = (
     "return_num_output_tokens",
 )
 _WORDS = {"stop_words_list": "stop_words", "bad_words_list": "bad_words"}
+# Requests that the text models send: they watch their own callers, and stop these by id.
+INTERNAL_ID_PREFIX = "tllm-text-"
+_FAILURE = -1
 UNDERSTOOD = frozenset(
     (*_ENGINE_SCALARS, *_MODEL_SCALARS, *_WORDS, "input_ids", "stop", "streaming")
 )
@@ -156,6 +159,24 @@ def pack_sequences(
         "sequence_length": lengths,
         "output_log_probs": probabilities,
     }
+
+
+def pack_failure(why: str) -> dict[str, Array]:
+    """The answer to a text model when its request fails after it began.
+
+    A business-logic caller that has had a response never hears of an error (seen with Triton 2.51:
+    it is dropped, or the caller waits for ever), so the reason travels as token ids, one per byte,
+    of the sequence -1.
+    """
+    packed = pack_sequences([list(why.encode())], [[]], 0)
+    return packed | {"sequence_index": np.array([[_FAILURE]], dtype=np.int32)}
+
+
+def find_failure(outputs: Mapping[str, Array]) -> str | None:
+    """The reason that `pack_failure` packed into `outputs`, if it did."""
+    if "sequence_index" not in outputs or outputs["sequence_index"][0, 0] != _FAILURE:
+        return None
+    return bytes(outputs["output_ids"][0, 0].tolist()).decode()
 
 
 def _column(get: GetTensor, name: str, num_rows: int) -> Array | None:

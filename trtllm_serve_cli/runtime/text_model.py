@@ -19,13 +19,12 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from .cancel_watch import CancelWatch
-from .detokenize import StreamDecoder
+from .detokenize import StreamDecoder, decode_whole
 from .engine import InvalidRequest
 from .parameters import Parameters
-from .tensors import Array, refuse_set
+from .tensors import INTERNAL_ID_PREFIX, Array, find_failure, refuse_set
 from .tokenizer import load_tokenizer
 
-INTERNAL_ID_PREFIX = "tllm-text-"
 # Every request in flight waits in a thread of its own.
 MAX_THREADS = 512
 
@@ -185,6 +184,8 @@ class TritonPythonModel:
         self, response: Any, decoders: dict[tuple[int, int], StreamDecoder], is_streaming: bool
     ) -> Any:
         outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
+        if why := find_failure(outputs):
+            raise RequestError(why)
         beams = [
             ids[:length].tolist()
             for ids, length in zip(
@@ -196,7 +197,7 @@ class TritonPythonModel:
             decoder = decoders.setdefault(key, StreamDecoder(self._decode))
             texts = [decoder.push(beams[0])]
         else:
-            texts = [self._decode(ids) for ids in beams]
+            texts = [decode_whole(self._decode, ids) for ids in beams]
         tensors = [pb_utils.Tensor("text_output", _as_strings(texts))]
         tensors += [
             pb_utils.Tensor(name, outputs[name]) for name in _PASSED_BACK if name in outputs

@@ -57,7 +57,11 @@ class TransformersTokenizer:
         return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        return str(self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens))
+        # Cleaning up takes back spaces that a stream has told by then, and spoils code besides.
+        text = self._tokenizer.decode(
+            token_ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+        )
+        return str(text)
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:

@@ -16,7 +16,8 @@ Words = tuple[tuple[int, ...], ...]
 
 
 def encode_words(rows: Sequence[Sequence[Sequence[int]]]) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """The words of each row as INT32 [rows, 2, n], n being at least 1."""
+    """The words of each row as INT32 [rows, 2, n], n being at least 1; empty words are left out."""
+    rows = [[word for word in words if word] for words in rows]
     flat = [[token for word in words for token in word] for words in rows]
     length = max([1, *(len(tokens) for tokens in flat)])
     encoded = np.zeros((len(rows), 2, length), dtype=np.int32)

@@ -17,9 +17,18 @@ import socket
 import sys
 import threading
 import time
+import traceback
+from collections.abc import Callable
 from typing import Any
 
-from .engine import Engine, GenerationRequest, InvalidRequest, SequenceUpdate, check_request
+from .engine import (
+    Engine,
+    GenerationRequest,
+    InvalidRequest,
+    SequenceUpdate,
+    check_request,
+    last_line,
+)
 from .protocol import ProtocolError, encode_frame, read_frame
 
 # While idle, statistics go out this often, so that gauges fall back to zero after the last request.
@@ -47,6 +56,11 @@ class Worker:
 
     def run(self) -> None:
         """Serve until the socket closes."""
+        # A broken pipe says that the model is gone, and its requests with it.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._serve()
+
+    def _serve(self) -> None:
         self._send({"is": "ready", "limits": _as_dict(self._engine.limits)})
         threading.Thread(target=self._read_commands, daemon=True).start()
         while True:
@@ -90,11 +104,16 @@ class Worker:
             self._engine.submit(request)
         except InvalidRequest as error:
             return [SequenceUpdate(request.id, error=str(error))]
+        except Exception as error:  # what one request makes an engine raise must not end the others
+            traceback.print_exc()
+            why = f"the engine could not take the request: {type(error).__name__}: {error}"
+            return [SequenceUpdate(request.id, error=why)]
         return []
 
     def _tell(self, updates: list[SequenceUpdate]) -> None:
         now_s = time.monotonic()
-        is_stats_due = now_s >= self._stats_due_s
+        # The last step before a rest tells at once that all slots are free.
+        is_stats_due = now_s >= self._stats_due_s or not self._engine.has_work()
         if not updates and not is_stats_due:
             return
         message: dict[str, Any] = {"is": "step", "updates": [each.to_wire() for each in updates]}
@@ -111,7 +130,7 @@ def _as_dict(record: Any) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__slots__}
 
 
-def main() -> None:
+def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
     """Load the engine, say `ready` or why not, and serve the socket at `--fd`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", required=True)
@@ -120,13 +139,11 @@ def main() -> None:
     arguments = parser.parse_args()
     sock = socket.socket(fileno=arguments.fd)
     try:
-        engine = load_engine(arguments.engine, arguments.config)
+        engine = load(arguments.engine, arguments.config)
     except Exception as error:  # the engine's packages raise what they like; the model must know
-        sock.sendall(encode_frame({"is": "failed", "why": f"{type(error).__name__}: {error}"}))
+        sock.sendall(encode_frame({"is": "failed", "why": last_line(error)}))
         raise
-    # A broken pipe says that the model is gone, and its requests with it.
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        Worker(engine, sock).run()
+    Worker(engine, sock).run()
     # Engines keep threads of their own, whose orderly end takes seconds and gains nothing.
     sys.stderr.flush()
     os._exit(0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import json
 import os
@@ -13,7 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,19 @@ _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
 # A worker that lived this long was well: the next death starts again with the first back-off.
 _WELL_AFTER_S = 60.0
+# A worker whose socket has closed has nothing left to do; its engine may take a while to see that.
+_END_TIMEOUT_S = 5.0
 
 
 class WorkerFailed(Exception):
-    """The engine worker could not start; the message says why."""
+    """The engine worker could not start or take a request; the message says why."""
 
 
 class WorkerProcess:
     """One engine worker, kept alive until `close`.
 
-    `on_stats` and `on_state(is_up, num_restarts)` are called from the reader thread.
+    `on_stats` and `on_state(is_up, num_restarts)` are called from the reader thread. `command`
+    starts a worker, up to its options: that of this package, run by `python`, unless given.
     """
 
     def __init__(
@@ -43,11 +46,13 @@ class WorkerProcess:
         config: Mapping[str, Any],
         *,
         python: str = "",
+        command: Sequence[str] = (),
+        first_backoff_s: float = _FIRST_BACKOFF_S,
         on_stats: Callable[[EngineStats], None] = lambda stats: None,
         on_state: Callable[[bool, int], None] = lambda is_up, num_restarts: None,
     ) -> None:
-        # The interpreter that PATH finds first is the one whose packages Triton's stub uses too.
-        self._python = python or shutil.which("python3") or sys.executable
+        self._command = tuple(command) or _worker_command(python)
+        self._first_backoff_s = first_backoff_s
         self._engine_kind = engine_kind
         self._config = dict(config)
         self._on_stats = on_stats
@@ -57,6 +62,7 @@ class WorkerProcess:
         self._ids = itertools.count(1)
         self._sock: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._keeper: threading.Thread | None = None
         self._closing = threading.Event()
         self._num_restarts = 0
 
@@ -64,7 +70,8 @@ class WorkerProcess:
         """Start the worker and wait until its engine is loaded. Raises `WorkerFailed`."""
         limits = self._spawn()
         self._on_state(True, 0)
-        threading.Thread(target=self._keep_alive, daemon=True).start()
+        self._keeper = threading.Thread(target=self._keep_alive, daemon=True)
+        self._keeper.start()
         return limits
 
     @property
@@ -75,14 +82,14 @@ class WorkerProcess:
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
         """Queue a request made of GenerationRequest's `fields`; returns its id.
 
-        `on_update` is called from the reader thread for each update until one that finishes a
-        sequence or has an error. Raises `WorkerFailed` while the worker is down.
+        `on_update` is called from the reader thread for each update until `forget` or `cancel`; an
+        error is the last. Raises `WorkerFailed` while the worker is down.
         """
         request = GenerationRequest(id=next(self._ids), **fields)
         with self._lock:
             self._handlers[request.id] = on_update
         try:
-            self._send({"do": "submit", "request": dataclasses.asdict(request)})
+            self._send({"do": "submit", "request": request.to_message()})
         except WorkerFailed:
             self.forget(request.id)
             raise
@@ -101,80 +108,102 @@ class WorkerProcess:
 
     def close(self) -> None:
         """End the worker; requests in flight fail."""
-        self._closing.set()
         with self._lock:
-            if self._sock is not None:
+            self._closing.set()
+            process, sock = self._process, self._sock
+            if sock is not None:
                 with contextlib.suppress(OSError):
-                    self._sock.shutdown(socket.SHUT_RDWR)
-        if self._process is not None:
-            try:
-                self._process.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+                    sock.shutdown(socket.SHUT_RDWR)
+        if process is not None:
+            if sock is None:
+                # It still loads its engine, or is dead.
+                process.kill()
+            _wait_for_end(process)
+        if self._keeper is not None:
+            self._keeper.join(_END_TIMEOUT_S)
 
     def _send(self, message: dict[str, Any]) -> None:
-        frame = encode_frame(message)
         try:
+            frame = encode_frame(message)
             with self._lock:
                 if self._sock is None:
                     raise WorkerFailed("the engine worker is being restarted; send it again soon")
                 self._sock.sendall(frame)
+        except ProtocolError as error:
+            raise WorkerFailed(f"the request is too large: {error}") from error
         except OSError as error:
             raise WorkerFailed("the engine worker has just died; send it again soon") from error
 
     def _spawn(self) -> EngineLimits:
         ours, theirs = socket.socketpair()
-        package = Path(__file__).parent
-        command = (
-            self._python, "-m", f"{package.name}.worker", "--engine", self._engine_kind,
-            "--fd", str(theirs.fileno()), "--config", json.dumps(self._config),
-        )  # fmt: skip
-        environment = {**os.environ, "PYTHONPATH": str(package.parent)}
         with theirs:
-            self._process = subprocess.Popen(
-                command,
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                env=environment,
-            )
+            try:
+                process = self._popen(theirs.fileno())
+            except BaseException:
+                ours.close()
+                raise
         try:
             first = read_frame(ours)
         except (OSError, ProtocolError):
             first = None
-        if first is None or first.get("is") != "ready":
-            ours.close()
-            code = self._process.wait()
-            told = first and first.get("why")
-            raise WorkerFailed(f"the engine worker did not start: {told or _ending(code)}")
+        if first is not None and first.get("is") == "ready":
+            with self._lock:
+                if not self._closing.is_set():
+                    self._sock = ours
+                    return EngineLimits(**first["limits"])
+        ours.close()
+        code = _wait_for_end(process)
+        told = first and first.get("why")
+        raise WorkerFailed(f"the engine worker did not start: {told or _ending(code)}")
+
+    def _popen(self, fd: int) -> subprocess.Popen[bytes]:
+        command = (
+            *self._command, "--engine", self._engine_kind,
+            "--fd", str(fd), "--config", json.dumps(self._config),
+        )  # fmt: skip
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+        # Under the lock, so that `close` either finds this process or prevents it.
         with self._lock:
-            self._sock = ours
-        return EngineLimits(**first["limits"])
+            if self._closing.is_set():
+                raise WorkerFailed("the engine worker did not start: it is being closed")
+            try:
+                self._process = subprocess.Popen(
+                    command, pass_fds=(fd,), stdin=subprocess.DEVNULL, env=environment
+                )
+            except OSError as error:
+                raise WorkerFailed(f"the engine worker did not start: {error}") from error
+            return self._process
 
     def _keep_alive(self) -> None:
-        backoff_s = _FIRST_BACKOFF_S
-        while True:
+        backoff_s = self._first_backoff_s
+        while not self._closing.is_set():
             started_s = time.monotonic()
             self._read_until_closed()
             if self._closing.is_set():
-                return
+                break
             assert self._process is not None
-            why = f"the engine worker died ({_ending(self._process.wait())})"
+            why = f"the engine worker died ({_ending(_wait_for_end(self._process))})"
             print(f"{why}; restarting it", file=sys.stderr, flush=True)
             self._on_state(False, self._num_restarts)
             self._fail_all(f"{why}; it is being restarted, send the request again")
             if time.monotonic() - started_s > _WELL_AFTER_S:
-                backoff_s = _FIRST_BACKOFF_S
-            while not self._closing.wait(backoff_s):
-                backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
-                self._num_restarts += 1
-                try:
-                    self._spawn()
-                except WorkerFailed as error:
-                    print(str(error), file=sys.stderr, flush=True)
-                    continue
-                self._on_state(True, self._num_restarts)
-                break
+                backoff_s = self._first_backoff_s
+            backoff_s = self._start_again(backoff_s)
+        self._fail_all("the engine worker was closed; the model is being unloaded")
+
+    def _start_again(self, backoff_s: float) -> float:
+        """Try until the worker runs or `close` is called; returns the next back-off."""
+        while not self._closing.wait(backoff_s):
+            backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
+            self._num_restarts += 1
+            try:
+                self._spawn()
+            except WorkerFailed as error:
+                print(str(error), file=sys.stderr, flush=True)
+                continue
+            self._on_state(True, self._num_restarts)
+            break
+        return backoff_s
 
     def _read_until_closed(self) -> None:
         sock = self._sock
@@ -195,13 +224,35 @@ class WorkerProcess:
         with self._lock:
             handler = self._handlers.get(update.request_id)
         if handler is not None:
-            handler(update)
+            self._call(handler, update)
 
     def _fail_all(self, why: str) -> None:
         with self._lock:
             handlers, self._handlers = self._handlers, {}
         for request_id, handler in handlers.items():
-            handler(SequenceUpdate(request_id, error=why))
+            self._call(handler, SequenceUpdate(request_id, error=why))
+
+    def _call(self, handler: OnUpdate, update: SequenceUpdate) -> None:
+        try:
+            handler(update)
+        except Exception:  # one request's failure must not stop the thread that serves them all
+            traceback.print_exc()
+            self.cancel(update.request_id)
+
+
+def _worker_command(python: str) -> tuple[str, ...]:
+    # The interpreter that PATH finds first is the one whose packages Triton's stub uses too.
+    interpreter = python or shutil.which("python3") or sys.executable
+    return interpreter, "-m", f"{Path(__file__).parent.name}.worker"
+
+
+def _wait_for_end(process: subprocess.Popen[bytes]) -> int:
+    """The exit code of a worker that should end by itself, and is killed if it does not."""
+    try:
+        return process.wait(_END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def _ending(code: int) -> str:

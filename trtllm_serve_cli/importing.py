@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from trtllm_serve_cli.build import (
     BuildOptions,
@@ -19,7 +20,7 @@ from trtllm_serve_cli.build import (
 )
 from trtllm_serve_cli.build.plan import Quantization
 from trtllm_serve_cli.catalog import find_alias, resolve_alias
-from trtllm_serve_cli.errors import RepositoryError
+from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.paths import Home, check_model_name
 from trtllm_serve_cli.repository.plan import (
     RepositoryPlan,
@@ -31,16 +32,28 @@ from trtllm_serve_cli.repository.plan import (
 from trtllm_serve_cli.repository.render import MANIFEST, write_repository
 from trtllm_serve_cli.repository.store import find_model, read_manifest
 from trtllm_serve_cli.sources import (
+    Checkpoint,
     FetchOptions,
     FetchPlan,
+    GgufSource,
+    HubSource,
+    LocalSource,
+    PypiSource,
     Source,
     fetch_checkpoint,
+    inspect_gguf,
     parse_source,
     plan_fetch,
 )
 from trtllm_serve_cli.sources.fetch import apply_revision
 
 Say = Callable[[str], None]
+
+
+class Build(Protocol):
+    """What `build_engine` does."""
+
+    def __call__(self, plan: BuildPlan, *, force: bool, say: Say, on_line: Say) -> Engine: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,60 +117,91 @@ def plan_import(request: ImportRequest, home: Home) -> ImportPlan:
     source = apply_revision(_find_source(request, home), request.fetch.revision)
     fetch = plan_fetch(source, home=home)
     choice = choose_engine_kind(request.engine)
-    build = None
-    if fetch.is_cached:
-        build = _plan_build(request, source, home, lambda text: None)
+    checkpoint = _find_checkpoint(request, source, fetch, home)
+    build = _plan_build(request, checkpoint, home) if checkpoint else None
     repository = request.repository or home.models / request.name
     return ImportPlan(request, source, fetch, choice.reason, build, repository)
 
 
 def build_model(
-    request: ImportRequest, home: Home, *, force: bool, say: Say, on_line: Say
+    request: ImportRequest,
+    home: Home,
+    *,
+    force: bool,
+    say: Say,
+    on_line: Say,
+    build: Build = build_engine,
 ) -> Engine:
     """Fetch the checkpoint and build its engine, unless it is there. Raises `TllmError`s."""
     plan = plan_import(request, home)
-    say(plan.reason)
     with _locked(home, request.name, say):
-        return _fetch_and_build(request, plan.source, home, force, say, on_line)
+        say(plan.reason)
+        checkpoint = fetch_checkpoint(plan.source, home=home, options=request.fetch, say=say)
+        build_plan = _plan_build(request, checkpoint, home)
+        return build(build_plan, force=force, say=say, on_line=on_line)
 
 
 def import_model(
-    request: ImportRequest, home: Home, *, force: bool, say: Say, on_line: Say
+    request: ImportRequest,
+    home: Home,
+    *,
+    force: bool,
+    say: Say,
+    on_line: Say,
+    build: Build = build_engine,
 ) -> tuple[RepositoryPlan, Path]:
     """Fetch, build and render; returns what was rendered and where.
 
     What is there already is used again. Raises `RepositoryError` when the name belongs to another
-    source and `force` is not given, and whatever the stages raise.
+    source and `force` is not given, `BadInput` when the repository's folder holds something that is
+    no model repository, and whatever the stages raise.
     """
     plan = plan_import(request, home)
     with _locked(home, request.name, say):
+        _check_replaceable(plan.repository)
         if not force:
             _check_not_taken(request.name, plan)
         say(plan.reason)
-        engine = _fetch_and_build(request, plan.source, home, force, say, on_line)
+        checkpoint = fetch_checkpoint(plan.source, home=home, options=request.fetch, say=say)
+        build_plan = _plan_build(request, checkpoint, home)
+        engine = build(build_plan, force=force, say=say, on_line=on_line)
         rendered = plan_repository(request.name, engine, request.serving)
         write_repository(rendered, plan.repository)
     return rendered, plan.repository
 
 
 def _find_source(request: ImportRequest, home: Home) -> Source:
+    """Paths in it are absolute: what is asked for from here is the same from elsewhere."""
+    source = parse_source(_name_source(request, home))
+    if isinstance(source, LocalSource | GgufSource):
+        return dataclasses.replace(source, path=source.path.absolute())
+    return source
+
+
+def _name_source(request: ImportRequest, home: Home) -> str:
     if request.source is not None:
-        return parse_source(request.source)
+        return request.source
     alias = find_alias(request.name)
     if alias is None and (known := find_model(home, request.name)):
-        return parse_source(known.source)
-    return parse_source((alias or resolve_alias(request.name)).source)
+        return known.source
+    return (alias or resolve_alias(request.name)).source
 
 
-def _fetch_and_build(
-    request: ImportRequest, source: Source, home: Home, force: bool, say: Say, on_line: Say
-) -> Engine:
-    plan = _plan_build(request, source, home, say)
-    return build_engine(plan, force=force, say=say, on_line=on_line)
+def _find_checkpoint(
+    request: ImportRequest, source: Source, fetch: FetchPlan, home: Home
+) -> Checkpoint | None:
+    """The checkpoint if it is here for certain: what a hub's cache holds, the hub has to say."""
+    match source:
+        case HubSource():
+            return None
+        case PypiSource():
+            found = fetch.destination
+            return inspect_gguf(found, source=str(source)) if fetch.is_cached else None
+        case LocalSource() | GgufSource():
+            return fetch_checkpoint(source, home=home, options=request.fetch, say=lambda text: None)
 
 
-def _plan_build(request: ImportRequest, source: Source, home: Home, say: Say) -> BuildPlan:
-    checkpoint = fetch_checkpoint(source, home=home, options=request.fetch, say=say)
+def _plan_build(request: ImportRequest, checkpoint: Checkpoint, home: Home) -> BuildPlan:
     return plan_build(
         request.name,
         checkpoint,
@@ -171,22 +215,33 @@ def _plan_build(request: ImportRequest, source: Source, home: Home, say: Say) ->
     )
 
 
-def _check_not_taken(name: str, plan: ImportPlan) -> None:
-    if (plan.repository / MANIFEST).exists():
-        taken_by = read_manifest(plan.repository).source
-        # A pinned hub source says more than what was asked for: the same up to its commit.
-        if taken_by.partition("@")[0] == str(plan.source).partition("@")[0]:
-            return
-        why = f"it was imported from {taken_by}, not from {plan.source}"
-    elif plan.repository.exists() and any(plan.repository.iterdir()):
-        why = f"{plan.repository} holds something else"
-    else:
+def _check_replaceable(repository: Path) -> None:
+    """A repository's folder is replaced whole, so it must not hold anything else."""
+    if not repository.exists() or (repository / MANIFEST).exists():
         return
-    raise RepositoryError(
-        f"The name {name} is taken.",
-        why=why,
-        next_step="choose another name with -m NAME, or replace it with --force",
-    )
+    if not repository.is_dir() or any(repository.iterdir()):
+        raise BadInput(
+            f"{repository} holds something else.",
+            why="the model repository would take the place of all that is there",
+            next_step="move it away, or name a new folder with --repo DIR",
+        )
+
+
+def _check_not_taken(name: str, plan: ImportPlan) -> None:
+    if not (plan.repository / MANIFEST).exists():
+        return
+    taken_by = parse_source(read_manifest(plan.repository).source)
+    if _unpinned(taken_by) != _unpinned(plan.source):
+        raise RepositoryError(
+            f"The name {name} is taken.",
+            why=f"it was imported from {taken_by}, not from {plan.source}",
+            next_step="choose another name with -m NAME, or replace it with --force",
+        )
+
+
+def _unpinned(source: Source) -> Source:
+    """A pinned hub source says more than what was asked for: the same up to its commit."""
+    return dataclasses.replace(source, revision=None) if isinstance(source, HubSource) else source
 
 
 @contextmanager

@@ -1,0 +1,63 @@
+# Two commands for a fresh machine with Python, make and PyPI:
+#   make demo   a real model, imported, served, asked, measured
+#   make test   the whole test-suite that this machine can run
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+# The version that the export of Hugging Face checkpoints is tested with.
+TORCH ?= torch==2.13.0
+
+.PHONY: demo test unit e2e lint format docs bench clean help
+
+help:
+	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.embedded: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[embedded]'
+	@touch $@
+
+# optimum-intel asks for torchvision, which exporting needs not and which breaks beside a CPU-only
+# PyTorch: so it comes last, without its dependencies, which the extra names.
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --editable '.[embedded,convert,dev]'
+	$(BIN)/python -m pip install --quiet --no-deps 'optimum-intel>=1.25'
+	@touch $@ $(VENV)/.embedded
+
+demo: $(VENV)/.embedded
+	@PATH="$(abspath $(BIN)):$$PATH" ./examples/demo.sh
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest
+
+unit: $(VENV)/.dev
+	$(BIN)/python -m pytest -m 'not e2e'
+
+e2e: $(VENV)/.dev
+	$(BIN)/python -m pytest -m e2e
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python docs/generate.py --check
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/.dev
+	$(BIN)/python docs/generate.py
+
+bench: $(VENV)/.embedded
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/start.py
+	$(BIN)/python benchmarks/serving.py
+
+clean:
+	rm -rf $(VENV) .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# The main path on this machine, for real: import, start, infer, bench, metrics, stop.
+# Everything it makes lies in TLLM_HOME (default: .demo beside this project's Makefile).
+set -euo pipefail
+
+export TLLM_HOME="${TLLM_HOME:-$(cd "$(dirname "$0")/.." && pwd)/.demo}"
+ports=(--http-port "${HTTP_PORT:-8000}" --grpc-port "${GRPC_PORT:-8001}"
+       --metrics-port "${METRICS_PORT:-8002}")
+results="$TLLM_HOME/results"
+started=$SECONDS
+
+run() {
+    echo
+    echo "\$ ${*@Q}" | sed "s/'\([A-Za-z0-9=:._/-]*\)'/\1/g"
+    "$@"
+}
+
+# Whatever ends this script, even a kill, the server does not outlive it.
+setsid bash -c 'tail --pid="$1" -f /dev/null; exec tllm stop --all' watchdog $$ \
+    >/dev/null 2>&1 </dev/null &
+trap 'tllm stop --all >/dev/null 2>&1' EXIT
+
+rm -rf "$results"
+tllm stop --all >/dev/null 2>&1
+run tllm import -m demo
+run tllm start -m demo "${ports[@]}"
+run tllm infer "What is ML?" --max-tokens 120
+run tllm bench token-norm-dist --num-requests 32 --stream --output "$results"
+run tllm metrics
+run tllm status
+run tllm stop
+
+cat <<SUMMARY
+
+Done in $((SECONDS - started)) s: a real model was imported, served, asked, measured and stopped.
+  model repository  $TLLM_HOME/models/demo
+  engine            $TLLM_HOME/engines/demo
+  benchmark         $results/summary.json
+  server's log      $(ls -t "$TLLM_HOME"/servers/*/server.log | head -1)
+Try it yourself:
+  export TLLM_HOME=$TLLM_HOME PATH=$(dirname "$(command -v tllm)"):\$PATH
+  tllm start && tllm infer "Why is the sky blue?"
+SUMMARY

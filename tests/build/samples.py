@@ -1,0 +1,60 @@
+"""An engine and a plan to try things on."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.build import BuildPlan, BuildStep, Engine
+from trtllm_serve_cli.sources import Checkpoint
+
+ENGINE = Engine(
+    path=Path("/engines/mine"),
+    kind="openvino",
+    model_name="mine",
+    source="gguf:/models/mine.gguf",
+    fingerprint="f1",
+    architecture="llama",
+    weights="as in the GGUF",
+    vocab_size=49152,
+    max_position_embeddings=8192,
+    chat_template='{% for m in messages %}"{{ m.content }}"\n\\{% endfor %}é',
+    bos_token="<|im_start|>",
+    eos_token="<|im_end|>",
+    adds_bos=False,
+)
+GGUF = Checkpoint(
+    Path("/models/mine.gguf"), "gguf", "gguf:/models/mine.gguf", None, "llama", 1_000_000
+)
+HF = Checkpoint(Path("/models/hf"), "hf", "local:/models/hf", None, "LlamaForCausalLM", 1_000_000)
+
+
+def write_engine_step(engine: Engine) -> BuildStep:
+    """A real command that leaves the engine's engine.json, as the last step of a build does."""
+    facts = {**dataclasses.asdict(engine), "path": ""}
+    code = (
+        "import sys; from pathlib import Path; from trtllm_serve_cli.build.engine import *\n"
+        f"write_engine(Engine(**{facts!r}), Path(sys.argv[1]))"
+    )
+    return BuildStep("Describe the engine", python(code))
+
+
+def python(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", code, "{work}")
+
+
+def build_plan(engine_dir: Path, *steps: BuildStep, **changes: Any) -> BuildPlan:
+    """The plan of these steps, or of one that just leaves an engine."""
+    plan = BuildPlan(
+        model_name="mine",
+        kind="openvino",
+        weights="as in the GGUF",
+        checkpoint=GGUF,
+        engine_dir=engine_dir,
+        steps=steps or (write_engine_step(ENGINE),),
+        fingerprint=ENGINE.fingerprint,
+        estimated_bytes=1000,
+    )
+    return dataclasses.replace(plan, **changes)

@@ -1,0 +1,40 @@
+"""`tllm doctor` as its user sees it, on whatever machine this is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import Tllm
+
+WHAT = ["Triton", "Python stub", "libpython", "NumPy", "engine openvino", "disk", "memory",
+        "shared memory", "GPU", "model hub", "hub token"]  # fmt: skip
+
+
+@pytest.fixture
+def tllm(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Tllm:
+    """On a machine whose Triton does not start, and which reaches no hub."""
+    (tmp_path / "tritonserver").write_text("#!/bin/sh\necho no libb64\n")
+    (tmp_path / "tritonserver").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    return Tllm(monkeypatch, capsys)
+
+
+def test_problem_is_shown_with_what_mends_it_and_is_3(tllm: Tllm, tmp_path: Path) -> None:
+    code, out, err = tllm("doctor")
+    assert (code, "to mend before a server can run here." in err) == (3, True)
+    assert out.splitlines()[:2] == [
+        f"PROBLEM  Triton           {tmp_path}/tritonserver does not start: no libb64",
+        "                          → pip install --force-reinstall nvidia-pytriton",
+    ]
+
+
+def test_findings_as_json_are_alone_on_stdout(tllm: Tllm) -> None:
+    code, out, err = tllm("doctor", "--json")
+    found = [each["what"] for each in json.loads(out) if not each["what"].startswith("port")]
+    assert (code, err, found) == (3, "", WHAT)

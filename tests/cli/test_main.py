@@ -1,0 +1,149 @@
+"""The command as a whole: its help, its exit codes, its start-up."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import Tllm
+from tests.waiting import wait_until
+from trtllm_serve_cli import __version__
+from trtllm_serve_cli.repository import store
+
+COMMANDS = [
+    "import", "build", "list", "remove", "start", "stop", "status", "logs", "infer",
+    "bench token-norm-dist", "metrics", "doctor",
+]  # fmt: skip
+HEAVY = {
+    "filelock", "google.protobuf", "grpc", "huggingface_hub", "jinja2", "numpy", "openvino",
+    "openvino_genai", "prometheus_client", "psutil", "pydantic", "requests", "rich.table",
+    "tritonclient", "yaml",
+}  # fmt: skip
+
+
+@pytest.fixture
+def tllm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tllm:
+    return Tllm(monkeypatch, capsys)
+
+
+def test_version(tllm: Tllm) -> None:
+    assert tllm("--version") == (0, f"tllm {__version__}\n", "")
+
+
+def test_help_lists_every_command(tllm: Tllm) -> None:
+    code, out, _ = tllm("--help")
+    assert code == 0
+    assert [name for name in COMMANDS if name.split()[0] not in out] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command_has_an_example(tllm: Tllm, command: str) -> None:
+    code, out, _ = tllm(*command.split(), "--help")
+    assert (code, f"Example:  tllm {command}" in out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("nonsense",), "No such command 'nonsense'"),
+        (("list", "--nonsense"), "No such option: --nonsense"),
+        (("import",), "Missing option '-m'"),
+        (("import", "-m", "x", "--max-batch-size", "0"), "is not in the range x>=1"),
+        (("import", "-m", "x", "--engine", "warp"), "'warp' is not one of"),
+        (("start", "--http-port", "70000"), "is not in the range 1<=x<=65535"),
+        (("remove",), "name a model, or say --all"),
+        (("remove", "a", "--all"), "name a model, or say --all"),
+    ],
+)
+def test_wrong_usage_is_2(tllm: Tllm, arguments: tuple[str, ...], says: str) -> None:
+    code, out, err = tllm(*arguments)
+    assert (code, out, says in err) == (2, "", True)
+
+
+def test_what_a_user_can_put_right_is_3(tllm: Tllm) -> None:
+    assert tllm("start") == (
+        3, "", "Error: No model has been imported yet.\n Next: tllm import -m demo\n",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS]
+)
+def test_full_or_locked_disk_is_3(tllm: Tllm, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def refuse(home: object) -> None:
+        raise OSError(number, os.strerror(number), "/some/file")
+
+    monkeypatch.setattr(store, "list_models", refuse)
+    assert tllm("list") == (
+        3,
+        "",
+        "Error: A file could not be written or read (/some/file).\n"
+        f"  Why: {os.strerror(number)}\n"
+        " Next: free some space or mend the permissions, or point TLLM_HOME elsewhere\n",
+    )
+
+
+def test_home_that_is_a_file_is_3(
+    tllm: Tllm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "m.gguf").touch()
+    monkeypatch.setenv("TLLM_HOME", str(tmp_path / "file"))
+    code, _, err = tllm("import", "-m", "demo")
+    assert (code, "Traceback" in err, "Not a directory" in err) == (3, False, True)
+
+
+def test_bug_keeps_its_traceback(tllm: Tllm, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(home: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(store, "list_models", fail)
+    with pytest.raises(ZeroDivisionError):
+        tllm("list")
+
+
+def test_interrupt_is_130(home_folder: Path) -> None:
+    """While it waits for another import of the same model."""
+    import filelock
+
+    (home_folder / "locks").mkdir(parents=True)
+    command = (sys.executable, "-m", "trtllm_serve_cli.cli.main", "import", "-m", "demo")
+    with (
+        filelock.FileLock(home_folder / "locks" / "demo.lock"),
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process,
+    ):
+        assert process.stderr is not None
+        assert "waiting for it to end" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert (process.returncode, "Traceback" in rest) == (130, False)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["import", "--help"], ["list"], ["--version"]])
+def test_quick_commands_import_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import json, sys\nfrom trtllm_serve_cli.cli.main import main\n"
+        f"sys.argv = ['tllm', *{arguments!r}]\n"
+        "try: main()\nexcept SystemExit as left: assert not left.code\n"
+        "print(json.dumps(list(sys.modules)))"
+    )
+    ran = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True)
+    assert HEAVY & set(json.loads(ran.stdout.splitlines()[-1])) == set()
+
+
+def test_reader_that_goes_away_is_no_bug() -> None:
+    """As in `tllm list --catalog | head -1`."""
+    command = (sys.executable, "-m", "trtllm_serve_cli.cli.main", "list", "--catalog", "--json")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
+        wait_until(lambda: process.poll() is not None)

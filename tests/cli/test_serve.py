@@ -1,0 +1,180 @@
+"""`tllm start`, `stop`, `status` and `logs` as their user sees them.
+
+The Triton that they find on PATH is the tests' fake server.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import Tllm
+from tests.launch.samples import FAKE_SERVER, pids_in
+from tests.ports import free_ports
+from tests.repository.samples import add_model
+from tests.waiting import is_gone, wait_until
+from trtllm_serve_cli.launch import list_servers, stop_server
+from trtllm_serve_cli.paths import Home, find_home
+
+# A supervisor is meant to outlive the one that started it.
+pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+
+
+@pytest.fixture
+def home(home_folder: Path) -> Iterator[Home]:
+    """With the model `m`; whatever still runs in the end is stopped."""
+    home = find_home()
+    add_model(home, "m")
+    yield home
+    for server in list_servers(home):
+        stop_server(server)
+
+
+@pytest.fixture
+def tllm(
+    home: Home,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> Tllm:
+    """Where $BEHAVIOUR says what the server does."""
+    program = tmp_path / "bin" / "tritonserver"
+    program.parent.mkdir()
+    program.write_text(
+        "#!/bin/sh\n"
+        'for word; do case $word in --http-port=*) port="${word#*=}";; esac; done\n'
+        f'exec {shlex.join((sys.executable, FAKE_SERVER))} "$port" $BEHAVIOUR\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    return Tllm(monkeypatch, capsys)
+
+
+@pytest.fixture
+def ports() -> list[str]:
+    names = ("--http-port", "--grpc-port", "--metrics-port")
+    numbers = free_ports(3)
+    return [w for pair in zip(names, map(str, numbers), strict=True) for w in pair]
+
+
+def test_server_from_start_to_stop(tllm: Tllm, ports: list[str]) -> None:
+    code, out, err = tllm("start", *ports)
+    assert (code, out) == (0, "")
+    assert err.splitlines()[-1] == 'Next: tllm infer "What is ML?"'
+    assert f"  HTTP     http://127.0.0.1:{ports[1]}/v2/models/m/generate\n" in err
+    code, out, _ = tllm("status")
+    assert (code, out.splitlines()[0].startswith("m: ready, up ")) == (0, True)
+    code, out, err = tllm("stop")
+    assert (code, out) == (0, "")
+    assert err == f"Stopping m on 127.0.0.1:{ports[1]} …\nStopped.\n"
+    assert tllm("status") == (0, "", "No server is running. Next: tllm start\n")
+
+
+def test_start_as_json_is_alone_on_stdout(tllm: Tllm, ports: list[str]) -> None:
+    code, out, _ = tllm("start", *ports, "--json")
+    started = json.loads(out)
+    assert (code, started["models"], started["state"]) == (0, ["m"], "ready")
+    code, out, err = tllm("status", "--json")
+    (server,) = json.loads(out)["servers"]
+    assert (code, err, server["server_pid"]) == (0, "", started["server_pid"])
+    assert sum(server["memory_bytes"].values()) > 1_000_000
+
+
+def test_failed_start_shows_the_cause_and_the_log(
+    tllm: Tllm, home: Home, ports: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BEHAVIOUR", "fail")
+    code, out, err = tllm("start", *ports)
+    log = home.servers / ports[1] / "server.log"
+    assert (code, out) == (3, "")
+    assert err.endswith(
+        "Error: The server for m did not become ready.\n"
+        "  Why: m: Internal: ModuleNotFoundError: No module named 'nowhere'\n"
+        f" Next: `tllm doctor` checks this machine; the whole log is {log}\n"
+    )
+    assert [is_gone(pid) for pid in pids_in(log)] == [True]
+    assert "m: failed\n  m: Internal: ModuleNotFoundError" in tllm("status")[1]
+
+
+def test_port_in_use_names_the_process(tllm: Tllm, ports: list[str]) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", int(ports[3])))
+        other.listen()
+        code, _, err = tllm("start", *ports)
+    assert (code, f"Error: The gRPC port {ports[3]} is in use." in err) == (3, True)
+    assert "(pid " in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("start", "-m", "nope"), "Error: No model 'nope' has been imported."),
+        (("start", "--http-port", "8001"), "are not three different ones."),
+        (("start", "--host", "::1"), "Error: The server cannot listen on ::1."),
+        (("start", "--host", "203.0.113.7"), "Error: The server cannot listen on 203.0.113.7"),
+        (("stop",), "Error: No server is running."),
+        (("stop", "-m", "m"), "Error: No server is running for m."),
+        (("logs",), "Error: No server has been started."),
+    ],
+)
+def test_what_cannot_be_done_is_3(tllm: Tllm, arguments: tuple[str, ...], says: str) -> None:
+    code, out, err = tllm(*arguments)
+    assert (code, out, says in err, "Traceback" in err) == (3, "", True, False)
+
+
+def test_stop_all_without_a_server_is_done(tllm: Tllm) -> None:
+    assert tllm("stop", "--all") == (0, "", "No server is running.\n")
+
+
+def test_dry_run_prints_the_command_and_starts_nothing(
+    tllm: Tllm, home: Home, ports: list[str]
+) -> None:
+    code, out, err = tllm("start", *ports, "--dry-run")
+    assert (code, err, home.servers.exists()) == (0, "", False)
+    assert f"  --http-port={ports[1]} \\\n" in out
+    code, out, err = tllm("start", *ports, "--dry-run", "--json")
+    assert (code, err, f"--http-port={ports[1]}" in json.loads(out)["argv"]) == (0, "", True)
+
+
+def test_logs_also_of_a_server_that_died(
+    tllm: Tllm, ports: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BEHAVIOUR", "fail")
+    tllm("start", *ports)
+    code, out, _ = tllm("logs", "-n", "1")
+    assert (code, out.count("\n"), "No module named 'nowhere'" in out) == (0, 1, True)
+    assert tllm("logs", "-n", "0")[1] == ""
+
+
+def test_two_servers_are_told_apart(tllm: Tllm, home: Home, ports: list[str]) -> None:
+    add_model(home, "n")
+    others = [w for pair in zip(ports[::2], map(str, free_ports(3)), strict=True) for w in pair]
+    tllm("start", "-m", "m", *ports), tllm("start", "-m", "n", *others)
+    code, _, err = tllm("stop")
+    assert (code, "2 servers are running." in err) == (3, True)
+    code, _, err = tllm("logs")
+    assert (code, "There are 2 servers: " in err) == (3, True)
+    assert tllm("stop", "-m", "n")[0] == 0
+    assert tllm("stop", "--all")[2] == f"Stopping m on 127.0.0.1:{ports[1]} …\nStopped.\n"
+
+
+def test_foreground_stays_until_interrupted(tllm: Tllm, home: Home, ports: list[str]) -> None:
+    command = (sys.executable, "-m", "trtllm_serve_cli.cli.main", "start", "--foreground", *ports)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines = [process.stderr.readline(), process.stderr.readline()]
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert lines[1] == f"Ready on http://127.0.0.1:{ports[1]}; Ctrl-C stops it.\n"
+    assert (process.returncode, "Traceback" in rest) == (130, False)
+    log = home.servers / ports[1] / "server.log"
+    wait_until(lambda: all(is_gone(pid) for pid in pids_in(log)))

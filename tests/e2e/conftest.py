@@ -1,0 +1,102 @@
+"""One real Triton with the real demo model for all end-to-end tests, driven by the real command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ports import free_ports
+from trtllm_serve_cli.client import Endpoint
+
+TLLM = str(Path(sys.executable).with_name("tllm"))
+
+
+@dataclass(frozen=True)
+class Tllm:
+    """Runs `tllm` as a user does, in a TLLM_HOME of its own."""
+
+    home: Path
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {**os.environ, "TLLM_HOME": str(self.home), "COLUMNS": "80"}
+
+    def __call__(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            (TLLM, *words),
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+            **options,
+        )
+
+    def done(self, *words: str, **options: Any) -> str:
+        """The stdout of a command that must succeed."""
+        result = self(*words, **options)
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
+
+    def start(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`tllm start` on free ports."""
+        http, grpc, metrics = free_ports(3)
+        ports = (f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}")
+        return self("start", *ports, *words)
+
+    def status(self) -> dict[str, Any]:
+        """The first server that `tllm status` knows."""
+        servers: Sequence[dict[str, Any]] = json.loads(self.done("status", "--json"))["servers"]
+        return servers[0]
+
+    def endpoint(self) -> Endpoint:
+        status = self.status()
+        return Endpoint(grpc=status["grpc"], http=status["http"], metrics=status["metrics"])
+
+
+@pytest.fixture(scope="session")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Tllm:
+    """A home with the demo model in it."""
+    tllm = Tllm(tmp_path_factory.mktemp("e2e") / "home")
+    tllm.done("import", "-m", "demo")
+    return tllm
+
+
+@pytest.fixture(scope="session")
+def served(imported: Tllm) -> Iterator[Tllm]:
+    """The demo model, being served."""
+    started = imported.start()
+    assert started.returncode == 0, started.stdout + started.stderr
+    yield imported
+    imported("stop", "--all")
+
+
+@pytest.fixture(scope="session")
+def endpoint(served: Tllm) -> Endpoint:
+    return served.endpoint()
+
+
+@pytest.fixture
+def fresh_home(imported: Tllm, tmp_path: Path) -> Iterator[Callable[[], Tllm]]:
+    """Makes a home of its own that shares the engine; its servers are stopped at the end."""
+    made: list[Tllm] = []
+
+    def make() -> Tllm:
+        home = tmp_path / "fresh"
+        (home / "models").mkdir(parents=True)
+        source = imported.home / "models" / "demo"
+        subprocess.run(("cp", "-r", str(source), str(home / "models")), check=True)
+        made.append(Tllm(home))
+        return made[-1]
+
+    yield make
+    for tllm in made:
+        tllm("stop", "--all")

@@ -1,0 +1,170 @@
+"""What clients of upstream's repository send, answered as upstream's answers."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+
+from tests.e2e.conftest import Tllm
+from tests.e2e.core import ask, tokens
+from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.repository.contract import load_contracts
+
+pytestmark = pytest.mark.e2e
+
+TEXT_MODELS = ("ensemble", "tensorrt_llm_bls", "demo")
+
+
+def post(endpoint: Endpoint, path: str, body: Any) -> tuple[int, str]:
+    """Status and body of the answer, whatever it is."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(f"http://{endpoint.http}/v2/{path}", data=data)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@pytest.mark.parametrize("model", TEXT_MODELS)
+def test_generate_answers_upstreams_curl(endpoint: Endpoint, model: str) -> None:
+    body = {
+        "text_input": "What is ML?",
+        "max_tokens": 50,
+        "bad_words": "",
+        "stop_words": "",
+        "pad_id": 2,
+        "end_id": 2,
+    }
+    status, answer = post(endpoint, f"models/{model}/generate", body)
+    assert status == 200, answer
+    assert "machine" in json.loads(answer)["text_output"]
+
+
+@pytest.mark.parametrize("model", TEXT_MODELS)
+def test_generate_stream_sends_a_piece_per_token(endpoint: Endpoint, model: str) -> None:
+    body = {"text_input": "What is ML?", "max_tokens": 8, "stream": True}
+    status, answer = post(endpoint, f"models/{model}/generate_stream", body)
+    pieces = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith("data: ")]
+    assert (status, len(pieces)) == (200, 8)
+
+
+def test_streamed_pieces_make_the_whole_text(endpoint: Endpoint) -> None:
+    body = {"text_input": "One, two,", "max_tokens": 24}
+    whole = json.loads(post(endpoint, "models/ensemble/generate", body)[1])["text_output"]
+    _, answer = post(endpoint, "models/ensemble/generate_stream", {**body, "stream": True})
+    events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith("data: ")]
+    assert "".join(event["text_output"] for event in events) == whole
+
+
+@pytest.mark.parametrize("model", ["preprocessing", "tensorrt_llm", "postprocessing"])
+def test_loaded_models_have_upstreams_tensors(endpoint: Endpoint, model: str) -> None:
+    with grpcclient.InferenceServerClient(endpoint.grpc) as client:
+        config = client.get_model_config(model).config
+    contract = load_contracts()[model]
+    assert [each.name for each in config.input] == [each.name for each in contract.inputs]
+    assert [each.name for each in config.output] == [each.name for each in contract.outputs]
+
+
+def test_input_is_part_of_the_output_when_asked(endpoint: Endpoint) -> None:
+    prompt = [504, 2115, 476]
+    answer = tokens(ask(endpoint, prompt, 3, exclude_input_in_output=False))
+    assert answer[:3] == prompt and len(answer) == 6
+
+
+def test_rows_of_a_batch_are_answered_by_index(endpoint: Endpoint) -> None:
+    inputs = [
+        _input("text_input", "BYTES", [["Red, green,"], ["A B"]]),
+        _input("max_tokens", "INT32", [[4], [6]]),
+        _input("return_num_output_tokens", "BOOL", [[True], [True]]),
+    ]
+    with grpcclient.InferenceServerClient(endpoint.grpc) as client:
+        arrived: list[Any] = []
+        client.start_stream(lambda result, error: arrived.append(error or result))
+        client.async_stream_infer("tensorrt_llm_bls", inputs)
+        client.stop_stream()
+    counts = {
+        int(each.as_numpy("batch_index")[0, 0]): int(each.as_numpy("num_output_tokens")[0, 0])
+        for each in arrived
+        if each.get_response().outputs
+    }
+    assert counts == {0: 4, 1: 6}
+
+
+@pytest.mark.parametrize("path", ["repository/index", "systemsharedmemory/region/x/register"])
+def test_restricted_apis_are_closed(endpoint: Endpoint, path: str) -> None:
+    status, answer = post(endpoint, path, {})
+    assert status == 403 and "restricted" in answer
+
+
+def test_restricted_apis_open_with_the_servers_token(served: Tllm, endpoint: Endpoint) -> None:
+    port = endpoint.http.rpartition(":")[2]
+    token = (served.home / "servers" / port / "restricted-api-token").read_text().strip()
+    request = urllib.request.Request(
+        f"http://{endpoint.http}/v2/repository/index", data=b"{}", headers={"tllm-token": token}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert {each["name"] for each in json.load(answer)} >= {"demo", "ensemble"}
+
+
+BAD_REQUESTS = {
+    "an empty prompt": ({"text_input": "", "max_tokens": 5}, "text_input (QUERY) is empty"),
+    "negative max tokens": ({"text_input": "x", "max_tokens": -5}, "max_tokens) is -5"),
+    "no max tokens": ({"text_input": "x", "max_tokens": 0}, "ask for at least 1"),
+    "huge max tokens": ({"text_input": "x", "max_tokens": 99999}, "ask for at most 8191"),
+    "a prompt beyond the context": (
+        {"text_input": "word " * 9000, "max_tokens": 5},
+        "shorten the prompt",
+    ),
+    "a bad temperature": (
+        {"text_input": "x", "max_tokens": 5, "temperature": -1.0},
+        "temperature is -1",
+    ),
+    "a bad top_p": ({"text_input": "x", "max_tokens": 5, "top_p": 1.5}, "runtime_top_p is 1.5"),
+    "too many beams": ({"text_input": "x", "max_tokens": 5, "beam_width": 99}, "beam_width is 99"),
+    "a tensor that nothing serves": (
+        {"text_input": "x", "max_tokens": 5, "image_url_input": "file:///x"},
+        "image_url_input is not supported",
+    ),
+    "a missing tensor": ({"text_input": "x"}, "max_tokens"),
+    "a wrong type": ({"text_input": "x", "max_tokens": "many"}, "Unable to parse"),
+}
+
+
+@pytest.mark.parametrize(("body", "sentence"), BAD_REQUESTS.values(), ids=BAD_REQUESTS.keys())
+def test_a_bad_request_is_told_what_is_wrong(
+    endpoint: Endpoint, body: dict[str, Any], sentence: str
+) -> None:
+    status, answer = post(endpoint, "models/tensorrt_llm_bls/generate", body)
+    assert status >= 400
+    assert sentence in json.loads(answer)["error"]
+
+
+def test_invalid_utf8_is_refused(endpoint: Endpoint) -> None:
+    inputs = [_input("text_input", "BYTES", [[b"\xff\xfe"]]), _input("max_tokens", "INT32", [[3]])]
+    arrived: list[Any] = []
+    with grpcclient.InferenceServerClient(endpoint.grpc) as client:
+        client.start_stream(lambda result, error: arrived.append(error))
+        client.async_stream_infer("tensorrt_llm_bls", inputs)
+        client.stop_stream()
+    assert "not valid UTF-8 at byte 0" in str(arrived[0])
+
+
+@pytest.mark.parametrize("token", [-1, 49152])
+def test_ids_that_are_no_tokens_are_refused(endpoint: Endpoint, token: int) -> None:
+    with pytest.raises(Exception, match=f"input_ids holds {token}"):
+        ask(endpoint, [1, token], 3)
+
+
+def _input(name: str, data_type: str, rows: list[list[Any]]) -> grpcclient.InferInput:
+    types = {"BYTES": object, "INT32": np.int32, "BOOL": np.bool_}
+    array = np.array(rows, dtype=types[data_type])
+    made = grpcclient.InferInput(name, list(array.shape), data_type)
+    made.set_data_from_numpy(array)
+    return made

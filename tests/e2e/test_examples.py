@@ -1,0 +1,71 @@
+"""The examples do what they say they do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import TLLM, Tllm
+from tests.ports import free_ports
+from trtllm_serve_cli.client import Endpoint
+
+pytestmark = pytest.mark.e2e
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def expected(name: str) -> str:
+    return (EXAMPLES / f"{name}.expected").read_text(encoding="utf-8")
+
+
+def run_script(tllm: Tllm, name: str, *words: str, **environ: str) -> Any:
+    path = f"{Path(TLLM).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        (str(EXAMPLES / name), *words),
+        env={**tllm.environ, "PATH": path, **environ},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_quickstart(fresh_home: Any) -> None:
+    http, grpc, metrics = free_ports(3)
+    words = (f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}")
+    result = run_script(fresh_home(), "quickstart.sh", *words)
+    assert (result.returncode, result.stdout) == (0, expected("quickstart")), result.stderr
+
+
+def test_streaming_client(endpoint: Endpoint) -> None:
+    script = str(EXAMPLES / "streaming_client.py")
+    command = (sys.executable, script, "--address", endpoint.grpc, "One, two, three,")
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stdout) == (0, expected("streaming_client")), result.stderr
+
+
+def test_batch(served: Tllm) -> None:
+    result = served("infer", "--raw", "--batch", str(EXAMPLES / "batch.jsonl"))
+    answers = [json.loads(line) for line in result.stdout.splitlines()]
+    wanted = [json.loads(line) for line in expected("batch").splitlines()]
+    *good, failed = answers
+    assert result.returncode == 3
+    assert [{key: answer[key] for key in wanted[0]} for answer in good] == wanted[:2]
+    assert wanted[2]["error"] in failed["error"]
+
+
+def test_demo_runs_everything_and_leaves_nothing_running(fresh_home: Any) -> None:
+    http, grpc, metrics = map(str, free_ports(3))
+    tllm = fresh_home()
+    ports = {"HTTP_PORT": http, "GRPC_PORT": grpc, "METRICS_PORT": metrics}
+    result = run_script(tllm, "demo.sh", **ports)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "Done in" in result.stdout
+    assert json.loads(tllm.done("status", "--json")) == {"servers": []}
+    assert json.loads((tllm.home / "results" / "summary.json").read_text())

@@ -1,0 +1,87 @@
+"""What a new user types, in order."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.e2e.conftest import Tllm
+
+pytestmark = pytest.mark.e2e
+
+
+def test_importing_again_finds_everything_there(imported: Tllm) -> None:
+    result = imported("import", "-m", "demo")
+    assert result.returncode == 0
+    assert "is there already" in result.stderr
+
+
+def test_list_names_the_model(imported: Tllm) -> None:
+    (model,) = json.loads(imported.done("list", "--json"))
+    assert (model["name"], model["engine"]) == ("demo", "openvino")
+
+
+def test_infer_streams_an_answer_and_says_how_fast(served: Tllm) -> None:
+    result = served("infer", "What is ML?", "--max-tokens", "30")
+    assert result.returncode == 0
+    assert "machine learning" in result.stdout.lower()
+    assert "30 tokens" in result.stderr and "tokens/s" in result.stderr
+
+
+def test_infer_over_http_says_the_same(served: Tllm) -> None:
+    words = ("infer", "What is ML?", "--max-tokens", "30")
+    assert served.done(*words, "-i", "http") == served.done(*words)
+
+
+def test_infer_without_chat_template_goes_on_from_the_prompt(served: Tllm) -> None:
+    raw = served.done("infer", "The capital of France is", "--raw", "--max-tokens", "5")
+    assert "Paris" in raw
+
+
+def test_infer_json_tells_the_counts(served: Tllm) -> None:
+    answer = json.loads(served.done("infer", "What is ML?", "--max-tokens", "7", "--json"))
+    assert answer["num_output_tokens"] == 7
+
+
+def test_infer_refuses_a_prompt_longer_than_the_context(served: Tllm) -> None:
+    result = served("infer", "-", "--max-tokens", "5", input="word " * 9000)
+    assert result.returncode == 3
+    assert "max_seq_len" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_bench_reports_every_request(served: Tllm) -> None:
+    words = ("bench", "token-norm-dist", "--num-requests", "8", "--json")
+    result = json.loads(served.done(*words))
+    assert result["summary"]["num_completed"] == 8
+
+
+def test_metrics_show_the_engine(served: Tllm) -> None:
+    assert "engine worker" in served.done("metrics")
+
+
+def test_status_knows_the_server_and_its_memory(served: Tllm) -> None:
+    status = served.status()
+    assert (status["state"], status["models"]) == ("ready", ["demo"])
+    assert {"engine worker", "tritonserver", "supervisor"} <= set(status["memory_bytes"])
+
+
+def test_logs_are_tritons(served: Tllm) -> None:
+    assert "successfully loaded" in served.done("logs", "-n", "200")
+
+
+def test_remove_refuses_a_model_that_is_served(served: Tllm) -> None:
+    result = served("remove", "demo", "--yes")
+    assert result.returncode == 3
+    assert "tllm stop" in result.stderr
+
+
+def test_starting_on_a_taken_port_names_its_holder(served: Tllm) -> None:
+    port = served.status()["http"].rpartition(":")[2]
+    result = served("start", "--http-port", port)
+    assert result.returncode == 3
+    assert "tritonserver (pid" in result.stderr
+
+
+def test_doctor_finds_nothing_in_the_way(imported: Tllm) -> None:
+    assert "PROBLEM" not in imported.done("doctor")

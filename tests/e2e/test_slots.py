@@ -1,0 +1,91 @@
+"""Whoever goes away frees the slot, at once."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+
+import pytest
+import tritonclient.grpc as grpcclient
+
+from tests.e2e.core import gauge, responses, tensor
+from tests.e2e.waiting import wait_until
+from trtllm_serve_cli.client import Endpoint, GenerateRequest, stream
+
+pytestmark = pytest.mark.e2e
+
+# Would run for a minute or more.
+LONG = 6000
+PROMPT = [504, 2115, 476]
+
+
+def is_idle(endpoint: Endpoint) -> bool:
+    return gauge(endpoint, "active") == 0
+
+
+def is_busy(endpoint: Endpoint) -> bool:
+    return gauge(endpoint, "active") > 0
+
+
+@pytest.mark.parametrize("model", ["demo", "ensemble", "tensorrt_llm_bls"])
+@pytest.mark.parametrize("interface", ["grpc", "http"])
+def test_leaving_a_stream_frees_the_slot(endpoint: Endpoint, model: str, interface: str) -> None:
+    request = GenerateRequest("Once upon a time", max_tokens=LONG, min_tokens=LONG)
+    pieces = stream(endpoint, model, request, interface)  # type: ignore[arg-type]
+    next(pieces)
+    assert wait_until(lambda: is_busy(endpoint))
+    pieces.close()
+    assert wait_until(lambda: is_idle(endpoint), 5)
+
+
+@pytest.mark.parametrize("is_streaming", [True, False])
+def test_cancelling_a_core_request_frees_the_slot(endpoint: Endpoint, is_streaming: bool) -> None:
+    with grpcclient.InferenceServerClient(endpoint.grpc) as client:
+        client.start_stream(lambda result, error: None)
+        inputs = [
+            tensor("input_ids", PROMPT),
+            tensor("input_lengths", 3),
+            tensor("request_output_len", LONG),
+            tensor("streaming", is_streaming),
+        ]
+        client.async_stream_infer("tensorrt_llm", inputs)
+        assert wait_until(lambda: is_busy(endpoint))
+        client.stop_stream(cancel_requests=True)
+    assert wait_until(lambda: is_idle(endpoint), 5)
+
+
+def test_stop_with_the_same_id_ends_a_request(endpoint: Endpoint) -> None:
+    with grpcclient.InferenceServerClient(endpoint.grpc) as running:
+        answers = responses(running, PROMPT, LONG, request_id="to-stop", streaming=True)
+        next(answers)
+        with grpcclient.InferenceServerClient(endpoint.grpc) as stopping:
+            assert list(responses(stopping, PROMPT, 1, request_id="to-stop", stop=True)) == []
+        assert len(list(answers)) < LONG
+    assert wait_until(lambda: is_idle(endpoint), 5)
+
+
+def test_stopping_an_unknown_id_is_an_error(endpoint: Endpoint) -> None:
+    with (
+        grpcclient.InferenceServerClient(endpoint.grpc) as client,
+        pytest.raises(Exception, match="'nobody', which is not running"),
+    ):
+        list(responses(client, PROMPT, 1, request_id="nobody", stop=True))
+
+
+def test_many_who_leave_leave_nothing_behind(endpoint: Endpoint) -> None:
+    host, _, port = endpoint.http.rpartition(":")
+    body = json.dumps({"text_input": "Go on", "max_tokens": LONG, "stream": True, "end_id": -1})
+
+    def leave() -> None:
+        connection = http.client.HTTPConnection(host, int(port), timeout=30)
+        connection.request("POST", "/v2/models/ensemble/generate_stream", body)
+        connection.getresponse().read(20)
+        connection.close()
+
+    threads = [threading.Thread(target=leave) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wait_until(lambda: is_idle(endpoint))

@@ -1,0 +1,73 @@
+"""A program that answers as a Triton does, as far as a supervisor looks; run in a process.
+
+    python fake_server.py HTTP_PORT BEHAVIOUR...
+
+Behaviours: `fail` writes a Triton's log of a model that cannot be loaded, and ends; `silent` takes
+requests and never answers; `closed` listens on nothing; `crash` dies of SIGSEGV when told to by
+`POST /crash`; `brief` dies once it has answered; `once` is well in its first life and fails in
+every other; `stubborn` ignores SIGTERM; `child` starts a process of its own. It says its pid, and
+its child's, in its log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+FAILED = (
+    "E1121 09:50:22.055697 25727 model_lifecycle.cc:642] \"failed to load 'm' version 1: "
+    "Internal: ModuleNotFoundError: No module named 'nowhere'\\n\\nAt:\\n  model.py(1)\\n\""
+)
+
+
+class Handler(BaseHTTPRequestHandler):
+    behaviours: frozenset[str] = frozenset()
+
+    def do_POST(self) -> None:
+        if self.path == "/crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if "silent" in self.behaviours:
+            time.sleep(600)
+        event = {"text_output": "one", "num_output_tokens": 1}
+        body = f"data: {json.dumps(event)}\n\n".encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        if "brief" in self.behaviours:
+            threading.Timer(0.1, os._exit, (7,)).start()
+
+
+def main() -> None:
+    port, behaviours = int(sys.argv[1]), frozenset(sys.argv[2:])
+    print(f"server {os.getpid()}", flush=True)
+    print("I1121 09:50:18.469405 25664 model_lifecycle.cc:839] \"successfully loaded 'm'\"")
+    if "child" in behaviours:
+        child = subprocess.Popen((sys.executable, "-c", "import time; time.sleep(600)"))
+        print(f"child {child.pid}", flush=True)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if "stubborn" in behaviours else quit_)
+    lived_before = Path("lived")
+    if "fail" in behaviours or ("once" in behaviours and lived_before.exists()):
+        sys.exit(FAILED)
+    lived_before.touch()
+    if "closed" in behaviours:
+        time.sleep(600)
+    Handler.behaviours = behaviours
+    ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+
+
+def quit_(*_: object) -> None:
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Plans that run the fake server, on free ports."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from tests.ports import free_ports
+from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.launch.plan import LaunchPlan
+from trtllm_serve_cli.processes import last_lines
+
+FAKE_SERVER = str(Path(__file__).with_name("fake_server.py"))
+
+
+def fake_plan(servers: Path, *behaviours: str, timeout_s: float = 20.0) -> LaunchPlan:
+    http, grpc, metrics = free_ports(3)
+    return LaunchPlan(
+        argv=(sys.executable, FAKE_SERVER, str(http), *behaviours),
+        environ={},
+        directory=servers / str(http),
+        repository=Path("/models/m"),
+        models=("m",),
+        loading=("m", "n"),
+        endpoint=Endpoint(
+            grpc=f"127.0.0.1:{grpc}",
+            http=f"127.0.0.1:{http}",
+            metrics=f"127.0.0.1:{metrics}",
+            restricted_token="secret",
+        ),
+        timeout_s=timeout_s,
+        exit_timeout_s=1,
+    )
+
+
+def pids_in(log: Path, what: str = "server") -> list[int]:
+    """The processes that said in the log who they are."""
+    lines = [re.fullmatch(rf"{what} (\d+)", line) for line in last_lines(log, 1000)]
+    return [int(found[1]) for found in lines if found]

@@ -1,0 +1,154 @@
+"""What is found wrong with a machine, one fact at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trtllm_serve_cli.launch import Finding, MachineFacts, TritonInstallation, diagnose
+
+GIB = 1 << 30
+GOOD = MachineFacts(
+    python=(3, 11),
+    triton=TritonInstallation(Path("/t/tritonserver"), "the wheel", Path("/t/python")),
+    triton_version="2.51.0",
+    triton_output="",
+    has_stub=True,
+    libpython_dir="/py/lib",
+    stub_python="/venv/bin/python3",
+    numpy_version="1.26.4",
+    engine_version="2026.4.1",
+    ports={8000: None},
+    home=Path("/home/tllm"),
+    disk_free=50 * GIB,
+    memory_available=20 * GIB,
+    shared_memory_free=GIB,
+    gpu="H200, 580.1",
+    hub="https://hub",
+    hub_error=None,
+    has_hub_token=True,
+)
+EMBEDDED = "pip install 'trtllm-serve-cli[embedded]'"
+PIN_NUMPY = "/venv/bin/python3 -m pip install 'numpy<2'"
+REMOUNT = "mount -o remount,size=1G /dev/shm   (a container: --shm-size=1g)"
+
+
+def test_good_machine_compared_whole() -> None:
+    assert diagnose(GOOD) == [
+        Finding("Triton", "ok", "2.51.0, from the wheel"),
+        Finding("Python stub", "ok", "for Python 3.11"),
+        Finding("libpython", "ok", "/py/lib"),
+        Finding("NumPy", "ok", "1.26.4 for /venv/bin/python3"),
+        Finding("engine openvino", "ok", "openvino-genai 2026.4.1"),
+        Finding("port 8000", "ok", "free"),
+        Finding("disk", "ok", "50.0 GiB for /home/tllm"),
+        Finding("memory", "ok", "20.0 GiB available"),
+        Finding("shared memory", "ok", "1024 MiB free in /dev/shm"),
+        Finding("GPU", "ok", "H200, 580.1"),
+        Finding("model hub", "ok", "https://hub"),
+        Finding("hub token", "ok", "found"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("broken", "finding"),
+    [
+        (
+            {"triton": None},
+            Finding("Triton", "problem",
+                    "no tritonserver on PATH, in /opt/tritonserver or embedded (Python 3.11)",
+                    EMBEDDED),
+        ),
+        (
+            {"triton_version": None, "triton_output": "no libb64"},
+            Finding("Triton", "problem", "/t/tritonserver does not start: no libb64",
+                    "pip install --force-reinstall nvidia-pytriton"),
+        ),
+        (
+            {"has_stub": False, "python": (3, 14)},
+            Finding("Python stub", "problem", "this Triton has none for Python 3.14",
+                    "install tllm under Python 3.10, 3.11 or 3.12"),
+        ),
+        (
+            {"libpython_dir": None},
+            Finding("libpython", "problem",
+                    "no libpython3.11.so.1.0, which Triton's Python stub is linked against",
+                    "apt-get install libpython3.11   (or a Python built with --enable-shared)"),
+        ),
+        (
+            {"stub_python": None},
+            Finding("NumPy", "problem", "there is no python3 that Triton's stub could use",
+                    "install tllm into a virtual environment of its own"),
+        ),
+        (
+            {"numpy_version": None},
+            Finding("NumPy", "problem", "none for /venv/bin/python3", PIN_NUMPY),
+        ),
+        (
+            {"numpy_version": "2.3.1"},
+            Finding("NumPy", "problem",
+                    "2.3.1 for /venv/bin/python3: Triton's stub garbles strings", PIN_NUMPY),
+        ),
+        (
+            {"engine_version": None},
+            Finding("engine openvino", "problem", "openvino-genai is missing", EMBEDDED),
+        ),
+        (
+            {"ports": {8000: "nginx (pid 7)"}},
+            Finding("port 8000", "note", "held by nginx (pid 7)",
+                    "tllm stop, or tllm start with other ports"),
+        ),
+        (
+            {"disk_free": GIB // 2},
+            Finding("disk", "problem", "0.5 GiB for /home/tllm; 1 GiB are needed",
+                    "free some space, or point TLLM_HOME to another disk"),
+        ),
+        (
+            {"memory_available": GIB},
+            Finding("memory", "problem", "1.0 GiB available; 2 GiB are needed",
+                    "close other programs, or serve a smaller model"),
+        ),
+        (
+            {"shared_memory_free": 1 << 20},
+            Finding("shared memory", "problem", "1 MiB free in /dev/shm", REMOUNT),
+        ),
+        (
+            {"shared_memory_free": None},
+            Finding("shared memory", "problem", "no /dev/shm", REMOUNT),
+        ),
+        (
+            {"gpu": None},
+            Finding("GPU", "note", "none seen; the engine kind openvino needs none"),
+        ),
+        (
+            {"hub_error": "timed out"},
+            Finding("model hub", "note",
+                    "https://hub cannot be reached (timed out); gguf:, local:, pypi: can",
+                    "HF_ENDPOINT=https://… names a mirror"),
+        ),
+        (
+            {"has_hub_token": False},
+            Finding("hub token", "note", "none; only gated models need one",
+                    "hf auth login   (or HF_TOKEN=…)"),
+        ),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)  # fmt: skip
+def test_broken_fact_is_found(broken: dict[str, Any], finding: Finding) -> None:
+    changed = [each for each in diagnose(dataclasses.replace(GOOD, **broken))
+               if each not in diagnose(GOOD)]  # fmt: skip
+    assert changed[0] == finding
+
+
+def test_system_triton_needs_no_libpython_of_ours() -> None:
+    facts = dataclasses.replace(GOOD, libpython_dir="")
+    assert Finding("libpython", "ok", "the system's libpython3.11") in diagnose(facts)
+
+
+@pytest.mark.parametrize("broken", [{"triton": None}, {"libpython_dir": None}])
+def test_every_problem_comes_with_what_mends_it(broken: dict[str, Any]) -> None:
+    findings = diagnose(dataclasses.replace(GOOD, **broken))
+    assert all(each.fix for each in findings if each.verdict == "problem")

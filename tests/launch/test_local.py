@@ -1,0 +1,220 @@
+"""Servers started and stopped as the commands do it, with the fake server in Triton's place."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import filelock
+import psutil
+import pytest
+
+from tests.launch.samples import fake_plan, pids_in
+from tests.waiting import is_gone, wait_until
+from trtllm_serve_cli.errors import LaunchFailed, UnknownModel
+from trtllm_serve_cli.launch import (
+    LaunchOptions,
+    LaunchPlan,
+    RunningServer,
+    find_running,
+    launch,
+    list_servers,
+    plan_for_this_machine,
+    run_in_foreground,
+    stop_server,
+)
+from trtllm_serve_cli.launch.running import read_server
+from trtllm_serve_cli.launch.state import ServerState, read_state, write_state
+from trtllm_serve_cli.paths import Home
+
+# A supervisor is meant to outlive the one that started it.
+pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path, tmp_path / "engines")
+
+
+def start(plan: LaunchPlan) -> RunningServer:
+    return launch(plan, host=HOST, on_progress=lambda loading: None)
+
+
+def start_in_vain(plan: LaunchPlan) -> None:
+    with pytest.raises(LaunchFailed):
+        start(plan)
+
+
+def test_server_lives_from_launch_to_stop(home: Home) -> None:
+    server = start(fake_plan(home.servers))
+    assert (server.phase, find_running(home, "m")) == ("ready", server)
+    stop_server(server)
+    assert [is_gone(pid) for pid in pids_in(server.plan.log)] == [True]
+    assert (list_servers(home), read_server(server.directory).phase) == ([], "stopped")
+
+
+def test_folder_with_the_token_is_the_users_alone(home: Home) -> None:
+    server = start(fake_plan(home.servers))
+    stop_server(server)
+    modes = {
+        path.name: stat.S_IMODE(path.stat().st_mode)
+        for path in (server.directory, *server.directory.glob("[pr]*"))
+    }
+    assert modes == {
+        server.directory.name: 0o700,
+        "plan.json": 0o600,
+        "restricted-api-token": 0o600,
+    }
+    assert (server.directory / "restricted-api-token").read_text() == "secret\n"
+
+
+def test_backends_are_linked(home: Home, tmp_path: Path) -> None:
+    links = {"backends/python/stub": str(tmp_path / "stub")}
+    plan = dataclasses.replace(fake_plan(home.servers, "fail"), backends=links)
+    for _ in range(2):
+        with pytest.raises(LaunchFailed):
+            start(plan)
+    assert (plan.directory / "backends/python/stub").readlink() == tmp_path / "stub"
+
+
+def test_failed_start_shows_the_cause_and_leaves_nothing_running(home: Home) -> None:
+    plan = fake_plan(home.servers, "fail", "child")
+    with pytest.raises(LaunchFailed) as raised:
+        start(plan)
+    assert str(raised.value) == (
+        "The server for m did not become ready.\n"
+        "Why: m: Internal: ModuleNotFoundError: No module named 'nowhere'\n"
+        f"Next: `tllm doctor` checks this machine; the whole log is {plan.log}"
+    )
+    assert all(is_gone(pid) for what in ("server", "child") for pid in pids_in(plan.log, what))
+
+
+def test_progress_tells_what_is_still_loading(home: Home) -> None:
+    told: list[list[str]] = []
+    server = launch(fake_plan(home.servers), host=HOST, on_progress=told.append)
+    stop_server(server)
+    assert told[0] == ["m", "n"]
+    assert set(map(tuple, told)) <= {("m", "n"), ("n",)}
+
+
+def test_interrupted_start_leaves_nothing_running(home: Home) -> None:
+    plan = fake_plan(home.servers, "silent")
+
+    def interrupt(loading: object) -> None:
+        if pids_in(plan.log):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        launch(plan, host=HOST, on_progress=interrupt)
+    assert is_gone(pids_in(plan.log)[0])
+    assert read_state(plan.directory).phase == "stopped"
+
+
+def test_supervisor_that_cannot_work_is_reported(home: Home) -> None:
+    plan = dataclasses.replace(fake_plan(home.servers), timeout_s="soon")  # type: ignore[arg-type]
+    with pytest.raises(
+        LaunchFailed, match="supervisor ended before the server was ready"
+    ) as raised:
+        start(plan)
+    assert "TypeError" in raised.value.why
+
+
+def test_port_in_use_names_the_process(home: Home) -> None:
+    server = start(fake_plan(home.servers))
+    try:
+        with pytest.raises(LaunchFailed, match=r"is in use.*\n.*\(pid \d+\) listens on it"):
+            start(server.plan)
+    finally:
+        stop_server(server)
+
+
+def test_server_that_holds_no_port_yet_is_not_started_twice(home: Home) -> None:
+    plan = fake_plan(home.servers, "closed")
+    first = threading.Thread(target=start_in_vain, args=(plan,))
+    first.start()
+    wait_until(lambda: pids_in(plan.log))
+    with pytest.raises(LaunchFailed, match="There is a server for the HTTP port") as raised:
+        start(plan)
+    assert raised.value.why == "another tllm is starting it"
+    stop_server(read_server(plan.directory))
+    first.join()
+    assert is_gone(pids_in(plan.log)[0])
+
+
+def test_server_between_two_lives_is_not_started_twice(home: Home) -> None:
+    plan = fake_plan(home.servers)
+    plan.directory.mkdir(parents=True)
+    started_at = psutil.Process().create_time()
+    write_state(plan.directory, ServerState("restarting", os.getpid(), started_at))
+    with pytest.raises(LaunchFailed, match="There is a server for the HTTP port") as raised:
+        start(plan)
+    assert raised.value.why == f"it is restarting, and its supervisor is {os.getpid()}"
+    with filelock.FileLock(plan.directory / "start.lock", timeout=0):
+        pass
+
+
+def test_stopping_a_server_that_is_gone_hurts_nobody(home: Home) -> None:
+    """Its supervisor's process id belongs to this process now."""
+    server = RunningServer(
+        home.servers, fake_plan(home.servers), ServerState("ready", os.getpid(), 0.0)
+    )
+    stop_server(server)
+
+
+def test_foreground_ends_with_the_server(home: Home) -> None:
+    plan, ready = fake_plan(home.servers), threading.Event()
+
+    def stop_it() -> None:
+        ready.set()
+        stop_server(read_server(plan.directory))
+
+    run_in_foreground(plan, host=HOST, on_ready=stop_it)
+    assert (ready.is_set(), is_gone(pids_in(plan.log)[0])) == (True, True)
+
+
+def test_foreground_that_fails_says_why(home: Home) -> None:
+    with pytest.raises(LaunchFailed, match="No module named 'nowhere'"):
+        run_in_foreground(fake_plan(home.servers, "fail"), host=HOST, on_ready=lambda: None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_foreground_takes_the_server_with_it(home: Home, number: signal.Signals) -> None:
+    plan = fake_plan(home.servers)
+    code = (
+        "import sys; from trtllm_serve_cli.launch import LaunchPlan, run_in_foreground\n"
+        "plan = LaunchPlan.from_json(sys.argv[1])\n"
+        f"run_in_foreground(plan, host={HOST!r}, on_ready=lambda: print('ready', flush=True))"
+    )
+    with subprocess.Popen(
+        (sys.executable, "-c", code, plan.to_json()),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as attached:
+        assert attached.stdout is not None
+        assert attached.stdout.readline() == b"ready\n"
+        attached.send_signal(number)
+    wait_until(lambda: read_state(plan.directory).phase == "stopped")
+    assert is_gone(pids_in(plan.log)[0])
+
+
+def test_plan_for_a_model_that_was_not_imported(home: Home) -> None:
+    with pytest.raises(UnknownModel, match="No model 'nope' has been imported"):
+        plan_for_this_machine(home, "nope", LaunchOptions())
+
+
+def test_plan_for_this_machine_has_a_token_of_its_own(home: Home) -> None:
+    folder = home.models / "m"
+    folder.mkdir(parents=True)
+    engine = {"kind": "openvino", "path": "/e", "source": "gguf:/m", "fingerprint": "f"}
+    manifest = {"name": "m", "created_at": 0, "engine": engine, "models": ["m"]}
+    (folder / "tllm.json").write_text(json.dumps(manifest))
+    plans = [plan_for_this_machine(home, None, LaunchOptions()) for _ in range(2)]
+    assert len({plan.endpoint.restricted_token for plan in plans}) == 2

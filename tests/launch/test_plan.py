@@ -1,0 +1,162 @@
+"""Which Triton runs how, compared whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.launch import LaunchOptions, LaunchPlan, TritonInstallation, plan_launch
+from trtllm_serve_cli.repository import ImportedModel
+
+MODEL = ImportedModel(
+    name="mine",
+    path=Path("/my models/mine"),
+    engine_kind="openvino",
+    engine_path=Path("/engines/mine"),
+    source="gguf:/mine.gguf",
+    fingerprint="f1",
+    created_at=0,
+    models=("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "mine"),
+)
+EMBEDDED = TritonInstallation(
+    Path("/wheel/bin/tritonserver"), "the wheel", Path("/wheel/python"), Path("/wheel/3.11/stub")
+)
+SYSTEM = TritonInstallation(Path("/opt/tritonserver/bin/tritonserver"), "/opt/tritonserver")
+VENV_BIN = str(Path(sys.prefix) / "bin")
+
+
+def plan(triton: TritonInstallation = EMBEDDED, **changes) -> LaunchPlan:
+    options = LaunchOptions(**{k: v for k, v in changes.items() if hasattr(LaunchOptions, k)})
+    given = {"libpython_dir": "/py/lib", "environ": {"PATH": "/usr/bin"}} | {
+        key: value for key, value in changes.items() if not hasattr(LaunchOptions, key)
+    }
+    return plan_launch(MODEL, triton, options, servers=Path("/servers"), token="secret", **given)
+
+
+def test_embedded_triton_compared_whole() -> None:
+    assert plan() == LaunchPlan(
+        argv=(
+            "/wheel/bin/tritonserver",
+            "--model-repository=/my models/mine",
+            "--model-control-mode=none",
+            "--model-load-thread-count=5",
+            "--exit-timeout-secs=30",
+            "--http-address=127.0.0.1",
+            "--http-port=8000",
+            "--grpc-address=127.0.0.1",
+            "--grpc-port=8001",
+            "--metrics-address=127.0.0.1",
+            "--metrics-port=8002",
+            "--http-restricted-api=shared-memory,model-repository,trace,logging:tllm-token=secret",
+            "--grpc-restricted-protocol="
+            "shared-memory,model-repository,trace,logging:tllm-token=secret",
+            "--allow-sagemaker=false",
+            "--allow-vertex-ai=false",
+            "--allow-gpu-metrics=false",
+            "--log-verbose=0",
+            "--pinned-memory-pool-byte-size=0",
+            "--backend-directory=/servers/8000/backends",
+            "--disable-auto-complete-config",
+            "--backend-config=python,shm-region-prefix-name=tllm-8000-",
+        ),
+        environ={"PATH": f"{VENV_BIN}:/usr/bin", "LD_LIBRARY_PATH": "/py/lib"},
+        directory=Path("/servers/8000"),
+        repository=Path("/my models/mine"),
+        models=("mine",),
+        loading=MODEL.models,
+        endpoint=Endpoint("127.0.0.1:8001", "127.0.0.1:8000", "127.0.0.1:8002", "secret"),
+        backends={
+            "backends/python/libtriton_python.so": "/wheel/python/libtriton_python.so",
+            "backends/python/triton_python_backend_utils.py":
+                "/wheel/python/triton_python_backend_utils.py",
+            "backends/python/stub": "/wheel/3.11/stub",
+        },
+    )  # fmt: skip
+
+
+def test_system_triton_brings_its_own_backends_and_environment() -> None:
+    made = plan(SYSTEM)
+    assert (made.argv[0], made.environ, made.backends) == (str(SYSTEM.binary), {}, {})
+    assert not [word for word in made.argv if word.startswith("--backend-directory")]
+
+
+def test_gpu_is_measured_and_copied_to() -> None:
+    argv = plan(has_gpu=True).argv
+    assert "--allow-gpu-metrics=true" in argv
+    assert "--pinned-memory-pool-byte-size=0" not in argv
+
+
+def test_options_reach_the_plan() -> None:
+    ports = {"http_port": 1, "grpc_port": 2, "metrics_port": 3}
+    made = plan(host="0.0.0.0", timeout_s=5.0, exit_timeout_s=6, log_verbose=2, **ports)
+    assert made.endpoint == Endpoint("127.0.0.1:2", "127.0.0.1:1", "127.0.0.1:3", "secret")
+    assert made.ports == {"HTTP": 1, "gRPC": 2, "metrics": 3}
+    assert (made.timeout_s, made.exit_timeout_s) == (5.0, 6)
+    assert {"--http-address=0.0.0.0", "--log-verbose=2", "--exit-timeout-secs=6"} < set(made.argv)
+    assert made.directory == Path("/servers/1")
+
+
+@pytest.mark.parametrize(
+    ("libpython_dir", "before", "after"),
+    [
+        ("/py/lib", {}, {"LD_LIBRARY_PATH": "/py/lib"}),
+        ("/py/lib", {"LD_LIBRARY_PATH": "/x"}, {"LD_LIBRARY_PATH": "/py/lib:/x"}),
+        ("", {"LD_LIBRARY_PATH": "/x"}, {}),
+    ],
+)
+def test_libraries_of_the_user_stay_reachable(libpython_dir: str, before, after) -> None:
+    made = plan(libpython_dir=libpython_dir, environ={"PATH": "/usr/bin", **before})
+    assert made.environ == {"PATH": f"{VENV_BIN}:/usr/bin", **after}
+
+
+def test_ports_that_clash() -> None:
+    with pytest.raises(BadInput) as raised:
+        plan(http_port=8001)
+    assert str(raised.value) == (
+        "The ports 8001, 8001, 8002 are not three different ones.\n"
+        "Next: give HTTP, gRPC and metrics a port each"
+    )
+
+
+def test_ipv6_address_is_refused() -> None:
+    with pytest.raises(BadInput, match="The server cannot listen on ::1"):
+        plan(host="::1")
+
+
+def test_no_output_shows_the_token() -> None:
+    made = plan()
+    assert "secret" not in made.describe()
+    assert "secret" not in json.dumps(made.as_dict(), default=str)
+
+
+def test_description_is_ready_to_paste() -> None:
+    lines = plan().describe().splitlines()
+    assert lines[:5] == [
+        "Serve mine from /my models/mine",
+        "on 127.0.0.1:8000 (HTTP), 127.0.0.1:8001 (gRPC), 127.0.0.1:8002 (metrics):",
+        f"  PATH={VENV_BIN}:/usr/bin LD_LIBRARY_PATH=/py/lib \\",
+        "  /wheel/bin/tritonserver \\",
+        "  '--model-repository=/my models/mine' \\",
+    ]
+    assert lines[-1] == "  --backend-config=python,shm-region-prefix-name=tllm-8000-"
+
+
+def test_description_without_changes_to_the_environment() -> None:
+    assert plan(SYSTEM).describe().splitlines()[2] == f"  {SYSTEM.binary} \\"
+
+
+@given(st.text(), st.lists(st.text()), st.dictionaries(st.text(), st.text()), st.floats(0, 1e6))
+def test_plan_is_read_back_as_it_was_written(token, words, environ, timeout_s) -> None:
+    made = dataclasses.replace(
+        plan(), argv=tuple(words), environ=environ, timeout_s=timeout_s,
+        endpoint=Endpoint(restricted_token=token),
+    )  # fmt: skip
+    assert LaunchPlan.from_json(made.to_json()) == made

@@ -1,0 +1,123 @@
+"""Which server is meant, and what is true of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.launch.samples import fake_plan
+from trtllm_serve_cli.errors import NoServer
+from trtllm_serve_cli.launch import find_running, list_servers, measure_memory
+from trtllm_serve_cli.launch.running import RunningServer, read_server
+from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, write_state
+from trtllm_serve_cli.paths import Home
+
+ME = psutil.Process()
+ALIVE = ServerState("ready", ME.pid, ME.create_time())
+GONE = dataclasses.replace(ALIVE, supervisor_started_at=0.0)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path, tmp_path / "engines")
+
+
+def add(home: Home, model: str, state: ServerState) -> RunningServer:
+    plan = dataclasses.replace(fake_plan(home.servers), models=(model,))
+    plan.directory.mkdir(parents=True)
+    (plan.directory / PLAN_FILE).write_text(plan.to_json())
+    write_state(plan.directory, state)
+    return RunningServer(plan.directory, plan, state)
+
+
+@pytest.mark.parametrize(
+    ("state", "phase"),
+    [
+        (ALIVE, "ready"),
+        (dataclasses.replace(ALIVE, phase="restarting"), "restarting"),
+        (GONE, "died"),
+        (dataclasses.replace(GONE, phase="starting"), "died"),
+        (dataclasses.replace(GONE, phase="failed"), "failed"),
+        (dataclasses.replace(GONE, phase="stopped"), "stopped"),
+    ],
+)
+def test_phase_is_what_is_true_now(home: Home, state: ServerState, phase: str) -> None:
+    assert add(home, "m", state).phase == phase
+
+
+def test_server_is_read_back(home: Home) -> None:
+    server = add(home, "m", ALIVE)
+    assert read_server(server.directory) == server
+
+
+@pytest.mark.parametrize("name", ["plan.json", "state.json"])
+def test_folder_without_a_server(home: Home, name: str) -> None:
+    server = add(home, "m", ALIVE)
+    (server.directory / name).write_text("{}")
+    with pytest.raises(NoServer, match="holds no server's state"):
+        read_server(server.directory)
+    assert list_servers(home) == []
+
+
+def test_servers_are_listed_by_port_but_for_stopped_ones(home: Home) -> None:
+    servers = [add(home, "a", ALIVE), add(home, "b", GONE)]
+    add(home, "c", dataclasses.replace(GONE, phase="stopped"))
+    assert list_servers(home) == sorted(servers, key=lambda server: server.plan.ports["HTTP"])
+
+
+def test_no_server_was_ever_started(home: Home) -> None:
+    assert list_servers(home) == []
+    with pytest.raises(NoServer) as raised:
+        find_running(home, None)
+    assert str(raised.value) == "No server is running.\nNext: tllm start"
+
+
+def test_only_server_is_meant(home: Home) -> None:
+    server = add(home, "a", ALIVE)
+    add(home, "b", GONE)
+    assert find_running(home, None) == find_running(home, "a") == server
+
+
+def test_server_is_chosen_by_its_model(home: Home) -> None:
+    _, server = add(home, "a", ALIVE), add(home, "b", ALIVE)
+    assert find_running(home, "b") == server
+
+
+def test_several_servers_to_choose_from(home: Home) -> None:
+    add(home, "a", ALIVE), add(home, "b", ALIVE)
+    with pytest.raises(NoServer) as raised:
+        find_running(home, None)
+    assert raised.value.what == "2 servers are running."
+    assert sorted(raised.value.why.removeprefix("they serve ").split(", ")) == ["a", "b"]
+    assert raised.value.next_step == "choose one with -m NAME, or its address with -u HOST:PORT"
+
+
+def test_model_that_nobody_serves(home: Home) -> None:
+    add(home, "a", ALIVE)
+    with pytest.raises(NoServer) as raised:
+        find_running(home, "b")
+    assert str(raised.value) == "No server is running for b.\nNext: tllm start -m b"
+
+
+@pytest.mark.parametrize(("why", "said"), [((), "its processes are gone"), (("a", "b"), "a; b")])
+def test_server_that_died_says_why(home: Home, why: tuple[str, ...], said: str) -> None:
+    server = add(home, "a", dataclasses.replace(GONE, phase="failed", why=why))
+    with pytest.raises(NoServer) as raised:
+        find_running(home, None)
+    assert str(raised.value) == (
+        f"The server for a is not running any more.\nWhy: {said}\n"
+        f"Next: tllm start -m a   (its log: {server.plan.log})"
+    )
+
+
+def test_memory_is_told_by_part(home: Home) -> None:
+    memory = measure_memory(add(home, "a", ALIVE))
+    assert memory["supervisor"] > 1_000_000
+
+
+def test_memory_of_a_server_that_is_gone(home: Home) -> None:
+    gone = dataclasses.replace(ALIVE, supervisor_pid=2**22 + 1)
+    assert measure_memory(add(home, "a", gone)) == {}

@@ -1,0 +1,66 @@
+"""What a supervisor wrote down, and whether it is still true."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.waiting import wait_until
+from trtllm_serve_cli.launch.state import ServerState, is_same_process, read_state, write_state
+
+ME = psutil.Process()
+MINE = ServerState("ready", ME.pid, ME.create_time())
+
+
+@given(st.from_type(ServerState))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_state_is_read_as_it_was_written(tmp_path: Path, state: ServerState) -> None:
+    write_state(tmp_path, state)
+    assert repr(read_state(tmp_path)) == repr(state)  # for not-a-number equals nothing
+
+
+def test_state_is_replaced_and_nothing_lies_beside_it(tmp_path: Path) -> None:
+    for phase in ("starting", "ready"):
+        write_state(tmp_path, dataclasses.replace(MINE, phase=phase))
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+    assert read_state(tmp_path) == MINE
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"why": []}', '{"why": [], "x": 1}'])
+def test_state_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "state.json").write_text(text)
+    assert read_state(tmp_path) is None
+
+
+def test_no_state(tmp_path: Path) -> None:
+    assert read_state(tmp_path) is None
+
+
+def test_state_of_a_living_process_is_believed() -> None:
+    assert MINE.is_supervised
+
+
+def test_state_is_not_believed_when_the_process_id_belongs_to_another() -> None:
+    rebooted = dataclasses.replace(MINE, supervisor_started_at=ME.create_time() - 100)
+    assert not rebooted.is_supervised
+
+
+def test_state_is_not_believed_after_the_process_is_gone() -> None:
+    with subprocess.Popen((sys.executable, "-c", "input()"), stdin=subprocess.PIPE) as process:
+        started_at = psutil.Process(process.pid).create_time()
+        assert is_same_process(process.pid, started_at)
+    assert not is_same_process(process.pid, started_at)
+
+
+def test_process_that_nobody_waited_for_counts_as_gone() -> None:
+    with subprocess.Popen((sys.executable, "-c", "input()"), stdin=subprocess.PIPE) as process:
+        started_at = psutil.Process(process.pid).create_time()
+        process.kill()
+        wait_until(lambda: not is_same_process(process.pid, started_at))

@@ -1,0 +1,201 @@
+"""A supervisor and a fake server: real processes, real sockets, little patience."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.client import HTTPException
+from pathlib import Path
+
+import pytest
+
+from tests.launch.samples import fake_plan, pids_in
+from tests.waiting import is_gone, wait_until
+from trtllm_serve_cli.launch.plan import LaunchPlan
+from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, read_state
+from trtllm_serve_cli.launch.supervisor import Patience, Supervisor
+
+QUICK = Patience(poll_s=0.02, watch_s=0.02, first_backoff_s=0.02, longest_backoff_s=0.04)
+
+
+@pytest.fixture(autouse=True)
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the fake server remembers its former lives."""
+    monkeypatch.chdir(tmp_path)
+
+
+@contextmanager
+def supervised(plan: LaunchPlan, patience: Patience = QUICK) -> Iterator[Supervisor]:
+    """A supervisor at work; no server of its is left at the end, which is asserted."""
+    plan.directory.mkdir(parents=True)
+    supervisor = Supervisor(plan, patience)
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    try:
+        yield supervisor
+    finally:
+        supervisor.stop()
+        thread.join(30)
+    assert [pid for pid in pids_in(plan.log) if not is_gone(pid)] == []
+
+
+def run_to_the_end(plan: LaunchPlan, patience: Patience = QUICK) -> tuple[bool, ServerState]:
+    plan.directory.mkdir(parents=True)
+    was_asked_to = Supervisor(plan, patience).run()
+    state = read_state(plan.directory)
+    assert state is not None
+    assert [pid for pid in pids_in(plan.log) if not is_gone(pid)] == []
+    return was_asked_to, state
+
+
+def is_in(plan: LaunchPlan, phase: str, restarts: int = 0) -> bool:
+    state = read_state(plan.directory)
+    return state is not None and (state.phase, state.restarts) == (phase, restarts)
+
+
+def crash(plan: LaunchPlan) -> None:
+    with suppress(OSError, HTTPException):
+        urllib.request.urlopen(f"http://{plan.endpoint.http}/crash", b"")
+
+
+def test_server_is_ready_once_it_generated_a_token(tmp_path: Path) -> None:
+    plan = fake_plan(tmp_path)
+    with supervised(plan):
+        wait_until(lambda: is_in(plan, "ready"))
+        state = read_state(plan.directory)
+        assert [state.server_pid] == pids_in(plan.log)
+    last = read_state(plan.directory)
+    assert last == dataclasses.replace(state, phase="stopped", server_pid=None)
+
+
+def test_failed_start_says_why_and_is_not_tried_again(tmp_path: Path) -> None:
+    was_asked_to, state = run_to_the_end(fake_plan(tmp_path, "fail"))
+    assert not was_asked_to
+    assert (state.phase, state.restarts, state.server_pid, state.why) == (
+        "failed", 0, None, ("m: Internal: ModuleNotFoundError: No module named 'nowhere'",),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("behaviour", ["closed", "silent"])
+def test_server_that_never_gets_ready_is_given_up(tmp_path: Path, behaviour: str) -> None:
+    _, state = run_to_the_end(fake_plan(tmp_path, behaviour, timeout_s=1.0))
+    assert (state.phase, state.why) == ("failed", ("it was not ready after 1 s",))
+
+
+def test_missing_program_fails_with_its_name(tmp_path: Path) -> None:
+    plan = dataclasses.replace(fake_plan(tmp_path), argv=("/no/such/tritonserver",))
+    _, state = run_to_the_end(plan)
+    assert (state.phase, state.why) == (
+        "failed", ("/no/such/tritonserver does not start: No such file or directory",),
+    )  # fmt: skip
+
+
+def test_crashed_server_is_started_again(tmp_path: Path) -> None:
+    plan = fake_plan(tmp_path, "crash")
+    with supervised(plan):
+        wait_until(lambda: is_in(plan, "ready"))
+        crash(plan)
+        wait_until(lambda: is_in(plan, "ready", restarts=1))
+        assert read_state(plan.directory).why == ("the server ended with signal 11",)
+    assert len(pids_in(plan.log)) == 2
+
+
+def test_children_of_a_crashed_server_do_not_stay(tmp_path: Path) -> None:
+    plan = fake_plan(tmp_path, "crash", "child")
+    with supervised(plan):
+        wait_until(lambda: is_in(plan, "ready"))
+        crash(plan)
+        wait_until(lambda: is_in(plan, "ready", restarts=1))
+        assert is_gone(pids_in(plan.log, "child")[0])
+    assert all(is_gone(pid) for pid in pids_in(plan.log, "child"))
+
+
+def test_server_that_dies_too_often_is_given_up(tmp_path: Path) -> None:
+    plan = fake_plan(tmp_path, "brief")
+    was_asked_to, state = run_to_the_end(plan, dataclasses.replace(QUICK, max_restarts=2))
+    assert (was_asked_to, state.phase, state.restarts) == (False, "failed", 2)
+    assert state.why == ("the server ended with exit code 7",)
+    assert len(pids_in(plan.log)) == 3
+
+
+def test_deaths_after_a_good_time_do_not_add_up(tmp_path: Path) -> None:
+    plan = fake_plan(tmp_path, "brief")
+    with supervised(plan, dataclasses.replace(QUICK, max_restarts=1, good_time_s=0.0)):
+        wait_until(lambda: len(pids_in(plan.log)) > 3)
+
+
+def test_cause_is_that_of_the_last_life(tmp_path: Path) -> None:
+    """What a life before left in the log is not taken for it."""
+    plan = fake_plan(tmp_path, "brief")
+    plan.directory.mkdir(parents=True)
+    plan.log.write_text("Error: of a life before\n")
+    supervisor = Supervisor(plan, dataclasses.replace(QUICK, max_restarts=0))
+    supervisor.run()
+    assert read_state(plan.directory).why == ("the server ended with exit code 7",)
+
+
+def test_restart_that_fails_keeps_trying_and_says_why(tmp_path: Path) -> None:
+    plan = fake_plan(tmp_path, "once", "crash")
+    with supervised(plan, dataclasses.replace(QUICK, max_restarts=3)):
+        wait_until(lambda: is_in(plan, "ready"))
+        crash(plan)
+        wait_until(lambda: is_in(plan, "failed", restarts=3))
+    assert read_state(plan.directory).why == (
+        "m: Internal: ModuleNotFoundError: No module named 'nowhere'",
+    )
+
+
+@pytest.mark.parametrize("behaviour", ["closed", "silent"])
+def test_stop_while_starting_does_not_wait_for_an_answer(tmp_path: Path, behaviour: str) -> None:
+    plan = fake_plan(tmp_path, behaviour)
+    with supervised(plan):
+        wait_until(lambda: pids_in(plan.log))
+    assert is_in(plan, "stopped")
+
+
+def test_stop_during_the_pause_before_a_restart(tmp_path: Path) -> None:
+    plan = fake_plan(tmp_path, "brief")
+    with supervised(plan, dataclasses.replace(QUICK, first_backoff_s=600.0)):
+        wait_until(lambda: is_in(plan, "restarting", restarts=1))
+    assert is_in(plan, "stopped", restarts=1)
+
+
+def test_server_that_will_not_stop_is_killed(tmp_path: Path) -> None:
+    plan = dataclasses.replace(fake_plan(tmp_path, "stubborn", "child"), exit_timeout_s=-4)
+    with supervised(plan):
+        wait_until(lambda: is_in(plan, "ready"))
+    assert is_gone(pids_in(plan.log, "child")[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_server_dies_with_its_supervisor(tmp_path: Path, number: signal.Signals) -> None:
+    plan = fake_plan(tmp_path)
+    plan.directory.mkdir(parents=True)
+    (plan.directory / PLAN_FILE).write_text(plan.to_json())
+    command = (sys.executable, "-m", "trtllm_serve_cli.launch.supervisor", str(plan.directory))
+    with subprocess.Popen(command) as supervisor:
+        wait_until(lambda: is_in(plan, "ready"))
+        supervisor.send_signal(number)
+    wait_until(lambda: is_gone(pids_in(plan.log)[0]))
+    assert supervisor.returncode == (0 if number == signal.SIGTERM else -number)
+
+
+def test_shared_memory_of_a_killed_server_is_removed(tmp_path: Path) -> None:
+    plan = fake_plan(tmp_path)
+    port = plan.ports["HTTP"]
+    regions = [Path(f"/dev/shm/tllm-{port}-left"), Path(f"/dev/shm/tllm-{port}0-other")]
+    for region in regions:
+        region.touch()
+    try:
+        with supervised(plan):
+            wait_until(lambda: is_in(plan, "ready"))
+        assert [region.exists() for region in regions] == [False, True]
+    finally:
+        regions[1].unlink()

@@ -1,0 +1,137 @@
+"""What a repository will hold, and which wishes are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.build.samples import ENGINE
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.repository import ModelConfig, ServingOptions, plan_repository
+from trtllm_serve_cli.repository.contract import load_contracts
+from trtllm_serve_cli.repository.plan import RESERVED_NAMES, check_parameters
+
+
+def plan(**options) -> dict[str, ModelConfig]:
+    models = plan_repository("mine", ENGINE, ServingOptions(**options)).models
+    return {model.name: model for model in models}
+
+
+def test_repository_has_upstreams_models_and_the_models_own() -> None:
+    assert list(plan()) == [
+        "preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls", "mine",
+    ]  # fmt: skip
+
+
+def test_engines_model_compared_whole() -> None:
+    contract = load_contracts()["tensorrt_llm"]
+    options = {"max_batch_size": 8, "max_seq_len": 1024, "max_num_tokens": 99, "max_beam_width": 2}
+    assert plan(**options)["tensorrt_llm"] == ModelConfig(
+        name="tensorrt_llm",
+        title="the engine of mine (openvino)",
+        module="tensorrt_llm_model",
+        inputs=contract.inputs,
+        outputs=contract.outputs,
+        parameters={
+            "engine_kind": "openvino",
+            "gpt_model_path": "/engines/mine",
+            "gpt_model_type": "inflight_fused_batching",
+            "max_num_seqs": "8",
+            "max_seq_len": "1024",
+            "max_num_tokens": "99",
+            "vocab_size": "49152",
+            "max_beam_width": "2",
+            "max_tokens_in_paged_kv_cache": "4096",
+            "enable_kv_cache_reuse": "true",
+            "exclude_input_in_output": "true",
+            "cancellation_check_period_ms": "100",
+            "num_threads": "0",
+            "engine_python": "",
+        },
+        max_batch_size=8,
+        is_decoupled=True,
+        is_batched=True,
+    )
+
+
+def test_own_model_tells_clients_how_to_ask_it() -> None:
+    parameters = plan()["mine"].parameters
+    names = ("chat_template", "bos_token", "eos_token", "adds_bos", "max_seq_len")
+    assert [parameters[name] for name in names] == [
+        ENGINE.chat_template, "<|im_start|>", "<|im_end|>", "false", "8192",
+    ]  # fmt: skip
+
+
+def test_kv_cache_holds_at_least_one_whole_sequence() -> None:
+    parameters = plan(max_batch_size=1)["tensorrt_llm"].parameters
+    assert parameters["max_tokens_in_paged_kv_cache"] == "8192"
+
+
+def test_parameters_win_over_options() -> None:
+    given = {
+        "triton_max_batch_size": "3",
+        "max_beam_width": "1",
+        "enable_kv_cache_reuse": "FALSE",
+        "preprocessing_instance_count": "2",
+        "max_queue_delay_microseconds": "5",
+        "skip_special_tokens": "False",
+    }
+    models = plan(max_batch_size=8, parameters=given)
+    assert {model.max_batch_size for model in models.values()} == {3}
+    assert models["tensorrt_llm"].parameters["enable_kv_cache_reuse"] == "false"
+    assert models["tensorrt_llm"].parameters["max_beam_width"] == "1"
+    assert models["preprocessing"].instance_count == 2
+    assert models["preprocessing"].max_queue_delay_microseconds == 5
+    assert models["mine"].parameters["skip_special_tokens"] == "false"
+
+
+def test_more_than_the_context_is_refused() -> None:
+    with pytest.raises(BadInput) as raised:
+        plan(max_seq_len=8193)
+    assert str(raised.value) == (
+        "--max-seq-len 8193 is beyond the context of mine.\n"
+        "Why: it was trained on 8192 positions\n"
+        "Next: ask for at most 8192"
+    )
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED_NAMES))
+def test_names_of_the_layout_are_reserved(name: str) -> None:
+    with pytest.raises(BadInput, match=f"A model cannot be called {name}"):
+        plan_repository(name, ENGINE, ServingOptions())
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("max_beam_widht", "did you mean max_beam_width"), ("zzz", "did you mean add_special_tokens")],
+)
+def test_unknown_parameter_lists_near_ones(name: str, near: str) -> None:
+    with pytest.raises(BadInput, match=f"There is no parameter '{name}'") as raised:
+        check_parameters({name: "1"})
+    assert raised.value.next_step.startswith(near)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "next_step"),
+    [
+        ("enable_kv_cache_reuse", "yes", "say enable_kv_cache_reuse=true or"),
+        ("max_beam_width", "0", "say max_beam_width=N with a whole number N from 1 to 999999999"),
+        ("max_beam_width", "2.5", "say max_beam_width=N"),
+        ("max_beam_width", "-1", "say max_beam_width=N"),
+        ("max_beam_width", "", "say max_beam_width=N"),
+        ("max_beam_width", "²", "say max_beam_width=N"),
+        ("triton_max_batch_size", "9" * 5000, "say triton_max_batch_size=N"),
+        ("num_threads", "many", "say num_threads=N with a whole number N from 0 to 999999999"),
+    ],
+)
+def test_wrong_value_is_refused(name: str, value: str, next_step: str) -> None:
+    with pytest.raises(BadInput, match=f"The parameter {name} is ") as raised:
+        check_parameters({name: value})
+    assert raised.value.next_step.startswith(next_step)
+
+
+def test_engine_without_a_template() -> None:
+    bare = dataclasses.replace(ENGINE, chat_template="", adds_bos=True)
+    model = plan_repository("mine", bare, ServingOptions()).models[-1]
+    assert (model.parameters["chat_template"], model.parameters["adds_bos"]) == ("", "true")

@@ -1,0 +1,115 @@
+"""Stands for `triton_python_backend_utils`, as far as the runtime's models use it.
+
+Written after Triton's `pb_stub.cc` and `response_sender.cc`: a sender takes nothing after the final
+flag, and a final flag may come with a response or alone.
+"""
+
+from __future__ import annotations
+
+import queue
+from typing import Any
+
+import numpy as np
+
+TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
+_TIMEOUT_S = 10.0
+
+
+class TritonModelException(Exception):
+    pass
+
+
+class TritonError:
+    def __init__(self, message: str) -> None:
+        self._message = message
+
+    def message(self) -> str:
+        return self._message
+
+
+class Tensor:
+    def __init__(self, name: str, value: np.ndarray[Any, Any]) -> None:
+        self._name = name
+        self._value = value
+
+    def name(self) -> str:
+        return self._name
+
+    def as_numpy(self) -> np.ndarray[Any, Any]:
+        return self._value
+
+
+class InferenceResponse:
+    def __init__(
+        self, output_tensors: list[Tensor] | None = None, error: TritonError | None = None
+    ) -> None:
+        self._tensors = output_tensors or []
+        self._error = error
+
+    def told(self) -> Any:
+        """The error's message, or each tensor as lists."""
+        if self._error is not None:
+            return self._error.message()
+        return {tensor.name(): tensor.as_numpy().tolist() for tensor in self._tensors}
+
+
+class ResponseSender:
+    def __init__(self) -> None:
+        self.caller_has_gone = False
+        self._sent: queue.Queue[InferenceResponse | None] = queue.Queue()
+        self._is_closed = False
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        if self._is_closed:
+            raise RuntimeError("the response sender has been closed")
+        if response is not None:
+            self._sent.put(response)
+        if flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL:
+            self._is_closed = True
+            self._sent.put(None)
+
+    def is_cancelled(self) -> bool:
+        return self.caller_has_gone
+
+    def told(self) -> list[Any]:
+        """All responses, once the final one has come."""
+        responses = iter(lambda: self._sent.get(timeout=_TIMEOUT_S), None)
+        return [response.told() for response in responses]
+
+
+class Request:
+    """A request as Triton hands it to `execute`."""
+
+    def __init__(self, tensors: dict[str, Any], request_id: str = "") -> None:
+        self.tensors = {name: Tensor(name, np.asarray(each)) for name, each in tensors.items()}
+        self.sender = ResponseSender()
+        self._request_id = request_id
+
+    def request_id(self) -> str:
+        return self._request_id
+
+    def get_response_sender(self) -> ResponseSender:
+        return self.sender
+
+
+def get_input_tensor_by_name(request: Request, name: str) -> Tensor | None:
+    return request.tensors.get(name)
+
+
+class MetricFamily:
+    GAUGE = "gauge"
+    COUNTER = "counter"
+
+    def __init__(self, *, name: str, description: str, kind: str) -> None:
+        self.name = name
+
+    def Metric(self, *, labels: dict[str, str]) -> Metric:
+        return Metric()
+
+
+class Metric:
+    def set(self, value: float) -> None:
+        pass
+
+    def increment(self, value: float) -> None:
+        pass

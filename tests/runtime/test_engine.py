@@ -1,0 +1,165 @@
+"""What crosses the socket comes out the same, and nonsense is refused before any engine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtllm_serve_cli.runtime.engine import (
+    EngineLimits,
+    GenerationRequest,
+    InvalidRequest,
+    SequenceUpdate,
+    check_request,
+    last_line,
+)
+
+LIMITS = EngineLimits(
+    engine_kind="fake", max_seq_len=10, max_batch_size=4, max_beam_width=3, vocab_size=100
+)
+_TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=5).map(tuple)
+_FLOATS = st.floats(allow_nan=False)
+_REQUESTS = st.builds(
+    GenerationRequest,
+    id=st.integers(0),
+    input_ids=_TOKENS,
+    max_new_tokens=st.integers(),
+    temperature=st.none() | _FLOATS,
+    seed=st.none() | st.integers(0, 2**64 - 1),
+    early_stopping=st.none() | st.booleans(),
+    stop_words=st.lists(_TOKENS, max_size=3).map(tuple),
+    bad_words=st.lists(_TOKENS, max_size=3).map(tuple),
+    return_log_probs=st.booleans(),
+)
+_UPDATES = st.builds(
+    SequenceUpdate,
+    request_id=st.integers(0),
+    sequence_index=st.integers(0, 9),
+    token_ids=_TOKENS,
+    finish_reason=st.sampled_from([None, "stop", "length", "cancelled"]),
+    log_probs=st.lists(_FLOATS, max_size=5).map(tuple),
+    cum_log_prob=st.none() | _FLOATS,
+    error=st.none() | st.text(),
+)
+
+
+@given(_REQUESTS)
+def test_a_request_crosses_the_socket_unchanged(request: GenerationRequest) -> None:
+    message = json.loads(json.dumps(request.to_message()))
+    assert GenerationRequest.from_message(message) == request
+
+
+def test_a_message_of_a_request_has_every_field() -> None:
+    message = GenerationRequest(id=1, input_ids=(1,), max_new_tokens=1).to_message()
+    assert list(message) == [each.name for each in fields(GenerationRequest)]
+
+
+@given(_UPDATES)
+def test_an_update_crosses_the_socket_unchanged(update: SequenceUpdate) -> None:
+    assert SequenceUpdate.from_wire(json.loads(json.dumps(update.to_wire()))) == update
+
+
+def _request(**fields: Any) -> GenerationRequest:
+    return GenerationRequest(**{"id": 1, "input_ids": (1, 2), "max_new_tokens": 4, **fields})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"input_ids": (0, 99)},
+        {"max_new_tokens": 8},
+        {"max_new_tokens": 1},
+        {"beam_width": 3, "num_return_sequences": 3},
+        {"temperature": 0.0, "top_k": 0, "top_p": 0.0},
+        {"top_k": 100, "top_p": 1.0},
+        {"min_tokens": 4},
+        {"stop_words": ((99,), (0, 1)), "bad_words": ((5,),)},
+    ],
+    ids=str,
+)
+def test_a_request_at_the_limits_is_taken(fields: dict[str, Any]) -> None:
+    check_request(_request(**fields), LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        (
+            {"input_ids": ()},
+            "input_ids is empty: the prompt has no tokens; send at least one",
+        ),
+        (
+            {"input_ids": (1, 100)},
+            "input_ids holds 100, which is no token of this model: ids go from 0 to 99",
+        ),
+        (
+            {"input_ids": (-1, 100)},
+            "input_ids holds -1, which is no token of this model: ids go from 0 to 99",
+        ),
+        (
+            {"stop_words": ((1,), (2, 100))},
+            "stop_words_list holds 100, which is no token of this model: ids go from 0 to 99",
+        ),
+        (
+            {"bad_words": ((-7,),)},
+            "bad_words_list holds -7, which is no token of this model: ids go from 0 to 99",
+        ),
+        (
+            {"max_new_tokens": 0},
+            "request_output_len (max_tokens) is 0; ask for at least 1",
+        ),
+        (
+            {"input_ids": (1,) * 10},
+            "the prompt has 10 tokens, but this model's context (max_seq_len) holds 10 with the "
+            "answer; shorten the prompt",
+        ),
+        (
+            {"max_new_tokens": 9},
+            "2 prompt tokens and 9 to generate (request_output_len, max_tokens) exceed this "
+            "model's context (max_seq_len) of 10; ask for at most 8",
+        ),
+        ({"beam_width": 0}, "beam_width is 0; it must be from 1 to 3"),
+        ({"beam_width": 4}, "beam_width is 4; it must be from 1 to 3"),
+        ({"num_return_sequences": 65}, "num_return_sequences is 65; it must be from 1 to 64"),
+        ({"temperature": -0.5}, "temperature is -0.5; it must be from 0 to 10000"),
+        ({"temperature": float("nan")}, "temperature is nan; it must be from 0 to 10000"),
+        ({"top_k": 101}, "runtime_top_k is 101; it must be from 0 to 100"),
+        ({"top_p": 1.5}, "runtime_top_p is 1.5; it must be from 0 to 1"),
+        ({"seed": -1}, "seed is -1; it must be from 0 to 1.84467e+19"),
+        (
+            {"repetition_penalty": 0.0},
+            "repetition_penalty is 0; it must be from 0.0001 to 10000",
+        ),
+        (
+            {"presence_penalty": float("inf")},
+            "presence_penalty is inf; it must be from -10000 to 10000",
+        ),
+        ({"frequency_penalty": -2e4}, "frequency_penalty is -20000; it must be from -10000 to 10000"),  # noqa: E501
+        ({"len_penalty": 2e4}, "len_penalty is 20000; it must be from -10000 to 10000"),
+        ({"min_tokens": 5}, "min_tokens is 5; it must be from 0 to 4"),
+        (
+            {"beam_width": 2, "num_return_sequences": 3},
+            "num_return_sequences is 3, more than the beam_width of 2; a beam search returns at "
+            "most its beams",
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_request_beyond_the_limits_is_refused_by_tensor(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        check_request(_request(**fields), LIMITS)
+    assert str(refused.value) == why
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [("why", "why"), ("Check 'a' failed at b.cpp:1:\n  why\n\n", "why"), ("", "RuntimeError")],
+)
+def test_of_an_engines_error_the_last_line_is_told(message: str, told: str) -> None:
+    assert last_line(RuntimeError(message)) == told

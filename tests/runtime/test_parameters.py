@@ -1,0 +1,55 @@
+"""A model's own config, read once in `initialize`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trtllm_serve_cli.runtime.parameters import Parameters
+
+
+def _parameters(**values: str) -> Parameters:
+    config = {
+        "max_batch_size": 8,
+        "input": [{"name": "QUERY"}, {"name": "END_ID"}],
+        "parameters": {name: {"string_value": value} for name, value in values.items()},
+    }
+    args = {"model_config": json.dumps(config), "model_name": "demo", "model_version": "1"}
+    return Parameters(args)
+
+
+def test_the_models_name_and_inputs_are_told() -> None:
+    read = _parameters()
+    told = (read.model_name, read.model_version, read.max_batch_size, read.input_names)
+    assert told == ("demo", "1", 8, ("QUERY", "END_ID"))
+
+
+def test_values_come_as_the_type_that_is_asked_for() -> None:
+    read = _parameters(text="words", number="-3", on="True", one="1", off="false", zero="0")
+    flags = [read.flag(name, default=True) for name in ("on", "one", "off", "zero")]
+    assert (read.text("text"), read.number("number"), flags) == (
+        "words", -3, [True, True, False, False],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("values", [{}, {"it": ""}, {"it": "${it}"}], ids=str)
+def test_what_is_not_set_is_the_default(values: dict[str, str]) -> None:
+    read = _parameters(**values)
+    assert (read.text("it", "x"), read.number("it", 5), read.flag("it", True)) == ("x", 5, True)
+
+
+@pytest.mark.parametrize("values", [{}, {"it": ""}, {"it": "${it}"}], ids=str)
+def test_what_is_not_set_and_has_no_default_is_named(values: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"^config\.pbtxt of demo has no parameter it$"):
+        _parameters(**values).number("it")
+
+
+def test_a_number_that_is_none_is_named() -> None:
+    with pytest.raises(ValueError, match=r"of demo: it is 'many', not a whole number$"):
+        _parameters(it="many").number("it")
+
+
+def test_a_flag_that_is_none_is_named() -> None:
+    with pytest.raises(ValueError, match=r"of demo: it is 'maybe', not true or false$"):
+        _parameters(it="maybe").flag("it", default=False)

@@ -1,0 +1,237 @@
+"""Requests to the model inside Triton, answered by a real worker with the scripted engine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runtime import fake_triton_utils, scripted_worker
+from tests.runtime.fake_triton_utils import Request
+from tests.runtime.scripted_worker import COUNT, DIE, FAIL, HANG
+from tests.runtime.scripted_worker import TELL_CANCELLED as TELL
+from trtllm_serve_cli.runtime.tensors import INTERNAL_ID_PREFIX
+
+
+@contextmanager
+def loaded(folder: Path, **parameters: str) -> Iterator[Any]:
+    """The model, whose `engine_python` runs the scripted worker whatever it is asked to run."""
+    python = folder / "python3"
+    python.write_text(
+        f'#!/bin/sh\nshift 2\nexec {sys.executable} {scripted_worker.__file__} "$@"\n'
+    )
+    python.chmod(0o755)
+    args = {"model_config": _config(**{"engine_python": str(python), **parameters})}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "triton_python_backend_utils", fake_triton_utils)
+        from trtllm_serve_cli.runtime.tensorrt_llm_model import TritonPythonModel
+
+        model = TritonPythonModel()
+        model.initialize({**args, "model_name": "tensorrt_llm", "model_version": "1"})
+        try:
+            yield model
+        finally:
+            model.finalize()
+
+
+def _config(**parameters: str) -> str:
+    sizes = (
+        "max_beam_width", "max_num_seqs", "max_num_tokens", "max_seq_len",
+        "max_tokens_in_paged_kv_cache", "vocab_size",
+    )  # fmt: skip
+    values = {
+        **dict.fromkeys(sizes, "64"),
+        "cancellation_check_period_ms": "1",
+        "engine_kind": "scripted",
+        "gpt_model_path": "/no/engine",
+        **parameters,
+    }
+    return json.dumps(
+        {
+            "input": [{"name": "input_ids"}, {"name": "lora_task_id"}],
+            "parameters": {name: {"string_value": value} for name, value in values.items()},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with loaded(tmp_path_factory.mktemp("python")) as started:
+        yield started
+
+
+def _request(*commands: int, request_id: str = "", **tensors: Any) -> Request:
+    """One row per command, two tokens wanted of each."""
+    rows = [[each] for each in commands]
+    given = {"input_ids": rows, "input_lengths": [[1]] * len(rows), **tensors}
+    return Request({"request_output_len": [[2]] * len(rows), **given}, request_id)
+
+
+def _ask(model: Any, *commands: int, **tensors: Any) -> list[Any]:
+    request = _request(*commands, **tensors)
+    model.execute([request])
+    return request.sender.told()
+
+
+def _num_cancelled(model: Any) -> int:
+    (answer,) = _ask(model, TELL, exclude_input_in_output=[[True]])
+    return int(answer["output_ids"][0][0][0])
+
+
+def _sequence(tokens: list[int], row: int = 0, sequence: int = 0) -> dict[str, Any]:
+    return {
+        "output_ids": [[tokens]],
+        "sequence_length": [[len(tokens)]],
+        "batch_index": [[row]],
+        "sequence_index": [[sequence]],
+    }
+
+
+def test_an_answer_comes_whole_after_its_prompt(model: Any) -> None:
+    assert _ask(model, COUNT) == [_sequence([COUNT, 10, 11])]
+
+
+def test_the_prompt_can_be_left_out(model: Any) -> None:
+    assert _ask(model, COUNT, exclude_input_in_output=[[True]]) == [_sequence([10, 11])]
+
+
+def test_a_stream_brings_each_step_and_never_the_prompt(model: Any) -> None:
+    assert _ask(model, COUNT, streaming=[[True]]) == [_sequence([10]), _sequence([11])]
+
+
+def test_each_row_and_sequence_is_answered_by_itself(model: Any) -> None:
+    answers = _ask(
+        model, COUNT, COUNT,
+        request_output_len=[[1], [2]],
+        num_return_sequences=[[2], [1]],
+        exclude_input_in_output=[[True]] * 2,
+    )  # fmt: skip
+    assert sorted(answers, key=lambda each: (each["batch_index"], each["sequence_index"])) == [
+        _sequence([10], row=0, sequence=0),
+        _sequence([20], row=0, sequence=1),
+        _sequence([10, 11], row=1),
+    ]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_beams_come_together_even_when_streaming(model: Any, streaming: bool) -> None:
+    answers = _ask(
+        model, COUNT,
+        beam_width=[[2]],
+        exclude_input_in_output=[[True]],
+        streaming=[[streaming]],
+    )  # fmt: skip
+    assert answers == [
+        {**_sequence([]), "output_ids": [[[10, 11], [20, 21]]], "sequence_length": [[2, 2]]}
+    ]
+
+
+def test_log_probs_stand_below_the_new_tokens(model: Any) -> None:
+    (answer,) = _ask(model, COUNT, return_log_probs=[[True]])
+    assert answer == {
+        **_sequence([COUNT, 10, 11]),
+        "output_log_probs": [[[0.0, -0.5, -0.5]]],
+        "cum_log_probs": [[-1.0]],
+    }
+
+
+def test_counts_are_told_to_whoever_asks(model: Any) -> None:
+    (answer,) = _ask(
+        model, COUNT, return_num_input_tokens=[[True]], return_num_output_tokens=[[True]]
+    )
+    assert (answer["num_input_tokens"], answer["num_output_tokens"]) == ([[1]], [[2]])
+
+
+def test_a_row_that_fails_ends_the_request_and_frees_the_others(model: Any) -> None:
+    before = _num_cancelled(model)
+    assert _ask(model, HANG, FAIL, HANG) == ["the script says so"]
+    assert _num_cancelled(model) == before + 2
+
+
+def test_a_text_model_is_told_of_a_failure_by_tokens(model: Any) -> None:
+    (answer,) = _ask(model, FAIL, request_id=f"{INTERNAL_ID_PREFIX}1")
+    why = list(b"the script says so")
+    assert (answer["sequence_index"], answer["output_ids"]) == ([[-1]], [[why]])
+
+
+@pytest.mark.parametrize(
+    ("tensors", "why"),
+    [
+        ({"request_output_len": [[0]]}, "request_output_len (max_tokens) is 0; ask for at least 1"),
+        ({"input_lengths": [[2]]}, "input_lengths is 2, but input_ids has 1"),
+        (
+            {"lora_task_id": [[3]]},
+            "lora_task_id is not supported by the engine kind scripted; leave it out, or serve "
+            "this model with the engine kind tensorrt",
+        ),
+    ],
+)
+def test_a_request_that_cannot_run_is_refused(model: Any, tensors: Any, why: str) -> None:
+    assert _ask(model, COUNT, **tensors) == [why]
+
+
+def test_a_bad_request_leaves_its_batch_alone(model: Any) -> None:
+    requests = [_request(COUNT, lora_task_id=[[3]]), _request(COUNT)]
+    model.execute(requests)
+    assert [type(answer) for each in requests for answer in each.sender.told()] == [str, dict]
+
+
+def test_stop_ends_the_request_of_that_id_and_frees_its_rows(model: Any) -> None:
+    before = _num_cancelled(model)
+    hanging = _request(HANG, HANG, request_id="a")
+    stop = _request(0, request_id="a", stop=[[True]])
+    model.execute([hanging, stop])
+    told = (hanging.sender.told(), stop.sender.told(), _num_cancelled(model) - before)
+    assert told == ([], [], 2)
+
+
+@pytest.mark.parametrize("request_id", ["b", ""])
+def test_stop_for_an_id_that_does_not_run_is_refused(model: Any, request_id: str) -> None:
+    stop = _request(0, request_id=request_id, stop=[[True]])
+    model.execute([stop])
+    assert stop.sender.told() == [
+        f"stop names the request id {request_id!r}, which is not running; send it with the id of "
+        "a request in flight"
+    ]
+
+
+def test_the_id_of_a_finished_request_is_free_again(model: Any) -> None:
+    finished, stop = (
+        _request(COUNT, request_id="c"),
+        _request(0, request_id="c", stop=[[True]]),
+    )
+    model.execute([finished])
+    finished.sender.told()
+    model.execute([stop])
+    assert "which is not running" in stop.sender.told()[0]
+
+
+def test_a_caller_who_has_gone_frees_the_slot(model: Any) -> None:
+    before = _num_cancelled(model)
+    request = _request(HANG)
+    request.sender.caller_has_gone = True
+    model.execute([request])
+    assert (request.sender.told(), _num_cancelled(model) - before) == ([], 1)
+
+
+def test_a_death_of_the_worker_is_told_to_all_callers(tmp_path: Path) -> None:
+    with loaded(tmp_path) as model:
+        requests = [_request(HANG), _request(HANG, DIE)]
+        model.execute(requests)
+        told = [each.sender.told() for each in requests]
+    why = "the engine worker died (signal 9); it is being restarted, send the request again"
+    assert told == [[why], [why]]
+
+
+def test_a_worker_that_does_not_start_refuses_the_model(tmp_path: Path) -> None:
+    why = r"^the engine worker did not start: .*No such file or directory: '/no/python3'$"
+    with (
+        pytest.raises(fake_triton_utils.TritonModelException, match=why),
+        loaded(tmp_path, engine_python="/no/python3"),
+    ):
+        pass

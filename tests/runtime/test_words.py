@@ -1,0 +1,39 @@
+"""Lists of words: what `encode_words` writes is what `decode_words` reads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtllm_serve_cli.runtime.words import Words, decode_words, encode_words
+
+_WORD = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=4).map(tuple)
+_ROWS = st.lists(st.lists(_WORD, max_size=4).map(tuple), min_size=1, max_size=3)
+
+
+@given(_ROWS)
+def test_decoding_gives_back_what_was_encoded(rows: list[Words]) -> None:
+    assert [decode_words(row) for row in encode_words(rows)] == rows
+
+
+def test_the_form_is_upstreams() -> None:
+    encoded = encode_words([[(5,), (6, 7)], []])
+    assert encoded.tolist() == [[[5, 6, 7], [1, 3, -1]], [[0, 0, 0], [-1, -1, -1]]]
+
+
+def test_a_word_without_tokens_is_left_out() -> None:
+    assert decode_words(encode_words([[(), (5,), ()]])[0]) == ((5,),)
+
+
+@pytest.mark.parametrize("shape", [(2,), (1, 3), (3, 2), (1, 2, 3)])
+def test_a_shape_that_is_no_list_of_words_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"its shape is \[.*\]; a row is \[2, n\]"):
+        decode_words(np.ones(shape, dtype=np.int32))
+
+
+@pytest.mark.parametrize("ends", [[0, -1, -1], [2, 2, -1], [2, 1, -1], [4, -1, -1], [-2, 1, 2]])
+def test_ends_that_do_not_grow_inside_the_list_are_refused(ends: list[int]) -> None:
+    with pytest.raises(ValueError, match="its ends do not grow from 1 to 3"):
+        decode_words(np.array([[5, 6, 7], ends], dtype=np.int32))

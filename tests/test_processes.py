@@ -1,0 +1,127 @@
+"""Commands with a log, and what is read out of logs."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.waiting import is_gone, wait_until
+from trtllm_serve_cli.processes import follow_lines, last_lines, run_logged
+
+
+def is_open_at(path: Path, position: int) -> bool:
+    files = psutil.Process().open_files()
+    return any((file.path, file.position) == (str(path), position) for file in files)
+
+
+def python(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", code)
+
+
+def test_output_goes_to_the_log_and_the_listener(tmp_path: Path) -> None:
+    seen: list[str] = []
+    code = "import sys; print('out é', flush=True); print('err', file=sys.stderr); sys.exit(7)"
+    assert run_logged(python(code), tmp_path / "log", on_line=seen.append) == 7
+    assert seen == ["out é", "err"]
+    assert (tmp_path / "log").read_text() == "out é\nerr\n"
+
+
+def test_log_is_added_to(tmp_path: Path) -> None:
+    for word in ("one", "two"):
+        run_logged(python(f"print({word!r})"), tmp_path / "log")
+    assert (tmp_path / "log").read_text() == "one\ntwo\n"
+
+
+def test_bytes_that_are_no_text_do_no_harm(tmp_path: Path) -> None:
+    code = r"import sys; sys.stdout.buffer.write(b'\xff\n')"
+    assert run_logged(python(code), tmp_path / "log") == 0
+    assert (tmp_path / "log").read_text() == "\ufffd\n"
+
+
+def test_environment_is_the_one_given(tmp_path: Path) -> None:
+    run_logged(python("import os; print(os.environ['A'])"), tmp_path / "log", environ={"A": "b"})
+    assert (tmp_path / "log").read_text() == "b\n"
+
+
+def test_signal_is_a_negative_exit_code(tmp_path: Path) -> None:
+    code = "import os; os.kill(os.getpid(), 9)"
+    assert run_logged(python(code), tmp_path / "log") == -signal.SIGKILL
+
+
+def test_missing_program(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        run_logged(("/no/such/program",), tmp_path / "log")
+
+
+def test_interrupt_ends_the_command(tmp_path: Path) -> None:
+    pids: list[int] = []
+
+    def interrupt(line: str) -> None:
+        pids.append(int(line))
+        raise KeyboardInterrupt
+
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    with pytest.raises(KeyboardInterrupt):
+        run_logged(python(code), tmp_path / "log", on_line=interrupt)
+    assert is_gone(pids[0])
+
+
+def test_command_does_not_outlive_a_killed_caller(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    inner = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    outer = (
+        "import sys; from pathlib import Path; from trtllm_serve_cli.processes import run_logged\n"
+        f"run_logged((sys.executable, '-c', {inner!r}), Path({str(log)!r}))"
+    )
+    with subprocess.Popen(python(outer)) as caller:
+        wait_until(lambda: last_lines(log, 1))
+        caller.kill()
+    wait_until(lambda: is_gone(int(last_lines(log, 1)[0])))
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "since", "lines"),
+    [
+        ("a\nb\nc\n", 2, 0, ["b", "c"]),
+        ("a\n\n  \nb", 5, 0, ["a", "b"]),
+        ("", 3, 0, []),
+        ("old\nnew\n", 5, 4, ["new"]),
+    ],
+)
+def test_last_lines(tmp_path: Path, text: str, count: int, since: int, lines: list[str]) -> None:
+    (tmp_path / "log").write_text(text)
+    assert last_lines(tmp_path / "log", count, since=since) == lines
+
+
+def test_last_lines_of_a_long_log(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("".join(f"{number}\n" for number in range(100_000)))
+    assert last_lines(tmp_path / "log", 2) == ["99998", "99999"]
+
+
+def test_last_lines_without_a_log(tmp_path: Path) -> None:
+    assert last_lines(tmp_path / "none", 3) == []
+
+
+def test_followed_log_gives_whole_lines_also_after_it_was_cut(tmp_path: Path) -> None:
+    log, seen = tmp_path / "log", []
+    log.write_text("old\n")
+    lines = follow_lines(log, poll_s=0.001)
+    reader = threading.Thread(
+        target=lambda: seen.extend(next(lines) for _ in range(3)), daemon=True
+    )
+    reader.start()
+    wait_until(lambda: is_open_at(log, 4))
+    with log.open("a") as file:
+        for part in ("on", "e\ntw", "o\n"):
+            file.write(part)
+            file.flush()
+    wait_until(lambda: len(seen) >= 2 or not reader.is_alive())
+    log.write_text("new\n")
+    reader.join(10)
+    assert seen == ["one", "two", "new"]
