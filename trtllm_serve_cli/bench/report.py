@@ -17,9 +17,9 @@ SCHEMA_VERSION = 1
 TIME_COLUMNS = ("Time (ms)", "Mean", "Min", "P50", "P90", "P95", "P99", "Max")
 _TIMES = {
     "Latency": "request_latency",
-    "Latency, from sent": "request_latency_from_sent",
+    "Latency (sent)": "request_latency_from_sent",
     "TTFT": "ttft",
-    "TTFT, from sent": "ttft_from_sent",
+    "TTFT (sent)": "ttft_from_sent",
     "ITL": "itl",
     "TPOT": "tpot",
     "Schedule lag": "schedule_lag",
@@ -140,7 +140,11 @@ def _settings_to_json(settings: BenchmarkSettings) -> dict[str, Any]:
 
 def _time_cells(times: Distribution) -> tuple[str, ...]:
     values = (times.mean_ms, times.min_ms, times.p50_ms, times.p90_ms, times.p95_ms)
-    return tuple(_number(value) for value in (*values, times.p99_ms, times.max_ms))
+    return tuple(_milliseconds(value) for value in (*values, times.p99_ms, times.max_ms))
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _number(value: float) -> str:

@@ -235,9 +235,11 @@ def _show(result: BenchmarkResult, folder: Path | None, *, as_json: bool) -> Non
     if as_json:
         output.show_json(report.to_json(result))
     else:
-        output.show_table(("Statistic", "Value"), report.stat_rows(result.summary))
+        output.show_table(
+            ("Statistic", "Value"), report.stat_rows(result.summary), are_figures=True
+        )
         if times := report.time_rows(result.summary):
-            output.show_table(report.TIME_COLUMNS, times)
+            output.show_table(report.TIME_COLUMNS, times, are_figures=True)
     if result.model.vocab_size is None:
         output.say(f"The server does not tell its vocabulary; ids are below {result.vocab_size}.")
     for message, count in result.error_messages[:5]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -106,7 +107,8 @@ def import_model(
         )
     else:
         output.say(f"Model repository: {path}")
-        output.say(f"Next: tllm start -m {name}")
+        which = f"--repo {shlex.quote(str(path))}" if repo else f"-m {name}"
+        output.say(f"Next: tllm start {which}")
 
 
 def build_model(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trtllm_serve_cli.cli import output
 from trtllm_serve_cli.cli.options import JsonOption, YesOption
 from trtllm_serve_cli.errors import BadInput, RepositoryError
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.repository import ImportedModel
 
 
 def list_models(
@@ -29,29 +32,24 @@ def list_models(
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository import store
 
-    models = store.list_models(find_home())
+    broken: list[RepositoryError] = []
+    models = store.list_models(find_home(), on_broken=broken.append)
     if as_json:
-        output.show_json(
+        output.show_json([_describe(model) for model in models])
+    elif models:
+        output.show_table(
+            ("model", "engine", "imported", "source"),
             [
-                {
-                    "name": model.name,
-                    "engine": model.engine_kind,
-                    "source": model.source,
-                    "repository": str(model.path),
-                    "engine_dir": str(model.engine_path),
-                    "created_at": model.created_at,
-                }
+                (model.name, model.engine_kind, _day(model.created_at), model.source)
                 for model in models
-            ]
+            ],
         )
-        return
-    if not models:
+    elif not broken:
         output.say("No model has been imported yet. Next: tllm import -m demo")
-        return
-    output.show_table(
-        ("model", "engine", "imported", "source"),
-        [(model.name, model.engine_kind, _day(model.created_at), model.source) for model in models],
-    )
+    for error in broken[:-1]:
+        output.show_error(error)
+    if broken:
+        raise broken[-1]
 
 
 def remove(
@@ -121,6 +119,17 @@ def _list_catalog(*, as_json: bool) -> None:
         ("alias", "source", ""),
         [(alias, entry.source, "gated" if entry.is_gated else "") for alias, entry in entries],
     )
+
+
+def _describe(model: ImportedModel) -> dict[str, object]:
+    return {
+        "name": model.name,
+        "engine": model.engine_kind,
+        "source": model.source,
+        "repository": str(model.path),
+        "engine_dir": str(model.engine_path),
+        "created_at": model.created_at,
+    }
 
 
 def _day(seconds: int) -> str:

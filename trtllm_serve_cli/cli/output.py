@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trtllm_serve_cli.errors import TllmError
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, JustifyMethod, RenderableType
 
 
 def say(message: str) -> None:
@@ -35,14 +35,22 @@ def show(renderable: RenderableType) -> None:
     console().print(renderable)
 
 
-def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table on stdout whose long cells fold instead of being cut."""
+def show_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, are_figures: bool = False
+) -> None:
+    """A table on stdout whose long cells fold instead of being cut.
+
+    `are_figures` keeps the names in the first column whole and aligns the figures after it.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for index, column in enumerate(columns):
+        justify: JustifyMethod = "right" if are_figures and index else "left"
+        table.add_column(
+            column, overflow="fold", no_wrap=are_figures and not index, justify=justify
+        )
     for row in rows:
         table.add_row(*row)
     show(table)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,6 +23,10 @@ PortRange = {"min": 1, "max": 65535}
 
 def start(
     model: ModelOption = None,
+    repo: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A model repository of `tllm import --repo DIR`."),
+    ] = None,
     host: Annotated[
         str,
         typer.Option(help="Address to listen on. Anything but loopback has no guard before it."),
@@ -56,13 +61,15 @@ def start(
         timeout_s=timeout,
         log_verbose=log_verbose,
     )
-    plan = launch.plan_for_this_machine(find_home(), model, options)
+    plan = launch.plan_for_this_machine(find_home(), model, options, repository=repo)
     if dry_run:
         if as_json:
             output.show_json(plan.as_dict())
         else:
             print(plan.describe())
         return
+    if host not in ("127.0.0.1", "localhost"):
+        output.say(f"Whoever reaches {host} can use this server: nothing stands guard before it.")
     if foreground:
         _serve_attached(plan, host)
         return

@@ -22,14 +22,16 @@ from trtllm_serve_cli.launch.running import RunningServer, read_server
 from trtllm_serve_cli.launch.state import PLAN_FILE, STATE_FILE, ServerState, read_state
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.processes import die_with_parent, last_lines
-from trtllm_serve_cli.repository import load_model
+from trtllm_serve_cli.repository import load_model, read_manifest
 
 _POLL_S = 0.1
 TOKEN_FILE = "restricted-api-token"
 
 
-def plan_for_this_machine(home: Home, model: str | None, options: LaunchOptions) -> LaunchPlan:
-    """How to serve the imported model `model` (the only one when None) here.
+def plan_for_this_machine(
+    home: Home, model: str | None, options: LaunchOptions, *, repository: Path | None = None
+) -> LaunchPlan:
+    """How to serve the imported model `model` (the only one when None), or `repository`, here.
 
     Raises `UnknownModel` and `MissingPart`, the latter for what Triton would only stumble over.
     """
@@ -43,7 +45,7 @@ def plan_for_this_machine(home: Home, model: str | None, options: LaunchOptions)
             next_step=f"apt-get install libpython{version}   (`tllm doctor` checks the rest)",
         )
     return plan_launch(
-        load_model(home, model),
+        read_manifest(repository.absolute()) if repository else load_model(home, model),
         triton,
         options,
         servers=home.servers,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from trtllm_serve_cli.launch.plan import LaunchPlan
 from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, write_state
 from trtllm_serve_cli.processes import die_with_parent, last_lines
 
+_MAX_LOG_BYTES = 64 * 1024 * 1024
 _STUB = "triton_python_b"
 
 
@@ -158,9 +160,18 @@ class Supervisor:
             if (code := self._process.poll()) is not None:
                 how = f"signal {-code}" if code < 0 else f"exit code {code}"
                 return (f"the server ended with {how}", *self._explain())
+            self._keep_log_short()
             if any(not stub.is_running() or _is_zombie(stub) for stub in self._stubs):
                 return ("the process of a model died", *self._explain())
         return ()
+
+    def _keep_log_short(self) -> None:
+        """Move a log that has grown long aside; Triton goes on appending to the same file."""
+        log = self._plan.log
+        if log.stat().st_size > _MAX_LOG_BYTES:
+            shutil.copyfile(log, log.with_suffix(".log.1"))
+            os.truncate(log, 0)
+            self._log_start = 0
 
     def _find_stubs(self) -> tuple[psutil.Process, ...]:
         assert self._process is not None

@@ -17,6 +17,7 @@ from trtllm_serve_cli.repository.store import (
     find_model,
     list_models,
     load_model,
+    read_manifest,
     remove_model,
 )
 
@@ -29,6 +30,7 @@ __all__ = [
     "list_models",
     "load_model",
     "plan_repository",
+    "read_manifest",
     "remove_model",
     "render_files",
     "write_repository",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,22 @@ def read_manifest(directory: Path) -> ImportedModel:
         ) from error
 
 
-def list_models(home: Home) -> list[ImportedModel]:
-    """All imported models by name; folders without a manifest are not ours and left out."""
-    return [read_manifest(home.models / name) for name in _list_names(home)]
+def list_models(
+    home: Home, *, on_broken: Callable[[RepositoryError], None] | None = None
+) -> list[ImportedModel]:
+    """All imported models by name; folders without a manifest are not ours and left out.
+
+    A manifest that cannot be read raises `RepositoryError`, or is told to `on_broken`.
+    """
+    models = []
+    for name in _list_names(home):
+        try:
+            models.append(read_manifest(home.models / name))
+        except RepositoryError as error:
+            if on_broken is None:
+                raise
+            on_broken(error)
+    return models
 
 
 def find_model(home: Home, name: str) -> ImportedModel | None:

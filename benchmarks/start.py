@@ -1,0 +1,75 @@
+"""How long `tllm start` takes on the demo model, and where the server's memory goes.
+
+    python benchmarks/start.py [--rounds 3] [--json]
+
+Starts and stops the server in turn; ready means that a token was generated. Memory is measured on
+the last one, after 64 requests of 128 tokens in and 20 out, all at once; shared pages are counted
+once (PSS).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+
+from trtllm_serve_cli import bench, launch
+from trtllm_serve_cli.importing import ImportRequest, import_model
+from trtllm_serve_cli.paths import find_home
+
+MIB = 1 << 20
+
+
+def start_s(plan: launch.LaunchPlan) -> tuple[float, launch.RunningServer]:
+    """Seconds until the server was ready, and the server."""
+    started_s = time.perf_counter()
+    server = launch.launch(plan, host="127.0.0.1", on_progress=lambda loading: None)
+    return time.perf_counter() - started_s, server
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    home = find_home()
+    import_model(
+        ImportRequest("demo"), home, force=False, say=lambda text: None, on_line=lambda line: None
+    )
+    options = launch.LaunchOptions(http_port=8100, grpc_port=8101, metrics_port=8102)
+    times_s: list[float] = []
+    memory: dict[str, dict[str, int]] = {}
+    for number in range(arguments.rounds):
+        plan = launch.plan_for_this_machine(home, "demo", options)
+        took_s, server = start_s(plan)
+        times_s.append(took_s)
+        try:
+            if number == arguments.rounds - 1:
+                memory["when ready"] = launch.measure_memory(server)
+                settings = bench.BenchmarkSettings(
+                    bench.TokenNormDist(128, 0, 20, 0), bench.AllAtOnce(), num_requests=64
+                )
+                bench.run_benchmark(settings, server.endpoint.grpc)
+                memory["after 64 requests"] = launch.measure_memory(server)
+        finally:
+            launch.stop_server(server)
+    report(times_s, memory, as_json=arguments.json)
+
+
+def report(times_s: list[float], memory: dict[str, dict[str, int]], *, as_json: bool) -> None:
+    """Print the times and the memory by part."""
+    if as_json:
+        print(json.dumps({"start_s": times_s, "memory_bytes": memory}, indent=2))
+        return
+    shown = ", ".join(f"{each:.2f}" for each in times_s)
+    print(f"ready after {statistics.median(times_s):.2f} s (median of {shown})")
+    for when, parts in memory.items():
+        print(f"memory {when}: {sum(parts.values()) / MIB:.0f} MiB")
+        for part, size in sorted(parts.items(), key=lambda item: -item[1]):
+            print(f"  {part:<24} {size / MIB:6.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()
