@@ -162,13 +162,12 @@ def _plan_export(checkpoint: Checkpoint, options: BuildOptions) -> tuple[str, Bu
 
 
 def _fingerprint(checkpoint: Checkpoint, kind: str, weights: str) -> str:
-    facts = [_PLAN_VERSION, checkpoint.source, checkpoint.size_bytes, kind, weights]
-    if checkpoint.source.startswith(("gguf:", "local:")):
-        # Files of the user's own change under the same name.
-        facts.append(_modified_ns(checkpoint.path))
+    facts = (
+        _PLAN_VERSION,
+        checkpoint.source,
+        checkpoint.size_bytes,
+        checkpoint.modified_ns,
+        kind,
+        weights,
+    )
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-
-
-def _modified_ns(path: Path) -> int:
-    files = [each for each in path.iterdir() if each.is_file()] if path.is_dir() else [path]
-    return max((each.stat().st_mtime_ns for each in files), default=0)

@@ -44,7 +44,8 @@ class Checkpoint:
 
     `path` is a folder for the format "hf" and a file for "gguf". `source` is pinned: it fetches the
     same bytes again. `revision` is the commit of a checkpoint from the hub. `architecture` is
-    config.json's (`LlamaForCausalLM`) or the GGUF file's own (`llama`).
+    config.json's (`LlamaForCausalLM`) or the GGUF file's own (`llama`). `modified_ns` tells when
+    files of the user's own last changed, since the epoch; 0 for a source that cannot change.
     """
 
     path: Path
@@ -53,6 +54,7 @@ class Checkpoint:
     revision: str | None
     architecture: str
     size_bytes: int
+    modified_ns: int = 0
 
 
 def inspect_gguf(path: Path, *, source: str) -> Checkpoint:

@@ -116,7 +116,9 @@ def _fetch_local(source: LocalSource, options: FetchOptions) -> Checkpoint:
             next_step=f"-s gguf:{path}" if path.suffix == ".gguf" else f"-s local:{path.parent}",
         )
     try:
-        return inspect_hf_directory(path, source=str(LocalSource(path)), options=options)
+        checkpoint = inspect_hf_directory(path, source=str(LocalSource(path)), options=options)
+        files = [entry for entry in path.iterdir() if entry.is_file()]
+        return replace(checkpoint, modified_ns=max(file.stat().st_mtime_ns for file in files))
     except OSError as error:
         raise SourceError(
             f"{path} cannot be read.", why=str(error), next_step=f"ls -l '{path}'"
@@ -133,7 +135,8 @@ def _fetch_gguf(source: GgufSource) -> Checkpoint:
             why=f"it holds {len(files)} GGUF files",
             next_step=f"-s gguf:{files[0]}" if files else f"-s local:{path}",
         )
-    return inspect_gguf(path, source=str(GgufSource(path)))
+    checkpoint = inspect_gguf(path, source=str(GgufSource(path)))
+    return replace(checkpoint, modified_ns=path.stat().st_mtime_ns)
 
 
 def _check_exists(path: Path, what: str, usage: str) -> None:
