@@ -6,11 +6,14 @@ import dataclasses
 import io
 import json
 import re
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -244,11 +247,13 @@ def _ask_one(target: _Target, request: GenerateRequest, *, as_json: bool) -> Non
     arriving = stream(target.endpoint, target.model, request, target.interface, target.timeout_s)
     started_s = time.monotonic()
     try:
-        with closing(arriving):
+        with _noted_interrupt() as is_interrupted, closing(arriving):
             for piece in arriving:
                 pieces.append(piece)
                 if is_live:
                     print(_printable(piece.text), end="", flush=True)
+                if is_interrupted.is_set():
+                    raise KeyboardInterrupt
     except KeyboardInterrupt:
         _end_line(is_live)
         output.say(f"Cancelled on the server, after {len(pieces)} pieces of the answer.")
@@ -266,6 +271,22 @@ def _ask_one(target: _Target, request: GenerateRequest, *, as_json: bool) -> Non
             print(f"[{index}] {_printable(text)}")
     _show_log_probs(completion)
     output.say(_describe(completion, was_streamed=request.stream))
+
+
+@contextmanager
+def _noted_interrupt() -> Iterator[threading.Event]:
+    """An interrupt raises as ever, and is noted: what is raised inside gRPC's code can get lost."""
+    noted = threading.Event()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.set()
+        signal.default_int_handler(number, frame)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _ask_all(
