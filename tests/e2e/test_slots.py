@@ -5,13 +5,16 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import tritonclient.grpc as grpcclient
 
+from tests.e2e.conftest import Tllm
 from tests.e2e.core import gauge, responses, tensor
 from tests.e2e.waiting import wait_until
-from trtllm_serve_cli.client import Endpoint, GenerateRequest, stream
+from trtllm_serve_cli.client import Endpoint, GenerateRequest, generate, stream
 
 pytestmark = pytest.mark.e2e
 
@@ -89,3 +92,28 @@ def test_many_who_leave_leave_nothing_behind(endpoint: Endpoint) -> None:
     for thread in threads:
         thread.join()
     assert wait_until(lambda: is_idle(endpoint))
+
+
+def test_asking_for_cancellation_all_the_time_does_no_harm(fresh_home: Any) -> None:
+    """Triton 2.51 crashes when a sender is asked that has sent its last response."""
+    tllm: Tllm = fresh_home()
+    for model in ("tensorrt_llm", "ensemble"):
+        config = tllm.home / "models" / "demo" / model / "config.pbtxt"
+        period = 'key: "cancellation_check_period_ms" value: { string_value: '
+        text = config.read_text()
+        assert period in text
+        config.write_text(text.replace(period + '"100"', period + '"1"'))
+    assert tllm.start().returncode == 0
+    endpoint = tllm.endpoint()
+
+    def ask_some(number: int) -> int:
+        request = GenerateRequest(f"Number {number}", max_tokens=2, stream=bool(number % 2))
+        return sum(generate(endpoint, "ensemble", request).num_output_tokens or 0 for _ in range(8))
+
+    with ThreadPoolExecutor(32) as threads:
+        counts = list(threads.map(ask_some, range(32)))
+    assert all(8 <= count <= 16 for count in counts)
+    assert tllm.status()["restarts"] == 0
+    tllm.done("stop")
+    (log,) = (tllm.home / "servers").glob("*/server.log")
+    assert "Signal (11)" not in log.read_text()

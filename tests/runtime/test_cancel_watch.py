@@ -58,6 +58,24 @@ def test_who_is_removed_is_asked_no_more(watch: CancelWatch) -> None:
     assert removed.asked.qsize() == num_asked
 
 
+def test_whoever_is_being_asked_is_removed_only_afterwards(watch: CancelWatch) -> None:
+    being_asked, may_answer, removed = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow:
+        def is_cancelled(self) -> bool:
+            being_asked.set()
+            return not may_answer.wait(_TIMEOUT_S)
+
+    key = watch.add(Slow(), lambda: None)
+    assert being_asked.wait(_TIMEOUT_S)
+    remover = threading.Thread(target=lambda: (watch.remove(key), removed.set()))
+    remover.start()
+    assert not removed.wait(0.05)
+    may_answer.set()
+    assert removed.wait(_TIMEOUT_S)
+    remover.join()
+
+
 def test_removing_what_is_not_watched_is_ignored(watch: CancelWatch) -> None:
     sender = Sender(has_gone=False)
     watch.add(sender, lambda: None)

@@ -39,18 +39,18 @@ class EngineMetrics:
             )
             for name, (text, _) in _FAMILIES.items()
         }
-        self._up_family = pb_utils.MetricFamily(
+        self._families["up"] = pb_utils.MetricFamily(
             name="tllm_engine_worker_up",
             description="Whether the engine worker is running (1) or being restarted (0)",
             kind=pb_utils.MetricFamily.GAUGE,
         )
-        self._restarts_family = pb_utils.MetricFamily(
+        self._families["restarts"] = pb_utils.MetricFamily(
             name="tllm_engine_worker_restarts",
             description="How often the engine worker died and was started again",
             kind=pb_utils.MetricFamily.COUNTER,
         )
-        self._up = self._up_family.Metric(labels=self._labels)
-        self._restarts = self._restarts_family.Metric(labels=self._labels)
+        self._up = self._families["up"].Metric(labels=self._labels)
+        self._restarts = self._families["restarts"].Metric(labels=self._labels)
         self._num_restarts = 0
         self._metrics: dict[tuple[str, str], Any] = {}
         self._last: dict[tuple[str, str], float] = {}
@@ -71,6 +71,15 @@ class EngineMetrics:
         if num_restarts > self._num_restarts:
             self._restarts.increment(num_restarts - self._num_restarts)
             self._num_restarts = num_restarts
+
+    def close(self) -> None:
+        """Let go of everything while Triton still listens: the end of a metric is a message to it.
+
+        Nothing may be published afterwards.
+        """
+        self._metrics.clear()
+        self._up = self._restarts = None
+        self._families.clear()
 
     def _metric(self, key: tuple[str, str]) -> Any:
         if key not in self._metrics:

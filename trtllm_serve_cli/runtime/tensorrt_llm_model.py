@@ -41,7 +41,7 @@ class TritonPythonModel:
         self._exclude_input = parameters.flag("exclude_input_in_output", False)
         self._requests: dict[str, _Request] = {}
         self._lock = threading.Lock()
-        metrics = EngineMetrics(
+        self._metrics = EngineMetrics(
             pb_utils,
             parameters.model_name,
             parameters.model_version,
@@ -51,8 +51,8 @@ class TritonPythonModel:
             self._engine_kind,
             engine_config(parameters),
             python=parameters.text("engine_python", ""),
-            on_stats=metrics.publish,
-            on_state=metrics.tell_state,
+            on_stats=self._metrics.publish,
+            on_state=self._metrics.tell_state,
         )
         try:
             self._limits = self._worker.start()
@@ -72,6 +72,7 @@ class TritonPythonModel:
     def finalize(self) -> None:
         self._watch.close()
         self._worker.close()
+        self._metrics.close()
 
     def _begin(self, request: Any, sender: Any) -> None:
         def get(name: str) -> Array | None:

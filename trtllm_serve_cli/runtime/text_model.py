@@ -102,7 +102,7 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         self._watch.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(cancel_futures=True)
 
     def _serve(self, request: Any) -> None:
         sender = request.get_response_sender()
