@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from trtllm_serve_cli.runtime.cancel_watch import CancelWatch
+from trtllm_serve_cli.runtime.cancel_watch import CancelWatch, Watched
 
 _TIMEOUT_S = 10.0
 
@@ -16,12 +16,15 @@ _TIMEOUT_S = 10.0
 class Sender:
     """Tells the test each time that it is asked."""
 
-    def __init__(self, *, has_gone: bool) -> None:
+    def __init__(self, *, has_gone: bool, answer: threading.Event | None = None) -> None:
         self._has_gone = has_gone
+        self._answer = answer
         self.asked: queue.Queue[None] = queue.Queue()
 
     def is_cancelled(self) -> bool:
         self.asked.put(None)
+        if self._answer is not None:
+            self._answer.wait(_TIMEOUT_S)
         return self._has_gone
 
     def wait_until_asked(self, times: int = 1) -> None:
@@ -36,62 +39,64 @@ def watch() -> Iterator[CancelWatch]:
     started.close()
 
 
-def test_a_caller_who_has_gone_is_noticed_once(watch: CancelWatch) -> None:
+def test_a_caller_who_has_gone_is_noticed_until_removed(watch: CancelWatch) -> None:
+    """The first call may find nothing to stop yet."""
     calls: queue.Queue[str] = queue.Queue()
     staying = Sender(has_gone=False)
-    watch.add(Sender(has_gone=True), lambda: calls.put("gone"))
+    gone = watch.add(Sender(has_gone=True), lambda: calls.put("gone"))
     watch.add(staying, lambda: calls.put("staying"))
-    first = calls.get(timeout=_TIMEOUT_S)
+    told = [calls.get(timeout=_TIMEOUT_S) for _ in range(2)]
+    watch.remove(gone)
     staying.wait_until_asked(times=3)
-    assert (first, calls.empty()) == ("gone", True)
+    told += [calls.get() for _ in range(calls.qsize())]
+    staying.wait_until_asked(times=3)
+    assert (set(told), calls.empty()) == ({"gone"}, True)
 
 
 def test_who_is_removed_is_asked_no_more(watch: CancelWatch) -> None:
     removed, other = Sender(has_gone=False), Sender(has_gone=False)
-    key = watch.add(removed, lambda: None)
+    watched = watch.add(removed, lambda: None)
     removed.wait_until_asked()
-    watch.remove(key)
-    watch.add(other, lambda: None)
-    other.wait_until_asked()
+    watch.remove(watched)
     num_asked = removed.asked.qsize()
+    watch.add(other, lambda: None)
     other.wait_until_asked(times=3)
     assert removed.asked.qsize() == num_asked
 
 
-def test_whoever_is_being_asked_is_removed_only_afterwards(watch: CancelWatch) -> None:
-    being_asked, may_answer, removed = threading.Event(), threading.Event(), threading.Event()
-
-    class Slow:
-        def is_cancelled(self) -> bool:
-            being_asked.set()
-            return not may_answer.wait(_TIMEOUT_S)
-
-    key = watch.add(Slow(), lambda: None)
-    assert being_asked.wait(_TIMEOUT_S)
-    remover = threading.Thread(target=lambda: (watch.remove(key), removed.set()))
-    remover.start()
-    assert not removed.wait(0.05)
-    may_answer.set()
-    assert removed.wait(_TIMEOUT_S)
-    remover.join()
+def test_removing_waits_for_an_answer_that_is_on_its_way(watch: CancelWatch) -> None:
+    """Triton looks at freed memory when it is asked about a request that has ended."""
+    answer = threading.Event()
+    sender = Sender(has_gone=False, answer=answer)
+    watched = watch.add(sender, lambda: None)
+    sender.wait_until_asked()
+    removing = threading.Thread(target=watch.remove, args=(watched,))
+    removing.start()
+    removing.join(0.05)
+    was_waiting = removing.is_alive()
+    answer.set()
+    removing.join(_TIMEOUT_S)
+    assert (was_waiting, removing.is_alive()) == (True, False)
 
 
-def test_removing_what_is_not_watched_is_ignored(watch: CancelWatch) -> None:
-    sender = Sender(has_gone=False)
-    watch.add(sender, lambda: None)
-    watch.remove(-1)
-    sender.wait_until_asked(times=2)
+def test_removing_twice_leaves_the_others_watched(watch: CancelWatch) -> None:
+    other = Sender(has_gone=False)
+    removed = watch.add(Sender(has_gone=False), lambda: None)
+    watch.add(other, lambda: None)
+    watch.remove(removed)
+    watch.remove(removed)
+    other.wait_until_asked(times=2)
 
 
 def test_a_request_may_be_removed_while_it_is_told(watch: CancelWatch) -> None:
     told = threading.Event()
-    sender = Sender(has_gone=True)
+    added: queue.Queue[Watched] = queue.Queue()
 
     def on_cancel() -> None:
-        watch.remove(id(sender))
+        watch.remove(added.get(timeout=_TIMEOUT_S))
         told.set()
 
-    watch.add(sender, on_cancel)
+    added.put(watch.add(Sender(has_gone=True), on_cancel))
     assert told.wait(_TIMEOUT_S)
 
 

@@ -12,61 +12,75 @@ from collections.abc import Callable
 from typing import Any
 
 
+class Watched:
+    """A request that is watched."""
+
+    def __init__(self, sender: Any, on_cancel: Callable[[], None]) -> None:
+        self.on_cancel = on_cancel
+        self._sender = sender
+        self._lock = threading.Lock()
+        self._is_over = False
+
+    def is_cancelled(self) -> bool:
+        with self._lock:
+            return not self._is_over and bool(self._sender.is_cancelled())
+
+    def end(self) -> None:
+        """Ask the sender no more; waits while it is being asked."""
+        with self._lock:
+            self._is_over = True
+
+
 class CancelWatch:
-    """Calls `on_cancel` of a watched request once its sender says that it is cancelled."""
+    """Calls `on_cancel` of a watched request in every period from when its caller has gone.
+
+    It is called until the request is removed, since a first call may come too early to find what it
+    is to stop.
+    """
 
     def __init__(self, period_s: float) -> None:
         self._period_s = period_s
         self._lock = threading.Lock()
-        # Held while a sender is asked: asking one that has sent its last response crashes Triton.
-        self._asking = threading.Lock()
-        self._watched: dict[int, tuple[Any, Callable[[], None]]] = {}
+        self._watched: set[Watched] = set()
         self._has_work = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def add(self, sender: Any, on_cancel: Callable[[], None]) -> int:
-        """Watch a request; returns the key for `remove`."""
-        key = id(sender)
+    def add(self, sender: Any, on_cancel: Callable[[], None]) -> Watched:
+        """Watch a request until `remove`."""
+        watched = Watched(sender, on_cancel)
         with self._lock:
-            self._watched[key] = (sender, on_cancel)
+            self._watched.add(watched)
         self._has_work.set()
-        return key
+        return watched
 
-    def remove(self, key: int) -> None:
-        """Stop watching; a key that is not watched is ignored.
+    def remove(self, watched: Watched) -> None:
+        """Stop watching; its sender is not asked any more once this returns.
 
-        When it returns the sender is not being asked and will not be: call it before the last
-        response is sent.
+        That must be before the final response: a server that is asked about a sender which has
+        ended looks at freed memory (`ProcessIsRequestCancelled` of Triton's Python backend).
         """
         with self._lock:
-            self._watched.pop(key, None)
+            self._watched.discard(watched)
             if not self._watched:
                 self._has_work.clear()
-        with self._asking:
-            pass
+        watched.end()
 
     def close(self) -> None:
-        """End the watch and wait until it has ended."""
+        """End the watch; returns when nobody is being asked any more."""
         self._closing.set()
         self._has_work.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._thread.join()
 
     def _run(self) -> None:
         while self._has_work.wait() and not self._closing.wait(self._period_s):
             with self._lock:
-                watched = list(self._watched.items())
-            for key, (sender, on_cancel) in watched:
+                watched = list(self._watched)
+            for each in watched:
                 try:
-                    if self._is_gone(key, sender):
-                        self.remove(key)
-                        on_cancel()
+                    if each.is_cancelled():
+                        each.on_cancel()
                 except Exception:  # one request's failure must not end the watch over all others
                     traceback.print_exc()
-                    self.remove(key)
-
-    def _is_gone(self, key: int, sender: Any) -> bool:
-        with self._asking:
-            return key in self._watched and bool(sender.is_cancelled())
+                    self.remove(each)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from .cancel_watch import CancelWatch
+from .cancel_watch import CancelWatch, Watched
 from .engine import GenerationRequest, InvalidRequest, SequenceUpdate, check_request
 from .engine_metrics import EngineMetrics
 from .parameters import Parameters
@@ -121,7 +121,7 @@ class _Request:
         self._lock = threading.RLock()
         self._open = {row.batch_index for row in rows}
         self._engine_ids: list[int] = []
-        self._watch_key: int | None = None
+        self._watched: Watched | None = None
 
     def start(self) -> None:
         """Submit all rows, or none."""
@@ -139,7 +139,7 @@ class _Request:
                 with model._lock:
                     model._requests[self._request_id] = self
             if not self._is_internal:
-                self._watch_key = model._watch.add(self._sender, self.stop)
+                self._watched = model._watch.add(self._sender, self.stop)
 
     def stop(self) -> None:
         """End now: free the slots and close the response stream."""
@@ -184,8 +184,8 @@ class _Request:
             self._sender.send(response, flags=final)
 
     def _forget(self) -> None:
-        if self._watch_key is not None:
-            self._model._watch.remove(self._watch_key)
+        if self._watched is not None:
+            self._model._watch.remove(self._watched)
         with self._model._lock:
             if self._model._requests.get(self._request_id) is self:
                 del self._model._requests[self._request_id]

@@ -125,7 +125,7 @@ class TritonPythonModel:
         inputs = [*self._preprocess(request), *_renamed(request, self._passed_on)]
         internal_id = f"{INTERNAL_ID_PREFIX}{uuid.uuid4().hex}"
         decoders: dict[tuple[int, int], StreamDecoder] = {}
-        key = self._watch.add(sender, lambda: self._stop(internal_id))
+        watched = self._watch.add(sender, lambda: self._stop(internal_id))
         try:
             for response in self._ask_engine(inputs, internal_id):
                 sender.send(self._as_text(response, decoders, _is_streaming(request)))
@@ -133,7 +133,7 @@ class TritonPythonModel:
                 if held_back := decoder.finish():
                     sender.send(_held_back_response(held_back, row, sequence))
         finally:
-            self._watch.remove(key)
+            self._watch.remove(watched)
         sender.send(flags=_FINAL)
 
     def _preprocess(self, request: Any) -> list[Any]:
