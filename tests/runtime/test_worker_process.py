@@ -6,8 +6,10 @@ import queue
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,16 @@ from trtllm_serve_cli.runtime.engine import SequenceUpdate
 from trtllm_serve_cli.runtime.protocol import MAX_FRAME_BYTES, read_frame
 from trtllm_serve_cli.runtime.worker_process import WorkerFailed, WorkerProcess
 
+# Says that it is ready, reads nothing, and ends when its socket is shut.
+_DEAF_WORKER = f"""
+import json, os, select, sys
+fd = int(sys.argv[sys.argv.index("--fd") + 1])
+ready = json.dumps({{"is": "ready", "limits": {asdict(LIMITS)!r}}}).encode()
+os.write(fd, len(ready).to_bytes(4, "big") + ready)
+poll = select.poll()
+poll.register(fd, 0)
+poll.poll()
+"""
 COMMAND = (sys.executable, str(Path(__file__).with_name("scripted_worker.py")))
 _TIMEOUT_S = 10.0
 
@@ -58,6 +70,11 @@ def started(**options: Any) -> Iterator[Caller]:
         yield caller
     finally:
         caller.process.close()
+
+
+def _submit_to_the_dead(caller: Caller, **fields: Any) -> None:
+    with pytest.raises(WorkerFailed):
+        caller.submit(COUNT, **fields)
 
 
 def test_updates_go_to_whoever_sent_the_request() -> None:
@@ -105,6 +122,27 @@ def test_a_handler_that_raises_stops_no_other_request(capfd: pytest.CaptureFixtu
         after = caller.submit(COUNT, max_new_tokens=1)
         assert caller.next_update() == SequenceUpdate(after, 0, (10,), "length")
     assert "RuntimeError: the sender is closed" in capfd.readouterr().err
+
+
+def test_a_listener_that_raises_stops_no_request(capfd: pytest.CaptureFixture[str]) -> None:
+    def refuse(stats: Any) -> None:
+        raise RuntimeError("the metric is gone")
+
+    with started(on_stats=refuse) as caller:
+        asked = caller.submit(COUNT, max_new_tokens=1)
+        assert caller.next_update() == SequenceUpdate(asked, 0, (10,), "length")
+    assert "RuntimeError: the metric is gone" in capfd.readouterr().err
+
+
+def test_close_does_not_wait_for_a_worker_that_takes_nothing() -> None:
+    with started(command=(sys.executable, "-c", _DEAF_WORKER)) as caller:
+        words = {"stop_words": ((1,) * 1_000_000,)}
+        sending = threading.Thread(target=lambda: _submit_to_the_dead(caller, **words))
+        sending.start()
+        sending.join(0.5)
+        assert sending.is_alive()
+    sending.join(_TIMEOUT_S)
+    assert not sending.is_alive()
 
 
 @pytest.mark.parametrize(

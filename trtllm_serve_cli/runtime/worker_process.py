@@ -36,8 +36,9 @@ class WorkerFailed(Exception):
 class WorkerProcess:
     """One engine worker, kept alive until `close`.
 
-    `on_stats` and `on_state(is_up, num_restarts)` are called from the reader thread. `command`
-    starts a worker, up to its options: that of this package, run by `python`, unless given.
+    `on_stats` and `on_state(is_up, num_restarts)` are called from the reader thread, which outlives
+    what they raise. `command` starts a worker, up to its options: that of this package, run by
+    `python`, unless given.
     """
 
     def __init__(
@@ -58,6 +59,8 @@ class WorkerProcess:
         self._on_stats = on_stats
         self._on_state = on_state
         self._lock = threading.Lock()
+        # Held while a frame is written, which takes as long as the worker likes; `_lock` is not.
+        self._sending = threading.Lock()
         self._handlers: dict[int, OnUpdate] = {}
         self._ids = itertools.count(1)
         self._sock: socket.socket | None = None
@@ -69,7 +72,7 @@ class WorkerProcess:
     def start(self) -> EngineLimits:
         """Start the worker and wait until its engine is loaded. Raises `WorkerFailed`."""
         limits = self._spawn()
-        self._on_state(True, 0)
+        self._tell(self._on_state, True, 0)
         self._keeper = threading.Thread(target=self._keep_alive, daemon=True)
         self._keeper.start()
         return limits
@@ -125,10 +128,11 @@ class WorkerProcess:
     def _send(self, message: dict[str, Any]) -> None:
         try:
             frame = encode_frame(message)
-            with self._lock:
-                if self._sock is None:
+            with self._sending:
+                sock = self._sock
+                if sock is None:
                     raise WorkerFailed("the engine worker is being restarted; send it again soon")
-                self._sock.sendall(frame)
+                sock.sendall(frame)
         except ProtocolError as error:
             raise WorkerFailed(f"the request is too large: {error}") from error
         except OSError as error:
@@ -184,7 +188,7 @@ class WorkerProcess:
             assert self._process is not None
             why = f"the engine worker died ({_ending(_wait_for_end(self._process))})"
             print(f"{why}; restarting it", file=sys.stderr, flush=True)
-            self._on_state(False, self._num_restarts)
+            self._tell(self._on_state, False, self._num_restarts)
             self._fail_all(f"{why}; it is being restarted, send the request again")
             if time.monotonic() - started_s > _WELL_AFTER_S:
                 backoff_s = self._first_backoff_s
@@ -201,7 +205,7 @@ class WorkerProcess:
             except WorkerFailed as error:
                 print(str(error), file=sys.stderr, flush=True)
                 continue
-            self._on_state(True, self._num_restarts)
+            self._tell(self._on_state, True, self._num_restarts)
             break
         return backoff_s
 
@@ -213,12 +217,14 @@ class WorkerProcess:
                 for entry in message["updates"]:
                     self._deliver(SequenceUpdate.from_wire(entry))
                 if "stats" in message:
-                    self._on_stats(EngineStats(**message["stats"]))
+                    self._tell(self._on_stats, EngineStats(**message["stats"]))
         except (OSError, ProtocolError) as error:
             print(f"engine worker: {error}", file=sys.stderr, flush=True)
         with self._lock:
             self._sock = None
-        sock.close()
+        # A sender may be at it still; the number of a closed socket can be another's at once.
+        with self._sending:
+            sock.close()
 
     def _deliver(self, update: SequenceUpdate) -> None:
         with self._lock:
@@ -231,6 +237,12 @@ class WorkerProcess:
             handlers, self._handlers = self._handlers, {}
         for request_id, handler in handlers.items():
             self._call(handler, SequenceUpdate(request_id, error=why))
+
+    def _tell(self, listener: Callable[..., None], *facts: object) -> None:
+        try:
+            listener(*facts)
+        except Exception:  # a figure that nobody takes must not stop the answers
+            traceback.print_exc()
 
     def _call(self, handler: OnUpdate, update: SequenceUpdate) -> None:
         try:
