@@ -112,6 +112,20 @@ def test_healthy_log_explains_nothing() -> None:
     assert explain_log(ALWAYS.splitlines()) == []
 
 
+@pytest.mark.parametrize(
+    ("line", "causes"),
+    [
+        ("E1121 09:50:18.697931 25664 server.cc:1] ", []),
+        (
+            "E1121 09:50:18.697931 25664 model_lifecycle.cc:642] failed to load 'm' version 1: ",
+            ["m: "],
+        ),
+    ],
+)
+def test_line_without_words_is_no_riddle(line: str, causes: list[str]) -> None:
+    assert explain_log([line]) == causes
+
+
 def test_long_line_is_cut() -> None:
     (cause,) = explain_log([f"Error: {'x' * 1000}"])
     assert len(cause) == 400

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -105,6 +106,18 @@ def test_crashed_server_is_started_again(tmp_path: Path) -> None:
         wait_until(lambda: is_in(plan, "ready", restarts=1))
         assert read_state(plan.directory).why == ("the server ended with signal 11",)
     assert len(pids_in(plan.log)) == 2
+
+
+def test_server_outlives_its_log(tmp_path: Path) -> None:
+    plan = fake_plan(tmp_path)
+    with supervised(plan):
+        wait_until(lambda: is_in(plan, "ready"))
+        (server,) = pids_in(plan.log)
+        content = plan.log.read_text()
+        plan.log.unlink()
+        time.sleep(10 * QUICK.watch_s)
+        assert not is_gone(server)
+        plan.log.write_text(content)
 
 
 def test_children_of_a_crashed_server_do_not_stay(tmp_path: Path) -> None:

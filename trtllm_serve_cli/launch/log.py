@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 # glog's prefix: level, date, time, process, place.
 _PREFIX = re.compile(r"^([IWEF])\d{4} [\d:.]+ +\d+ (\S+\])\s*")
 _FAILED = re.compile(r"failed to load '([^']+)' version \d+: (.*)")
-_LOADING = re.compile(r"(loading: |successfully loaded ')([^':]+)")
+_LOADED = re.compile(r"successfully loaded '([^']+)'")
 # Words of a line that is worth showing when no model says why it failed.
 _TELLING = (
     "tritonserver: ",
@@ -44,17 +44,13 @@ def explain_log(lines: Iterable[str], *, limit: int = 6) -> list[str]:
             causes.append(f"{failed[1]}: {_tidy(failed[2])}")
         elif level in ("E", "F") or any(word in text for word in _TELLING):
             telling.append(_tidy(text))
-    chosen = causes or telling
+    chosen = causes or filter(None, telling)
     return list(dict.fromkeys(chosen))[-limit:]
 
 
 def find_loading(lines: Iterable[str], expected: Sequence[str]) -> list[str]:
     """The models of `expected` that have not been loaded yet, in its order."""
-    loaded = {
-        found[2]
-        for line in lines
-        if (found := _LOADING.search(line)) and found[1].startswith("successfully")
-    }
+    loaded = {found[1] for line in lines if (found := _LOADED.search(line))}
     return [model for model in expected if model not in loaded]
 
 
@@ -66,7 +62,7 @@ def _split(line: str) -> tuple[str, str]:
 def _tidy(text: str) -> str:
     text = text.strip().strip('" ').replace("\\n", "\n")
     # A traceback's last line says what the rest leads to.
-    lines = [line for line in text.splitlines() if line.strip()]
-    first, last = (lines[0], "") if len(lines) < 2 else (lines[0], lines[-1])
-    short = first if not last or last.startswith(("At:", "  ")) else f"{first} … {last.strip()}"
-    return short[:400]
+    lines = [line for line in text.splitlines() if line.strip()] or [""]
+    first, last = lines[0], lines[-1]
+    is_told = len(lines) < 2 or last.startswith(("At:", "  "))
+    return (first if is_told else f"{first} … {last.strip()}")[:400]

@@ -20,6 +20,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -27,7 +28,7 @@ from trtllm_serve_cli.client import probe_token
 from trtllm_serve_cli.errors import TllmError
 from trtllm_serve_cli.launch.log import explain_log
 from trtllm_serve_cli.launch.plan import LaunchPlan
-from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, write_state
+from trtllm_serve_cli.launch.state import PLAN_FILE, Phase, ServerState, write_state
 from trtllm_serve_cli.processes import die_with_parent, last_lines
 
 _MAX_LOG_BYTES = 64 * 1024 * 1024
@@ -168,10 +169,12 @@ class Supervisor:
     def _keep_log_short(self) -> None:
         """Move a log that has grown long aside; Triton goes on appending to the same file."""
         log = self._plan.log
-        if log.stat().st_size > _MAX_LOG_BYTES:
-            shutil.copyfile(log, log.with_suffix(".log.1"))
-            os.truncate(log, 0)
-            self._log_start = 0
+        # A log that somebody removed, or a full disk, is no reason to lose the server.
+        with contextlib.suppress(OSError):
+            if log.stat().st_size > _MAX_LOG_BYTES:
+                shutil.copyfile(log, log.with_suffix(".log.1"))
+                os.truncate(log, 0)
+                self._log_start = 0
 
     def _find_stubs(self) -> tuple[psutil.Process, ...]:
         assert self._process is not None
@@ -208,8 +211,8 @@ class Supervisor:
                 child.kill()
         self._process, self._stubs = None, ()
 
-    def _tell(self, phase: str, **changes: object) -> None:
-        self._state = dataclasses.replace(self._state, phase=phase, **changes)  # type: ignore[arg-type]
+    def _tell(self, phase: Phase, **changes: Any) -> None:
+        self._state = dataclasses.replace(self._state, phase=phase, **changes)
         write_state(self._plan.directory, self._state)
 
 
