@@ -46,6 +46,15 @@ class InferenceResponse:
         self._tensors = output_tensors or []
         self._error = error
 
+    def has_error(self) -> bool:
+        return self._error is not None
+
+    def error(self) -> TritonError | None:
+        return self._error
+
+    def output_tensors(self) -> list[Tensor]:
+        return self._tensors
+
     def told(self) -> Any:
         """The error's message, or each tensor as lists."""
         if self._error is not None:
@@ -90,6 +99,29 @@ class Request:
 
     def get_response_sender(self) -> ResponseSender:
         return self.sender
+
+
+class InferenceRequest:
+    """A business-logic request; a test says what `exec` answers."""
+
+    def __init__(
+        self,
+        *,
+        model_name: str,
+        inputs: list[Tensor],
+        requested_output_names: list[str],
+        request_id: str = "",
+    ) -> None:
+        self.model_name = model_name
+        self.inputs = {tensor.name(): tensor.as_numpy() for tensor in inputs}
+        self.request_id = request_id
+
+    def exec(self, decoupled: bool = False) -> Any:
+        raise NotImplementedError
+
+
+def get_output_tensor_by_name(response: InferenceResponse, name: str) -> Tensor | None:
+    return next((tensor for tensor in response.output_tensors() if tensor.name() == name), None)
 
 
 def get_input_tensor_by_name(request: Request, name: str) -> Tensor | None:

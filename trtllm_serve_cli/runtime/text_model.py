@@ -9,6 +9,7 @@ ensemble scheduler neither keeps that state nor passes a cancellation on to a st
 from __future__ import annotations
 
 import contextlib
+import traceback
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -108,20 +109,14 @@ class TritonPythonModel:
         sender = request.get_response_sender()
         try:
             self._generate(request, sender)
-        except RequestError as error:
-            response = pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
-            sender.send(response, flags=_FINAL)
+        except (InvalidRequest, RequestError) as error:
+            _send_error(sender, str(error))
         except Exception as error:  # or the caller would wait for ever
-            why = f"the text model failed: {type(error).__name__}: {error}"
-            response = pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
-            sender.send(response, flags=_FINAL)
-            raise
+            traceback.print_exc()
+            _send_error(sender, f"the text model failed: {type(error).__name__}: {error}")
 
     def _generate(self, request: Any, sender: Any) -> None:
-        try:
-            refuse_set(lambda name: _as_array(request, name), _NOT_SERVED, self._engine_kind)
-        except InvalidRequest as error:
-            raise RequestError(str(error)) from error
+        refuse_set(lambda name: _as_array(request, name), _NOT_SERVED, self._engine_kind)
         inputs = [*self._preprocess(request), *_renamed(request, self._passed_on)]
         internal_id = f"{INTERNAL_ID_PREFIX}{uuid.uuid4().hex}"
         decoders: dict[tuple[int, int], StreamDecoder] = {}
@@ -206,6 +201,10 @@ class TritonPythonModel:
 
     def _decode(self, token_ids: list[int]) -> str:
         return self._tokenizer.decode(token_ids, skip_special_tokens=self._skips_special_tokens)
+
+
+def _send_error(sender: Any, why: str) -> None:
+    sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(why)), flags=_FINAL)
 
 
 def _taken(request: Any, names: dict[str, str]) -> list[Any]:

@@ -1,0 +1,142 @@
+"""Text in, text out, with the models behind it played by the test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.runtime import fake_triton_utils as pb_utils
+from tests.runtime.fake_triton_utils import InferenceRequest, InferenceResponse, Request, Tensor
+from trtllm_serve_cli.runtime.tensors import INTERNAL_ID_PREFIX, pack_failure, pack_sequences
+
+_INPUTS = ("text_input", "max_tokens", "stream", "top_k", "image_input")
+_PREPROCESSED = (
+    "INPUT_ID", "REQUEST_INPUT_LEN", "REQUEST_OUTPUT_LEN", "STOP_WORDS_IDS", "BAD_WORDS_IDS",
+    "OUT_END_ID", "OUT_PAD_ID",
+)  # fmt: skip
+Answer = Callable[[InferenceRequest], Any]
+
+
+@pytest.fixture
+def model(tmp_path: Path, triton_utils: Any, transformers: Any) -> Iterator[Any]:
+    from trtllm_serve_cli.runtime.text_model import TritonPythonModel
+
+    values = {"tokenizer_dir": str(tmp_path), "engine_kind": "scripted"}
+    config = {
+        "input": [{"name": name} for name in _INPUTS],
+        "parameters": {
+            name: {"string_value": value}
+            for name, value in {**values, "cancellation_check_period_ms": "1"}.items()
+        },
+    }
+    args = {"model_config": json.dumps(config), "model_name": "ensemble", "model_version": "1"}
+    model = TritonPythonModel()
+    model.initialize(args)
+    yield model
+    model.finalize()
+
+
+def _play(monkeypatch: pytest.MonkeyPatch, engine: Answer) -> None:
+    """Let `engine` answer as `tensorrt_llm`."""
+
+    def execute(request: InferenceRequest, decoupled: bool = False) -> Any:
+        if request.model_name == "preprocessing":
+            return InferenceResponse([Tensor(each, np.array([[1]])) for each in _PREPROCESSED])
+        return engine(request)
+
+    monkeypatch.setattr(pb_utils.InferenceRequest, "exec", execute)
+
+
+def _request(**tensors: Any) -> Request:
+    return Request({"text_input": [[b"hi"]], "max_tokens": [[5]], **tensors})
+
+
+@pytest.fixture
+def ask(model: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+    """What the text model answers when the engine answers so."""
+
+    def ask(engine: Answer, **tensors: Any) -> list[Any]:
+        _play(monkeypatch, engine)
+        request = _request(**tensors)
+        model.execute([request])
+        return request.sender.told()
+
+    return ask
+
+
+def _tokens(text: str) -> InferenceResponse:
+    packed = pack_sequences([[ord(letter) for letter in text]], [[]], 0)
+    packed |= {"batch_index": np.array([[0]]), "sequence_index": np.array([[0]])}
+    return InferenceResponse([Tensor(name, value) for name, value in packed.items()])
+
+
+def _texts(answers: list[Any]) -> list[str]:
+    return [answer["text_output"][0][0].decode() for answer in answers]
+
+
+def test_tokens_become_text_as_they_come(ask: Callable[..., list[Any]]) -> None:
+    told = ask(lambda request: [_tokens("Ma"), _tokens("chine")], stream=[[True]])
+    assert _texts(told) == ["Ma", "chine"]
+
+
+def test_other_inputs_go_on_under_the_engines_names(ask: Callable[..., list[Any]]) -> None:
+    asked: list[InferenceRequest] = []
+
+    def engine(request: InferenceRequest) -> list[InferenceResponse]:
+        asked.append(request)
+        return []
+
+    ask(engine, stream=[[True]], top_k=[[7]])
+    (request,) = asked
+    given = {name: request.inputs[name].tolist() for name in ("streaming", "runtime_top_k")}
+    assert given == {"streaming": [[True]], "runtime_top_k": [[7]]}
+    assert request.request_id.startswith(INTERNAL_ID_PREFIX)
+
+
+def test_a_failure_after_the_first_token_is_told(ask: Callable[..., list[Any]]) -> None:
+    failure = [Tensor(name, value) for name, value in pack_failure("the worker died").items()]
+    told = ask(lambda request: [_tokens("a"), InferenceResponse(failure)], stream=[[True]])
+    assert told[1:] == ["the worker died"]
+
+
+def test_a_tensor_that_leads_nowhere_is_refused(ask: Callable[..., list[Any]]) -> None:
+    (why,) = ask(lambda request: [], image_input=[[1.0]])
+    assert why.startswith("image_input is not supported by the engine kind scripted")
+
+
+def test_what_nobody_foresaw_is_told_and_logged(
+    ask: Callable[..., list[Any]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(request: InferenceRequest) -> Any:
+        raise KeyError("oh")
+
+    assert ask(fail) == ["the text model failed: KeyError: 'oh'"]
+    assert "Traceback (most recent call last)" in capfd.readouterr().err
+
+
+def test_a_caller_who_goes_before_the_engine_knows_is_stopped_still(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first stop finds nothing to end, since the request is still on its way."""
+    stops: list[str] = []
+
+    def engine(request: InferenceRequest) -> Iterator[InferenceResponse]:
+        if "stop" in request.inputs:
+            stops.append(request.request_id)
+            if len(stops) == 1:
+                yield InferenceResponse(error=pb_utils.TritonError("is not running"))
+            return
+        while len(stops) < 2:
+            yield _tokens("a")
+
+    _play(monkeypatch, engine)
+    request = _request()
+    request.sender.caller_has_gone = True
+    model.execute([request])
+    assert set(_texts(request.sender.told())) == {"a"}
+    assert len(set(stops)) == 1
