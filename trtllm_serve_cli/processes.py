@@ -15,13 +15,14 @@ _PR_SET_PDEATHSIG = 1
 _EXIT_TIMEOUT_S = 10.0
 
 
-def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
-    """Called in a new process before its program: it gets the signal when its parent is gone.
+def die_with_parent(number: int | None = None) -> None:
+    """Called in a new process before its program: it is killed when its parent is gone.
 
-    The parent is the thread that started it. Elsewhere than on Linux it does nothing.
+    `number` is another signal to send than SIGKILL, which Windows does not even know. The parent is
+    the thread that started it. Elsewhere than on Linux it does nothing.
     """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number or signal.SIGKILL)
 
 
 def run_logged(

@@ -138,6 +138,19 @@ def test_quick_commands_import_nothing_heavy(arguments: list[str]) -> None:
     assert HEAVY & set(json.loads(ran.stdout.splitlines()[-1])) == set()
 
 
+def test_finding_a_server_needs_nothing_that_windows_lacks(home_folder: Path) -> None:
+    """`tllm infer`, `bench` and `metrics` run there, without -u as well."""
+    code = (
+        "import signal, sys\nfor name in ('SIGKILL', 'SIGHUP', 'SIGUSR1'): delattr(signal, name)\n"
+        "from trtllm_serve_cli.cli.main import main\n"
+        "sys.argv = ['tllm', 'infer', 'hello']\nmain()"
+    )
+    ran = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (
+        3, "Error: No server is running.\n Next: tllm start\n",
+    )  # fmt: skip
+
+
 def test_reader_that_goes_away_is_no_bug() -> None:
     """As in `tllm list --catalog | head -1`."""
     command = (sys.executable, "-m", "trtllm_serve_cli.cli.main", "list", "--catalog", "--json")

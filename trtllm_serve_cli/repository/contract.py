@@ -33,12 +33,12 @@ def load_contracts() -> dict[str, Contract]:
     """Model name -> its tensors, out of `contract.yaml`."""
     import yaml
 
-    text = resources.files("trtllm_serve_cli.repository").joinpath("contract.yaml").read_text()
+    table = resources.files("trtllm_serve_cli.repository").joinpath("contract.yaml")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    models = yaml.load(table.read_text(encoding="utf-8"), Loader=loader)
     return {
         model: Contract(_tensors(sides["inputs"]), _tensors(sides["outputs"]))
-        for model, sides in yaml.load(
-            text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        ).items()
+        for model, sides in models.items()
     }
 
 
