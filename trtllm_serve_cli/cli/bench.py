@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trtllm_serve_cli.cli import output
+from trtllm_serve_cli.cli.exits import INTERRUPTED
 from trtllm_serve_cli.cli.options import JsonOption, ModelOption
 from trtllm_serve_cli.errors import RequestFailed
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.bench import BenchmarkResult, BenchmarkSettings, Load, Progress
 
-INTERRUPTED = 130
 _MAX_TOKENS = 1_000_000
 _LENGTHS = "Lengths, in tokens"
 _LOAD = "Load"

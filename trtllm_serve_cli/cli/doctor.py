@@ -7,10 +7,10 @@ import dataclasses
 import typer
 
 from trtllm_serve_cli.cli import output
+from trtllm_serve_cli.cli.exits import USER_CAN_FIX
 from trtllm_serve_cli.cli.options import JsonOption
 
 _MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
-_PROBLEMS_FOUND = 3
 
 
 def doctor(as_json: JsonOption = False) -> None:
@@ -37,4 +37,4 @@ def doctor(as_json: JsonOption = False) -> None:
         else:
             output.say("Nothing keeps a server from running here.")
     if problems:
-        raise typer.Exit(_PROBLEMS_FOUND)
+        raise typer.Exit(USER_CAN_FIX)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trtllm_serve_cli.cli import output
+from trtllm_serve_cli.cli.exits import INTERRUPTED, USER_CAN_FIX
 from trtllm_serve_cli.cli.options import JsonOption, ModelOption
 from trtllm_serve_cli.errors import BadInput, TllmError
 
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
         Piece,
     )
 
-INTERRUPTED = 130
-SOME_FAILED = 3
 _FOREIGN_MODEL = "tensorrt_llm_bls"
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -318,7 +317,7 @@ def _ask_all(
             raise typer.Exit(INTERRUPTED) from None
     if num_failed:
         output.say(f'{num_failed} of {index + 1} lines failed: see their "error".')
-        raise typer.Exit(SOME_FAILED)
+        raise typer.Exit(USER_CAN_FIX)
 
 
 def _read_prompt(prompt: str) -> str:

@@ -23,9 +23,9 @@ from trtllm_serve_cli.cli import (
     output,
     serve,
 )
+from trtllm_serve_cli.cli.exits import USER_CAN_FIX
 from trtllm_serve_cli.errors import TllmError
 
-USER_CAN_FIX = 3
 # What the user's disk can refuse anywhere; everything else that the system says is a bug of ours.
 _USERS_DISK = (
     errno.ENOSPC,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trtllm_serve_cli.cli import output
+from trtllm_serve_cli.cli.exits import INTERRUPTED
 from trtllm_serve_cli.cli.options import JsonOption, ModelOption
 from trtllm_serve_cli.errors import TllmError
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from trtllm_serve_cli.metrics import EngineRow, GpuRow, HostRow, ModelRow, Snapshot, Summary
 
-INTERRUPTED = 130
 _BAR_WIDTH = 24
 _MIB = 1024 * 1024
 _UNKNOWN = "-"
