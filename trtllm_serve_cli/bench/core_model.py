@@ -17,9 +17,12 @@ from grpc import aio
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from trtllm_serve_cli.bench.records import RequestError
-from trtllm_serve_cli.errors import NoServer, RequestFailed, UnknownModel
+from trtllm_serve_cli.client import faults
+from trtllm_serve_cli.client.over_grpc import translate_rpc_error
+from trtllm_serve_cli.errors import UnknownModel
 
 CORE_MODEL = "tensorrt_llm"
+_TIMEOUT_S = 10.0
 _SERVICE = "/inference.GRPCInferenceService"
 _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),
@@ -60,17 +63,15 @@ def open_channel(address: str) -> Any:
 async def fetch_core_model(channel: Any, address: str, name: str = CORE_MODEL) -> CoreModel:
     """Ask the server about the model. Raises `NoServer`, `UnknownModel` or `RequestFailed`."""
     stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+    wait = {"timeout": _TIMEOUT_S}
     try:
-        server = await stub.ServerMetadata(service_pb2.ServerMetadataRequest(), timeout=10)
+        server = await stub.ServerMetadata(service_pb2.ServerMetadataRequest(), **wait)
+        metadata = await stub.ModelMetadata(service_pb2.ModelMetadataRequest(name=name), **wait)
+        reply = await stub.ModelConfig(service_pb2.ModelConfigRequest(name=name), **wait)
     except aio.AioRpcError as error:
-        raise NoServer(
-            f"No server answers at {address}.", why=error.details() or "", next_step="tllm start"
-        ) from error
-    try:
-        metadata = await stub.ModelMetadata(service_pb2.ModelMetadataRequest(name=name), timeout=10)
-        reply = await stub.ModelConfig(service_pb2.ModelConfigRequest(name=name), timeout=10)
-    except aio.AioRpcError as error:
-        raise _explain_refusal(error, address, name) from error
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise faults.no_server(address, f"no answer within {_TIMEOUT_S:g} s") from error
+        raise translate_rpc_error(error, address, name, _TIMEOUT_S, has_begun=False) from error
     config = reply.config
     _check_inputs({tensor.name for tensor in config.input}, name, address)
     vocab_size = config.parameters["vocab_size"].string_value
@@ -127,17 +128,3 @@ def _check_inputs(inputs: set[str], name: str, address: str) -> None:
             why=f"it has no input {', '.join(sorted(missing))}",
             next_step="tllm status",
         )
-
-
-def _explain_refusal(error: Any, address: str, name: str) -> UnknownModel | RequestFailed:
-    if error.code() is grpc.StatusCode.NOT_FOUND or "unknown model" in error.details():
-        return UnknownModel(
-            f"The server at {address} has no model {name} that is ready.",
-            why=error.details(),
-            next_step="tllm status",
-        )
-    return RequestFailed(
-        f"The server at {address} does not tell what its model {name} is.",
-        why=f"{error.code().name}: {error.details()}",
-        next_step="tllm logs",
-    )

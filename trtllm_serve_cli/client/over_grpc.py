@@ -51,7 +51,9 @@ def stream_grpc(
                     raise faults.refused(model, response.error_message)
                 yield from parse_pieces(request, _read_outputs(address, response), at_s)
         except grpc.RpcError as error:
-            raise _translate(error, address, model, timeout_s, has_begun=has_begun) from error
+            raise translate_rpc_error(
+                error, address, model, timeout_s, has_begun=has_begun
+            ) from error
         finally:
             call.cancel()
 
@@ -71,7 +73,7 @@ def fetch_config_grpc(address: str, model: str, timeout_s: float) -> dict[str, s
                 service_pb2.ModelConfigRequest(name=model), timeout=timeout_s
             )
         except grpc.RpcError as error:
-            raise _translate(error, address, model, timeout_s, has_begun=False) from error
+            raise translate_rpc_error(error, address, model, timeout_s, has_begun=False) from error
     return {name: value.string_value for name, value in response.config.parameters.items()}
 
 
@@ -105,7 +107,7 @@ def _read_outputs(address: str, response: Any) -> dict[str, list[Any]]:
         raise faults.not_understood(address, f"a tensor is cut: {error}") from error
 
 
-def _translate(
+def translate_rpc_error(
     error: grpc.RpcError, address: str, model: str, timeout_s: float | None, *, has_begun: bool
 ) -> TllmError:
     """A failed gRPC call as one of ours; `has_begun` when a part of the answer had come."""
