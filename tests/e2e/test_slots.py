@@ -13,7 +13,7 @@ import tritonclient.grpc as grpcclient
 
 from tests.e2e.conftest import Tllm
 from tests.e2e.core import gauge, responses, tensor
-from tests.e2e.waiting import wait_until
+from tests.waiting import wait_until
 from trtllm_serve_cli.client import Endpoint, GenerateRequest, generate, stream
 
 pytestmark = pytest.mark.e2e
@@ -37,9 +37,9 @@ def test_leaving_a_stream_frees_the_slot(endpoint: Endpoint, model: str, interfa
     request = GenerateRequest("Once upon a time", max_tokens=LONG, min_tokens=LONG)
     pieces = stream(endpoint, model, request, interface)  # type: ignore[arg-type]
     next(pieces)
-    assert wait_until(lambda: is_busy(endpoint))
+    wait_until(lambda: is_busy(endpoint))
     pieces.close()
-    assert wait_until(lambda: is_idle(endpoint), 5)
+    wait_until(lambda: is_idle(endpoint), 5)
 
 
 @pytest.mark.parametrize("is_streaming", [True, False])
@@ -53,9 +53,9 @@ def test_cancelling_a_core_request_frees_the_slot(endpoint: Endpoint, is_streami
             tensor("streaming", is_streaming),
         ]
         client.async_stream_infer("tensorrt_llm", inputs)
-        assert wait_until(lambda: is_busy(endpoint))
+        wait_until(lambda: is_busy(endpoint))
         client.stop_stream(cancel_requests=True)
-    assert wait_until(lambda: is_idle(endpoint), 5)
+    wait_until(lambda: is_idle(endpoint), 5)
 
 
 def test_stop_with_the_same_id_ends_a_request(endpoint: Endpoint) -> None:
@@ -65,7 +65,7 @@ def test_stop_with_the_same_id_ends_a_request(endpoint: Endpoint) -> None:
         with grpcclient.InferenceServerClient(endpoint.grpc) as stopping:
             assert list(responses(stopping, PROMPT, 1, request_id="to-stop", stop=True)) == []
         assert len(list(answers)) < LONG
-    assert wait_until(lambda: is_idle(endpoint), 5)
+    wait_until(lambda: is_idle(endpoint), 5)
 
 
 def test_stopping_an_unknown_id_is_an_error(endpoint: Endpoint) -> None:
@@ -91,7 +91,7 @@ def test_many_who_leave_leave_nothing_behind(endpoint: Endpoint) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert wait_until(lambda: is_idle(endpoint))
+    wait_until(lambda: is_idle(endpoint))
 
 
 def test_asking_for_cancellation_all_the_time_does_no_harm(fresh_home: Any) -> None:
