@@ -6,13 +6,8 @@ import sys
 from types import ModuleType
 
 import pytest
-from hypothesis import settings
 
 from tests.runtime import fake_tokenizer, fake_triton_utils
-
-# Examples depend on the test alone, so that a run can be repeated.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
-settings.load_profile("repeatable")
 
 
 @pytest.fixture
