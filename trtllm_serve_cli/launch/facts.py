@@ -24,6 +24,7 @@ from trtllm_serve_cli.errors import MissingPart
 from trtllm_serve_cli.launch.machine import TritonInstallation, find_libpython, find_triton
 from trtllm_serve_cli.launch.ports import find_holder, try_to_listen
 from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.sources import find_free_bytes, find_hub
 
 _VERSION = re.compile(r"server_version\s*\|\s*([\d.]+)")
 DEFAULT_PORTS = (8000, 8001, 8002)
@@ -72,7 +73,7 @@ def collect_facts(
         triton = None
     version, output = _ask_triton(triton.binary) if triton else (None, "")
     python = _stub_python(triton, environ)
-    hub = environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    hub = find_hub(environ).url
     return MachineFacts(
         python=sys.version_info[:2],
         triton=triton,
@@ -85,7 +86,7 @@ def collect_facts(
         engine_version=_package_version("openvino-genai"),
         ports={port: _holder(port) for port in ports},
         home=home.root,
-        disk_free=shutil.disk_usage(_existing(home.root)).free,
+        disk_free=find_free_bytes(home.root),
         memory_available=psutil.virtual_memory().available,
         shared_memory_free=_shared_memory_free(),
         gpu=_ask_gpu(),
@@ -185,7 +186,3 @@ def _has_hub_token() -> bool:
     import huggingface_hub
 
     return huggingface_hub.get_token() is not None
-
-
-def _existing(path: Path) -> Path:
-    return next(folder for folder in (path, *path.parents) if folder.exists())

@@ -15,6 +15,7 @@ from trtllm_serve_cli.sources.checkpoint import (
 )
 from trtllm_serve_cli.sources.fetch import FetchPlan, fetch_checkpoint, plan_fetch
 from trtllm_serve_cli.sources.gguf import GgufFacts, read_gguf
+from trtllm_serve_cli.sources.hub import find_hub
 from trtllm_serve_cli.sources.source import (
     GgufSource,
     HubSource,
@@ -23,7 +24,7 @@ from trtllm_serve_cli.sources.source import (
     Source,
     parse_source,
 )
-from trtllm_serve_cli.sources.space import check_space, show_size
+from trtllm_serve_cli.sources.space import check_space, find_free_bytes, show_size
 
 __all__ = [
     "Checkpoint",
@@ -37,6 +38,8 @@ __all__ = [
     "Source",
     "check_space",
     "fetch_checkpoint",
+    "find_free_bytes",
+    "find_hub",
     "inspect_gguf",
     "inspect_hf_directory",
     "parse_source",
