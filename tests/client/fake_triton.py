@@ -135,9 +135,6 @@ def serve() -> Iterator[FakeTriton]:
 
 def _service(fake: FakeTriton, server: grpc.Server) -> Any:
     class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
-        def ServerLive(self, request: Any, context: Any) -> Any:
-            return service_pb2.ServerLiveResponse(live=True)
-
         def ModelConfig(self, request: Any, context: Any) -> Any:
             fake.headers.append(dict(context.invocation_metadata()))
             if request.name == "nope":
@@ -205,8 +202,6 @@ def _handler(fake: FakeTriton) -> type[BaseHTTPRequestHandler]:
             fake.headers.append({name.lower(): value for name, value in self.headers.items()})
             if self.path == "/metrics":
                 self._send(200, fake.metrics_page, fake.metrics_length)
-            elif self.path == "/v2/health/live":
-                self._send(200, b"")
             elif self.path == "/v2/models/nope/config":
                 self._send(404, json.dumps({"error": UNKNOWN}).encode())
             elif self.path.endswith("/config"):

@@ -9,7 +9,6 @@ from trtllm_serve_cli.client import (
     Interface,
     ModelInfo,
     fetch_model_config,
-    is_server_live,
     probe_token,
     stream,
 )
@@ -50,12 +49,6 @@ def test_config_of_an_unknown_model(triton: FakeTriton, interface: Interface) ->
 def test_config_of_no_server(interface: Interface) -> None:
     with pytest.raises(NoServer, match=r"No server answers at 127.0.0.1:1"):
         fetch_model_config(NOWHERE, "demo", interface)
-
-
-@both
-def test_liveness(triton: FakeTriton, interface: Interface) -> None:
-    assert is_server_live(triton.endpoint, interface)
-    assert not is_server_live(NOWHERE, interface)
 
 
 @both

@@ -19,9 +19,7 @@ from trtllm_serve_cli.runtime.engine import (
     last_line,
 )
 
-LIMITS = EngineLimits(
-    engine_kind="fake", max_seq_len=10, max_batch_size=4, max_beam_width=3, vocab_size=100
-)
+LIMITS = EngineLimits(max_seq_len=10, max_beam_width=3, vocab_size=100)
 _TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=5).map(tuple)
 _FLOATS = st.floats(allow_nan=False)
 _REQUESTS = st.builds(

@@ -11,7 +11,6 @@ from trtllm_serve_cli.runtime.parameters import Parameters
 
 def _parameters(**values: str) -> Parameters:
     config = {
-        "max_batch_size": 8,
         "input": [{"name": "QUERY"}, {"name": "END_ID"}],
         "parameters": {name: {"string_value": value} for name, value in values.items()},
     }
@@ -21,8 +20,8 @@ def _parameters(**values: str) -> Parameters:
 
 def test_the_models_name_and_inputs_are_told() -> None:
     read = _parameters()
-    told = (read.model_name, read.model_version, read.max_batch_size, read.input_names)
-    assert told == ("demo", "1", 8, ("QUERY", "END_ID"))
+    told = (read.model_name, read.model_version, read.input_names)
+    assert told == ("demo", "1", ("QUERY", "END_ID"))
 
 
 def test_values_come_as_the_type_that_is_asked_for() -> None:

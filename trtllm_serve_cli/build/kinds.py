@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from trtllm_serve_cli.errors import MissingPart
 
-ENGINE_KINDS = ("openvino",)
-
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:

@@ -18,8 +18,6 @@ from trtllm_serve_cli.errors import NoServer
 if TYPE_CHECKING:
     from trtllm_serve_cli.launch import LaunchPlan, RunningServer
 
-PortRange = {"min": 1, "max": 65535}
-
 
 def start(
     model: ModelOption = None,

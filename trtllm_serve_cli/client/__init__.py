@@ -20,7 +20,6 @@ from trtllm_serve_cli.client.generate import (
 from trtllm_serve_cli.client.server import (
     ModelInfo,
     fetch_model_config,
-    is_server_live,
     probe_token,
 )
 
@@ -34,7 +33,6 @@ __all__ = [
     "Piece",
     "fetch_model_config",
     "generate",
-    "is_server_live",
     "parse_address",
     "parse_batch",
     "probe_token",

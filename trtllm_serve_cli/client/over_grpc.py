@@ -77,16 +77,6 @@ def fetch_config_grpc(address: str, model: str, timeout_s: float) -> dict[str, s
     return {name: value.string_value for name, value in response.config.parameters.items()}
 
 
-def is_live_grpc(address: str, timeout_s: float) -> bool:
-    """Whether a Triton answers there."""
-    with connect(address) as stub:
-        try:
-            response = stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=timeout_s)
-        except grpc.RpcError:
-            return False
-    return bool(response.live)
-
-
 def _plan_message(model: str, request: GenerateRequest) -> Any:
     message = service_pb2.ModelInferRequest(model_name=model)
     for name, value in plan_inputs(request).items():

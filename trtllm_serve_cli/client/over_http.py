@@ -64,18 +64,6 @@ def fetch_config_http(address: str, model: str, timeout_s: float) -> dict[str, s
     return {name: str(value.get("string_value", "")) for name, value in parameters.items()}
 
 
-def is_live_http(address: str, timeout_s: float) -> bool:
-    """Whether a server says there that it is live."""
-    connection = HTTPConnection(*split_address(address), timeout=timeout_s)
-    try:
-        connection.request("GET", "/v2/health/live")
-        return connection.getresponse().status == 200
-    except (OSError, HTTPException):
-        return False
-    finally:
-        connection.close()
-
-
 @contextmanager
 def _connect(address: str, timeout_s: float | None) -> Iterator[HTTPConnection]:
     limit_s = min(_CONNECT_TIMEOUT_S, timeout_s or _CONNECT_TIMEOUT_S)

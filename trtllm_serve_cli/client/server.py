@@ -1,4 +1,4 @@
-"""What a server says of itself: whether it lives, whether it generates, what its models are."""
+"""What a server says of itself: what its models are, and whether they generate."""
 
 from __future__ import annotations
 
@@ -50,19 +50,6 @@ def fetch_model_config(
         max_seq_len=int(max_seq_len) if max_seq_len.isdecimal() else None,
         engine_kind=parameters.get("engine_kind") or None,
     )
-
-
-def is_server_live(
-    endpoint: Endpoint, interface: Interface = "http", timeout_s: float = 2.0
-) -> bool:
-    """Whether a Triton answers; it may yet be loading models, or have lost one."""
-    if interface == "grpc":
-        from trtllm_serve_cli.client.over_grpc import is_live_grpc
-
-        return is_live_grpc(endpoint.grpc, timeout_s)
-    from trtllm_serve_cli.client.over_http import is_live_http
-
-    return is_live_http(endpoint.http, timeout_s)
 
 
 def probe_token(

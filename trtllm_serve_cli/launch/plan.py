@@ -76,11 +76,12 @@ class LaunchPlan:
             f"on {self.endpoint.http} (HTTP), {self.endpoint.grpc} (gRPC), "
             f"{self.endpoint.metrics} (metrics):",
             *((f"  {changes} \\",) if changes else ()),
-            *(f"  {word} \\" for word in _fold(self.hide_token(self.argv))),
+            *(f"  {shlex.quote(word)} \\" for word in self.hide_token(self.argv)),
         ]
         return "\n".join(lines).removesuffix(" \\")
 
     def hide_token(self, argv: tuple[str, ...]) -> tuple[str, ...]:
+        """`argv` as others may see it."""
         token = self.endpoint.restricted_token
         return tuple(word.replace(token, "****") for word in argv) if token else argv
 
@@ -221,7 +222,3 @@ def _backends(triton: TritonInstallation) -> dict[str, str]:
 
 def _reachable(host: str) -> str:
     return "127.0.0.1" if host == "0.0.0.0" else host
-
-
-def _fold(argv: tuple[str, ...]) -> list[str]:
-    return [shlex.quote(word) for word in argv]

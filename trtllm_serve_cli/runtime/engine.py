@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, Protocol
 
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length"]
 
 
 class InvalidRequest(Exception):
@@ -37,7 +37,6 @@ class GenerationRequest:
     frequency_penalty: float | None = None
     len_penalty: float | None = None
     early_stopping: bool | None = None
-    beam_search_diversity_rate: float | None = None
     min_tokens: int | None = None
     stop_words: tuple[tuple[int, ...], ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
@@ -95,9 +94,7 @@ class SequenceUpdate:
 class EngineLimits:
     """What an engine can take; requests beyond it are refused before they reach it."""
 
-    engine_kind: str
     max_seq_len: int
-    max_batch_size: int
     max_beam_width: int
     vocab_size: int
 

@@ -64,9 +64,7 @@ class OpenVinoEngine:
         self._running: dict[int, _Running] = {}
         self._iteration = 0
         self.limits = EngineLimits(
-            engine_kind="openvino",
             max_seq_len=int(config["max_seq_len"]),
-            max_batch_size=int(config["max_batch_size"]),
             max_beam_width=int(config["max_beam_width"]),
             vocab_size=int(config["vocab_size"]),
         )

@@ -14,7 +14,6 @@ class Parameters:
         config: dict[str, Any] = json.loads(args["model_config"])
         self.model_name = args["model_name"]
         self.model_version = args["model_version"]
-        self.max_batch_size = int(config.get("max_batch_size", 0))
         self.input_names = tuple(each["name"] for each in config.get("input", ()))
         self._values: dict[str, str] = {
             key: value["string_value"] for key, value in config.get("parameters", {}).items()

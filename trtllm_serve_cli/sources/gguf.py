@@ -56,38 +56,16 @@ class GgufFacts:
 
     @property
     def architecture(self) -> str | None:
-        return self._text("general.architecture")
+        value = self.metadata.get("general.architecture")
+        return value if isinstance(value, str) else None
 
     @property
     def context_length(self) -> int | None:
         return self._count(f"{self.architecture}.context_length")
 
     @property
-    def vocab_size(self) -> int | None:
-        tokens = self.metadata.get("tokenizer.ggml.tokens")
-        if isinstance(tokens, GgufArray):
-            return tokens.length
-        return self._count(f"{self.architecture}.vocab_size")
-
-    @property
-    def chat_template(self) -> str | None:
-        return self._text("tokenizer.chat_template")
-
-    @property
-    def bos_id(self) -> int | None:
-        return self._count("tokenizer.ggml.bos_token_id")
-
-    @property
-    def eos_id(self) -> int | None:
-        return self._count("tokenizer.ggml.eos_token_id")
-
-    @property
     def num_parts(self) -> int:
         return self._count("split.count") or 1
-
-    def _text(self, key: str) -> str | None:
-        value = self.metadata.get(key)
-        return value if isinstance(value, str) else None
 
     def _count(self, key: str) -> int | None:
         value = self.metadata.get(key)
