@@ -109,6 +109,10 @@ def test_a_request_at_the_limits_is_taken(fields: dict[str, Any]) -> None:
             "bad_words_list holds -7, which is no token of this model: ids go from 0 to 99",
         ),
         (
+            {"bad_words": ((1,) * 4000, (2,) * 97)},
+            "bad_words_list has 4097 tokens; send at most 4096",
+        ),
+        (
             {"max_new_tokens": 0},
             "request_output_len (max_tokens) is 0; ask for at least 1",
         ),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_serve_cli.runtime.words import Words, decode_words, encode_words
+from trtllm_serve_cli.runtime.words import Words, decode_words, encode_words, leave_out_longer
 
 _WORD = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=4).map(tuple)
 _ROWS = st.lists(st.lists(_WORD, max_size=4).map(tuple), min_size=1, max_size=3)
@@ -37,3 +37,13 @@ def test_a_shape_that_is_no_list_of_words_is_refused(shape: tuple[int, ...]) -> 
 def test_ends_that_do_not_grow_inside_the_list_are_refused(ends: list[int]) -> None:
     with pytest.raises(ValueError, match="its ends do not grow from 1 to 3"):
         decode_words(np.array([[5, 6, 7], ends], dtype=np.int32))
+
+
+def test_a_word_that_holds_another_is_left_out() -> None:
+    assert leave_out_longer(["w10", "aw1", "w1", "b", "w1"]) == ["b", "w1"]
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=4)), st.text("ab", max_size=9))
+def test_what_is_left_bans_the_same_texts(words: list[str], text: str) -> None:
+    left = leave_out_longer(words)
+    assert any(word in text for word in left) == any(word in text for word in words)

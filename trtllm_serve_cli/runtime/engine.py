@@ -10,6 +10,10 @@ from typing import Any, Literal, Protocol
 FinishReason = Literal["stop", "length"]
 
 
+# Making an automaton of words holds up all other requests: this many tokens take some 1 s.
+_MAX_WORD_TOKENS = 4096
+
+
 class InvalidRequest(Exception):
     """A request that this engine cannot run; the message is for whoever sent it."""
 
@@ -147,8 +151,8 @@ def check_request(request: GenerationRequest, limits: EngineLimits) -> None:
     if not request.input_ids:
         raise InvalidRequest("input_ids is empty: the prompt has no tokens; send at least one")
     _check_tokens("input_ids", request.input_ids, limits)
-    _check_tokens("stop_words_list", tuple(chain(*request.stop_words)), limits)
-    _check_tokens("bad_words_list", tuple(chain(*request.bad_words)), limits)
+    _check_words("stop_words_list", request.stop_words, limits)
+    _check_words("bad_words_list", request.bad_words, limits)
     if request.max_new_tokens < 1:
         raise InvalidRequest(
             f"request_output_len (max_tokens) is {request.max_new_tokens}; ask for at least 1"
@@ -194,6 +198,15 @@ def _check_tokens(tensor: str, token_ids: Sequence[int], limits: EngineLimits) -
             f"{tensor} holds {low if low < 0 else high}, which is no token of this model: ids go "
             f"from 0 to {limits.vocab_size - 1}"
         )
+
+
+def _check_words(tensor: str, words: Sequence[tuple[int, ...]], limits: EngineLimits) -> None:
+    token_ids = tuple(chain(*words))
+    if len(token_ids) > _MAX_WORD_TOKENS:
+        raise InvalidRequest(
+            f"{tensor} has {len(token_ids)} tokens; send at most {_MAX_WORD_TOKENS}"
+        )
+    _check_tokens(tensor, token_ids, limits)
 
 
 def _check_range(tensor: str, value: float | None, low: float, high: float) -> None:

@@ -21,6 +21,7 @@ from .engine import (
     SequenceUpdate,
     last_line,
 )
+from .words import leave_out_longer
 
 # Fixed by OpenVINO's paged attention on a CPU (its plugin's KV cache block size).
 TOKENS_PER_BLOCK = 32
@@ -70,11 +71,11 @@ class OpenVinoEngine:
         )
 
     def submit(self, request: GenerationRequest) -> None:
-        num_tokens = len(request.input_ids) + request.max_new_tokens
-        if num_tokens > self._num_blocks * TOKENS_PER_BLOCK:
+        if (needed := _num_blocks(request)) > self._num_blocks:
             raise InvalidRequest(
-                f"{num_tokens} tokens do not fit the KV cache of "
-                f"{self._num_blocks * TOKENS_PER_BLOCK} (max_tokens_in_paged_kv_cache)"
+                f"the request may need {needed * TOKENS_PER_BLOCK} tokens of the KV cache, which "
+                f"has {self._num_blocks * TOKENS_PER_BLOCK} (max_tokens_in_paged_kv_cache); ask "
+                "for fewer tokens or sequences"
             )
         config = self._generation_config(request)
         input_ids = openvino.Tensor(np.array([request.input_ids], dtype=np.int64))
@@ -227,7 +228,10 @@ class OpenVinoEngine:
             config.stop_strings = {self._text(word) for word in request.stop_words}
             config.include_stop_str_in_output = True
         if request.bad_words:
-            words = sorted({self._text(word) for word in request.bad_words})
+            # The automaton of the guide takes no word that starts with another.
+            words = leave_out_longer(self._text(word) for word in request.bad_words)
+            if any("\0" in word for word in words):
+                raise InvalidRequest("bad_words_list has a word with a NUL; leave it out")
             guide = {"type": "structural_tag", "format": {"type": "any_text", "excludes": words}}
             structured = openvino_genai.StructuredOutputConfig()
             structured.structural_tags_config = json.dumps(guide)
@@ -238,6 +242,13 @@ class OpenVinoEngine:
         if not text:
             raise InvalidRequest(f"the stop or bad word with the ids {list(word)} is no text")
         return text
+
+
+def _num_blocks(request: GenerationRequest) -> int:
+    """What `request` takes of the KV cache at most: sequences share the prompt's whole blocks."""
+    num_sequences = max(request.beam_width, request.num_return_sequences)
+    shared, rest = divmod(len(request.input_ids), TOKENS_PER_BLOCK)
+    return shared + num_sequences * -(-(rest + request.max_new_tokens) // TOKENS_PER_BLOCK)
 
 
 def _finish_reason(reason: Any) -> FinishReason | None:

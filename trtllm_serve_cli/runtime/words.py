@@ -7,7 +7,7 @@ ids with 0 and the ends with -1. (Source: the Triton TensorRT-LLM backend's prep
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,3 +43,12 @@ def decode_words(encoded: np.ndarray[Any, np.dtype[np.int32]]) -> Words:
         words.append(tuple(encoded[0, start:end].tolist()))
         start = end
     return tuple(words)
+
+
+def leave_out_longer(texts: Iterable[str]) -> list[str]:
+    """Those of `texts` that no other is a part of: who bans these, bans them all."""
+    shortest: list[str] = []
+    for text in sorted(set(texts), key=lambda text: (len(text), text)):
+        if not any(part in text for part in shortest):
+            shortest.append(text)
+    return shortest
