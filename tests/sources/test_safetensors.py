@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 import struct
 
 import pytest
@@ -38,9 +39,9 @@ def test_file_cut_anywhere_is_refused(tmp_path, length):
     ids=range(8),
 )
 def test_header_that_is_no_table_is_refused(tmp_path, header):
-    path = tmp_path / "model.safetensors"
+    path = tmp_path / "it's mine.safetensors"
     path.write_bytes(struct.pack("<Q", len(header)) + header)
     with pytest.raises(SourceError) as caught:
         check_safetensors(path)
     assert caught.value.why == "its header is not the JSON of a table of tensors"
-    assert caught.value.next_step == f"remove it (rm '{path}') and fetch it again"
+    assert caught.value.next_step == (f"remove it (rm {shlex.quote(str(path))}) and fetch it again")

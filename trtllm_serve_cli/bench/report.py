@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ def check_output_folder(folder: Path) -> None:
         raise BadInput(
             f"{folder} is taken.",
             why="it is not an empty folder, and results are never overwritten",
-            next_step=f"name another folder: --output {folder}-2",
+            next_step=f"name another folder: --output {shlex.quote(f'{folder}-2')}",
         )
 
 

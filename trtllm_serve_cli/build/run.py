@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shlex
 import shutil
 import sys
 import tempfile
@@ -86,7 +87,8 @@ def _check_replaceable(engine_dir: Path, name: str) -> None:
         raise BadInput(
             f"{engine_dir} holds something else.",
             why="the engine would take the place of all that is there",
-            next_step=f"move it away, or name a new folder: --engine-dir '{engine_dir / name}'",
+            next_step="move it away, or name a new folder: "
+            f"--engine-dir {shlex.quote(str(engine_dir / name))}",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import Literal
 
@@ -88,7 +89,7 @@ def _numpy(facts: MachineFacts) -> Finding:
     if facts.stub_python is None:
         return Finding("NumPy", "problem", "there is no python3 that Triton's stub could use",
                        "install tllm into a virtual environment of its own")  # fmt: skip
-    fix = f"{facts.stub_python} -m pip install 'numpy<2'"
+    fix = f"{shlex.quote(facts.stub_python)} -m pip install 'numpy<2'"
     if facts.numpy_version is None:
         return Finding("NumPy", "problem", f"none for {facts.stub_python}", fix)
     if int(facts.numpy_version.split(".")[0]) >= 2:

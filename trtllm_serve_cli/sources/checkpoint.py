@@ -7,6 +7,7 @@ nor runs anything, unless the user's options allow that.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,7 @@ def inspect_gguf(path: Path, *, source: str) -> Checkpoint:
         raise SourceError(
             f"{path} is one part of {facts.num_parts}.",
             why="a GGUF model in several files cannot be read here",
-            next_step=f"llama-gguf-split --merge '{path}' MERGED.gguf",
+            next_step=f"llama-gguf-split --merge {shlex.quote(str(path))} MERGED.gguf",
         )
     if facts.architecture is None or facts.num_tensors == 0:
         raise SourceError(

