@@ -7,6 +7,7 @@ flag, and a final flag may come with a response or alone.
 from __future__ import annotations
 
 import queue
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
@@ -86,13 +87,26 @@ class ResponseSender:
         return [response.told() for response in responses]
 
 
+class _Everything:
+    """The names of all outputs, which Triton puts in when the caller names none."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
 class Request:
     """A request as Triton hands it to `execute`."""
 
-    def __init__(self, tensors: dict[str, Any], request_id: str = "") -> None:
+    def __init__(
+        self, tensors: dict[str, Any], request_id: str = "", wanted: Container[str] | None = None
+    ) -> None:
         self.tensors = {name: Tensor(name, np.asarray(each)) for name, each in tensors.items()}
         self.sender = ResponseSender()
         self._request_id = request_id
+        self._wanted = _Everything() if wanted is None else wanted
+
+    def requested_output_names(self) -> Container[str]:
+        return self._wanted
 
     def request_id(self) -> str:
         return self._request_id

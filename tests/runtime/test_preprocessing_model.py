@@ -53,6 +53,12 @@ def test_a_prompt_becomes_upstreams_tensors(model: Any) -> None:
     }
 
 
+def test_only_what_is_asked_for_is_told(model: Any) -> None:
+    tensors = {"QUERY": _strings([b"hi"]), "REQUEST_OUTPUT_LEN": [[5]]}
+    request = Request(tensors, wanted=["OUT_END_ID", "REQUEST_INPUT_LEN"])
+    assert _answer(model, request) == {"REQUEST_INPUT_LEN": [[3]], "OUT_END_ID": [[2]]}
+
+
 def test_shorter_prompts_of_a_batch_are_padded(model: Any) -> None:
     query = _strings([b"hi"], ["é".encode()])
     told = _answer(model, _request(QUERY=query, REQUEST_OUTPUT_LEN=[[5], [6]]))

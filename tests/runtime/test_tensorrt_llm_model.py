@@ -96,6 +96,13 @@ def test_an_answer_comes_whole_after_its_prompt(model: Any) -> None:
     assert _ask(model, COUNT) == [_sequence([COUNT, 10, 11])]
 
 
+def test_only_what_is_asked_for_is_told(model: Any) -> None:
+    tensors = {"input_ids": [[COUNT]], "input_lengths": [[1]], "request_output_len": [[2]]}
+    request = Request(tensors, wanted=["sequence_length"])
+    model.execute([request])
+    assert request.sender.told() == [{"sequence_length": [[3]]}]
+
+
 def test_the_prompt_can_be_left_out(model: Any) -> None:
     assert _ask(model, COUNT, exclude_input_in_output=[[True]]) == [_sequence([10, 11])]
 

@@ -11,6 +11,7 @@ import triton_python_backend_utils as pb_utils
 
 from .engine import InvalidRequest
 from .parameters import Parameters
+from .python_stub import pick_requested
 from .tensors import Array
 from .tokenizer import load_tokenizer
 from .words import encode_words
@@ -32,9 +33,8 @@ class TritonPythonModel:
             tensors = self._preprocess(lambda name: _as_array(request, name))
         except InvalidRequest as error:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
-        return pb_utils.InferenceResponse(
-            [pb_utils.Tensor(name, value) for name, value in tensors.items()]
-        )
+        made = [pb_utils.Tensor(name, value) for name, value in tensors.items()]
+        return pb_utils.InferenceResponse(pick_requested(request.requested_output_names(), made))
 
     def _preprocess(self, get: Callable[[str], Array | None]) -> dict[str, Array]:
         queries = get("QUERY")

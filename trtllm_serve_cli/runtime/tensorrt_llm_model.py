@@ -18,6 +18,7 @@ from .cancel_watch import CancelWatch, Watched
 from .engine import GenerationRequest, InvalidRequest, SequenceUpdate, check_request
 from .engine_metrics import EngineMetrics
 from .parameters import Parameters
+from .python_stub import pick_requested
 from .tensors import (
     INTERNAL_ID_PREFIX,
     UNDERSTOOD,
@@ -86,7 +87,7 @@ class TritonPythonModel:
         rows = parse_rows(get, exclude_input=self._exclude_input)
         for row in rows:
             check_request(GenerationRequest(id=0, **row.fields), self._limits)
-        answer = _Request(self, request.request_id(), sender, _is_set(get("streaming")), rows)
+        answer = _Request(self, request, sender, _is_set(get("streaming")), rows)
         answer.start()
 
     def _stop(self, request_id: str, sender: Any) -> None:
@@ -107,14 +108,15 @@ class _Request:
     def __init__(
         self,
         model: TritonPythonModel,
-        request_id: str,
+        request: Any,
         sender: Any,
         is_streaming: bool,
         rows: list[RowRequest],
     ) -> None:
         self._model = model
-        self._request_id = request_id
-        self._is_internal = request_id.startswith(INTERNAL_ID_PREFIX)
+        self._request_id = request.request_id()
+        self._wanted = request.requested_output_names()
+        self._is_internal = self._request_id.startswith(INTERNAL_ID_PREFIX)
         self._sender = sender
         self._is_streaming = is_streaming
         self._rows = rows
@@ -153,7 +155,7 @@ class _Request:
         with self._lock:
             if not self._open:
                 return
-            response = _response(tensors)
+            response = self._response(tensors)
             if is_last_of_row is not None:
                 self._open.discard(is_last_of_row)
             if self._open:
@@ -168,11 +170,15 @@ class _Request:
                 return
             self._cancel_engine()
             if self._is_internal:
-                self._close(_response(pack_failure(why)))
+                self._close(self._response(pack_failure(why)))
                 return
             self._open.clear()
             self._forget()
             send_error(self._sender, why)
+
+    def _response(self, tensors: dict[str, Array]) -> Any:
+        made = [pb_utils.Tensor(name, value) for name, value in tensors.items()]
+        return pb_utils.InferenceResponse(pick_requested(self._wanted, made))
 
     def _close(self, response: Any = None) -> None:
         self._open.clear()
@@ -271,12 +277,6 @@ def send_error(sender: Any, why: str) -> None:
     """End a request with an error response."""
     response = pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
     sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-
-
-def _response(tensors: dict[str, Array]) -> Any:
-    return pb_utils.InferenceResponse(
-        [pb_utils.Tensor(name, value) for name, value in tensors.items()]
-    )
 
 
 def _is_set(tensor: Array | None) -> bool:

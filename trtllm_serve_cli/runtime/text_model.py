@@ -23,6 +23,7 @@ from .cancel_watch import CancelWatch
 from .detokenize import StreamDecoder, decode_whole
 from .engine import InvalidRequest
 from .parameters import Parameters
+from .python_stub import StreamKeeper, pick_requested
 from .tensors import INTERNAL_ID_PREFIX, Array, find_failure, refuse_set
 from .tokenizer import load_tokenizer
 
@@ -96,6 +97,7 @@ class TritonPythonModel:
         self._passed_on = tuple(name for name in parameters.input_names if name not in taken)
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="text")
         self._watch = CancelWatch(parameters.number("cancellation_check_period_ms", 100) / 1000)
+        self._streams = StreamKeeper()
 
     def execute(self, requests: Sequence[Any]) -> None:
         for request in requests:
@@ -123,10 +125,11 @@ class TritonPythonModel:
         watched = self._watch.add(sender, lambda: self._stop(internal_id))
         try:
             for response in self._ask_engine(inputs, internal_id):
-                sender.send(self._as_text(response, decoders, _is_streaming(request)))
+                texts = self._as_text(response, decoders, _is_streaming(request))
+                sender.send(_answer(request, texts))
             for (row, sequence), decoder in decoders.items():
                 if held_back := decoder.finish():
-                    sender.send(_held_back_response(held_back, row, sequence))
+                    sender.send(_answer(request, _held_back(held_back, row, sequence)))
         finally:
             self._watch.remove(watched)
         sender.send(flags=_FINAL)
@@ -151,12 +154,15 @@ class TritonPythonModel:
             requested_output_names=["output_ids", "sequence_length", *_PASSED_BACK],
             inputs=inputs,
         ).exec(decoupled=True)
-        for response in responses:
-            if response.has_error():
-                raise RequestError(response.error().message())
-            # The last response of a stream may carry no tensors.
-            if response.output_tensors():
-                yield response
+        try:
+            for response in responses:
+                if response.has_error():
+                    raise RequestError(response.error().message())
+                # The last response of a stream may carry no tensors.
+                if response.output_tensors():
+                    yield response
+        finally:
+            self._streams.keep(responses)
 
     def _stop(self, internal_id: str) -> None:
         """Ask `tensorrt_llm` to end our request, whose own caller has gone."""
@@ -174,10 +180,11 @@ class TritonPythonModel:
         # An error says that it has just ended by itself.
         with contextlib.suppress(Exception):
             list(responses)
+        self._streams.keep(responses)
 
     def _as_text(
         self, response: Any, decoders: dict[tuple[int, int], StreamDecoder], is_streaming: bool
-    ) -> Any:
+    ) -> list[Any]:
         outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
         if why := find_failure(outputs):
             raise RequestError(why)
@@ -197,7 +204,7 @@ class TritonPythonModel:
         tensors += [
             pb_utils.Tensor(name, outputs[name]) for name in _PASSED_BACK if name in outputs
         ]
-        return pb_utils.InferenceResponse(tensors)
+        return tensors
 
     def _decode(self, token_ids: list[int]) -> str:
         return self._tokenizer.decode(token_ids, skip_special_tokens=self._skips_special_tokens)
@@ -224,14 +231,16 @@ def _as_array(request: Any, name: str) -> Array | None:
     return None if tensor is None else tensor.as_numpy()
 
 
-def _held_back_response(text: str, row: int, sequence: int) -> Any:
-    return pb_utils.InferenceResponse(
-        [
-            pb_utils.Tensor("text_output", _as_strings([text])),
-            pb_utils.Tensor("batch_index", np.array([[row]], dtype=np.int32)),
-            pb_utils.Tensor("sequence_index", np.array([[sequence]], dtype=np.int32)),
-        ]
-    )
+def _answer(request: Any, tensors: list[Any]) -> Any:
+    return pb_utils.InferenceResponse(pick_requested(request.requested_output_names(), tensors))
+
+
+def _held_back(text: str, row: int, sequence: int) -> list[Any]:
+    return [
+        pb_utils.Tensor("text_output", _as_strings([text])),
+        pb_utils.Tensor("batch_index", np.array([[row]], dtype=np.int32)),
+        pb_utils.Tensor("sequence_index", np.array([[sequence]], dtype=np.int32)),
+    ]
 
 
 def _renamed(request: Any, names: Sequence[str]) -> list[Any]:
