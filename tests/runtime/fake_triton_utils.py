@@ -81,9 +81,13 @@ class ResponseSender:
     def is_cancelled(self) -> bool:
         return self.caller_has_gone
 
+    def next(self) -> Any:
+        """The next response, or None for the end."""
+        return self._sent.get(timeout=_TIMEOUT_S)
+
     def told(self) -> list[Any]:
-        """All responses, once the final one has come."""
-        responses = iter(lambda: self._sent.get(timeout=_TIMEOUT_S), None)
+        """All further responses, once the final one has come."""
+        responses = iter(self.next, None)
         return [response.told() for response in responses]
 
 

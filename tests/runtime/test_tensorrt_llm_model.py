@@ -160,8 +160,16 @@ def test_a_row_that_fails_ends_the_request_and_frees_the_others(model: Any) -> N
     assert _num_cancelled(model) == before + 2
 
 
+def test_a_text_model_hears_at_once_that_its_request_is_taken(model: Any) -> None:
+    waiting = _request(HANG, request_id=f"{INTERNAL_ID_PREFIX}1")
+    model.execute([waiting])
+    taken = waiting.sender.next()
+    model.execute([_request(HANG, request_id=f"{INTERNAL_ID_PREFIX}1", stop=[[True]])])
+    assert (taken.told(), waiting.sender.told()) == ({}, [])
+
+
 def test_a_text_model_is_told_of_a_failure_by_tokens(model: Any) -> None:
-    (answer,) = _ask(model, FAIL, request_id=f"{INTERNAL_ID_PREFIX}1")
+    _, answer = _ask(model, FAIL, request_id=f"{INTERNAL_ID_PREFIX}1")
     why = list(b"the script says so")
     assert (answer["sequence_index"], answer["output_ids"]) == ([[-1]], [[why]])
 

@@ -84,6 +84,15 @@ def test_tokens_become_text_as_they_come(ask: Callable[..., list[Any]]) -> None:
     assert _texts(told) == ["Ma", "chine"]
 
 
+def test_only_what_is_asked_for_is_told(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor more, and Triton 2.51 ends its process under Python 3.12."""
+    _play(monkeypatch, lambda request: [_tokens("Ma"), _tokens("\xe9")])
+    tensors = {"text_input": [[b"hi"]], "max_tokens": [[5]], "stream": [[True]]}
+    request = Request(tensors, wanted=["text_output"])
+    model.execute([request])
+    assert [list(answer) for answer in request.sender.told()] == [["text_output"]] * 2
+
+
 def test_other_inputs_go_on_under_the_engines_names(ask: Callable[..., list[Any]]) -> None:
     asked: list[InferenceRequest] = []
 

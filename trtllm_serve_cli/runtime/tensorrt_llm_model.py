@@ -140,7 +140,11 @@ class _Request:
             if self._request_id:
                 with model._lock:
                     model._requests[self._request_id] = self
-            if not self._is_internal:
+            if self._is_internal:
+                # Until a business-logic request has its first response, it holds one of the 32
+                # threads that also carry the other requests' responses (seen with Triton 2.51).
+                self._sender.send(pb_utils.InferenceResponse([]))
+            else:
                 self._watched = model._watch.add(self._sender, self.stop)
 
     def stop(self) -> None:
