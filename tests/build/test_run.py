@@ -6,7 +6,6 @@ import dataclasses
 import errno
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,44 +18,36 @@ from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart, SourceEr
 LAST = write_engine_step(ENGINE)
 
 
-@pytest.fixture(autouse=True)
-def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the logs go while a build runs."""
-    folder = tmp_path / "tmp"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
-
-
 def build(plan: BuildPlan, *, force: bool = False) -> tuple[Engine, list[str]]:
     said: list[str] = []
     return build_engine(plan, force=force, say=said.append), said
 
 
+def log_of(plan: BuildPlan) -> Path:
+    return plan.engine_dir.with_name(f".{plan.engine_dir.name}.build.log")
+
+
 def fail(plan: BuildPlan) -> BuildFailed:
     with pytest.raises(BuildFailed) as raised:
         build(plan)
-    assert list(plan.engine_dir.parent.glob("*")) == []
-    assert list(plan.engine_dir.parent.glob(".*")) == []
+    assert list(plan.engine_dir.parent.iterdir()) == [log_of(plan)]
     return raised.value
 
 
-def test_build_runs_the_steps_and_keeps_their_log(tmp_path: Path, temporary_folder: Path) -> None:
+def test_build_runs_the_steps_and_keeps_their_log(tmp_path: Path) -> None:
     plan = build_plan(tmp_path / "e", BuildStep("Make it", python("print('made')")), LAST)
     engine, said = build(plan)
     assert engine == dataclasses.replace(ENGINE, path=tmp_path / "e")
     assert said == ["Make it …", "Describe the engine …"]
     assert "\nmade\n" in (tmp_path / "e" / "build.log").read_text()
-    assert list(temporary_folder.iterdir()) == []
+    assert not log_of(plan).exists()
 
 
-def test_failed_step_shows_its_last_lines_and_its_log(
-    tmp_path: Path, temporary_folder: Path
-) -> None:
+def test_failed_step_shows_its_last_lines_and_its_log(tmp_path: Path) -> None:
     step = BuildStep("Make it", python("print('reading'); raise SystemExit('no such layer')"))
-    error = fail(build_plan(tmp_path / "engines" / "e", step, LAST))
-    (log,) = temporary_folder.iterdir()
-    assert (error.what, error.next_step) == ("Step failed: Make it.", f"read {log}")
+    plan = build_plan(tmp_path / "engines" / "e", step, LAST)
+    error = fail(plan)
+    assert (error.what, error.next_step) == ("Step failed: Make it.", f"read {log_of(plan)}")
     assert error.why.startswith("it ended with exit code 1; its last lines:\n")
     assert error.why.endswith("\n    reading\n    no such layer")
 
@@ -129,11 +120,10 @@ def test_folder_that_holds_something_else_is_not_replaced(tmp_path: Path) -> Non
 
 
 def test_next_build_removes_what_a_killed_one_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """A real one: the process that builds is killed while its first step runs."""
     engines = tmp_path / "engines"
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
     code = (
         "from tests.build.samples import *; from trtllm_serve_cli.build import build_engine\n"
         "slow = BuildStep('Wait', python('import time; time.sleep(60)'))\n"

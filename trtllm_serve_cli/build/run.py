@@ -6,7 +6,6 @@ import errno
 import shlex
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,6 +62,7 @@ def build_engine(
             shutil.copyfile(log, work / "build.log")
     except OSError as error:
         if error.errno == errno.ENOSPC:
+            log.unlink(missing_ok=True)
             why, next_step = _EXPLAINED[0][1:]
             raise BuildFailed("The build stopped.", why=why, next_step=next_step) from error
         raise
@@ -93,13 +93,11 @@ def _check_replaceable(engine_dir: Path, name: str) -> None:
 
 
 def _new_log(plan: BuildPlan) -> Path:
-    """A log that outlives a failed build."""
-    folder = Path(tempfile.gettempdir())
-    handle = tempfile.NamedTemporaryFile(  # noqa: SIM115 - only its name is wanted
-        prefix=f"tllm-build-{plan.model_name}-", suffix=".log", dir=folder, delete=False
-    )
-    handle.close()
-    return Path(handle.name)
+    """A log that outlives a failed build, and whose place the next build of the engine takes."""
+    plan.engine_dir.parent.mkdir(parents=True, exist_ok=True)
+    log = plan.engine_dir.with_name(f".{plan.engine_dir.name}.build.log")
+    log.write_bytes(b"")
+    return log
 
 
 def _run(step: BuildStep, work: Path, log: Path, on_line: Callable[[str], None]) -> None:

