@@ -162,7 +162,10 @@ def test_two_servers_are_told_apart(tllm: Tllm, home: Home, ports: list[str]) ->
     code, _, err = tllm("stop")
     assert (code, "2 servers are running." in err) == (3, True)
     code, _, err = tllm("logs")
-    assert (code, "There are 2 servers: " in err) == (3, True)
+    assert (code, "There are 2 servers." in err) == (3, True)
+    assert tllm("logs", "-u", f"localhost:{ports[1]}", "-n", "0")[0] == 0
+    code, _, err = tllm("stop", "-u", "localhost:9")
+    assert (code, "No server of tllm's is running on 127.0.0.1:9." in err) == (3, True)
     assert tllm("stop", "-m", "n")[0] == 0
     assert tllm("stop", "--all")[2] == f"Stopping m on 127.0.0.1:{ports[1]} …\nStopped.\n"
 

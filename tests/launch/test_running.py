@@ -86,12 +86,21 @@ def test_server_is_chosen_by_its_model(home: Home) -> None:
     assert find_running(home, "b") == server
 
 
+def test_server_is_chosen_by_its_address(home: Home) -> None:
+    """Two servers may serve the same model."""
+    server, _ = add(home, "a", ALIVE), add(home, "a", ALIVE)
+    assert find_running(home, None, server.endpoint.grpc) == server
+    with pytest.raises(NoServer, match=r"is running on 127\.0\.0\.1:9"):
+        find_running(home, None, "127.0.0.1:9")
+
+
 def test_several_servers_to_choose_from(home: Home) -> None:
-    add(home, "a", ALIVE), add(home, "b", ALIVE)
+    servers = add(home, "a", ALIVE), add(home, "b", ALIVE)
     with pytest.raises(NoServer) as raised:
         find_running(home, None)
     assert raised.value.what == "2 servers are running."
-    assert sorted(raised.value.why.removeprefix("they serve ").split(", ")) == ["a", "b"]
+    each = sorted(raised.value.why.removeprefix("they serve ").split(", "))
+    assert each == [f"{server.models[0]} on {server.endpoint.http}" for server in servers]
     assert raised.value.next_step == "choose one with -m NAME, or its address with -u HOST:PORT"
 
 

@@ -18,6 +18,13 @@ from trtllm_serve_cli.errors import NoServer
 if TYPE_CHECKING:
     from trtllm_serve_cli.launch import LaunchPlan, RunningServer
 
+ServerOption = Annotated[
+    str | None,
+    typer.Option(
+        "-u", "--url", metavar="HOST:PORT", help="The server, by an address in `tllm status`."
+    ),
+]
+
 
 def start(
     model: ModelOption = None,
@@ -79,6 +86,7 @@ def start(
 
 def stop(
     model: ModelOption = None,
+    url: ServerOption = None,
     everything: Annotated[bool, typer.Option("--all", help="Stop every server.")] = False,
 ) -> None:
     """Stop a server, after the requests in flight.
@@ -92,7 +100,7 @@ def stop(
     if everything:
         servers = [server for server in launch.list_servers(home) if server.is_running]
     else:
-        servers = [launch.find_running(home, model)]
+        servers = [launch.find_running(home, model, _parse_url(url))]
     if not servers:
         output.say("No server is running.")
     for server in servers:
@@ -121,6 +129,7 @@ def status(as_json: JsonOption = False) -> None:
 
 def logs(
     model: ModelOption = None,
+    url: ServerOption = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as the log grows.")] = False,
     lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="How many last lines.")] = 100,
 ) -> None:
@@ -131,14 +140,19 @@ def logs(
     from trtllm_serve_cli import launch, processes
     from trtllm_serve_cli.paths import find_home
 
-    servers = launch.list_servers(find_home())
-    chosen = [server for server in servers if model is None or model in server.models]
+    chosen = launch.find_servers(find_home(), model, _parse_url(url))
     if not chosen:
-        raise NoServer("No server has been started.", next_step="tllm start")
-    if len(chosen) > 1:
-        names = ", ".join(server.models[0] for server in chosen)
+        if model is None and url is None:
+            raise NoServer("No server has been started.", next_step="tllm start")
         raise NoServer(
-            f"There are {len(chosen)} servers: {names}.", next_step="choose with -m NAME"
+            f"There is no server {f'for {model}' if model else f'on {url}'}.",
+            next_step="`tllm status` shows the servers",
+        )
+    if len(chosen) > 1:
+        raise NoServer(
+            f"There are {len(chosen)} servers.",
+            why=f"they serve {launch.name_servers(chosen)}",
+            next_step="choose one with -m NAME, or its address with -u HOST:PORT",
         )
     log = chosen[0].plan.log
     output.say(f"{log}:")
@@ -147,6 +161,14 @@ def logs(
     if follow:
         for line in processes.follow_lines(log):
             print(line, flush=True)
+
+
+def _parse_url(url: str | None) -> str | None:
+    if url is None:
+        return None
+    from trtllm_serve_cli.client import parse_address
+
+    return parse_address(url).replace("localhost", "127.0.0.1")
 
 
 def _serve_attached(plan: LaunchPlan, host: str) -> None:
@@ -198,7 +220,8 @@ def _show_server(server: dict[str, Any]) -> None:
     from trtllm_serve_cli.sources import show_size
 
     uptime = f", up {_duration(server['uptime_s'])}" if server["state"] == "ready" else ""
-    restarts = f", {server['restarts']} restarts" if server["restarts"] else ""
+    count = server["restarts"]
+    restarts = f", {count} restart{'s' * (count != 1)}" if count else ""
     print(f"{', '.join(server['models'])}: {server['state']}{uptime}{restarts}")
     for why in server["why"] if server["state"] != "ready" else ():
         print(f"  {why}")

@@ -18,8 +18,10 @@ from trtllm_serve_cli.launch.plan import LaunchOptions, LaunchPlan, plan_launch
 from trtllm_serve_cli.launch.running import (
     RunningServer,
     find_running,
+    find_servers,
     list_servers,
     measure_memory,
+    name_servers,
 )
 
 __all__ = [
@@ -32,10 +34,12 @@ __all__ = [
     "collect_facts",
     "diagnose",
     "find_running",
+    "find_servers",
     "find_triton",
     "launch",
     "list_servers",
     "measure_memory",
+    "name_servers",
     "plan_for_this_machine",
     "plan_launch",
     "run_in_foreground",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,30 +72,51 @@ def list_servers(home: Home) -> list[RunningServer]:
     return sorted(servers, key=lambda server: server.plan.ports["HTTP"])
 
 
-def find_running(home: Home, model: str | None) -> RunningServer:
-    """The running server, or the one of them that serves `model`.
+def find_servers(home: Home, model: str | None, address: str | None = None) -> list[RunningServer]:
+    """Of `list_servers`, those that serve `model` and listen on `address`, as far as given."""
+    return [
+        server
+        for server in list_servers(home)
+        if (model is None or model in server.models)
+        and (address is None or address in _addresses(server))
+    ]
+
+
+def _addresses(server: RunningServer) -> tuple[str, ...]:
+    return server.endpoint.http, server.endpoint.grpc, server.endpoint.metrics
+
+
+def name_servers(servers: Iterable[RunningServer]) -> str:
+    """Each server's model and address: one model may be served twice."""
+    return ", ".join(f"{server.models[0]} on {server.endpoint.http}" for server in servers)
+
+
+def find_running(home: Home, model: str | None, address: str | None = None) -> RunningServer:
+    """The running server, or the one of them that serves `model` or listens on `address`.
 
     Raises `NoServer` when there is none, or there are several to choose from.
     """
-    servers = list_servers(home)
+    servers = find_servers(home, model, address)
     running = [server for server in servers if server.is_running]
-    if model is not None:
-        running = [server for server in running if model in server.models]
     if len(running) == 1:
         return running[0]
     if running:
-        models = ", ".join(server.models[0] for server in running)
         raise NoServer(
             f"{len(running)} servers are running.",
-            why=f"they serve {models}",
+            why=f"they serve {name_servers(running)}",
             next_step="choose one with -m NAME, or its address with -u HOST:PORT",
         )
-    died = [server for server in servers if model is None or model in server.models]
+    died = servers
     if died:
         raise NoServer(
             f"The server for {', '.join(died[0].models)} is not running any more.",
             why="; ".join(died[0].state.why) or "its processes are gone",
             next_step=f"tllm start -m {died[0].models[0]}   (its log: {died[0].plan.log})",
+        )
+    if address is not None:
+        raise NoServer(
+            f"No server of tllm's is running on {address}.",
+            next_step="`tllm status` shows the addresses of those that are",
         )
     suffix = f" -m {model}" if model else ""
     raise NoServer(
