@@ -152,3 +152,9 @@ def test_system_triton_needs_no_libpython_of_ours() -> None:
 def test_every_problem_comes_with_what_mends_it(broken: dict[str, Any]) -> None:
     findings = diagnose(dataclasses.replace(GOOD, **broken))
     assert all(each.fix for each in findings if each.verdict == "problem")
+
+
+def test_numpy_of_a_python_that_triton_will_not_use_is_no_problem() -> None:
+    """The embedded Triton, once it is here, takes the one beside it, not the one on PATH."""
+    found = diagnose(dataclasses.replace(GOOD, triton=None, numpy_version="2.3.1"))
+    assert Finding("NumPy", "note", "the right one comes with Triton") in found

@@ -198,24 +198,25 @@ def _find_address(url: str | None, model: str | None) -> str:
 def _show_progress(
     settings: BenchmarkSettings, address: str
 ) -> Iterator[Callable[[Progress], None]]:
-    """A bar on a terminal, else one line; on stderr either way."""
+    """One line, and on a terminal a bar under it; on stderr."""
     from trtllm_serve_cli.bench.report import describe_load
 
     title = f"{settings.num_requests} requests to {address}, {describe_load(settings.load)}"
     screen = output.console(stderr=True)
+    # A line of its own: beside a bar it leaves no room for the figures in 80 columns.
+    output.say(title)
     if not screen.is_terminal:
-        output.say(title)
         yield lambda progress: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (BarColumn(), MofNCompleteColumn())
     in_flight = TextColumn("{task.fields[in_flight]} in flight, {task.fields[failed]} failed")
     # No thread of its own: it would take the interpreter from the load ten times a second.
     bar = Bar(*columns, in_flight, TimeElapsedColumn(), console=screen, auto_refresh=False)
     with bar:
-        task = bar.add_task(title, total=settings.num_requests, in_flight=0, failed=0)
+        task = bar.add_task("", total=settings.num_requests, in_flight=0, failed=0)
 
         def watch(progress: Progress) -> None:
             bar.update(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
+import sys
+import textwrap
 
 import typer
 
@@ -10,6 +13,7 @@ from trtllm_serve_cli.cli import output
 from trtllm_serve_cli.cli.exits import USER_CAN_FIX
 from trtllm_serve_cli.cli.options import JsonOption
 
+_INDENT = " " * 26
 _MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
 
 
@@ -29,12 +33,26 @@ def doctor(as_json: JsonOption = False) -> None:
         output.show_json([dataclasses.asdict(finding) for finding in findings])
     else:
         for finding in findings:
-            print(f"{_MARKS[finding.verdict]:<8} {finding.what:<16} {finding.detail}")
+            print(_fold(f"{_MARKS[finding.verdict]:<8} {finding.what:<16} ", finding.detail))
             if finding.fix and finding.verdict != "ok":
-                print(f"{'':<8} {'':<16} → {finding.fix}")
+                print(_fold(_INDENT, f"→ {finding.fix}"))
         if problems:
             output.say(f"{len(problems)} to mend before a server can run here.")
         else:
             output.say("Nothing keeps a server from running here.")
     if problems:
         raise typer.Exit(USER_CAN_FIX)
+
+
+def _fold(before: str, text: str) -> str:
+    """`text` after `before`, on a terminal folded between words; no path is cut."""
+    if not sys.stdout.isatty():
+        return before + text
+    return textwrap.fill(
+        text,
+        shutil.get_terminal_size().columns,
+        initial_indent=before,
+        subsequent_indent=_INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

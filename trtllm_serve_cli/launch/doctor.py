@@ -86,6 +86,8 @@ def _libpython(facts: MachineFacts) -> Finding:
 
 
 def _numpy(facts: MachineFacts) -> Finding:
+    if facts.triton is None:
+        return Finding("NumPy", "note", "the right one comes with Triton")
     if facts.stub_python is None:
         return Finding("NumPy", "problem", "there is no python3 that Triton's stub could use",
                        "install tllm into a virtual environment of its own")  # fmt: skip
