@@ -55,6 +55,12 @@ def test_answer_goes_to_stdout_and_figures_to_stderr(
     assert FIGURES.fullmatch(err)
 
 
+@pytest.mark.parametrize("arguments", [("",), ("-",), ("", "--raw")], ids=str)
+def test_empty_prompt_is_refused(triton: FakeTriton, run: Run, arguments: tuple[str]) -> None:
+    code, out, err = run(*arguments, "-u", triton.endpoint.grpc)
+    assert (code, out, "The prompt is empty." in err) == (3, "", True)
+
+
 def test_options_reach_the_server(triton: FakeTriton, run: Run) -> None:
     options = "--max-tokens 7 --temperature 0.5 --seed 0 --stop a --stop b --bad c --top-k 1"
     run("go", "-u", triton.endpoint.grpc, *options.split())

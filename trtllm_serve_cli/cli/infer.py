@@ -135,7 +135,8 @@ def infer(
     """Ask the running model, and see the answer as it comes.
 
     Finds the server that `tllm start` left running. Ctrl-C cancels on the server.
-    With --batch the answers are JSONL on stdout, in the file's order.
+    A PROMPT of `-` is read from stdin. With --batch the answers are JSONL on stdout, in the
+    file's order.
 
     Example:  tllm infer "What is ML?" --max-tokens 50 --temperature 0.7 --seed 1
     """
@@ -168,6 +169,7 @@ def infer(
     if batch is not None:
         _ask_all(target, batch, request, to_prompt)
     else:
+        _check_prompt(request.text_input)
         request = dataclasses.replace(request, text_input=to_prompt(request.text_input))
         _ask_one(target, request, as_json=as_json)
 
@@ -318,6 +320,12 @@ def _ask_all(
     if num_failed:
         output.say(f'{num_failed} of {index + 1} lines failed: see their "error".')
         raise typer.Exit(USER_CAN_FIX)
+
+
+def _check_prompt(words: str) -> None:
+    """A chat template would hide from the server that nothing was asked."""
+    if not words:
+        raise BadInput("The prompt is empty.", next_step='tllm infer "What is ML?"')
 
 
 def _read_prompt(prompt: str) -> str:

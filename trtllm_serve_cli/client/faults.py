@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from trtllm_serve_cli.errors import NoServer, RequestFailed
 
-_IS_IT_RUNNING = "`tllm status` shows what is running, `tllm start` starts a server"
+_IS_IT_RUNNING = (
+    "`tllm status` shows what is running and on which ports, `tllm start` starts a server"
+)
 
 
 def no_server(address: str, why: str) -> NoServer:
