@@ -100,7 +100,7 @@ class ImportPlan:
         """The plan in a few lines."""
         lines = [self.fetch.description, self.reason]
         if self.build is None:
-            lines.append("Then plan the build, which takes the checkpoint's own config to do.")
+            lines.append("The build is planned when the checkpoint is here.")
         else:
             lines.append(self.build.describe())
         return "\n".join(lines)
