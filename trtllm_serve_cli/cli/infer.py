@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import queue
 import re
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
     )
 
 _FOREIGN_MODEL = "tensorrt_llm_bls"
+# How long an answer that is left early may take to its next piece, which ends it in order.
+_LEAVING_S = 2.0
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -248,13 +249,11 @@ def _ask_one(target: _Target, request: GenerateRequest, *, as_json: bool) -> Non
     arriving = stream(target.endpoint, target.model, request, target.interface, target.timeout_s)
     started_s = time.monotonic()
     try:
-        with _noted_interrupt() as is_interrupted, closing(arriving):
-            for piece in arriving:
+        with closing(_read_aside(arriving)) as awaited:
+            for piece in awaited:
                 pieces.append(piece)
                 if is_live:
                     print(_printable(piece.text), end="", flush=True)
-                if is_interrupted.is_set():
-                    raise KeyboardInterrupt
     except KeyboardInterrupt:
         _end_line(is_live)
         output.say(f"Cancelled on the server, after {len(pieces)} pieces of the answer.")
@@ -274,20 +273,38 @@ def _ask_one(target: _Target, request: GenerateRequest, *, as_json: bool) -> Non
     output.say(_describe(completion, was_streamed=request.stream))
 
 
-@contextmanager
-def _noted_interrupt() -> Iterator[threading.Event]:
-    """An interrupt raises as ever, and is noted: what is raised inside gRPC's code can get lost."""
-    noted = threading.Event()
+def _read_aside(pieces: Generator[Piece, None, None]) -> Generator[Piece, None, None]:
+    """`pieces`, read in a thread: an interrupt raised inside gRPC's code can leave its locks held.
 
-    def note(number: int, frame: FrameType | None) -> None:
-        noted.set()
-        signal.default_int_handler(number, frame)
+    Leaving early ends the answer at its next piece, or else with this process.
+    """
+    from trtllm_serve_cli.client import Piece
 
-    before = signal.signal(signal.SIGINT, note)
+    arrived: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
+    is_left = threading.Event()
+
+    def read() -> None:
+        end: BaseException | None = None
+        try:
+            with closing(pieces):
+                for piece in pieces:
+                    arrived.put(piece)
+                    if is_left.is_set():
+                        break
+        except BaseException as error:  # whatever it is, it is raised where the pieces are awaited
+            end = error
+        arrived.put(end)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
     try:
-        yield noted
+        while isinstance(item := arrived.get(), Piece):
+            yield item
+        if item is not None:
+            raise item
     finally:
-        signal.signal(signal.SIGINT, before)
+        is_left.set()
+        reader.join(_LEAVING_S)
 
 
 def _ask_all(
