@@ -22,11 +22,11 @@ from trtllm_serve_cli.build.plan import Quantization
 from trtllm_serve_cli.catalog import find_alias, resolve_alias
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.paths import Home, check_model_name
+from trtllm_serve_cli.repository.parameters import check_parameters
 from trtllm_serve_cli.repository.plan import (
     RepositoryPlan,
     ServingOptions,
     check_name_is_free_in_layout,
-    check_parameters,
     plan_repository,
 )
 from trtllm_serve_cli.repository.render import MANIFEST, write_repository
@@ -113,10 +113,10 @@ def plan_import(request: ImportRequest, home: Home) -> ImportPlan:
     """
     check_model_name(request.name)
     check_name_is_free_in_layout(request.name)
-    check_parameters(request.serving.parameters)
     source = apply_revision(_find_source(request, home), request.fetch.revision)
     fetch = plan_fetch(source, home=home)
     choice = choose_engine_kind(request.engine)
+    check_parameters(request.serving.parameters, choice.kind)
     checkpoint = _find_checkpoint(request, source, fetch, home)
     build = _plan_build(request, checkpoint, home) if checkpoint else None
     repository = request.repository or home.models / request.name

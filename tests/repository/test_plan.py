@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from tests.build.samples import ENGINE
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository import ModelConfig, ServingOptions, plan_repository
 from trtllm_serve_cli.repository.contract import load_contracts
-from trtllm_serve_cli.repository.plan import RESERVED_NAMES, check_parameters
+from trtllm_serve_cli.repository.plan import RESERVED_NAMES
 
 
 def plan(**options) -> dict[str, ModelConfig]:
@@ -86,9 +87,33 @@ def test_parameters_win_over_options() -> None:
     assert models["mine"].parameters["skip_special_tokens"] == "false"
 
 
-def test_more_than_the_context_is_refused() -> None:
+def test_limits_of_the_engine_are_parameters_too() -> None:
+    given = {"max_num_seqs": "2", "max_seq_len": "99", "max_num_tokens": "7"}
+    models = plan(max_batch_size=8, max_seq_len=50, max_num_tokens=9, parameters=given)
+    engine = models["tensorrt_llm"]
+    assert {name: engine.parameters[name] for name in given} == given
+    assert (engine.max_batch_size, models["mine"].parameters["max_seq_len"]) == (8, "99")
+
+
+def test_names_of_other_models_can_be_given() -> None:
+    given = {"tensorrt_llm_model_name": "b.tensorrt_llm", "preprocessing_model_name": "b.pre"}
+    parameters = plan(parameters=given)["mine"].parameters
+    assert {name: parameters[name] for name in given} == given
+
+
+def test_full_queue_refuses_requests() -> None:
+    models = plan(parameters={"max_queue_size": "9"})
+    assert {model.name: model.max_queue_size for model in models.values() if model.is_batched} == {
+        "preprocessing": 9, "tensorrt_llm": 9, "postprocessing": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_seq_len": 8193}, {"parameters": {"max_seq_len": "8193"}}]
+)
+def test_more_than_the_context_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadInput) as raised:
-        plan(max_seq_len=8193)
+        plan(**options)
     assert str(raised.value) == (
         "--max-seq-len 8193 is beyond the context of mine.\n"
         "Why: it was trained on 8192 positions\n"
@@ -100,35 +125,6 @@ def test_more_than_the_context_is_refused() -> None:
 def test_names_of_the_layout_are_reserved(name: str) -> None:
     with pytest.raises(BadInput, match=f"A model cannot be called {name}"):
         plan_repository(name, ENGINE, ServingOptions())
-
-
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [("max_beam_widht", "did you mean max_beam_width"), ("zzz", "did you mean add_special_tokens")],
-)
-def test_unknown_parameter_lists_near_ones(name: str, near: str) -> None:
-    with pytest.raises(BadInput, match=f"There is no parameter '{name}'") as raised:
-        check_parameters({name: "1"})
-    assert raised.value.next_step.startswith(near)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "next_step"),
-    [
-        ("enable_kv_cache_reuse", "yes", "say enable_kv_cache_reuse=true or"),
-        ("max_beam_width", "0", "say max_beam_width=N with a whole number N from 1 to 999999999"),
-        ("max_beam_width", "2.5", "say max_beam_width=N"),
-        ("max_beam_width", "-1", "say max_beam_width=N"),
-        ("max_beam_width", "", "say max_beam_width=N"),
-        ("max_beam_width", "²", "say max_beam_width=N"),
-        ("triton_max_batch_size", "9" * 5000, "say triton_max_batch_size=N"),
-        ("num_threads", "many", "say num_threads=N with a whole number N from 0 to 999999999"),
-    ],
-)
-def test_wrong_value_is_refused(name: str, value: str, next_step: str) -> None:
-    with pytest.raises(BadInput, match=f"The parameter {name} is ") as raised:
-        check_parameters({name: value})
-    assert raised.value.next_step.startswith(next_step)
 
 
 def test_engine_without_a_template() -> None:

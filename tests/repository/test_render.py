@@ -59,6 +59,7 @@ def test_config_says_what_the_plan_says(model: ModelConfig) -> None:
         is_decoupled=config.model_transaction_policy.decoupled,
         is_batched=config.HasField("dynamic_batching"),
         max_queue_delay_microseconds=config.dynamic_batching.max_queue_delay_microseconds,
+        max_queue_size=config.dynamic_batching.default_queue_policy.max_queue_size,
         backend=config.backend,
     )
     assert said == model

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.contract import Tensor, load_contracts
+from trtllm_serve_cli.repository.parameters import check_parameters, defaults_for
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.build import Engine
@@ -44,6 +43,7 @@ class ModelConfig:
     is_decoupled: bool = False
     is_batched: bool = False
     max_queue_delay_microseconds: int = 0
+    max_queue_size: int = 0
     backend: str = "python"
 
 
@@ -56,44 +56,6 @@ class RepositoryPlan:
     models: tuple[ModelConfig, ...]
 
 
-# Parameter -> default. Those that upstream's templates have keep upstream's names.
-_DEFAULTS: dict[str, str] = {
-    "triton_max_batch_size": "",
-    "max_queue_delay_microseconds": "0",
-    "preprocessing_instance_count": "1",
-    "postprocessing_instance_count": "1",
-    "bls_instance_count": "1",
-    "max_beam_width": "",
-    "exclude_input_in_output": "true",
-    "enable_kv_cache_reuse": "true",
-    "max_tokens_in_paged_kv_cache": "",
-    "cancellation_check_period_ms": "100",
-    "add_special_tokens": "true",
-    "skip_special_tokens": "true",
-    "num_threads": "0",
-    "engine_python": "",
-}
-_AT_LEAST = {
-    "triton_max_batch_size": 1,
-    "max_queue_delay_microseconds": 0,
-    "preprocessing_instance_count": 1,
-    "postprocessing_instance_count": 1,
-    "bls_instance_count": 1,
-    "max_beam_width": 1,
-    "max_tokens_in_paged_kv_cache": 1,
-    "cancellation_check_period_ms": 1,
-    "num_threads": 0,
-}
-# What Triton's 32-bit fields hold for certain.
-_COUNT = re.compile(r"[0-9]{1,9}")
-_FLAGS = frozenset(
-    (
-        "exclude_input_in_output",
-        "enable_kv_cache_reuse",
-        "add_special_tokens",
-        "skip_special_tokens",
-    )
-)
 # Names that lead somewhere else in a repository.
 RESERVED_NAMES = frozenset(
     ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls")
@@ -109,28 +71,15 @@ def plan_repository(name: str, engine: Engine, options: ServingOptions) -> Repos
     Raises `BadInput` for a name that the layout itself uses, and for options beyond the engine.
     """
     check_name_is_free_in_layout(name)
-    max_seq_len = options.max_seq_len or engine.max_position_embeddings
-    if max_seq_len > engine.max_position_embeddings:
-        raise BadInput(
-            f"--max-seq-len {max_seq_len} is beyond the context of {engine.model_name}.",
-            why=f"it was trained on {engine.max_position_embeddings} positions",
-            next_step=f"ask for at most {engine.max_position_embeddings}",
-        )
-    kv_tokens = max(options.max_batch_size * _KV_TOKENS_PER_SLOT, max_seq_len)
-    asked = {
-        "triton_max_batch_size": str(options.max_batch_size),
-        "max_beam_width": str(options.max_beam_width),
-        "max_tokens_in_paged_kv_cache": str(kv_tokens),
-    }
-    values = _DEFAULTS | check_parameters({**asked, **options.parameters})
+    values = _values(engine, options)
     return RepositoryPlan(
         name=name,
         engine=engine,
         models=(
             _preprocessing(engine, values),
-            _tensorrt_llm(engine, values, options, max_seq_len),
+            _tensorrt_llm(engine, values),
             _postprocessing(engine, values),
-            *(_text(each, name, engine, values, max_seq_len) for each in _text_models(name)),
+            *(_text(each, name, engine, values) for each in _text_models(name)),
         ),
     )
 
@@ -145,35 +94,46 @@ def check_name_is_free_in_layout(name: str) -> None:
         )
 
 
-def check_parameters(given: Mapping[str, str]) -> dict[str, str]:
-    """`given`, if every name is a parameter and every value fits it; raises `BadInput`."""
-    for name, value in given.items():
-        if name not in _DEFAULTS:
-            near = difflib.get_close_matches(name, _DEFAULTS, n=3) or sorted(_DEFAULTS)
-            raise BadInput(
-                f"There is no parameter {name!r}.",
-                why="--param takes upstream's template parameters that this engine kind has",
-                next_step=f"did you mean {', '.join(near)}?",
-            )
-        if name in _FLAGS and value.lower() not in ("true", "false"):
-            raise BadInput(
-                f"The parameter {name} is {value!r}.", next_step=f"say {name}=true or {name}=false"
-            )
-        low = _AT_LEAST.get(name)
-        if low is not None and not (_COUNT.fullmatch(value) and int(value) >= low):
-            raise BadInput(
-                f"The parameter {name} is {value[:20]!r}.",
-                next_step=f"say {name}=N with a whole number N from {low} to 999999999",
-            )
-    return {name: value.lower() if name in _FLAGS else value for name, value in given.items()}
-
-
 def _text_models(name: str) -> Sequence[str]:
     return ("ensemble", "tensorrt_llm_bls", name)
 
 
+def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
+    """Every parameter of the engine kind: its default, what the options say, what was asked for."""
+    given = check_parameters(options.parameters, engine.kind)
+    max_seq_len = int(
+        given.get("max_seq_len") or options.max_seq_len or engine.max_position_embeddings
+    )
+    if max_seq_len > engine.max_position_embeddings:
+        raise BadInput(
+            f"--max-seq-len {max_seq_len} is beyond the context of {engine.model_name}.",
+            why=f"it was trained on {engine.max_position_embeddings} positions",
+            next_step=f"ask for at most {engine.max_position_embeddings}",
+        )
+    kv_tokens = max(options.max_batch_size * _KV_TOKENS_PER_SLOT, max_seq_len)
+    asked = {
+        "triton_max_batch_size": str(options.max_batch_size),
+        "max_num_seqs": str(options.max_batch_size),
+        "max_seq_len": str(max_seq_len),
+        "max_num_tokens": str(options.max_num_tokens),
+        "max_beam_width": str(options.max_beam_width),
+        "max_tokens_in_paged_kv_cache": str(kv_tokens),
+        "tokenizer_dir": str(engine.path),
+        "engine_dir": str(engine.path),
+    }
+    return defaults_for(engine.kind) | asked | given
+
+
 def _common(values: Mapping[str, str]) -> dict[str, Any]:
     return {"max_batch_size": int(values["triton_max_batch_size"])}
+
+
+def _queue(values: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "is_batched": True,
+        "max_queue_delay_microseconds": int(values["max_queue_delay_microseconds"]),
+        "max_queue_size": int(values["max_queue_size"]),
+    }
 
 
 def _preprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
@@ -185,31 +145,28 @@ def _preprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
         inputs=contract.inputs,
         outputs=contract.outputs,
         parameters={
-            "tokenizer_dir": str(engine.path),
+            "tokenizer_dir": values["tokenizer_dir"],
             "add_special_tokens": values["add_special_tokens"],
         },
         instance_count=int(values["preprocessing_instance_count"]),
-        is_batched=True,
-        max_queue_delay_microseconds=int(values["max_queue_delay_microseconds"]),
+        **_queue(values),
         **_common(values),
     )
 
 
-def _tensorrt_llm(
-    engine: Engine, values: Mapping[str, str], options: ServingOptions, max_seq_len: int
-) -> ModelConfig:
+def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     contract = load_contracts()["tensorrt_llm"]
     parameters = {
         "engine_kind": engine.kind,
-        "gpt_model_path": str(engine.path),
+        "gpt_model_path": values["engine_dir"],
         "gpt_model_type": "inflight_fused_batching",
-        "max_num_seqs": str(options.max_batch_size),
-        "max_seq_len": str(max_seq_len),
-        "max_num_tokens": str(options.max_num_tokens),
         "vocab_size": str(engine.vocab_size),
     } | {
         name: values[name]
         for name in (
+            "max_num_seqs",
+            "max_seq_len",
+            "max_num_tokens",
             "max_beam_width",
             "max_tokens_in_paged_kv_cache",
             "enable_kv_cache_reuse",
@@ -227,8 +184,7 @@ def _tensorrt_llm(
         outputs=contract.outputs,
         parameters=parameters,
         is_decoupled=True,
-        is_batched=True,
-        max_queue_delay_microseconds=int(values["max_queue_delay_microseconds"]),
+        **_queue(values),
         **_common(values),
     )
 
@@ -242,7 +198,7 @@ def _postprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
         inputs=contract.inputs,
         outputs=contract.outputs,
         parameters={
-            "tokenizer_dir": str(engine.path),
+            "tokenizer_dir": values["tokenizer_dir"],
             "skip_special_tokens": values["skip_special_tokens"],
         },
         instance_count=int(values["postprocessing_instance_count"]),
@@ -251,9 +207,7 @@ def _postprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     )
 
 
-def _text(
-    model: str, own_name: str, engine: Engine, values: Mapping[str, str], max_seq_len: int
-) -> ModelConfig:
+def _text(model: str, own_name: str, engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     contract = load_contracts()["ensemble" if model == "ensemble" else "tensorrt_llm_bls"]
     return ModelConfig(
         name=model,
@@ -263,13 +217,13 @@ def _text(
         outputs=contract.outputs,
         parameters={
             "engine_kind": engine.kind,
-            "tokenizer_dir": str(engine.path),
-            "tensorrt_llm_model_name": "tensorrt_llm",
-            "preprocessing_model_name": "preprocessing",
+            "tokenizer_dir": values["tokenizer_dir"],
+            "tensorrt_llm_model_name": values["tensorrt_llm_model_name"],
+            "preprocessing_model_name": values["preprocessing_model_name"],
             "skip_special_tokens": values["skip_special_tokens"],
             "cancellation_check_period_ms": values["cancellation_check_period_ms"],
             # For clients: what `tllm infer` needs to ask the model as it wants to be asked.
-            "max_seq_len": str(max_seq_len),
+            "max_seq_len": values["max_seq_len"],
             "chat_template": engine.chat_template,
             "bos_token": engine.bos_token,
             "eos_token": engine.eos_token,
