@@ -26,6 +26,9 @@ FIELDS = {
     "dynamic_batching.preferred_batch_size",
     "dynamic_batching.max_queue_delay_microseconds",
     "dynamic_batching.default_queue_policy.max_queue_size",
+    "dynamic_batching.default_queue_policy.default_timeout_microseconds",
+    "dynamic_batching.priority_levels",
+    "dynamic_batching.default_priority_level",
 }
 TABLE = load_parameters()
 

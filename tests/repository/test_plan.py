@@ -11,7 +11,7 @@ from tests.build.samples import ENGINE
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository import ModelConfig, ServingOptions, plan_repository
 from trtllm_serve_cli.repository.contract import load_contracts
-from trtllm_serve_cli.repository.plan import RESERVED_NAMES
+from trtllm_serve_cli.repository.plan import RESERVED_NAMES, QueuePolicy
 
 
 def plan(**options) -> dict[str, ModelConfig]:
@@ -45,9 +45,11 @@ def test_engines_model_compared_whole() -> None:
             "max_beam_width": "2",
             "max_tokens_in_paged_kv_cache": "4096",
             "enable_kv_cache_reuse": "true",
-            "exclude_input_in_output": "true",
+            "exclude_input_in_output": "false",
             "cancellation_check_period_ms": "100",
             "num_threads": "0",
+            "num_draft_tokens": "0",
+            "draft_model_dir": "",
             "engine_python": "",
         },
         max_batch_size=8,
@@ -103,9 +105,39 @@ def test_names_of_other_models_can_be_given() -> None:
 
 def test_full_queue_refuses_requests() -> None:
     models = plan(parameters={"max_queue_size": "9"})
-    assert {model.name: model.max_queue_size for model in models.values() if model.is_batched} == {
-        "preprocessing": 9, "tensorrt_llm": 9, "postprocessing": 0,
-    }  # fmt: skip
+    batched = {model.name: model.queue for model in models.values() if model.is_batched}
+    assert batched == {
+        "preprocessing": QueuePolicy(max_queue_size=9),
+        "tensorrt_llm": QueuePolicy(max_queue_size=9),
+        "postprocessing": QueuePolicy(),
+    }
+
+
+def test_queue_has_priorities_and_timeouts() -> None:
+    given = {
+        "default_timeout_microseconds": "5000",
+        "priority_levels": "3",
+        "default_priority_level": "2",
+    }
+    assert plan(parameters=given)["tensorrt_llm"].queue == QueuePolicy(0, 5000, 3, 2)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"priority_levels": "3"},
+        {"priority_levels": "3", "default_priority_level": "4"},
+        {"default_priority_level": "1"},
+    ],
+)
+def test_default_priority_is_one_of_the_levels(given: dict[str, str]) -> None:
+    with pytest.raises(BadInput, match="default_priority_level is"):
+        plan(parameters=given)
+
+
+def test_model_of_one_answer_is_one_throughout() -> None:
+    models = plan(parameters={"decoupled_mode": "false"})
+    assert not any(model.is_decoupled for model in models.values())
 
 
 @pytest.mark.parametrize(

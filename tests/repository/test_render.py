@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf import text_format
@@ -23,6 +24,7 @@ from trtllm_serve_cli.repository import (
     write_repository,
 )
 from trtllm_serve_cli.repository.contract import Tensor
+from trtllm_serve_cli.repository.plan import QueuePolicy
 from trtllm_serve_cli.repository.render import manifest_of, quoted
 
 PLAN = plan_repository("mine", ENGINE, ServingOptions(max_batch_size=8))
@@ -44,6 +46,16 @@ def tensor_of(message) -> Tensor:
     )
 
 
+def queue_of(batching: Any) -> QueuePolicy:
+    policy = batching.default_queue_policy
+    return QueuePolicy(
+        max_queue_size=policy.max_queue_size,
+        default_timeout_microseconds=policy.default_timeout_microseconds,
+        priority_levels=batching.priority_levels,
+        default_priority_level=batching.default_priority_level,
+    )
+
+
 @pytest.mark.parametrize("model", PLAN.models, ids=lambda model: model.name)
 def test_config_says_what_the_plan_says(model: ModelConfig) -> None:
     config = parse(model)
@@ -59,7 +71,7 @@ def test_config_says_what_the_plan_says(model: ModelConfig) -> None:
         is_decoupled=config.model_transaction_policy.decoupled,
         is_batched=config.HasField("dynamic_batching"),
         max_queue_delay_microseconds=config.dynamic_batching.max_queue_delay_microseconds,
-        max_queue_size=config.dynamic_batching.default_queue_policy.max_queue_size,
+        queue=queue_of(config.dynamic_batching),
         backend=config.backend,
     )
     assert said == model

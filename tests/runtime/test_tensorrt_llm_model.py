@@ -19,14 +19,20 @@ from trtllm_serve_cli.runtime.tensors import INTERNAL_ID_PREFIX
 
 
 @contextmanager
-def loaded(folder: Path, **parameters: str) -> Iterator[Any]:
+def loaded(
+    folder: Path, *, decoupled: bool = True, max_queue_size: int = 0, **parameters: str
+) -> Iterator[Any]:
     """The model, whose `engine_python` runs the scripted worker whatever it is asked to run."""
     python = folder / "python3"
     python.write_text(
         f'#!/bin/sh\nshift 2\nexec {sys.executable} {scripted_worker.__file__} "$@"\n'
     )
     python.chmod(0o755)
-    args = {"model_config": _config(**{"engine_python": str(python), **parameters})}
+    args = {
+        "model_config": _config(
+            decoupled, max_queue_size, **{"engine_python": str(python), **parameters}
+        )
+    }
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "triton_python_backend_utils", fake_triton_utils)
         from trtllm_serve_cli.runtime.tensorrt_llm_model import TritonPythonModel
@@ -39,7 +45,7 @@ def loaded(folder: Path, **parameters: str) -> Iterator[Any]:
             model.finalize()
 
 
-def _config(**parameters: str) -> str:
+def _config(decoupled: bool, max_queue_size: int, **parameters: str) -> str:
     sizes = (
         "max_beam_width", "max_num_seqs", "max_num_tokens", "max_seq_len",
         "max_tokens_in_paged_kv_cache", "vocab_size",
@@ -53,7 +59,9 @@ def _config(**parameters: str) -> str:
     }
     return json.dumps(
         {
-            "input": [{"name": "input_ids"}, {"name": "lora_task_id"}],
+            "input": [{"name": "input_ids"}, {"name": "embedding_bias"}],
+            "model_transaction_policy": {"decoupled": decoupled},
+            "dynamic_batching": {"default_queue_policy": {"max_queue_size": max_queue_size}},
             "parameters": {name: {"string_value": value} for name, value in values.items()},
         }
     )
@@ -165,7 +173,7 @@ def test_a_text_model_hears_at_once_that_its_request_is_taken(model: Any) -> Non
     model.execute([waiting])
     taken = waiting.sender.next()
     model.execute([_request(HANG, request_id=f"{INTERNAL_ID_PREFIX}1", stop=[[True]])])
-    assert (taken.told(), waiting.sender.told()) == ({}, [])
+    assert (taken.told(), waiting.sender.told()) == ({}, [_sequence([HANG])])
 
 
 def test_a_text_model_is_told_of_a_failure_by_tokens(model: Any) -> None:
@@ -180,9 +188,9 @@ def test_a_text_model_is_told_of_a_failure_by_tokens(model: Any) -> None:
         ({"request_output_len": [[0]]}, "request_output_len (max_tokens) is 0; ask for at least 1"),
         ({"input_lengths": [[2]]}, "input_lengths is 2, but input_ids has 1"),
         (
-            {"lora_task_id": [[3]]},
-            "lora_task_id is not supported by the engine kind scripted; leave it out, or serve "
-            "this model with the engine kind tensorrt",
+            {"embedding_bias": [[3.0]]},
+            "embedding_bias (embedding bias) is not supported by the engine kind scripted; leave "
+            "it out, or serve this model with the engine kind tensorrt",
         ),
     ],
 )
@@ -191,7 +199,7 @@ def test_a_request_that_cannot_run_is_refused(model: Any, tensors: Any, why: str
 
 
 def test_a_bad_request_leaves_its_batch_alone(model: Any) -> None:
-    requests = [_request(COUNT, lora_task_id=[[3]]), _request(COUNT)]
+    requests = [_request(COUNT, embedding_bias=[[3.0]]), _request(COUNT)]
     model.execute(requests)
     assert [type(answer) for each in requests for answer in each.sender.told()] == [str, dict]
 
@@ -202,7 +210,7 @@ def test_stop_ends_the_request_of_that_id_and_frees_its_rows(model: Any) -> None
     stop = _request(0, request_id="a", stop=[[True]])
     model.execute([hanging, stop])
     told = (hanging.sender.told(), stop.sender.told(), _num_cancelled(model) - before)
-    assert told == ([], [], 2)
+    assert told == ([_sequence([HANG]), _sequence([HANG], row=1)], [{}], 2)
 
 
 @pytest.mark.parametrize("request_id", ["b", ""])
@@ -226,12 +234,77 @@ def test_the_id_of_a_finished_request_is_free_again(model: Any) -> None:
     assert "which is not running" in stop.sender.told()[0]
 
 
+def test_a_stop_gives_what_has_come_to_who_did_not_stream(model: Any) -> None:
+    request = _request(COUNT, request_id="d", request_output_len=[[60]], num_return_sequences=[[2]])
+    model.execute([request, _request(0, request_id="d", stop=[[True]])])
+    told = request.sender.told()
+    assert [each["sequence_index"] for each in told] == [[[0]], [[1]]]
+    assert all(each["sequence_length"][0][0] < 61 for each in told)
+
+
+def test_requests_that_share_an_id_are_stopped_together(model: Any) -> None:
+    requests = [_request(HANG, request_id="e"), _request(HANG, request_id="e")]
+    model.execute([*requests, _request(0, request_id="e", stop=[[True]])])
+    assert [each.sender.told() for each in requests] == [[_sequence([HANG])]] * 2
+
+
+def test_a_model_of_one_answer_puts_all_rows_into_it(tmp_path: Path) -> None:
+    with loaded(tmp_path, decoupled=False) as model:
+        (answer,) = _ask(
+            model, COUNT, COUNT,
+            request_output_len=[[1], [2]],
+            return_num_output_tokens=[[True]] * 2,
+            exclude_input_in_output=[[True]] * 2,
+        )  # fmt: skip
+    assert answer == {
+        "output_ids": [[[10, 0]], [[10, 11]]],
+        "sequence_length": [[1], [2]],
+        "batch_index": [[0], [1]],
+        "sequence_index": [[0], [0]],
+        "num_output_tokens": [[1], [2]],
+    }
+
+
+def test_a_model_of_one_answer_does_not_stream(tmp_path: Path) -> None:
+    with loaded(tmp_path, decoupled=False) as model:
+        (why,) = _ask(model, COUNT, streaming=[[True]])
+    assert why.startswith("streaming needs a decoupled model")
+
+
+def test_who_comes_when_too_many_wait_is_refused(tmp_path: Path) -> None:
+    with loaded(tmp_path, max_queue_size=1, max_num_seqs="1") as model:
+        waiting = [_request(HANG, request_id="f"), _request(HANG, request_id="f")]
+        model.execute(waiting)
+        refused = _ask(model, COUNT)
+        model.execute([_request(0, request_id="f", stop=[[True]])])
+        answered = _ask(model, COUNT, exclude_input_in_output=[[True]])
+    assert (refused, answered) == (
+        [
+            "Exceeds maximum queue size. Maximum queue size of 1 has been reached, please try "
+            "again later"
+        ],
+        [_sequence([10, 11])],
+    )
+
+
+def test_an_answer_that_cannot_be_told_ends_with_an_error(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trtllm_serve_cli.runtime import answers
+
+    monkeypatch.setattr(answers, "pack_sequences", lambda *given: 1 / 0)
+    assert _ask(model, COUNT) == [
+        "the answer could not be told: ZeroDivisionError: division by zero"
+    ]
+
+
 def test_a_caller_who_has_gone_frees_the_slot(model: Any) -> None:
     before = _num_cancelled(model)
     request = _request(HANG)
     request.sender.caller_has_gone = True
     model.execute([request])
-    assert (request.sender.told(), _num_cancelled(model) - before) == ([], 1)
+    told = (request.sender.told(), _num_cancelled(model) - before)
+    assert told == ([_sequence([HANG])], 1)
 
 
 def test_a_death_of_the_worker_is_told_to_all_callers(tmp_path: Path) -> None:

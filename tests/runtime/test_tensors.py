@@ -191,10 +191,11 @@ def test_a_tensor_that_cannot_be_used_is_named(name: str, given: Any, why: str) 
 )
 def test_a_tensor_that_nothing_acts_on_is_refused_when_it_asks_for_something(given: Any) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        refuse_set({"lora_task_id": np.asarray(given)}.get, ["lora_task_id"], "openvino")
+        refuse_set({"embedding_bias": np.asarray(given)}.get, ["embedding_bias"], "openvino")
     assert str(refused.value) == (
-        "lora_task_id is not supported by the engine kind openvino; leave it out, or serve this "
-        "model with the engine kind tensorrt"
+        "embedding_bias (embedding bias) is not supported by the engine kind openvino: OpenVINO "
+        "GenAI takes no bias on its logits; leave it out, or serve this model with the engine kind "
+        "tensorrt"
     )
 
 
@@ -205,7 +206,15 @@ def test_a_tensor_that_nothing_acts_on_is_refused_when_it_asks_for_something(giv
 )
 def test_a_tensor_that_asks_for_nothing_is_let_through(given: Any) -> None:
     tensor = None if given is None else np.asarray(given)
-    refuse_set({"lora_task_id": tensor}.get, ["lora_task_id"], "openvino")
+    refuse_set({"embedding_bias": tensor}.get, ["embedding_bias"], "openvino")
+
+
+def test_a_guide_is_text() -> None:
+    (row,) = _parse(
+        guided_decoding_guide_type=np.array([[b"regex"]], dtype=object),
+        guided_decoding_guide=np.array([["\u00e9+".encode()]], dtype=object),
+    )
+    assert (row.fields["guide_type"], row.fields["guide"]) == ("regex", "\u00e9+")
 
 
 def test_sequences_are_padded_and_log_probs_stand_below_their_tokens() -> None:

@@ -24,11 +24,21 @@ Answer = Callable[[InferenceRequest], Any]
 
 @pytest.fixture
 def model(tmp_path: Path, triton_utils: Any, transformers: Any) -> Iterator[Any]:
+    yield from _loaded(tmp_path, decoupled=True)
+
+
+@pytest.fixture
+def model_of_one_answer(tmp_path: Path, triton_utils: Any, transformers: Any) -> Iterator[Any]:
+    yield from _loaded(tmp_path, decoupled=False)
+
+
+def _loaded(folder: Path, *, decoupled: bool) -> Iterator[Any]:
     from trtllm_serve_cli.runtime.text_model import TritonPythonModel
 
-    values = {"tokenizer_dir": str(tmp_path), "engine_kind": "scripted"}
+    values = {"tokenizer_dir": str(folder), "engine_kind": "scripted"}
     config = {
         "input": [{"name": name} for name in _INPUTS],
+        "model_transaction_policy": {"decoupled": decoupled},
         "parameters": {
             name: {"string_value": value}
             for name, value in {**values, "cancellation_check_period_ms": "1"}.items()
@@ -69,9 +79,9 @@ def ask(model: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]
     return ask
 
 
-def _tokens(text: str) -> InferenceResponse:
+def _tokens(text: str, row: int = 0) -> InferenceResponse:
     packed = pack_sequences([[ord(letter) for letter in text]], [[]], 0)
-    packed |= {"batch_index": np.array([[0]]), "sequence_index": np.array([[0]])}
+    packed |= {"batch_index": np.array([[row]]), "sequence_index": np.array([[0]])}
     return InferenceResponse([Tensor(name, value) for name, value in packed.items()])
 
 
@@ -115,7 +125,29 @@ def test_a_failure_after_the_first_token_is_told(ask: Callable[..., list[Any]]) 
 
 def test_a_tensor_that_leads_nowhere_is_refused(ask: Callable[..., list[Any]]) -> None:
     (why,) = ask(lambda request: [], image_input=[[1.0]])
-    assert why.startswith("image_input is not supported by the engine kind scripted")
+    assert why.startswith(
+        "image_input (images and video) is not supported by the engine kind scripted"
+    )
+
+
+def test_a_model_of_one_answer_puts_all_rows_into_it(
+    model_of_one_answer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _play(monkeypatch, lambda request: [_tokens("later", row=1), _tokens("Ma")])
+    request = _request()
+    model_of_one_answer.execute([request])
+    (told,) = request.sender.told()
+    assert told["text_output"] == [[b"Ma"], [b"later"]]
+
+
+def test_a_model_of_one_answer_does_not_stream(
+    model_of_one_answer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _play(monkeypatch, lambda request: [])
+    request = _request(stream=[[True]])
+    model_of_one_answer.execute([request])
+    (why,) = request.sender.told()
+    assert why.startswith("stream needs a decoupled model")
 
 
 def test_what_nobody_foresaw_is_told_and_logged(

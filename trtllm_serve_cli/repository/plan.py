@@ -29,6 +29,16 @@ class ServingOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """Who waits in Triton's queue, and how long; zeros leave it to Triton's defaults."""
+
+    max_queue_size: int = 0
+    default_timeout_microseconds: int = 0
+    priority_levels: int = 0
+    default_priority_level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """One Triton model: what its `config.pbtxt` says, and which runtime module serves it."""
 
@@ -43,7 +53,7 @@ class ModelConfig:
     is_decoupled: bool = False
     is_batched: bool = False
     max_queue_delay_microseconds: int = 0
-    max_queue_size: int = 0
+    queue: QueuePolicy = QueuePolicy()
     backend: str = "python"
 
 
@@ -132,8 +142,25 @@ def _queue(values: Mapping[str, str]) -> dict[str, Any]:
     return {
         "is_batched": True,
         "max_queue_delay_microseconds": int(values["max_queue_delay_microseconds"]),
-        "max_queue_size": int(values["max_queue_size"]),
+        "queue": QueuePolicy(max_queue_size=int(values["max_queue_size"])),
     }
+
+
+def _queue_policy(values: Mapping[str, str]) -> QueuePolicy:
+    policy = QueuePolicy(**{name: int(values[name]) for name in QueuePolicy.__slots__})
+    if (
+        not min(policy.priority_levels, 1)
+        <= policy.default_priority_level
+        <= policy.priority_levels
+    ):
+        raise BadInput(
+            f"default_priority_level is {policy.default_priority_level}, and there are "
+            f"{policy.priority_levels} priority_levels.",
+            next_step=f"say default_priority_level=N with N from 1 to {policy.priority_levels}"
+            if policy.priority_levels
+            else "say priority_levels=N too",
+        )
+    return policy
 
 
 def _preprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
@@ -173,6 +200,8 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
             "exclude_input_in_output",
             "cancellation_check_period_ms",
             "num_threads",
+            "num_draft_tokens",
+            "draft_model_dir",
             "engine_python",
         )
     }
@@ -183,8 +212,10 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
         inputs=contract.inputs,
         outputs=contract.outputs,
         parameters=parameters,
-        is_decoupled=True,
-        **_queue(values),
+        is_decoupled=values["decoupled_mode"] == "true",
+        is_batched=True,
+        max_queue_delay_microseconds=int(values["max_queue_delay_microseconds"]),
+        queue=_queue_policy(values),
         **_common(values),
     )
 
@@ -230,6 +261,6 @@ def _text(model: str, own_name: str, engine: Engine, values: Mapping[str, str]) 
             "adds_bos": str(engine.adds_bos).lower(),
         },
         instance_count=int(values["bls_instance_count"]),
-        is_decoupled=True,
+        is_decoupled=values["decoupled_mode"] == "true",
         **_common(values),
     )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, Protocol
 
+from .guide import GUIDE_TYPES, find_guide_problem
+
 FinishReason = Literal["stop", "length"]
 
 
@@ -41,10 +43,14 @@ class GenerationRequest:
     frequency_penalty: float | None = None
     len_penalty: float | None = None
     early_stopping: bool | None = None
+    beam_search_diversity_rate: float | None = None
     min_tokens: int | None = None
     stop_words: tuple[tuple[int, ...], ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
     return_log_probs: bool = False
+    return_perf_metrics: bool = False
+    guide_type: str | None = None
+    guide: str = ""
 
     def to_message(self) -> dict[str, Any]:
         """For a `submit` frame. (`dataclasses.asdict` copies every token: ten times the time.)"""
@@ -61,11 +67,29 @@ class GenerationRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class PerfMetrics:
+    """What one request has cost so far. Names are upstream's outputs.
+
+    Times are nanoseconds of the monotonic clock, 0 while they are to come. Blocks are of the KV
+    cache, of all sequences of the request.
+    """
+
+    kv_cache_alloc_total_blocks: int = 0
+    kv_cache_alloc_new_blocks: int = 0
+    kv_cache_reused_blocks: int = 0
+    first_scheduled_time_ns: int = 0
+    first_token_time_ns: int = 0
+    last_token_time_ns: int = 0
+    total_accepted_draft_tokens: int = 0
+    total_draft_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceUpdate:
     """New tokens of one sequence of one request, or its end, or both.
 
-    `log_probs` goes with `token_ids`; `cum_log_prob` is of the whole sequence so far. A request
-    that failed has `error` and nothing else follows for it.
+    `log_probs` goes with `token_ids`; `cum_log_prob` is of the whole sequence so far, `perf` of the
+    whole request. A request that failed has `error` and nothing else follows for it.
     """
 
     request_id: int
@@ -75,6 +99,7 @@ class SequenceUpdate:
     log_probs: tuple[float, ...] = ()
     cum_log_prob: float | None = None
     error: str | None = None
+    perf: PerfMetrics | None = None
 
     def to_wire(self) -> list[Any]:
         """As one entry of a `step` frame: positional, since there is one per token."""
@@ -86,12 +111,22 @@ class SequenceUpdate:
             self.log_probs,
             self.cum_log_prob,
             self.error,
+            [getattr(self.perf, name) for name in PerfMetrics.__slots__] if self.perf else None,
         ]
 
     @classmethod
     def from_wire(cls, entry: list[Any]) -> SequenceUpdate:
-        request_id, sequence, tokens, finish, log_probs, cum, error = entry
-        return cls(request_id, sequence, tuple(tokens), finish, tuple(log_probs), cum, error)
+        request_id, sequence, tokens, finish, log_probs, cum, error, perf = entry
+        return cls(
+            request_id,
+            sequence,
+            tuple(tokens),
+            finish,
+            tuple(log_probs),
+            cum,
+            error,
+            PerfMetrics(*perf) if perf else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +205,8 @@ def check_request(request: GenerationRequest, limits: EngineLimits) -> None:
             f"{limits.max_seq_len}; ask for at most {room}"
         )
     _check_ranges(request, limits)
+    if request.guide_type is not None:
+        _check_guide(request.guide_type, request.guide)
 
 
 def _check_ranges(request: GenerationRequest, limits: EngineLimits) -> None:
@@ -183,12 +220,23 @@ def _check_ranges(request: GenerationRequest, limits: EngineLimits) -> None:
     _check_range("presence_penalty", request.presence_penalty, -1e4, 1e4)
     _check_range("frequency_penalty", request.frequency_penalty, -1e4, 1e4)
     _check_range("len_penalty", request.len_penalty, -1e4, 1e4)
+    _check_range("beam_search_diversity_rate", request.beam_search_diversity_rate, 0.0, 1e4)
     _check_range("min_tokens", request.min_tokens, 0, request.max_new_tokens)
     if request.beam_width > 1 and request.num_return_sequences > request.beam_width:
         raise InvalidRequest(
             f"num_return_sequences is {request.num_return_sequences}, more than the beam_width of "
             f"{request.beam_width}; a beam search returns at most its beams"
         )
+
+
+def _check_guide(guide_type: str, guide: str) -> None:
+    if guide_type not in GUIDE_TYPES:
+        raise InvalidRequest(
+            f"guided_decoding_guide_type is {guide_type!r}; it must be one of "
+            f"{', '.join(GUIDE_TYPES)}"
+        )
+    if problem := find_guide_problem(guide_type, guide):
+        raise InvalidRequest(f"guided_decoding_guide {problem}")
 
 
 def _check_tokens(tensor: str, token_ids: Sequence[int], limits: EngineLimits) -> None:

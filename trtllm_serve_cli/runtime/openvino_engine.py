@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import resource
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,20 @@ from .engine import (
     FinishReason,
     GenerationRequest,
     InvalidRequest,
+    PerfMetrics,
     SequenceUpdate,
     last_line,
 )
+from .grammar_check import GrammarCheck, structured_output
+from .prefix_blocks import PrefixBlocks
 from .words import leave_out_longer
 
+# How long a step waits for a guide to be checked when there is nothing else to do.
+_IDLE_S = 0.02
 # Fixed by OpenVINO's paged attention on a CPU (its plugin's KV cache block size).
 TOKENS_PER_BLOCK = 32
+# Drafts are what followed the last time that so many tokens, or fewer, stood as they do now.
+_NGRAM_SIZE = 3
 _STATUS = openvino_genai.GenerationStatus
 _FINISH = openvino_genai.GenerationFinishReason
 
@@ -33,36 +42,38 @@ _FINISH = openvino_genai.GenerationFinishReason
 class _Running:
     request: GenerationRequest
     handle: Any
+    num_reused_blocks: int
     cum_log_prob: dict[int, float] = field(default_factory=dict)
-    has_tokens: bool = False
+    num_tokens: int = 0
+    num_steps: int = 0
+    first_scheduled_ns: int = 0
+    first_token_ns: int = 0
+    last_token_ns: int = 0
 
 
 class OpenVinoEngine:
     """Continuous batching, paged KV cache and prefix caching on a CPU.
 
     `config` has engine_dir, max_batch_size, max_beam_width, max_seq_len, max_num_tokens,
-    max_tokens_in_paged_kv_cache, enable_kv_cache_reuse, vocab_size and num_threads (0: all cores).
+    max_tokens_in_paged_kv_cache, enable_kv_cache_reuse, vocab_size, num_threads (0: all cores), and
+    for speculative decoding num_draft_tokens (0: none) with draft_model_dir, an engine whose drafts
+    are verified ("": drafts are looked up in the prompt).
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
         engine_dir = Path(config["engine_dir"])
-        if not (engine_dir / "openvino_model.xml").exists():
-            raise FileNotFoundError(f"there is no OpenVINO engine in {engine_dir}; build it again")
         self._num_blocks = -(-int(config["max_tokens_in_paged_kv_cache"]) // TOKENS_PER_BLOCK)
-        scheduler = openvino_genai.SchedulerConfig()
-        scheduler.num_kv_blocks = self._num_blocks
-        scheduler.max_num_seqs = int(config["max_batch_size"])
-        scheduler.max_num_batched_tokens = int(config["max_num_tokens"])
-        scheduler.enable_prefix_caching = bool(config["enable_kv_cache_reuse"])
-        properties = {"INFERENCE_NUM_THREADS": int(config["num_threads"])}
-        self._pipeline = openvino_genai.ContinuousBatchingPipeline(
-            engine_dir,
-            scheduler,
-            "CPU",
-            properties if properties["INFERENCE_NUM_THREADS"] else {},
-        )
+        self._num_draft_tokens = int(config["num_draft_tokens"])
+        self._looks_up_drafts = bool(self._num_draft_tokens) and not config["draft_model_dir"]
+        self._pipeline = _load_pipeline(engine_dir, config, self._num_blocks)
         self._tokenizer = self._pipeline.get_tokenizer()
+        self._prefix_blocks = PrefixBlocks(
+            TOKENS_PER_BLOCK, self._num_blocks if config["enable_kv_cache_reuse"] else 0
+        )
         self._running: dict[int, _Running] = {}
+        self._grammar_check = GrammarCheck(engine_dir, int(config["vocab_size"]))
+        self._checker = ThreadPoolExecutor(1, thread_name_prefix="grammar")
+        self._unchecked: dict[int, tuple[GenerationRequest, Future[str | None]]] = {}
         self._iteration = 0
         self.limits = EngineLimits(
             max_seq_len=int(config["max_seq_len"]),
@@ -77,27 +88,40 @@ class OpenVinoEngine:
                 f"has {self._num_blocks * TOKENS_PER_BLOCK} (max_tokens_in_paged_kv_cache); ask "
                 "for fewer tokens or sequences"
             )
-        config = self._generation_config(request)
-        input_ids = openvino.Tensor(np.array([request.input_ids], dtype=np.int64))
-        try:
-            handle = self._pipeline.add_request(request.id, input_ids, config)
-        except RuntimeError as error:
-            raise InvalidRequest(last_line(error)) from error
-        self._running[request.id] = _Running(request, handle)
+        if self._num_draft_tokens:
+            _check_speculative(request)
+        if request.guide_type is None:
+            self._add(request)
+            return
+        if request.bad_words:
+            raise InvalidRequest(
+                "bad_words_list cannot be combined with guided_decoding_guide_type: both steer the "
+                "same automaton; forbid the words in the guide"
+            )
+        problem = self._checker.submit(
+            self._grammar_check.find_problem, request.guide_type, request.guide
+        )
+        self._unchecked[request.id] = (request, problem)
 
     def cancel(self, request_id: int) -> None:
+        self._unchecked.pop(request_id, None)
         running = self._running.pop(request_id, None)
         if running is not None:
             running.handle.cancel()
 
     def has_work(self) -> bool:
         # A cancelled request leaves the scheduler in the next step, so ask the pipeline too.
-        return bool(self._running) or self._pipeline.has_non_finished_requests()
+        return bool(self._running or self._unchecked or self._pipeline.has_non_finished_requests())
 
     def step(self) -> list[SequenceUpdate]:
+        updates = self._admit_checked()
+        if not self._pipeline.has_non_finished_requests():
+            wait([problem for _, problem in self._unchecked.values()], timeout=_IDLE_S)
+            return updates
+        started_ns = time.monotonic_ns()
         self._pipeline.step()
         self._iteration += 1
-        updates: list[SequenceUpdate] = []
+        self._note_scheduled(started_ns)
         for running in list(self._running.values()):
             new = self._read(running)
             updates += new
@@ -109,12 +133,12 @@ class OpenVinoEngine:
         metrics = self._pipeline.get_metrics()
         used = round(metrics.cache_usage / 100 * self._num_blocks) if self._running else 0
         waiting = max(metrics.requests - metrics.scheduled_requests, 0)
-        context = [each.request for each in self._running.values() if not each.has_tokens]
+        context = [each.request for each in self._running.values() if not each.num_tokens]
         return EngineStats(
-            active_requests=len(self._running),
+            active_requests=len(self._running) + len(self._unchecked),
             scheduled_requests=min(metrics.scheduled_requests, len(self._running)),
             context_requests=max(len(context) - waiting, 0),
-            waiting_requests=min(waiting, len(context)),
+            waiting_requests=min(waiting, len(context)) + len(self._unchecked),
             kv_blocks_max=self._num_blocks,
             kv_blocks_used=used,
             tokens_per_block=TOKENS_PER_BLOCK,
@@ -122,6 +146,37 @@ class OpenVinoEngine:
             context_tokens=sum(len(request.input_ids) for request in context),
             memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         )
+
+    def _admit_checked(self) -> list[SequenceUpdate]:
+        """Add the requests whose guides have been tried out, or tell what is wrong with them."""
+        updates = []
+        for request, checked in list(self._unchecked.values()):
+            if not checked.done():
+                continue
+            del self._unchecked[request.id]
+            try:
+                if problem := checked.result():
+                    raise InvalidRequest(f"guided_decoding_guide {problem}")
+                self._add(request)
+            except (InvalidRequest, OSError, RuntimeError) as error:
+                updates.append(SequenceUpdate(request.id, error=str(error)))
+        return updates
+
+    def _add(self, request: GenerationRequest) -> None:
+        config = self._generation_config(request)
+        input_ids = openvino.Tensor(np.array([request.input_ids], dtype=np.int64))
+        try:
+            handle = self._pipeline.add_request(request.id, input_ids, config)
+        except RuntimeError as error:
+            raise InvalidRequest(last_line(error)) from error
+        num_reused = self._prefix_blocks.take(request.input_ids)
+        self._running[request.id] = _Running(request, handle, num_reused)
+
+    def _note_scheduled(self, started_ns: int) -> None:
+        """The scheduler takes requests in the order in which they came, and says how many."""
+        num_scheduled = self._pipeline.get_metrics().scheduled_requests
+        for _, running in zip(range(num_scheduled), self._running.values(), strict=False):
+            running.first_scheduled_ns = running.first_scheduled_ns or started_ns
 
     def _read(self, running: _Running) -> list[SequenceUpdate]:
         """What the last step brought for one request.
@@ -145,21 +200,49 @@ class OpenVinoEngine:
                         list(output.generated_log_probs),
                         output,
                     ]
-        if not outputs:
-            if status != _STATUS.FINISHED:
-                return []
-            sequences = range(running.request.num_return_sequences)
-            return [
-                SequenceUpdate(running.request.id, index, finish_reason="stop")
-                for index in sequences
-            ]
-        running.has_tokens = True
         wanted = running.request.num_return_sequences
+        if not outputs and status != _STATUS.FINISHED:
+            return []
         if running.request.beam_width > 1:
             best = sorted(outputs, key=lambda sequence: -outputs[sequence][2].score)[:wanted]
         else:
             best = sorted(outputs)[:wanted]
-        return [self._update(running, index, *outputs[key]) for index, key in enumerate(best)]
+        if outputs:
+            self._note_tokens(running, sum(len(outputs[key][0]) for key in best))
+        updates = [self._update(running, index, *outputs[key]) for index, key in enumerate(best)]
+        if status == _STATUS.FINISHED:
+            # Beams that ended alike are fewer than wanted.
+            missing = range(len(best), wanted) if running.request.beam_width > 1 or not best else ()
+            updates += [
+                SequenceUpdate(running.request.id, index, finish_reason="stop") for index in missing
+            ]
+        return updates
+
+    def _note_tokens(self, running: _Running, number: int) -> None:
+        now_ns = time.monotonic_ns()
+        running.first_token_ns = running.first_token_ns or now_ns
+        running.last_token_ns = now_ns
+        running.num_tokens += number
+        running.num_steps += 1
+
+    def _perf(self, running: _Running) -> PerfMetrics | None:
+        request = running.request
+        if not request.return_perf_metrics:
+            return None
+        num_sequences = max(request.beam_width, request.num_return_sequences)
+        total = _blocks(len(request.input_ids), running.num_tokens // num_sequences, num_sequences)
+        # Each step verifies its drafts and adds one token of its own.
+        accepted = running.num_tokens - running.num_steps if self._num_draft_tokens else 0
+        return PerfMetrics(
+            kv_cache_alloc_total_blocks=total,
+            kv_cache_alloc_new_blocks=total - running.num_reused_blocks,
+            kv_cache_reused_blocks=running.num_reused_blocks,
+            first_scheduled_time_ns=running.first_scheduled_ns,
+            first_token_time_ns=running.first_token_ns,
+            last_token_time_ns=running.last_token_ns,
+            total_accepted_draft_tokens=accepted,
+            total_draft_tokens=self._num_draft_tokens * running.num_steps,
+        )
 
     def _update(
         self, running: _Running, index: int, ids: list[int], log_probs: list[float], output: Any
@@ -177,6 +260,7 @@ class OpenVinoEngine:
             _finish_reason(output.finish_reason),
             tuple(log_probs) if request.return_log_probs else (),
             cum if request.return_log_probs else None,
+            perf=self._perf(running),
         )
 
     def _generation_config(self, request: GenerationRequest) -> Any:
@@ -192,6 +276,12 @@ class OpenVinoEngine:
         self._set_decoding(config, request)
         self._set_penalties(config, request)
         self._set_words(config, request)
+        if request.guide_type is not None:
+            config.structured_output_config = structured_output(request.guide_type, request.guide)
+        if self._num_draft_tokens:
+            config.num_assistant_tokens = self._num_draft_tokens
+            if self._looks_up_drafts:
+                config.max_ngram_size = _NGRAM_SIZE
         return config
 
     def _set_decoding(self, config: Any, request: GenerationRequest) -> None:
@@ -201,6 +291,10 @@ class OpenVinoEngine:
             config.length_penalty = 1.0 if request.len_penalty is None else request.len_penalty
             if request.early_stopping:
                 config.stop_criteria = openvino_genai.StopCriteria.EARLY
+            if request.beam_search_diversity_rate:
+                # A group for each beam: what one has said costs the others at the same place.
+                config.num_beam_groups = request.beam_width
+                config.diversity_penalty = request.beam_search_diversity_rate
             return
         top_k, top_p = request.top_k or 0, request.top_p or 0.0
         is_greedy = top_k == 1 or (top_k == 0 and top_p == 0.0) or request.temperature == 0.0
@@ -244,11 +338,56 @@ class OpenVinoEngine:
         return text
 
 
+def _load_pipeline(engine_dir: Path, config: dict[str, Any], num_blocks: int) -> Any:
+    scheduler = openvino_genai.SchedulerConfig()
+    scheduler.num_kv_blocks = num_blocks
+    scheduler.max_num_seqs = int(config["max_batch_size"])
+    scheduler.max_num_batched_tokens = int(config["max_num_tokens"])
+    scheduler.enable_prefix_caching = bool(config["enable_kv_cache_reuse"])
+    properties: dict[str, Any] = {}
+    if num_threads := int(config["num_threads"]):
+        properties["INFERENCE_NUM_THREADS"] = num_threads
+    if draft_model_dir := config["draft_model_dir"]:
+        draft = _find_model(Path(draft_model_dir), "the draft model")
+        properties["draft_model"] = openvino_genai.draft_model(draft, "CPU")
+    elif config["num_draft_tokens"]:
+        properties["prompt_lookup"] = True
+    model = _find_model(engine_dir, "the engine")
+    return openvino_genai.ContinuousBatchingPipeline(model, scheduler, "CPU", properties)
+
+
+def _find_model(directory: Path, what: str) -> Path:
+    if not (directory / "openvino_model.xml").exists():
+        raise FileNotFoundError(f"{what} {directory} has no OpenVINO model; build it again")
+    return directory
+
+
+def _check_speculative(request: GenerationRequest) -> None:
+    for tensor, value in (
+        ("beam_width", request.beam_width),
+        ("num_return_sequences", request.num_return_sequences),
+    ):
+        if value > 1:
+            raise InvalidRequest(
+                f"{tensor} is {value}, but speculative decoding (num_draft_tokens) makes one "
+                "sequence; leave it out, or serve the model without"
+            )
+    if request.guide_type is not None or request.bad_words:
+        raise InvalidRequest(
+            "guided_decoding_guide_type and bad_words_list do not work with speculative decoding "
+            "(num_draft_tokens); leave them out, or serve the model without"
+        )
+
+
 def _num_blocks(request: GenerationRequest) -> int:
-    """What `request` takes of the KV cache at most: sequences share the prompt's whole blocks."""
     num_sequences = max(request.beam_width, request.num_return_sequences)
-    shared, rest = divmod(len(request.input_ids), TOKENS_PER_BLOCK)
-    return shared + num_sequences * -(-(rest + request.max_new_tokens) // TOKENS_PER_BLOCK)
+    return _blocks(len(request.input_ids), request.max_new_tokens, num_sequences)
+
+
+def _blocks(num_input_tokens: int, num_output_tokens: int, num_sequences: int) -> int:
+    """What a request takes of the KV cache at most: sequences share the prompt's whole blocks."""
+    shared, rest = divmod(num_input_tokens, TOKENS_PER_BLOCK)
+    return shared + num_sequences * -(-(rest + num_output_tokens) // TOKENS_PER_BLOCK)
 
 
 def _finish_reason(reason: Any) -> FinishReason | None:

@@ -15,6 +15,19 @@ class Parameters:
         self.model_name = args["model_name"]
         self.model_version = args["model_version"]
         self.input_names = tuple(each["name"] for each in config.get("input", ()))
+        policy = config.get("model_transaction_policy", {})
+        self.is_decoupled = bool(policy.get("decoupled", False))
+        batching = config.get("dynamic_batching", {})
+        queue = batching.get("default_queue_policy", {})
+        # Triton's own JSON has 64-bit numbers as text.
+        self.max_queue_size = int(queue.get("max_queue_size", 0))
+        self.queue_has_order = any(
+            int(number)
+            for number in (
+                batching.get("priority_levels", 0),
+                queue.get("default_timeout_microseconds", 0),
+            )
+        )
         self._values: dict[str, str] = {
             key: value["string_value"] for key, value in config.get("parameters", {}).items()
         }

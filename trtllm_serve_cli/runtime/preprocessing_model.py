@@ -45,7 +45,8 @@ class TritonPythonModel:
             )
         rows = [self._encode_prompt(row) for row in queries.reshape(len(queries), -1)[:, 0]]
         input_ids, lengths = _pad(rows, self._tokenizer.pad_id)
-        return {
+        bias = self._embedding_bias(get, len(rows))
+        return bias | {
             "INPUT_ID": input_ids,
             "REQUEST_INPUT_LEN": lengths,
             # For encoder-decoder models; a decoder-only one has no use for them.
@@ -57,6 +58,27 @@ class TritonPythonModel:
             "OUT_END_ID": _or_default(get("END_ID"), self._tokenizer.end_id, len(rows)),
             "OUT_PAD_ID": _or_default(get("PAD_ID"), self._tokenizer.pad_id, len(rows)),
         }
+
+    def _embedding_bias(
+        self, get: Callable[[str], Array | None], num_rows: int
+    ) -> dict[str, Array]:
+        """EMBEDDING_BIAS [rows, vocabulary], when a request says how much to prefer which words."""
+        words, weights = get("EMBEDDING_BIAS_WORDS"), get("EMBEDDING_BIAS_WEIGHTS")
+        if words is None and weights is None:
+            return {}
+        if words is None or weights is None or words.shape != weights.shape:
+            raise InvalidRequest(
+                "embedding_bias_words and embedding_bias_weights go together; send as many weights "
+                "as words"
+            )
+        bias = np.zeros((num_rows, self._tokenizer.vocab_size()), dtype=np.float32)
+        for row, (texts, values) in enumerate(zip(words, weights, strict=True)):
+            for text, value in zip(texts, values, strict=True):
+                word = _as_text(text, "embedding_bias_words")
+                # A word adds to each of its tokens, as upstream's does.
+                for token in self._tokenizer.encode(word, add_special_tokens=False):
+                    bias[row, token] += value
+        return {"EMBEDDING_BIAS": bias}
 
     def _encode_prompt(self, prompt: Any) -> list[int]:
         text = _as_text(prompt, "text_input (QUERY)")

@@ -1,19 +1,23 @@
 """The `tensorrt_llm` model of every Python engine kind: tokens in, tokens out.
 
-Each row of a request becomes one generation request of the engine worker; its updates become
-responses as they come (`streaming`) or one response at the end of a sequence. A caller who cancels,
-or sends `stop` with the same request id, frees the slots of all the request's rows.
+Each row of a request becomes one generation request of the engine worker. A decoupled model answers
+as updates come (`streaming`) or once for each sequence; one that is not answers once, all rows
+together. A caller who cancels, or sends `stop` with the same request id, frees the slots of all the
+request's rows.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+import traceback
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from .answers import RowAnswer, merge_answers
 from .cancel_watch import CancelWatch, Watched
 from .engine import GenerationRequest, InvalidRequest, SequenceUpdate, check_request
 from .engine_metrics import EngineMetrics
@@ -25,11 +29,12 @@ from .tensors import (
     Array,
     RowRequest,
     pack_failure,
-    pack_sequences,
     parse_rows,
     refuse_set,
 )
 from .worker_process import WorkerFailed, WorkerProcess
+
+_FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class TritonPythonModel:
@@ -40,7 +45,10 @@ class TritonPythonModel:
         self._not_understood = sorted(set(parameters.input_names) - UNDERSTOOD)
         self._engine_kind = parameters.text("engine_kind")
         self._exclude_input = parameters.flag("exclude_input_in_output", False)
-        self._requests: dict[str, _Request] = {}
+        self._is_decoupled = parameters.is_decoupled
+        self._slots = Slots(parameters.number("max_num_seqs"), parameters.max_queue_size)
+        self._queue_has_order = parameters.queue_has_order
+        self._requests: dict[str, list[_Request]] = {}
         self._lock = threading.Lock()
         self._metrics = EngineMetrics(
             pb_utils,
@@ -69,6 +77,9 @@ class TritonPythonModel:
                 self._begin(request, sender)
             except (InvalidRequest, WorkerFailed) as error:
                 send_error(sender, str(error))
+        if self._queue_has_order:
+            # What waits has to wait in Triton's queue, whose priorities and timeouts then count.
+            self._slots.wait_for_free()
 
     def finalize(self) -> None:
         self._watch.close()
@@ -76,6 +87,8 @@ class TritonPythonModel:
         self._metrics.close()
 
     def _begin(self, request: Any, sender: Any) -> None:
+        arrival_time_ns = time.monotonic_ns()
+
         def get(name: str) -> Array | None:
             tensor = pb_utils.get_input_tensor_by_name(request, name)
             return None if tensor is None else tensor.as_numpy()
@@ -87,179 +100,193 @@ class TritonPythonModel:
         rows = parse_rows(get, exclude_input=self._exclude_input)
         for row in rows:
             check_request(GenerationRequest(id=0, **row.fields), self._limits)
-        answer = _Request(self, request, sender, _is_set(get("streaming")), rows)
-        answer.start()
+        is_streaming = _is_set(get("streaming"))
+        if is_streaming and not self._is_decoupled:
+            raise InvalidRequest(
+                "streaming needs a decoupled model, and this one answers each request once "
+                "(decoupled_mode is false); leave it out, or serve with decoupled_mode=true"
+            )
+        answers = [RowAnswer(row, arrival_time_ns, is_streaming=is_streaming) for row in rows]
+        _Request(self, request, sender, answers).start(rows)
 
     def _stop(self, request_id: str, sender: Any) -> None:
         with self._lock:
-            running = self._requests.get(request_id) if request_id else None
-        if running is None:
+            running = list(self._requests.get(request_id, ())) if request_id else []
+        if not running:
             raise InvalidRequest(
                 f"stop names the request id {request_id!r}, which is not running; send it with "
                 "the id of a request in flight"
             )
-        running.stop()
-        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        for each in running:
+            each.stop()
+        # Upstream's clients wait for an answer to the stop itself: one without outputs.
+        sender.send(pb_utils.InferenceResponse([]), flags=_FINAL)
+
+
+class Slots:
+    """Counts the rows in flight: `number` run, `max_queue_size` more may wait (0: any number)."""
+
+    def __init__(self, number: int, max_queue_size: int) -> None:
+        self._number = number
+        self._max_queue_size = max_queue_size
+        self._num_taken = 0
+        self._changed = threading.Condition()
+
+    def take(self, number: int) -> None:
+        """Raises `InvalidRequest` when too many wait already."""
+        limit = self._number + self._max_queue_size
+        with self._changed:
+            if self._max_queue_size and self._num_taken + number > limit:
+                # Upstream says it one way from Triton's queue, another from its own.
+                raise InvalidRequest(
+                    f"Exceeds maximum queue size. Maximum queue size of {self._max_queue_size} has "
+                    "been reached, please try again later"
+                )
+            self._num_taken += number
+
+    def give_back(self, number: int) -> None:
+        with self._changed:
+            self._num_taken -= number
+            self._changed.notify_all()
+
+    def wait_for_free(self) -> None:
+        """Return when a slot is free."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._num_taken < self._number)
 
 
 class _Request:
     """One request in flight."""
 
     def __init__(
-        self,
-        model: TritonPythonModel,
-        request: Any,
-        sender: Any,
-        is_streaming: bool,
-        rows: list[RowRequest],
+        self, model: TritonPythonModel, request: Any, sender: Any, answers: list[RowAnswer]
     ) -> None:
         self._model = model
         self._request_id = request.request_id()
         self._wanted = request.requested_output_names()
         self._is_internal = self._request_id.startswith(INTERNAL_ID_PREFIX)
         self._sender = sender
-        self._is_streaming = is_streaming
-        self._rows = rows
+        self._answers = answers
+        self._untold: list[dict[str, Array]] = []
         self._lock = threading.RLock()
-        self._open = {row.batch_index for row in rows}
+        self._is_open = True
         self._engine_ids: list[int] = []
         self._watched: Watched | None = None
 
-    def start(self) -> None:
+    def start(self, rows: list[RowRequest]) -> None:
         """Submit all rows, or none."""
         model = self._model
+        model._slots.take(len(rows))
         with self._lock:
             try:
-                for row in self._rows:
-                    answer = _RowAnswer(self, row, self._is_streaming)
-                    self._engine_ids.append(model._worker.submit(row.fields, answer.take))
+                for row, answer in zip(rows, self._answers, strict=True):
+                    handler = self._handler(answer)
+                    self._engine_ids.append(model._worker.submit(row.fields, handler))
             except WorkerFailed:
                 self._cancel_engine()
-                self._open.clear()
+                self._is_open = False
+                model._slots.give_back(len(rows))
                 raise
             if self._request_id:
                 with model._lock:
-                    model._requests[self._request_id] = self
+                    model._requests.setdefault(self._request_id, []).append(self)
             if self._is_internal:
                 # Until a business-logic request has its first response, it holds one of the 32
                 # threads that also carry the other requests' responses (seen with Triton 2.51).
-                self._sender.send(pb_utils.InferenceResponse([]))
+                if model._is_decoupled:
+                    self._sender.send(pb_utils.InferenceResponse([]))
             else:
                 self._watched = model._watch.add(self._sender, self.stop)
 
     def stop(self) -> None:
-        """End now: free the slots and close the response stream."""
+        """End now: free the slots, tell what has come, and close the response stream."""
         with self._lock:
-            if self._open:
-                self._cancel_engine()
-                self._close()
-
-    def send(self, tensors: dict[str, Array], *, is_last_of_row: int | None = None) -> None:
-        """One response; `is_last_of_row` tells the row that it ends."""
-        with self._lock:
-            if not self._open:
+            if not self._is_open:
                 return
-            response = self._response(tensors)
-            if is_last_of_row is not None:
-                self._open.discard(is_last_of_row)
-            if self._open:
-                self._sender.send(response)
-            else:
-                self._close(response)
+            self._cancel_engine()
+            self._untold += [tensors for answer in self._answers for tensors in answer.cut()]
+            self._flush(is_last=True)
 
     def fail(self, why: str) -> None:
         """End all rows with an error."""
         with self._lock:
-            if not self._open:
+            if not self._is_open:
                 return
             self._cancel_engine()
-            if self._is_internal:
+            if self._is_internal and self._model._is_decoupled:
                 self._close(self._response(pack_failure(why)))
                 return
-            self._open.clear()
+            self._is_open = False
             self._forget()
             send_error(self._sender, why)
+
+    def _handler(self, answer: RowAnswer) -> Callable[[SequenceUpdate], None]:
+        def take(update: SequenceUpdate) -> None:
+            try:
+                self._take(answer, update)
+            except Exception as error:  # or the caller would wait for ever
+                traceback.print_exc()
+                self.fail(f"the answer could not be told: {type(error).__name__}: {error}")
+
+        return take
+
+    def _take(self, answer: RowAnswer, update: SequenceUpdate) -> None:
+        with self._lock:
+            if not self._is_open:
+                return
+            if update.error is not None:
+                self.fail(update.error)
+                return
+            tensors = answer.take(update)
+            if tensors is not None:
+                self._untold.append(tensors)
+            self._flush(is_last=all(each.is_done for each in self._answers))
+
+    def _flush(self, *, is_last: bool) -> None:
+        """Send what is due; a model that is not decoupled sends everything at the end."""
+        if not self._model._is_decoupled:
+            if is_last:
+                merged = merge_answers(self._untold) if self._untold else {}
+                self._close(self._response(merged))
+            return
+        untold, self._untold = self._untold, []
+        for number, tensors in enumerate(untold, 1):
+            if is_last and number == len(untold):
+                self._close(self._response(tensors))
+            else:
+                self._sender.send(self._response(tensors))
+        if is_last and self._is_open:
+            self._close()
 
     def _response(self, tensors: dict[str, Array]) -> Any:
         made = [pb_utils.Tensor(name, value) for name, value in tensors.items()]
         return pb_utils.InferenceResponse(pick_requested(self._wanted, made))
 
     def _close(self, response: Any = None) -> None:
-        self._open.clear()
+        self._is_open = False
         self._forget()
-        final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         if response is None:
-            self._sender.send(flags=final)
+            self._sender.send(flags=_FINAL)
         else:
-            self._sender.send(response, flags=final)
+            self._sender.send(response, flags=_FINAL)
 
     def _forget(self) -> None:
+        model = self._model
         if self._watched is not None:
-            self._model._watch.remove(self._watched)
-        with self._model._lock:
-            if self._model._requests.get(self._request_id) is self:
-                del self._model._requests[self._request_id]
+            model._watch.remove(self._watched)
+        with model._lock:
+            same_id = model._requests.get(self._request_id, [])
+            if self in same_id:
+                same_id.remove(self)
+            if not same_id:
+                model._requests.pop(self._request_id, None)
         for engine_id in self._engine_ids:
-            self._model._worker.forget(engine_id)
+            model._worker.forget(engine_id)
+        model._slots.give_back(len(self._answers))
 
     def _cancel_engine(self) -> None:
         for engine_id in self._engine_ids:
             self._model._worker.cancel(engine_id)
-
-
-class _RowAnswer:
-    """Turns the updates of one row into responses."""
-
-    def __init__(self, request: _Request, row: RowRequest, is_streaming: bool) -> None:
-        self._request = request
-        self._row = row
-        self._is_streaming = is_streaming and not row.is_beam_search
-        num_sequences = int(row.fields["num_return_sequences"])
-        self._tokens: list[list[int]] = [[] for _ in range(num_sequences)]
-        self._log_probs: list[list[float]] = [[] for _ in range(num_sequences)]
-        self._cum: list[float] = [0.0] * num_sequences
-        self._unfinished = set(range(num_sequences))
-
-    def take(self, update: SequenceUpdate) -> None:
-        if update.error is not None:
-            self._request.fail(update.error)
-            return
-        sequence = update.sequence_index
-        self._tokens[sequence] += update.token_ids
-        self._log_probs[sequence] += update.log_probs
-        if update.cum_log_prob is not None:
-            self._cum[sequence] = update.cum_log_prob
-        if update.finish_reason is not None:
-            self._unfinished.discard(sequence)
-        is_last = not self._unfinished
-        if self._row.is_beam_search:
-            if is_last:
-                self._respond(range(len(self._tokens)), is_last=True)
-        elif self._is_streaming or update.finish_reason is not None:
-            self._respond([sequence], is_last=is_last)
-
-    def _respond(self, sequences: Sequence[int], *, is_last: bool) -> None:
-        row = self._row
-        tokens = [self._tokens[each] for each in sequences]
-        num_new = sum(len(each) for each in tokens)
-        if not self._is_streaming and not row.exclude_input:
-            tokens = [[*row.fields["input_ids"], *each] for each in tokens]
-        log_probs = [self._log_probs[each] for each in sequences]
-        tensors = pack_sequences(tokens, log_probs, row.pad_id)
-        if row.fields.get("return_log_probs"):
-            cum = [[self._cum[each] for each in sequences]]
-            tensors["cum_log_probs"] = np.array(cum, dtype=np.float32)
-        else:
-            del tensors["output_log_probs"]
-        tensors["batch_index"] = _number(row.batch_index)
-        tensors["sequence_index"] = _number(sequences[0])
-        if row.tells_num_input_tokens:
-            tensors["num_input_tokens"] = _number(len(row.fields["input_ids"]))
-        if row.tells_num_output_tokens:
-            tensors["num_output_tokens"] = _number(num_new)
-        for each in sequences:
-            self._tokens[each], self._log_probs[each] = [], []
-        self._request.send(tensors, is_last_of_row=row.batch_index if is_last else None)
 
 
 def engine_config(parameters: Parameters) -> dict[str, Any]:
@@ -274,6 +301,8 @@ def engine_config(parameters: Parameters) -> dict[str, Any]:
         "enable_kv_cache_reuse": parameters.flag("enable_kv_cache_reuse", True),
         "vocab_size": parameters.number("vocab_size"),
         "num_threads": parameters.number("num_threads", 0),
+        "num_draft_tokens": parameters.number("num_draft_tokens", 0),
+        "draft_model_dir": parameters.text("draft_model_dir", ""),
     }
 
 
@@ -285,7 +314,3 @@ def send_error(sender: Any, why: str) -> None:
 
 def _is_set(tensor: Array | None) -> bool:
     return tensor is not None and bool(np.any(tensor))
-
-
-def _number(value: int) -> Array:
-    return np.array([[value]], dtype=np.int32)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .engine import InvalidRequest
+from .features import explain_refusal
 from .words import Words, decode_words
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -32,8 +33,12 @@ _ENGINE_SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "frequency_penalty": ("frequency_penalty", float),
     "len_penalty": ("len_penalty", float),
     "early_stopping": ("early_stopping", bool),
+    "beam_search_diversity_rate": ("beam_search_diversity_rate", float),
     "min_tokens": ("min_tokens", int),
     "return_log_probs": ("return_log_probs", bool),
+    "return_perf_metrics": ("return_perf_metrics", bool),
+    "guided_decoding_guide_type": ("guide_type", lambda value: _text(value) or None),
+    "guided_decoding_guide": ("guide", lambda value: _text(value)),
 }
 # What the model itself answers, whatever the engine.
 _MODEL_SCALARS = (
@@ -47,8 +52,10 @@ _WORDS = {"stop_words_list": "stop_words", "bad_words_list": "bad_words"}
 # Requests that the text models send: they watch their own callers, and stop these by id.
 INTERNAL_ID_PREFIX = "tllm-text-"
 _FAILURE = -1
+# What a model without an encoder has no use for; clients that serve both kinds send it always.
+_IGNORED = ("decoder_input_ids", "decoder_input_lengths")
 UNDERSTOOD = frozenset(
-    (*_ENGINE_SCALARS, *_MODEL_SCALARS, *_WORDS, "input_ids", "stop", "streaming")
+    (*_ENGINE_SCALARS, *_MODEL_SCALARS, *_WORDS, *_IGNORED, "input_ids", "stop", "streaming")
 )
 
 
@@ -134,10 +141,7 @@ def refuse_set(get: GetTensor, names: Iterable[str], engine_kind: str) -> None:
     for name in names:
         tensor = get(name)
         if tensor is not None and tensor.size and np.any(tensor.astype(bool)):
-            raise InvalidRequest(
-                f"{name} is not supported by the engine kind {engine_kind}; leave it out, or serve "
-                "this model with the engine kind tensorrt"
-            )
+            raise InvalidRequest(explain_refusal(name, engine_kind))
 
 
 def pack_sequences(
@@ -189,6 +193,13 @@ def _column(get: GetTensor, name: str, num_rows: int) -> Array | None:
             f"{name} has the shape {list(tensor.shape)}; send one value for each of {num_rows} rows"
         )
     return tensor.reshape(num_rows)
+
+
+def _text(value: Any) -> str:
+    try:
+        return value.decode() if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"a text tensor is not UTF-8: {error}") from error
 
 
 def _word_rows(get: GetTensor, name: str, num_rows: int) -> list[Words]:

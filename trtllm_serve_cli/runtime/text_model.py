@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from .answers import PERF_OUTPUTS, merge_answers
 from .cancel_watch import CancelWatch
 from .detokenize import StreamDecoder, decode_whole
 from .engine import InvalidRequest
@@ -37,6 +38,8 @@ _PREPROCESSING_INPUTS = {
     "stop_words": "STOP_WORDS_DICT",
     "end_id": "END_ID",
     "pad_id": "PAD_ID",
+    "embedding_bias_words": "EMBEDDING_BIAS_WORDS",
+    "embedding_bias_weights": "EMBEDDING_BIAS_WEIGHTS",
 }
 _PREPROCESSING_OUTPUTS = {
     "INPUT_ID": "input_ids",
@@ -44,6 +47,7 @@ _PREPROCESSING_OUTPUTS = {
     "REQUEST_OUTPUT_LEN": "request_output_len",
     "STOP_WORDS_IDS": "stop_words_list",
     "BAD_WORDS_IDS": "bad_words_list",
+    "EMBEDDING_BIAS": "embedding_bias",
     "OUT_END_ID": "end_id",
     "OUT_PAD_ID": "pad_id",
 }
@@ -56,8 +60,6 @@ _RENAMED = {
 # Of upstream's tensors, those that lead nowhere here.
 _NOT_SERVED = (
     "decoder_text_input",
-    "embedding_bias_weights",
-    "embedding_bias_words",
     "image_bytes_input",
     "image_input",
     "image_sizes_input",
@@ -74,6 +76,7 @@ _PASSED_BACK = (
     "sequence_index",
     "num_input_tokens",
     "num_output_tokens",
+    *PERF_OUTPUTS,
 )
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
@@ -95,6 +98,7 @@ class TritonPythonModel:
         # The rest of the inputs mean the same to `tensorrt_llm`, under the same or another name.
         taken = {*_PREPROCESSING_INPUTS, *_NOT_SERVED}
         self._passed_on = tuple(name for name in parameters.input_names if name not in taken)
+        self._is_decoupled = parameters.is_decoupled
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="text")
         self._watch = CancelWatch(parameters.number("cancellation_check_period_ms", 100) / 1000)
         self._streams = StreamKeeper()
@@ -119,20 +123,45 @@ class TritonPythonModel:
 
     def _generate(self, request: Any, sender: Any) -> None:
         refuse_set(lambda name: _as_array(request, name), _NOT_SERVED, self._engine_kind)
+        if _is_streaming(request) and not self._is_decoupled:
+            raise RequestError(
+                "stream needs a decoupled model, and this one answers each request once "
+                "(decoupled_mode is false); leave it out, or serve with decoupled_mode=true"
+            )
         inputs = [*self._preprocess(request), *_renamed(request, self._passed_on)]
         internal_id = f"{INTERNAL_ID_PREFIX}{uuid.uuid4().hex}"
-        decoders: dict[tuple[int, int], StreamDecoder] = {}
         watched = self._watch.add(sender, lambda: self._stop(internal_id))
+        only = None
         try:
-            for response in self._ask_engine(inputs, internal_id):
-                texts = self._as_text(response, decoders, _is_streaming(request))
-                sender.send(_answer(request, texts))
-            for (row, sequence), decoder in decoders.items():
-                if held_back := decoder.finish():
-                    sender.send(_answer(request, _held_back(held_back, row, sequence)))
+            for tensors in self._texts(inputs, internal_id, _is_streaming(request)):
+                answer = _answer(request, tensors)
+                if self._is_decoupled:
+                    sender.send(answer)
+                else:
+                    only = answer
         finally:
             self._watch.remove(watched)
-        sender.send(flags=_FINAL)
+        if self._is_decoupled:
+            sender.send(flags=_FINAL)
+        else:
+            sender.send(only or pb_utils.InferenceResponse([]), flags=_FINAL)
+
+    def _texts(
+        self, inputs: list[Any], internal_id: str, is_streaming: bool
+    ) -> Iterator[list[Any]]:
+        """The tensors of each response: pieces of text, or whole ones."""
+        answers = self._ask_engine(inputs, internal_id)
+        if is_streaming:
+            decoders: dict[tuple[int, int], StreamDecoder] = {}
+            for outputs in answers:
+                yield self._as_pieces(outputs, decoders)
+            for (row, sequence), decoder in decoders.items():
+                if held_back := decoder.finish():
+                    yield _held_back(held_back, row, sequence)
+        elif self._is_decoupled:
+            yield from map(self._as_texts, answers)
+        elif all_answers := list(answers):
+            yield self._as_texts(merge_answers(all_answers))
 
     def _preprocess(self, request: Any) -> list[Any]:
         response = pb_utils.InferenceRequest(
@@ -143,11 +172,12 @@ class TritonPythonModel:
         if response.has_error():
             raise RequestError(response.error().message())
         return [
-            pb_utils.Tensor(name, pb_utils.get_output_tensor_by_name(response, output).as_numpy())
-            for output, name in _PREPROCESSING_OUTPUTS.items()
+            pb_utils.Tensor(_PREPROCESSING_OUTPUTS[tensor.name()], tensor.as_numpy())
+            for tensor in response.output_tensors()
         ]
 
-    def _ask_engine(self, inputs: list[Any], internal_id: str) -> Iterator[Any]:
+    def _ask_engine(self, inputs: list[Any], internal_id: str) -> Iterator[dict[str, Array]]:
+        """The outputs of each response of `tensorrt_llm`; its failure is raised."""
         responses = pb_utils.InferenceRequest(
             model_name=self._engine,
             request_id=internal_id,
@@ -158,9 +188,12 @@ class TritonPythonModel:
             for response in responses:
                 if response.has_error():
                     raise RequestError(response.error().message())
+                outputs = {each.name(): each.as_numpy() for each in response.output_tensors()}
+                if why := find_failure(outputs):
+                    raise RequestError(why)
                 # The last response of a stream may carry no tensors.
-                if response.output_tensors():
-                    yield response
+                if outputs:
+                    yield outputs
         finally:
             self._streams.keep(responses)
 
@@ -182,32 +215,40 @@ class TritonPythonModel:
             list(responses)
         self._streams.keep(responses)
 
-    def _as_text(
-        self, response: Any, decoders: dict[tuple[int, int], StreamDecoder], is_streaming: bool
+    def _as_pieces(
+        self, outputs: dict[str, Array], decoders: dict[tuple[int, int], StreamDecoder]
     ) -> list[Any]:
-        outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
-        if why := find_failure(outputs):
-            raise RequestError(why)
-        beams = [
-            ids[:length].tolist()
-            for ids, length in zip(
-                outputs["output_ids"][0], outputs["sequence_length"][0], strict=True
-            )
+        rows = _sequences(outputs)
+        if len(rows[0]) > 1:  # beams, which do not stream
+            return self._as_texts(outputs)
+        key = (int(outputs["batch_index"][0, 0]), int(outputs["sequence_index"][0, 0]))
+        decoder = decoders.setdefault(key, StreamDecoder(self._decode))
+        return _with_text([[decoder.push(rows[0][0])]], outputs)
+
+    def _as_texts(self, outputs: dict[str, Array]) -> list[Any]:
+        texts = [
+            [decode_whole(self._decode, token_ids) for token_ids in row]
+            for row in _sequences(outputs)
         ]
-        if is_streaming and len(beams) == 1:
-            key = (int(outputs["batch_index"][0, 0]), int(outputs["sequence_index"][0, 0]))
-            decoder = decoders.setdefault(key, StreamDecoder(self._decode))
-            texts = [decoder.push(beams[0])]
-        else:
-            texts = [decode_whole(self._decode, ids) for ids in beams]
-        tensors = [pb_utils.Tensor("text_output", _as_strings(texts))]
-        tensors += [
-            pb_utils.Tensor(name, outputs[name]) for name in _PASSED_BACK if name in outputs
-        ]
-        return tensors
+        return _with_text(texts, outputs)
 
     def _decode(self, token_ids: list[int]) -> str:
         return self._tokenizer.decode(token_ids, skip_special_tokens=self._skips_special_tokens)
+
+
+def _sequences(outputs: dict[str, Array]) -> list[list[list[int]]]:
+    """The token ids of each row's sequences, without what pads them."""
+    return [
+        [ids[:length].tolist() for ids, length in zip(*row, strict=True)]
+        for row in zip(outputs["output_ids"], outputs["sequence_length"], strict=True)
+    ]
+
+
+def _with_text(texts: list[list[str]], outputs: dict[str, Array]) -> list[Any]:
+    tensors = [pb_utils.Tensor("text_output", _as_strings(texts))]
+    return tensors + [
+        pb_utils.Tensor(name, outputs[name]) for name in _PASSED_BACK if name in outputs
+    ]
 
 
 def _send_error(sender: Any, why: str) -> None:
@@ -237,7 +278,7 @@ def _answer(request: Any, tensors: list[Any]) -> Any:
 
 def _held_back(text: str, row: int, sequence: int) -> list[Any]:
     return [
-        pb_utils.Tensor("text_output", _as_strings([text])),
+        pb_utils.Tensor("text_output", _as_strings([[text]])),
         pb_utils.Tensor("batch_index", np.array([[row]], dtype=np.int32)),
         pb_utils.Tensor("sequence_index", np.array([[sequence]], dtype=np.int32)),
     ]
@@ -252,5 +293,5 @@ def _is_streaming(request: Any) -> bool:
     return tensor is not None and bool(np.any(tensor))
 
 
-def _as_strings(texts: list[str]) -> Any:
-    return np.array([[text.encode() for text in texts]], dtype=object)
+def _as_strings(rows: list[list[str]]) -> Any:
+    return np.array([[text.encode() for text in texts] for texts in rows], dtype=object)

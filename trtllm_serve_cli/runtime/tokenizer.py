@@ -15,6 +15,8 @@ class Tokenizer(Protocol):
     end_id: int
     pad_id: int
 
+    def vocab_size(self) -> int: ...
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
@@ -30,6 +32,9 @@ class OpenVinoTokenizer:
         self.end_id = int(self._tokenizer.get_eos_token_id())
         pad_id = int(self._tokenizer.get_pad_token_id())
         self.pad_id = pad_id if pad_id >= 0 else self.end_id
+
+    def vocab_size(self) -> int:
+        return len(self._tokenizer.get_vocab())
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         tokens = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
@@ -52,6 +57,9 @@ class TransformersTokenizer:
         self.end_id = int(self._tokenizer.eos_token_id)
         pad_id = self._tokenizer.pad_token_id
         self.pad_id = self.end_id if pad_id is None else int(pad_id)
+
+    def vocab_size(self) -> int:
+        return len(self._tokenizer)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))

@@ -1,0 +1,196 @@
+"""What the text models cost over `tensorrt_llm` asked directly.
+
+    python benchmarks/contract.py [--rounds 7] [--requests 32] [--json]
+
+Serves the demo model and asks it the same prompts in turns: as token ids through `tensorrt_llm`,
+as text through `ensemble` and `tensorrt_llm_bls`, always streaming over gRPC. With all requests at
+once it compares output tokens per second; with one in flight, the time to the first response that
+carries a token or text. The figures are medians over the rounds of each model's ratio or difference
+to `tensorrt_llm` in the same round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import platform
+import queue
+import statistics
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import openvino_genai
+from tritonclient.grpc import service_pb2
+
+from trtllm_serve_cli import launch
+from trtllm_serve_cli.client.over_grpc import connect
+from trtllm_serve_cli.importing import ImportRequest, import_model
+from trtllm_serve_cli.paths import find_home
+
+CORE, TEXT_MODELS = "tensorrt_llm", ("ensemble", "tensorrt_llm_bls")
+PROMPT_TOKENS, OUTPUT_TOKENS = 128, 64
+# An id that no token has: the answer runs to its full length.
+NO_END_ID = -1
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--requests", type=int, default=32)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    home = find_home()
+    rendered, _ = import_model(
+        ImportRequest("demo"), home, force=False, say=lambda text: None, on_line=lambda line: None
+    )
+    tokenizer = openvino_genai.Tokenizer(str(rendered.engine.path))
+    plan = launch.plan_for_this_machine(
+        home, "demo", launch.LaunchOptions(http_port=8100, grpc_port=8101, metrics_port=8102)
+    )
+    server = launch.launch(plan, host="127.0.0.1", on_progress=lambda loading: None)
+    try:
+        rounds = [
+            measure_round(server.endpoint.grpc, tokenizer, arguments.requests, seed)
+            for seed in range(arguments.rounds + 1)
+        ][1:]
+    finally:
+        launch.stop_server(server)
+    report(rounds, as_json=arguments.json)
+
+
+def measure_round(address: str, tokenizer: Any, num_requests: int, seed: int) -> dict[str, Any]:
+    """Tokens per second and time to first token (ms) of each model, in an order of this round's."""
+    rng = np.random.default_rng(seed)
+    models = [CORE, *TEXT_MODELS]
+    rng.shuffle(models)
+    tokens_per_s, ttft_ms = {}, {}
+    for model in models:
+        prompts = make_prompts(tokenizer, rng, num_requests)
+        tokens_per_s[model] = measure_together(address, model, prompts)
+        singles = make_prompts(tokenizer, rng, 8)
+        ttft_ms[model] = statistics.median(
+            1000 * measure_first(address, model, prompt) for prompt in singles
+        )
+    return {"tokens_per_s": tokens_per_s, "ttft_ms": ttft_ms}
+
+
+def make_prompts(tokenizer: Any, rng: Any, number: int) -> list[tuple[str, list[int]]]:
+    """Fresh prompts, as text and as the ids that the text has, so that no cache answers them."""
+    prompts = []
+    while len(prompts) < number:
+        text = tokenizer.decode(rng.integers(1000, 30_000, 2 * PROMPT_TOKENS).tolist())
+        ids = tokenizer.encode(text).input_ids.data[0][:PROMPT_TOKENS].tolist()
+        text = tokenizer.decode(ids)
+        again = tokenizer.encode(text).input_ids.data[0].tolist()
+        if abs(len(again) - PROMPT_TOKENS) <= 2:
+            prompts.append((text, again))
+    return prompts
+
+
+def measure_together(address: str, model: str, prompts: list[tuple[str, list[int]]]) -> float:
+    """Output tokens per second of all the prompts sent at once."""
+    ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+    with connect(address) as stub:
+
+        def ask(prompt: tuple[str, list[int]]) -> None:
+            responses = stub.ModelStreamInfer(iter([plan_request(model, prompt)]))
+            ended.put(sum(count_tokens(response) for response in responses))
+
+        threads = [threading.Thread(target=ask, args=(prompt,)) for prompt in prompts]
+        started_s = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        took_s = time.perf_counter() - started_s
+    counts = [ended.get() for _ in prompts]
+    assert counts == [OUTPUT_TOKENS] * len(prompts), counts
+    return sum(counts) / took_s
+
+
+def measure_first(address: str, model: str, prompt: tuple[str, list[int]]) -> float:
+    """Seconds to the first response that brings a token, with nothing else in flight."""
+    with connect(address) as stub:
+        request = plan_request(model, prompt)
+        started_s = time.perf_counter()
+        first_s = None
+        for response in stub.ModelStreamInfer(iter([request])):
+            if first_s is None and count_tokens(response):
+                first_s = time.perf_counter() - started_s
+        assert first_s is not None
+        return first_s
+
+
+def plan_request(model: str, prompt: tuple[str, list[int]]) -> Any:
+    """A streaming request that runs to its full length and tells how many tokens came."""
+    text, ids = prompt
+    request = service_pb2.ModelInferRequest(model_name=model)
+    add(request, "end_id", "INT32", np.array([[NO_END_ID]], np.int32))
+    add(request, "return_num_output_tokens", "BOOL", np.array([[True]]))
+    if model == CORE:
+        add(request, "input_ids", "INT32", np.array([ids], np.int32))
+        add(request, "input_lengths", "INT32", np.array([[len(ids)]], np.int32))
+        add(request, "request_output_len", "INT32", np.array([[OUTPUT_TOKENS]], np.int32))
+        add(request, "streaming", "BOOL", np.array([[True]]))
+    else:
+        encoded = text.encode()
+        request.inputs.add(name="text_input", datatype="BYTES", shape=[1, 1])
+        request.raw_input_contents.append(len(encoded).to_bytes(4, "little") + encoded)
+        add(request, "max_tokens", "INT32", np.array([[OUTPUT_TOKENS]], np.int32))
+        add(request, "stream", "BOOL", np.array([[True]]))
+    return request
+
+
+def add(request: Any, name: str, datatype: str, value: Any) -> None:
+    """One input with its content."""
+    request.inputs.add(name=name, datatype=datatype, shape=value.shape)
+    request.raw_input_contents.append(value.tobytes())
+
+
+def count_tokens(response: Any) -> int:
+    """The new tokens that one response tells of."""
+    assert not response.error_message, response.error_message
+    reply = response.infer_response
+    for output, content in zip(reply.outputs, reply.raw_output_contents, strict=False):
+        if output.name == "num_output_tokens":
+            return int.from_bytes(content[:4], "little", signed=True)
+    return 0
+
+
+def report(rounds: list[dict[str, Any]], *, as_json: bool) -> None:
+    """Print the rounds, and the medians of what the text models cost."""
+    figures = {
+        model: {
+            "tokens_per_s_ratio": statistics.median(
+                each["tokens_per_s"][model] / each["tokens_per_s"][CORE] for each in rounds
+            ),
+            "ttft_added_ms": statistics.median(
+                each["ttft_ms"][model] - each["ttft_ms"][CORE] for each in rounds
+            ),
+        }
+        for model in TEXT_MODELS
+    }
+    machine = f"{platform.machine()}, {multiprocessing.cpu_count()} cores"
+    if as_json:
+        print(json.dumps({"machine": machine, "rounds": rounds, "figures": figures}, indent=2))
+        return
+    models = (CORE, *TEXT_MODELS)
+    print("output tokens/s, all at once | time to first token, one in flight (ms)")
+    print("  ".join(f"{model:>16}" for model in models * 2))
+    for each in rounds:
+        cells = [each["tokens_per_s"][model] for model in models]
+        cells += [each["ttft_ms"][model] for model in models]
+        print("  ".join(f"{cell:>16.1f}" for cell in cells))
+    for model, figure in figures.items():
+        print(
+            f"{model}: {figure['tokens_per_s_ratio']:.3f} of the tokens/s, "
+            f"{figure['ttft_added_ms']:+.1f} ms to the first token ({machine})"
+        )
+
+
+if __name__ == "__main__":
+    main()

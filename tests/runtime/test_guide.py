@@ -1,0 +1,39 @@
+"""What a guide may be."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtllm_serve_cli.runtime.guide import find_guide_problem
+
+
+@pytest.mark.parametrize(
+    ("guide_type", "guide"),
+    [
+        ("json", ""),
+        ("json_schema", '{"type": "object"}'),
+        ("json_schema", "true"),
+        ("regex", "[0-9]+"),
+        ("ebnf_grammar", 'root ::= "yes"'),
+        ("structural_tag", '{"type": "structural_tag"}'),
+    ],
+)
+def test_a_good_guide_has_no_problem(guide_type: str, guide: str) -> None:
+    assert find_guide_problem(guide_type, guide) is None
+
+
+@pytest.mark.parametrize(
+    ("guide_type", "guide", "problem"),
+    [
+        ("regex", "", "is missing; send the guide that the type regex needs"),
+        ("json_schema", "{", "is no JSON: Expecting property name"),
+        ("json_schema", "[" * 100_000, "has 100000 bytes; send at most 65536"),
+        ("json_schema", "[" * 60_000, "is no JSON: maximum recursion depth exceeded"),
+        ("structural_tag", "[1]", "is no JSON object"),
+        ("ebnf_grammar", "root\0", "holds a NUL; leave it out"),
+    ],
+    ids=lambda value: value[:12],
+)
+def test_a_bad_guide_is_told(guide_type: str, guide: str, problem: str) -> None:
+    told = find_guide_problem(guide_type, guide)
+    assert told is not None and told.startswith(problem)

@@ -1,0 +1,38 @@
+"""Guided decoding: what a guide may be, told before any engine sees it.
+
+Types are upstream's values of `guided_decoding_guide_type`.
+"""
+
+from __future__ import annotations
+
+import json
+
+GUIDE_TYPES = ("json", "json_schema", "regex", "ebnf_grammar", "structural_tag")
+# `json` allows any JSON value and takes no guide.
+_TAKES_JSON = ("json_schema", "structural_tag")
+_LONGEST_GUIDE_BYTES = 64 * 1024
+
+
+def find_guide_problem(guide_type: str, guide: str) -> str | None:
+    """What is wrong with `guide` as far as its text shows; goes on from the tensor's name."""
+    if guide_type == "json":
+        return None
+    if not guide:
+        return f"is missing; send the guide that the type {guide_type} needs"
+    if (num_bytes := len(guide.encode())) > _LONGEST_GUIDE_BYTES:
+        return f"has {num_bytes} bytes; send at most {_LONGEST_GUIDE_BYTES}"
+    if "\0" in guide:
+        return "holds a NUL; leave it out"
+    if guide_type in _TAKES_JSON:
+        return _find_json_problem(guide)
+    return None
+
+
+def _find_json_problem(guide: str) -> str | None:
+    try:
+        value = json.loads(guide)
+    except (ValueError, RecursionError) as error:
+        return f"is no JSON: {error}"
+    if not isinstance(value, dict | bool):
+        return "is no JSON object"
+    return None
