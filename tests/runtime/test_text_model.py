@@ -86,7 +86,7 @@ def _tokens(text: str, row: int = 0) -> InferenceResponse:
 
 
 def _texts(answers: list[Any]) -> list[str]:
-    return [answer["text_output"][0][0].decode() for answer in answers]
+    return [answer["text_output"][0].decode() for answer in answers]
 
 
 def test_tokens_become_text_as_they_come(ask: Callable[..., list[Any]]) -> None:

@@ -34,12 +34,11 @@ class TritonPythonModel:
                 f"{list(tokens.shape)}; send one length, at most the last dimension, per sequence"
             )
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
+        # One dimension for the sequences of all rows, as upstream answers.
         texts = [
-            [
-                decode_whole(self._decode, beam[: max(length, 0)].tolist()).encode()
-                for beam, length in zip(row, row_lengths, strict=True)
-            ]
+            decode_whole(self._decode, beam[: max(length, 0)].tolist()).encode()
             for row, row_lengths in zip(tokens, lengths, strict=True)
+            for beam, length in zip(row, row_lengths, strict=True)
         ]
         return pb_utils.InferenceResponse(
             [pb_utils.Tensor("OUTPUT", np.array(texts, dtype=object))]

@@ -294,4 +294,5 @@ def _is_streaming(request: Any) -> bool:
 
 
 def _as_strings(rows: list[list[str]]) -> Any:
-    return np.array([[text.encode() for text in texts] for texts in rows], dtype=object)
+    """One dimension for the sequences of all rows: upstream answers so, and its clients index it."""
+    return np.array([text.encode() for texts in rows for text in texts], dtype=object)
