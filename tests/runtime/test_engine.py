@@ -17,6 +17,7 @@ from trtllm_serve_cli.runtime.engine import (
     SequenceUpdate,
     check_request,
     last_line,
+    wrap_input_ids,
 )
 
 LIMITS = EngineLimits(max_seq_len=10, max_beam_width=3, vocab_size=100)
@@ -71,6 +72,7 @@ def _request(**fields: Any) -> GenerationRequest:
     [
         {},
         {"input_ids": (0, 99)},
+        {"input_ids": (100, 2**31 - 1)},
         {"max_new_tokens": 8},
         {"max_new_tokens": 1},
         {"beam_width": 3, "num_return_sequences": 3},
@@ -93,12 +95,8 @@ def test_a_request_at_the_limits_is_taken(fields: dict[str, Any]) -> None:
             "input_ids is empty: the prompt has no tokens; send at least one",
         ),
         (
-            {"input_ids": (1, 100)},
-            "input_ids holds 100, which is no token of this model: ids go from 0 to 99",
-        ),
-        (
             {"input_ids": (-1, 100)},
-            "input_ids holds -1, which is no token of this model: ids go from 0 to 99",
+            "input_ids holds -1, which is no token: ids go from 0",
         ),
         (
             {"stop_words": ((1,), (2, 100))},
@@ -165,3 +163,8 @@ def test_a_request_beyond_the_limits_is_refused_by_tensor(fields: dict[str, Any]
 )
 def test_of_an_engines_error_the_last_line_is_told(message: str, told: str) -> None:
     assert last_line(RuntimeError(message)) == told
+
+
+def test_ids_beyond_the_vocabulary_stand_for_their_remainder() -> None:
+    wrapped = wrap_input_ids(_request(input_ids=(0, 99, 100, 2**31 - 1)), LIMITS)
+    assert wrapped == _request(input_ids=(0, 99, 0, 47))

