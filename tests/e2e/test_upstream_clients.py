@@ -1,0 +1,156 @@
+"""The requests of upstream's client programs, and what those programs check in the answers.
+
+`docs/clients.md` says which program sends what.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+
+from tests.e2e.upstream import (
+    PROMPT,
+    Stop,
+    as_tensors,
+    core_inputs,
+    names,
+    new_tokens,
+    stop_inputs,
+    stream,
+    text,
+    text_inputs,
+)
+from trtllm_serve_cli.client import Endpoint
+
+pytestmark = pytest.mark.e2e
+
+QUESTION = "The capital of France is"
+TEXT_MODELS = pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
+TRUE = np.array([[True]])
+
+
+def test_each_streamed_response_has_the_new_tokens_only(endpoint: Endpoint) -> None:
+    results = stream(endpoint, "tensorrt_llm", core_inputs(PROMPT, 16, streaming=True))
+    shapes = [
+        (each.as_numpy("output_ids").shape, each.as_numpy("sequence_length").shape)
+        for each in results
+    ]
+    assert shapes == [((1, 1, 1), (1, 1))] * 16
+
+
+def test_every_response_has_the_requested_outputs_and_no_other(endpoint: Endpoint) -> None:
+    wanted = ["output_ids", "sequence_length"]
+    inputs = core_inputs(PROMPT, 4, streaming=True)
+    results = stream(endpoint, "tensorrt_llm", inputs, outputs=wanted)
+    assert [names(each) for each in results] == [set(wanted)] * 4
+
+
+@pytest.mark.parametrize("stop", [Stop(0.3, stop_inputs()), Stop(0.3)], ids=["stop", "cancel"])
+def test_a_stopped_request_has_fewer_tokens(endpoint: Endpoint, stop: Stop) -> None:
+    inputs = core_inputs(PROMPT, 1000, streaming=True)
+    del inputs["end_id"]
+    results = stream(endpoint, "tensorrt_llm", inputs, request_id="1", stop=stop)
+    failures = {each.status() for each in results if isinstance(each, Exception)}
+    answers = [each for each in results if not isinstance(each, Exception)]
+    assert failures <= {"StatusCode.CANCELLED"} and 0 < len(new_tokens(answers)) < 1000
+
+
+def test_log_probs_go_with_the_tokens(endpoint: Endpoint) -> None:
+    inputs = {**core_inputs(PROMPT, 3, streaming=True), "return_log_probs": TRUE}
+    results = stream(endpoint, "tensorrt_llm", inputs)
+    cum = [float(each.as_numpy("cum_log_probs")[0, 0]) for each in results]
+    steps = [float(each.as_numpy("output_log_probs")[0, 0, 0]) for each in results]
+    assert cum == pytest.approx(np.cumsum(steps).tolist())
+
+
+def test_several_sequences_have_their_index(endpoint: Endpoint) -> None:
+    inputs = core_inputs(PROMPT, 8, streaming=False)
+    inputs |= {"num_return_sequences": np.array([[3]], np.int32)}
+    inputs |= {"runtime_top_k": np.array([[50]], np.int32)}
+    results = stream(endpoint, "tensorrt_llm", inputs)
+    assert sorted(int(each.as_numpy("sequence_index")[0, 0]) for each in results) == [0, 1, 2]
+
+
+def test_the_benchmarks_random_ids_are_answered_once_each(endpoint: Endpoint) -> None:
+    """It draws ids from all of INT32, tells answers apart by request id and reads output 0."""
+    random = np.random.default_rng(420)
+    arrived: list[Any] = []
+    with grpcclient.InferenceServerClient(endpoint.grpc) as client:
+        client.start_stream(lambda result, error: arrived.append(error or result))
+        for index in range(8):
+            inputs = {
+                "input_ids": random.integers(0, 2**31 - 1, (1, 20 + index), np.int32),
+                "input_lengths": np.array([[20 + index]], np.int32),
+                "request_output_len": np.array([[4]], np.int32),
+                "pad_id": np.array([[0]], np.int32),
+                "end_id": np.array([[1]], np.int32),
+            }
+            client.async_stream_infer("tensorrt_llm", as_tensors(inputs), request_id=str(index))
+        client.stop_stream()
+    told = {
+        each.get_response().id: (
+            each.get_response().outputs[0].name,
+            len(each.as_numpy("output_ids").shape),
+        )
+        for each in arrived
+    }
+    assert (len(arrived), told) == (8, {str(index): ("output_ids", 3) for index in range(8)})
+
+
+@TEXT_MODELS
+def test_streamed_text_is_what_follows_the_prompt(endpoint: Endpoint, model: str) -> None:
+    streamed = stream(endpoint, model, text_inputs([QUESTION], 12, streaming=True))
+    whole = stream(endpoint, model, text_inputs([QUESTION], 12, streaming=False))
+    assert (len(whole), text(whole)) == (1, QUESTION + text(streamed))
+
+
+@TEXT_MODELS
+def test_text_ends_at_a_stop_word(endpoint: Endpoint, model: str) -> None:
+    inputs = text_inputs([QUESTION], 12, streaming=True)
+    inputs |= {"stop_words": np.array([[" Paris", " city"]], object)}
+    assert text(stream(endpoint, model, inputs)) == " Paris"
+
+
+@TEXT_MODELS
+def test_text_has_no_bad_words(endpoint: Endpoint, model: str) -> None:
+    inputs = text_inputs([QUESTION], 12, streaming=True)
+    inputs |= {"bad_words": np.array([[" Paris", " city"]], object)}
+    answer = text(stream(endpoint, model, inputs))
+    assert answer and "Paris" not in answer and "city" not in answer
+
+
+@TEXT_MODELS
+@pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
+def test_rows_of_a_batch_are_told_apart(endpoint: Endpoint, model: str, streaming: bool) -> None:
+    """`--batch-inputs`. The prompts have one likely end: rounding depends on a batch's size."""
+    prompts = ["January, February, March,", "A, B, C, D, E,", "Monday, Tuesday, Wednesday,"]
+    inputs = text_inputs(prompts, 3, streaming=streaming)
+    results = stream(endpoint, model, inputs, outputs=["text_output", "batch_index"])
+    rows = [
+        text([each for each in results if each.as_numpy("batch_index")[0, 0] == row])
+        for row in range(len(prompts))
+    ]
+    ends = [" April, May", " F, G", " Thursday, Friday"]
+    starts = [""] * 3 if streaming else prompts
+    assert rows == [start + end for start, end in zip(starts, ends, strict=True)]
+
+
+@TEXT_MODELS
+def test_beams_are_strings_of_one_response(endpoint: Endpoint, model: str) -> None:
+    inputs = text_inputs([QUESTION], 8, streaming=False)
+    inputs |= {"beam_width": np.array([[2]], np.int32)}
+    (result,) = stream(endpoint, model, inputs, outputs=["text_output"])
+    beams = [each.decode() for each in result.as_numpy("text_output")]
+    assert len(set(beams)) == 2 and all(each.startswith(QUESTION) for each in beams)
+
+
+@TEXT_MODELS
+def test_text_of_several_sequences_has_their_index(endpoint: Endpoint, model: str) -> None:
+    inputs = text_inputs([QUESTION], 5, streaming=False)
+    inputs |= {"num_return_sequences": np.array([[2]], np.int32)}
+    results = stream(endpoint, model, inputs, outputs=["text_output", "sequence_index"])
+    told = {int(each.as_numpy("sequence_index")[0, 0]): text([each]) for each in results}
+    assert told.keys() == {0, 1} and told[0] == told[1]
