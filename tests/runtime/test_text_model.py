@@ -12,6 +12,7 @@ import pytest
 
 from tests.runtime import fake_triton_utils as pb_utils
 from tests.runtime.fake_triton_utils import InferenceRequest, InferenceResponse, Request, Tensor
+from trtllm_serve_cli.runtime.answers import merge_answers
 from trtllm_serve_cli.runtime.tensors import INTERNAL_ID_PREFIX, pack_failure, pack_sequences
 
 _INPUTS = ("text_input", "max_tokens", "stream", "top_k", "image_input")
@@ -79,10 +80,14 @@ def ask(model: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]
     return ask
 
 
-def _tokens(text: str, row: int = 0) -> InferenceResponse:
+def _tokens(text: str) -> InferenceResponse:
+    return InferenceResponse([Tensor(name, value) for name, value in _outputs(text).items()])
+
+
+def _outputs(text: str, row: int = 0) -> dict[str, Any]:
     packed = pack_sequences([[ord(letter) for letter in text]], [[]], 0)
     packed |= {"batch_index": np.array([[row]]), "sequence_index": np.array([[0]])}
-    return InferenceResponse([Tensor(name, value) for name, value in packed.items()])
+    return packed
 
 
 def _texts(answers: list[Any]) -> list[str]:
@@ -133,11 +138,13 @@ def test_a_tensor_that_leads_nowhere_is_refused(ask: Callable[..., list[Any]]) -
 def test_a_model_of_one_answer_puts_all_rows_into_it(
     model_of_one_answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _play(monkeypatch, lambda request: [_tokens("later", row=1), _tokens("Ma")])
+    both = merge_answers([_outputs("later", row=1), _outputs("Ma")])
+    tensors = [Tensor(name, value) for name, value in both.items()]
+    _play(monkeypatch, lambda request: InferenceResponse(tensors))
     request = _request()
     model_of_one_answer.execute([request])
     (told,) = request.sender.told()
-    assert told["text_output"] == [[b"Ma"], [b"later"]]
+    assert told["text_output"] == [b"Ma", b"later"]
 
 
 def test_a_model_of_one_answer_does_not_stream(

@@ -178,12 +178,9 @@ class TritonPythonModel:
 
     def _ask_engine(self, inputs: list[Any], internal_id: str) -> Iterator[dict[str, Array]]:
         """The outputs of each response of `tensorrt_llm`; its failure is raised."""
-        responses = pb_utils.InferenceRequest(
-            model_name=self._engine,
-            request_id=internal_id,
-            requested_output_names=["output_ids", "sequence_length", *_PASSED_BACK],
-            inputs=inputs,
-        ).exec(decoupled=True)
+        responses = self._exec(
+            internal_id, inputs, ["output_ids", "sequence_length", *_PASSED_BACK]
+        )
         try:
             for response in responses:
                 if response.has_error():
@@ -204,16 +201,24 @@ class TritonPythonModel:
             pb_utils.Tensor("input_lengths", np.zeros((1, 1), dtype=np.int32)),
             pb_utils.Tensor("request_output_len", np.zeros((1, 1), dtype=np.int32)),
         ]
-        responses = pb_utils.InferenceRequest(
-            model_name=self._engine,
-            request_id=internal_id,
-            requested_output_names=["output_ids"],
-            inputs=inputs,
-        ).exec(decoupled=True)
+        responses = self._exec(internal_id, inputs, ["output_ids"])
         # An error says that it has just ended by itself.
         with contextlib.suppress(Exception):
             list(responses)
         self._streams.keep(responses)
+
+    def _exec(self, request_id: str, inputs: list[Any], outputs: list[str]) -> Any:
+        """The responses of `tensorrt_llm`, which is decoupled when this model is.
+
+        Asked as if it were when it is not, it would never be heard of again (Triton 2.51).
+        """
+        request = pb_utils.InferenceRequest(
+            model_name=self._engine,
+            request_id=request_id,
+            requested_output_names=outputs,
+            inputs=inputs,
+        )
+        return request.exec(decoupled=True) if self._is_decoupled else [request.exec()]
 
     def _as_pieces(
         self, outputs: dict[str, Array], decoders: dict[tuple[int, int], StreamDecoder]
@@ -294,5 +299,5 @@ def _is_streaming(request: Any) -> bool:
 
 
 def _as_strings(rows: list[list[str]]) -> Any:
-    """One dimension for the sequences of all rows: upstream answers so, and its clients index it."""
+    """One dimension for the sequences of all rows, as upstream answers and its clients index."""
     return np.array([text.encode() for texts in rows for text in texts], dtype=object)
