@@ -14,6 +14,7 @@ import typer
 from trtllm_serve_cli.cli import output
 from trtllm_serve_cli.cli.exits import INTERRUPTED
 from trtllm_serve_cli.cli.options import JsonOption, ModelOption
+from trtllm_serve_cli.cli.target import find_address
 from trtllm_serve_cli.errors import RequestFailed
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def token_norm_dist(
         stream=stream,
         seed=seed,
     )
-    address = _find_address(url, model)
+    address = find_address(url, model, "grpc")
     with _show_progress(settings, address) as watch:
         result = run_benchmark(settings, address, watch)
     if output_folder is not None:
@@ -181,17 +182,6 @@ def _plan_load(
     if request_rate is None:
         return AllAtOnce()
     return AtRate(request_rate, (arrival or Arrival.POISSON).value, burstiness or 1.0)
-
-
-def _find_address(url: str | None, model: str | None) -> str:
-    if url is not None:
-        from trtllm_serve_cli.client.address import parse_address
-
-        return parse_address(url)
-    from trtllm_serve_cli import launch
-    from trtllm_serve_cli.paths import find_home
-
-    return launch.find_running(find_home(), model).endpoint.grpc
 
 
 @contextmanager

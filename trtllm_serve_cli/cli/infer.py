@@ -6,46 +6,29 @@ import dataclasses
 import io
 import json
 import queue
-import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trtllm_serve_cli.cli import output
+from trtllm_serve_cli.cli.answers import as_data, describe, end_line, printable, show_log_probs
 from trtllm_serve_cli.cli.exits import INTERRUPTED, USER_CAN_FIX
 from trtllm_serve_cli.cli.options import JsonOption, ModelOption
-from trtllm_serve_cli.errors import BadInput, TllmError
+from trtllm_serve_cli.cli.prompts import check_prompt, plan_prompt, read_lines, read_prompt
+from trtllm_serve_cli.cli.target import Target, find_target
+from trtllm_serve_cli.errors import TllmError
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.client import (
-        Completion,
-        Endpoint,
-        GenerateRequest,
-        Interface,
-        ModelInfo,
-        Piece,
-    )
+    from trtllm_serve_cli.client import GenerateRequest, Piece
 
-_FOREIGN_MODEL = "tensorrt_llm_bls"
 # How long an answer that is left early may take to its next piece, which ends it in order.
 _LEAVING_S = 2.0
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Target:
-    """Whom to ask and how long to wait."""
-
-    endpoint: Endpoint
-    model: str
-    interface: Interface
-    timeout_s: float | None
 
 
 def infer(
@@ -145,7 +128,7 @@ def infer(
     from trtllm_serve_cli.client import GenerateRequest
 
     request = GenerateRequest(
-        text_input=_read_prompt(prompt) if prompt is not None else "",
+        text_input=read_prompt(prompt) if prompt is not None else "",
         max_tokens=max_tokens,
         stream=stream and (beam_width or 1) == 1,
         temperature=temperature,
@@ -165,12 +148,12 @@ def infer(
     # A letter that the terminal's encoding lacks must not end the command.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    target = _find_target(url, "http" if interface == "http" else "grpc", model, timeout)
-    to_prompt = _plan_prompt(target, chat, system)
+    target = find_target(url, "http" if interface == "http" else "grpc", model, timeout)
+    to_prompt = plan_prompt(target, chat, system)
     if batch is not None:
         _ask_all(target, batch, request, to_prompt)
     else:
-        _check_prompt(request.text_input)
+        check_prompt(request.text_input)
         request = dataclasses.replace(request, text_input=to_prompt(request.text_input))
         _ask_one(target, request, as_json=as_json)
 
@@ -186,62 +169,7 @@ def _check_usage(
         raise typer.BadParameter("needs the chat template, so not --raw", param_hint="--system")
 
 
-def _find_target(
-    url: str | None, interface: Interface, model: str | None, timeout_s: float | None
-) -> _Target:
-    from trtllm_serve_cli.client import Endpoint, parse_address
-
-    if url is not None:
-        address = parse_address(url)
-        endpoint = Endpoint(http=address) if interface == "http" else Endpoint(grpc=address)
-        return _Target(endpoint, model or _FOREIGN_MODEL, interface, timeout_s)
-    from trtllm_serve_cli import launch
-    from trtllm_serve_cli.paths import find_home
-
-    running = launch.find_running(find_home(), model)
-    if model is None and len(running.models) != 1:
-        raise BadInput(
-            "The server has several models.",
-            why=f"it serves {', '.join(running.models)}",
-            next_step=f"tllm infer -m {running.models[0]} …",
-        )
-    return _Target(running.endpoint, model or running.models[0], interface, timeout_s)
-
-
-def _plan_prompt(target: _Target, chat: bool | None, system: str | None) -> Callable[[str], str]:
-    """What makes a prompt of the user's words: the model's chat template, or nothing."""
-    if chat is False:
-        return str
-    from trtllm_serve_cli.client import fetch_model_config
-
-    info = fetch_model_config(target.endpoint, target.model, target.interface)
-    if info.chat_template is not None:
-        return lambda words: _render(info, system, words)
-    if chat or system is not None:
-        raise BadInput(
-            f"{target.model} has no chat template.",
-            why="neither --chat nor --system means anything without one",
-            next_step="ask it with --raw, and put everything into the prompt",
-        )
-    return str
-
-
-def _render(info: ModelInfo, system: str | None, words: str) -> str:
-    from trtllm_serve_cli.client.chat import render_chat
-
-    messages = [{"role": "user", "content": words}]
-    if system is not None:
-        messages.insert(0, {"role": "system", "content": system})
-    return render_chat(
-        info.chat_template or "",
-        messages,
-        bos_token=info.bos_token,
-        eos_token=info.eos_token,
-        adds_bos=info.adds_bos,
-    )
-
-
-def _ask_one(target: _Target, request: GenerateRequest, *, as_json: bool) -> None:
+def _ask_one(target: Target, request: GenerateRequest, *, as_json: bool) -> None:
     from trtllm_serve_cli.client import stream, summarize_pieces
 
     is_live = not as_json and (request.num_return_sequences or 1) == (request.beam_width or 1) == 1
@@ -253,24 +181,24 @@ def _ask_one(target: _Target, request: GenerateRequest, *, as_json: bool) -> Non
             for piece in awaited:
                 pieces.append(piece)
                 if is_live:
-                    print(_printable(piece.text), end="", flush=True)
+                    print(printable(piece.text), end="", flush=True)
     except KeyboardInterrupt:
-        _end_line(is_live)
+        end_line(is_live)
         output.say(f"Cancelled on the server, after {len(pieces)} pieces of the answer.")
         raise typer.Exit(INTERRUPTED) from None
     except TllmError:
-        _end_line(is_live and bool(pieces))
+        end_line(is_live and bool(pieces))
         raise
     completion = summarize_pieces(pieces, started_s, time.monotonic())
     if as_json:
-        output.show_json({"model": target.model, **_as_data(completion)})
+        output.show_json({"model": target.model, **as_data(completion)})
         return
-    _end_line(is_live)
+    end_line(is_live)
     if not is_live:
         for index, text in enumerate(completion.texts):
-            print(f"[{index}] {_printable(text)}")
-    _show_log_probs(completion)
-    output.say(_describe(completion, was_streamed=request.stream))
+            print(f"[{index}] {printable(text)}")
+    show_log_probs(completion)
+    output.say(describe(completion, was_streamed=request.stream))
 
 
 def _read_aside(pieces: Generator[Piece, None, None]) -> Generator[Piece, None, None]:
@@ -308,7 +236,7 @@ def _read_aside(pieces: Generator[Piece, None, None]) -> Generator[Piece, None, 
 
 
 def _ask_all(
-    target: _Target,
+    target: Target,
     file: Path,
     defaults: GenerateRequest,
     to_prompt: Callable[[str], str],
@@ -323,13 +251,13 @@ def _ask_all(
             lambda request, stop: generate(
                 target.endpoint, target.model, request, target.interface, target.timeout_s, stop
             ),
-            parse_batch(_read_lines(file), defaults, to_prompt),
+            parse_batch(read_lines(file), defaults, to_prompt),
         )
     ) as answers:
         try:
             for index, answer in enumerate(answers):
                 num_failed += isinstance(answer, TllmError)
-                line = {"index": index, **_as_data(answer)}
+                line = {"index": index, **as_data(answer)}
                 print(json.dumps(line, ensure_ascii=False), flush=True)
         except KeyboardInterrupt:
             output.say("Cancelled: what was in flight has been cancelled on the server.")
@@ -337,89 +265,3 @@ def _ask_all(
     if num_failed:
         output.say(f'{num_failed} of {index + 1} lines failed: see their "error".')
         raise typer.Exit(USER_CAN_FIX)
-
-
-def _check_prompt(words: str) -> None:
-    """A chat template would hide from the server that nothing was asked."""
-    if not words:
-        raise BadInput("The prompt is empty.", next_step='tllm infer "What is ML?"')
-
-
-def _read_prompt(prompt: str) -> str:
-    return _decode(sys.stdin.buffer.read(), "stdin") if prompt == "-" else prompt
-
-
-def _read_lines(file: Path) -> Iterable[str]:
-    try:
-        content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-    except OSError as error:
-        raise BadInput(
-            f"{file} cannot be read.",
-            why=error.strerror or str(error),
-            next_step="give --batch a text file with a prompt a line, or a JSONL file",
-        ) from error
-    return _decode(content, str(file)).split("\n")
-
-
-def _decode(content: bytes, origin: str) -> str:
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise BadInput(
-            f"{origin} is not UTF-8 text.",
-            why=f"byte {error.start} is not",
-            next_step="convert it first, as with `iconv -t utf-8`",
-        ) from error
-
-
-def _printable(text: str) -> str:
-    """`text` as a terminal may have it: a model's control characters must not drive it."""
-    if not sys.stdout.isatty():
-        return text
-    return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
-
-
-def _end_line(has_text: bool) -> None:
-    if has_text:
-        print(flush=True)
-
-
-def _as_data(answer: Completion | TllmError) -> dict[str, Any]:
-    """An answer as JSON has it; times in milliseconds."""
-    if isinstance(answer, TllmError):
-        return {"error": str(answer)}
-    rate = answer.tokens_per_s
-    data: dict[str, Any] = {
-        "text_output": answer.text,
-        "num_input_tokens": answer.num_input_tokens,
-        "num_output_tokens": answer.num_output_tokens,
-        "ttft_ms": None if answer.ttft_s is None else round(answer.ttft_s * 1000, 3),
-        "latency_ms": round(answer.latency_s * 1000, 3),
-        "tokens_per_s": None if rate is None else round(rate, 2),
-    }
-    if len(answer.texts) > 1:
-        data["texts"] = answer.texts
-    if answer.cum_log_probs:
-        data["cum_log_probs"] = answer.cum_log_probs
-        data["output_log_probs"] = answer.output_log_probs
-    return data
-
-
-def _show_log_probs(completion: Completion) -> None:
-    for index, total in enumerate(completion.cum_log_probs):
-        each = completion.output_log_probs[index : index + 1]
-        listed = " ".join(f"{value:.3f}" for values in each for value in values)
-        output.say(f"log probability [{index}]: {total:.3f} ({listed})")
-
-
-def _describe(completion: Completion, *, was_streamed: bool) -> str:
-    """As in `46 tokens · first after 85 ms · 48.2 tokens/s`."""
-    count = completion.num_output_tokens
-    parts = ["tokens unknown" if count is None else f"{count} token{'s' * (count != 1)}"]
-    if was_streamed and completion.ttft_s is not None:
-        parts.append(f"first after {completion.ttft_s * 1000:.0f} ms")
-    else:
-        parts.append(f"after {completion.latency_s * 1000:.0f} ms")
-    if completion.tokens_per_s is not None:
-        parts.append(f"{completion.tokens_per_s:.1f} tokens/s")
-    return " · ".join(parts)

@@ -13,6 +13,7 @@ import typer
 from trtllm_serve_cli.cli import output
 from trtllm_serve_cli.cli.exits import INTERRUPTED
 from trtllm_serve_cli.cli.options import JsonOption, ModelOption
+from trtllm_serve_cli.cli.target import find_address
 from trtllm_serve_cli.errors import TllmError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def metrics(
         raise typer.BadParameter("finds a server of `tllm start`: not with -u", param_hint="-m")
     from trtllm_serve_cli.metrics import fetch_metrics, parse_metrics, summarize
 
-    address = _find_address(url, model)
+    address = find_address(url, model, "metrics")
     if watch:
         _watch(address, interval, as_json=as_json)
         return
@@ -73,18 +74,6 @@ def metrics(
         output.show_json(_as_data(summary))
     else:
         output.show(_render(summary))
-
-
-def _find_address(url: str | None, model: str | None) -> str:
-    if url is not None:
-        from trtllm_serve_cli.client import parse_address
-
-        return parse_address(url)
-    from trtllm_serve_cli import launch
-    from trtllm_serve_cli.paths import find_home
-
-    metrics_address: str = launch.find_running(find_home(), model).endpoint.metrics
-    return metrics_address
 
 
 def _watch(address: str, interval_s: float, *, as_json: bool) -> None:
