@@ -18,6 +18,7 @@ import pytest
 
 from tests.client import fake_triton
 from tests.client.fake_triton import FakeTriton
+from tests.waiting import wait_until
 from trtllm_serve_cli import launch
 from trtllm_serve_cli.cli.main import main
 
@@ -233,6 +234,8 @@ def test_interrupt_cancels_on_the_server_and_says_so(
     ) as process:
         assert process.stdout is not None
         process.stdout.read(1)
+        # A line of a batch that was not sent yet never will be: nothing to cancel.
+        wait_until(lambda: "forever" in [sent["text_input"] for sent in triton.requests])
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130

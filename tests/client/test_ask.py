@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
 
 from tests.client.fake_triton import FakeTriton
-from trtllm_serve_cli.client import Endpoint, GenerateRequest, Interface, generate, stream
+from tests.waiting import wait_until
+from trtllm_serve_cli.client import (
+    Cancellation,
+    Endpoint,
+    GenerateRequest,
+    Interface,
+    generate,
+    stream,
+    stream_apart,
+)
 from trtllm_serve_cli.errors import BadInput, NoServer, RequestFailed
 
 both = pytest.mark.parametrize("interface", ["grpc", "http"])
@@ -124,6 +134,45 @@ def test_closing_the_iterator_cancels_on_the_server(
     request = GenerateRequest("forever")
     with closing(stream(triton.endpoint, "ensemble", request, interface)) as pieces:
         assert next(pieces).text == "on "
+    assert triton.cancelled.wait(20)
+
+
+@both
+def test_cancellation_ends_a_request_that_waits(triton: FakeTriton, interface: Interface) -> None:
+    cancellation = Cancellation()
+    with ThreadPoolExecutor(1) as pool:
+        request = GenerateRequest("silent")
+        answer = pool.submit(
+            generate, triton.endpoint, "ensemble", request, interface, None, cancellation
+        )
+        wait_until(lambda: triton.requests)
+        cancellation.set()
+        with pytest.raises(RequestFailed, match="cancelled"):
+            answer.result(20)
+
+
+@both
+def test_request_that_was_cancelled_before_is_not_sent(
+    triton: FakeTriton, interface: Interface
+) -> None:
+    cancellation = Cancellation()
+    cancellation.set()
+    with pytest.raises(RequestFailed, match="cancelled"):
+        generate(triton.endpoint, "ensemble", GenerateRequest("go"), interface, None, cancellation)
+    assert triton.requests == []
+
+
+@both
+def test_reading_apart_gives_pieces_errors_and_cancels(
+    triton: FakeTriton, interface: Interface
+) -> None:
+    asked = stream_apart(triton.endpoint, "ensemble", GenerateRequest("go"), interface)
+    assert [piece.text for piece in asked] == ["Machine", " ", "learning é"]
+    with pytest.raises(RequestFailed, match="did not answer"):
+        next(stream_apart(triton.endpoint, "ensemble", GenerateRequest("refuse"), interface))
+    endless = stream_apart(triton.endpoint, "ensemble", GenerateRequest("forever"), interface)
+    with closing(endless):
+        next(endless)
     assert triton.cancelled.wait(20)
 
 

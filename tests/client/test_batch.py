@@ -8,6 +8,7 @@ import pytest
 
 from tests.client.fake_triton import FakeTriton
 from trtllm_serve_cli.client import (
+    Cancellation,
     Completion,
     GenerateRequest,
     generate,
@@ -57,7 +58,7 @@ def test_bad_line_is_an_error_in_its_place(line: str, what: str) -> None:
 def test_answers_keep_the_order_of_the_requests() -> None:
     gate = threading.Event()
 
-    def ask(request: GenerateRequest, stop: threading.Event) -> Completion:
+    def ask(request: GenerateRequest, cancellation: Cancellation) -> Completion:
         if request.text_input == "0":
             assert gate.wait(20)  # the first answer comes last
         if request.text_input == "2":
@@ -85,7 +86,7 @@ def test_no_more_than_a_handful_are_in_flight() -> None:
 def test_failure_takes_only_its_own_place() -> None:
     failed = RequestFailed("no")
 
-    def ask(request: GenerateRequest, stop: threading.Event) -> Completion:
+    def ask(request: GenerateRequest, cancellation: Cancellation) -> Completion:
         if request.text_input == "bad":
             raise failed
         return Completion(("fine",), 0.0)
@@ -95,7 +96,7 @@ def test_failure_takes_only_its_own_place() -> None:
 
 
 def test_bug_of_ours_is_raised() -> None:
-    def ask(request: GenerateRequest, stop: threading.Event) -> Completion:
+    def ask(request: GenerateRequest, cancellation: Cancellation) -> Completion:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -105,7 +106,7 @@ def test_bug_of_ours_is_raised() -> None:
 def test_leaving_early_cancels_what_is_in_flight(triton: FakeTriton) -> None:
     requests = [GenerateRequest("go"), GenerateRequest("forever")]
     with closing(
-        run_batch(lambda r, stop: generate(triton.endpoint, "m", r, stop=stop), requests, 2)
+        run_batch(lambda r, c: generate(triton.endpoint, "m", r, cancellation=c), requests, 2)
     ) as answers:
         next(answers)
     assert triton.cancelled.wait(20)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import queue
 import sys
-import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,9 +24,6 @@ from trtllm_serve_cli.errors import TllmError
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.client import GenerateRequest, Piece
-
-# How long an answer that is left early may take to its next piece, which ends it in order.
-_LEAVING_S = 2.0
 
 
 def infer(
@@ -170,15 +165,17 @@ def _check_usage(
 
 
 def _ask_one(target: Target, request: GenerateRequest, *, as_json: bool) -> None:
-    from trtllm_serve_cli.client import stream, summarize_pieces
+    from trtllm_serve_cli.client import stream_apart, summarize_pieces
 
     is_live = not as_json and (request.num_return_sequences or 1) == (request.beam_width or 1) == 1
     pieces: list[Piece] = []
-    arriving = stream(target.endpoint, target.model, request, target.interface, target.timeout_s)
+    arriving = stream_apart(
+        target.endpoint, target.model, request, target.interface, target.timeout_s
+    )
     started_s = time.monotonic()
     try:
-        with closing(_read_aside(arriving)) as awaited:
-            for piece in awaited:
+        with closing(arriving):
+            for piece in arriving:
                 pieces.append(piece)
                 if is_live:
                     print(printable(piece.text), end="", flush=True)
@@ -201,40 +198,6 @@ def _ask_one(target: Target, request: GenerateRequest, *, as_json: bool) -> None
     output.say(describe(completion, was_streamed=request.stream))
 
 
-def _read_aside(pieces: Generator[Piece, None, None]) -> Generator[Piece, None, None]:
-    """`pieces`, read in a thread: an interrupt raised inside gRPC's code can leave its locks held.
-
-    Leaving early ends the answer at its next piece, or else with this process.
-    """
-    from trtllm_serve_cli.client import Piece
-
-    arrived: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
-    is_left = threading.Event()
-
-    def read() -> None:
-        end: BaseException | None = None
-        try:
-            with closing(pieces):
-                for piece in pieces:
-                    arrived.put(piece)
-                    if is_left.is_set():
-                        break
-        except BaseException as error:  # whatever it is, it is raised where the pieces are awaited
-            end = error
-        arrived.put(end)
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    try:
-        while isinstance(item := arrived.get(), Piece):
-            yield item
-        if item is not None:
-            raise item
-    finally:
-        is_left.set()
-        reader.join(_LEAVING_S)
-
-
 def _ask_all(
     target: Target,
     file: Path,
@@ -248,8 +211,13 @@ def _ask_all(
     num_failed = index = 0
     with closing(
         run_batch(
-            lambda request, stop: generate(
-                target.endpoint, target.model, request, target.interface, target.timeout_s, stop
+            lambda request, cancellation: generate(
+                target.endpoint,
+                target.model,
+                request,
+                target.interface,
+                target.timeout_s,
+                cancellation,
             ),
             parse_batch(read_lines(file), defaults, to_prompt),
         )

@@ -7,8 +7,9 @@ gRPC and HTTP; whatever goes wrong on the way is a `TllmError` with a next step.
 """
 
 from trtllm_serve_cli.client.address import parse_address
-from trtllm_serve_cli.client.ask import generate, stream
+from trtllm_serve_cli.client.ask import generate, stream, stream_apart
 from trtllm_serve_cli.client.batch import parse_batch, run_batch
+from trtllm_serve_cli.client.cancellation import Cancellation
 from trtllm_serve_cli.client.endpoint import RESTRICTED_HEADER, Endpoint
 from trtllm_serve_cli.client.generate import (
     Completion,
@@ -25,6 +26,7 @@ from trtllm_serve_cli.client.server import (
 
 __all__ = [
     "RESTRICTED_HEADER",
+    "Cancellation",
     "Completion",
     "Endpoint",
     "GenerateRequest",
@@ -38,5 +40,6 @@ __all__ = [
     "probe_token",
     "run_batch",
     "stream",
+    "stream_apart",
     "summarize_pieces",
 ]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Generator
 from contextlib import closing
 
+from trtllm_serve_cli.client import faults
+from trtllm_serve_cli.client.cancellation import Cancellation
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import (
     Completion,
@@ -15,7 +18,10 @@ from trtllm_serve_cli.client.generate import (
     Piece,
     summarize_pieces,
 )
-from trtllm_serve_cli.errors import RequestFailed
+from trtllm_serve_cli.errors import TllmError
+
+# How long an answer that is left early may take to end in order.
+_LEAVING_S = 2.0
 
 
 def stream(
@@ -24,6 +30,7 @@ def stream(
     request: GenerateRequest,
     interface: Interface = "grpc",
     timeout_s: float | None = None,
+    cancellation: Cancellation | None = None,
 ) -> Generator[Piece, None, None]:
     """The pieces of the answer as they arrive: parts of it, or all at once if not `request.stream`.
 
@@ -32,15 +39,56 @@ def stream(
     The request is sent when the first piece is asked for. From then on raises `NoServer`,
     `RequestFailed`, and `BadInput` for a request that no tensor can hold.
     """
+    cancellation = cancellation or Cancellation()
     # Imported here, ahead of the sending: gRPC takes a quarter of a second that HTTP need not pay
     # and that must not count as the server's.
     if interface == "grpc":
         from trtllm_serve_cli.client.over_grpc import stream_grpc
 
-        return stream_grpc(endpoint.grpc, model, request, timeout_s)
-    from trtllm_serve_cli.client.over_http import stream_http
+        pieces = stream_grpc(endpoint.grpc, model, request, timeout_s, cancellation)
+    else:
+        from trtllm_serve_cli.client.over_http import stream_http
 
-    return stream_http(endpoint.http, model, request, timeout_s)
+        pieces = stream_http(endpoint.http, model, request, timeout_s, cancellation)
+    return _until_cancelled(pieces, cancellation)
+
+
+def stream_apart(
+    endpoint: Endpoint,
+    model: str,
+    request: GenerateRequest,
+    interface: Interface = "grpc",
+    timeout_s: float | None = None,
+) -> Generator[Piece, None, None]:
+    """What `stream` gives, read in a thread.
+
+    For the main thread of a command: an interrupt raised inside gRPC's code can leave its locks
+    held, and here it is raised outside.
+    """
+    cancellation = Cancellation()
+    pieces = stream(endpoint, model, request, interface, timeout_s, cancellation)
+    arrived: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        end: BaseException | None = None
+        try:
+            with closing(pieces):
+                for piece in pieces:
+                    arrived.put(piece)
+        except BaseException as error:  # whatever it is, it is raised where the pieces are awaited
+            end = error
+        arrived.put(end)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        while isinstance(item := arrived.get(), Piece):
+            yield item
+        if item is not None:
+            raise item
+    finally:
+        cancellation.set()
+        reader.join(_LEAVING_S)
 
 
 def generate(
@@ -49,18 +97,23 @@ def generate(
     request: GenerateRequest,
     interface: Interface = "grpc",
     timeout_s: float | None = None,
-    stop: threading.Event | None = None,
+    cancellation: Cancellation | None = None,
 ) -> Completion:
-    """The whole answer; raises as `stream` does.
-
-    Setting `stop` from another thread cancels the request at the next piece: with `request.stream`
-    that is soon.
-    """
-    pieces = []
-    with closing(stream(endpoint, model, request, interface, timeout_s)) as arriving:
+    """The whole answer; raises as `stream` does."""
+    asked = stream(endpoint, model, request, interface, timeout_s, cancellation)
+    with closing(asked) as pieces:
         started_s = time.monotonic()
-        for piece in arriving:
-            if stop is not None and stop.is_set():
-                raise RequestFailed("The request was cancelled.", why="the others were stopped too")
-            pieces.append(piece)
-    return summarize_pieces(pieces, started_s, time.monotonic())
+        return summarize_pieces(list(pieces), started_s, time.monotonic())
+
+
+def _until_cancelled(
+    pieces: Generator[Piece, None, None], cancellation: Cancellation
+) -> Generator[Piece, None, None]:
+    if cancellation.is_set:
+        raise faults.cancelled()
+    try:
+        yield from pieces
+    except TllmError as error:  # what the broken connection looks like from here
+        if cancellation.is_set:
+            raise faults.cancelled() from error
+        raise

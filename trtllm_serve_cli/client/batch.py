@@ -10,14 +10,15 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
+from trtllm_serve_cli.client.cancellation import Cancellation
 from trtllm_serve_cli.client.generate import Completion, GenerateRequest
 from trtllm_serve_cli.client.tensors import WORD_LISTS, plan_inputs
 from trtllm_serve_cli.errors import BadInput, TllmError
 
 _FIELDS = frozenset(field.name for field in dataclasses.fields(GenerateRequest)) - {"stream"}
-_STOP_GRACE_S = 2.0
+_LEAVING_S = 2.0
 
-Ask = Callable[[GenerateRequest, threading.Event], Completion]
+Ask = Callable[[GenerateRequest, Cancellation], Completion]
 
 
 def parse_batch(
@@ -52,34 +53,36 @@ def run_batch(
 ) -> Generator[Completion | TllmError, None, None]:
     """An answer or an error for each of `requests`, in their order; reads them as it goes.
 
-    Closing the iterator sets the event that `ask` got, which cancels what is in flight. An
+    Closing the iterator sets the cancellation that `ask` got, which ends what is in flight. An
     exception of `ask` that is no `TllmError` is raised here.
     """
-    stop = threading.Event()
+    cancellation = Cancellation()
     running: deque[tuple[threading.Thread | None, Future[Completion | TllmError]]] = deque()
     try:
         for request in requests:
             if len(running) >= num_in_flight:
                 yield running.popleft()[1].result()
-            running.append(_start(ask, request, stop))
+            running.append(_start(ask, request, cancellation))
         while running:
             yield running.popleft()[1].result()
     finally:
-        stop.set()
+        cancellation.set()
         for thread, _ in running:
             if thread is not None:
-                thread.join(_STOP_GRACE_S)
+                thread.join(_LEAVING_S)
 
 
 def _start(
-    ask: Ask, request: GenerateRequest | TllmError, stop: threading.Event
+    ask: Ask, request: GenerateRequest | TllmError, cancellation: Cancellation
 ) -> tuple[threading.Thread | None, Future[Completion | TllmError]]:
     future: Future[Completion | TllmError] = Future()
     if isinstance(request, TllmError):
         future.set_result(request)
         return None, future
     # A daemon, so that a server which hangs cannot keep an interrupted command from leaving.
-    thread = threading.Thread(target=_answer, args=(ask, request, stop, future), daemon=True)
+    thread = threading.Thread(
+        target=_answer, args=(ask, request, cancellation, future), daemon=True
+    )
     thread.start()
     return thread, future
 
@@ -87,11 +90,11 @@ def _start(
 def _answer(
     ask: Ask,
     request: GenerateRequest,
-    stop: threading.Event,
+    cancellation: Cancellation,
     future: Future[Completion | TllmError],
 ) -> None:
     try:
-        future.set_result(ask(request, stop))
+        future.set_result(ask(request, cancellation))
     except TllmError as error:
         future.set_result(error)
     except BaseException as error:  # handed to whoever waits: a bug must not look like a hang

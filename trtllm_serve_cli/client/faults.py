@@ -33,6 +33,11 @@ def timed_out(model: str, timeout_s: float | None) -> RequestFailed:
     )
 
 
+def cancelled() -> RequestFailed:
+    """The request was ended from here, by another thread."""
+    return RequestFailed("The request was cancelled.", why="its caller wanted no more of it")
+
+
 def refused(model: str, message: str) -> RequestFailed:
     """The server's own words about a request to `model`."""
     if "unknown model" in message.lower():

@@ -16,6 +16,7 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from trtllm_serve_cli.client import faults
+from trtllm_serve_cli.client.cancellation import Cancellation
 from trtllm_serve_cli.client.generate import GenerateRequest, Piece
 from trtllm_serve_cli.client.tensors import (
     INPUTS,
@@ -36,7 +37,11 @@ _OPTIONS = (
 
 
 def stream_grpc(
-    address: str, model: str, request: GenerateRequest, timeout_s: float | None
+    address: str,
+    model: str,
+    request: GenerateRequest,
+    timeout_s: float | None,
+    cancellation: Cancellation,
 ) -> Generator[Piece, None, None]:
     """The pieces of the answer as they arrive; leaving early cancels the request on the server."""
     message = _plan_message(model, request)
@@ -44,12 +49,13 @@ def stream_grpc(
     with connect(address) as stub:
         call = stub.ModelStreamInfer(iter([message]), timeout=timeout_s)
         try:
-            for response in call:
-                at_s = time.monotonic()
-                has_begun = True
-                if response.error_message:
-                    raise faults.refused(model, response.error_message)
-                yield from parse_pieces(request, _read_outputs(address, response), at_s)
+            with cancellation.calling(call.cancel):
+                for response in call:
+                    at_s = time.monotonic()
+                    has_begun = True
+                    if response.error_message:
+                        raise faults.refused(model, response.error_message)
+                    yield from parse_pieces(request, _read_outputs(address, response), at_s)
         except grpc.RpcError as error:
             raise translate_rpc_error(
                 error, address, model, timeout_s, has_begun=has_begun

@@ -7,15 +7,18 @@ unlike at the generate endpoint a caller who goes away cancels the request.
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
 from typing import Any
 from urllib.parse import quote
 
 from trtllm_serve_cli.client import faults
 from trtllm_serve_cli.client.address import split_address
+from trtllm_serve_cli.client.cancellation import Cancellation
 from trtllm_serve_cli.client.events import EventParser
 from trtllm_serve_cli.client.generate import GenerateRequest, Piece
 from trtllm_serve_cli.client.tensors import parse_pieces, plan_inputs
@@ -25,13 +28,20 @@ _LONGEST_ERROR_BYTES = 64 * 1024
 
 
 def stream_http(
-    address: str, model: str, request: GenerateRequest, timeout_s: float | None
+    address: str,
+    model: str,
+    request: GenerateRequest,
+    timeout_s: float | None,
+    cancellation: Cancellation,
 ) -> Generator[Piece, None, None]:
     """The pieces of the answer as they arrive; leaving early cancels on the server."""
     body = json.dumps(plan_inputs(request))
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
     has_begun = False
-    with _connect(address, timeout_s) as connection:
+    with (
+        _connect(address, timeout_s) as connection,
+        cancellation.calling(partial(_hang_up, connection.sock)),
+    ):
         try:
             for at_s, data in _post_for_events(connection, model, body, deadline_s):
                 has_begun = True
@@ -99,6 +109,12 @@ def _post_for_events(
             at_s = time.monotonic()
             for data in parser.feed(received):
                 yield at_s, data
+
+
+def _hang_up(sock: socket.socket) -> None:
+    """Wakes whoever reads, unlike closing."""
+    with suppress(OSError):  # the response's end has closed it
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _left(deadline_s: float | None) -> float | None:
