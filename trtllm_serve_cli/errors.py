@@ -12,6 +12,7 @@
     ├── LaunchFailed        the server did not become ready
     ├── NoServer            no server is running, or none answers at the address
     └── RequestFailed       the server refused or failed a request
+        └── TimedOut        the answer was not whole in time
 
 Each says three things: what happened, why, and what to do next. `cli.main` prints them and leaves
 with exit code 3. Anything else that escapes is a bug of ours and keeps its traceback.
@@ -80,3 +81,7 @@ class NoServer(TllmError):
 
 class RequestFailed(TllmError):
     """The server refused or failed a request."""
+
+
+class TimedOut(RequestFailed):
+    """The answer was not whole in time; the request has been cancelled."""

@@ -25,7 +25,7 @@ from trtllm_serve_cli.client import Endpoint
 
 UNKNOWN = "Request for unknown model: 'nope' is not found"
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
-_FORMATS = {"INT32": "<i", "UINT64": "<Q", "FP32": "<f", "BOOL": "<?"}
+_FORMATS = {"INT32": "<i", "INT64": "<q", "UINT64": "<Q", "FP32": "<f", "BOOL": "<?"}
 _TYPES = {
     "text_output": "BYTES",
     "cum_log_probs": "FP32",
@@ -33,6 +33,22 @@ _TYPES = {
     "num_input_tokens": "INT32",
     "num_output_tokens": "INT32",
     "sequence_index": "INT32",
+    "kv_cache_alloc_new_blocks": "INT32",
+    "kv_cache_reused_blocks": "INT32",
+    "kv_cache_alloc_total_blocks": "INT32",
+    "arrival_time_ns": "INT64",
+    "first_scheduled_time_ns": "INT64",
+    "first_token_time_ns": "INT64",
+    "last_token_time_ns": "INT64",
+}
+PERF = {
+    "kv_cache_alloc_new_blocks": 3,
+    "kv_cache_reused_blocks": 2,
+    "kv_cache_alloc_total_blocks": 5,
+    "arrival_time_ns": 10**18,
+    "first_scheduled_time_ns": 10**18 + 1_200_000,
+    "first_token_time_ns": 10**18 + 31_200_000,
+    "last_token_time_ns": 10**18 + 231_200_000,
 }
 
 
@@ -53,6 +69,7 @@ class FakeTriton:
         self.cancelled = threading.Event()
         self.closing = threading.Event()
         self.parameters: dict[str, str] = {}
+        self.request_parameters: list[dict[str, str]] = []
         self.metrics_page = b"# TYPE nv_cpu_utilization gauge\nnv_cpu_utilization 0.5\n"
         self.metrics_length: int | None = None
         self.endpoint = Endpoint()
@@ -105,6 +122,7 @@ def piece(text: str) -> dict[str, Any]:
         "output_log_probs": [-0.5],
         "num_input_tokens": [4],
         "num_output_tokens": [1],
+        **{name: [value] for name, value in PERF.items()},
     }
 
 
@@ -147,6 +165,8 @@ def _service(fake: FakeTriton, server: grpc.Server) -> Any:
         def ModelStreamInfer(self, requests: Any, context: Any) -> Iterator[Any]:
             context.add_callback(lambda: fake.cancelled.set() if context.code() is None else None)
             for request in requests:
+                named = {name: value.string_param for name, value in request.parameters.items()}
+                fake.request_parameters.append(named)
                 try:
                     for outputs in fake.answer(request.model_name, _read(request)):
                         yield _message(outputs)
@@ -164,6 +184,9 @@ def _service(fake: FakeTriton, server: grpc.Server) -> Any:
 def _read(request: Any) -> dict[str, Any]:
     inputs: dict[str, Any] = {}
     for tensor, raw in zip(request.inputs, request.raw_input_contents, strict=True):
+        if tensor.name in ("lora_weights", "lora_config"):
+            inputs[tensor.name] = (tensor.datatype, list(tensor.shape), raw)
+            continue
         if tensor.datatype != "BYTES":
             assert list(tensor.shape) == [1, 1]
             (inputs[tensor.name],) = struct.unpack(_FORMATS[tensor.datatype], raw)
@@ -214,6 +237,7 @@ def _handler(fake: FakeTriton) -> type[BaseHTTPRequestHandler]:
             model, verb = self.path.split("/")[3:5]
             assert verb == "generate_stream"
             inputs = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            fake.request_parameters.append(inputs.pop("parameters", {}))
             has_begun = False
             try:
                 for outputs in fake.answer(model, inputs):

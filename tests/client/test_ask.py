@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 
+from tests.client import fake_triton
 from tests.client.fake_triton import FakeTriton
 from tests.waiting import wait_until
 from trtllm_serve_cli.client import (
@@ -15,11 +16,12 @@ from trtllm_serve_cli.client import (
     Endpoint,
     GenerateRequest,
     Interface,
+    RawTensor,
     generate,
     stream,
     stream_apart,
 )
-from trtllm_serve_cli.errors import BadInput, NoServer, RequestFailed
+from trtllm_serve_cli.errors import BadInput, NoServer, RequestFailed, TimedOut
 
 both = pytest.mark.parametrize("interface", ["grpc", "http"])
 
@@ -53,7 +55,11 @@ def test_every_tensor_reaches_the_server(triton: FakeTriton, interface: Interfac
         seed=2**64 - 1,
         stop_words=("é", ""),
         bad_words=("x",),
+        guided_decoding_guide_type="regex",
+        guided_decoding_guide="[a-zé]+",
+        lora_task_id=2**64 - 1,
         return_log_probs=True,
+        return_perf_metrics=True,
     )
     generate(triton.endpoint, "ensemble", request, interface)
     assert triton.requests == [
@@ -66,12 +72,71 @@ def test_every_tensor_reaches_the_server(triton: FakeTriton, interface: Interfac
             "seed": 2**64 - 1,
             "stop_words": ["é", ""],
             "bad_words": ["x"],
+            "guided_decoding_guide_type": "regex",
+            "guided_decoding_guide": "[a-zé]+",
+            "lora_task_id": 2**64 - 1,
             "return_log_probs": True,
+            "return_perf_metrics": True,
             "exclude_input_in_output": True,
             "return_num_input_tokens": True,
             "return_num_output_tokens": True,
         }
     ]
+
+
+@both
+def test_adapters_name_is_a_request_parameter(triton: FakeTriton, interface: Interface) -> None:
+    generate(triton.endpoint, "m", GenerateRequest("go", lora_name="pirate"), interface)
+    assert triton.request_parameters == [{"lora_name": "pirate"}]
+
+
+def test_adapters_weights_go_over_grpc_as_they_are(triton: FakeTriton) -> None:
+    weights, config = RawTensor((1, 1, 2), b"\0\x3c\0\x40"), RawTensor((1, 1, 3), b"\1\0\0\0" * 3)
+    request = GenerateRequest("go", lora_task_id=7, lora_weights=weights, lora_config=config)
+    generate(triton.endpoint, "m", request)
+    sent = triton.requests[0]
+    assert sent["lora_weights"] == ("FP16", [1, 1, 2], weights.content)
+    assert sent["lora_config"] == ("INT32", [1, 1, 3], config.content)
+
+
+def test_adapters_weights_do_not_go_over_http(triton: FakeTriton) -> None:
+    request = GenerateRequest("go", lora_weights=RawTensor((1, 1, 1), b"\0\0"))
+    with pytest.raises(BadInput, match="lora_weights cannot be sent over HTTP"):
+        generate(triton.endpoint, "m", request, "http")
+    assert triton.requests == []
+
+
+@both
+def test_perf_metrics_come_when_asked_for(triton: FakeTriton, interface: Interface) -> None:
+    asked = GenerateRequest("go", return_perf_metrics=True)
+    assert generate(triton.endpoint, "m", asked, interface).perf == fake_triton.PERF
+    assert generate(triton.endpoint, "m", GenerateRequest("go"), interface).perf == {}
+
+
+@both
+@pytest.mark.parametrize(("prompt", "begins"), [("forever", "on on "), ("silent", "")])
+def test_stopped_answer_is_what_came_by_then(
+    triton: FakeTriton, interface: Interface, prompt: str, begins: str
+) -> None:
+    request = GenerateRequest(prompt, stop_after_ms=300)
+    done = generate(triton.endpoint, "m", request, interface, timeout_s=20)
+    assert (done.was_stopped, done.text.startswith(begins)) == (True, True)
+    assert 0.3 <= done.latency_s < 20
+
+
+@both
+def test_answer_that_is_quicker_is_not_stopped(triton: FakeTriton, interface: Interface) -> None:
+    request = GenerateRequest("go", stop_after_ms=20_000)
+    assert not generate(triton.endpoint, "m", request, interface).was_stopped
+
+
+@both
+def test_time_limit_that_is_shorter_stays_an_error(
+    triton: FakeTriton, interface: Interface
+) -> None:
+    request = GenerateRequest("forever", stop_after_ms=20_000)
+    with pytest.raises(TimedOut):
+        generate(triton.endpoint, "m", request, interface, timeout_s=0.2)
 
 
 @both

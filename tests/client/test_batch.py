@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from tests.client import adapters
 from tests.client.fake_triton import FakeTriton
 from trtllm_serve_cli.client import (
     Cancellation,
@@ -15,6 +18,7 @@ from trtllm_serve_cli.client import (
     parse_batch,
     run_batch,
 )
+from trtllm_serve_cli.client.lora import load_adapter
 from trtllm_serve_cli.errors import RequestFailed, TllmError
 
 DEFAULTS = GenerateRequest("", max_tokens=9)
@@ -36,6 +40,23 @@ def test_jsonl_lines_differ_from_the_defaults() -> None:
     ]
 
 
+def test_jsonl_line_may_have_a_guide_and_an_adapter(tmp_path: Path) -> None:
+    adapters.write(tmp_path)
+    line = {
+        "prompt": "a",
+        "guided_decoding_guide_type": "json_schema",
+        "guided_decoding_guide": {"type": "object"},
+        "lora_task_id": 3,
+        "lora_dir": str(tmp_path),
+        "stop_after_ms": 100,
+    }
+    (request,) = parse_batch([json.dumps(line)], DEFAULTS)
+    assert isinstance(request, GenerateRequest)
+    assert request.guided_decoding_guide == '{"type": "object"}'
+    assert (request.lora_task_id, request.stop_after_ms) == (3, 100)
+    assert (request.lora_weights, request.lora_config) == load_adapter(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("line", "what"),
     [
@@ -46,6 +67,9 @@ def test_jsonl_lines_differ_from_the_defaults() -> None:
         ('{"prompt": "a", "max_tokens": 1.5}', "Line 2: max_tokens cannot be 1.5."),
         ('{"prompt": 5}', "Line 2: text_input cannot be 5."),
         ('{"prompt": "a", "stop_words": 5}', "Line 2: stop_words cannot be 5."),
+        ('{"prompt": "a", "lora_name": 5}', "Line 2: lora_name cannot be 5."),
+        ('{"prompt": "a", "lora_dir": 5}', "Line 2: lora_dir cannot be 5."),
+        ('{"prompt": "a", "lora_weights": []}', "Line 2: nothing is called lora_weights here."),
     ],
 )
 def test_bad_line_is_an_error_in_its_place(line: str, what: str) -> None:

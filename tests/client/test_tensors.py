@@ -15,12 +15,14 @@ from trtllm_serve_cli.client.tensors import (
     encode_raw,
     parse_pieces,
     plan_inputs,
+    plan_parameters,
 )
 from trtllm_serve_cli.errors import BadInput
 
 
 def test_every_field_of_a_request_is_a_tensor() -> None:
-    assert {field.name for field in dataclasses.fields(GenerateRequest)} == set(INPUTS)
+    fields = {field.name for field in dataclasses.fields(GenerateRequest)}
+    assert fields - {"lora_name", "stop_after_ms"} == set(INPUTS)
 
 
 def test_what_is_left_open_is_not_sent() -> None:
@@ -49,6 +51,9 @@ def test_what_is_left_open_is_not_sent() -> None:
         ("stop_words", (1,), "list of words"),
         ("text_input", "\udcff", "valid UTF-8"),
         ("stream", 1, "true or false"),
+        ("guided_decoding_guide", {}, "valid UTF-8"),
+        ("lora_weights", "x", "a tensor"),
+        ("stop_after_ms", -1, "whole number"),
     ],
 )
 def test_value_that_does_not_fit_names_its_tensor(name: str, value: Any, takes: str) -> None:
@@ -56,6 +61,11 @@ def test_value_that_does_not_fit_names_its_tensor(name: str, value: Any, takes: 
     with pytest.raises(BadInput, match=f"{name} cannot be") as raised:
         plan_inputs(request)
     assert takes in raised.value.why
+
+
+def test_adapters_name_that_is_no_text() -> None:
+    with pytest.raises(BadInput, match="lora_name cannot be 5"):
+        plan_parameters(GenerateRequest("hi", lora_name=5))  # type: ignore[arg-type]
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"))))

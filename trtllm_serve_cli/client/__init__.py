@@ -16,6 +16,7 @@ from trtllm_serve_cli.client.generate import (
     GenerateRequest,
     Interface,
     Piece,
+    RawTensor,
     summarize_pieces,
 )
 from trtllm_serve_cli.client.server import (
@@ -33,6 +34,7 @@ __all__ = [
     "Interface",
     "ModelInfo",
     "Piece",
+    "RawTensor",
     "fetch_model_config",
     "generate",
     "parse_address",

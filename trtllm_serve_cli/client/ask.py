@@ -18,7 +18,7 @@ from trtllm_serve_cli.client.generate import (
     Piece,
     summarize_pieces,
 )
-from trtllm_serve_cli.errors import TllmError
+from trtllm_serve_cli.errors import TimedOut, TllmError
 
 # How long an answer that is left early may take to end in order.
 _LEAVING_S = 2.0
@@ -35,22 +35,27 @@ def stream(
     """The pieces of the answer as they arrive: parts of it, or all at once if not `request.stream`.
 
     Closing the iterator, or an exception (`KeyboardInterrupt` too) while it waits, cancels the
-    request on the server: wrap it in `contextlib.closing`. `timeout_s` is for the whole answer.
+    request on the server: wrap it in `contextlib.closing`. `timeout_s` is for the whole answer, and
+    so is `request.stop_after_ms`, which ends it in order.
     The request is sent when the first piece is asked for. From then on raises `NoServer`,
     `RequestFailed`, and `BadInput` for a request that no tensor can hold.
     """
     cancellation = cancellation or Cancellation()
+    stop_s = None if request.stop_after_ms is None else request.stop_after_ms / 1000
+    is_stopping = stop_s is not None and (timeout_s is None or stop_s < timeout_s)
+    limit_s = stop_s if is_stopping else timeout_s
     # Imported here, ahead of the sending: gRPC takes a quarter of a second that HTTP need not pay
     # and that must not count as the server's.
     if interface == "grpc":
         from trtllm_serve_cli.client.over_grpc import stream_grpc
 
-        pieces = stream_grpc(endpoint.grpc, model, request, timeout_s, cancellation)
+        pieces = stream_grpc(endpoint.grpc, model, request, limit_s, cancellation)
     else:
         from trtllm_serve_cli.client.over_http import stream_http
 
-        pieces = stream_http(endpoint.http, model, request, timeout_s, cancellation)
-    return _until_cancelled(pieces, cancellation)
+        pieces = stream_http(endpoint.http, model, request, limit_s, cancellation)
+    pieces = _until_cancelled(pieces, cancellation)
+    return _until_stopped(pieces) if is_stopping else pieces
 
 
 def stream_apart(
@@ -117,3 +122,10 @@ def _until_cancelled(
         if cancellation.is_set:
             raise faults.cancelled() from error
         raise
+
+
+def _until_stopped(pieces: Generator[Piece, None, None]) -> Generator[Piece, None, None]:
+    try:
+        yield from pieces
+    except TimedOut:
+        yield Piece("", time.monotonic(), was_stopped=True)

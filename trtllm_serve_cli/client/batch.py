@@ -8,14 +8,18 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.client.cancellation import Cancellation
-from trtllm_serve_cli.client.generate import Completion, GenerateRequest
-from trtllm_serve_cli.client.tensors import WORD_LISTS, plan_inputs
+from trtllm_serve_cli.client.generate import Completion, GenerateRequest, RawTensor
+from trtllm_serve_cli.client.tensors import RAW_TENSORS, WORD_LISTS, plan_inputs, plan_parameters
 from trtllm_serve_cli.errors import BadInput, TllmError
 
-_FIELDS = frozenset(field.name for field in dataclasses.fields(GenerateRequest)) - {"stream"}
+_FIELDS = frozenset(
+    {field.name for field in dataclasses.fields(GenerateRequest)} - RAW_TENSORS - {"stream"}
+    | {"lora_dir"}
+)
 _LEAVING_S = 2.0
 
 Ask = Callable[[GenerateRequest, Cancellation], Completion]
@@ -28,8 +32,8 @@ def parse_batch(
 
     The file is JSONL when its first line with anything in it is a JSON object: then each line has
     the prompt (`prompt` or `text_input`) and whatever else it wants different from `defaults`, by
-    the names of the tensors. Otherwise a line is a prompt. `to_prompt` puts each prompt in the
-    model's words.
+    the names of the tensors; the folder of an adapter is `lora_dir`. Otherwise a line is a prompt.
+    `to_prompt` puts each prompt in the model's words.
     """
     is_jsonl: bool | None = None
     for number, line in enumerate(lines, start=1):
@@ -41,6 +45,7 @@ def parse_batch(
         try:
             request = _parse_line(text, defaults) if is_jsonl else _with_prompt(defaults, text)
             plan_inputs(request)
+            plan_parameters(request)
             request = _with_prompt(request, to_prompt(request.text_input))
         except TllmError as error:
             yield BadInput(f"Line {number}: {error.what}", why=error.why, next_step=error.next_step)
@@ -133,6 +138,18 @@ def _parse_line(text: str, defaults: GenerateRequest) -> GenerateRequest:
         values[name] = (words,) if isinstance(words, str) else words
         if isinstance(words, list):
             values[name] = tuple(words)
+    if isinstance(values.get("guided_decoding_guide"), dict):  # a schema, as JSON has it
+        values["guided_decoding_guide"] = json.dumps(values["guided_decoding_guide"])
     # A null asks for the default, as a missing key does.
     said = {name: value for name, value in values.items() if value is not None}
+    if "lora_dir" in said:
+        said["lora_weights"], said["lora_config"] = _load_adapter(said.pop("lora_dir"))
     return dataclasses.replace(defaults, **said)
+
+
+def _load_adapter(folder: Any) -> tuple[RawTensor, RawTensor]:
+    from trtllm_serve_cli.client.lora import load_adapter
+
+    if not isinstance(folder, str):
+        raise BadInput(f"lora_dir cannot be {folder!r}.", why="it takes the name of a folder")
+    return load_adapter(Path(folder))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtllm_serve_cli.errors import NoServer, RequestFailed
+from trtllm_serve_cli.errors import NoServer, RequestFailed, TimedOut
 
 _IS_IT_RUNNING = (
     "`tllm status` shows what is running and on which ports, `tllm start` starts a server"
@@ -23,10 +23,10 @@ def lost_server(address: str, why: str) -> RequestFailed:
     )
 
 
-def timed_out(model: str, timeout_s: float | None) -> RequestFailed:
+def timed_out(model: str, timeout_s: float | None) -> TimedOut:
     """The answer was not whole in time; the request has been cancelled."""
     within = f" within {timeout_s:g} s" if timeout_s is not None else " in time"
-    return RequestFailed(
+    return TimedOut(
         f"{model} did not finish{within}.",
         why="the time limit passed, and the request was cancelled",
         next_step="allow more time (--timeout), or ask for less (--max-tokens)",
@@ -35,7 +35,11 @@ def timed_out(model: str, timeout_s: float | None) -> RequestFailed:
 
 def cancelled() -> RequestFailed:
     """The request was ended from here, by another thread."""
-    return RequestFailed("The request was cancelled.", why="its caller wanted no more of it")
+    return RequestFailed(
+        "The request was cancelled.",
+        why="its caller wanted no more of it",
+        next_step="ask again when you want the answer",
+    )
 
 
 def refused(model: str, message: str) -> RequestFailed:

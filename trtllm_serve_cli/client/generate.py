@@ -1,11 +1,12 @@
 """What is asked of a text model and what comes back, whichever interface carries it.
 
-Fields of `GenerateRequest` have the names of upstream's tensors.
+Fields of `GenerateRequest` have the names of upstream's tensors, and `lora_name` that of a request
+parameter; `stop_after_ms` stays here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,10 +14,19 @@ Interface = Literal["grpc", "http"]
 
 
 @dataclass(frozen=True, slots=True)
+class RawTensor:
+    """A tensor as gRPC carries it, its batch dimension of 1 included."""
+
+    shape: tuple[int, ...]
+    content: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """One prompt and how to continue it; what is `None` or empty is left to the model's default.
 
     Values are checked when the request is sent (`BadInput` names the tensor that cannot hold one).
+    After `stop_after_ms` the request is cancelled, and what has come by then is the answer.
     """
 
     text_input: str
@@ -35,7 +45,15 @@ class GenerateRequest:
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     length_penalty: float | None = None
+    guided_decoding_guide_type: str | None = None
+    guided_decoding_guide: str | None = None
+    lora_name: str | None = None
+    lora_task_id: int | None = None
+    lora_weights: RawTensor | None = None
+    lora_config: RawTensor | None = None
+    stop_after_ms: int | None = None
     return_log_probs: bool = False
+    return_perf_metrics: bool = False
     exclude_input_in_output: bool = True
     return_num_input_tokens: bool = True
     return_num_output_tokens: bool = True
@@ -47,7 +65,8 @@ class Piece:
 
     `at_s` is when it arrived, on the monotonic clock. Of a response with several sequences (beams)
     the first one carries the response's token counts. `num_output_tokens` counts this response's
-    tokens only, as upstream's does.
+    tokens only, as upstream's does. `perf` are upstream's outputs for `return_perf_metrics`. The
+    last piece of an answer that `stop_after_ms` ended has nothing but `was_stopped`.
     """
 
     text: str
@@ -57,6 +76,8 @@ class Piece:
     num_output_tokens: int | None = None
     cum_log_prob: float | None = None
     output_log_probs: tuple[float, ...] = ()
+    perf: Mapping[str, float] = field(default_factory=dict)
+    was_stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +85,7 @@ class Completion:
     """A whole answer: one text a sequence, in the order of their `sequence_index`.
 
     `ttft_s` is the time to the first response (`None`: none came); for a request that was not
-    streamed that is the whole answer.
+    streamed that is the whole answer. `was_stopped`: by `stop_after_ms`.
     """
 
     texts: tuple[str, ...]
@@ -74,6 +95,8 @@ class Completion:
     num_output_tokens: int | None = None
     cum_log_probs: tuple[float, ...] = ()
     output_log_probs: tuple[tuple[float, ...], ...] = ()
+    perf: Mapping[str, float] = field(default_factory=dict)
+    was_stopped: bool = False
 
     @property
     def text(self) -> str:
@@ -101,7 +124,13 @@ def summarize_pieces(pieces: Iterable[Piece], started_s: float, ended_s: float) 
     first_s: float | None = None
     num_input: int | None = None
     num_output: int | None = None
+    perf: Mapping[str, float] = {}
+    was_stopped = False
     for piece in pieces:
+        if piece.was_stopped:
+            was_stopped = True
+            continue
+        perf = piece.perf or perf
         first_s = piece.at_s if first_s is None else first_s
         sequence = sequences.setdefault(piece.sequence_index, _Sequence())
         sequence.texts.append(piece.text)
@@ -121,4 +150,6 @@ def summarize_pieces(pieces: Iterable[Piece], started_s: float, ended_s: float) 
         num_output_tokens=num_output,
         cum_log_probs=tuple(s.cum_log_prob for s in ordered if s.cum_log_prob is not None),
         output_log_probs=tuple(tuple(s.log_probs) for s in ordered if s.log_probs),
+        perf=perf,
+        was_stopped=was_stopped,
     )

@@ -24,6 +24,7 @@ from trtllm_serve_cli.client.tensors import (
     encode_raw,
     parse_pieces,
     plan_inputs,
+    plan_parameters,
 )
 from trtllm_serve_cli.errors import TllmError
 
@@ -89,6 +90,8 @@ def _plan_message(model: str, request: GenerateRequest) -> Any:
         shape, content = encode_raw(INPUTS[name], value)
         message.inputs.add(name=name, datatype=INPUTS[name], shape=shape)
         message.raw_input_contents.append(content)
+    for name, value in plan_parameters(request).items():
+        message.parameters[name].string_param = value
     return message
 
 

@@ -21,7 +21,8 @@ from trtllm_serve_cli.client.address import split_address
 from trtllm_serve_cli.client.cancellation import Cancellation
 from trtllm_serve_cli.client.events import EventParser
 from trtllm_serve_cli.client.generate import GenerateRequest, Piece
-from trtllm_serve_cli.client.tensors import parse_pieces, plan_inputs
+from trtllm_serve_cli.client.tensors import RAW_TENSORS, parse_pieces, plan_inputs, plan_parameters
+from trtllm_serve_cli.errors import BadInput
 
 _CONNECT_TIMEOUT_S = 10.0
 _LONGEST_ERROR_BYTES = 64 * 1024
@@ -35,7 +36,7 @@ def stream_http(
     cancellation: Cancellation,
 ) -> Generator[Piece, None, None]:
     """The pieces of the answer as they arrive; leaving early cancels on the server."""
-    body = json.dumps(plan_inputs(request))
+    body = _plan_body(request)
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
     has_begun = False
     with (
@@ -72,6 +73,18 @@ def fetch_config_http(address: str, model: str, timeout_s: float) -> dict[str, s
         raise faults.refused(model, _read_error(response, content))
     parameters = _load_object(address, content).get("parameters", {})
     return {name: str(value.get("string_value", "")) for name, value in parameters.items()}
+
+
+def _plan_body(request: GenerateRequest) -> str:
+    inputs = plan_inputs(request)
+    if unsendable := RAW_TENSORS & inputs.keys():
+        raise BadInput(
+            f"{' and '.join(sorted(unsendable, reverse=True))} cannot be sent over HTTP.",
+            why="Triton's generate_stream endpoint takes JSON, and no FP16 in it",
+            next_step="send the adapter over gRPC, once; after that its task id will do over HTTP",
+        )
+    parameters = plan_parameters(request)
+    return json.dumps({**inputs, "parameters": parameters} if parameters else inputs)
 
 
 @contextmanager

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
-from trtllm_serve_cli.client.generate import GenerateRequest, Piece
+from trtllm_serve_cli.client.generate import GenerateRequest, Piece, RawTensor
 from trtllm_serve_cli.errors import BadInput
 
-Datatype = Literal["BYTES", "INT32", "UINT64", "FP32", "BOOL"]
-Value = str | int | float | bool | tuple[str, ...]
+Datatype = Literal["BYTES", "INT32", "UINT64", "FP32", "FP16", "BOOL"]
+Value = str | int | float | bool | tuple[str, ...] | RawTensor
 
 INPUTS: Mapping[str, Datatype] = MappingProxyType(
     {
@@ -32,13 +32,33 @@ INPUTS: Mapping[str, Datatype] = MappingProxyType(
         "presence_penalty": "FP32",
         "frequency_penalty": "FP32",
         "length_penalty": "FP32",
+        "guided_decoding_guide_type": "BYTES",
+        "guided_decoding_guide": "BYTES",
+        "lora_task_id": "UINT64",
+        "lora_weights": "FP16",
+        "lora_config": "INT32",
         "return_log_probs": "BOOL",
+        "return_perf_metrics": "BOOL",
         "exclude_input_in_output": "BOOL",
         "return_num_input_tokens": "BOOL",
         "return_num_output_tokens": "BOOL",
     }
 )
 WORD_LISTS = frozenset({"stop_words", "bad_words"})
+RAW_TENSORS = frozenset({"lora_weights", "lora_config"})
+# What `return_perf_metrics` asks for.
+PERF_OUTPUTS = (
+    "kv_cache_alloc_new_blocks",
+    "kv_cache_reused_blocks",
+    "kv_cache_alloc_total_blocks",
+    "arrival_time_ns",
+    "first_scheduled_time_ns",
+    "first_token_time_ns",
+    "last_token_time_ns",
+    "acceptance_rate",
+    "total_accepted_draft_tokens",
+    "total_draft_tokens",
+)
 _FORMATS = {"INT32": "<i", "UINT64": "<Q", "FP32": "<f", "BOOL": "<?", "INT64": "<q"}
 _RANGES = {"INT32": (-(2**31), 2**31 - 1), "UINT64": (0, 2**64 - 1)}
 _LARGEST_FP32 = 3.4028234663852886e38
@@ -55,14 +75,30 @@ def plan_inputs(request: GenerateRequest) -> dict[str, Value]:
         value = getattr(request, name)
         if value is None or value == () or (name.startswith("return_") and value is False):
             continue
-        if problem := _find_problem(name, datatype, value):
-            raise BadInput(f"{name} cannot be {value!r}.", why=f"it takes {problem}")
+        _check(name, datatype, value)
         inputs[name] = value
+    if request.stop_after_ms is not None:  # no tensor, but as likely to be wrong
+        _check("stop_after_ms", "UINT64", request.stop_after_ms)
     return inputs
+
+
+def plan_parameters(request: GenerateRequest) -> dict[str, str]:
+    """The request parameters to send beside the tensors; raises `BadInput` as `plan_inputs`."""
+    if request.lora_name is None:
+        return {}
+    _check("lora_name", "BYTES", request.lora_name)
+    return {"lora_name": request.lora_name}
+
+
+def _check(name: str, datatype: Datatype, value: Any) -> None:
+    if problem := _find_problem(name, datatype, value):
+        raise BadInput(f"{name} cannot be {value!r}.", why=f"it takes {problem}")
 
 
 def _find_problem(name: str, datatype: Datatype, value: Any) -> str | None:
     """What the tensor takes, when that is not `value`."""
+    if name in RAW_TENSORS:
+        return None if isinstance(value, RawTensor) else "a tensor"
     match datatype:
         case "BYTES" if name in WORD_LISTS:
             ok = isinstance(value, tuple) and all(_is_text(word) for word in value)
@@ -90,6 +126,8 @@ def _is_text(value: Any) -> bool:
 
 def encode_raw(datatype: Datatype, value: Value) -> tuple[list[int], bytes]:
     """Shape, with its batch dimension of 1, and content of one input, as gRPC carries them raw."""
+    if isinstance(value, RawTensor):
+        return list(value.shape), value.content
     if datatype == "BYTES":
         words = [value] if isinstance(value, str) else list(value)  # type: ignore[arg-type]
         encoded = [str(word).encode() for word in words]
@@ -136,6 +174,7 @@ def parse_pieces(
     num_output = _first(outputs, "num_output_tokens") if request.return_num_output_tokens else None
     base = (_first(outputs, "sequence_index") or 0) * len(texts)
     width = len(log_probs) // len(texts) if texts else 0
+    perf = {name: outputs[name][0] for name in PERF_OUTPUTS if outputs.get(name)}
     return [
         Piece(
             text=text,
@@ -145,6 +184,7 @@ def parse_pieces(
             num_output_tokens=num_output if index == 0 else None,
             cum_log_prob=cum_log_probs[index] if index < len(cum_log_probs) else None,
             output_log_probs=tuple(log_probs[index * width : (index + 1) * width]),
+            perf=perf if request.return_perf_metrics and index == 0 else {},
         )
         for index, text in enumerate(texts)
     ]

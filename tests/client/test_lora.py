@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.client import adapters
+from trtllm_serve_cli.client import RawTensor
+from trtllm_serve_cli.client.lora import CONFIG_FILE, WEIGHTS_FILE, load_adapter
+from trtllm_serve_cli.errors import BadInput
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_adapter_is_sent_as_its_tensors_have_it(tmp_path: Path, dtype: str) -> None:
+    adapters.write(tmp_path, dtype)
+    assert load_adapter(tmp_path) == (
+        RawTensor((1, 2, 4), np.arange(1, 9, dtype="<f2").tobytes()),
+        RawTensor((1, 2, 3), np.ones(6, dtype="<i4").tobytes()),
+    )
+
+
+def test_adapter_without_a_batch_dimension_gets_one(tmp_path: Path) -> None:
+    np.save(tmp_path / WEIGHTS_FILE, np.ones((2, 4), dtype="<f2"))
+    np.save(tmp_path / CONFIG_FILE, np.ones((2, 3), dtype="<i4"))
+    weights, config = load_adapter(tmp_path)
+    assert (weights.shape, config.shape) == ((1, 2, 4), (1, 2, 3))
+
+
+def test_folder_without_an_adapter_shows_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"model.lora_weights.npy cannot be read") as raised:
+        load_adapter(tmp_path)
+    assert raised.value.why == "No such file or directory"
+    assert "tllm lora convert" in raised.value.next_step
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [np.ones((1, 2, 4), dtype=np.int8), np.ones(4, dtype="<f2"), np.ones((3, 2, 4), dtype="<f2")],
+    ids=["integers", "one dimension", "a batch"],
+)
+def test_array_that_is_no_adapter_is_refused(tmp_path: Path, weights: np.ndarray) -> None:  # type: ignore[type-arg]
+    adapters.write(tmp_path)
+    np.save(tmp_path / WEIGHTS_FILE, weights)
+    with pytest.raises(BadInput, match="is no part of a LoRA adapter"):
+        load_adapter(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"not an array", b"\x93NUMPY"])
+def test_file_that_is_no_array_is_refused(tmp_path: Path, content: bytes) -> None:
+    adapters.write(tmp_path)
+    (tmp_path / CONFIG_FILE).write_bytes(content)
+    with pytest.raises(BadInput, match=r"model.lora_config.npy cannot be read"):
+        load_adapter(tmp_path)
+
+
+def test_files_of_two_adapters_do_not_fit(tmp_path: Path) -> None:
+    adapters.write(tmp_path, num_rows=3)
+    with pytest.raises(BadInput, match="does not fit together"):
+        load_adapter(tmp_path)
