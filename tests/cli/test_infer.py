@@ -16,11 +16,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.client import fake_triton
+from tests.client import adapters, fake_triton
 from tests.client.fake_triton import FakeTriton
 from tests.waiting import wait_until
 from trtllm_serve_cli import launch
+from trtllm_serve_cli.cli.answers import Heard, describe_log_probs
 from trtllm_serve_cli.cli.main import main
+from trtllm_serve_cli.client import Completion, Piece
 
 Run = Callable[..., tuple[int, str, str]]
 FIGURES = re.compile(r"3 tokens · first after \d+ ms · [\d.]+ tokens/s\n")
@@ -56,7 +58,7 @@ def test_answer_goes_to_stdout_and_figures_to_stderr(
     assert FIGURES.fullmatch(err)
 
 
-@pytest.mark.parametrize("arguments", [("",), ("-",), ("", "--raw")], ids=str)
+@pytest.mark.parametrize("arguments", [(), ("",), ("-",), ("", "--raw")], ids=str)
 def test_empty_prompt_is_refused(triton: FakeTriton, run: Run, arguments: tuple[str]) -> None:
     code, out, err = run(*arguments, "-u", triton.endpoint.grpc)
     assert (code, out, "The prompt is empty." in err) == (3, "", True)
@@ -68,6 +70,87 @@ def test_options_reach_the_server(triton: FakeTriton, run: Run) -> None:
     sent = triton.requests[0]
     assert (sent["max_tokens"], sent["temperature"], sent["seed"]) == (7, 0.5, 0)
     assert (sent["stop_words"], sent["bad_words"], sent["top_k"]) == (["a", "b"], ["c"], 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "guide"),
+    [
+        (("--guide", "json"), "json", None),
+        (("--regex", "[a-z]+"), "regex", "[a-z]+"),
+        (("--json-schema", '{"type": "object"}'), "json_schema", '{"type": "object"}'),
+        (("--grammar", 'root ::= "a"'), "ebnf_grammar", 'root ::= "a"'),
+    ],
+)
+def test_guide_reaches_the_server(
+    triton: FakeTriton, run: Run, options: tuple[str, ...], kind: str, guide: str | None
+) -> None:
+    run("go", "-u", triton.endpoint.grpc, *options)
+    sent = triton.requests[0]
+    assert sent["guided_decoding_guide_type"] == kind
+    assert sent.get("guided_decoding_guide") == guide
+
+
+def test_adapter_reaches_the_server(triton: FakeTriton, run: Run, tmp_path: Path) -> None:
+    adapters.write(tmp_path)
+    options = ("--lora", "pirate", "--lora-task-id", "7", "--lora-dir", str(tmp_path))
+    assert run("go", "-u", triton.endpoint.grpc, *options)[0] == 0
+    sent = triton.requests[0]
+    assert triton.request_parameters == [{"lora_name": "pirate"}]
+    assert (sent["lora_task_id"], sent["lora_weights"][1]) == (7, [1, 2, 4])
+
+
+def test_log_probabilities_stand_beside_their_tokens(triton: FakeTriton, run: Run) -> None:
+    _, out, err = run("go", "-u", triton.endpoint.grpc, "--logprobs")
+    assert out == "Machine learning é\n"
+    assert err.splitlines()[:2] == [
+        "log probability -0.500 · perplexity 1.18",
+        "  'Machine' -0.500 ' ' -0.500 'learning é' -0.500",
+    ]
+
+
+def test_log_probabilities_of_several_sequences_are_told_apart(
+    triton: FakeTriton, run: Run
+) -> None:
+    _, _, err = run("beams", "-u", triton.endpoint.grpc, "--logprobs", "--beam-width", "2")
+    assert err.splitlines()[:4] == [
+        "log probability [0] -1.000 · perplexity 1.65",
+        "  -0.250 -0.750",
+        "log probability [1] -2.000 · perplexity 2.72",
+        "  -1.500 -0.500",
+    ]
+
+
+def test_lines_of_log_probabilities_break_between_tokens() -> None:
+    pieces = [Piece(" a-long-word and", 0.0, output_log_probs=(-0.5, -0.25)), Piece("b", 0.0)]
+    pieces += [Piece(" c", 0.0, output_log_probs=(-1.0,))]
+    completion = Completion(("",), 1.0, cum_log_probs=(-1.75,))
+    assert describe_log_probs(Heard(pieces, completion, False), 20) == [
+        "log probability -1.750",
+        "  ' a-long-word and' -0.500 -0.250",
+        "  ' c' -1.000",
+    ]
+
+
+def test_perf_metrics_are_a_line(triton: FakeTriton, run: Run) -> None:
+    _, _, err = run("go", "-u", triton.endpoint.grpc, "--perf")
+    assert err.splitlines()[0] == (
+        "queued 1.2 ms · prefill 30.0 ms · decode 200.0 ms · 5 KV blocks, 3 new, 2 reused"
+    )
+
+
+def test_perf_metrics_are_in_the_json(triton: FakeTriton, run: Run) -> None:
+    _, out, _ = run("go", "-u", triton.endpoint.grpc, "--perf", "--json")
+    assert json.loads(out)["perf_metrics"] == fake_triton.PERF
+
+
+@pytest.mark.parametrize("options", [(), ("--no-stream",)], ids=["streamed", "not streamed"])
+def test_answer_that_is_stopped_early_shows_what_came(
+    triton: FakeTriton, run: Run, options: tuple[str, ...]
+) -> None:
+    code, out, err = run("forever", "-u", triton.endpoint.grpc, "--stop-after-ms", "200", *options)
+    assert (code, out[:3], triton.requests[0]["stream"]) == (0, "on ", True)
+    assert "stopped after 2" in err
+    assert triton.cancelled.wait(20)
 
 
 def test_json_is_alone_on_stdout(triton: FakeTriton, run: Run) -> None:
@@ -85,9 +168,10 @@ def test_several_sequences_are_told_apart(triton: FakeTriton, run: Run) -> None:
     assert triton.requests[0]["stream"] is False
 
 
-def test_prompt_from_stdin(triton: FakeTriton, run: Run) -> None:
-    run("-", "-u", triton.endpoint.grpc, stdin="echo:é\n".encode())
-    assert triton.requests[0]["text_input"] == "echo:é\n"
+@pytest.mark.parametrize("arguments", [(), ("-",)], ids=str)
+def test_prompt_from_stdin(triton: FakeTriton, run: Run, arguments: tuple[str, ...]) -> None:
+    run(*arguments, "-u", triton.endpoint.grpc, stdin="echo:é\nb\n".encode())
+    assert triton.requests[0]["text_input"] == "echo:é\nb"
 
 
 def test_stdin_that_is_no_text(triton: FakeTriton, run: Run) -> None:
@@ -137,13 +221,18 @@ def test_what_the_user_can_put_right_ends_with_3(
 @pytest.mark.parametrize(
     "arguments",
     [
-        (),
+        ("go", "--batch", "file"),
         ("go", "--max-tokens", "0"),
         ("go", "--max-tokens", "-5"),
         ("go", "--top-p", "1.5"),
         ("go", "--seed", str(2**64)),
         ("go", "-i", "carrier-pigeon"),
         ("go", "--raw", "--system", "x"),
+        ("go", "--stop-after-ms", "0"),
+        ("go", "--guide", "yaml"),
+        ("go", "--regex", "a", "--grammar", "root ::= 'a'"),
+        ("go", "--lora-dir", "adapter"),
+        ("go", "--lora-dir", "adapter", "--lora-task-id", "1", "-i", "http"),
     ],
 )
 def test_wrong_usage_ends_with_2(run: Run, arguments: tuple[str, ...]) -> None:

@@ -6,126 +6,98 @@ import dataclasses
 import io
 import json
 import sys
-import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, TextIO
 
 import typer
 
-from trtllm_serve_cli.cli import output
-from trtllm_serve_cli.cli.answers import as_data, describe, end_line, printable, show_log_probs
+from trtllm_serve_cli.cli import answers, guides, output, prompts
+from trtllm_serve_cli.cli import infer_options as options
 from trtllm_serve_cli.cli.exits import INTERRUPTED, USER_CAN_FIX
 from trtllm_serve_cli.cli.options import JsonOption, ModelOption
-from trtllm_serve_cli.cli.prompts import check_prompt, plan_prompt, read_lines, read_prompt
 from trtllm_serve_cli.cli.target import Target, find_target
 from trtllm_serve_cli.errors import TllmError
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.client import GenerateRequest, Piece
+    from collections.abc import Callable
+
+    from trtllm_serve_cli.client import GenerateRequest, RawTensor
 
 
 def infer(
-    prompt: Annotated[
-        str | None,
-        typer.Argument(metavar="PROMPT", help="What to ask; `-` reads it from stdin."),
-    ] = None,
+    prompt: options.PromptArgument = None,
     model: ModelOption = None,
-    interface: Annotated[
-        str, typer.Option("-i", "--interface", metavar="grpc|http", help="How to ask.")
-    ] = "grpc",
-    url: Annotated[
-        str | None,
-        typer.Option(
-            "-u",
-            "--url",
-            metavar="HOST:PORT",
-            help="Another server: its gRPC address, or with -i http its HTTP address.",
-        ),
-    ] = None,
-    stream: Annotated[
-        bool, typer.Option("--stream/--no-stream", help="Print the text as it is generated.")
-    ] = True,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Generate at most this many.")] = 200,
-    min_tokens: Annotated[
-        int | None, typer.Option(min=0, help="Do not end before this many.")
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option(min=0, help="Below 1 is more sober, above 1 wilder.")
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(min=0, help="Choose among this many likeliest; 1 is greedy.")
-    ] = None,
-    top_p: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Choose among the likeliest of this mass.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=2**64 - 1, help="Same seed, same text.")
-    ] = None,
-    beam_width: Annotated[
-        int | None, typer.Option(min=1, help="Search with this many beams; not streamed.")
-    ] = None,
-    num_return_sequences: Annotated[
-        int | None, typer.Option(min=1, help="Give this many answers.")
-    ] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(metavar="WORD", help="End at this word; may be repeated.")
-    ] = None,
-    bad: Annotated[
-        list[str] | None, typer.Option(metavar="WORD", help="Never say this; may be repeated.")
-    ] = None,
-    repetition_penalty: Annotated[
-        float | None, typer.Option(help="Above 1 repeats itself less.")
-    ] = None,
-    presence_penalty: Annotated[
-        float | None, typer.Option(help="Above 0 prefers tokens not used yet.")
-    ] = None,
-    frequency_penalty: Annotated[
-        float | None, typer.Option(help="Above 0 avoids tokens the more they were used.")
-    ] = None,
-    log_probs: Annotated[
-        bool, typer.Option("--logprobs", help="Ask for log probabilities too.")
-    ] = False,
-    chat: Annotated[
-        bool | None,
-        typer.Option(
-            "--chat/--raw",
-            help="Ask through the model's chat template, or with the bare prompt. "
-            "Default: the template, if it has one.",
-        ),
-    ] = None,
-    system: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Instructions ahead of the prompt.")
-    ] = None,
-    batch: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Ask every line: a prompt, or JSONL with prompt, max_tokens, … (`-`: stdin).",
-        ),
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(min=0.001, metavar="SECONDS", help="Give up, and cancel, after this long."),
-    ] = None,
+    interface: options.InterfaceOption = "grpc",
+    url: options.UrlOption = None,
+    chat: options.ChatOption = None,
+    system: options.SystemOption = None,
+    batch: options.BatchOption = None,
+    max_tokens: options.MaxTokensOption = 200,
+    min_tokens: options.MinTokensOption = None,
+    stop: options.StopOption = None,
+    stop_after_ms: options.StopAfterOption = None,
+    timeout: options.TimeoutOption = None,
+    temperature: options.TemperatureOption = None,
+    top_k: options.TopKOption = None,
+    top_p: options.TopPOption = None,
+    seed: options.SeedOption = None,
+    bad: options.BadOption = None,
+    repetition_penalty: options.RepetitionPenaltyOption = None,
+    presence_penalty: options.PresencePenaltyOption = None,
+    frequency_penalty: options.FrequencyPenaltyOption = None,
+    beam_width: options.BeamWidthOption = None,
+    length_penalty: options.LengthPenaltyOption = None,
+    num_return_sequences: options.NumReturnSequencesOption = None,
+    json_schema: options.JsonSchemaOption = None,
+    regex: options.RegexOption = None,
+    grammar: options.GrammarOption = None,
+    structural_tag: options.StructuralTagOption = None,
+    guide: options.GuideOption = None,
+    lora: options.LoraOption = None,
+    lora_task_id: options.LoraTaskIdOption = None,
+    lora_dir: options.LoraDirOption = None,
+    stream: options.StreamOption = True,
+    log_probs: options.LogProbsOption = False,
+    perf: options.PerfOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Ask the running model, and see the answer as it comes.
 
-    Finds the server that `tllm start` left running. Ctrl-C cancels on the server.
-    A PROMPT of `-` is read from stdin. With --batch the answers are JSONL on stdout, in the
-    file's order.
+    Finds the server that `tllm start` left running. Without PROMPT, a terminal gets a conversation,
+    and anything else on stdin is the prompt. Ctrl-C cancels on the server. With --batch the answers
+    are JSONL on stdout, in the file's order.
 
-    Example:  tllm infer "What is ML?" --max-tokens 50 --temperature 0.7 --seed 1
+    Example:  tllm infer "What is ML?" --max-tokens 50 --seed 1
     """
     _check_usage(prompt, batch, interface, chat, system)
+    num_answers = max(num_return_sequences or 1, beam_width or 1)
+    if batch is None and prompt is None and not _is_terminal(sys.stdin):
+        prompt = "-"
+    is_conversation = batch is None and prompt is None
+    if is_conversation and (
+        chat is False or as_json or num_answers > 1 or not _is_terminal(sys.stdout)
+    ):
+        raise typer.BadParameter(
+            "give one, or --batch FILE: a conversation needs a terminal, and goes with none of "
+            "--raw, --json, --beam-width and --num-return-sequences",
+            param_hint="PROMPT",
+        )
+    form = guides.plan_guide(
+        guide=guide,
+        json_schema=json_schema,
+        regex=regex,
+        grammar=grammar,
+        structural_tag=structural_tag,
+    )
+    lora_weights, lora_config = _load_adapter(lora_dir, lora_task_id, interface)
     from trtllm_serve_cli.client import GenerateRequest
 
     request = GenerateRequest(
-        text_input=read_prompt(prompt) if prompt is not None else "",
+        text_input="",
         max_tokens=max_tokens,
-        stream=stream and (beam_width or 1) == 1,
+        # A stop needs parts that it can keep.
+        stream=(stream or stop_after_ms is not None) and (beam_width or 1) == 1,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
@@ -138,25 +110,40 @@ def infer(
         repetition_penalty=repetition_penalty,
         presence_penalty=presence_penalty,
         frequency_penalty=frequency_penalty,
+        length_penalty=length_penalty,
+        guided_decoding_guide_type=form.kind,
+        guided_decoding_guide=form.text,
+        lora_name=lora,
+        lora_task_id=lora_task_id,
+        lora_weights=lora_weights,
+        lora_config=lora_config,
+        stop_after_ms=stop_after_ms,
         return_log_probs=log_probs,
+        return_perf_metrics=perf,
     )
     # A letter that the terminal's encoding lacks must not end the command.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     target = find_target(url, "http" if interface == "http" else "grpc", model, timeout)
-    to_prompt = plan_prompt(target, chat, system)
+    if is_conversation:
+        from trtllm_serve_cli.cli.conversation import converse
+
+        converse(target, request, system, is_live=stream)
+        return
+    to_prompt = prompts.plan_prompt(target, chat, system)
     if batch is not None:
         _ask_all(target, batch, request, to_prompt)
-    else:
-        check_prompt(request.text_input)
-        request = dataclasses.replace(request, text_input=to_prompt(request.text_input))
-        _ask_one(target, request, as_json=as_json)
+        return
+    words = prompts.read_prompt(prompt or "")
+    prompts.check_prompt(words)
+    request = dataclasses.replace(request, text_input=to_prompt(words))
+    _ask_one(target, request, is_live=stream and num_answers == 1, as_json=as_json)
 
 
 def _check_usage(
     prompt: str | None, batch: Path | None, interface: str, chat: bool | None, system: str | None
 ) -> None:
-    if (prompt is None) == (batch is None):
+    if prompt is not None and batch is not None:
         raise typer.BadParameter("give a PROMPT, or --batch FILE", param_hint="PROMPT")
     if interface not in ("grpc", "http"):
         raise typer.BadParameter(f"{interface!r} is not grpc or http", param_hint="-i")
@@ -164,68 +151,60 @@ def _check_usage(
         raise typer.BadParameter("needs the chat template, so not --raw", param_hint="--system")
 
 
-def _ask_one(target: Target, request: GenerateRequest, *, as_json: bool) -> None:
-    from trtllm_serve_cli.client import stream_apart, summarize_pieces
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
 
-    is_live = not as_json and (request.num_return_sequences or 1) == (request.beam_width or 1) == 1
-    pieces: list[Piece] = []
-    arriving = stream_apart(
-        target.endpoint, target.model, request, target.interface, target.timeout_s
-    )
-    started_s = time.monotonic()
-    try:
-        with closing(arriving):
-            for piece in arriving:
-                pieces.append(piece)
-                if is_live:
-                    print(printable(piece.text), end="", flush=True)
-    except KeyboardInterrupt:
-        end_line(is_live)
-        output.say(f"Cancelled on the server, after {len(pieces)} pieces of the answer.")
-        raise typer.Exit(INTERRUPTED) from None
-    except TllmError:
-        end_line(is_live and bool(pieces))
-        raise
-    completion = summarize_pieces(pieces, started_s, time.monotonic())
+
+def _load_adapter(
+    folder: Path | None, task_id: int | None, interface: str
+) -> tuple[RawTensor, RawTensor] | tuple[None, None]:
+    if folder is None:
+        return None, None
+    if task_id is None:
+        raise typer.BadParameter("needs --lora-task-id N", param_hint="--lora-dir")
+    if interface == "http":
+        raise typer.BadParameter("goes over gRPC only", param_hint="--lora-dir")
+    from trtllm_serve_cli.client.lora import load_adapter
+
+    return load_adapter(folder)
+
+
+def _ask_one(target: Target, request: GenerateRequest, *, is_live: bool, as_json: bool) -> None:
+    heard = answers.hear(target, request, is_live=is_live and not as_json)
+    if heard.was_interrupted:
+        raise typer.Exit(INTERRUPTED)
     if as_json:
-        output.show_json({"model": target.model, **as_data(completion)})
+        output.show_json({"model": target.model, **answers.as_data(heard.completion)})
         return
-    end_line(is_live)
     if not is_live:
-        for index, text in enumerate(completion.texts):
-            print(f"[{index}] {printable(text)}")
-    show_log_probs(completion)
-    output.say(describe(completion, was_streamed=request.stream))
+        answers.show_texts(heard.completion)
+    answers.show_figures(heard, was_streamed=request.stream)
 
 
 def _ask_all(
-    target: Target,
-    file: Path,
-    defaults: GenerateRequest,
-    to_prompt: Callable[[str], str],
+    target: Target, file: Path, defaults: GenerateRequest, to_prompt: Callable[[str], str]
 ) -> None:
-    from trtllm_serve_cli.client import generate, parse_batch, run_batch
+    from trtllm_serve_cli.client import Cancellation, Completion, generate, parse_batch, run_batch
 
-    # Streamed whatever the user wants to see: so a cancel is noticed at the next token.
+    def ask(request: GenerateRequest, cancellation: Cancellation) -> Completion:
+        return generate(
+            target.endpoint,
+            target.model,
+            request,
+            target.interface,
+            target.timeout_s,
+            cancellation,
+        )
+
+    # Streamed whatever the user wants to see: the server notices a cancel between two pieces.
     defaults = dataclasses.replace(defaults, stream=(defaults.beam_width or 1) == 1)
     num_failed = index = 0
-    with closing(
-        run_batch(
-            lambda request, cancellation: generate(
-                target.endpoint,
-                target.model,
-                request,
-                target.interface,
-                target.timeout_s,
-                cancellation,
-            ),
-            parse_batch(read_lines(file), defaults, to_prompt),
-        )
-    ) as answers:
+    requests = parse_batch(prompts.read_lines(file), defaults, to_prompt)
+    with closing(run_batch(ask, requests)) as arriving:
         try:
-            for index, answer in enumerate(answers):
+            for index, answer in enumerate(arriving):
                 num_failed += isinstance(answer, TllmError)
-                line = {"index": index, **as_data(answer)}
+                line = {"index": index, **answers.as_data(answer)}
                 print(json.dumps(line, ensure_ascii=False), flush=True)
         except KeyboardInterrupt:
             output.say("Cancelled: what was in flight has been cancelled on the server.")

@@ -21,8 +21,12 @@ def check_prompt(words: str) -> None:
 
 
 def read_prompt(prompt: str) -> str:
-    """The prompt, which for `-` is all of stdin."""
-    return _decode(sys.stdin.buffer.read(), "stdin") if prompt == "-" else prompt
+    """The prompt, which for `-` is all of stdin but for the newline at its end."""
+    if prompt != "-":
+        return prompt
+    if sys.stdin is None:  # closed: as empty as a file without anything
+        return ""
+    return _decode(sys.stdin.buffer.read(), "stdin").removesuffix("\n").removesuffix("\r")
 
 
 def read_lines(file: Path) -> Iterable[str]:
@@ -38,6 +42,39 @@ def read_lines(file: Path) -> Iterable[str]:
     return _decode(content, str(file)).split("\n")
 
 
+def plan_prompt(target: Target, chat: bool | None, system: str | None) -> Callable[[str], str]:
+    """What makes a prompt of the user's words: the model's chat template, or nothing."""
+    if chat is False:
+        return str
+    must_have = chat is True or system is not None
+    info = load_template(target) if must_have else find_template(target)
+    if info is None:
+        return str
+    from trtllm_serve_cli.client.conversation import render_turns
+
+    return lambda words: render_turns(info, system, (), words)
+
+
+def find_template(target: Target) -> ModelInfo | None:
+    """What the server says of the model, if that has a chat template."""
+    from trtllm_serve_cli.client import fetch_model_config
+
+    info = fetch_model_config(target.endpoint, target.model, target.interface)
+    return None if info.chat_template is None else info
+
+
+def load_template(target: Target) -> ModelInfo:
+    """The same; raises `BadInput` for a model without a chat template."""
+    info = find_template(target)
+    if info is None:
+        raise BadInput(
+            f"{target.model} has no chat template.",
+            why="a conversation, --chat and --system mean nothing without one",
+            next_step="tllm infer --raw PROMPT, with everything in the prompt",
+        )
+    return info
+
+
 def _decode(content: bytes, origin: str) -> str:
     try:
         return content.decode()
@@ -47,36 +84,3 @@ def _decode(content: bytes, origin: str) -> str:
             why=f"byte {error.start} is not",
             next_step="convert it first, as with `iconv -t utf-8`",
         ) from error
-
-
-def plan_prompt(target: Target, chat: bool | None, system: str | None) -> Callable[[str], str]:
-    """What makes a prompt of the user's words: the model's chat template, or nothing."""
-    if chat is False:
-        return str
-    from trtllm_serve_cli.client import fetch_model_config
-
-    info = fetch_model_config(target.endpoint, target.model, target.interface)
-    if info.chat_template is not None:
-        return lambda words: _render(info, system, words)
-    if chat or system is not None:
-        raise BadInput(
-            f"{target.model} has no chat template.",
-            why="neither --chat nor --system means anything without one",
-            next_step="ask it with --raw, and put everything into the prompt",
-        )
-    return str
-
-
-def _render(info: ModelInfo, system: str | None, words: str) -> str:
-    from trtllm_serve_cli.client.chat import render_chat
-
-    messages = [{"role": "user", "content": words}]
-    if system is not None:
-        messages.insert(0, {"role": "system", "content": system})
-    return render_chat(
-        info.chat_template or "",
-        messages,
-        bos_token=info.bos_token,
-        eos_token=info.eos_token,
-        adds_bos=info.adds_bos,
-    )

@@ -1,0 +1,82 @@
+"""`tllm` on a terminal of 24 lines of 80 columns, typed at and read as its user does."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_TIMEOUT_S = 30.0
+# The session's terminal is the one that it controls: so Ctrl-C is typed, and not sent to a process.
+_TLLM = """
+import fcntl, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from trtllm_serve_cli.cli.main import main
+main()
+"""
+
+
+class Terminal:
+    """The user's end."""
+
+    def __init__(self, end: int, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self._end = end
+        self._shown = ""
+
+    def type(self, text: str) -> None:
+        os.write(self._end, text.encode())
+
+    def expect(self, text: str) -> str:
+        """What was shown since the last call up to `text`, once that is shown."""
+        deadline_s = time.monotonic() + _TIMEOUT_S
+        while text not in self._shown:
+            left_s = deadline_s - time.monotonic()
+            readable = select.select([self._end], [], [], max(0.0, left_s))[0]
+            received = self._read() if readable else b""
+            assert received, f"{text!r} was not shown, but: {self._shown!r}"
+            self._shown += received.decode()
+        before, _, self._shown = self._shown.partition(text)
+        return before
+
+    def wait(self) -> int:
+        """The exit code; whatever is still shown meanwhile is kept for `expect`."""
+        while received := self._read():
+            self._shown += received.decode()
+        return self.process.wait(_TIMEOUT_S)
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._end, 65536)
+        except OSError:  # the other end was closed
+            return b""
+
+
+@contextmanager
+def run_at_terminal(*arguments: str) -> Iterator[Terminal]:
+    """`tllm` with these arguments, whose stdin, stdout and stderr are the terminal."""
+    end, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-c", _TLLM, *arguments],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        env={**os.environ, "TERM": "dumb"},
+    )
+    os.close(terminal)
+    try:
+        yield Terminal(end, process)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(end)

@@ -1,0 +1,139 @@
+"""A conversation with a fake Triton, on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.terminal import Terminal, run_at_terminal
+from tests.client import fake_triton
+from tests.client.fake_triton import FakeTriton
+from tests.waiting import wait_until
+
+CTRL_C, CTRL_D = "\x03", "\x04"
+both = pytest.mark.parametrize("interface", ["grpc", "http"])
+
+
+@pytest.fixture
+def triton() -> Iterator[FakeTriton]:
+    with fake_triton.serve() as fake:
+        fake.parameters = {"chat_template": fake_triton.TEMPLATE, "max_seq_len": "1000"}
+        yield fake
+
+
+def open_conversation(triton: FakeTriton, interface: str = "grpc") -> tuple[str, ...]:
+    address = triton.endpoint.grpc if interface == "grpc" else triton.endpoint.http
+    return ("infer", "-u", address, "-i", interface, "-m", "demo")
+
+
+def say(terminal: Terminal, words: str) -> None:
+    terminal.expect("> ")
+    terminal.type(f"{words}\n")
+    terminal.expect(f"{words}\r\n")
+
+
+@both
+def test_conversation_remembers_what_was_said(triton: FakeTriton, interface: str) -> None:
+    with run_at_terminal(*open_conversation(triton, interface)) as terminal:
+        say(terminal, "hello")
+        terminal.expect("Machine learning é\r\n3 tokens · first after")
+        say(terminal, "more")
+        terminal.expect("Machine learning é\r\n")
+        terminal.expect("> ")
+        terminal.type(CTRL_D)
+        assert terminal.wait() == 0
+    assert [sent["text_input"] for sent in triton.requests] == [
+        "<user>hello<assistant>",
+        "<user>hello<assistant>Machine learning é<user>more<assistant>",
+    ]
+
+
+@both
+@pytest.mark.parametrize("prompt", ["forever", "silent"])
+def test_ctrl_c_ends_the_answer_and_returns_to_the_prompt(
+    triton: FakeTriton, interface: str, prompt: str
+) -> None:
+    triton.parameters["chat_template"] = "{{ messages[-1].content }}"
+    with run_at_terminal(*open_conversation(triton, interface)) as terminal:
+        say(terminal, prompt)
+        if prompt == "forever":
+            terminal.expect("on ")
+        else:
+            wait_until(lambda: triton.requests)
+        terminal.type(CTRL_C)
+        terminal.expect("Cancelled on the server, after ")
+        assert prompt == "silent" or triton.cancelled.wait(20)
+        say(terminal, "/quit")
+        assert terminal.wait() == 0
+
+
+def test_ctrl_c_at_the_prompt_gives_another(triton: FakeTriton) -> None:
+    with run_at_terminal(*open_conversation(triton)) as terminal:
+        terminal.expect("> ")
+        terminal.type(f"half a line{CTRL_C}")
+        terminal.expect("\r\n")
+        say(terminal, "/bye")
+        assert terminal.wait() == 0
+    assert triton.requests == []
+
+
+def test_commands(triton: FakeTriton) -> None:
+    with run_at_terminal(*open_conversation(triton), "--system", "Be brief.") as terminal:
+        say(terminal, "one")
+        say(terminal, "/reset")
+        terminal.expect("Forgotten.")
+        say(terminal, "two")
+        say(terminal, "/system Be long.")
+        terminal.expect("Noted.")
+        say(terminal, "/clear")
+        say(terminal, "three")
+        say(terminal, "/nonsense")
+        terminal.expect("There is no /nonsense. The commands:")
+        terminal.expect("leave, as Ctrl-D does")
+        say(terminal, "")
+        say(terminal, " /four")
+        say(terminal, "/quit")
+        assert terminal.wait() == 0
+    assert [sent["text_input"].partition("<assistant>")[0] for sent in triton.requests] == [
+        "<system>Be brief.<user>one",
+        "<system>Be brief.<user>two",
+        "<system>Be long.<user>three",
+        "<system>Be long.<user>three",
+    ]
+
+
+def test_failed_answer_leaves_the_conversation_as_it_was(triton: FakeTriton) -> None:
+    triton.parameters["chat_template"] = "{{ messages[-1].content }}"
+    with run_at_terminal(*open_conversation(triton)) as terminal:
+        say(terminal, "refuse")
+        terminal.expect("Why: max_tokens must be at least 1")
+        say(terminal, "hello")
+        terminal.expect("Machine learning é")
+        say(terminal, "/quit")
+        assert terminal.wait() == 0
+
+
+def test_full_context_forgets_the_oldest_turn_and_says_so(triton: FakeTriton) -> None:
+    triton.parameters["max_seq_len"] = "14"  # the fake counts 4 tokens in whatever it is asked
+    with run_at_terminal(*open_conversation(triton), "--max-tokens", "5") as terminal:
+        say(terminal, "one")
+        say(terminal, "two")
+        terminal.expect("The context is full: the oldest turn had to be forgotten.\r\n")
+        say(terminal, "/quit")
+        assert terminal.wait() == 0
+    assert triton.requests[1]["text_input"] == "<user>two<assistant>"
+
+
+def test_model_without_a_template_holds_no_conversation(triton: FakeTriton) -> None:
+    triton.parameters = {}
+    with run_at_terminal(*open_conversation(triton)) as terminal:
+        terminal.expect("demo has no chat template.")
+        assert terminal.wait() == 3
+
+
+@pytest.mark.parametrize("option", ["--raw", "--json", "--num-return-sequences=2"])
+def test_what_a_conversation_cannot_have_is_wrong_usage(triton: FakeTriton, option: str) -> None:
+    with run_at_terminal(*open_conversation(triton), option) as terminal:
+        terminal.expect("a conversation needs a terminal")
+        assert terminal.wait() == 2

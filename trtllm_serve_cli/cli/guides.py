@@ -1,0 +1,82 @@
+"""Guided decoding as options: which guide an answer must follow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+
+import typer
+
+from trtllm_serve_cli.errors import BadInput
+
+
+class GuideKind(str, Enum):
+    """What `--guide` takes: the guides that need no text."""
+
+    json = "json"
+
+
+class Guide(NamedTuple):
+    """The tensors `guided_decoding_guide_type` and `guided_decoding_guide`."""
+
+    kind: str | None = None
+    text: str | None = None
+
+
+def plan_guide(
+    *,
+    guide: GuideKind | None,
+    json_schema: str | None,
+    regex: str | None,
+    grammar: str | None,
+    structural_tag: str | None,
+) -> Guide:
+    """The one guide that was asked for; a schema, grammar or tag may be the name of a file."""
+    given = {
+        "--guide": guide,
+        "--json-schema": json_schema,
+        "--regex": regex,
+        "--grammar": grammar,
+        "--structural-tag": structural_tag,
+    }
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise typer.BadParameter(f"an answer follows one guide, not {' and '.join(names)}")
+    if json_schema is not None:
+        return Guide("json_schema", _read_json(json_schema, "--json-schema"))
+    if structural_tag is not None:
+        return Guide("structural_tag", _read_json(structural_tag, "--structural-tag"))
+    if grammar is not None:
+        return Guide("ebnf_grammar", _read(grammar, "--grammar", lambda text: "::=" in text))
+    if regex is not None:
+        return Guide("regex", regex)
+    return Guide(None if guide is None else guide.value)
+
+
+def _read_json(value: str, option: str) -> str:
+    text = _read(value, option, lambda text: text.lstrip().startswith("{"))
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(
+            f"What {option} gives is not JSON.",
+            why=str(error),
+            next_step=f"""write it as in {option} '{{"type": "object"}}', or name a file of it""",
+        ) from error
+    return text
+
+
+def _read(value: str, option: str, is_text: Callable[[str], bool]) -> str:
+    if is_text(value):
+        return value
+    try:
+        return Path(value).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise BadInput(
+            f"{value} cannot be read.",
+            why=getattr(error, "strerror", None) or str(error),
+            next_step=f"give {option} a file of UTF-8 text, or the text itself",
+        ) from error

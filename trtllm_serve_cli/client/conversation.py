@@ -1,0 +1,84 @@
+"""A conversation: what was said, as a prompt that fits into the model's context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trtllm_serve_cli.client.chat import Message, render_chat
+from trtllm_serve_cli.client.server import ModelInfo
+
+# How much longer than by the last prompt's measure the next one may come out, in tokens.
+_MARGIN = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the user said and what the model answered."""
+
+    words: str
+    answer: str
+
+
+def render_turns(info: ModelInfo, system: str | None, turns: Sequence[Turn], words: str) -> str:
+    """The prompt that asks for the answer to `words` after `turns`; raises `BadInput`."""
+    messages: list[Message] = []
+    if system is not None:
+        messages.append({"role": "system", "content": system})
+    for turn in turns:
+        messages.append({"role": "user", "content": turn.words})
+        messages.append({"role": "assistant", "content": turn.answer})
+    messages.append({"role": "user", "content": words})
+    return render_chat(
+        info.chat_template or "",
+        messages,
+        bos_token=info.bos_token,
+        eos_token=info.eos_token,
+        adds_bos=info.adds_bos,
+    )
+
+
+class Conversation:
+    """The turns so far; the oldest go when the context has no room for the next.
+
+    Only the server knows how many tokens a prompt has, and says so after the fact. So the next
+    prompt is measured by the last one: by its tokens per byte.
+    """
+
+    def __init__(self, info: ModelInfo, system: str | None = None) -> None:
+        self.system = system
+        self._info = info
+        self._turns: tuple[Turn, ...] = ()
+        self._tokens_per_byte: float | None = None
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """What the next prompt starts with."""
+        return self._turns
+
+    def make_prompt(self, words: str, max_tokens: int) -> str:
+        """The prompt for `words`; forgets as many of the oldest turns as it must."""
+        while True:
+            prompt = render_turns(self._info, self.system, self._turns, words)
+            if not self._turns or self._fits(prompt, max_tokens):
+                return prompt
+            self._turns = self._turns[1:]
+
+    def keep(self, turn: Turn) -> None:
+        """Remembers `turn`."""
+        self._turns = (*self._turns, turn)
+
+    def measure(self, prompt: str, num_input_tokens: int | None) -> None:
+        """Takes note of how many tokens the server found in `prompt`."""
+        if num_input_tokens:
+            self._tokens_per_byte = num_input_tokens / len(prompt.encode())
+
+    def reset(self) -> None:
+        """Forgets every turn; the system prompt stays."""
+        self._turns = ()
+
+    def _fits(self, prompt: str, max_tokens: int) -> bool:
+        if self._info.max_seq_len is None or self._tokens_per_byte is None:
+            return True
+        num_tokens = len(prompt.encode()) * self._tokens_per_byte * _MARGIN
+        return num_tokens + max_tokens <= self._info.max_seq_len
