@@ -20,9 +20,10 @@ from tests.client import adapters, fake_triton
 from tests.client.fake_triton import FakeTriton
 from tests.waiting import wait_until
 from trtllm_serve_cli import launch
-from trtllm_serve_cli.cli.answers import Heard, describe_log_probs
+from trtllm_serve_cli.cli.answers import Heard, describe_cancel, describe_log_probs
 from trtllm_serve_cli.cli.main import main
-from trtllm_serve_cli.client import Completion, Piece
+from trtllm_serve_cli.cli.target import Target
+from trtllm_serve_cli.client import Completion, Endpoint, GenerateRequest, Interface, Piece
 
 Run = Callable[..., tuple[int, str, str]]
 FIGURES = re.compile(r"3 tokens · first after \d+ ms · [\d.]+ tokens/s\n")
@@ -160,6 +161,29 @@ def test_json_is_alone_on_stdout(triton: FakeTriton, run: Run) -> None:
     assert answer["text_output"] == "Machine learning é"
     assert (answer["model"], answer["num_output_tokens"]) == ("demo", 3)
     assert answer["output_log_probs"] == [[-0.5, -0.5, -0.5]]
+
+
+def test_whole_answer_over_http_is_streamed_underneath(triton: FakeTriton, run: Run) -> None:
+    code, out, err = run("go", "-u", triton.endpoint.http, "-i", "http", "--no-stream")
+    assert (code, out, triton.requests[0]["stream"]) == (0, "Machine learning é\n", True)
+    assert err.startswith("3 tokens · after ")
+
+
+@pytest.mark.parametrize(
+    ("interface", "is_streamed", "says"),
+    [
+        ("grpc", True, "Cancelled on the server, now."),
+        ("grpc", False, "Cancelled on the server, now."),
+        ("http", True, "Cancelled on the server, now."),
+        ("http", False, "Left, now. Over HTTP the server does not hear of that"),
+    ],
+)
+def test_what_is_said_of_a_cancel_is_true(
+    interface: Interface, is_streamed: bool, says: str
+) -> None:
+    target = Target(Endpoint(), "demo", interface, None)
+    request = GenerateRequest("go", stream=is_streamed)
+    assert describe_cancel(target, request, "now").startswith(says)
 
 
 def test_several_sequences_are_told_apart(triton: FakeTriton, run: Run) -> None:

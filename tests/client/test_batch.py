@@ -40,6 +40,11 @@ def test_jsonl_lines_differ_from_the_defaults() -> None:
     ]
 
 
+def test_jsonl_line_with_beams_is_not_streamed() -> None:
+    (request,) = parse_batch(['{"prompt": "a", "beam_width": 2}'], DEFAULTS)
+    assert request == GenerateRequest("a", 9, beam_width=2, stream=False)
+
+
 def test_jsonl_line_may_have_a_guide_and_an_adapter(tmp_path: Path) -> None:
     adapters.write(tmp_path)
     line = {

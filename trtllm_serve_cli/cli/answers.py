@@ -57,9 +57,16 @@ def hear(target: Target, request: GenerateRequest, *, is_live: bool) -> Heard:
         raise
     _end_line(is_live)
     if was_interrupted:
-        output.say(f"Cancelled on the server, after {len(pieces)} pieces of the answer.")
+        output.say(describe_cancel(target, request, f"after {len(pieces)} pieces of the answer"))
     completion = summarize_pieces(pieces, started_s, time.monotonic())
     return Heard(pieces, completion, was_interrupted)
+
+
+def describe_cancel(target: Target, request: GenerateRequest, what: str) -> str:
+    """What became of a request that the user's Ctrl-C ended."""
+    if target.interface == "http" and not request.stream:
+        return f"Left, {what}. Over HTTP the server does not hear of that; with -i grpc it would."
+    return f"Cancelled on the server, {what}."
 
 
 def show_texts(completion: Completion) -> None:

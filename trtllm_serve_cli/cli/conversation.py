@@ -101,4 +101,4 @@ def _answer(
     if not is_live:
         answers.show_texts(completion)
     if not heard.was_interrupted:
-        answers.show_figures(heard, was_streamed=request.stream)
+        answers.show_figures(heard, was_streamed=is_live)

@@ -75,14 +75,8 @@ def infer(
     if batch is None and prompt is None and not _is_terminal(sys.stdin):
         prompt = "-"
     is_conversation = batch is None and prompt is None
-    if is_conversation and (
-        chat is False or as_json or num_answers > 1 or not _is_terminal(sys.stdout)
-    ):
-        raise typer.BadParameter(
-            "give one, or --batch FILE: a conversation needs a terminal, and goes with none of "
-            "--raw, --json, --beam-width and --num-return-sequences",
-            param_hint="PROMPT",
-        )
+    if is_conversation:
+        _check_conversation(is_possible=chat is not False and not as_json and num_answers == 1)
     form = guides.plan_guide(
         guide=guide,
         json_schema=json_schema,
@@ -96,8 +90,10 @@ def infer(
     request = GenerateRequest(
         text_input="",
         max_tokens=max_tokens,
-        # A stop needs parts that it can keep.
-        stream=(stream or stop_after_ms is not None) and (beam_width or 1) == 1,
+        # Whatever the user wants to see: a stop needs parts that it can keep, and over HTTP the
+        # server notices between two parts that its caller has gone.
+        stream=(stream or stop_after_ms is not None or batch is not None or interface == "http")
+        and (beam_width or 1) == 1,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
@@ -151,6 +147,15 @@ def _check_usage(
         raise typer.BadParameter("needs the chat template, so not --raw", param_hint="--system")
 
 
+def _check_conversation(*, is_possible: bool) -> None:
+    if not is_possible or not _is_terminal(sys.stdout):
+        raise typer.BadParameter(
+            "give one, or --batch FILE: a conversation needs a terminal, and goes with none of "
+            "--raw, --json, --beam-width and --num-return-sequences",
+            param_hint="PROMPT",
+        )
+
+
 def _is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
 
@@ -178,7 +183,7 @@ def _ask_one(target: Target, request: GenerateRequest, *, is_live: bool, as_json
         return
     if not is_live:
         answers.show_texts(heard.completion)
-    answers.show_figures(heard, was_streamed=request.stream)
+    answers.show_figures(heard, was_streamed=is_live and request.stream)
 
 
 def _ask_all(
@@ -196,8 +201,6 @@ def _ask_all(
             cancellation,
         )
 
-    # Streamed whatever the user wants to see: the server notices a cancel between two pieces.
-    defaults = dataclasses.replace(defaults, stream=(defaults.beam_width or 1) == 1)
     num_failed = index = 0
     requests = parse_batch(prompts.read_lines(file), defaults, to_prompt)
     with closing(run_batch(ask, requests)) as arriving:
@@ -207,7 +210,7 @@ def _ask_all(
                 line = {"index": index, **answers.as_data(answer)}
                 print(json.dumps(line, ensure_ascii=False), flush=True)
         except KeyboardInterrupt:
-            output.say("Cancelled: what was in flight has been cancelled on the server.")
+            output.say(answers.describe_cancel(target, defaults, "what was in flight"))
             raise typer.Exit(INTERRUPTED) from None
     if num_failed:
         output.say(f'{num_failed} of {index + 1} lines failed: see their "error".')

@@ -144,7 +144,9 @@ def _parse_line(text: str, defaults: GenerateRequest) -> GenerateRequest:
     said = {name: value for name, value in values.items() if value is not None}
     if "lora_dir" in said:
         said["lora_weights"], said["lora_config"] = _load_adapter(said.pop("lora_dir"))
-    return dataclasses.replace(defaults, **said)
+    # Beams cannot be streamed; a wrong width is refused where every tensor is checked.
+    is_streamed = defaults.stream and said.get("beam_width", 1) == 1
+    return dataclasses.replace(defaults, **said, stream=is_streamed)
 
 
 def _load_adapter(folder: Any) -> tuple[RawTensor, RawTensor]:
