@@ -37,21 +37,36 @@ class Terminal:
 
     def expect(self, text: str) -> str:
         """What was shown since the last call up to `text`, once that is shown."""
-        deadline_s = time.monotonic() + _TIMEOUT_S
-        while text not in self._shown:
-            left_s = deadline_s - time.monotonic()
-            readable = select.select([self._end], [], [], max(0.0, left_s))[0]
-            received = self._read() if readable else b""
-            assert received, f"{text!r} was not shown, but: {self._shown!r}"
-            self._shown += received.decode()
+        assert self._await(text, _TIMEOUT_S), f"{text!r} was not shown, but: {self._shown!r}"
         before, _, self._shown = self._shown.partition(text)
         return before
+
+    def press(self, key: str, until: str) -> None:
+        """Types `key`, and again when nothing comes of it, until `until` is shown.
+
+        A Ctrl-C in the moment between a key and the wait for the next is lost on `input`.
+        """
+        self.type(key)
+        while not self._await(until, 2.0):
+            self.type(key)
+        self.expect(until)
 
     def wait(self) -> int:
         """The exit code; whatever is still shown meanwhile is kept for `expect`."""
         while received := self._read():
             self._shown += received.decode()
         return self.process.wait(_TIMEOUT_S)
+
+    def _await(self, text: str, timeout_s: float) -> bool:
+        deadline_s = time.monotonic() + timeout_s
+        while text not in self._shown:
+            left_s = max(0.0, deadline_s - time.monotonic())
+            if not select.select([self._end], [], [], left_s)[0]:
+                return False
+            received = self._read()
+            assert received, f"it ended before it showed {text!r}: {self._shown!r}"
+            self._shown += received.decode()
+        return True
 
     def _read(self) -> bytes:
         try:

@@ -71,8 +71,9 @@ def test_ctrl_c_ends_the_answer_and_returns_to_the_prompt(
 def test_ctrl_c_at_the_prompt_gives_another(triton: FakeTriton) -> None:
     with run_at_terminal(*open_conversation(triton)) as terminal:
         terminal.expect("> ")
-        terminal.type(f"half a line{CTRL_C}")
-        terminal.expect("\r\n")
+        terminal.type("half a line")
+        terminal.expect("half a line")
+        terminal.press(CTRL_C, until="\r\n")
         say(terminal, "/bye")
         assert terminal.wait() == 0
     assert triton.requests == []

@@ -163,7 +163,8 @@ def _service(fake: FakeTriton, server: grpc.Server) -> Any:
             return response
 
         def ModelStreamInfer(self, requests: Any, context: Any) -> Iterator[Any]:
-            context.add_callback(lambda: fake.cancelled.set() if context.code() is None else None)
+            is_done = threading.Event()
+            context.add_callback(lambda: None if is_done.is_set() else fake.cancelled.set())
             for request in requests:
                 named = {name: value.string_param for name, value in request.parameters.items()}
                 fake.request_parameters.append(named)
@@ -177,6 +178,7 @@ def _service(fake: FakeTriton, server: grpc.Server) -> Any:
                     yield service_pb2.ModelStreamInferResponse(error_message=str(error))
                 except Vanish:
                     server.stop(0).wait(20)
+            is_done.set()
 
     return Service()
 

@@ -32,6 +32,7 @@ def test_pieces_arrive_one_by_one_and_make_the_text(
 ) -> None:
     pieces = list(stream(triton.endpoint, "ensemble", GenerateRequest("go"), interface))
     assert [piece.text for piece in pieces] == ["Machine", " ", "learning é"]
+    assert not triton.cancelled.is_set()
 
 
 @both
