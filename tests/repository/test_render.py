@@ -24,8 +24,9 @@ from trtllm_serve_cli.repository import (
     write_repository,
 )
 from trtllm_serve_cli.repository.contract import Tensor
+from trtllm_serve_cli.repository.pbtxt import quoted
 from trtllm_serve_cli.repository.plan import QueuePolicy
-from trtllm_serve_cli.repository.render import manifest_of, quoted
+from trtllm_serve_cli.repository.render import manifest_of
 
 PLAN = plan_repository("mine", ENGINE, ServingOptions(max_batch_size=8))
 FILES = render_files(PLAN)

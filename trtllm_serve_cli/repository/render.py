@@ -11,6 +11,7 @@ from typing import Any
 
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.paths import write_aside
+from trtllm_serve_cli.repository.pbtxt import quoted
 from trtllm_serve_cli.repository.plan import RepositoryPlan
 
 MANIFEST = "tllm.json"
@@ -75,10 +76,3 @@ def _runtime_sources() -> dict[str, str]:
         for entry in sorted(package.iterdir(), key=lambda entry: entry.name)
         if entry.name.endswith(".py")
     }
-
-
-def quoted(text: str) -> str:
-    """`text` as a string of protobuf's text format."""
-    from google.protobuf import text_encoding
-
-    return '"' + str(text_encoding.CEscape(text.encode(), False)) + '"'

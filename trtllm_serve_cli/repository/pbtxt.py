@@ -1,0 +1,368 @@
+"""Reading a `config.pbtxt`, and changing one value in it while every other byte stays.
+
+protobuf's own parser says what a text means; `_Reader` only finds where each value stands, which
+protobuf forgets. It also reads what protobuf cannot: upstream's templates, where an unfilled
+`${name}` may stand bare.
+
+A place is a path such as `max_batch_size`, `instance_group.count`, `input.input_ids.data_type`,
+`parameters.KEY` or `ensemble_scheduling.step.MODEL.model_name`: an element of `input`, `output`,
+`parameters` or `step` is chosen by its name, of other lists every one is meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# What tells the elements of a list apart.
+_SELECTED_BY = {"input": "name", "output": "name", "parameters": "key", "step": "model_name"}
+_TOKEN = re.compile(
+    r"""(?P<skip>[\s]+|\#[^\n]*)
+      | (?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
+      | (?P<sign>[{}<>\[\]:,;])
+      | (?P<word>\$\{[^}\n]*\}|-?\s*[^\s{}<>\[\]:,;\#"']+)""",
+    re.VERBOSE,
+)
+_CLOSED_BY = {"{": "}", "<": ">", "[": "]"}
+_TEMPLATE = re.compile(r"\$\{([^}\n]*)\}")
+
+
+# The field names of a path, each with the element chosen of it, if one is.
+_Steps = tuple[tuple[str, str | None], ...]
+
+
+class PbtxtError(ValueError):
+    """The text is no model configuration; `line` counts from 1."""
+
+    def __init__(self, what: str, line: int) -> None:
+        super().__init__(f"line {line}: {what}")
+        self.what = what
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class Unfilled:
+    """A `${name}` that nobody filled; bare ones make the file unreadable for Triton."""
+
+    name: str
+    line: int
+    is_quoted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A scalar: `start` to `end` of the text, with several quoted pieces in a row as one."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    start: int
+    end: int
+    items: tuple[_Value | _Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """`start` and `end` are those of what stands between the braces."""
+
+    start: int
+    end: int
+    fields: tuple[tuple[str, _Value | _List | _Message], ...]
+
+
+def parse_config(text: str) -> Any:
+    """`text` as Triton reads it: a `ModelConfig` of its protobuf schema. Raises `PbtxtError`."""
+    from google.protobuf import text_format
+    from tritonclient.grpc import model_config_pb2
+
+    try:
+        return text_format.Parse(text, model_config_pb2.ModelConfig())
+    except text_format.ParseError as error:
+        what = re.sub(r"^[0-9]+:[0-9]+ ?: *", "", str(error))
+        raise PbtxtError(what, error.GetLine() or 1) from error
+
+
+def find_values(text: str, place: str) -> list[str]:
+    """What stands at `place`, in the text's order; empty when nothing does.
+
+    Raises `PbtxtError` for a text that cannot be read.
+    """
+    found = _find(text, _read(text), _steps(place))
+    return [_plain(text, each) for each in found]
+
+
+def line_of(text: str, place: str) -> int | None:
+    """The line of the first value at `place`, from 1."""
+    found = _find(text, _read(text), _steps(place))
+    return _line(text, found[0].start) if found else None
+
+
+def change(text: str, place: str, value: str) -> str:
+    """`text` with `value` at `place`; where nothing stood, it is added.
+
+    `value` is plain text: quotes are put around it where the schema has a string. A list of numbers
+    becomes the list of this one. Raises `PbtxtError` for a text that cannot be read, and `KeyError`
+    when `place` is in a tensor or step that is not there.
+    """
+    steps = _steps(place)
+    written = _written(steps, value)
+    root = _read(text)
+    found = _find(text, root, steps)
+    if not found:
+        return _add(text, root, steps, written)
+    for each in sorted(found, key=lambda each: each.start, reverse=True):
+        text = text[: each.start] + written + text[each.end :]
+    return text
+
+
+def list_unfilled(text: str) -> list[Unfilled]:
+    """Every `${name}` in the text, comments aside."""
+    return [
+        Unfilled(found[1], _line(text, found.start()), kind == "string")
+        for kind, start, end in _tokens(text)
+        if kind in ("string", "word")
+        for found in _TEMPLATE.finditer(text, start, end)
+    ]
+
+
+def fill(text: str, values: Mapping[str, str]) -> str:
+    """`text` with each `${name}` of `values` replaced by its value, comments aside."""
+    pieces, last = [], 0
+    for kind, start, end in _tokens(text):
+        if kind not in ("string", "word"):
+            continue
+        for found in _TEMPLATE.finditer(text, start, end):
+            if found[1] in values:
+                value = values[found[1]]
+                written = quoted(value)[1:-1] if kind == "string" else value
+                pieces += [text[last : found.start()], written]
+                last = found.end()
+    return "".join(pieces) + text[last:]
+
+
+def quoted(text: str) -> str:
+    """`text` as a string of protobuf's text format."""
+    from google.protobuf import text_encoding
+
+    return '"' + str(text_encoding.CEscape(text.encode(), False)) + '"'
+
+
+def is_unfilled(value: str) -> bool:
+    """Whether the value is a template's `${name}`."""
+    return _TEMPLATE.fullmatch(value) is not None
+
+
+def _steps(place: str) -> _Steps:
+    steps: list[tuple[str, str | None]] = []
+    rest = place
+    while rest:
+        name, _, rest = rest.partition(".")
+        if name == "parameters":
+            return (*steps, (name, rest), ("value", None), ("string_value", None))
+        if name in _SELECTED_BY:
+            # An element's name may have dots; what follows it has none.
+            element, _, rest = rest.rpartition(".")
+            steps.append((name, element))
+        else:
+            steps.append((name, None))
+    return tuple(steps)
+
+
+def _written(steps: _Steps, value: str) -> str:
+    """`value` as the schema has it at the end of the path. Raises `KeyError` for no such field."""
+    from google.protobuf import descriptor
+    from tritonclient.grpc import model_config_pb2
+
+    message = model_config_pb2.ModelConfig.DESCRIPTOR
+    for name, _ in steps[:-1]:
+        message = message.fields_by_name[name].message_type
+    field = message.fields_by_name[steps[-1][0]]
+    return quoted(value) if field.type == descriptor.FieldDescriptor.TYPE_STRING else value
+
+
+def _find(text: str, message: _Message, steps: _Steps) -> list[_Value]:
+    """The scalars at the path. A list of several is one value: all that is between its brackets."""
+    (name, element), *rest = steps
+    found: list[_Value] = []
+    for each in _elements(text, message, name, element, keep_lists=not rest):
+        if isinstance(each, _Message) and rest:
+            found += _find(text, each, tuple(rest))
+        elif isinstance(each, _Value) and not rest:
+            found.append(each)
+    return found
+
+
+def _elements(
+    text: str, message: _Message, name: str, element: str | None, *, keep_lists: bool = False
+) -> Iterator[_Value | _Message]:
+    for field, value in message.fields:
+        if field != name:
+            continue
+        for each in _items(value, keep_lists=keep_lists):
+            if element is None or (
+                isinstance(each, _Message)
+                and any(
+                    _plain(text, key) == element
+                    for key in _find(text, each, ((_SELECTED_BY[name], None),))
+                )
+            ):
+                yield each
+
+
+def _items(value: _Value | _List | _Message, *, keep_lists: bool) -> tuple[_Value | _Message, ...]:
+    if not isinstance(value, _List):
+        return (value,)
+    if keep_lists and len(value.items) > 1:
+        return (_Value(value.items[0].start, value.items[-1].end),)
+    return value.items
+
+
+def _add(text: str, root: _Message, steps: _Steps, written: str) -> str:
+    """The text with the missing rest of the path put at the end of the innermost message there."""
+    parents, depth = [root], 0
+    for name, element in steps[:-1]:
+        inner = [each for each in _elements(text, parents[0], name, element)
+                 if isinstance(each, _Message)]  # fmt: skip
+        if not inner:
+            break
+        parents, depth = inner, depth + 1
+    snippet = f"{steps[-1][0]}: {written}"
+    for name, element in reversed(steps[depth:-1]):
+        if element is None:
+            snippet = f"{name} {{ {snippet} }}"
+        elif name == "parameters":
+            snippet = f"parameters {{ key: {quoted(element)} {snippet} }}"
+        else:
+            raise KeyError(f"{name} {element}")
+    return _insert(text, parents[-1].end, snippet, is_top=depth == 0)
+
+
+def _insert(text: str, position: int, snippet: str, *, is_top: bool) -> str:
+    line_start = text.rfind("\n", 0, position) + 1
+    indent = text[line_start:position]
+    if is_top:
+        return text + ("" if text.endswith("\n") or not text else "\n") + snippet + "\n"
+    if not indent.strip() and line_start:
+        return f"{text[:line_start]}{indent}  {snippet}\n{text[line_start:]}"
+    return f"{text[:position]} {snippet} {text[position:]}"
+
+
+def _plain(text: str, value: _Value) -> str:
+    """The value without quotes and escapes."""
+    from google.protobuf import text_format
+    from tritonclient.grpc import model_config_pb2
+
+    written = text[value.start : value.end]
+    if written[:1] not in ("'", '"'):
+        return written
+    try:
+        parsed = text_format.Parse(f"name: {written}", model_config_pb2.ModelConfig())
+    except text_format.ParseError as error:
+        raise PbtxtError(f"{written} is no string", _line(text, value.start)) from error
+    return str(parsed.name)
+
+
+def _line(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
+
+
+def _tokens(text: str) -> Iterator[tuple[str, int, int]]:
+    position = 0
+    while position < len(text):
+        found = _TOKEN.match(text, position)
+        if found is None:
+            raise PbtxtError(f"a quote is not closed: {text[position:position + 20]!r}",
+                             _line(text, position))  # fmt: skip
+        if found.lastgroup is not None and found.lastgroup != "skip":
+            yield found.lastgroup, *found.span()
+        position = found.end()
+
+
+def _read(text: str) -> _Message:
+    return _Reader(text).read_all()
+
+
+class _Reader:
+    """Recursive descent over the tokens of the text format."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = list(_tokens(text))
+        self._next = 0
+
+    def read_all(self) -> _Message:
+        fields = self._read_fields(None)
+        return _Message(0, len(self._text), fields)
+
+    def _peek(self) -> str:
+        """The next sign; "" for a word or a string, "end" when there is nothing left."""
+        if self._next == len(self._tokens):
+            return "end"
+        kind, start, end = self._tokens[self._next]
+        return self._text[start:end] if kind == "sign" else ""
+
+    def _fail(self, wanted: str) -> PbtxtError:
+        if self._next == len(self._tokens):
+            return PbtxtError(
+                f"the file ends where {wanted} should be", _line(self._text, len(self._text))
+            )
+        _, start, end = self._tokens[self._next]
+        return PbtxtError(
+            f"{self._text[start:end]!r} where {wanted} should be", _line(self._text, start)
+        )
+
+    def _read_fields(
+        self, closed_by: str | None
+    ) -> tuple[tuple[str, _Value | _List | _Message], ...]:
+        fields: list[tuple[str, _Value | _List | _Message]] = []
+        while (sign := self._peek()) != (closed_by or "end"):
+            if sign or self._tokens[self._next][0] != "word":
+                raise self._fail("a field")
+            _, start, end = self._tokens[self._next]
+            self._next += 1
+            if self._peek() == ":":
+                self._next += 1
+            fields.append((self._text[start:end], self._read_value()))
+            if self._peek() in (",", ";"):
+                self._next += 1
+        return tuple(fields)
+
+    def _read_value(self) -> _Value | _List | _Message:
+        return self._read_list() if self._peek() == "[" else self._read_item()
+
+    def _read_item(self) -> _Value | _Message:
+        sign = self._peek()
+        if sign in ("{", "<"):
+            start = self._tokens[self._next][2]
+            self._next += 1
+            fields = self._read_fields(_CLOSED_BY[sign])
+            message = _Message(start, self._tokens[self._next][1], fields)
+            self._next += 1
+            return message
+        if sign:
+            raise self._fail("a value")
+        kind, start, end = self._tokens[self._next]
+        self._next += 1
+        while kind == "string" and self._peek() == "" and self._tokens[self._next][0] == "string":
+            end = self._tokens[self._next][2]
+            self._next += 1
+        return _Value(start, end)
+
+    def _read_list(self) -> _List:
+        start = self._tokens[self._next][2]
+        self._next += 1
+        items: list[_Value | _Message] = []
+        while self._peek() != "]":
+            items.append(self._read_item())
+            if self._peek() == ",":
+                self._next += 1
+            elif self._peek() != "]":
+                raise self._fail("',' or ']'")
+        end = self._tokens[self._next][1]
+        self._next += 1
+        return _List(start, end, tuple(items))
