@@ -18,8 +18,8 @@ from trtllm_serve_cli import __version__
 from trtllm_serve_cli.repository import store
 
 COMMANDS = [
-    "import", "build", "list", "remove", "start", "stop", "status", "logs", "infer",
-    "bench token-norm-dist", "metrics", "doctor",
+    "import", "build", "list", "show", "set", "validate", "remove", "start", "stop",
+    "status", "logs", "infer", "bench token-norm-dist", "metrics", "doctor",
 ]  # fmt: skip
 HEAVY = {
     "filelock", "google.protobuf", "grpc", "huggingface_hub", "jinja2", "numpy", "openvino",

@@ -112,7 +112,7 @@ def test_fact_of_the_engine_is_no_choice() -> None:
         ("max_beam_width", "²", "say max_beam_width=N"),
         ("triton_max_batch_size", "9" * 5000, "say triton_max_batch_size=N"),
         ("num_threads", "many", "say num_threads=N with a whole number N from 0 to 999999999"),
-        ("engine_dir", "", "say engine_dir=PATH, which is not empty"),
+        ("engine_dir", "", "say engine_dir=PATH"),
         ("tensorrt_llm_model_name", "a/b", "say tensorrt_llm_model_name=… with the name of a"),
     ],
 )

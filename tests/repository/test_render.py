@@ -125,6 +125,8 @@ def test_manifest_says_what_the_repository_was_made_of() -> None:
         "created_at": 1700000000,
         "created_by": f"tllm {__version__}",
         "models": [model.name for model in PLAN.models],
+        "parameters": PLAN.parameters,
+        "asked": list(PLAN.asked),
     }
 
 

@@ -153,15 +153,15 @@ def build_model(
         output.say(f"Next: tllm import -m {name}")
 
 
-def parse_parameters(given: list[str]) -> dict[str, str]:
+def parse_parameters(given: list[str], *, option: str = "--param ") -> dict[str, str]:
     """KEY=VALUE words as a dictionary. Raises `BadInput` for a word that is none."""
     parameters = {}
     for word in given:
         key, equals, value = word.partition("=")
         if not equals or not key.strip():
             raise BadInput(
-                f"--param {word!r} is not KEY=VALUE.",
-                next_step="for example --param enable_kv_cache_reuse=false",
+                f"{option}{word!r} is not KEY=VALUE.",
+                next_step=f"for example {option}enable_kv_cache_reuse=false",
             )
         parameters[key.strip()] = value.strip()
     return parameters

@@ -21,6 +21,7 @@ from trtllm_serve_cli.cli import (
     metrics,
     models,
     output,
+    parameters,
     serve,
 )
 from trtllm_serve_cli.cli.exits import USER_CAN_FIX
@@ -69,6 +70,9 @@ def tllm(
 app.command("import")(import_.import_model)
 app.command("build")(import_.build_model)
 app.command("list")(models.list_models)
+app.command("show")(parameters.show)
+app.command("set")(parameters.set_)
+app.command("validate")(parameters.validate)
 app.command("remove")(models.remove)
 app.command("start")(serve.start)
 app.command("stop")(serve.stop)

@@ -151,7 +151,7 @@ def takes(parameter: Parameter) -> str:
         case "choice":
             return " or ".join(f"{name}={choice}" for choice in parameter.choices)
         case "path" | "text":
-            return f"{name}={parameter.type.upper()}, which is not empty"
+            return f"{name}={parameter.type.upper()}"
         case _:
             return f"{name}=… with {_PATTERNS[parameter.type][1]}"
 

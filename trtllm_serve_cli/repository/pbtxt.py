@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 # What tells the elements of a list apart.
@@ -260,6 +261,8 @@ def _plain(text: str, value: _Value) -> str:
     written = text[value.start : value.end]
     if written[:1] not in ("'", '"'):
         return written
+    if "\\" not in written and written.count(written[0]) == 2:
+        return written[1:-1]
     try:
         parsed = text_format.Parse(f"name: {written}", model_config_pb2.ModelConfig())
     except text_format.ParseError as error:
@@ -283,6 +286,7 @@ def _tokens(text: str) -> Iterator[tuple[str, int, int]]:
         position = found.end()
 
 
+@lru_cache(maxsize=64)
 def _read(text: str) -> _Message:
     return _Reader(text).read_all()
 

@@ -59,11 +59,16 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryPlan:
-    """A whole repository for the model `name`."""
+    """A whole repository for the model `name`.
+
+    `parameters` is what every parameter of the engine kind is, `asked` those that were wished for.
+    """
 
     name: str
     engine: Engine
     models: tuple[ModelConfig, ...]
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    asked: tuple[str, ...] = ()
 
 
 # Names that lead somewhere else in a repository.
@@ -91,6 +96,8 @@ def plan_repository(name: str, engine: Engine, options: ServingOptions) -> Repos
             _postprocessing(engine, values),
             *(_text(each, name, engine, values) for each in _text_models(name)),
         ),
+        parameters=values,
+        asked=_asked(options),
     )
 
 
@@ -132,6 +139,24 @@ def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
         "engine_dir": str(engine.path),
     }
     return defaults_for(engine.kind) | asked | given
+
+
+def _asked(options: ServingOptions) -> tuple[str, ...]:
+    """The parameters that are as they are because someone said so."""
+    usual = ServingOptions()
+    of_options = {
+        "max_batch_size": ("triton_max_batch_size", "max_num_seqs", "max_tokens_in_paged_kv_cache"),
+        "max_seq_len": ("max_seq_len", "max_tokens_in_paged_kv_cache"),
+        "max_num_tokens": ("max_num_tokens",),
+        "max_beam_width": ("max_beam_width",),
+    }
+    chosen = [
+        parameter
+        for option, parameters in of_options.items()
+        if getattr(options, option) != getattr(usual, option)
+        for parameter in parameters
+    ]
+    return tuple(dict.fromkeys([*chosen, *options.parameters]))
 
 
 def _common(values: Mapping[str, str]) -> dict[str, Any]:

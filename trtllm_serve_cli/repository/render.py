@@ -66,6 +66,8 @@ def manifest_of(plan: RepositoryPlan, created_at: int) -> dict[str, Any]:
         "created_by": f"tllm {__version__}",
         "engine": dataclasses.asdict(plan.engine) | {"path": str(plan.engine.path)},
         "models": [model.name for model in plan.models],
+        "parameters": dict(plan.parameters),
+        "asked": list(plan.asked),
     }
 
 

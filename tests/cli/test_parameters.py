@@ -1,0 +1,177 @@
+"""`tllm show`, `set` and `validate` as their user sees them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cli.running import Tllm
+from tests.launch.samples import fake_plan
+from tests.repository.samples import add_model, copy_upstream
+from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, write_state
+from trtllm_serve_cli.paths import Home, find_home
+
+
+@pytest.fixture
+def tllm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tllm:
+    return Tllm(monkeypatch, capsys)
+
+
+@pytest.fixture
+def home(home_folder: Path) -> Home:
+    return find_home()
+
+
+def test_set_says_what_changed(tllm: Tllm, home: Home) -> None:
+    add_model(home, "a")
+    code, out, err = tllm("set", "a", "max_beam_width=2", "max_queue_size=5")
+    rows = [line.split() for line in out.splitlines() if "max_" in line]
+    assert (code, err, rows) == (
+        0,
+        "",
+        [
+            ["max_beam_width", "tensorrt_llm", "4", "2"],
+            ["max_queue_size", "preprocessing", "not", "there", "5"],
+            ["max_queue_size", "tensorrt_llm", "not", "there", "5"],
+        ],
+    )
+    assert tllm("set", "max_beam_width=2") == (
+        0, "", "It is so already; nothing was changed.\n",
+    )  # fmt: skip
+
+
+def test_set_as_json(tllm: Tllm, home: Home) -> None:
+    path = add_model(home, "a").path
+    code, out, err = tllm("set", "max_beam_width=2", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == {
+        "repository": str(path),
+        "changes": [
+            {
+                "parameter": "max_beam_width", "model": "tensorrt_llm",
+                "place": "parameters.max_beam_width", "old": "4", "new": "2",
+            }
+        ],
+        "needs_restart": [],
+    }  # fmt: skip
+
+
+def test_set_tells_of_a_running_server(tllm: Tllm, home: Home) -> None:
+    add_model(home, "m")
+    plan, me = fake_plan(home.servers), psutil.Process()
+    plan.directory.mkdir(parents=True)
+    (plan.directory / PLAN_FILE).write_text(plan.to_json())
+    write_state(plan.directory, ServerState("ready", me.pid, me.create_time()))
+    _, out, err = tllm("set", "m", "max_beam_width=2")
+    assert err == ("A running server has the old values. Next: tllm stop -m m && tllm start -m m\n")
+    _, out, _ = tllm("set", "m", "max_beam_width=3", "--json")
+    assert json.loads(out)["needs_restart"] == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("set", "a", "max_beam=2"), "Error: There is no parameter 'max_beam'."),
+        (("set", "a", "max_beam_width"), "Error: 'max_beam_width' is not KEY=VALUE."),
+        (("set", "a"), "Error: Nothing was said to set."),
+        (("set", "b", "max_beam_width=2"), "Error: No model 'b' has been imported."),
+        (("show", "a", "--repo", "x"), "Error: Both a and --repo x were named."),
+        (("validate", "--repo", "/nowhere"), "Error: /nowhere is no model repository."),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_mistake_changes_nothing(
+    tllm: Tllm, home: Home, arguments: tuple[str, ...], what: str
+) -> None:
+    path = add_model(home, "a").path / "tensorrt_llm" / "config.pbtxt"
+    before = path.read_text()
+    code, out, err = tllm(*arguments)
+    assert (code, out, err.splitlines()[0], path.read_text()) == (3, "", what, before)
+
+
+def test_show_explains_each_value_in_80_columns(tllm: Tllm, home: Home) -> None:
+    add_model(home, "a")
+    tllm("set", "max_beam_width=2")
+    code, out, err = tllm("show", "a")
+    assert (code, err) == (0, "")
+    assert (
+        "max_beam_width = 2  (set since)\n"
+        "    The widest beam search that a request may ask for.\n"
+    ) in out  # fmt: skip
+    assert "engine_python  (not set; then: the Python that Triton runs)\n" in out
+    paths = str(home.root)
+    assert all(len(line) <= 80 for line in out.splitlines() if paths not in line)
+
+
+def test_show_as_json(tllm: Tllm, home: Home) -> None:
+    path = add_model(home, "a").path
+    code, out, _ = tllm("show", "--json")
+    shown = json.loads(out)
+    parameters = {each["name"]: each for each in shown.pop("parameters")}
+    assert (code, shown) == (0, {"model": "a", "engine": "openvino", "repository": str(path)})
+    assert parameters["num_threads"] == {
+        "name": "num_threads",
+        "value": "0",
+        "values": {"tensorrt_llm": "0"},
+        "from": "default",
+        "explanation": "Threads of the engine; 0 is one per core.",
+    }
+
+
+def test_copy_of_upstreams_is_shown_and_changed(tllm: Tllm, home: Home, tmp_path: Path) -> None:
+    copy = str(copy_upstream(tmp_path / "copy"))
+    assert "max_beam_width  (not set; then: 1)\n" in tllm("show", "--repo", copy)[1]
+    code, out, _ = tllm("set", "--repo", copy, "max_beam_width=2")
+    assert (code, [line.split() for line in out.splitlines() if "max_" in line]) == (
+        0, [["max_beam_width", "tensorrt_llm", "not", "filled", "2"]],
+    )  # fmt: skip
+    assert "max_beam_width = 2  (as in the file)\n" in tllm("show", "--repo", copy)[1]
+
+
+def test_valid_model(tllm: Tllm, home: Home) -> None:
+    path = add_model(home, "a").path
+    assert tllm("validate", "a") == (0, "", f"{path}: 0 errors, 0 warnings in 6 models.\n")
+    assert tllm("validate", "--json") == (0, "[]\n", "")
+
+
+def test_broken_model(tllm: Tllm, home: Home) -> None:
+    path = add_model(home, "a").path
+    config = path / "a" / "config.pbtxt"
+    config.write_text(config.read_text().replace('name: "a"', 'name: "b"', 1))
+    assert tllm("validate", "a") == (
+        3,
+        "error: a/config.pbtxt:2\n"
+        "    the model is called b, its folder a\n"
+        "    Next: give both one name\n",
+        f"{path}: 1 error, 0 warnings in 6 models.\n",
+    )
+    code, out, err = tllm("validate", "a", "--json")
+    assert (code, err, json.loads(out)) == (
+        3,
+        "",
+        [
+            {
+                "severity": "error",
+                "path": str(config),
+                "line": 2,
+                "what": "the model is called b, its folder a",
+                "next_step": "give both one name",
+            }
+        ],
+    )
+
+
+def test_odd_model_is_no_failure(tllm: Tllm, home: Home) -> None:
+    config = add_model(home, "a").path / "tensorrt_llm" / "config.pbtxt"
+    config.write_text(config.read_text() + 'parameters { key: "num_thread" value { } }\n')
+    code, out, _ = tllm("validate", "a")
+    assert (code, out.splitlines()[1:]) == (
+        0,
+        [
+            "    nothing is known to heed the parameter num_thread",
+            "    Next: did you mean num_threads?",
+        ],
+    )

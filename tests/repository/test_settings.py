@@ -1,0 +1,196 @@
+"""Parameters of a repository on disk: what they are, where they came from, changing them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.build.samples import ENGINE
+from tests.repository.samples import UPSTREAM, copy_upstream
+from trtllm_serve_cli.errors import BadInput, RepositoryError
+from trtllm_serve_cli.repository import ServingOptions, plan_repository, write_repository
+from trtllm_serve_cli.repository.opened import OpenRepository, open_repository
+from trtllm_serve_cli.repository.settings import (
+    Change,
+    apply_changes,
+    list_settings,
+    plan_changes,
+    write_changes,
+)
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    options = ServingOptions(max_batch_size=8, parameters={"num_threads": "2"})
+    write_repository(plan_repository("mine", ENGINE, options), tmp_path / "mine")
+    return tmp_path / "mine"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return copy_upstream(tmp_path / "copy")
+
+
+def set_parameters(directory: Path, **wanted: str) -> OpenRepository:
+    repository = open_repository(directory)
+    changes = plan_changes(repository, wanted)
+    write_changes(repository, apply_changes(repository, changes), wanted)
+    return open_repository(directory)
+
+
+def origins(repository: OpenRepository) -> dict[str, tuple[str, str]]:
+    return {each.parameter.name: (each.value, each.origin) for each in list_settings(repository)}
+
+
+def test_value_in_several_models_changes_in_all_of_them(ours: Path) -> None:
+    changes = plan_changes(open_repository(ours), {"bls_instance_count": "3"})
+    place = "instance_group.count"
+    assert changes == [
+        Change("bls_instance_count", model, place, "1", "3")
+        for model in ("ensemble", "mine", "tensorrt_llm_bls")
+    ]
+
+
+def test_only_the_lines_of_the_value_change(ours: Path) -> None:
+    before = open_repository(ours).texts
+    after = set_parameters(ours, max_beam_width="2").texts
+    entry = '"max_beam_width" value: { string_value: "4" }'
+    assert entry in before["tensorrt_llm"]
+    changed = {"tensorrt_llm": before["tensorrt_llm"].replace(entry, entry.replace("4", "2"))}
+    assert after == {**before, **changed}
+    assert sorted(path.name for path in ours.iterdir()) == sorted([*before, "tllm.json"])
+
+
+def test_value_that_stands_nowhere_is_added(ours: Path) -> None:
+    place = "dynamic_batching.default_queue_policy.max_queue_size"
+    changes = plan_changes(open_repository(ours), {"max_queue_size": "5"})
+    assert changes == [
+        Change("max_queue_size", model, place, None, "5")
+        for model in ("preprocessing", "tensorrt_llm")
+    ]
+    after = set_parameters(ours, max_queue_size="5")
+    assert after.value("tensorrt_llm", place) == "5"
+
+
+def test_same_value_again_changes_nothing(ours: Path) -> None:
+    assert plan_changes(open_repository(ours), {"enable_kv_cache_reuse": "TRUE"}) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "what"),
+    [
+        ("max_beam", "1", "There is no parameter 'max_beam'."),
+        ("max_beam_width", "0", "The parameter max_beam_width is '0'."),
+        (
+            "kv_cache_free_gpu_mem_fraction", "0.9",
+            "The parameter kv_cache_free_gpu_mem_fraction has no effect on the engine kind "
+            "openvino.",
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(ours: Path, name: str, value: str, what: str) -> None:
+    with pytest.raises(BadInput) as raised:
+        plan_changes(open_repository(ours), {name: value})
+    assert raised.value.what == what
+
+
+def test_origin_of_every_kind(ours: Path) -> None:
+    set_parameters(ours, max_beam_width="2")
+    path = ours / "tensorrt_llm" / "config.pbtxt"
+    path.write_text(path.read_text().replace('"256"', '"300"'))
+    found = origins(open_repository(ours))
+    names = (
+        "max_beam_width", "max_num_tokens", "triton_max_batch_size", "num_threads",
+        "add_special_tokens", "engine_dir", "vocab_size", "max_seq_len", "engine_python",
+    )  # fmt: skip
+    assert {name: found[name] for name in names} == {
+        "max_beam_width": ("2", "set"),
+        "max_num_tokens": ("300", "file"),
+        "triton_max_batch_size": ("8", "import"),
+        "num_threads": ("2", "import"),
+        "add_special_tokens": ("true", "default"),
+        "engine_dir": ("/engines/mine", "engine"),
+        "vocab_size": ("49152", "engine"),
+        "max_seq_len": ("8192", "engine"),
+        "engine_python": ("", "unset"),
+    }
+
+
+def test_value_that_models_do_not_share_is_told_by_model(ours: Path) -> None:
+    path = ours / "mine" / "config.pbtxt"
+    path.write_text(path.read_text().replace("count: 1", "count: 2"))
+    value, origin = origins(open_repository(ours))["bls_instance_count"]
+    assert (value, origin) == ("ensemble: 1, mine: 2, tensorrt_llm_bls: 1", "file")
+
+
+def test_manifest_remembers_what_was_set(ours: Path) -> None:
+    set_parameters(ours, max_beam_width="2")
+    set_parameters(ours, enable_kv_cache_reuse="FALSE")
+    manifest = json.loads((ours / "tllm.json").read_text())
+    assert manifest["set"] == {"max_beam_width": "2", "enable_kv_cache_reuse": "false"}
+
+
+def test_template_is_filled_wherever_the_variable_stands(copy: Path) -> None:
+    after = set_parameters(copy, triton_max_batch_size="8")
+    variable = "${triton_max_batch_size}"
+    assert after.texts == {model: text.replace(variable, "8") for model, text in UPSTREAM.items()}
+
+
+def test_template_under_another_key_than_usual_is_filled(copy: Path) -> None:
+    path = copy / "tensorrt_llm" / "config.pbtxt"
+    path.write_text(path.read_text().replace('"gpt_model_path"', '"engine_dir"'))
+    changes = plan_changes(open_repository(copy), {"engine_dir": "/e"})
+    assert changes == [Change("engine_dir", "tensorrt_llm", "${engine_dir}", "${engine_dir}", "/e")]
+    assert (
+        '"engine_dir" value: { string_value: "/e" }'
+        in (set_parameters(copy, engine_dir="/e").texts["tensorrt_llm"])
+    )
+
+
+def test_parameter_that_an_older_copy_lacks_is_added(copy: Path) -> None:
+    after = set_parameters(copy, kv_cache_free_gpu_mem_fraction="0.9")
+    assert after.texts["tensorrt_llm"] == UPSTREAM["tensorrt_llm"] + (
+        'parameters { key: "kv_cache_free_gpu_mem_fraction" value { string_value: "0.9" } }\n'
+    )
+
+
+def test_tensor_that_a_copy_lacks_is_not_invented(copy: Path) -> None:
+    with pytest.raises(BadInput, match="The parameter logits_datatype has no place in"):
+        plan_changes(open_repository(copy), {"logits_datatype": "TYPE_FP16"})
+
+
+def test_origins_in_a_copy(copy: Path) -> None:
+    found = origins(set_parameters(copy, max_beam_width="2"))
+    assert (found["max_beam_width"], found["engine_dir"]) == (
+        ("2", "file"), ("${engine_dir}", "unset"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("broken", ["max_batch_size: {", "max_batchsize: 8"])
+def test_broken_file_is_not_changed(ours: Path, broken: str) -> None:
+    path = ours / "tensorrt_llm" / "config.pbtxt"
+    path.write_text(broken + "\n" + path.read_text())
+    with pytest.raises(RepositoryError, match=r"tensorrt_llm/config\.pbtxt, line \d+: "):
+        set_parameters(ours, max_beam_width="2")
+    assert path.read_text().startswith(broken)
+
+
+def test_disk_error_leaves_every_file(ours: Path) -> None:
+    repository = open_repository(ours)
+    with pytest.raises(FileNotFoundError):
+        write_changes(repository, {"tensorrt_llm": "new", "gone": "new"}, {})
+    assert open_repository(ours) == repository
+    assert [path.name for path in ours.rglob(".config*")] == []
+
+
+def test_folder_without_models_is_no_repository(tmp_path: Path) -> None:
+    with pytest.raises(RepositoryError, match="is no model repository"):
+        open_repository(tmp_path)
+
+
+def test_file_that_is_no_text(copy: Path) -> None:
+    (copy / "ensemble" / "config.pbtxt").write_bytes(b"\xff")
+    with pytest.raises(RepositoryError, match="cannot be read"):
+        open_repository(copy)

@@ -1,0 +1,158 @@
+"""Whether what a repository serves is there, and whether engine, tokenizer and limits agree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.build.engine import ENGINE_FILE
+from trtllm_serve_cli.repository.findings import Checked, Finding
+from trtllm_serve_cli.repository.parameters import load_parameters
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """What an engine's own file says of it; None where it says nothing.
+
+    Of a TensorRT engine that is `config.json` (`pretrained_config`, `build_config`), of ours
+    `engine.json`.
+    """
+
+    path: Path
+    vocab_size: int | None = None
+    max_batch_size: int | None = None
+    max_beam_width: int | None = None
+    max_seq_len: int | None = None
+    world_size: int | None = None
+
+
+def check_served(checked: Checked) -> Iterator[Finding]:
+    """Findings about paths, and about the engine and the tokenizer at their ends."""
+    yield from _check_paths(checked)
+    for model in checked.configs:
+        if checked.repository.role(model) == "tensorrt_llm":
+            yield from _check_engine(checked, model)
+
+
+def read_limits(directory: Path) -> EngineLimits | None:
+    """What is known of the engine in the folder; None for a folder that says nothing."""
+    ours, upstream = directory / ENGINE_FILE, directory / "config.json"
+    facts = _read_json(ours)
+    if facts:
+        return EngineLimits(
+            ours,
+            _number(facts, "vocab_size"),
+            max_seq_len=_number(facts, "max_position_embeddings"),
+        )
+    facts = _read_json(upstream)
+    if "build_config" not in facts:
+        return None
+    model, build = facts.get("pretrained_config") or {}, facts["build_config"] or {}
+    return EngineLimits(
+        upstream,
+        _number(model, "vocab_size"),
+        _number(build, "max_batch_size"),
+        _number(build, "max_beam_width"),
+        _number(build, "max_seq_len"),
+        _number(model.get("mapping") or {}, "world_size"),
+    )
+
+
+def count_tokens(directory: Path) -> int | None:
+    """The number of ids that the tokenizer in the folder can give; None when it does not say."""
+    facts = _read_json(directory / "tokenizer.json")
+    vocabulary = (facts.get("model") or {}).get("vocab")
+    match vocabulary:
+        case dict():
+            ids = [each for each in vocabulary.values() if isinstance(each, int)]
+        case list():
+            ids = [len(vocabulary) - 1]
+        case _:
+            return None
+    ids += [each["id"] for each in facts.get("added_tokens") or () if "id" in each]
+    return max(ids) + 1 if ids else None
+
+
+def _check_paths(checked: Checked) -> Iterator[Finding]:
+    repository = checked.repository
+    for parameter in load_parameters().values():
+        if parameter.type != "path" or parameter.is_fact:
+            continue
+        for model, place in repository.places(parameter.fills):
+            value = repository.value(model, place)
+            if not value or model not in checked.configs or Path(value).exists():
+                continue
+            if parameter.name == "tokenizer_dir" and not value.startswith((".", "/", "~")):
+                continue  # An id of the Hugging Face hub.
+            yield checked.finding(
+                "error", model, f"{parameter.name} is {value}, which is not there",
+                f"{checked.set_command} {parameter.name}=PATH", place=place,
+            )  # fmt: skip
+
+
+def _check_engine(checked: Checked, model: str) -> Iterator[Finding]:
+    repository = checked.repository
+    engine_dir = repository.value(model, "parameters.gpt_model_path")
+    limits = read_limits(Path(engine_dir)) if engine_dir else None
+    if limits is None:
+        return
+    for name, place, limit, severity in (
+        ("max_beam_width", "parameters.max_beam_width", limits.max_beam_width, "error"),
+        ("triton_max_batch_size", "max_batch_size", limits.max_batch_size, "warning"),
+        ("max_seq_len", "parameters.max_seq_len", limits.max_seq_len, "error"),
+    ):
+        value = repository.value(model, place)
+        if limit is not None and value.isdecimal() and int(value) > limit:
+            yield checked.finding(
+                "error" if severity == "error" else "warning", model,
+                f"{name} is {value}, the engine was built for {limit}",
+                f"{checked.set_command} {name}={limit}", place=place,
+            )  # fmt: skip
+    yield from _check_ranks(limits)
+    yield from _check_vocabulary(checked, model, limits)
+
+
+def _check_ranks(limits: EngineLimits) -> Iterator[Finding]:
+    engines = len(list(limits.path.parent.glob("rank*.engine")))
+    if limits.world_size is not None and engines != limits.world_size:
+        yield Finding(
+            "error", limits.path, None,
+            f"the engine is of {limits.world_size} ranks, {engines} are there",
+            "build it again, or copy all of its rank*.engine files",
+        )  # fmt: skip
+
+
+def _check_vocabulary(checked: Checked, model: str, limits: EngineLimits) -> Iterator[Finding]:
+    repository = checked.repository
+    said = repository.value(model, "parameters.vocab_size")
+    if limits.vocab_size is not None and said.isdecimal() and int(said) != limits.vocab_size:
+        yield checked.finding(
+            "error", model, f"vocab_size is {said}, the engine knows {limits.vocab_size} tokens",
+            f"tllm import -m {repository.name} --force", place="parameters.vocab_size",
+        )  # fmt: skip
+    for asked, place in repository.places(load_parameters()["tokenizer_dir"].fills):
+        value = repository.value(asked, place)
+        tokens = count_tokens(Path(value)) if value else None
+        if tokens and limits.vocab_size is not None and tokens > limits.vocab_size:
+            yield checked.finding(
+                "error", asked,
+                f"the tokenizer has {tokens} tokens, the engine knows {limits.vocab_size}",
+                f"{checked.set_command} tokenizer_dir=PATH", place=place,
+            )  # fmt: skip
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The object in the file; nothing when there is none."""
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _number(facts: Any, name: str) -> int | None:
+    value = facts.get(name) if isinstance(facts, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
