@@ -69,6 +69,7 @@ class FakeTriton:
         self.cancelled = threading.Event()
         self.closing = threading.Event()
         self.parameters: dict[str, str] = {}
+        self.is_decoupled = True
         self.request_parameters: list[dict[str, str]] = []
         self.metrics_page = b"# TYPE nv_cpu_utilization gauge\nnv_cpu_utilization 0.5\n"
         self.metrics_length: int | None = None
@@ -158,6 +159,7 @@ def _service(fake: FakeTriton, server: grpc.Server) -> Any:
             if request.name == "nope":
                 context.abort(grpc.StatusCode.NOT_FOUND, UNKNOWN)
             response = service_pb2.ModelConfigResponse()
+            response.config.model_transaction_policy.decoupled = fake.is_decoupled
             for name, value in fake.parameters.items():
                 response.config.parameters[name].string_value = value
             return response
@@ -231,7 +233,9 @@ def _handler(fake: FakeTriton) -> type[BaseHTTPRequestHandler]:
                 self._send(404, json.dumps({"error": UNKNOWN}).encode())
             elif self.path.endswith("/config"):
                 values = {name: {"string_value": v} for name, v in fake.parameters.items()}
-                self._send(200, json.dumps({"parameters": values}).encode())
+                policy = {"decoupled": fake.is_decoupled}
+                config = {"parameters": values, "model_transaction_policy": policy}
+                self._send(200, json.dumps(config).encode())
             else:
                 self._send(404, b"not here")
 

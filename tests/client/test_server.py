@@ -28,8 +28,9 @@ def test_config_tells_how_to_talk_to_the_model(triton: FakeTriton, interface: In
         "max_seq_len": "2048",
         "engine_kind": "openvino",
     }
+    triton.is_decoupled = False
     assert fetch_model_config(triton.endpoint, "demo", interface) == ModelInfo(
-        "demo", "{{ messages }}", "<s>", "</s>", True, 2048, "openvino"
+        "demo", "{{ messages }}", "<s>", "</s>", True, 2048, "openvino", is_decoupled=False
     )
 
 

@@ -9,12 +9,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from trtllm_serve_cli.cli import answers, output
-from trtllm_serve_cli.cli.prompts import load_template
+from trtllm_serve_cli.cli.prompts import check_template
 from trtllm_serve_cli.cli.target import Target
 from trtllm_serve_cli.errors import TllmError
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.client import GenerateRequest
+    from trtllm_serve_cli.client import GenerateRequest, ModelInfo
     from trtllm_serve_cli.client.conversation import Conversation
 
 _PROMPT = "> "
@@ -26,12 +26,13 @@ Ctrl-C ends an answer. A line that is to start with / has a space in front."""
 
 
 def converse(
-    target: Target, request: GenerateRequest, system: str | None, *, is_live: bool
+    target: Target, info: ModelInfo, request: GenerateRequest, system: str | None, *, is_live: bool
 ) -> None:
     """Asks line by line until the user leaves; `request` has the options of every answer."""
     from trtllm_serve_cli.client.conversation import Conversation
 
-    conversation = Conversation(load_template(target), system)
+    check_template(info)
+    conversation = Conversation(info, system)
     _prepare_editing()
     output.say(f"{target.model}: /help shows the commands, Ctrl-D leaves.")
     while True:

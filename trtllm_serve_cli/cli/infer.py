@@ -85,15 +85,21 @@ def infer(
         structural_tag=structural_tag,
     )
     lora_weights, lora_config = _load_adapter(lora_dir, lora_task_id, interface)
-    from trtllm_serve_cli.client import GenerateRequest
+    # A letter that the terminal's encoding lacks must not end the command.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    from trtllm_serve_cli.client import GenerateRequest, fetch_model_config
 
+    target = find_target(url, "http" if interface == "http" else "grpc", model, timeout)
+    info = fetch_model_config(target.endpoint, target.model, target.interface)
     request = GenerateRequest(
         text_input="",
         max_tokens=max_tokens,
         # Whatever the user wants to see: a stop needs parts that it can keep, and over HTTP the
         # server notices between two parts that its caller has gone.
         stream=(stream or stop_after_ms is not None or batch is not None or interface == "http")
-        and (beam_width or 1) == 1,
+        and (beam_width or 1) == 1
+        and info.is_decoupled,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
@@ -117,16 +123,12 @@ def infer(
         return_log_probs=log_probs,
         return_perf_metrics=perf,
     )
-    # A letter that the terminal's encoding lacks must not end the command.
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-    target = find_target(url, "http" if interface == "http" else "grpc", model, timeout)
     if is_conversation:
         from trtllm_serve_cli.cli.conversation import converse
 
-        converse(target, request, system, is_live=stream)
+        converse(target, info, request, system, is_live=stream)
         return
-    to_prompt = prompts.plan_prompt(target, chat, system)
+    to_prompt = prompts.plan_prompt(info, chat, system)
     if batch is not None:
         _ask_all(target, batch, request, to_prompt)
         return

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtllm_serve_cli.cli.target import Target
 from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
@@ -42,37 +41,25 @@ def read_lines(file: Path) -> Iterable[str]:
     return _decode(content, str(file)).split("\n")
 
 
-def plan_prompt(target: Target, chat: bool | None, system: str | None) -> Callable[[str], str]:
+def plan_prompt(info: ModelInfo, chat: bool | None, system: str | None) -> Callable[[str], str]:
     """What makes a prompt of the user's words: the model's chat template, or nothing."""
-    if chat is False:
-        return str
-    must_have = chat is True or system is not None
-    info = load_template(target) if must_have else find_template(target)
-    if info is None:
+    if chat is True or system is not None:
+        check_template(info)
+    if chat is False or info.chat_template is None:
         return str
     from trtllm_serve_cli.client.conversation import render_turns
 
     return lambda words: render_turns(info, system, (), words)
 
 
-def find_template(target: Target) -> ModelInfo | None:
-    """What the server says of the model, if that has a chat template."""
-    from trtllm_serve_cli.client import fetch_model_config
-
-    info = fetch_model_config(target.endpoint, target.model, target.interface)
-    return None if info.chat_template is None else info
-
-
-def load_template(target: Target) -> ModelInfo:
-    """The same; raises `BadInput` for a model without a chat template."""
-    info = find_template(target)
-    if info is None:
+def check_template(info: ModelInfo) -> None:
+    """Raise `BadInput` for a model without a chat template."""
+    if info.chat_template is None:
         raise BadInput(
-            f"{target.model} has no chat template.",
+            f"{info.name} has no chat template.",
             why="a conversation, --chat and --system mean nothing without one",
             next_step="tllm infer --raw PROMPT, with everything in the prompt",
         )
-    return info
 
 
 def _decode(content: bytes, origin: str) -> str:

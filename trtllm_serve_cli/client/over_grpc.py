@@ -72,8 +72,8 @@ def connect(address: str) -> Iterator[Any]:
         yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
 
-def fetch_config_grpc(address: str, model: str, timeout_s: float) -> dict[str, str]:
-    """The string parameters of the model's configuration."""
+def fetch_config_grpc(address: str, model: str, timeout_s: float) -> tuple[dict[str, str], bool]:
+    """The string parameters of the model's configuration, and whether it is decoupled."""
     with connect(address) as stub:
         try:
             response = stub.ModelConfig(
@@ -81,7 +81,9 @@ def fetch_config_grpc(address: str, model: str, timeout_s: float) -> dict[str, s
             )
         except grpc.RpcError as error:
             raise translate_rpc_error(error, address, model, timeout_s, has_begun=False) from error
-    return {name: value.string_value for name, value in response.config.parameters.items()}
+    config = response.config
+    parameters = {name: value.string_value for name, value in config.parameters.items()}
+    return parameters, config.model_transaction_policy.decoupled
 
 
 def _plan_message(model: str, request: GenerateRequest) -> Any:

@@ -56,8 +56,8 @@ def stream_http(
             raise faults.not_understood(address, "it is not HTTP") from error
 
 
-def fetch_config_http(address: str, model: str, timeout_s: float) -> dict[str, str]:
-    """The string parameters of the model's configuration."""
+def fetch_config_http(address: str, model: str, timeout_s: float) -> tuple[dict[str, str], bool]:
+    """The string parameters of the model's configuration, and whether it is decoupled."""
     with _connect(address, timeout_s) as connection:
         try:
             connection.request("GET", f"/v2/models/{quote(model, safe='')}/config")
@@ -71,8 +71,12 @@ def fetch_config_http(address: str, model: str, timeout_s: float) -> dict[str, s
             raise faults.not_understood(address, "it is not HTTP") from error
     if response.status != 200:
         raise faults.refused(model, _read_error(response, content))
-    parameters = _load_object(address, content).get("parameters", {})
-    return {name: str(value.get("string_value", "")) for name, value in parameters.items()}
+    config = _load_object(address, content)
+    parameters = config.get("parameters", {})
+    return (
+        {name: str(value.get("string_value", "")) for name, value in parameters.items()},
+        bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
+    )
 
 
 def _plan_body(request: GenerateRequest) -> str:

@@ -14,9 +14,10 @@ _PROBE_PROMPT = "Hello"
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a text model's `config.pbtxt` tells its callers, in parameters that `tllm` renders.
+    """What a text model's `config.pbtxt` tells its callers, mostly in parameters of `tllm`'s own.
 
-    A server that somebody else set up has none of them: then everything is `None`, empty or false.
+    A server that somebody else set up has none of them: then they are `None`, empty or false. Only
+    a decoupled model streams.
     """
 
     name: str
@@ -26,6 +27,7 @@ class ModelInfo:
     adds_bos: bool = False
     max_seq_len: int | None = None
     engine_kind: str | None = None
+    is_decoupled: bool = True
 
 
 def fetch_model_config(
@@ -35,11 +37,11 @@ def fetch_model_config(
     if interface == "grpc":
         from trtllm_serve_cli.client.over_grpc import fetch_config_grpc
 
-        parameters = fetch_config_grpc(endpoint.grpc, model, timeout_s)
+        parameters, is_decoupled = fetch_config_grpc(endpoint.grpc, model, timeout_s)
     else:
         from trtllm_serve_cli.client.over_http import fetch_config_http
 
-        parameters = fetch_config_http(endpoint.http, model, timeout_s)
+        parameters, is_decoupled = fetch_config_http(endpoint.http, model, timeout_s)
     max_seq_len = parameters.get("max_seq_len", "")
     return ModelInfo(
         name=model,
@@ -49,6 +51,7 @@ def fetch_model_config(
         adds_bos=parameters.get("adds_bos") == "true",
         max_seq_len=int(max_seq_len) if max_seq_len.isdecimal() else None,
         engine_kind=parameters.get("engine_kind") or None,
+        is_decoupled=is_decoupled,
     )
 
 
