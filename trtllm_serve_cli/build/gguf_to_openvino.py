@@ -3,13 +3,15 @@
     python -m trtllm_serve_cli.build.gguf_to_openvino FILE.gguf DIRECTORY
 
 OpenVINO GenAI saves what it made of a GGUF file beside that file, so the file is linked into the
-directory first.
+directory first. Its layers get the names that LoRA adapters are written for.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+
+from trtllm_serve_cli.build.openvino_modules import name_modules
 
 
 def main() -> None:
@@ -25,6 +27,25 @@ def main() -> None:
         link.unlink()
     if not (directory / "openvino_tokenizer.xml").exists():
         sys.exit("OpenVINO GenAI could not make a tokenizer out of this GGUF file")
+    _name_modules(directory)
+
+
+def _name_modules(directory: Path) -> None:
+    import openvino
+
+    model = openvino.Core().read_model(directory / "openvino_model.xml")
+    try:
+        name_modules(model)
+    except LookupError as error:
+        # Such an engine serves all but LoRA adapters, and says so when one is sent.
+        print(f"its layers cannot be named, so it will take no LoRA adapters: {error}")
+        return
+    # Written beside, since the model that was read still maps its own file.
+    openvino.save_model(model, directory / "named.xml", compress_to_fp16=False)
+    for suffix in (".bin", ".xml"):
+        (directory / "named").with_suffix(suffix).replace(
+            (directory / "openvino_model").with_suffix(suffix)
+        )
 
 
 if __name__ == "__main__":

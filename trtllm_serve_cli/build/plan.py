@@ -15,7 +15,7 @@ from trtllm_serve_cli.sources import Checkpoint, show_size
 # Stands in a command for the folder that is being made.
 WORK = "{work}"
 # A change of what a plan means, made in this code, makes engines of older plans be built again.
-_PLAN_VERSION = 1
+_PLAN_VERSION = 2
 # What OpenVINO GenAI's GGUF reader takes.
 GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3")
 

@@ -1,0 +1,103 @@
+"""Gives the linear layers of an OpenVINO model the names that LoRA adapters know them by.
+
+OpenVINO GenAI finds the place of an adapter's tensor by a node's name. Models exported from PyTorch
+have the names of their modules; those made of a GGUF file number their nodes, so their layers are
+found here by what they do: around each attention, and around the activation that follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+_ATTENTION = "ScaledDotProductAttention"
+_ACTIVATION = "Swish"
+# What may stand between a weight as it is stored and the multiplication that uses it.
+_DECOMPRESSION = ("Convert", "Multiply", "Reshape", "Subtract", "Transpose")
+
+
+def find_modules(model: Any) -> dict[str, Any]:
+    """Module name, as Hugging Face's Llama has it -> its MatMul node.
+
+    Raises `LookupError` when the model is not built of such layers.
+    """
+    modules: dict[str, Any] = {}
+    # Each attention needs the one before it, so any topological order is that of the layers.
+    attentions = [node for node in model.get_ordered_ops() if node.get_type_name() == _ATTENTION]
+    for layer, attention in enumerate(attentions):
+        for name, node in _layer_modules(attention).items():
+            modules[f"model.layers.{layer}.{name}"] = node
+    if len({node.get_friendly_name() for node in modules.values()}) != len(modules):
+        raise LookupError("two modules share one multiplication")
+    return modules
+
+
+def name_modules(model: Any) -> None:
+    """Rename the nodes of `find_modules` as an export from PyTorch would have named them."""
+    for name, node in find_modules(model).items():
+        node.set_friendly_name(f"__module.{name}/ov_ext::linear/MatMul")
+
+
+def _layer_modules(attention: Any) -> dict[str, Any]:
+    output = _nearest(_consumers(attention), _consumers, _is_linear)
+    activation = _nearest(_consumers(output), _consumers, _is_activation)
+    gated = next(node for node in _consumers(activation) if node.get_type_name() == "Multiply")
+    factors = [node for node in _producers(gated) if not _is_same(node, activation)]
+    return {
+        **{
+            f"self_attn.{name}_proj": _nearest([node], _producers, _is_linear)
+            for name, node in zip("qkv", _producers(attention), strict=False)
+        },
+        "self_attn.o_proj": output,
+        "mlp.gate_proj": _nearest(_producers(activation), _producers, _is_linear),
+        "mlp.up_proj": _nearest(factors, _producers, _is_linear),
+        "mlp.down_proj": _nearest(_consumers(gated), _consumers, _is_linear),
+    }
+
+
+def _nearest(
+    start: Iterable[Any], step: Callable[[Any], list[Any]], is_wanted: Callable[[Any], bool]
+) -> Any:
+    """Breadth first. Nodes are told apart by name: their Python objects are made anew each time."""
+    seen: set[str] = set()
+    ahead = list(start)
+    while ahead:
+        behind, ahead = ahead, []
+        for node in behind:
+            if node.get_friendly_name() in seen:
+                continue
+            seen.add(node.get_friendly_name())
+            if is_wanted(node):
+                return node
+            ahead += step(node)
+    raise LookupError("a layer has no such node")
+
+
+def _is_linear(node: Any) -> bool:
+    """Whether it multiplies by a matrix of weights."""
+    if node.get_type_name() != "MatMul":
+        return False
+    weight = node.input_value(1)
+    shape = weight.get_partial_shape()
+    if shape.is_dynamic or len(shape) != 2:
+        return False
+    origin = weight.get_node()
+    while origin.get_type_name() in _DECOMPRESSION:
+        origin = origin.input_value(0).get_node()
+    return bool(origin.get_type_name() == "Constant")
+
+
+def _is_activation(node: Any) -> bool:
+    return bool(node.get_type_name() == _ACTIVATION)
+
+
+def _is_same(node: Any, other: Any) -> bool:
+    return bool(node.get_friendly_name() == other.get_friendly_name())
+
+
+def _producers(node: Any) -> list[Any]:
+    return [node.input_value(index).get_node() for index in range(node.get_input_size())]
+
+
+def _consumers(node: Any) -> list[Any]:
+    return [target.get_node() for output in node.outputs() for target in output.get_target_inputs()]
