@@ -6,6 +6,7 @@ flag, and a final flag may come with a response or alone.
 
 from __future__ import annotations
 
+import json
 import queue
 from collections.abc import Container
 from typing import Any
@@ -102,18 +103,26 @@ class Request:
     """A request as Triton hands it to `execute`."""
 
     def __init__(
-        self, tensors: dict[str, Any], request_id: str = "", wanted: Container[str] | None = None
+        self,
+        tensors: dict[str, Any],
+        request_id: str = "",
+        wanted: Container[str] | None = None,
+        parameters: dict[str, Any] | None = None,
     ) -> None:
         self.tensors = {name: Tensor(name, np.asarray(each)) for name, each in tensors.items()}
         self.sender = ResponseSender()
         self._request_id = request_id
         self._wanted = _Everything() if wanted is None else wanted
+        self._parameters = parameters or {}
 
     def requested_output_names(self) -> Container[str]:
         return self._wanted
 
     def request_id(self) -> str:
         return self._request_id
+
+    def parameters(self) -> str:
+        return json.dumps(self._parameters)
 
     def get_response_sender(self) -> ResponseSender:
         return self.sender
@@ -129,8 +138,10 @@ class InferenceRequest:
         inputs: list[Tensor],
         requested_output_names: list[str],
         request_id: str = "",
+        parameters: dict[str, str] | None = None,
     ) -> None:
         self.model_name = model_name
+        self.parameters = parameters or {}
         self.inputs = {tensor.name(): tensor.as_numpy() for tensor in inputs}
         self.request_id = request_id
 

@@ -228,6 +228,10 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
             "num_draft_tokens",
             "draft_model_dir",
             "engine_python",
+            "lora_prefetch_dir",
+            "max_loras",
+            "lora_cache_max_adapter_size",
+            "lora_cache_host_memory_bytes",
         )
     }
     return ModelConfig(

@@ -51,6 +51,10 @@ class GenerationRequest:
     return_perf_metrics: bool = False
     guide_type: str | None = None
     guide: str = ""
+    # Of an adapter: its task id or its name, and the file in which it was sent along.
+    lora_task_id: int | None = None
+    lora_name: str | None = None
+    lora_file: str | None = None
 
     def to_message(self) -> dict[str, Any]:
         """For a `submit` frame. (`dataclasses.asdict` copies every token: ten times the time.)"""

@@ -97,7 +97,9 @@ FEATURES = (
     Feature(
         "LoRA",
         ("lora_task_id", "lora_weights", "lora_config"),
-        without={"openvino": "it is built without adapters"},
+        without={},
+        note="openvino: by `lora_name`, too; each loaded adapter (max_loras) takes a copy of the "
+        "model's memory, and has its own batch and KV cache",
     ),
     Feature(
         "draft tokens of the caller's",

@@ -25,6 +25,8 @@ from .engine import (
     last_line,
 )
 from .grammar_check import GrammarCheck, structured_output
+from .lora import Adapter
+from .openvino_lora import adapter_properties
 from .prefix_blocks import PrefixBlocks
 from .words import leave_out_longer
 
@@ -57,15 +59,15 @@ class OpenVinoEngine:
     `config` has engine_dir, max_batch_size, max_beam_width, max_seq_len, max_num_tokens,
     max_tokens_in_paged_kv_cache, enable_kv_cache_reuse, vocab_size, num_threads (0: all cores), and
     for speculative decoding num_draft_tokens (0: none) with draft_model_dir, an engine whose drafts
-    are verified ("": drafts are looked up in the prompt).
+    are verified ("": drafts are looked up in the prompt). All requests run with the `adapter`, if any.
     """
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], adapter: Adapter | None = None) -> None:
         engine_dir = Path(config["engine_dir"])
         self._num_blocks = -(-int(config["max_tokens_in_paged_kv_cache"]) // TOKENS_PER_BLOCK)
         self._num_draft_tokens = int(config["num_draft_tokens"])
         self._looks_up_drafts = bool(self._num_draft_tokens) and not config["draft_model_dir"]
-        self._pipeline = _load_pipeline(engine_dir, config, self._num_blocks)
+        self._pipeline = _load_pipeline(engine_dir, config, self._num_blocks, adapter)
         self._tokenizer = self._pipeline.get_tokenizer()
         self._prefix_blocks = PrefixBlocks(
             TOKENS_PER_BLOCK, self._num_blocks if config["enable_kv_cache_reuse"] else 0
@@ -338,7 +340,9 @@ class OpenVinoEngine:
         return text
 
 
-def _load_pipeline(engine_dir: Path, config: dict[str, Any], num_blocks: int) -> Any:
+def _load_pipeline(
+    engine_dir: Path, config: dict[str, Any], num_blocks: int, adapter: Adapter | None
+) -> Any:
     scheduler = openvino_genai.SchedulerConfig()
     scheduler.num_kv_blocks = num_blocks
     scheduler.max_num_seqs = int(config["max_batch_size"])
@@ -352,6 +356,8 @@ def _load_pipeline(engine_dir: Path, config: dict[str, Any], num_blocks: int) ->
         properties["draft_model"] = openvino_genai.draft_model(draft, "CPU")
     elif config["num_draft_tokens"]:
         properties["prompt_lookup"] = True
+    if adapter is not None:
+        properties |= adapter_properties(adapter)
     model = _find_model(engine_dir, "the engine")
     return openvino_genai.ContinuousBatchingPipeline(model, scheduler, "CPU", properties)
 

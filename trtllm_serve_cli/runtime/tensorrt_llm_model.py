@@ -8,10 +8,12 @@ request's rows.
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from .answers import RowAnswer, merge_answers
 from .cancel_watch import CancelWatch, Watched
 from .engine import GenerationRequest, InvalidRequest, SequenceUpdate, check_request
 from .engine_metrics import EngineMetrics
+from .lora_request import discard, parse_lora, read_lora_name
 from .parameters import Parameters
 from .python_stub import pick_requested
 from .tensors import (
@@ -69,6 +72,7 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(str(error)) from error
         period_ms = parameters.number("cancellation_check_period_ms", 100)
         self._watch = CancelWatch(period_ms / 1000)
+        self._adapters = tempfile.TemporaryDirectory(prefix="tllm-lora-")
 
     def execute(self, requests: Sequence[Any]) -> None:
         for request in requests:
@@ -85,6 +89,7 @@ class TritonPythonModel:
         self._watch.close()
         self._worker.close()
         self._metrics.close()
+        self._adapters.cleanup()
 
     def _begin(self, request: Any, sender: Any) -> None:
         arrival_time_ns = time.monotonic_ns()
@@ -107,7 +112,15 @@ class TritonPythonModel:
                 "(decoupled_mode is false); leave it out, or serve with decoupled_mode=true"
             )
         answers = [RowAnswer(row, arrival_time_ns, is_streaming=is_streaming) for row in rows]
-        _Request(self, request, sender, answers).start(rows)
+        name = read_lora_name(request.parameters())
+        adapters = parse_lora(get, name, len(rows), Path(self._adapters.name))
+        for row, adapter in zip(rows, adapters, strict=True):
+            row.fields.update(adapter)
+        try:
+            _Request(self, request, sender, answers).start(rows)
+        except (InvalidRequest, WorkerFailed):
+            discard(row.fields for row in rows)
+            raise
 
     def _stop(self, request_id: str, sender: Any) -> None:
         with self._lock:
@@ -167,6 +180,7 @@ class _Request:
         self._is_internal = self._request_id.startswith(INTERNAL_ID_PREFIX)
         self._sender = sender
         self._answers = answers
+        self._rows: list[RowRequest] = []
         self._untold: list[dict[str, Array]] = []
         self._lock = threading.RLock()
         self._is_open = True
@@ -177,6 +191,7 @@ class _Request:
         """Submit all rows, or none."""
         model = self._model
         model._slots.take(len(rows))
+        self._rows = rows
         with self._lock:
             try:
                 for row, answer in zip(rows, self._answers, strict=True):
@@ -283,6 +298,7 @@ class _Request:
         for engine_id in self._engine_ids:
             model._worker.forget(engine_id)
         model._slots.give_back(len(self._answers))
+        discard(row.fields for row in self._rows)
 
     def _cancel_engine(self) -> None:
         for engine_id in self._engine_ids:
@@ -300,6 +316,10 @@ def engine_config(parameters: Parameters) -> dict[str, Any]:
         "max_tokens_in_paged_kv_cache": parameters.number("max_tokens_in_paged_kv_cache"),
         "enable_kv_cache_reuse": parameters.flag("enable_kv_cache_reuse", True),
         "vocab_size": parameters.number("vocab_size"),
+        "lora_prefetch_dir": parameters.text("lora_prefetch_dir", ""),
+        "max_loras": parameters.number("max_loras", 4),
+        "lora_cache_max_adapter_size": parameters.number("lora_cache_max_adapter_size", 64),
+        "lora_cache_host_memory_bytes": parameters.number("lora_cache_host_memory_bytes", 1 << 30),
         "num_threads": parameters.number("num_threads", 0),
         "num_draft_tokens": parameters.number("num_draft_tokens", 0),
         "draft_model_dir": parameters.text("draft_model_dir", ""),

@@ -13,6 +13,7 @@ import numpy as np
 
 from .engine import InvalidRequest
 from .features import explain_refusal
+from .lora_request import LORA_TENSORS
 from .words import Words, decode_words
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -55,7 +56,16 @@ _FAILURE = -1
 # What a model without an encoder has no use for; clients that serve both kinds send it always.
 _IGNORED = ("decoder_input_ids", "decoder_input_lengths")
 UNDERSTOOD = frozenset(
-    (*_ENGINE_SCALARS, *_MODEL_SCALARS, *_WORDS, *_IGNORED, "input_ids", "stop", "streaming")
+    (
+        *_ENGINE_SCALARS,
+        *_MODEL_SCALARS,
+        *_WORDS,
+        *_IGNORED,
+        *LORA_TENSORS,
+        "input_ids",
+        "stop",
+        "streaming",
+    )
 )
 
 

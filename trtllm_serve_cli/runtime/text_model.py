@@ -23,6 +23,7 @@ from .answers import PERF_OUTPUTS, merge_answers
 from .cancel_watch import CancelWatch
 from .detokenize import StreamDecoder, decode_whole
 from .engine import InvalidRequest
+from .lora_request import NAME_PARAMETER, read_lora_name
 from .parameters import Parameters
 from .python_stub import StreamKeeper, pick_requested
 from .tensors import INTERNAL_ID_PREFIX, Array, find_failure, refuse_set
@@ -129,11 +130,12 @@ class TritonPythonModel:
                 "(decoupled_mode is false); leave it out, or serve with decoupled_mode=true"
             )
         inputs = [*self._preprocess(request), *_renamed(request, self._passed_on)]
+        adapter = read_lora_name(request.parameters())
         internal_id = f"{INTERNAL_ID_PREFIX}{uuid.uuid4().hex}"
         watched = self._watch.add(sender, lambda: self._stop(internal_id))
         only = None
         try:
-            for tensors in self._texts(inputs, internal_id, _is_streaming(request)):
+            for tensors in self._texts(inputs, internal_id, adapter, _is_streaming(request)):
                 answer = _answer(request, tensors)
                 if self._is_decoupled:
                     sender.send(answer)
@@ -147,10 +149,10 @@ class TritonPythonModel:
             sender.send(only or pb_utils.InferenceResponse([]), flags=_FINAL)
 
     def _texts(
-        self, inputs: list[Any], internal_id: str, is_streaming: bool
+        self, inputs: list[Any], internal_id: str, adapter: str | None, is_streaming: bool
     ) -> Iterator[list[Any]]:
         """The tensors of each response: pieces of text, or whole ones."""
-        answers = self._ask_engine(inputs, internal_id)
+        answers = self._ask_engine(inputs, internal_id, adapter)
         if is_streaming:
             decoders: dict[tuple[int, int], StreamDecoder] = {}
             for outputs in answers:
@@ -176,21 +178,23 @@ class TritonPythonModel:
             for tensor in response.output_tensors()
         ]
 
-    def _ask_engine(self, inputs: list[Any], internal_id: str) -> Iterator[dict[str, Array]]:
+    def _ask_engine(
+        self, inputs: list[Any], internal_id: str, adapter: str | None
+    ) -> Iterator[dict[str, Array]]:
         """The outputs of each response of `tensorrt_llm`; its failure is raised."""
-        responses = self._exec(
-            internal_id, inputs, ["output_ids", "sequence_length", *_PASSED_BACK]
-        )
+        outputs = ["output_ids", "sequence_length", *_PASSED_BACK]
+        parameters = {} if adapter is None else {NAME_PARAMETER: adapter}
+        responses = self._exec(internal_id, inputs, outputs, parameters)
         try:
             for response in responses:
                 if response.has_error():
                     raise RequestError(response.error().message())
-                outputs = {each.name(): each.as_numpy() for each in response.output_tensors()}
-                if why := find_failure(outputs):
+                told = {each.name(): each.as_numpy() for each in response.output_tensors()}
+                if why := find_failure(told):
                     raise RequestError(why)
                 # The last response of a stream may carry no tensors.
-                if outputs:
-                    yield outputs
+                if told:
+                    yield told
         finally:
             self._streams.keep(responses)
 
@@ -201,13 +205,15 @@ class TritonPythonModel:
             pb_utils.Tensor("input_lengths", np.zeros((1, 1), dtype=np.int32)),
             pb_utils.Tensor("request_output_len", np.zeros((1, 1), dtype=np.int32)),
         ]
-        responses = self._exec(internal_id, inputs, ["output_ids"])
+        responses = self._exec(internal_id, inputs, ["output_ids"], {})
         # An error says that it has just ended by itself.
         with contextlib.suppress(Exception):
             list(responses)
         self._streams.keep(responses)
 
-    def _exec(self, request_id: str, inputs: list[Any], outputs: list[str]) -> Any:
+    def _exec(
+        self, request_id: str, inputs: list[Any], outputs: list[str], parameters: dict[str, str]
+    ) -> Any:
         """The responses of `tensorrt_llm`, which is decoupled when this model is.
 
         Asked as if it were when it is not, it would never be heard of again (Triton 2.51).
@@ -217,6 +223,7 @@ class TritonPythonModel:
             request_id=request_id,
             requested_output_names=outputs,
             inputs=inputs,
+            parameters=parameters,
         )
         return request.exec(decoupled=True) if self._is_decoupled else [request.exec()]
 

@@ -30,6 +30,7 @@ from .engine import (
     last_line,
     wrap_input_ids,
 )
+from .lora_engine import load_with_adapters
 from .protocol import ProtocolError, encode_frame, read_frame
 
 # While idle, statistics go out this often, so that gauges fall back to zero after the last request.
@@ -40,8 +41,9 @@ def load_engine(kind: str, config: dict[str, Any]) -> Engine:
     """The engine of this kind; its packages are imported only here."""
     if kind == "openvino":
         from .openvino_engine import OpenVinoEngine
+        from .openvino_lora import site_finder
 
-        return OpenVinoEngine(config)
+        return load_with_adapters(OpenVinoEngine, site_finder(config), config)
     raise ValueError(f"unknown engine kind {kind!r}")
 
 

@@ -1,0 +1,113 @@
+"""Which adapter a request wants: upstream's tensors `lora_*`, or the request parameter `lora_name`.
+
+Adapters are large, so what is sent goes to the engine worker in a private file, not in a frame.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .engine import InvalidRequest
+from .lora import Array, BadAdapter, check_shapes
+
+LORA_TENSORS = ("lora_task_id", "lora_weights", "lora_config")
+# As Triton's vLLM backend calls it.
+NAME_PARAMETER = "lora_name"
+
+
+def read_lora_name(parameters: str) -> str | None:
+    """The adapter that a request's parameters, as Triton gives them, name."""
+    if NAME_PARAMETER not in parameters:
+        return None
+    name = json.loads(parameters).get(NAME_PARAMETER)
+    if name is not None and (not isinstance(name, str) or not name):
+        raise InvalidRequest(
+            f"the request parameter {NAME_PARAMETER} is {name!r}; send an adapter's name"
+        )
+    return name
+
+
+def parse_lora(
+    get: Callable[[str], Array | None], name: str | None, num_rows: int, folder: Path
+) -> list[dict[str, Any]]:
+    """For each row, GenerationRequest's fields of an adapter, if it wants one.
+
+    Weights that are sent go into new files in `folder`, to be deleted by whoever reads them, or
+    with `discard`. Raises `InvalidRequest`, and has left no file then.
+    """
+    task_ids, weights, config = (get(each) for each in LORA_TENSORS)
+    if task_ids is None and weights is None and config is None:
+        return [{} if name is None else {"lora_name": name}] * num_rows
+    if name is not None:
+        raise InvalidRequest(
+            f"the request has the parameter {NAME_PARAMETER} and the tensor lora_task_id, "
+            "lora_weights or lora_config; send one of both"
+        )
+    if task_ids is None:
+        raise InvalidRequest("lora_task_id must be set for LoRA inference; send one per row")
+    if task_ids.size != num_rows:
+        raise InvalidRequest(
+            f"lora_task_id has the shape {list(task_ids.shape)}; send one for each of {num_rows} "
+            "rows"
+        )
+    if (weights is None) != (config is None):
+        missing = "lora_weights" if weights is None else "lora_config"
+        raise InvalidRequest(f"{missing} is missing; lora_weights and lora_config go together")
+    rows: list[dict[str, Any]] = [{"lora_task_id": int(each)} for each in task_ids.reshape(-1)]
+    if weights is not None and config is not None:
+        for row, file in zip(rows, _write_rows(weights, config, num_rows, folder), strict=True):
+            row["lora_file"] = file
+    return rows
+
+
+def read_sent(file: Path) -> tuple[Array, Array]:
+    """`lora_weights` and `lora_config` out of a file of `parse_lora`'s, which is deleted."""
+    with file.open("rb") as opened:
+        file.unlink()
+        return np.load(opened, allow_pickle=False), np.load(opened, allow_pickle=False)
+
+
+def discard(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Delete the files of rows that nobody will read any more."""
+    for row in rows:
+        if file := row.get("lora_file"):
+            Path(file).unlink(missing_ok=True)
+
+
+def _write_rows(weights: Array, config: Array, num_rows: int, folder: Path) -> list[str]:
+    for tensor, each in (("lora_weights", weights), ("lora_config", config)):
+        if each.ndim != 3 or len(each) != num_rows:
+            raise InvalidRequest(
+                f"{tensor} has the shape {list(each.shape)}; send [rows, modules, values] with "
+                f"{num_rows} rows"
+            )
+    files: list[str] = []
+    try:
+        for each_weights, each_config in zip(weights, config, strict=True):
+            check_shapes(each_weights, each_config)
+            files.append(_write(each_weights, each_config, folder))
+    except (BadAdapter, OSError) as error:
+        discard([{"lora_file": file} for file in files])
+        raise InvalidRequest(str(error)) from error
+    return files
+
+
+def _write(weights: Array, config: Array, folder: Path) -> str:
+    number, file = tempfile.mkstemp(prefix="lora-", dir=folder)
+    try:
+        with os.fdopen(number, "wb") as opened:
+            np.save(opened, weights)
+            np.save(opened, config)
+    except OSError:
+        with contextlib.suppress(OSError):
+            Path(file).unlink()
+        raise
+    return file

@@ -1,0 +1,67 @@
+"""The safetensors format with NumPy alone: what adapters come in, and what OpenVINO GenAI takes.
+
+Layout: the header's length (8 bytes, little-endian), the header (JSON: name -> dtype, shape and
+`data_offsets`), then the tensors' bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+_LENGTH = struct.Struct("<Q")
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+
+
+def read_safetensors(path: Path) -> dict[str, Array]:
+    """Name -> tensor, as float32. Raises `ValueError` for what is no file of such tensors."""
+    data = path.read_bytes()
+    try:
+        (length,) = _LENGTH.unpack_from(data)
+        start = _LENGTH.size + length
+        header = json.loads(data[_LENGTH.size : start])
+        header.pop("__metadata__", None)
+        return {name: _read_tensor(data, start, entry) for name, entry in header.items()}
+    except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is no whole safetensors file of floats: {error}") from error
+
+
+def write_safetensors(tensors: Mapping[str, Array]) -> bytes:
+    """The bytes of a file that holds `tensors` as float32."""
+    header: dict[str, Any] = {}
+    offset = 0
+    for name, tensor in tensors.items():
+        end = offset + tensor.size * 4
+        shape = list(tensor.shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header).encode()
+    blocks = [np.ascontiguousarray(tensor, dtype="<f4").tobytes() for tensor in tensors.values()]
+    return b"".join([_LENGTH.pack(len(text)), text, *blocks])
+
+
+def widen_bfloat16(bits: Array) -> Array:
+    """The float32 values of bfloat16 numbers, which NumPy lacks, given as 16-bit integers."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def narrow_to_bfloat16(values: Array) -> Array:
+    """The 16-bit integers of the bfloat16 numbers nearest to finite float32 `values`."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    # To the nearest, and to the even one of two that are as near.
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def _read_tensor(data: bytes, start: int, entry: dict[str, Any]) -> Array:
+    begin, end = entry["data_offsets"]
+    if not 0 <= begin <= end <= len(data) - start:
+        raise ValueError("a tensor lies outside of it")
+    flat = np.frombuffer(data[start + begin : start + end], _DTYPES[entry["dtype"]])
+    tensor = flat.reshape(entry["shape"])
+    return widen_bfloat16(tensor) if entry["dtype"] == "BF16" else tensor.astype(np.float32)
