@@ -30,6 +30,7 @@ COMMANDS = (
     ("bench",),
     ("bench", "token-norm-dist"),
     ("metrics",),
+    ("lora", "convert"),
     ("doctor",),
 )
 

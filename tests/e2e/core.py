@@ -12,7 +12,13 @@ import tritonclient.grpc as grpcclient
 from trtllm_serve_cli.client import Endpoint
 from trtllm_serve_cli.metrics import fetch_metrics, parse_metrics
 
-_TYPES = {"int32": "INT32", "float32": "FP32", "bool": "BOOL", "uint64": "UINT64"}
+_TYPES = {
+    "bool": "BOOL",
+    "float16": "FP16",
+    "float32": "FP32",
+    "int32": "INT32",
+    "uint64": "UINT64",
+}
 
 
 def tensor(name: str, values: Any) -> grpcclient.InferInput:
@@ -34,12 +40,20 @@ def ask(
     num_output_tokens: int,
     *,
     request_id: str = "",
+    parameters: dict[str, str] | None = None,
     **inputs: Any,
 ) -> list[dict[str, Any]]:
     """The outputs of every response, as arrays by name. Raises what the server answers."""
     with grpcclient.InferenceServerClient(endpoint.grpc) as client:
         return list(
-            responses(client, input_ids, num_output_tokens, request_id=request_id, **inputs)
+            responses(
+                client,
+                input_ids,
+                num_output_tokens,
+                request_id=request_id,
+                parameters=parameters,
+                **inputs,
+            )
         )
 
 
@@ -49,6 +63,7 @@ def responses(
     num_output_tokens: int,
     *,
     request_id: str = "",
+    parameters: dict[str, str] | None = None,
     **inputs: Any,
 ) -> Iterator[dict[str, Any]]:
     """The responses of one request as they come, over a stream of `client`'s own."""
@@ -61,7 +76,11 @@ def responses(
         *(tensor(name, value) for name, value in inputs.items()),
     ]
     client.async_stream_infer(
-        "tensorrt_llm", tensors, request_id=request_id, enable_empty_final_response=True
+        "tensorrt_llm",
+        tensors,
+        request_id=request_id,
+        enable_empty_final_response=True,
+        parameters=parameters,
     )
     while True:
         result = arrived.get(timeout=60)

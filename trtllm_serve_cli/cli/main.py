@@ -18,6 +18,7 @@ from trtllm_serve_cli.cli import (
     doctor,
     import_,
     infer,
+    lora,
     metrics,
     models,
     output,
@@ -81,6 +82,7 @@ app.command("logs")(serve.logs)
 app.command("infer")(infer.infer)
 app.add_typer(bench.bench_app, name="bench")
 app.command("metrics")(metrics.metrics)
+app.add_typer(lora.lora_app, name="lora")
 app.command("doctor")(doctor.doctor)
 
 

@@ -59,7 +59,9 @@ class OpenVinoEngine:
     `config` has engine_dir, max_batch_size, max_beam_width, max_seq_len, max_num_tokens,
     max_tokens_in_paged_kv_cache, enable_kv_cache_reuse, vocab_size, num_threads (0: all cores), and
     for speculative decoding num_draft_tokens (0: none) with draft_model_dir, an engine whose drafts
-    are verified ("": drafts are looked up in the prompt). All requests run with the `adapter`, if any.
+    are verified ("": drafts are looked up in the prompt).
+
+    An `adapter` is on for all requests.
     """
 
     def __init__(self, config: dict[str, Any], adapter: Adapter | None = None) -> None:

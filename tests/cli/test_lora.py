@@ -1,0 +1,41 @@
+"""`tllm lora convert`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import Tllm
+from tests.lora_samples import SITES, make_adapter, write_peft
+
+
+@pytest.fixture
+def tllm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tllm:
+    return Tllm(monkeypatch, capsys)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_peft(tmp_path / "in", make_adapter(SITES, ["q_proj"]))
+
+
+def test_convert_writes_both_files(tllm: Tllm, tmp_path: Path, source: Path) -> None:
+    code, out, talk = tllm("lora", "convert", str(source), str(tmp_path / "out"))
+    assert (code, out) == (0, "")
+    assert talk.endswith("out: q_proj of 2 layers; adapter size 2; 0.0 MB of float16.\n")
+    names = sorted(each.name for each in (tmp_path / "out").iterdir())
+    assert names == ["model.lora_config.npy", "model.lora_weights.npy"]
+
+
+def test_dry_run_writes_nothing(tllm: Tllm, tmp_path: Path, source: Path) -> None:
+    target = str(tmp_path / "out")
+    code, out, _ = tllm("lora", "convert", str(source), target, "--dry-run", "--json")
+    assert (code, json.loads(out)["model.lora_weights.npy"]) == (0, [1, 2, 32])
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_adapter_is_the_users_to_fix(tllm: Tllm, tmp_path: Path) -> None:
+    code, _, talk = tllm("lora", "convert", str(tmp_path), str(tmp_path / "out"))
+    assert (code, "holds no PEFT adapter" in talk) == (3, True)

@@ -1,0 +1,186 @@
+"""Several LoRA adapters at once on a real server, by task id and by name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from tests.e2e.conftest import Tllm
+from tests.e2e.core import ask, tokens
+from tests.lora_samples import make_adapter, write_peft
+from trtllm_serve_cli.client import Endpoint
+
+pytestmark = pytest.mark.e2e
+
+# The demo model's layers: module -> (features out, features in).
+SITES = {
+    f"model.layers.{layer}.{name}": size
+    for layer in range(30)
+    for name, size in {
+        "self_attn.q_proj": (576, 576),
+        "self_attn.v_proj": (192, 576),
+        "mlp.gate_proj": (1536, 576),
+        "mlp.up_proj": (1536, 576),
+        "mlp.down_proj": (576, 1536),
+    }.items()
+}
+PROMPT = [504, 2115, 476, 24939, 1380, 18]
+NUM_TOKENS = 12
+# What GenAI itself makes of the prompt with an adapter's file: engine, file, prompt, length.
+ASK_GENAI = """
+import json, sys
+import numpy as np, openvino, openvino_genai as genai
+engine, file, prompt, length = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4])
+scheduler = genai.SchedulerConfig()
+scheduler.num_kv_blocks = 16
+adapters = genai.AdapterConfig(genai.Adapter(file), mode=genai.AdapterConfig.Mode.MODE_STATIC)
+pipeline = genai.ContinuousBatchingPipeline(engine, scheduler, "CPU", {"adapters": adapters})
+config = genai.GenerationConfig(max_new_tokens=length, ignore_eos=True)
+result = pipeline.generate([openvino.Tensor(np.array([prompt]))], [config])
+print(json.dumps(result[0].m_generation_ids[0]))
+"""
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the two adapters that the server has: PEFT's `poet`, and upstream's 7."""
+    folder = tmp_path_factory.mktemp("adapters")
+    write_peft(
+        folder / "poet", make_adapter(SITES, ["q_proj", "v_proj"], seed=1, rank=8, scale=0.1)
+    )
+    other = make_adapter(SITES, ["gate_proj", "up_proj", "down_proj"], seed=2, rank=4, scale=0.1)
+    peft = write_peft(tmp_path_factory.mktemp("peft"), other, {"lora_alpha": 6})
+    Tllm(folder).done("lora", "convert", str(peft), str(folder / "7"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(
+    imported: Tllm, adapters: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Endpoint]:
+    """The demo model with room for two adapters."""
+    (gguf,) = imported.home.glob("checkpoints/*/*.gguf")
+    tllm = Tllm(tmp_path_factory.mktemp("lora") / "home")
+    folder, room = f"--param=lora_prefetch_dir={adapters}", "--param=max_loras=2"
+    options = (folder, room, "--param=max_tokens_in_paged_kv_cache=2048", "--max-batch-size=8")
+    tllm.done("import", "-m", "demo", "-s", f"gguf:{gguf}", *options)
+    started = tllm.start()
+    try:
+        assert started.returncode == 0, started.stdout + started.stderr
+        yield tllm.endpoint()
+    finally:
+        tllm("stop", "--all")
+
+
+def sent_as(task_id: int, folder: Path) -> dict[str, Any]:
+    """The tensors that upstream's client makes of a converted adapter."""
+    return {
+        "lora_task_id": np.uint64(task_id),
+        "lora_weights": np.load(folder / "model.lora_weights.npy")[0],
+        "lora_config": np.load(folder / "model.lora_config.npy")[0],
+    }
+
+
+def answer(endpoint: Endpoint, **wanted: Any) -> list[int]:
+    return tokens(ask(endpoint, PROMPT, NUM_TOKENS, streaming=True, **wanted))
+
+
+POET: dict[str, Any] = {"parameters": {"lora_name": "poet"}}
+SEVEN: dict[str, Any] = {"lora_task_id": np.uint64(7)}
+
+
+@pytest.fixture(scope="module")
+def alone(server: Endpoint) -> list[list[int]]:
+    """What a plain request, `poet` and 7 answer, one after the other."""
+    return [answer(server, **wanted) for wanted in ({}, POET, SEVEN)]
+
+
+def test_requests_of_several_adapters_run_at_once(server: Endpoint, alone: list[list[int]]) -> None:
+    # One of each: what else is in an adapter's batch changes the last bits of its numbers.
+    with ThreadPoolExecutor(3) as threads:
+        for _ in range(3):
+            futures = [threads.submit(answer, server, **wanted) for wanted in ({}, POET, SEVEN)]
+            assert [future.result() for future in futures] == alone
+    assert len({tuple(each) for each in alone}) == 3
+
+
+def test_sent_weights_do_what_prefetched_ones_do(
+    server: Endpoint, alone: list[list[int]], adapters: Path
+) -> None:
+    assert answer(server, **sent_as(5, adapters / "7")) == alone[2]
+    assert answer(server, lora_task_id=np.uint64(5)) == alone[2]
+    # Of three adapters two are loaded; the one that made room comes back.
+    assert answer(server, **POET) == alone[1]
+
+
+def test_an_adapter_is_applied_as_openvino_genai_applies_it(
+    imported: Tllm, alone: list[list[int]], adapters: Path
+) -> None:
+    file = str(adapters / "poet" / "adapter_model.safetensors")
+    engine = str(imported.home / "engines" / "demo")
+    command = (sys.executable, "-c", ASK_GENAI, engine, file, json.dumps(PROMPT), str(NUM_TOKENS))
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert json.loads(told) == alone[1]
+
+
+def generate(endpoint: Endpoint, model: str, **body: Any) -> Any:
+    """The text of an answer, or its error."""
+    data = json.dumps({"text_input": "What is ML?", "max_tokens": NUM_TOKENS, **body}).encode()
+    url = f"http://{endpoint.http}/v2/models/{model}/generate"
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data=data), timeout=60) as told:
+            return json.loads(told.read())["text_output"]
+    except urllib.error.HTTPError as error:
+        return json.loads(error.read())["error"]
+
+
+@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls", "demo"])
+def test_text_models_pass_the_adapter_on(server: Endpoint, model: str) -> None:
+    by_name = generate(server, model, parameters={"lora_name": "7"})
+    by_id = generate(server, model, lora_task_id=7)
+    assert by_name == by_id != generate(server, model)
+    assert "no adapter here; there are: 7, poet" in generate(server, model, lora_name="x")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [
+        ({"lora_task_id": np.uint64(77)}, "LoRA task 77 not found in cache"),
+        ({"parameters": {"lora_name": "x"}}, "lora_name is 'x'"),
+        ({"lora_weights": np.zeros((1, 4), np.float16)}, "lora_task_id must be set"),
+        ({**SEVEN, "lora_weights": np.zeros((1, 4), np.float16)}, "lora_config is missing"),
+        (
+            {
+                "lora_task_id": np.uint64(78),
+                "lora_weights": np.full((1, 1152), np.nan, np.float16),
+                "lora_config": np.array([[1, 0, 1]], np.int32),
+            },
+            "holds NaN or infinity",
+        ),
+        (
+            {
+                "lora_task_id": np.uint64(79),
+                "lora_weights": np.zeros((1, 4), np.float16),
+                "lora_config": np.array([[1, 99, 1]], np.int32),
+            },
+            "lora_config row 0 is for module 1",
+        ),
+    ],
+)
+def test_bad_adapters_are_answered_and_nobody_else_is_hurt(
+    server: Endpoint, alone: list[list[int]], wanted: Any, why: str
+) -> None:
+    with pytest.raises(InferenceServerException, match=why):
+        answer(server, **wanted)
+    assert answer(server) == alone[0]

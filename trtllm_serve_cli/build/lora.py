@@ -1,0 +1,112 @@
+"""From a PEFT adapter's folder to the two files that upstream's clients send along.
+
+The layout is that of NVIDIA/TensorRT-LLM, examples/hf_lora_convert.py; `runtime.lora` has it, since
+the server reads it too.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.paths import write_aside
+from trtllm_serve_cli.runtime.lora import Adapter, BadAdapter, encode_adapter
+from trtllm_serve_cli.runtime.peft import LORA_CONFIG, LORA_WEIGHTS, PEFT_CONFIG, read_peft
+
+LoraDtype = Literal["float16", "bfloat16", "float32"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoraFiles:
+    """What goes into the two files, and where; `modules` counts layers by module name."""
+
+    source: Path
+    destination: Path
+    dtype: LoraDtype
+    weights: np.ndarray[Any, np.dtype[Any]]
+    config: np.ndarray[Any, np.dtype[Any]]
+    modules: dict[str, int]
+
+    @property
+    def ranks(self) -> list[int]:
+        """The adapter sizes in it, in ascending order."""
+        return sorted({int(rank) for rank in self.config[..., 2].reshape(-1)})
+
+    def as_dict(self) -> dict[str, Any]:
+        """The files for `--json`."""
+        return {
+            "source": str(self.source),
+            "destination": str(self.destination),
+            "dtype": self.dtype,
+            "modules": self.modules,
+            "adapter_sizes": self.ranks,
+            LORA_WEIGHTS: list(self.weights.shape),
+            LORA_CONFIG: list(self.config.shape),
+        }
+
+
+def convert_lora(source: Path, destination: Path, dtype: LoraDtype) -> LoraFiles:
+    """The files for the PEFT adapter in the folder `source`; nothing is written.
+
+    Raises `BadInput` for what is no such adapter, or more than upstream's layout can say.
+    """
+    if not (source / PEFT_CONFIG).is_file():
+        raise BadInput(
+            f"{source} holds no PEFT adapter.",
+            why=f"it has no {PEFT_CONFIG}",
+            next_step="name the folder that PEFT's save_pretrained wrote",
+        )
+    try:
+        adapter = read_peft(source)
+        weights, config = encode_adapter(adapter, dtype)
+    except FileNotFoundError as error:
+        raise BadInput(
+            f"{source} holds no whole PEFT adapter.",
+            why=f"there is no {error.filename}",
+            next_step="save the adapter again, as safetensors",
+        ) from error
+    except BadAdapter as error:
+        raise BadInput(
+            f"The adapter in {source} cannot be converted.",
+            why=str(error),
+            next_step="convert a plain LoRA adapter of attention and MLP layers",
+        ) from error
+    # With the batch dimension of the tensors, as upstream's script writes them.
+    return LoraFiles(source, destination, dtype, weights[None], config[None], _count(adapter))
+
+
+def write_lora(files: LoraFiles, *, force: bool) -> None:
+    """Write both files; their folder appears whole, or stays as it was.
+
+    Raises `BadInput` for a folder that holds something else, or, without `force`, anything.
+    """
+    _check_replaceable(files.destination, force=force)
+    with write_aside(files.destination) as aside:
+        np.save(aside / LORA_WEIGHTS, files.weights)
+        np.save(aside / LORA_CONFIG, files.config)
+
+
+def _check_replaceable(folder: Path, *, force: bool) -> None:
+    if not folder.exists():
+        return
+    if not folder.is_dir() or {each.name for each in folder.iterdir()} - {
+        LORA_WEIGHTS,
+        LORA_CONFIG,
+    }:
+        raise BadInput(
+            f"{folder} holds something else.",
+            why="the converted adapter would take the place of all that is there",
+            next_step=f"name a new folder: {shlex.quote(str(folder / 'lora'))}",
+        )
+    if any(folder.iterdir()) and not force:
+        raise BadInput(f"{folder} holds an adapter already.", next_step="say --force to replace it")
+
+
+def _count(adapter: Adapter) -> dict[str, int]:
+    return dict(Counter(sorted(module.rpartition(".")[2] for module in adapter)))
