@@ -40,7 +40,7 @@ REFUSE = 6
 # Make the engine raise what it should not.
 RAISE = 7
 
-LIMITS = EngineLimits(max_seq_len=64, max_beam_width=4, vocab_size=100)
+LIMITS = EngineLimits(max_seq_len=4096, max_beam_width=4, vocab_size=100)
 
 
 class ScriptedEngine:
