@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.runtime import fake_triton_utils, scripted_worker
@@ -325,3 +326,15 @@ def test_a_worker_that_does_not_start_refuses_the_model(tmp_path: Path) -> None:
         loaded(tmp_path, engine_python="/no/python3"),
     ):
         pass
+
+
+def test_a_sent_adapter_leaves_no_file(model: Any) -> None:
+    weights, config = np.zeros((1, 1, 4), np.float16), np.ones((1, 1, 3), np.int32)
+    tensors = {"lora_task_id": [[3]], "lora_weights": weights, "lora_config": config}
+    assert _ask(model, COUNT, **tensors) == _ask(model, COUNT)
+    assert list(Path(model._adapters.name).iterdir()) == []
+
+
+def test_an_adapter_without_its_id_is_refused(model: Any) -> None:
+    (why,) = _ask(model, COUNT, lora_config=np.ones((1, 1, 3), np.int32))
+    assert why == "lora_task_id must be set for LoRA inference; send one per row"

@@ -99,6 +99,17 @@ def test_tokens_become_text_as_they_come(ask: Callable[..., list[Any]]) -> None:
     assert _texts(told) == ["Ma", "chine"]
 
 
+def test_the_name_of_an_adapter_is_passed_on(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[InferenceRequest] = []
+    _play(monkeypatch, lambda request: asked.append(request) or [_tokens("a")])
+    for parameters in ({}, {"lora_name": "poet", "other": 1}):
+        tensors = {"text_input": [[b"hi"]], "max_tokens": [[5]]}
+        request = Request(tensors, parameters=parameters)
+        model.execute([request])
+        request.sender.told()
+    assert [each.parameters for each in asked] == [{}, {"lora_name": "poet"}]
+
+
 def test_only_what_is_asked_for_is_told(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tensor more, and Triton 2.51 ends its process under Python 3.12."""
     _play(monkeypatch, lambda request: [_tokens("Ma"), _tokens("\xe9")])
