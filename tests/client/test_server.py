@@ -53,9 +53,10 @@ def test_config_of_no_server(interface: Interface) -> None:
 
 
 @both
-def test_probe_asks_for_one_token(triton: FakeTriton, interface: Interface) -> None:
+def test_probe_asks_for_one_token_as_a_whole(triton: FakeTriton, interface: Interface) -> None:
+    """So that a model can be ready that is not decoupled, and cannot stream."""
     assert probe_token(triton.endpoint, "demo", 20, interface).num_output_tokens
-    assert triton.requests[0]["max_tokens"] == 1
+    assert (triton.requests[0]["max_tokens"], triton.requests[0]["stream"]) == (1, False)
 
 
 def test_probe_passes_on_what_the_model_says(triton: FakeTriton) -> None:

@@ -62,7 +62,8 @@ def probe_token(
 
     Raises `NoServer` or `RequestFailed` when no token came in time.
     """
-    request = GenerateRequest(_PROBE_PROMPT, max_tokens=1)
+    # As a whole: a model that is not decoupled cannot stream.
+    request = GenerateRequest(_PROBE_PROMPT, max_tokens=1, stream=False)
     completion = ask.generate(endpoint, model, request, interface, timeout_s)
     if completion.ttft_s is None:
         raise RequestFailed(
