@@ -66,10 +66,11 @@ def text_inputs(prompts: Sequence[str], num_output_tokens: int, *, streaming: bo
     }
 
 
-def as_tensors(inputs: Inputs) -> list[grpcclient.InferInput]:
+def as_tensors(inputs: Inputs, kind: Any = grpcclient.InferInput) -> list[Any]:
+    """The inputs as those of tritonclient's gRPC or, as `kind`, HTTP client."""
     tensors = []
     for name, array in inputs.items():
-        made = grpcclient.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+        made = kind(name, list(array.shape), np_to_triton_dtype(array.dtype))
         made.set_data_from_numpy(array)
         tensors.append(made)
     return tensors

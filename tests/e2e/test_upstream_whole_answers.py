@@ -1,0 +1,174 @@
+"""Upstream's client programs against `decoupled_mode=false`: one response for each request.
+
+KV cache reuse is off, as `end_to_end_test.py` needs it: what is computed from cached blocks is
+rounded otherwise, and it compares two answers to one prompt.
+"""
+
+from __future__ import annotations
+
+import queue
+import shutil
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
+
+from tests.e2e.conftest import Tllm
+from tests.e2e.upstream import PROMPT, Inputs, as_tensors, core_inputs, names, stop_inputs, stream
+from trtllm_serve_cli.client import Endpoint
+
+pytestmark = pytest.mark.e2e
+
+PARAMETERS = ("decoupled_mode=false", "enable_kv_cache_reuse=false", "max_queue_size=4")
+QUESTION = "The capital of France is"
+NO_WORDS = np.array([[""]], object)
+
+
+@pytest.fixture(scope="module")
+def whole(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """A server of the demo model that is not decoupled."""
+    tllm = Tllm(tmp_path_factory.mktemp("whole") / "home")
+    for folder in ("checkpoints", "engines"):
+        shutil.copytree(imported.home / folder, tllm.home / folder, symlinks=True)
+    tllm.done("import", "-m", "demo", *(f"--param={each}" for each in PARAMETERS))
+    started = tllm.start()
+    assert started.returncode == 0, started.stdout + started.stderr
+    yield tllm.endpoint()
+    tllm("stop", "--all")
+
+
+def ask(endpoint: Endpoint, model: str, interface: str, inputs: Inputs) -> Any:
+    """One unary request, as `end_to_end_test.py` sends it."""
+    if interface == "grpc":
+        with grpcclient.InferenceServerClient(endpoint.grpc) as client:
+            return client.infer(model, as_tensors(inputs), request_id="0")
+    with httpclient.InferenceServerClient(endpoint.http) as client:
+        return client.infer(model, as_tensors(inputs, httpclient.InferInput), request_id="0")
+
+
+BOTH = pytest.mark.parametrize("interface", ["grpc", "http"])
+
+
+@BOTH
+def test_three_models_by_hand_answer_as_the_text_models(whole: Endpoint, interface: str) -> None:
+    """The steps of `end_to_end_test.py --test-bls`; empty words mean none."""
+    query = {
+        "QUERY": np.array([[QUESTION]], object),
+        "REQUEST_OUTPUT_LEN": np.array([[12]], np.int32),
+    }
+    words = {"BAD_WORDS_DICT": NO_WORDS, "STOP_WORDS_DICT": NO_WORDS}
+    before = ask(whole, "preprocessing", interface, query | words)
+    renamed = {
+        "INPUT_ID": "input_ids",
+        "DECODER_INPUT_ID": "decoder_input_ids",
+        "REQUEST_INPUT_LEN": "input_lengths",
+        "REQUEST_OUTPUT_LEN": "request_output_len",
+        "OUT_END_ID": "end_id",
+        "OUT_PAD_ID": "pad_id",
+    }
+    core = {name: before.as_numpy(output) for output, name in renamed.items()}
+    generated = ask(whole, "tensorrt_llm", interface, core)
+    tokens = {
+        "TOKENS_BATCH": generated.as_numpy("output_ids"),
+        "SEQUENCE_LENGTH": generated.as_numpy("sequence_length"),
+    }
+    by_hand = ask(whole, "postprocessing", interface, tokens).as_numpy("OUTPUT").tolist()
+    text = {"text_input": query["QUERY"], "max_tokens": query["REQUEST_OUTPUT_LEN"]}
+    text |= {"bad_words": NO_WORDS, "stop_words": NO_WORDS}
+    answers = [
+        ask(whole, model, interface, text).as_numpy("text_output").tolist()
+        for model in ("ensemble", "tensorrt_llm_bls")
+    ]
+    assert by_hand[0].decode().startswith(QUESTION) and answers == [by_hand, by_hand]
+
+
+@BOTH
+def test_the_prompt_is_part_of_the_output(whole: Endpoint, interface: str) -> None:
+    """`--check-output`, and the benchmark's count of output tokens, take that for granted."""
+    answer = ask(whole, "tensorrt_llm", interface, core_inputs(PROMPT, 16, streaming=False))
+    ids = answer.as_numpy("output_ids")
+    length = int(answer.as_numpy("sequence_length")[0, 0])
+    assert (ids.shape, length, ids[0, 0, : len(PROMPT)].tolist()) == ((1, 1, 28), 28, PROMPT)
+
+
+def test_perf_metrics_are_told_with_what_else_is_requested(whole: Endpoint) -> None:
+    counts = ("kv_cache_alloc_new_blocks", "kv_cache_reused_blocks", "kv_cache_alloc_total_blocks")
+    drafts = ("acceptance_rate", "total_accepted_draft_tokens", "total_draft_tokens")
+    times = ("arrival", "first_scheduled", "first_token", "last_token")
+    wanted = ["output_ids", *counts, *(f"{each}_time_ns" for each in times), *drafts]
+    inputs = core_inputs(PROMPT, 4, streaming=False) | {"return_perf_metrics": np.array([[True]])}
+    outputs = [grpcclient.InferRequestedOutput(name) for name in wanted]
+    with grpcclient.InferenceServerClient(whole.grpc) as client:
+        answer = client.infer("tensorrt_llm", as_tensors(inputs), outputs=outputs)
+    told = [int(answer.as_numpy(f"{each}_time_ns")[0][0]) for each in times]
+    assert names(answer) == set(wanted) and told == sorted(told) and told[0] > 0
+
+
+def test_a_stopped_request_and_its_stop_are_both_answered(whole: Endpoint) -> None:
+    """`--stop-after-ms` waits for two responses; the stop's own has no ids."""
+    arrived: queue.Queue[Any] = queue.Queue()
+    inputs = core_inputs(PROMPT, 1000, streaming=False)
+    del inputs["end_id"]
+    with grpcclient.InferenceServerClient(whole.grpc) as client:
+        for each in (inputs, stop_inputs()):
+            client.async_infer(
+                "tensorrt_llm",
+                as_tensors(each),
+                lambda result, error: arrived.put(error or result),
+                request_id="1",
+            )
+            time.sleep(0.3)
+        shapes = [
+            None if ids is None else ids.shape[2] < len(PROMPT) + 1000
+            for ids in (arrived.get(timeout=30).as_numpy("output_ids") for _ in range(2))
+        ]
+    assert sorted(shapes, key=str) == [None, True]
+
+
+def test_a_cancelled_call_ends_with_cancelled(whole: Endpoint) -> None:
+    arrived: queue.Queue[Any] = queue.Queue()
+    inputs = as_tensors(core_inputs(PROMPT, 1000, streaming=False))
+    with grpcclient.InferenceServerClient(whole.grpc) as client:
+        call = client.async_infer(
+            "tensorrt_llm", inputs, lambda result, error: arrived.put(error), request_id="1"
+        )
+        time.sleep(0.3)
+        call.cancel()
+        assert arrived.get(timeout=30).status() == "StatusCode.CANCELLED"
+
+
+def test_streaming_is_refused(whole: Endpoint) -> None:
+    (error,) = stream(whole, "tensorrt_llm", core_inputs(PROMPT, 4, streaming=True))
+    assert "streaming needs a decoupled model" in error.message()
+
+
+def test_a_full_queue_refuses_over_http(whole: Endpoint) -> None:
+    """`test_max_queue_size.py` looks for these words."""
+    inputs = as_tensors(core_inputs(PROMPT, 32, streaming=False), httpclient.InferInput)
+    with httpclient.InferenceServerClient(whole.http, concurrency=100) as client:
+        calls = [client.async_infer("tensorrt_llm", inputs, request_id="1") for _ in range(100)]
+        assert any("Maximum queue size of" in each for each in map(_failure, calls))
+
+
+def test_a_full_queue_refuses_over_grpc(whole: Endpoint) -> None:
+    arrived: list[Any] = []
+    inputs = as_tensors(core_inputs(PROMPT, 32, streaming=False))
+    with grpcclient.InferenceServerClient(whole.grpc) as client:
+        client.start_stream(lambda result, error: arrived.append(error))
+        for _ in range(100):
+            client.async_stream_infer("tensorrt_llm", inputs, request_id="1")
+        client.stop_stream()
+    failures = [error.message() for error in arrived if error]
+    assert any("Exceeds maximum queue size" in each for each in failures)
+
+
+def _failure(call: Any) -> str:
+    try:
+        call.get_result()
+    except httpclient.InferenceServerException as error:
+        return str(error)
+    return ""
