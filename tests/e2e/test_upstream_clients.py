@@ -41,6 +41,13 @@ def test_each_streamed_response_has_the_new_tokens_only(endpoint: Endpoint) -> N
     assert shapes == [((1, 1, 1), (1, 1))] * 16
 
 
+def test_a_whole_answer_starts_with_the_prompt(endpoint: Endpoint) -> None:
+    """`--num-return-sequences` takes the stream without streaming; nobody asks for the echo."""
+    inputs = core_inputs(PROMPT, 4, streaming=False)
+    (result,) = stream(endpoint, "tensorrt_llm", inputs)
+    assert (new_tokens([result])[: len(PROMPT)], len(new_tokens([result]))) == (PROMPT, 16)
+
+
 def test_every_response_has_the_requested_outputs_and_no_other(endpoint: Endpoint) -> None:
     wanted = ["output_ids", "sequence_length"]
     inputs = core_inputs(PROMPT, 4, streaming=True)
@@ -154,3 +161,21 @@ def test_text_of_several_sequences_has_their_index(endpoint: Endpoint, model: st
     results = stream(endpoint, model, inputs, outputs=["text_output", "sequence_index"])
     told = {int(each.as_numpy("sequence_index")[0, 0]): text([each]) for each in results}
     assert told.keys() == {0, 1} and told[0] == told[1]
+
+
+@TEXT_MODELS
+def test_text_follows_the_guide(endpoint: Endpoint, model: str) -> None:
+    inputs = text_inputs([QUESTION], 12, streaming=True)
+    inputs |= {"guided_decoding_guide_type": np.array([["regex"]], object)}
+    inputs |= {"guided_decoding_guide": np.array([["[0-9]{3}"]], object)}
+    answer = text(stream(endpoint, model, inputs))
+    assert answer.isdecimal() and len(answer) == 3
+
+
+@TEXT_MODELS
+def test_text_comes_with_perf_metrics(endpoint: Endpoint, model: str) -> None:
+    inputs = text_inputs([QUESTION], 3, streaming=False) | {"return_perf_metrics": TRUE}
+    outputs = ["text_output", "arrival_time_ns", "last_token_time_ns", "acceptance_rate"]
+    (result,) = stream(endpoint, model, inputs, outputs=outputs)
+    times = [int(result.as_numpy(name)[0][0]) for name in outputs[1:3]]
+    assert names(result) == set(outputs) and 0 < times[0] < times[1]
