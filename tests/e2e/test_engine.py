@@ -1,0 +1,201 @@
+"""The embedded engine by itself, on the real model: what a request asks for is what it gets."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Tllm
+from trtllm_serve_cli.runtime.engine import GenerationRequest, PerfMetrics, SequenceUpdate
+
+pytestmark = pytest.mark.e2e
+
+PROMPT = (1, 4093, 198, 1780, 314, 17933, 47, 2, 198, 1, 520, 9531, 198)
+OTHERS = ((504, 3575, 282, 4649, 314), tuple(range(1000, 1100)))
+
+
+def load(engine_dir: Path, **config: Any) -> Any:
+    from trtllm_serve_cli.runtime.openvino_engine import OpenVinoEngine
+
+    return OpenVinoEngine(
+        {
+            "engine_dir": str(engine_dir),
+            "max_batch_size": 16,
+            "max_beam_width": 4,
+            "max_seq_len": 1024,
+            "max_num_tokens": 256,
+            "max_tokens_in_paged_kv_cache": 8192,
+            "enable_kv_cache_reuse": True,
+            "vocab_size": 49152,
+            "num_threads": 0,
+            "num_draft_tokens": 0,
+            "draft_model_dir": "",
+            **config,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def engine_dir(imported: Tllm) -> Path:
+    return imported.home / "engines" / "demo"
+
+
+@pytest.fixture(scope="module")
+def engine(engine_dir: Path) -> Iterator[Any]:
+    yield load(engine_dir)
+
+
+def run(engine: Any, *requests: GenerationRequest) -> list[list[SequenceUpdate]]:
+    """All updates of each request, which run together."""
+    for request in requests:
+        engine.submit(request)
+    updates: list[SequenceUpdate] = []
+    while engine.has_work():
+        updates += engine.step()
+    return [[each for each in updates if each.request_id == request.id] for request in requests]
+
+
+def tokens(updates: list[SequenceUpdate], sequence: int = 0) -> list[int]:
+    return [
+        token for each in updates if each.sequence_index == sequence for token in each.token_ids
+    ]
+
+
+def text(engine: Any, updates: list[SequenceUpdate]) -> str:
+    return str(engine._tokenizer.decode(tokens(updates)))
+
+
+def request(number: int = 1, prompt: tuple[int, ...] = PROMPT, **fields: Any) -> GenerationRequest:
+    return GenerationRequest(number, prompt, **{"max_new_tokens": 24, **fields})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"num_draft_tokens": 4}, {"num_draft_tokens": 3, "draft_model_dir": "the same"}],
+    ids=["looked up", "of a model"],
+)
+def test_drafts_change_no_greedy_token_and_are_counted(
+    engine: Any, engine_dir: Path, config: dict[str, Any]
+) -> None:
+    if "draft_model_dir" in config:
+        config = {**config, "draft_model_dir": str(engine_dir)}
+    drafting = load(engine_dir, **config)
+    asked = [
+        request(1, return_perf_metrics=True),
+        *(request(number, prompt) for number, prompt in enumerate(OTHERS, 2)),
+    ]
+    drafted, *_ = answers = run(drafting, *asked)
+    assert [tokens(each) for each in answers] == [tokens(each) for each in run(engine, *asked)]
+    perf = drafted[-1].perf
+    assert perf is not None and perf.total_draft_tokens == config["num_draft_tokens"] * len(drafted)
+    assert perf.total_accepted_draft_tokens == len(tokens(drafted)) - len(drafted)
+
+
+def test_sampling_goes_with_a_draft_model(engine_dir: Path) -> None:
+    drafting = load(engine_dir, num_draft_tokens=3, draft_model_dir=str(engine_dir))
+    asked = [request(number, top_p=0.9, temperature=1.5, seed=number) for number in (1, 2, 3)]
+    for _ in range(2):
+        assert [len(tokens(each)) for each in run(drafting, *asked)] == [24] * 3
+
+
+GUIDES = {
+    "regex": ("regex", "[0-9]{3}-[a-c]{4}", "[0-9]{3}-[a-c]{4}"),
+    "grammar": ("ebnf_grammar", 'root ::= "yes" | "no" [0-9]', "yes|no[0-9]"),
+    "tags": (
+        "structural_tag",
+        json.dumps(
+            {
+                "type": "structural_tag",
+                "format": {
+                    "type": "sequence",
+                    "elements": [
+                        {"type": "const_string", "value": "A: "},
+                        {"type": "regex", "pattern": "[0-9]{2}"},
+                    ],
+                },
+            }
+        ),
+        "A: [0-9]{2}",
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "guide", "pattern"), GUIDES.values(), ids=GUIDES)
+def test_text_follows_its_guide(engine: Any, kind: str, guide: str, pattern: str) -> None:
+    (answer,) = run(engine, request(end_id=2, guide_type=kind, guide=guide))
+    assert re.fullmatch(pattern, text(engine, answer))
+
+
+def test_json_follows_its_schema(engine: Any) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"enum": ["a", "b"]}, "tall": {"type": "boolean"}},
+        "required": ["name", "tall"],
+        "additionalProperties": False,
+    }
+    asked = request(end_id=2, guide_type="json_schema", guide=json.dumps(schema), max_new_tokens=99)
+    (answer,) = run(engine, asked)
+    told = json.loads(text(engine, answer))
+    assert told["name"] in ("a", "b") and isinstance(told["tall"], bool)
+
+
+@pytest.mark.parametrize(
+    ("kind", "guide", "why"),
+    [
+        ("regex", "[0-9", "Unclosed '['"),
+        ("json_schema", '{"type": "nope"}', "Unsupported type"),
+        ("ebnf_grammar", "root ::= missing", "missing"),
+        ("structural_tag", "{}", "must have a format field"),
+        ("regex", "([a-z]{1,1000}){1,1000}", "takes more than 2 s"),
+    ],
+)
+def test_a_guide_that_does_not_compile_harms_nobody_else(
+    engine: Any, kind: str, guide: str, why: str
+) -> None:
+    plain = [request(number, prompt) for number, prompt in enumerate((PROMPT, *OTHERS), 2)]
+    alone = run(engine, *plain)
+    refused, *answers = run(engine, request(1, guide_type=kind, guide=guide), *plain)
+    (update,) = refused
+    assert update.error is not None and why in update.error
+    assert [tokens(each) for each in answers] == [tokens(each) for each in alone]
+
+
+def test_diverse_beams_differ_at_once(engine: Any) -> None:
+    beams = {"beam_width": 3, "num_return_sequences": 3, "max_new_tokens": 6}
+    (diverse,) = run(engine, request(beam_search_diversity_rate=5.0, **beams))
+    assert len({tokens(diverse, sequence)[0] for sequence in range(3)}) == 3
+
+
+def test_figures_tell_what_a_request_cost(engine: Any) -> None:
+    prompt = tuple(range(2000, 2100))
+    figures: list[PerfMetrics] = []
+    for _ in range(2):
+        (answer,) = run(engine, request(prompt=prompt, return_perf_metrics=True))
+        assert answer[-1].perf is not None
+        figures.append(answer[-1].perf)
+    blocks = [
+        (each.kv_cache_alloc_total_blocks, each.kv_cache_alloc_new_blocks) for each in figures
+    ]
+    assert blocks == [(4, 4), (4, 1)]
+    assert [each.kv_cache_reused_blocks for each in figures] == [0, 3]
+    for each in figures:
+        assert each.first_scheduled_time_ns < each.first_token_time_ns < each.last_token_time_ns
+
+
+def test_a_prompt_of_nothing_but_known_tokens_still_waits_its_turn(engine: Any) -> None:
+    """More than one step's tokens: those who wait are not told to be scheduled."""
+    asked = [
+        request(number, tuple(range(3000 + 200 * number, 3200 + 200 * number)), max_new_tokens=2)
+        for number in (1, 2, 3)
+    ]
+    for each in asked:
+        engine.submit(each)
+    engine.step()
+    scheduled = [engine._running[each.id].first_scheduled_ns > 0 for each in asked]
+    run(engine)
+    assert scheduled[0] and not scheduled[-1]
