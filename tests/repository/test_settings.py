@@ -19,6 +19,7 @@ from trtllm_serve_cli.repository.settings import (
     plan_changes,
     write_changes,
 )
+from trtllm_serve_cli.repository.validate import validate_repository
 
 
 @pytest.fixture
@@ -61,6 +62,12 @@ def test_only_the_lines_of_the_value_change(ours: Path) -> None:
     changed = {"tensorrt_llm": before["tensorrt_llm"].replace(entry, entry.replace("4", "2"))}
     assert after == {**before, **changed}
     assert sorted(path.name for path in ours.iterdir()) == sorted([*before, "tllm.json"])
+
+
+def test_every_field_of_a_value_changes(ours: Path) -> None:
+    after = set_parameters(ours, triton_max_batch_size="3")
+    assert [each.what for each in validate_repository(after) if "batch" in each.what] == []
+    assert after.value("postprocessing", "dynamic_batching.preferred_batch_size") == "3"
 
 
 def test_value_that_stands_nowhere_is_added(ours: Path) -> None:
