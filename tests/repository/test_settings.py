@@ -192,6 +192,16 @@ def test_disk_error_leaves_every_file(ours: Path) -> None:
     assert [path.name for path in ours.rglob(".config*")] == []
 
 
+def test_change_by_someone_else_meanwhile_is_not_lost(ours: Path) -> None:
+    repository = open_repository(ours)
+    changes = plan_changes(repository, {"max_beam_width": "2"})
+    set_parameters(ours, num_threads="7")
+    with pytest.raises(RepositoryError, match="was changed by someone else meanwhile"):
+        write_changes(repository, apply_changes(repository, changes), {"max_beam_width": "2"})
+    assert origins(open_repository(ours))["num_threads"] == ("7", "set")
+    assert [path.name for path in ours.rglob(".*")] == []
+
+
 def test_folder_without_models_is_no_repository(tmp_path: Path) -> None:
     with pytest.raises(RepositoryError, match="is no model repository"):
         open_repository(tmp_path)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.repository.samples import add_model, copy_upstream
 from trtllm_serve_cli.paths import Home
@@ -225,8 +227,29 @@ def test_engine_of_another_vocabulary_is_found(ours: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"model": null}', '{"build_config": null}'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", '{"model": null}', '{"build_config": null}', '{"build_config": [], "model": 1}',
+     '{"build_config": {"a": 1}, "pretrained_config": 3, "added_tokens": 3}'],
+)  # fmt: skip
 def test_files_beside_the_engine_that_say_nothing(copy: Path, text: str) -> None:
     for name in ("config.json", "tokenizer.json"):
         (copy.parent / "engine" / name).write_text(text)
     assert findings(copy) == []
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_an_editor_leaves_behind_gives_findings(copy: Path, data: st.DataObject) -> None:
+    """Whatever is cut out or put in, there are findings or none, but no other error."""
+    path = copy / data.draw(st.sampled_from(["tensorrt_llm", "ensemble", "preprocessing"]))
+    config = path / "config.pbtxt"
+    text = config.read_text(encoding="utf-8")
+    start = data.draw(st.integers(0, len(text)))
+    end = min(len(text), start + data.draw(st.integers(0, 40)))
+    put = data.draw(st.sampled_from(["", "{", "}", "]", '"', "${x}", "#", "name: 1", "\\x"]))
+    try:
+        config.write_text(text[:start] + put + text[end:], encoding="utf-8")
+        findings(copy, lacks=True)
+    finally:
+        config.write_text(text, encoding="utf-8")

@@ -40,31 +40,28 @@ def check_served(checked: Checked) -> Iterator[Finding]:
 def read_limits(directory: Path) -> EngineLimits | None:
     """What is known of the engine in the folder; None for a folder that says nothing."""
     ours, upstream = directory / ENGINE_FILE, directory / "config.json"
-    facts = _read_json(ours)
-    if facts:
-        return EngineLimits(
-            ours,
-            _number(facts, "vocab_size"),
-            max_seq_len=_number(facts, "max_position_embeddings"),
-        )
     facts = _read_json(upstream)
-    if "build_config" not in facts:
-        return None
-    model, build = facts.get("pretrained_config") or {}, facts["build_config"] or {}
+    if not facts.get("build_config"):
+        facts = _read_json(ours)
+        tokens, positions = _number(facts, "vocab_size"), _number(facts, "max_position_embeddings")
+        return EngineLimits(ours, tokens, max_seq_len=positions) if facts else None
+    model, build = facts.get("pretrained_config"), facts["build_config"]
+    mapping = model.get("mapping") if isinstance(model, dict) else None
     return EngineLimits(
         upstream,
         _number(model, "vocab_size"),
         _number(build, "max_batch_size"),
         _number(build, "max_beam_width"),
         _number(build, "max_seq_len"),
-        _number(model.get("mapping") or {}, "world_size"),
+        _number(mapping, "world_size"),
     )
 
 
 def count_tokens(directory: Path) -> int | None:
     """The number of ids that the tokenizer in the folder can give; None when it does not say."""
     facts = _read_json(directory / "tokenizer.json")
-    vocabulary = (facts.get("model") or {}).get("vocab")
+    model = facts.get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
     match vocabulary:
         case dict():
             ids = [each for each in vocabulary.values() if isinstance(each, int)]
@@ -72,7 +69,9 @@ def count_tokens(directory: Path) -> int | None:
             ids = [len(vocabulary) - 1]
         case _:
             return None
-    ids += [each["id"] for each in facts.get("added_tokens") or () if "id" in each]
+    added = facts.get("added_tokens")
+    ids += [number for each in (added if isinstance(added, list) else [])
+            if (number := _number(each, "id")) is not None]  # fmt: skip
     return max(ids) + 1 if ids else None
 
 

@@ -10,8 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository.opened import CONFIG, OpenRepository, unfilled, unreadable
+from trtllm_serve_cli.errors import BadInput, RepositoryError
+from trtllm_serve_cli.repository.opened import (
+    CONFIG,
+    OpenRepository,
+    open_repository,
+    unfilled,
+    unreadable,
+)
 from trtllm_serve_cli.repository.parameters import Parameter, check_parameters, load_parameters
 from trtllm_serve_cli.repository.pbtxt import (
     PbtxtError,
@@ -115,6 +121,7 @@ def write_changes(
     """Write `texts`, and into a manifest of ours what was set: each file changes at once or not.
 
     All are written aside before the first takes its place, so that a full disk changes nothing.
+    Raises `RepositoryError` when a file is not what it was when the repository was opened.
     """
     files = {repository.path / model / CONFIG: text for model, text in texts.items()}
     if repository.is_ours:
@@ -125,6 +132,12 @@ def write_changes(
     try:
         for path, text in files.items():
             asides[path] = _write_beside(path, text)
+        if open_repository(repository.path) != repository:
+            raise RepositoryError(
+                f"{repository.path} was changed by someone else meanwhile.",
+                why="what was to be written is based on older files",
+                next_step="run the same command again",
+            )
         for path, aside in asides.items():
             aside.replace(path)
     finally:
@@ -164,14 +177,10 @@ def _changes_of(repository: OpenRepository, parameter: Parameter, value: str) ->
     if not missing:
         raise BadInput(
             f"The parameter {parameter.name} has no place in {repository.path}.",
-            why=f"no model here has {' or '.join(sorted(_all_places(parameter)))}",
+            why=f"no {CONFIG} in it has a field for it",
             next_step="leave it out",
         )
     return [Change(parameter.name, *at, None, value) for at in missing]
-
-
-def _all_places(parameter: Parameter) -> set[str]:
-    return {place for places in parameter.fills.values() for place in places}
 
 
 def _origin(repository: OpenRepository, parameter: Parameter, values: Mapping[str, str]) -> str:
