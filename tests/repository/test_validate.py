@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.repository.samples import add_model, copy_upstream
+from tests.repository.samples import add_model, copy_upstream, tensor
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository.opened import open_repository
 from trtllm_serve_cli.repository.settings import apply_changes, plan_changes, write_changes
@@ -51,9 +51,10 @@ def copy(tmp_path: Path) -> Path:
 
 def findings(directory: Path, *, lacks: bool = False) -> Found:
     """Findings, with paths from the repository; less those of the copy's many missing tensors."""
+    found = validate_repository(open_repository(directory))
     return [
         (each.severity, str(each.path).removeprefix(f"{directory}/"), each.line, each.what)
-        for each in validate_repository(open_repository(directory))
+        for each in found
         if lacks or not each.what.startswith("it lacks")
     ]
 
@@ -192,6 +193,30 @@ def test_broken_join_is_found(
 ) -> None:
     edit(copy, model, old, new)
     assert found in findings(copy)
+
+
+def test_missing_model_of_a_step_is_one_finding(copy: Path) -> None:
+    edit(copy, "ensemble", 'model_name: "preprocessing"', 'model_name: "reprocessing"')
+    found, *others = validate_repository(open_repository(copy))
+    assert {each.severity for each in others} == {"warning"}
+    assert (found.line, found.what, found.next_step) == (
+        8, "a step asks the model reprocessing, which is not here", "did you mean preprocessing?",
+    )  # fmt: skip
+
+
+def test_layout_of_one_model_has_a_contract_of_its_own(tmp_path: Path) -> None:
+    model = tmp_path / "tensorrt_llm"
+    (model / "1").mkdir(parents=True)
+    (model / "config.pbtxt").write_text(f"""\
+name: "tensorrt_llm"
+backend: "other"
+max_batch_size: 8
+input [ {tensor("text_input", "TYPE_STRING")} ]
+output [ {tensor("text_output", "TYPE_STRING")} ]
+""")
+    assert findings(tmp_path, lacks=True) == [
+        ("error", "tensorrt_llm/config.pbtxt", 2, "triton_backend is 'other'")
+    ]
 
 
 def change_json(path: Path, change: Callable[[dict], None]) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trtllm_serve_cli.repository.findings import Checked, Finding, type_name
 from trtllm_serve_cli.repository.parameters import load_parameters
+
+# Tensor within an ensemble -> its type, None if it cannot be known, and who makes it.
+_Made = dict[str, tuple[int | None, str]]
 
 
 def check_joins(checked: Checked) -> Iterator[Finding]:
@@ -67,7 +70,7 @@ def _check_ensemble(checked: Checked, model: str) -> Iterator[Finding]:
     """Every tensor that a step or the ensemble wants must come from somewhere, in its type."""
     ensemble = checked.configs[model]
     steps = list(ensemble.ensemble_scheduling.step)
-    made: dict[str, tuple[int, str]] = {
+    made: _Made = {
         each.name: (each.data_type, f"the ensemble's input {each.name}") for each in ensemble.input
     }
     for step in steps:
@@ -75,10 +78,12 @@ def _check_ensemble(checked: Checked, model: str) -> Iterator[Finding]:
         if step.model_name not in checked.repository.texts:
             yield checked.finding(
                 "error", model, f"a step asks the model {step.model_name}, which is not here",
-                f"did you mean {_nearest(step.model_name, checked)}?", place=place,
+                _did_you_mean(step.model_name, checked.repository.texts), place=place,
             )  # fmt: skip
         served = checked.configs.get(step.model_name)
         if served is None:
+            # One finding is enough: what it would make is taken as right.
+            made |= dict.fromkeys(step.output_map.values(), (None, ""))
             continue
         outputs = {each.name: each.data_type for each in served.output}
         for key, name in sorted(step.output_map.items()):
@@ -107,9 +112,7 @@ def _check_ensemble(checked: Checked, model: str) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _check_step(
-    checked: Checked, model: str, step: Any, made: dict[str, tuple[int, str]]
-) -> Iterator[Finding]:
+def _check_step(checked: Checked, model: str, step: Any, made: _Made) -> Iterator[Finding]:
     place = f"ensemble_scheduling.step.{step.model_name}.model_name"
     inputs = {each.name: each for each in checked.configs[step.model_name].input}
     for key, name in sorted(step.input_map.items()):
@@ -135,7 +138,7 @@ def _check_joint(
     name: str,
     data_type: int,
     wanted_by: str,
-    made: dict[str, tuple[int, str]],
+    made: _Made,
     place: str,
 ) -> Iterator[Finding]:
     if name not in made:
@@ -143,15 +146,16 @@ def _check_joint(
             "error", model, f"nothing makes {name}, which is {wanted_by}",
             _did_you_mean(name, made), place=place,
         )  # fmt: skip
-    elif made[name][0] != data_type:
+        return
+    made_type, made_by = made[name]
+    if made_type is not None and made_type != data_type:
         yield checked.finding(
             "error", model,
-            f"{wanted_by} is {type_name(data_type)}, but {made[name][1]} is "
-            f"{type_name(made[name][0])}",
+            f"{wanted_by} is {type_name(data_type)}, but {made_by} is {type_name(made_type)}",
             "give both one type", place=place,
         )  # fmt: skip
 
 
-def _did_you_mean(name: str, known: dict[str, Any]) -> str:
+def _did_you_mean(name: str, known: Mapping[str, object]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]}?" if near else ""
