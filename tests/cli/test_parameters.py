@@ -118,6 +118,7 @@ def test_show_as_json(tllm: Tllm, home: Home) -> None:
         "values": {"tensorrt_llm": "0"},
         "from": "default",
         "explanation": "Threads of the engine; 0 is one per core.",
+        "since": None,
     }
 
 
@@ -128,7 +129,10 @@ def test_copy_of_upstreams_is_shown_and_changed(tllm: Tllm, home: Home, tmp_path
     assert (code, [line.split() for line in out.splitlines() if "max_" in line]) == (
         0, [["max_beam_width", "tensorrt_llm", "not", "filled", "2"]],
     )  # fmt: skip
-    assert "max_beam_width = 2  (as in the file)\n" in tllm("show", "--repo", copy)[1]
+    assert (
+        "max_beam_width = 2  (as in the file)\n"
+        "    The widest beam search that a request may ask for. Since TensorRT-LLM 0.6.\n"
+    ) in tllm("show", "--repo", copy)[1]
 
 
 def test_valid_model(tllm: Tllm, home: Home) -> None:

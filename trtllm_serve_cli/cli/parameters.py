@@ -64,7 +64,7 @@ def show(name: NameArgument = None, repo: RepoOption = None, as_json: JsonOption
         return
     print(f"{repository.name}: engine kind {repository.kind}, in {repository.path}")
     for each in settings:
-        print("\n" + "\n".join(_paragraph(each)))
+        print("\n" + "\n".join(_paragraph(each, has_versions=repository.kind == "tensorrt")))
 
 
 def set_(
@@ -198,11 +198,15 @@ def _describe(setting: Setting) -> dict[str, Any]:
         "values": dict(setting.values),
         "from": setting.origin,
         "explanation": setting.parameter.explanation,
+        "since": setting.parameter.since if "tensorrt" in setting.parameter.engines else None,
     }
 
 
-def _paragraph(setting: Setting) -> list[str]:
-    """`name = value (from where)`, and under it what it means, within the width of a terminal."""
+def _paragraph(setting: Setting, *, has_versions: bool) -> list[str]:
+    """`name = value (from where)`, and under it what it means, within the width of a terminal.
+
+    Where TensorRT-LLM's version matters, the first that knows the parameter is told.
+    """
     parameter, origin = setting.parameter, _ORIGINS[setting.origin]
     if setting.origin == "unset":
         otherwise = parameter.default if parameter.unset is None else parameter.unset
@@ -211,9 +215,11 @@ def _paragraph(setting: Setting) -> list[str]:
     else:
         head = f"{parameter.name} = {textwrap.shorten(setting.value, 200, placeholder=' …')}"
     lines = textwrap.wrap(f"{head}  ({origin})", _WIDTH, subsequent_indent="    ")
-    return lines + textwrap.wrap(
-        setting.parameter.explanation, _WIDTH, initial_indent="    ", subsequent_indent="    "
-    )
+    meaning = parameter.explanation
+    if has_versions and parameter.since != "0.5":
+        meaning += f" Since TensorRT-LLM {parameter.since}."
+    indent = "    "
+    return lines + textwrap.wrap(meaning, _WIDTH, initial_indent=indent, subsequent_indent=indent)
 
 
 def _finding(finding: Finding, root: Path) -> list[str]:
