@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -101,6 +102,21 @@ def test_what_does_not_fit_is_refused(ours: Path, name: str, value: str, what: s
     with pytest.raises(BadInput) as raised:
         plan_changes(open_repository(ours), {name: value})
     assert raised.value.what == what
+
+
+def test_value_beyond_the_engine_is_refused(tmp_path: Path) -> None:
+    engine = tmp_path / "engine"
+    engine.mkdir()
+    (engine / "engine.json").write_text('{"vocab_size": 49152, "max_position_embeddings": 8192}')
+    built = dataclasses.replace(ENGINE, path=engine)
+    write_repository(plan_repository("mine", built, ServingOptions()), tmp_path / "mine")
+    with pytest.raises(BadInput) as raised:
+        set_parameters(tmp_path / "mine", max_seq_len="8193")
+    assert str(raised.value) == (
+        "max_seq_len would be 8193, the engine was built for 8192.\n"
+        "Next: tllm set mine max_seq_len=8192"
+    )
+    set_parameters(tmp_path / "mine", max_seq_len="4096")
 
 
 def test_origin_of_every_kind(ours: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from trtllm_serve_cli.build.engine import ENGINE_FILE
 from trtllm_serve_cli.repository.findings import Checked, Finding
+from trtllm_serve_cli.repository.opened import OpenRepository
 from trtllm_serve_cli.repository.parameters import load_parameters
 
 
@@ -33,8 +34,31 @@ def check_served(checked: Checked) -> Iterator[Finding]:
     """Findings about paths, and about the engine and the tokenizer at their ends."""
     yield from _check_paths(checked)
     for model in checked.configs:
-        if checked.repository.role(model) == "tensorrt_llm":
-            yield from _check_engine(checked, model)
+        limits = _limits_of(checked, model)
+        if limits is not None:
+            yield from _check_limits(checked, model, limits)
+            yield from _check_ranks(limits)
+            yield from _check_vocabulary(checked, model, limits)
+
+
+def list_beyond_engine(repository: OpenRepository) -> list[Finding]:
+    """The errors that are values beyond what the engine was built for."""
+    checked = Checked(repository, {})
+    return [
+        finding
+        for model in repository.texts
+        if (limits := _limits_of(checked, model)) is not None
+        for finding in _check_limits(checked, model, limits)
+        if finding.severity == "error"
+    ]
+
+
+def _limits_of(checked: Checked, model: str) -> EngineLimits | None:
+    """The limits of the engine that the model runs; None for other models, and unknown engines."""
+    if checked.repository.role(model) != "tensorrt_llm":
+        return None
+    engine_dir = checked.repository.value(model, "parameters.gpt_model_path")
+    return read_limits(Path(engine_dir)) if engine_dir else None
 
 
 def read_limits(directory: Path) -> EngineLimits | None:
@@ -92,26 +116,19 @@ def _check_paths(checked: Checked) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _check_engine(checked: Checked, model: str) -> Iterator[Finding]:
-    repository = checked.repository
-    engine_dir = repository.value(model, "parameters.gpt_model_path")
-    limits = read_limits(Path(engine_dir)) if engine_dir else None
-    if limits is None:
-        return
+def _check_limits(checked: Checked, model: str, limits: EngineLimits) -> Iterator[Finding]:
     for name, place, limit, severity in (
         ("max_beam_width", "parameters.max_beam_width", limits.max_beam_width, "error"),
         ("triton_max_batch_size", "max_batch_size", limits.max_batch_size, "warning"),
         ("max_seq_len", "parameters.max_seq_len", limits.max_seq_len, "error"),
     ):
-        value = repository.value(model, place)
+        value = checked.repository.value(model, place)
         if limit is not None and value.isdecimal() and int(value) > limit:
             yield checked.finding(
                 "error" if severity == "error" else "warning", model,
                 f"{name} is {value}, the engine was built for {limit}",
                 f"{checked.set_command} {name}={limit}", place=place,
             )  # fmt: skip
-    yield from _check_ranks(limits)
-    yield from _check_vocabulary(checked, model, limits)
 
 
 def _check_ranks(limits: EngineLimits) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trtllm_serve_cli.errors import BadInput, RepositoryError
@@ -28,6 +28,7 @@ from trtllm_serve_cli.repository.pbtxt import (
     parse_config,
 )
 from trtllm_serve_cli.repository.render import MANIFEST
+from trtllm_serve_cli.repository.served import list_beyond_engine
 
 # What an import reads off the engine.
 _FROM_ENGINE = frozenset(("engine_dir", "tokenizer_dir", "max_seq_len"))
@@ -99,7 +100,8 @@ def plan_changes(repository: OpenRepository, wanted: Mapping[str, str]) -> list[
 def apply_changes(repository: OpenRepository, changes: list[Change]) -> dict[str, str]:
     """Model -> new text of its `config.pbtxt`, for the models that change.
 
-    Raises `RepositoryError` for a file that Triton could not read, before or after.
+    Raises `RepositoryError` for a file that Triton could not read, before or after, and `BadInput`
+    for a value beyond what the engine was built for.
     """
     texts = {each.model: repository.texts[each.model] for each in changes}
     for each in changes:
@@ -112,6 +114,11 @@ def apply_changes(repository: OpenRepository, changes: list[Change]) -> dict[str
                 parse_config(texts[model])
             except PbtxtError as error:
                 raise unreadable(repository, model, error) from error
+    before = list_beyond_engine(repository)
+    for finding in list_beyond_engine(replace(repository, texts={**repository.texts, **texts})):
+        if finding not in before:
+            raise BadInput(f"{finding.what}.".replace(" is ", " would be ", 1),
+                           next_step=finding.next_step)  # fmt: skip
     return texts
 
 
