@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,15 +118,16 @@ def _check_paths(checked: Checked) -> Iterator[Finding]:
 
 
 def _check_limits(checked: Checked, model: str, limits: EngineLimits) -> Iterator[Finding]:
-    for name, place, limit, severity in (
-        ("max_beam_width", "parameters.max_beam_width", limits.max_beam_width, "error"),
-        ("triton_max_batch_size", "max_batch_size", limits.max_batch_size, "warning"),
-        ("max_seq_len", "parameters.max_seq_len", limits.max_seq_len, "error"),
+    """A larger batch of Triton's is only cut up; the others are refused by the engine."""
+    for name, place, limit in (
+        ("max_beam_width", "parameters.max_beam_width", limits.max_beam_width),
+        ("triton_max_batch_size", "max_batch_size", limits.max_batch_size),
+        ("max_seq_len", "parameters.max_seq_len", limits.max_seq_len),
     ):
-        value = checked.repository.value(model, place)
-        if limit is not None and value.isdecimal() and int(value) > limit:
+        value = _whole(checked.repository.value(model, place))
+        if limit is not None and value is not None and value > limit:
             yield checked.finding(
-                "error" if severity == "error" else "warning", model,
+                "warning" if place == "max_batch_size" else "error", model,
                 f"{name} is {value}, the engine was built for {limit}",
                 f"{checked.set_command} {name}={limit}", place=place,
             )  # fmt: skip
@@ -143,8 +145,8 @@ def _check_ranks(limits: EngineLimits) -> Iterator[Finding]:
 
 def _check_vocabulary(checked: Checked, model: str, limits: EngineLimits) -> Iterator[Finding]:
     repository = checked.repository
-    said = repository.value(model, "parameters.vocab_size")
-    if limits.vocab_size is not None and said.isdecimal() and int(said) != limits.vocab_size:
+    said = _whole(repository.value(model, "parameters.vocab_size"))
+    if said is not None and limits.vocab_size not in (None, said):
         yield checked.finding(
             "error", model, f"vocab_size is {said}, the engine knows {limits.vocab_size} tokens",
             f"tllm import -m {repository.name} --force", place="parameters.vocab_size",
@@ -158,6 +160,10 @@ def _check_vocabulary(checked: Checked, model: str, limits: EngineLimits) -> Ite
                 f"the tokenizer has {tokens} tokens, the engine knows {limits.vocab_size}",
                 f"{checked.set_command} tokenizer_dir=PATH", place=place,
             )  # fmt: skip
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if re.fullmatch("[0-9]{1,19}", text) else None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
