@@ -19,10 +19,10 @@ import os
 import re
 import resource
 import select
+import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -42,19 +42,17 @@ class GrammarCheck:
         self._process: subprocess.Popen[str] | None = None
         # What passed once need not pass again.
         self._passed: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._lock = threading.Lock()
 
     def find_problem(self, guide_type: str, guide: str) -> str | None:
         """Why `guide` cannot be used, if so; takes as long as compiling it, some 2 s at most."""
         key = (guide_type, guide)
-        with self._lock:
-            if key not in self._passed:
-                if problem := self._ask({"type": guide_type, "guide": guide}):
-                    return problem
-                self._passed[key] = None
-            self._passed.move_to_end(key)
-            if len(self._passed) > _NUM_REMEMBERED:
-                self._passed.popitem(last=False)
+        if key not in self._passed:
+            if problem := self._ask({"type": guide_type, "guide": guide}):
+                return problem
+            self._passed[key] = None
+        self._passed.move_to_end(key)
+        if len(self._passed) > _NUM_REMEMBERED:
+            self._passed.popitem(last=False)
         return None
 
     def _ask(self, question: dict[str, str]) -> str | None:
@@ -67,15 +65,12 @@ class GrammarCheck:
         except BrokenPipeError:
             answer = None
         if answer is None:
-            process.kill()
-            process.wait()
-            self._process = None
+            self._end()
             return f"takes more than {_LIMIT_S:g} s or too much memory to compile; make it simpler"
         return str(json.loads(answer)) or None
 
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None:
-            # A group of its own does not matter: it ends with its standard input.
             self._process = subprocess.Popen(
                 (sys.executable, "-m", f"{__package__}.grammar_check", *self._arguments),
                 stdin=subprocess.PIPE,
@@ -83,11 +78,17 @@ class GrammarCheck:
                 text=True,
             )
             if self._read_line(_START_LIMIT_S) is None:
-                self._process.kill()
-                self._process.wait()
-                self._process = None
+                self._end()
                 raise RuntimeError("the process that checks guides did not start")
         return self._process
+
+    def _end(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        # What it did not read any more cannot be flushed.
+        with contextlib.suppress(BrokenPipeError), self._process:
+            pass
+        self._process = None
 
     def _read_line(self, limit_s: float) -> str | None:
         """The process's next line, if it comes in time and the process does not end before."""
@@ -160,8 +161,6 @@ def main() -> None:
     """Answer questions until standard input ends."""
     import openvino
 
-    from .engine import last_line
-
     engine_dir, vocab_size = Path(sys.argv[1]), int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_AS, (_LIMIT_BYTES, _LIMIT_BYTES))
     # What the libraries print must not be taken for an answer.
@@ -175,13 +174,12 @@ def main() -> None:
         answers.write('"ready"\n')
         for line in sys.stdin:
             question = json.loads(line)
-            try:
-                _try_out(pipeline, structured_output(question["type"], question["guide"]))
-                answers.write('""\n')
-            except Exception as error:  # whatever the grammar's compiler has to say
-                answers.write(
-                    json.dumps(f"cannot be used: {_without_place(last_line(error))}") + "\n"
-                )
+            # Whoever asked kills it in time, or has died.
+            signal.alarm(int(_LIMIT_S) + 3)
+            problem = _try_out(pipeline, structured_output(question["type"], question["guide"]))
+            signal.alarm(0)
+            answers.write(json.dumps(problem) + "\n")
+            if problem:
                 # A pipeline whose step has raised once raises for ever.
                 pipeline = _load(folder)
 
@@ -194,20 +192,27 @@ def _load(folder: str) -> Any:
     return openvino_genai.ContinuousBatchingPipeline(folder, scheduler, "CPU", {})
 
 
-def _try_out(pipeline: Any, config: Any) -> None:
+def _try_out(pipeline: Any, config: Any) -> str:
+    """Why no token can be sampled with this guide, or nothing."""
     import numpy as np
     import openvino
     import openvino_genai
+
+    from .engine import last_line
 
     generation = openvino_genai.GenerationConfig()
     generation.max_new_tokens, generation.ignore_eos = 1, True
     generation.structured_output_config = config
     prompt = openvino.Tensor(np.array([[1]], dtype=np.int64))
-    # A request whose handle is let go of is dropped.
-    handle = pipeline.add_request(0, prompt, generation)
-    while pipeline.has_non_finished_requests():
-        pipeline.step()
-    del handle
+    try:
+        # A request whose handle is let go of is dropped.
+        handle = pipeline.add_request(0, prompt, generation)
+        while pipeline.has_non_finished_requests():
+            pipeline.step()
+        del handle
+    except Exception as error:  # whatever the grammar's compiler has to say
+        return f"cannot be used: {_without_place(last_line(error))}"
+    return ""
 
 
 def _without_place(message: str) -> str:
