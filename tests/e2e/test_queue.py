@@ -1,0 +1,87 @@
+"""Triton's queue in front of a model with one slot: priorities and timeouts."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import tritonclient.grpc as grpcclient
+from tritonclient.utils import InferenceServerException
+
+from tests.e2e.conftest import Tllm
+from tests.e2e.core import tensor
+from trtllm_serve_cli.client import Endpoint
+
+pytestmark = pytest.mark.e2e
+
+PROMPT = [1, 4093, 198, 1780, 314, 17933, 47, 2, 198, 1, 520, 9531, 198]
+HIGH, LOW = 1, 2
+
+
+@pytest.fixture(scope="module")
+def endpoint(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """A model that runs one request at a time, and lets two priorities wait in Triton."""
+    tllm = Tllm(tmp_path_factory.mktemp("queue") / "home")
+    for folder in ("checkpoints", "engines"):
+        shutil.copytree(imported.home / folder, tllm.home / folder, symlinks=True)
+    parameters = {"priority_levels": 2, "default_priority_level": LOW, "decoupled_mode": "false"}
+    tllm.done(
+        "import", "-m", "demo", "--max-batch-size", "1",
+        *(f"--param={name}={value}" for name, value in parameters.items()),
+    )  # fmt: skip
+    started = tllm.start()
+    assert started.returncode == 0, started.stdout + started.stderr
+    yield tllm.endpoint()
+    tllm("stop", "--all")
+
+
+def ask(endpoint: Endpoint, num_tokens: int, **options: int) -> None:
+    """One answer of `tensorrt_llm`; raises what the server says."""
+    tensors = [
+        tensor("input_ids", PROMPT),
+        tensor("input_lengths", len(PROMPT)),
+        tensor("request_output_len", num_tokens),
+    ]
+    with grpcclient.InferenceServerClient(endpoint.grpc) as client:
+        client.infer("tensorrt_llm", tensors, **options)
+
+
+@pytest.fixture
+def occupied(endpoint: Endpoint) -> Iterator[Callable[[], bool]]:
+    """While a long answer holds the slot; tells whether it still does."""
+    long = threading.Thread(target=ask, args=(endpoint, 400))
+    long.start()
+    time.sleep(0.3)
+    yield long.is_alive
+    long.join()
+
+
+def test_the_higher_priority_comes_first(endpoint: Endpoint, occupied: Callable[[], bool]) -> None:
+    ended: list[int] = []
+
+    def wait_in_line(priority: int) -> None:
+        ask(endpoint, 20, priority=priority)
+        ended.append(priority)
+
+    # The first to come after the slot was taken may have left the queue already.
+    waiting = [LOW, LOW, LOW, HIGH, HIGH]
+    threads = [threading.Thread(target=wait_in_line, args=(each,)) for each in waiting]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.1)
+    assert occupied()
+    for thread in threads:
+        thread.join()
+    assert ended.index(HIGH) <= 1 and ended[-2:] == [LOW, LOW]
+
+
+def test_who_waits_too_long_is_refused(endpoint: Endpoint, occupied: Callable[[], bool]) -> None:
+    in_front = threading.Thread(target=ask, args=(endpoint, 1))
+    in_front.start()
+    time.sleep(0.1)
+    with pytest.raises(InferenceServerException, match="timeout expired"):
+        ask(endpoint, 20, timeout=50_000)
+    in_front.join()
