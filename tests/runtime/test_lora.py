@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
 
 from tests.lora_samples import SITES, as_lists, make_adapter
 from trtllm_serve_cli.runtime.lora import (
@@ -108,6 +110,21 @@ def q_tensors(**changes: Any) -> tuple[Any, Any]:
 def test_tensors_that_do_not_fit_are_named(changes: Any, why: str) -> None:
     with pytest.raises(BadAdapter, match=why):
         decode_adapter(*q_tensors(**changes), SITES)
+
+
+@given(
+    weights=npst.arrays(
+        st.sampled_from([np.float16, np.int8]), npst.array_shapes(min_side=0, max_side=20)
+    ),
+    config=npst.arrays(
+        st.sampled_from([np.int32, np.float32]),
+        st.tuples(st.integers(0, 3), st.integers(2, 4)),
+        elements=st.integers(-2, 8),
+    ),
+)
+def test_any_tensors_are_taken_or_refused(weights: Any, config: Any) -> None:
+    with contextlib.suppress(BadAdapter):
+        check_adapter(decode_adapter(weights, config, SITES), SITES, 4)
 
 
 @pytest.mark.parametrize(

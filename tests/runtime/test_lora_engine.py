@@ -37,6 +37,8 @@ class TaggedEngine:
     def submit(self, request: GenerationRequest) -> None:
         if request.max_new_tokens > 50:
             raise InvalidRequest("too many")
+        if request.seed == 13:
+            raise RuntimeError("no luck")
         self.left[request.id] = request.max_new_tokens
 
     def cancel(self, request_id: int) -> None:
@@ -187,7 +189,9 @@ def test_what_the_engine_refuses_is_told(tmp_path: Path, load: Loader) -> None:
     engine = make(load)
     file = sent(tmp_path, 1)
     engine.submit(request(1, lora_task_id=1, lora_file=file, max_new_tokens=51))
-    assert finish(engine) == {1: "too many"}
+    engine.submit(request(2, lora_task_id=1, seed=13))
+    told = {1: "too many", 2: "the engine could not take the request: no luck"}
+    assert finish(engine) == told
 
 
 def test_the_least_recently_used_makes_room(tmp_path: Path, load: Loader) -> None:

@@ -197,6 +197,10 @@ class LoraEngine:
                     self._loaded[key].submit(request)
                 except InvalidRequest as error:
                     updates.append(SequenceUpdate(request.id, error=str(error)))
+                except Exception as error:  # must not end what runs
+                    traceback.print_exc()
+                    why = f"the engine could not take the request: {error}"
+                    updates.append(SequenceUpdate(request.id, error=why))
         return updates
 
     def _make_room(self) -> None:
