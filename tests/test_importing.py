@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.build.samples import ENGINE
+from tests.build.tensorrt import write_engine as write_tensorrt_engine
+from tests.build.tensorrt import write_tokenizer
 from tests.sources.checkpoints import hf_files, llama_gguf, write_files
 from tests.waiting import wait_until
 from trtllm_serve_cli.build import BuildPlan, Engine, find_engine, read_engine
@@ -270,3 +272,70 @@ def test_plan_says_what_it_would_do(home: Home, gguf: str) -> None:
     assert (shown["model"], shown["source"], shown["repository"]) == (
         "mine", gguf, str(home.models / "mine"),
     )  # fmt: skip
+
+
+def test_engine_that_is_there_is_rendered_as_it_is(
+    home: Home, builder: Builder, tmp_path: Path
+) -> None:
+    engine = write_tensorrt_engine(tmp_path / "engine")
+    serving = ServingOptions(parameters={"tokenizer_dir": str(write_tokenizer(tmp_path / "tok"))})
+    run(home, builder, "mine", f"engine:{engine}", serving=serving)
+    model = load_model(home, "mine")
+    assert (model.engine_kind, model.engine_path, model.layout) == ("tensorrt", engine, "inflight")
+    assert builder.num_built == 0
+    run(home, builder, "mine", None, serving=serving)
+
+
+def test_tokenizer_of_an_engine_is_an_absolute_path(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tensorrt_engine(tmp_path / "engine")
+    write_tokenizer(tmp_path / "tok")
+    monkeypatch.chdir(tmp_path)
+    serving = ServingOptions(parameters={"tokenizer_dir": "tok"})
+    plan = plan_import(ImportRequest("mine", "engine:engine", serving=serving), home)
+    assert plan.request.serving.parameters == {"tokenizer_dir": str(tmp_path / "tok")}
+    assert plan.describe().splitlines() == [
+        f"engine:{tmp_path / 'engine'}: use it where it is",
+        "Engine kind tensorrt: that is what engine:DIR holds.",
+        "There is nothing to build: the engine is there.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("request_", "what"),
+    [
+        (ImportRequest("m", "engine:{engine}"), "holds no tokenizer"),
+        (ImportRequest("m", "engine:{engine}", engine="openvino"), "is no engine of the kind"),
+        (ImportRequest("m", "engine:/nowhere"), "holds no TensorRT engine"),
+        (
+            ImportRequest("m", "engine:{engine}", serving=ServingOptions(layout="vllm")),
+            "The engine kind tensorrt cannot be served in the layout vllm",
+        ),
+        (
+            ImportRequest(
+                "m", "local:/x", engine="openvino", serving=ServingOptions(layout="vllm")
+            ),
+            "The engine kind openvino cannot be served in the layout vllm",
+        ),
+        (ImportRequest("m", "local:/x", engine="vllm"), "No engine of the kind vllm is built here"),
+    ],
+)
+def test_engine_or_layout_that_does_not_fit_is_refused(
+    home: Home, tmp_path: Path, request_: ImportRequest, what: str
+) -> None:
+    engine = write_tensorrt_engine(tmp_path / "engine")
+    source = request_.source.format(engine=engine) if request_.source else None
+    with pytest.raises(BadInput, match=what):
+        plan_import(dataclasses.replace(request_, source=source), home)
+
+
+def test_checkpoint_is_served_by_vllm_as_it_is(
+    home: Home, builder: Builder, tmp_path: Path
+) -> None:
+    folder = write_files(tmp_path / "hf", hf_files(vocab_size=7, n_positions=64))
+    write_tokenizer(folder)
+    run(home, builder, "mine", f"local:{folder}", serving=ServingOptions(layout="vllm"))
+    model = load_model(home, "mine")
+    assert (model.layout, model.engine_path, model.models) == ("vllm", folder, ("mine",))
+    assert builder.num_built == 0

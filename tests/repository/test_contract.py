@@ -7,10 +7,17 @@ from tritonclient.grpc import model_config_pb2
 
 from trtllm_serve_cli.repository.contract import Tensor, load_contracts
 
-MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls")
+MODELS = (
+    "preprocessing",
+    "tensorrt_llm",
+    "postprocessing",
+    "ensemble",
+    "tensorrt_llm_bls",
+    "vllm",
+)
 
 
-def test_contract_covers_every_model_of_the_layout() -> None:
+def test_contract_covers_every_model_of_the_layouts() -> None:
     assert sorted(load_contracts()) == sorted(MODELS)
 
 

@@ -122,6 +122,7 @@ def test_manifest_says_what_the_repository_was_made_of() -> None:
     assert manifest == {
         "schema": 1,
         "name": "mine",
+        "layout": "inflight",
         "created_at": 1700000000,
         "created_by": f"tllm {__version__}",
         "models": [model.name for model in PLAN.models],

@@ -30,6 +30,7 @@ def test_manifest_is_read_as_it_was_written(home: Home) -> None:
     assert model == ImportedModel(
         name="mine",
         path=home.models / "mine",
+        layout="inflight",
         engine_kind="openvino",
         engine_path=home.engines / "mine",
         source="gguf:/models/mine.gguf",

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from trtllm_serve_cli.catalog import load_catalog
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sources.source import (
+    EngineSource,
     GgufSource,
     HubSource,
     LocalSource,
@@ -32,6 +33,7 @@ SOURCES = st.one_of(
     ),
     st.builds(LocalSource, PATHS),
     st.builds(GgufSource, PATHS),
+    st.builds(EngineSource, PATHS),
     st.builds(PypiSource, NAMES.map(lambda name: name.replace("_", "x")), VERSIONS, FILES),
 )
 

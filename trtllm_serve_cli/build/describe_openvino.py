@@ -6,15 +6,11 @@ python -m trtllm_serve_cli.build.describe_openvino DIRECTORY --checkpoint PATH .
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
+from trtllm_serve_cli.build.checkpoint_facts import read_context_length
 from trtllm_serve_cli.build.engine import Engine, write_engine
-from trtllm_serve_cli.sources import read_gguf
-
-# Where architectures keep the length of their context in config.json.
-_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len")
 
 
 def main() -> None:
@@ -34,7 +30,7 @@ def main() -> None:
         architecture=arguments.architecture,
         weights=arguments.weights,
         vocab_size=_vocab_size(arguments.directory),
-        max_position_embeddings=_context_length(arguments.checkpoint),
+        max_position_embeddings=read_context_length(arguments.checkpoint),
         **_tokenizer_facts(arguments.directory),
     )
     write_engine(engine, arguments.directory)
@@ -46,19 +42,6 @@ def _vocab_size(directory: Path) -> int:
 
     model = openvino.Core().read_model(directory / "openvino_model.xml")
     return int(model.output("logits").get_partial_shape()[-1].get_length())
-
-
-def _context_length(checkpoint: Path) -> int:
-    """In tokens, as the checkpoint says; raises `ValueError` when it does not."""
-    if checkpoint.is_file():
-        length = read_gguf(checkpoint).context_length
-    else:
-        config: dict[str, Any] = json.loads((checkpoint / "config.json").read_text("utf-8"))
-        config = config.get("text_config", config)
-        length = next((config[key] for key in _CONTEXT_KEYS if config.get(key)), None)
-    if not length:
-        raise ValueError(f"{checkpoint} does not say how long its context is")
-    return int(length)
 
 
 def _tokenizer_facts(directory: Path) -> dict[str, Any]:

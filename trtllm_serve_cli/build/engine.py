@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtllm_serve_cli.build.tensorrt_engine import TensorRtBuild
 from trtllm_serve_cli.errors import BuildFailed
 
 ENGINE_FILE = "engine.json"
@@ -20,7 +21,7 @@ class Engine:
 
     `max_position_embeddings` is the context the model was trained on, in tokens. `adds_bos` tells
     whether the tokenizer puts `bos_token` before every text by itself. `chat_template` is Jinja
-    source, empty for a model that has none.
+    source, empty for a model that has none. `tensorrt` is there for that engine kind only.
     """
 
     path: Path
@@ -36,13 +37,14 @@ class Engine:
     bos_token: str
     eos_token: str
     adds_bos: bool
+    tensorrt: TensorRtBuild | None = None
 
 
 def read_engine(path: Path) -> Engine:
     """The engine in the folder `path`. Raises `BuildFailed` when there is none, or a broken one."""
     try:
         facts: dict[str, Any] = json.loads((path / ENGINE_FILE).read_text(encoding="utf-8"))
-        names = {each.name for each in dataclasses.fields(Engine)} - {"path"}
+        names = {each.name for each in dataclasses.fields(Engine)} - {"path", "tensorrt"}
         return Engine(path=path, **{name: facts[name] for name in names})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BuildFailed(
@@ -63,6 +65,6 @@ def find_engine(path: Path, fingerprint: str) -> Engine | None:
 def write_engine(engine: Engine, directory: Path) -> None:
     """Say in `directory` what `engine` is; its path is wherever the folder ends up."""
     facts = dataclasses.asdict(engine) | {"schema": ENGINE_SCHEMA}
-    del facts["path"]
+    del facts["path"], facts["tensorrt"]
     text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
     (directory / ENGINE_FILE).write_text(text, encoding="utf-8")

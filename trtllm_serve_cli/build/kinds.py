@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trtllm_serve_cli.errors import MissingPart
+from trtllm_serve_cli.errors import BadInput, MissingPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +15,19 @@ class EngineChoice:
 
     kind: str
     reason: str
+
+
+# Engine kinds that only what is there already can have: why, and what to do.
+_NOT_BUILT = {
+    "tensorrt": (
+        "it takes a GPU and the trtllm-build of one TensorRT-LLM version",
+        "build it there, then import what it left: -s engine:DIR --param tokenizer_dir=DIR",
+    ),
+    "vllm": (
+        "vLLM serves the checkpoint as it is, through Triton's own backend",
+        "choose its layout: --layout vllm",
+    ),
+}
 
 
 def has_package(name: str) -> bool:
@@ -28,7 +41,15 @@ def has_package(name: str) -> bool:
 def choose_engine_kind(
     wanted: str, *, has_package: Callable[[str], bool] = has_package
 ) -> EngineChoice:
-    """The engine kind for `wanted`, which may be "auto". Raises `MissingPart`."""
+    """The engine kind to build for `wanted`, which may be "auto".
+
+    Raises `BadInput` for a kind that is not built here, `MissingPart` for one that lacks a package.
+    """
+    if wanted in _NOT_BUILT:
+        why, next_step = _NOT_BUILT[wanted]
+        raise BadInput(
+            f"No engine of the kind {wanted} is built here.", why=why, next_step=next_step
+        )
     if not has_package("openvino_genai"):
         raise MissingPart(
             "The engine kind openvino is not installed.",

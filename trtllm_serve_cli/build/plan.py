@@ -100,7 +100,7 @@ def plan_build(
         weights, make = _plan_gguf(checkpoint, options)
     else:
         weights, make = _plan_export(checkpoint, options)
-    fingerprint = _fingerprint(checkpoint, options.kind, weights)
+    fingerprint = fingerprint_of_checkpoint(checkpoint, options.kind, weights)
     describe = BuildStep(
         "Describe the engine",
         (
@@ -161,7 +161,8 @@ def _plan_export(checkpoint: Checkpoint, options: BuildOptions) -> tuple[str, Bu
     return weights, BuildStep(title.replace("none", "16-bit"), (*command, WORK))
 
 
-def _fingerprint(checkpoint: Checkpoint, kind: str, weights: str) -> str:
+def fingerprint_of_checkpoint(checkpoint: Checkpoint, kind: str, weights: str) -> str:
+    """Changes when another engine would come of it."""
     facts = (
         _PLAN_VERSION,
         checkpoint.source,

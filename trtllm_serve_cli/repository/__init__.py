@@ -5,12 +5,13 @@ Takes an `Engine` of the build stage and `ServingOptions`; gives a directory tha
 there whole or not at all.
 """
 
-from trtllm_serve_cli.repository.plan import (
+from trtllm_serve_cli.repository.config import (
+    Layout,
     ModelConfig,
     RepositoryPlan,
     ServingOptions,
-    plan_repository,
 )
+from trtllm_serve_cli.repository.plan import plan_repository
 from trtllm_serve_cli.repository.render import render_files, write_repository
 from trtllm_serve_cli.repository.store import (
     ImportedModel,
@@ -23,6 +24,7 @@ from trtllm_serve_cli.repository.store import (
 
 __all__ = [
     "ImportedModel",
+    "Layout",
     "ModelConfig",
     "RepositoryPlan",
     "ServingOptions",

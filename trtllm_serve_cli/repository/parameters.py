@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.repository.contract import Contract, Tensor
 
 ValueType = Literal[
     "bool", "int", "float", "choice", "path", "model", "text", "int_list", "int_groups", "tree"
@@ -82,6 +83,35 @@ def check_parameters(given: Mapping[str, str], kind: str) -> dict[str, str]:
     return {
         name: check_value(find_parameter(name, kind), value, kind) for name, value in given.items()
     }
+
+
+def type_tensors(model: str, contract: Contract, values: Mapping[str, str]) -> Contract:
+    """`contract` with the tensor types that `values` choose for `model`."""
+    types = {
+        place: values[each.name]
+        for each in load_parameters().values()
+        for place in each.fills.get(model, ())
+        if place.endswith(".data_type") and each.name in values
+    }
+
+    def typed(side: str, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(
+            replace(each, type=types.get(f"{side}.{each.name}.data_type", each.type))
+            for each in tensors
+        )
+
+    return Contract(typed("input", contract.inputs), typed("output", contract.outputs))
+
+
+def refuse_unused(given: Iterable[str], used: Container[str], layout: str) -> None:
+    """Raise `BadInput` for a parameter that no model of the layout heeds."""
+    for name in given:
+        if name not in used:
+            raise BadInput(
+                f"The parameter {name} has no effect in the layout {layout}.",
+                why="no model of ours there has a place for it",
+                next_step="leave it out",
+            )
 
 
 def find_parameter(name: str, kind: str) -> Parameter:

@@ -3,81 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository.contract import Tensor, load_contracts
-from trtllm_serve_cli.repository.parameters import check_parameters, defaults_for
+from trtllm_serve_cli.repository.config import (
+    Layout,
+    ModelConfig,
+    QueuePolicy,
+    RepositoryPlan,
+    ServingOptions,
+)
+from trtllm_serve_cli.repository.contract import load_contracts
+from trtllm_serve_cli.repository.parameters import (
+    ENGINE_KINDS,
+    check_parameters,
+    defaults_for,
+    load_parameters,
+    refuse_unused,
+    type_tensors,
+)
+from trtllm_serve_cli.repository.tensorrt import plan_tensorrt_llm, tensorrt_values
+from trtllm_serve_cli.repository.vllm import VLLM_ARGUMENTS, plan_vllm, vllm_values
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.build import Engine
-
-
-@dataclass(frozen=True, slots=True)
-class ServingOptions:
-    """How an engine is to be served; None means the default that fits the engine.
-
-    `parameters` are upstream's template parameters by name (`--param`), and win over the rest.
-    """
-
-    max_batch_size: int = 64
-    max_seq_len: int | None = None
-    max_num_tokens: int = 256
-    max_beam_width: int = 4
-    parameters: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class QueuePolicy:
-    """Who waits in Triton's queue, and how long; zeros leave it to Triton's defaults."""
-
-    max_queue_size: int = 0
-    default_timeout_microseconds: int = 0
-    priority_levels: int = 0
-    default_priority_level: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """One Triton model: what its `config.pbtxt` says, and which runtime module serves it."""
-
-    name: str
-    title: str
-    module: str
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    parameters: dict[str, str]
-    max_batch_size: int
-    instance_count: int = 1
-    is_decoupled: bool = False
-    is_batched: bool = False
-    max_queue_delay_microseconds: int = 0
-    queue: QueuePolicy = QueuePolicy()
-    backend: str = "python"
-
-
-@dataclass(frozen=True, slots=True)
-class RepositoryPlan:
-    """A whole repository for the model `name`.
-
-    `parameters` is what every parameter of the engine kind is, `asked` those that were wished for.
-    """
-
-    name: str
-    engine: Engine
-    models: tuple[ModelConfig, ...]
-    parameters: Mapping[str, str] = field(default_factory=dict)
-    asked: tuple[str, ...] = ()
-
 
 # Names that lead somewhere else in a repository.
 RESERVED_NAMES = frozenset(
     ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls")
 )
+# Layout -> the engine kinds that can be served in it.
+_ENGINES: Mapping[Layout, tuple[str, ...]] = {
+    "inflight": ENGINE_KINDS,
+    "vllm": ("vllm",),
+}
 # The KV cache's default size: as many tokens per slot on average. A long request takes more than
 # its share; the scheduler lets others wait meanwhile.
 _KV_TOKENS_PER_SLOT = 512
+# What an engine that Python serves runs at once when nothing else was asked for.
+_MAX_BATCH_SIZE = 64
+_MAX_NUM_TOKENS = 256
+_MAX_BEAM_WIDTH = 4
 
 
 def plan_repository(name: str, engine: Engine, options: ServingOptions) -> RepositoryPlan:
@@ -86,18 +52,45 @@ def plan_repository(name: str, engine: Engine, options: ServingOptions) -> Repos
     Raises `BadInput` for a name that the layout itself uses, and for options beyond the engine.
     """
     check_name_is_free_in_layout(name)
-    values = _values(engine, options)
+    check_layout(options.layout, engine.kind)
+    match options.layout:
+        case "inflight":
+            values = _values(engine, options)
+            models = _plan_inflight(name, engine, values)
+            used = _used(models)
+        case "vllm":
+            values = vllm_values(options)
+            models = plan_vllm(name, engine, values)
+            used = set(VLLM_ARGUMENTS)
+    refuse_unused(options.parameters, used, options.layout)
     return RepositoryPlan(
         name=name,
         engine=engine,
-        models=(
-            _preprocessing(engine, values),
-            _tensorrt_llm(engine, values),
-            _postprocessing(engine, values),
-            *(_text(each, name, engine, values) for each in _text_models(name)),
-        ),
+        models=models,
+        layout=options.layout,
         parameters=values,
         asked=_asked(options),
+    )
+
+
+def check_layout(layout: Layout, engine_kind: str) -> None:
+    """Raise `BadInput` for a layout that the engine kind cannot be served in."""
+    if engine_kind in _ENGINES[layout]:
+        return
+    fitting = [each for each, kinds in _ENGINES.items() if engine_kind in kinds]
+    raise BadInput(
+        f"The engine kind {engine_kind} cannot be served in the layout {layout}.",
+        why=f"that is for {' and '.join(_ENGINES[layout])}",
+        next_step=f"choose --layout {' or '.join(fitting)}",
+    )
+
+
+def _plan_inflight(name: str, engine: Engine, values: Mapping[str, str]) -> tuple[ModelConfig, ...]:
+    return (
+        _preprocessing(engine, values),
+        _tensorrt_llm(engine, values),
+        _postprocessing(engine, values),
+        *(_text(each, name, engine, values) for each in _text_models(name)),
     )
 
 
@@ -118,6 +111,16 @@ def _text_models(name: str) -> Sequence[str]:
 def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
     """Every parameter of the engine kind: its default, what the options say, what was asked for."""
     given = check_parameters(options.parameters, engine.kind)
+    if engine.kind == "tensorrt":
+        asked = tensorrt_values(engine, options)
+    else:
+        asked = _python_values(engine, options, given)
+    return defaults_for(engine.kind) | asked | given
+
+
+def _python_values(
+    engine: Engine, options: ServingOptions, given: Mapping[str, str]
+) -> dict[str, str]:
     max_seq_len = int(
         given.get("max_seq_len") or options.max_seq_len or engine.max_position_embeddings
     )
@@ -127,18 +130,31 @@ def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
             why=f"it was trained on {engine.max_position_embeddings} positions",
             next_step=f"ask for at most {engine.max_position_embeddings}",
         )
-    kv_tokens = max(options.max_batch_size * _KV_TOKENS_PER_SLOT, max_seq_len)
-    asked = {
-        "triton_max_batch_size": str(options.max_batch_size),
-        "max_num_seqs": str(options.max_batch_size),
+    max_batch_size = options.max_batch_size or _MAX_BATCH_SIZE
+    kv_tokens = max(max_batch_size * _KV_TOKENS_PER_SLOT, max_seq_len)
+    return {
+        "triton_max_batch_size": str(max_batch_size),
+        "max_num_seqs": str(max_batch_size),
         "max_seq_len": str(max_seq_len),
-        "max_num_tokens": str(options.max_num_tokens),
-        "max_beam_width": str(options.max_beam_width),
+        "max_num_tokens": str(options.max_num_tokens or _MAX_NUM_TOKENS),
+        "max_beam_width": str(options.max_beam_width or _MAX_BEAM_WIDTH),
         "max_tokens_in_paged_kv_cache": str(kv_tokens),
         "tokenizer_dir": str(engine.path),
         "engine_dir": str(engine.path),
     }
-    return defaults_for(engine.kind) | asked | given
+
+
+def _used(models: Sequence[ModelConfig]) -> set[str]:
+    """The parameters that some model of the repository has a place for."""
+    there = {model.name: model.parameters for model in models}
+    return {
+        each.name
+        for each in load_parameters().values()
+        for model, places in each.fills.items()
+        for place in places
+        if model in there
+        and (not place.startswith("parameters.") or place[len("parameters.") :] in there[model])
+    }
 
 
 def _asked(options: ServingOptions) -> tuple[str, ...]:
@@ -169,6 +185,10 @@ def _queue(values: Mapping[str, str]) -> dict[str, Any]:
         "max_queue_delay_microseconds": int(values["max_queue_delay_microseconds"]),
         "queue": QueuePolicy(max_queue_size=int(values["max_queue_size"])),
     }
+
+
+def _engine_queue(values: Mapping[str, str]) -> dict[str, Any]:
+    return {**_queue(values), **_common(values), "queue": _queue_policy(values)}
 
 
 def _queue_policy(values: Mapping[str, str]) -> QueuePolicy:
@@ -207,6 +227,8 @@ def _preprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
 
 
 def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
+    if engine.kind == "tensorrt":
+        return plan_tensorrt_llm(engine, values, _engine_queue(values))
     contract = load_contracts()["tensorrt_llm"]
     parameters = {
         "engine_kind": engine.kind,
@@ -242,10 +264,7 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
         outputs=contract.outputs,
         parameters=parameters,
         is_decoupled=values["decoupled_mode"] == "true",
-        is_batched=True,
-        max_queue_delay_microseconds=int(values["max_queue_delay_microseconds"]),
-        queue=_queue_policy(values),
-        **_common(values),
+        **_engine_queue(values),
     )
 
 
@@ -268,7 +287,8 @@ def _postprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
 
 
 def _text(model: str, own_name: str, engine: Engine, values: Mapping[str, str]) -> ModelConfig:
-    contract = load_contracts()["ensemble" if model == "ensemble" else "tensorrt_llm_bls"]
+    kind = "ensemble" if model == "ensemble" else "tensorrt_llm_bls"
+    contract = type_tensors(kind, load_contracts()[kind], values)
     return ModelConfig(
         name=model,
         title=f"text to text with {own_name}",

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.paths import write_aside
+from trtllm_serve_cli.repository.config import ModelConfig, RepositoryPlan
 from trtllm_serve_cli.repository.pbtxt import quoted
-from trtllm_serve_cli.repository.plan import RepositoryPlan
 
 MANIFEST = "tllm.json"
 MANIFEST_SCHEMA = 1
@@ -34,15 +35,22 @@ def render_files(plan: RepositoryPlan) -> dict[str, str]:
     files: dict[str, str] = {}
     for model in plan.models:
         context: dict[str, Any] = {"model": model, "version": __version__}
-        for target, template in (
-            ("config.pbtxt", "config.pbtxt.j2"),
-            ("1/model.py", "model.py.j2"),
-        ):
-            text = environment.get_template(template).render(context)
-            files[f"{model.name}/{target}"] = text
-        for name, source in runtime.items():
-            files[f"{model.name}/1/{RUNTIME_PACKAGE}/{name}"] = source
+        text = environment.get_template("config.pbtxt.j2").render(context)
+        files[f"{model.name}/config.pbtxt"] = text
+        for name, text in _version_files(model, runtime).items():
+            files[f"{model.name}/1/{name}"] = text
+        if model.module is not None:
+            text = environment.get_template("model.py.j2").render(context)
+            files[f"{model.name}/1/model.py"] = text
     return files
+
+
+def _version_files(model: ModelConfig, runtime: Mapping[str, str]) -> dict[str, str]:
+    files = dict(model.files)
+    if model.module is not None:
+        files |= {f"{RUNTIME_PACKAGE}/{name}": source for name, source in runtime.items()}
+    # Triton wants the folder of a version even when its backend finds nothing in it.
+    return files or {".keep": ""}
 
 
 def write_repository(plan: RepositoryPlan, destination: Path) -> None:
@@ -62,6 +70,7 @@ def manifest_of(plan: RepositoryPlan, created_at: int) -> dict[str, Any]:
     return {
         "schema": MANIFEST_SCHEMA,
         "name": plan.name,
+        "layout": plan.layout,
         "created_at": created_at,
         "created_by": f"tllm {__version__}",
         "engine": dataclasses.asdict(plan.engine) | {"path": str(plan.engine.path)},

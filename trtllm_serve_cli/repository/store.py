@@ -20,6 +20,7 @@ class ImportedModel:
 
     name: str
     path: Path
+    layout: str
     engine_kind: str
     engine_path: Path
     source: str
@@ -37,6 +38,7 @@ def read_manifest(directory: Path) -> ImportedModel:
         return ImportedModel(
             name=manifest["name"],
             path=directory,
+            layout=manifest.get("layout", "inflight"),
             engine_kind=engine["kind"],
             engine_path=Path(engine["path"]),
             source=engine["source"],

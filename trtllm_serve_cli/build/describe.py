@@ -1,0 +1,68 @@
+"""Engines that this tool did not make: what is there already is described, and nothing is built."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from trtllm_serve_cli.build.checkpoint_facts import (
+    read_context_length,
+    read_text_config,
+    read_tokenizer_facts,
+)
+from trtllm_serve_cli.build.engine import Engine
+from trtllm_serve_cli.build.plan import fingerprint_of_checkpoint
+from trtllm_serve_cli.build.tensorrt_engine import fingerprint_of, read_tensorrt_build
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.sources import Checkpoint
+
+
+def describe_tensorrt(name: str, directory: Path, tokenizer_dir: Path, source: str) -> Engine:
+    """The engine that trtllm-build left in `directory`. Raises `BadInput` for a broken one."""
+    build = read_tensorrt_build(directory)
+    return Engine(
+        path=directory,
+        kind="tensorrt",
+        model_name=name,
+        source=source,
+        fingerprint=fingerprint_of(directory, build),
+        architecture=build.architecture,
+        weights=build.dtype if build.quantization == "none" else build.quantization,
+        vocab_size=build.vocab_size,
+        max_position_embeddings=build.max_position_embeddings,
+        tensorrt=build,
+        **dataclasses.asdict(read_tokenizer_facts(tokenizer_dir)),
+    )
+
+
+def describe_vllm(name: str, checkpoint: Checkpoint) -> Engine:
+    """A checkpoint as vLLM serves it: as it is. Raises `BadInput` for a GGUF file."""
+    if checkpoint.format != "hf":
+        raise BadInput(
+            "The vllm layout needs a Hugging Face checkpoint.",
+            why=f"{checkpoint.source} is a GGUF file",
+            next_step="import the model's checkpoint instead: -s hf:ORG/NAME",
+        )
+    try:
+        config = read_text_config(checkpoint.path)
+        vocab_size = int(config["vocab_size"])
+        context_length = read_context_length(checkpoint.path)
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(
+            f"{checkpoint.path / 'config.json'} does not describe a language model.",
+            why=f"{type(error).__name__}: {error}",
+            next_step="name a checkpoint that generates text: -s hf:ORG/NAME",
+        ) from error
+    weights = str(config.get("torch_dtype") or config.get("dtype") or "as in the checkpoint")
+    return Engine(
+        path=checkpoint.path,
+        kind="vllm",
+        model_name=name,
+        source=checkpoint.source,
+        fingerprint=fingerprint_of_checkpoint(checkpoint, "vllm", weights),
+        architecture=checkpoint.architecture,
+        weights=weights,
+        vocab_size=vocab_size,
+        max_position_embeddings=context_length,
+        **dataclasses.asdict(read_tokenizer_facts(checkpoint.path)),
+    )

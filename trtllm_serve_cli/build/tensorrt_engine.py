@@ -1,0 +1,93 @@
+"""An engine that `trtllm-build` left: a folder with `config.json` and a `rankN.engine` per GPU.
+
+Source of the fields: what NVIDIA/TensorRT-LLM's `trtllm-build` has written since 0.8
+(`pretrained_config`, `build_config`); `max_seq_len` took the place of `max_input_len` +
+`max_output_len` in 0.11.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRtBuild:
+    """What a TensorRT engine was built for; lengths are in tokens, `world_size` in GPUs."""
+
+    version: str
+    architecture: str
+    dtype: str
+    logits_dtype: str
+    quantization: str
+    vocab_size: int
+    max_position_embeddings: int
+    max_batch_size: int
+    max_beam_width: int
+    max_seq_len: int
+    world_size: int
+
+
+def read_tensorrt_build(directory: Path) -> TensorRtBuild:
+    """What the engine in `directory` was built for. Raises `BadInput` when there is none."""
+    path = directory / "config.json"
+    try:
+        build = _parse(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise BadInput(
+            f"{directory} holds no TensorRT engine.",
+            why="it has no config.json",
+            next_step="name the folder that trtllm-build wrote: -s engine:DIR",
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput(
+            f"{path} is not that of a TensorRT engine.",
+            why=f"{type(error).__name__}: {error}",
+            next_step="name the folder that trtllm-build wrote, of TensorRT-LLM 0.8 or later",
+        ) from error
+    missing = [rank.name for rank in _ranks(directory, build) if not rank.exists()]
+    if missing:
+        raise BadInput(
+            f"The engine in {directory} is not whole.",
+            why=f"it was built for {build.world_size} GPUs, and lacks {', '.join(missing[:5])}",
+            next_step=f"ls {shlex.quote(str(directory))}",
+        )
+    return build
+
+
+def fingerprint_of(directory: Path, build: TensorRtBuild) -> str:
+    """Changes when the engine was built anew."""
+    digest = hashlib.sha256((directory / "config.json").read_bytes())
+    for rank in _ranks(directory, build):
+        stat = rank.stat()
+        digest.update(f"{rank.name} {stat.st_size} {stat.st_mtime_ns}".encode())
+    return digest.hexdigest()[:16]
+
+
+def _ranks(directory: Path, build: TensorRtBuild) -> list[Path]:
+    return [directory / f"rank{rank}.engine" for rank in range(build.world_size)]
+
+
+def _parse(config: dict[str, Any]) -> TensorRtBuild:
+    model, build = config["pretrained_config"], config["build_config"]
+    length = build.get("max_seq_len") or build["max_input_len"] + build["max_output_len"]
+    quantization = model.get("quantization") or {}
+    return TensorRtBuild(
+        version=str(config.get("version", "unknown")),
+        architecture=str(model["architecture"]),
+        dtype=str(model["dtype"]),
+        logits_dtype=str(model.get("logits_dtype") or "float32"),
+        quantization=str(quantization.get("quant_algo") or "none"),
+        vocab_size=int(model["vocab_size"]),
+        max_position_embeddings=int(model.get("max_position_embeddings") or length),
+        max_batch_size=int(build["max_batch_size"]),
+        max_beam_width=int(build.get("max_beam_width") or 1),
+        max_seq_len=int(length),
+        world_size=int((model.get("mapping") or {}).get("world_size") or 1),
+    )

@@ -1,0 +1,79 @@
+"""What a model repository is to hold, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from trtllm_serve_cli.repository.contract import Tensor
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.build import Engine
+
+Layout = Literal["inflight", "vllm"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServingOptions:
+    """How an engine is to be served; None means the default that fits the engine.
+
+    `parameters` are upstream's template parameters by name (`--param`), and win over the rest.
+    """
+
+    max_batch_size: int | None = None
+    max_seq_len: int | None = None
+    max_num_tokens: int | None = None
+    max_beam_width: int | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    layout: Layout = "inflight"
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """Who waits in Triton's queue, and how long; zeros leave it to Triton's defaults."""
+
+    max_queue_size: int = 0
+    default_timeout_microseconds: int = 0
+    priority_levels: int = 0
+    default_priority_level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """One Triton model: what its `config.pbtxt` says, and what lies in its version's folder.
+
+    `module` is the runtime module that serves it, None for a backend that brings its own code.
+    `files` are further files of the version: name -> text.
+    """
+
+    name: str
+    title: str
+    module: str | None
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    parameters: dict[str, str]
+    max_batch_size: int
+    instance_count: int = 1
+    is_decoupled: bool = False
+    is_batched: bool = False
+    max_queue_delay_microseconds: int = 0
+    queue: QueuePolicy = QueuePolicy()
+    backend: str = "python"
+    instance_kind: str = "KIND_CPU"
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryPlan:
+    """A whole repository for the model `name`.
+
+    `parameters` is what every parameter of the engine kind is, `asked` those that were wished for.
+    """
+
+    name: str
+    engine: Engine
+    models: tuple[ModelConfig, ...]
+    layout: Layout = "inflight"
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    asked: tuple[str, ...] = ()
