@@ -282,7 +282,9 @@ def test_wrong_address_shows_a_right_one(run: Run) -> None:
 def test_running_server_is_found(
     triton: FakeTriton, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = SimpleNamespace(endpoint=triton.endpoint, models=("demo",))
+    running = SimpleNamespace(
+        endpoint=triton.endpoint, models=("demo",), text_model=lambda model: "demo"
+    )
     monkeypatch.setattr(launch, "find_running", lambda home, model: running)
     assert run("go")[:2] == (0, "Machine learning é\n")
     assert len(triton.requests) == 1

@@ -22,6 +22,7 @@ def fake_plan(servers: Path, *behaviours: str, timeout_s: float = 20.0) -> Launc
         directory=servers / str(http),
         repository=Path("/models/m"),
         models=("m",),
+        text_models=("m",),
         loading=("m", "n"),
         endpoint=Endpoint(
             grpc=f"127.0.0.1:{grpc}",

@@ -19,6 +19,7 @@ from trtllm_serve_cli.repository import ImportedModel
 MODEL = ImportedModel(
     name="mine",
     path=Path("/my models/mine"),
+    layout="inflight",
     engine_kind="openvino",
     engine_path=Path("/engines/mine"),
     source="gguf:/mine.gguf",
@@ -71,6 +72,7 @@ def test_embedded_triton_compared_whole() -> None:
         directory=Path("/servers/8000"),
         repository=Path("/my models/mine"),
         models=("mine",),
+        text_models=("mine",),
         loading=MODEL.models,
         endpoint=Endpoint("127.0.0.1:8001", "127.0.0.1:8000", "127.0.0.1:8002", "secret"),
         backends={

@@ -14,6 +14,7 @@ MODELS = (
     "ensemble",
     "tensorrt_llm_bls",
     "vllm",
+    "llmapi",
 )
 
 

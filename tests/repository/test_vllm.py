@@ -83,5 +83,5 @@ def test_other_engine_kinds_are_refused() -> None:
     assert str(raised.value) == (
         "The engine kind openvino cannot be served in the layout vllm.\n"
         "Why: that is for vllm\n"
-        "Next: choose --layout inflight"
+        "Next: choose --layout inflight or llmapi"
     )

@@ -40,7 +40,7 @@ def import_model(
     quantization: QuantizationOption = None,
     layout: Annotated[
         Layout,
-        typer.Option(help="Upstream's models around the engine, or Triton's own vLLM backend."),
+        typer.Option(help="Upstream's two, or that of Triton's own vLLM backend: docs/layouts.md."),
     ] = Layout.inflight,
     max_batch_size: Annotated[
         int | None,

@@ -55,6 +55,7 @@ class Layout(str, Enum):
     """What `--layout` takes."""
 
     inflight = "inflight"
+    llmapi = "llmapi"
     vllm = "vllm"
 
 

@@ -188,7 +188,7 @@ def _report_ready(server: RunningServer, took_s: float, *, as_json: bool) -> Non
         output.show_json(_describe(server) | {"took_s": round(took_s, 2)})
         return
     output.say(f"{name} is ready after {took_s:.1f} s.")
-    output.say(f"  HTTP     http://{endpoint.http}/v2/models/{name}/generate")
+    output.say(f"  HTTP     http://{endpoint.http}/v2/models/{server.text_model()}/generate")
     output.say(f"  gRPC     {endpoint.grpc}")
     output.say(f"  metrics  http://{endpoint.metrics}/metrics")
     output.say(f"  log      {server.plan.log}")

@@ -44,7 +44,7 @@ def find_target(
             why=f"it serves {', '.join(running.models)}",
             next_step=f"tllm infer -m {running.models[0]} …",
         )
-    return Target(running.endpoint, model or running.models[0], interface, timeout_s)
+    return Target(running.endpoint, running.text_model(model), interface, timeout_s)
 
 
 def find_address(url: str | None, model: str | None, port: Literal["grpc", "metrics"]) -> str:

@@ -18,6 +18,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from trtllm_serve_cli.client import faults
 from trtllm_serve_cli.client.cancellation import Cancellation
 from trtllm_serve_cli.client.generate import GenerateRequest, Piece
+from trtllm_serve_cli.client.llmapi import name_inputs, shape_input
 from trtllm_serve_cli.client.tensors import (
     INPUTS,
     decode_raw,
@@ -88,9 +89,11 @@ def fetch_config_grpc(address: str, model: str, timeout_s: float) -> tuple[dict[
 
 def _plan_message(model: str, request: GenerateRequest) -> Any:
     message = service_pb2.ModelInferRequest(model_name=model)
-    for name, value in plan_inputs(request).items():
-        shape, content = encode_raw(INPUTS[name], value)
-        message.inputs.add(name=name, datatype=INPUTS[name], shape=shape)
+    inputs = plan_inputs(request)
+    for name, called in name_inputs(model, inputs).items():
+        shape, content = encode_raw(INPUTS[name], inputs[name])
+        shape = shape_input(model, shape)
+        message.inputs.add(name=called, datatype=INPUTS[name], shape=shape)
         message.raw_input_contents.append(content)
     for name, value in plan_parameters(request).items():
         message.parameters[name].string_param = value

@@ -21,6 +21,7 @@ from trtllm_serve_cli.client.address import split_address
 from trtllm_serve_cli.client.cancellation import Cancellation
 from trtllm_serve_cli.client.events import EventParser
 from trtllm_serve_cli.client.generate import GenerateRequest, Piece
+from trtllm_serve_cli.client.llmapi import name_inputs
 from trtllm_serve_cli.client.tensors import RAW_TENSORS, parse_pieces, plan_inputs, plan_parameters
 from trtllm_serve_cli.errors import BadInput
 
@@ -36,7 +37,7 @@ def stream_http(
     cancellation: Cancellation,
 ) -> Generator[Piece, None, None]:
     """The pieces of the answer as they arrive; leaving early cancels on the server."""
-    body = _plan_body(request)
+    body = _plan_body(model, request)
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
     has_begun = False
     with (
@@ -79,7 +80,7 @@ def fetch_config_http(address: str, model: str, timeout_s: float) -> tuple[dict[
     )
 
 
-def _plan_body(request: GenerateRequest) -> str:
+def _plan_body(model: str, request: GenerateRequest) -> str:
     inputs = plan_inputs(request)
     if unsendable := RAW_TENSORS & inputs.keys():
         raise BadInput(
@@ -87,6 +88,7 @@ def _plan_body(request: GenerateRequest) -> str:
             why="Triton's generate_stream endpoint takes JSON, and no FP16 in it",
             next_step="send the adapter over gRPC, once; after that its task id will do over HTTP",
         )
+    inputs = {called: inputs[name] for name, called in name_inputs(model, inputs).items()}
     parameters = plan_parameters(request)
     return json.dumps({**inputs, "parameters": parameters} if parameters else inputs)
 

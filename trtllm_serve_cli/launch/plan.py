@@ -40,6 +40,7 @@ class LaunchPlan:
     """Everything that `launch` does. `environ` holds only what differs from the environment.
 
     `directory` is the server's folder: its state, log, restricted-API token and backends.
+    `models` are what is served, `text_models` what Triton calls the model to ask for each.
     `backends` are links to make there: name below the folder -> what it points to.
     """
 
@@ -48,6 +49,7 @@ class LaunchPlan:
     directory: Path
     repository: Path
     models: tuple[str, ...]
+    text_models: tuple[str, ...]
     loading: tuple[str, ...]
     endpoint: Endpoint
     backends: dict[str, str] = field(default_factory=dict)
@@ -104,6 +106,7 @@ class LaunchPlan:
                 **plan,
                 "argv": tuple(plan["argv"]),
                 "models": tuple(plan["models"]),
+                "text_models": tuple(plan["text_models"]),
                 "loading": tuple(plan["loading"]),
                 "directory": Path(plan["directory"]),
                 "repository": Path(plan["repository"]),
@@ -147,6 +150,7 @@ def plan_launch(
         directory=directory,
         repository=model.path,
         models=(model.name,),
+        text_models=(model.text_model,),
         loading=model.models,
         endpoint=Endpoint(
             grpc=f"{_reachable(options.host)}:{options.grpc_port}",

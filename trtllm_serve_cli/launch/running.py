@@ -34,6 +34,11 @@ class RunningServer:
     def models(self) -> tuple[str, ...]:
         return self.plan.models
 
+    def text_model(self, model: str | None = None) -> str:
+        """What Triton calls the model to ask for `model`, or for the first one."""
+        served = dict(zip(self.plan.models, self.plan.text_models, strict=True))
+        return served[model or self.plan.models[0]]
+
     @property
     def is_running(self) -> bool:
         return self.state.is_supervised

@@ -151,7 +151,7 @@ class Supervisor:
 
     def _probe(self, answered: threading.Event) -> None:
         with contextlib.suppress(TllmError):
-            for model in self._plan.models:
+            for model in self._plan.text_models:
                 probe_token(self._plan.endpoint, model, self._patience.probe_timeout_s, "http")
             answered.set()
 

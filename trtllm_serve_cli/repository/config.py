@@ -11,7 +11,7 @@ from trtllm_serve_cli.repository.contract import Tensor
 if TYPE_CHECKING:
     from trtllm_serve_cli.build import Engine
 
-Layout = Literal["inflight", "vllm"]
+Layout = Literal["inflight", "llmapi", "vllm"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from trtllm_serve_cli.repository.config import (
     ServingOptions,
 )
 from trtllm_serve_cli.repository.contract import load_contracts
+from trtllm_serve_cli.repository.llmapi import llmapi_uses, plan_llmapi
 from trtllm_serve_cli.repository.parameters import (
     ENGINE_KINDS,
     check_parameters,
@@ -35,6 +36,7 @@ RESERVED_NAMES = frozenset(
 # Layout -> the engine kinds that can be served in it.
 _ENGINES: Mapping[Layout, tuple[str, ...]] = {
     "inflight": ENGINE_KINDS,
+    "llmapi": tuple(kind for kind in ENGINE_KINDS if kind != "tensorrt"),
     "vllm": ("vllm",),
 }
 # The KV cache's default size: as many tokens per slot on average. A long request takes more than
@@ -58,6 +60,11 @@ def plan_repository(name: str, engine: Engine, options: ServingOptions) -> Repos
             values = _values(engine, options)
             models = _plan_inflight(name, engine, values)
             used = _used(models)
+        case "llmapi":
+            values = _values(engine, options)
+            of_engine = _tensorrt_llm(engine, values).parameters
+            models = plan_llmapi(engine, values, of_engine)
+            used = llmapi_uses(values, of_engine)
         case "vllm":
             values = vllm_values(options)
             models = plan_vllm(name, engine, values)

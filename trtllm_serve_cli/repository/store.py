@@ -28,6 +28,11 @@ class ImportedModel:
     created_at: int
     models: tuple[str, ...]
 
+    @property
+    def text_model(self) -> str:
+        """The Triton model that clients ask for text."""
+        return self.name if self.name in self.models else self.models[0]
+
 
 def read_manifest(directory: Path) -> ImportedModel:
     """The model whose repository `directory` is. Raises `RepositoryError`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -21,6 +22,20 @@ PERF_OUTPUTS = (
     "total_accepted_draft_tokens",
     "total_draft_tokens",
 )
+
+
+class Answer(Protocol):
+    """Keeps what has come for one row of a request until it is told."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all has come."""
+
+    def take(self, update: SequenceUpdate) -> dict[str, Array] | None:
+        """The response that is due after `update`, if one is."""
+
+    def cut(self) -> list[dict[str, Array]]:
+        """What has come and is untold, for a caller who wants the answer to end here."""
 
 
 class RowAnswer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -31,9 +31,19 @@ class Parameters:
         self._values: dict[str, str] = {
             key: value["string_value"] for key, value in config.get("parameters", {}).items()
         }
+        self._asked: set[str] = set()
+
+    def add(self, values: Mapping[str, str]) -> None:
+        """Take `values` from elsewhere; they win over those of `config.pbtxt`."""
+        self._values.update(values)
+
+    def never_asked(self, names: Iterable[str]) -> list[str]:
+        """Of `names`, those that nothing has wanted to know yet."""
+        return sorted(set(names) - self._asked)
 
     def text(self, name: str, default: str | None = None) -> str:
         """The value; an unfilled `${name}` of a template counts as not set, as upstream has it."""
+        self._asked.add(name)
         value = self._values.get(name, "")
         if value and not value.startswith("${"):
             return value

@@ -12,14 +12,14 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from .answers import RowAnswer, merge_answers
+from .answers import Answer, RowAnswer, merge_answers
 from .cancel_watch import CancelWatch, Watched
 from .engine import GenerationRequest, InvalidRequest, SequenceUpdate, check_request
 from .engine_metrics import EngineMetrics
@@ -30,7 +30,8 @@ from .tensors import (
     INTERNAL_ID_PREFIX,
     UNDERSTOOD,
     Array,
-    RowRequest,
+    EngineRow,
+    GetTensor,
     pack_failure,
     parse_rows,
     refuse_set,
@@ -44,8 +45,11 @@ class TritonPythonModel:
     """Triton's hooks."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        parameters = Parameters(args)
-        self._not_understood = sorted(set(parameters.input_names) - UNDERSTOOD)
+        self._start(Parameters(args), UNDERSTOOD)
+
+    def _start(self, parameters: Parameters, understood: Container[str]) -> None:
+        """Start the engine worker that `parameters` describe."""
+        self._not_understood = [each for each in parameters.input_names if each not in understood]
         self._engine_kind = parameters.text("engine_kind")
         self._exclude_input = parameters.flag("exclude_input_in_output", False)
         self._is_decoupled = parameters.is_decoupled
@@ -102,16 +106,15 @@ class TritonPythonModel:
             self._stop(request.request_id(), sender)
             return
         refuse_set(get, self._not_understood, self._engine_kind)
-        rows = parse_rows(get, exclude_input=self._exclude_input)
-        for row in rows:
-            check_request(GenerationRequest(id=0, **row.fields), self._limits)
         is_streaming = _is_set(get("streaming"))
         if is_streaming and not self._is_decoupled:
             raise InvalidRequest(
                 "streaming needs a decoupled model, and this one answers each request once "
                 "(decoupled_mode is false); leave it out, or serve with decoupled_mode=true"
             )
-        answers = [RowAnswer(row, arrival_time_ns, is_streaming=is_streaming) for row in rows]
+        rows, answers = self._parse(get, arrival_time_ns, is_streaming)
+        for row in rows:
+            check_request(GenerationRequest(id=0, **row.fields), self._limits)
         name = read_lora_name(request.parameters())
         adapters = parse_lora(get, name, len(rows), Path(self._adapters.name))
         for row, adapter in zip(rows, adapters, strict=True):
@@ -121,6 +124,13 @@ class TritonPythonModel:
         except (InvalidRequest, WorkerFailed):
             discard(row.fields for row in rows)
             raise
+
+    def _parse(
+        self, get: GetTensor, arrival_time_ns: int, is_streaming: bool
+    ) -> tuple[Sequence[EngineRow], Sequence[Answer]]:
+        """What to run for a request, and for each how to answer it."""
+        rows = parse_rows(get, exclude_input=self._exclude_input)
+        return rows, [RowAnswer(row, arrival_time_ns, is_streaming=is_streaming) for row in rows]
 
     def _stop(self, request_id: str, sender: Any) -> None:
         with self._lock:
@@ -172,7 +182,7 @@ class _Request:
     """One request in flight."""
 
     def __init__(
-        self, model: TritonPythonModel, request: Any, sender: Any, answers: list[RowAnswer]
+        self, model: TritonPythonModel, request: Any, sender: Any, answers: Sequence[Answer]
     ) -> None:
         self._model = model
         self._request_id = request.request_id()
@@ -180,14 +190,14 @@ class _Request:
         self._is_internal = self._request_id.startswith(INTERNAL_ID_PREFIX)
         self._sender = sender
         self._answers = answers
-        self._rows: list[RowRequest] = []
+        self._rows: Sequence[EngineRow] = ()
         self._untold: list[dict[str, Array]] = []
         self._lock = threading.RLock()
         self._is_open = True
         self._engine_ids: list[int] = []
         self._watched: Watched | None = None
 
-    def start(self, rows: list[RowRequest]) -> None:
+    def start(self, rows: Sequence[EngineRow]) -> None:
         """Submit all rows, or none."""
         model = self._model
         model._slots.take(len(rows))
@@ -235,7 +245,7 @@ class _Request:
             self._forget()
             send_error(self._sender, why)
 
-    def _handler(self, answer: RowAnswer) -> Callable[[SequenceUpdate], None]:
+    def _handler(self, answer: Answer) -> Callable[[SequenceUpdate], None]:
         def take(update: SequenceUpdate) -> None:
             try:
                 self._take(answer, update)
@@ -245,7 +255,7 @@ class _Request:
 
         return take
 
-    def _take(self, answer: RowAnswer, update: SequenceUpdate) -> None:
+    def _take(self, answer: Answer, update: SequenceUpdate) -> None:
         with self._lock:
             if not self._is_open:
                 return
@@ -261,8 +271,7 @@ class _Request:
         """Send what is due; a model that is not decoupled sends everything at the end."""
         if not self._model._is_decoupled:
             if is_last:
-                merged = merge_answers(self._untold) if self._untold else {}
-                self._close(self._response(merged))
+                self._close(self._response(self._merged()))
             return
         untold, self._untold = self._untold, []
         for number, tensors in enumerate(untold, 1):
@@ -272,6 +281,11 @@ class _Request:
                 self._sender.send(self._response(tensors))
         if is_last and self._is_open:
             self._close()
+
+    def _merged(self) -> dict[str, Array]:
+        if len(self._untold) > 1:
+            return merge_answers(self._untold)
+        return self._untold[0] if self._untold else {}
 
     def _response(self, tensors: dict[str, Array]) -> Any:
         made = [pb_utils.Tensor(name, value) for name, value in tensors.items()]

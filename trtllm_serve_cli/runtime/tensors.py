@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -67,6 +67,14 @@ UNDERSTOOD = frozenset(
         "streaming",
     )
 )
+
+
+class EngineRow(Protocol):
+    """What the engine runs for one row of a request."""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Of a GenerationRequest."""
 
 
 @dataclass(frozen=True, slots=True)

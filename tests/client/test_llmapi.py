@@ -1,0 +1,51 @@
+"""What the llmapi layout's model is sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtllm_serve_cli.client.llmapi import LLMAPI_MODEL, name_inputs, shape_input
+from trtllm_serve_cli.client.tensors import INPUTS
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.repository.contract import load_contracts
+
+USUAL = ("text_input", "max_tokens", "stream", "stop_words", "return_num_output_tokens")
+
+
+def test_other_models_inputs_keep_their_names_and_shapes() -> None:
+    assert name_inputs("mine", USUAL) == {name: name for name in USUAL}
+    assert shape_input("mine", [1, 3]) == [1, 3]
+
+
+def test_inputs_are_renamed_and_lose_their_batch_dimension() -> None:
+    assert name_inputs(LLMAPI_MODEL, USUAL) == {
+        "text_input": "text_input",
+        "max_tokens": "sampling_param_max_tokens",
+        "stream": "streaming",
+        "stop_words": "sampling_param_stop",
+    }
+    assert shape_input(LLMAPI_MODEL, [1, 3]) == [3]
+
+
+def test_every_name_is_one_of_the_contracts_with_its_type() -> None:
+    types = {each.name: each.type for each in load_contracts()["llmapi"].inputs}
+    asked = [name for name in INPUTS if _is_there(name)]
+    for ours, theirs in name_inputs(LLMAPI_MODEL, asked).items():
+        assert types[theirs] == "TYPE_" + INPUTS[ours].replace("BYTES", "STRING")
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return bool(name_inputs(LLMAPI_MODEL, [name]))
+    except BadInput:
+        return False
+
+
+def test_what_the_layout_has_no_tensor_for_is_refused() -> None:
+    with pytest.raises(BadInput) as raised:
+        name_inputs(LLMAPI_MODEL, ["beam_width"])
+    assert str(raised.value) == (
+        "beam_width cannot be asked of tensorrt_llm.\n"
+        "Why: its layout, llmapi, has no tensor for it\n"
+        "Next: leave it out, or import the model with --layout inflight"
+    )

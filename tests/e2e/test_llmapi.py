@@ -1,0 +1,72 @@
+"""The llmapi layout on a real Triton, compared with the layout of several models."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Tllm
+
+pytestmark = pytest.mark.e2e
+
+PROMPT = "The capital of France is"
+
+
+@pytest.fixture(scope="module")
+def llmapi(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
+    """The demo model in the llmapi layout, being served."""
+    tllm = Tllm(tmp_path_factory.mktemp("llmapi") / "home")
+    tllm.done("import", "-m", "demo", "--layout", "llmapi")
+    started = tllm.start()
+    assert started.returncode == 0, started.stdout + started.stderr
+    yield tllm
+    tllm("stop", "--all")
+
+
+def post(tllm: Tllm, endpoint: str, **body: Any) -> str:
+    url = f"http://{tllm.endpoint().http}/v2/models/tensorrt_llm/{endpoint}"
+    with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=60) as response:
+        return str(response.read().decode())
+
+
+@pytest.mark.parametrize("how", [(), ("-i", "http"), ("--no-stream",)])
+def test_text_is_that_of_the_other_layout(llmapi: Tllm, served: Tllm, how: tuple[str, ...]) -> None:
+    words = ("infer", PROMPT, "--raw", "--max-tokens", "20")
+    assert llmapi.done(*words, *how) == served.done(*words)
+
+
+def test_conversation_is_put_in_the_models_words(llmapi: Tllm, served: Tllm) -> None:
+    words = ("infer", "What is ML?", "--max-tokens", "20")
+    assert llmapi.done(*words) == served.done(*words)
+
+
+def test_generate_endpoint_answers_with_the_prompt(llmapi: Tllm) -> None:
+    answer = json.loads(
+        post(
+            llmapi, "generate", text_input=PROMPT, sampling_param_max_tokens=3,
+            return_finish_reason=True, sampling_param_return_perf_metrics=True,
+        )
+    )  # fmt: skip
+    assert answer["text_output"].startswith(f"{PROMPT} Paris")
+    assert answer["finish_reason"] == "length"
+    assert answer["last_token_time_ns"] > answer["first_token_time_ns"] > 0
+
+
+def test_stream_ends_before_the_stop_word(llmapi: Tllm) -> None:
+    stream = post(
+        llmapi, "generate_stream", text_input="Count: one, two, three,", streaming=True,
+        sampling_param_max_tokens=30, sampling_param_stop=[" six"], return_stop_reason=True,
+    )  # fmt: skip
+    events = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: ")]
+    assert "".join(event["text_output"] for event in events) == " four, five,"
+    assert events[-1]["stop_reason"] == " six"
+
+
+def test_what_the_layout_cannot_be_asked_is_said(llmapi: Tllm) -> None:
+    result = llmapi("infer", PROMPT, "--beam-width", "2")
+    assert result.returncode == 3
+    assert "beam_width cannot be asked of tensorrt_llm" in result.stderr

@@ -1,0 +1,97 @@
+"""`model.yaml` of the llmapi layout: the engine's arguments, by the names of upstream's `LLM`.
+
+Read here is the part of YAML that such a file needs, since no YAML parser is sure to be where a
+repository is served: `key: value` lines, one level of keys below a key, comments; values as JSON
+has them, or plain text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+# Argument of `LLM` -> what `tensorrt_llm` calls it in its `config.pbtxt`.
+_PARAMETERS = {
+    "model": "gpt_model_path",
+    "tokenizer": "tokenizer_dir",
+    "backend": "engine_kind",
+    "max_batch_size": "max_num_seqs",
+    "kv_cache_config.max_tokens": "max_tokens_in_paged_kv_cache",
+    "kv_cache_config.enable_block_reuse": "enable_kv_cache_reuse",
+}
+_ARGUMENTS = {parameter: argument for argument, parameter in _PARAMETERS.items()}
+_LINE = re.compile(r"( *)([A-Za-z_][A-Za-z0-9_]*):(?:[ \t]+(.*))?")
+_WORDS = {"True": True, "False": False, "None": None, "~": None}
+
+
+def parse_model_yaml(text: str) -> dict[str, Any]:
+    """The keys of `text`, those of the second level as `key.key`.
+
+    Raises `ValueError` that names the line.
+    """
+    values: dict[str, Any] = {}
+    parent = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#") or stripped == "---":
+            continue
+        match = _LINE.fullmatch(line.rstrip())
+        if match is None or (match[1] and not parent):
+            raise ValueError(f"line {number} is not `key: value`: {stripped[:60]!r}")
+        indent, key, value = match.groups()
+        if not indent:
+            parent = ""
+        if value is None or value.startswith("#"):
+            if indent:
+                raise ValueError(f"line {number} has no value: {stripped[:60]!r}")
+            parent = f"{key}."
+            continue
+        values[(parent if indent else "") + key] = _value(value)
+    return values
+
+
+def _value(text: str) -> Any:
+    text = text.strip()
+    try:
+        value, end = json.JSONDecoder().raw_decode(text)
+        if not text[end:].strip() or text[end:].lstrip().startswith("#"):
+            return value
+    except ValueError:
+        pass
+    plain = re.split(r"[ \t]#", text)[0].strip().strip("'")
+    return _WORDS.get(plain, plain)
+
+
+def as_parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """The arguments by the names and in the spelling of `config.pbtxt`; `triton_config` aside."""
+    return {
+        _PARAMETERS.get(name, name): _spell(value)
+        for name, value in arguments.items()
+        if value is not None and not name.startswith("triton_config.")
+    }
+
+
+def render_model_yaml(parameters: Mapping[str, str], triton_config: Mapping[str, Any]) -> str:
+    """The file that `parse_model_yaml` and `as_parameters` make `parameters` of."""
+    lines: list[str] = []
+    nested: dict[str, dict[str, Any]] = {"triton_config": dict(triton_config)}
+    for name, value in parameters.items():
+        parent, _, key = _ARGUMENTS.get(name, name).rpartition(".")
+        if parent:
+            nested.setdefault(parent, {})[key] = _plain(value)
+        else:
+            lines.append(f"{key}: {json.dumps(_plain(value))}")
+    for parent, values in nested.items():
+        lines += [f"{parent}:", *(f"  {key}: {json.dumps(each)}" for key, each in values.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _plain(text: str) -> Any:
+    """Numbers and truths without quotes."""
+    return json.loads(text) if re.fullmatch(r"true|false|0|[1-9][0-9]{0,17}", text) else text
+
+
+def _spell(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
