@@ -27,7 +27,13 @@ def endpoint(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     tllm = Tllm(tmp_path_factory.mktemp("queue") / "home")
     for folder in ("checkpoints", "engines"):
         shutil.copytree(imported.home / folder, tllm.home / folder, symlinks=True)
-    parameters = {"priority_levels": 2, "default_priority_level": LOW, "decoupled_mode": "false"}
+    parameters = {
+        "priority_levels": 2,
+        "default_priority_level": LOW,
+        # A request may wait for less than this, but not for more.
+        "default_timeout_microseconds": 600_000_000,
+        "decoupled_mode": "false",
+    }
     tllm.done(
         "import", "-m", "demo", "--max-batch-size", "1",
         *(f"--param={name}={value}" for name, value in parameters.items()),

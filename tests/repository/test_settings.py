@@ -72,13 +72,10 @@ def test_every_field_of_a_value_changes(ours: Path) -> None:
 
 
 def test_value_that_stands_nowhere_is_added(ours: Path) -> None:
-    place = "dynamic_batching.default_queue_policy.max_queue_size"
-    changes = plan_changes(open_repository(ours), {"max_queue_size": "5"})
-    assert changes == [
-        Change("max_queue_size", model, place, None, "5")
-        for model in ("preprocessing", "tensorrt_llm")
-    ]
-    after = set_parameters(ours, max_queue_size="5")
+    place = "dynamic_batching.priority_levels"
+    changes = plan_changes(open_repository(ours), {"priority_levels": "5"})
+    assert changes == [Change("priority_levels", "tensorrt_llm", place, None, "5")]
+    after = set_parameters(ours, priority_levels="5")
     assert after.value("tensorrt_llm", place) == "5"
 
 
