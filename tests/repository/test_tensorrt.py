@@ -106,7 +106,10 @@ def test_config_is_upstreams_beside_tensors_and_parameters(engine: Engine) -> No
         backend: "tensorrtllm"
         max_batch_size: 16
         model_transaction_policy { decoupled: true }
-        dynamic_batching { preferred_batch_size: 16 max_queue_delay_microseconds: 0 }
+        dynamic_batching {
+            preferred_batch_size: 16
+            default_queue_policy { allow_timeout_override: true }
+        }
         instance_group { count: 1 kind: KIND_CPU }
         """,
         model_config_pb2.ModelConfig(),
