@@ -14,6 +14,7 @@ from trtllm_serve_cli.repository.parameters import (
     check_parameters,
     check_value,
     defaults_for,
+    list_idle,
     load_parameters,
 )
 
@@ -86,11 +87,19 @@ def test_unknown_parameter_lists_near_ones(name: str, next_step: str) -> None:
     assert raised.value.next_step.startswith(next_step)
 
 
-def test_parameter_of_another_engine_kind_is_refused() -> None:
+def test_entry_of_another_engine_kind_is_idle() -> None:
+    given = {"kv_cache_free_gpu_mem_fraction": "0.9", "max_beam_width": "2"}
+    assert check_parameters(given, "openvino") == given
+    assert [each.name for each in list_idle(given, "openvino")] == [
+        "kv_cache_free_gpu_mem_fraction"
+    ]
+
+
+def test_field_of_another_engine_kind_is_refused() -> None:
     with pytest.raises(BadInput) as raised:
-        check_parameters({"kv_cache_free_gpu_mem_fraction": "0.9"}, "openvino")
+        check_parameters({"logits_datatype": "TYPE_FP16"}, "openvino")
     assert str(raised.value) == (
-        "The parameter kv_cache_free_gpu_mem_fraction has no effect on the engine kind openvino.\n"
+        "The parameter logits_datatype has no effect on the engine kind openvino.\n"
         "Why: only tensorrt heeds it\n"
         "Next: leave it out"
     )

@@ -89,9 +89,8 @@ def test_same_value_again_changes_nothing(ours: Path) -> None:
         ("max_beam", "1", "There is no parameter 'max_beam'."),
         ("max_beam_width", "0", "The parameter max_beam_width is '0'."),
         (
-            "kv_cache_free_gpu_mem_fraction", "0.9",
-            "The parameter kv_cache_free_gpu_mem_fraction has no effect on the engine kind "
-            "openvino.",
+            "kv_cache_free_gpu_mem_fraction", "1.9",
+            "The parameter kv_cache_free_gpu_mem_fraction is '1.9'.",
         ),
     ],
 )  # fmt: skip
@@ -99,6 +98,15 @@ def test_what_does_not_fit_is_refused(ours: Path, name: str, value: str, what: s
     with pytest.raises(BadInput) as raised:
         plan_changes(open_repository(ours), {name: value})
     assert raised.value.what == what
+
+
+def test_what_the_engine_does_not_heed_is_written_and_shown(ours: Path) -> None:
+    after = set_parameters(ours, kv_cache_free_gpu_mem_fraction="0.9")
+    place = "parameters.kv_cache_free_gpu_mem_fraction"
+    assert after.value("tensorrt_llm", place) == "0.9"
+    shown = {each.parameter.name: each.value for each in list_settings(after)}
+    assert shown["kv_cache_free_gpu_mem_fraction"] == "0.9"
+    assert "batch_scheduler_policy" not in shown
 
 
 def test_value_beyond_the_engine_is_refused(tmp_path: Path) -> None:

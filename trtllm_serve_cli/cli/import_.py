@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -117,6 +117,7 @@ def import_model(
             {"model": name, "engine": str(rendered.engine.path), "repository": str(path)}
         )
     else:
+        say_idle(request.serving.parameters, rendered.engine.kind)
         output.say(f"Model repository: {path}")
         which = f"--repo {shlex.quote(str(path))}" if repo else f"-m {name}"
         output.say(f"Next: tllm start {which}")
@@ -195,3 +196,14 @@ def _progress() -> Iterator[Callable[[str], None]]:
 
     with output.console(stderr=True).status("") as status:
         yield lambda line: status.update(Text(line.strip()[-70:], style="dim"))
+
+
+def say_idle(names: Iterable[str], engine_kind: str) -> None:
+    """Tell which of the parameters the engine kind does not heed."""
+    from trtllm_serve_cli.repository.parameters import list_idle
+
+    for each in list_idle(names, engine_kind):
+        output.say(
+            f"{each.name} has no effect on the engine kind {engine_kind}: only "
+            f"{' and '.join(each.engines)} heeds it."
+        )

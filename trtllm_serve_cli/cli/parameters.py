@@ -11,7 +11,7 @@ import typer
 
 from trtllm_serve_cli.cli import output
 from trtllm_serve_cli.cli.exits import USER_CAN_FIX
-from trtllm_serve_cli.cli.import_ import parse_parameters
+from trtllm_serve_cli.cli.import_ import parse_parameters, say_idle
 from trtllm_serve_cli.cli.options import JsonOption
 from trtllm_serve_cli.errors import BadInput
 
@@ -110,6 +110,7 @@ def set_(
             }
         )
         return
+    say_idle(wanted, repository.kind)
     if not changes:
         output.say("It is so already; nothing was changed.")
         return

@@ -52,6 +52,15 @@ class Parameter:
     is_fact: bool = False
 
     @property
+    def is_entry(self) -> bool:
+        """Whether it fills nothing but entries of `parameters`."""
+        return all(p.startswith(_ENTRY) for places in self.fills.values() for p in places)
+
+    def is_heeded_by(self, kind: str) -> bool:
+        """Whether it has an effect on this engine kind."""
+        return kind in self.engines
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """The keys of `parameters` that it fills."""
         places = {place for places in self.fills.values() for place in places}
@@ -114,14 +123,28 @@ def refuse_unused(given: Iterable[str], used: Container[str], layout: str) -> No
             )
 
 
+def list_idle(names: Iterable[str], kind: str) -> list[Parameter]:
+    """Those of the parameters that the engine kind does not heed.
+
+    They are written down all the same, as scripts for upstream's repository set everything.
+    """
+    return [each for name in names if not (each := load_parameters()[name]).is_heeded_by(kind)]
+
+
 def find_parameter(name: str, kind: str) -> Parameter:
-    """The parameter of this name that the engine kind heeds. Raises `BadInput`."""
+    """The parameter of this name, if it can stand in a repository of the engine kind.
+
+    One that the kind does not heed can as long as it is an entry of `parameters`, which Triton
+    takes with any name. Raises `BadInput`.
+    """
     table = load_parameters()
     choosable = {
         each.name: each for each in table.values() if kind in each.engines and not each.is_fact
     }
     if name in choosable:
         return choosable[name]
+    if name in table and not table[name].is_fact and table[name].is_entry:
+        return table[name]
     if name not in table:
         renamed = [each.name for each in choosable.values() if name in each.keys]
         near = renamed or difflib.get_close_matches(name, choosable, n=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trtllm_serve_cli.errors import BadInput
@@ -17,8 +18,10 @@ from trtllm_serve_cli.repository.contract import load_contracts
 from trtllm_serve_cli.repository.llmapi import llmapi_uses, plan_llmapi
 from trtllm_serve_cli.repository.parameters import (
     ENGINE_KINDS,
+    Parameter,
     check_parameters,
     defaults_for,
+    list_idle,
     load_parameters,
     refuse_unused,
     type_tensors,
@@ -59,6 +62,8 @@ def plan_repository(name: str, engine: Engine, options: ServingOptions) -> Repos
         case "inflight":
             values = _values(engine, options)
             models = _plan_inflight(name, engine, values)
+            idle = list_idle(options.parameters, engine.kind)
+            models = tuple(_with_idle(each, idle, values) for each in models)
             used = _used(models)
         case "llmapi":
             values = _values(engine, options)
@@ -109,6 +114,19 @@ def check_name_is_free_in_layout(name: str) -> None:
             why="every model repository has a model of that name already",
             next_step="choose another name with -m NAME",
         )
+
+
+def _with_idle(
+    model: ModelConfig, idle: Sequence[Parameter], values: Mapping[str, str]
+) -> ModelConfig:
+    """`model` with those of the `idle` parameters that its upstream counterpart has."""
+    role = "tensorrt_llm_bls" if model.name not in load_contracts() else model.name
+    entries = {
+        place.removeprefix("parameters."): values[each.name]
+        for each in idle
+        for place in each.fills.get(role, ())
+    }
+    return replace(model, parameters=model.parameters | entries)
 
 
 def _text_models(name: str) -> Sequence[str]:

@@ -69,14 +69,18 @@ class Change:
 
 
 def list_settings(repository: OpenRepository) -> list[Setting]:
-    """Every parameter that the engine kind heeds, in the table's order."""
+    """Every parameter that the engine kind heeds or someone has set, in the table's order."""
     settings = []
     for parameter in load_parameters().values():
         values = {}
         for model, place in repository.places(parameter.fills):
             if found := repository.values(model, place):
                 values[model] = found[0]
-        if repository.kind in parameter.engines and (values or not parameter.is_fact):
+        if not parameter.is_heeded_by(repository.kind):
+            is_shown = set(values.values()) - {parameter.default} != set()
+        else:
+            is_shown = bool(values) or not parameter.is_fact
+        if is_shown:
             origin = _origin(repository, parameter, values)
             settings.append(Setting(parameter, values, origin))
     return settings
