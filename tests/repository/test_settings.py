@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -232,3 +233,18 @@ def test_file_that_is_no_text(copy: Path) -> None:
     (copy / "ensemble" / "config.pbtxt").write_bytes(b"\xff")
     with pytest.raises(RepositoryError, match="cannot be read"):
         open_repository(copy)
+
+
+def test_other_layouts_name_the_file_of_their_settings(tmp_path: Path) -> None:
+    options = ServingOptions(layout="llmapi")
+    write_repository(plan_repository("mine", ENGINE, options), tmp_path / "mine")
+    repository = open_repository(tmp_path / "mine")
+    for ask in (list_settings, partial(plan_changes, wanted={"max_beam_width": "2"})):
+        with pytest.raises(BadInput) as raised:
+            ask(repository)
+        assert str(raised.value) == (
+            "The settings of mine are not in a config.pbtxt.\n"
+            "Why: its layout is llmapi, whose engine arguments are in model.yaml\n"
+            f"Next: edit {tmp_path / 'mine/tensorrt_llm/1/model.yaml'}, "
+            "then start the server again"
+        )

@@ -5,14 +5,23 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.build.samples import ENGINE
+from tests.build.tensorrt import tensorrt_engine, write_tokenizer
 from tests.repository.samples import add_model, copy_upstream, tensor
 from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.repository import (
+    Layout,
+    ServingOptions,
+    plan_repository,
+    write_repository,
+)
 from trtllm_serve_cli.repository.opened import open_repository
 from trtllm_serve_cli.repository.settings import apply_changes, plan_changes, write_changes
 from trtllm_serve_cli.repository.validate import validate_repository
@@ -281,3 +290,19 @@ def test_whatever_an_editor_leaves_behind_gives_findings(copy: Path, data: st.Da
         findings(copy, lacks=True)
     finally:
         config.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("layout", ["inflight", "llmapi", "vllm"])
+def test_fresh_repository_of_any_layout_is_sound(tmp_path: Path, layout: Layout) -> None:
+    write_tokenizer(tmp_path)
+    engine = replace(ENGINE, path=tmp_path, kind="vllm" if layout == "vllm" else ENGINE.kind)
+    plan = plan_repository("mine", engine, ServingOptions(layout=layout))
+    write_repository(plan, tmp_path / "mine")
+    assert findings(tmp_path / "mine") == []
+
+
+def test_fresh_repository_of_a_tensorrt_engine_is_sound(tmp_path: Path) -> None:
+    engine = tensorrt_engine(tmp_path)
+    options = ServingOptions(parameters={"tokenizer_dir": str(tmp_path / "tokenizer")})
+    write_repository(plan_repository("mine", engine, options), tmp_path / "mine")
+    assert findings(tmp_path / "mine") == []

@@ -54,8 +54,18 @@ class OpenRepository:
                 return kind
         return "tensorrt"
 
+    @property
+    def layout(self) -> str:
+        """The layout; what is not ours counts as upstream's first one."""
+        return str(self.manifest.get("layout", "inflight"))
+
     def role(self, model: str) -> str | None:
-        """Which of upstream's models this one is; an ensemble in Python is a text model."""
+        """Which of upstream's models this one is; an ensemble in Python is a text model.
+
+        The models of other layouts have other parameters and tensors, and so no role.
+        """
+        if self.layout != "inflight":
+            return None
         if model == self.manifest.get("name"):
             return "tensorrt_llm_bls"
         if model == "ensemble" and "python" in _values(self.texts[model], "backend"):

@@ -70,6 +70,7 @@ class Change:
 
 def list_settings(repository: OpenRepository) -> list[Setting]:
     """Every parameter that the engine kind heeds or someone has set, in the table's order."""
+    _check_layout(repository)
     settings = []
     for parameter in load_parameters().values():
         values = {}
@@ -93,12 +94,26 @@ def plan_changes(repository: OpenRepository, wanted: Mapping[str, str]) -> list[
     where it belongs. Raises `BadInput` for a name or value that does not fit the engine kind, and
     `RepositoryError` for a file that cannot be read.
     """
+    _check_layout(repository)
     given = check_parameters(wanted, repository.kind)
     return [
         each
         for name, value in given.items()
         for each in _changes_of(repository, load_parameters()[name], value)
     ]
+
+
+def _check_layout(repository: OpenRepository) -> None:
+    """Raise `BadInput` for a layout whose settings stand elsewhere than in `config.pbtxt`."""
+    if repository.layout == "inflight":
+        return
+    file = {"llmapi": "model.yaml", "vllm": "model.json"}[repository.layout]
+    path = repository.path / next(iter(repository.texts)) / "1" / file
+    raise BadInput(
+        f"The settings of {repository.name} are not in a config.pbtxt.",
+        why=f"its layout is {repository.layout}, whose engine arguments are in {file}",
+        next_step=f"edit {path}, then start the server again",
+    )
 
 
 def apply_changes(repository: OpenRepository, changes: list[Change]) -> dict[str, str]:

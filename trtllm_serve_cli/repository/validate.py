@@ -132,7 +132,7 @@ def _check_tensors(checked: Checked, model: str) -> Iterator[Finding]:
     contracts = load_contracts()
     contract = contracts.get(model) or contracts.get(checked.repository.role(model) or "")
     # Layouts of one model from text to text, in a copy of upstream's under an old name.
-    is_other = checked.repository.manifest.get("layout", "inflight") != "inflight" or (
+    is_other = checked.repository.layout != "inflight" or (
         model == "tensorrt_llm"
         and any(each.name == "text_input" for each in checked.configs[model].input)
     )
@@ -212,7 +212,8 @@ def _check_one(
     is_entry = place.startswith("parameters.")
     if kind not in parameter.engines and is_entry:
         # Some that upstream's clients look for are written down whatever the engine kind.
-        if value != parameter.default:
+        at_import = checked.repository.manifest.get("parameters", {}).get(parameter.name)
+        if value not in (parameter.default, at_import):
             yield checked.finding(
                 "warning", model, f"{parameter.name} has no effect on the engine kind {kind}",
                 "take it out", place=place,
