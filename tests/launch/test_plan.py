@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtllm_serve_cli.client import Endpoint
-from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.launch import LaunchOptions, LaunchPlan, TritonInstallation, plan_launch
 from trtllm_serve_cli.repository import ImportedModel
 
@@ -34,12 +34,14 @@ SYSTEM = TritonInstallation(Path("/opt/tritonserver/bin/tritonserver"), "/opt/tr
 VENV_BIN = str(Path(sys.prefix) / "bin")
 
 
-def plan(triton: TritonInstallation = EMBEDDED, **changes) -> LaunchPlan:
+def plan(
+    triton: TritonInstallation = EMBEDDED, model: ImportedModel = MODEL, **changes
+) -> LaunchPlan:
     options = LaunchOptions(**{k: v for k, v in changes.items() if hasattr(LaunchOptions, k)})
     given = {"libpython_dir": "/py/lib", "environ": {"PATH": "/usr/bin"}} | {
         key: value for key, value in changes.items() if not hasattr(LaunchOptions, key)
     }
-    return plan_launch(MODEL, triton, options, servers=Path("/servers"), token="secret", **given)
+    return plan_launch(model, triton, options, servers=Path("/servers"), token="secret", **given)
 
 
 def test_embedded_triton_compared_whole() -> None:
@@ -162,3 +164,25 @@ def test_plan_is_read_back_as_it_was_written(token, words, environ, timeout_s) -
         endpoint=Endpoint(restricted_token=token),
     )  # fmt: skip
     assert LaunchPlan.from_json(made.to_json()) == made
+
+
+def test_model_of_the_llmapi_layout_is_asked_by_another_name() -> None:
+    made = plan(model=dataclasses.replace(MODEL, layout="llmapi", models=("tensorrt_llm",)))
+    assert (made.models, made.text_models) == (("mine",), ("tensorrt_llm",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "backend"),
+    [({"engine_kind": "tensorrt"}, "tensorrtllm"), ({"layout": "vllm"}, "vllm")],
+)
+def test_backend_that_only_containers_have(changes: dict[str, str], backend: str) -> None:
+    model = dataclasses.replace(MODEL, **changes)
+    assert plan(SYSTEM, model).models == ("mine",)
+    with pytest.raises(MissingPart) as raised:
+        plan(model=model)
+    assert str(raised.value) == (
+        "The Triton in the wheel cannot serve mine.\n"
+        f"Why: the model needs Triton's backend {backend}, which only containers have\n"
+        "Next: mount the repository and its engine into one that has it, at the same paths, and "
+        "run tritonserver --model-repository='/my models/mine'"
+    )

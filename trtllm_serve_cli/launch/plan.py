@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.client import RESTRICTED_HEADER, Endpoint
-from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.launch.machine import TritonInstallation
 from trtllm_serve_cli.repository import ImportedModel
 
@@ -106,7 +106,7 @@ class LaunchPlan:
                 **plan,
                 "argv": tuple(plan["argv"]),
                 "models": tuple(plan["models"]),
-                "text_models": tuple(plan["text_models"]),
+                "text_models": tuple(plan.get("text_models", plan["models"])),
                 "loading": tuple(plan["loading"]),
                 "directory": Path(plan["directory"]),
                 "repository": Path(plan["repository"]),
@@ -129,7 +129,8 @@ def plan_launch(
     """How `triton` serves `model`; `token` opens the APIs that are restricted.
 
     `libpython_dir` is where Triton's Python stub finds its libpython, "" for the system's own.
-    Raises `BadInput` for ports that clash, and for an IPv6 address.
+    Raises `BadInput` for ports that clash, and for an IPv6 address; `MissingPart` for a model whose
+    backend the embedded Triton does not have.
     """
     if ":" in options.host:
         raise BadInput(
@@ -143,6 +144,7 @@ def plan_launch(
             f"The ports {', '.join(map(str, ports))} are not three different ones.",
             next_step="give HTTP, gRPC and metrics a port each",
         )
+    _check_backend(model, triton)
     directory = servers / str(options.http_port)
     return LaunchPlan(
         argv=(str(triton.binary), *_flags(model, triton, options, directory, token, has_gpu)),
@@ -162,6 +164,20 @@ def plan_launch(
         timeout_s=options.timeout_s,
         exit_timeout_s=options.exit_timeout_s,
     )
+
+
+def _check_backend(model: ImportedModel, triton: TritonInstallation) -> None:
+    """A Triton that was installed may have any backend, the embedded one has only Python's."""
+    backend = (
+        "vllm" if model.layout == "vllm" else {"tensorrt": "tensorrtllm"}.get(model.engine_kind)
+    )
+    if backend is not None and triton.backend_parts is not None:
+        raise MissingPart(
+            f"The Triton in {triton.origin} cannot serve {model.name}.",
+            why=f"the model needs Triton's backend {backend}, which only containers have",
+            next_step="mount the repository and its engine into one that has it, at the same "
+            f"paths, and run tritonserver --model-repository={shlex.quote(str(model.path))}",
+        )
 
 
 def _flags(
