@@ -130,3 +130,11 @@ def test_memory_is_told_by_part(home: Home) -> None:
 def test_memory_of_a_server_that_is_gone(home: Home) -> None:
     gone = dataclasses.replace(ALIVE, supervisor_pid=2**22 + 1)
     assert measure_memory(add(home, "a", gone)) == {}
+
+
+def test_model_is_asked_by_the_name_that_triton_has_for_it(home: Home) -> None:
+    plan = dataclasses.replace(
+        fake_plan(home.servers), models=("mine",), text_models=("tensorrt_llm",)
+    )
+    server = RunningServer(plan.directory, plan, ALIVE)
+    assert server.text_model() == server.text_model("mine") == "tensorrt_llm"
