@@ -28,7 +28,8 @@ class OpenVinoTokenizer:
     def __init__(self, directory: Path) -> None:
         import openvino_genai
 
-        self._tokenizer: Any = openvino_genai.Tokenizer(directory)
+        # One thread: a piece of text is too little to share, and idle helpers take turns spinning.
+        self._tokenizer: Any = openvino_genai.Tokenizer(directory, INFERENCE_NUM_THREADS=1)
         self.end_id = int(self._tokenizer.get_eos_token_id())
         pad_id = int(self._tokenizer.get_pad_token_id())
         self.pad_id = pad_id if pad_id >= 0 else self.end_id
