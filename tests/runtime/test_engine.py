@@ -16,8 +16,8 @@ from trtllm_serve_cli.runtime.engine import (
     InvalidRequest,
     SequenceUpdate,
     check_request,
+    fit_to_vocabulary,
     last_line,
-    wrap_input_ids,
 )
 
 LIMITS = EngineLimits(max_seq_len=10, max_beam_width=3, vocab_size=100)
@@ -129,6 +129,7 @@ def test_a_request_at_the_limits_is_taken(fields: dict[str, Any]) -> None:
         ({"num_return_sequences": 65}, "num_return_sequences is 65; it must be from 1 to 64"),
         ({"temperature": -0.5}, "temperature is -0.5; it must be from 0 to 10000"),
         ({"temperature": float("nan")}, "temperature is nan; it must be from 0 to 10000"),
+        ({"top_k": 2**31 - 1}, "runtime_top_k is 2147483647; it must be from 0 to 100"),
         ({"top_k": 101}, "runtime_top_k is 101; it must be from 0 to 100"),
         ({"top_p": 1.5}, "runtime_top_p is 1.5; it must be from 0 to 1"),
         ({"seed": -1}, "seed is -1; it must be from 0 to 1.84467e+19"),
@@ -166,5 +167,12 @@ def test_of_an_engines_error_the_last_line_is_told(message: str, told: str) -> N
 
 
 def test_ids_beyond_the_vocabulary_stand_for_their_remainder() -> None:
-    wrapped = wrap_input_ids(_request(input_ids=(0, 99, 100, 2**31 - 1)), LIMITS)
+    wrapped = fit_to_vocabulary(_request(input_ids=(0, 99, 100, 2**31 - 1)), LIMITS)
     assert wrapped == _request(input_ids=(0, 99, 0, 47))
+
+
+@pytest.mark.parametrize(
+    ("end_id", "fitted"), [(0, 0), (99, 99), (-1, None), (100, None), (None, None)]
+)
+def test_an_end_id_that_is_no_token_ends_nothing(end_id: int | None, fitted: int | None) -> None:
+    assert fit_to_vocabulary(_request(end_id=end_id), LIMITS) == _request(end_id=fitted)

@@ -12,7 +12,7 @@ from .guide import GUIDE_TYPES, find_guide_problem
 FinishReason = Literal["stop", "length"]
 
 
-# Making an automaton of words holds up all other requests: this many tokens take some 1 s.
+# An automaton of so many tokens of plain words takes some 1 s to make.
 _MAX_WORD_TOKENS = 4096
 
 
@@ -244,15 +244,19 @@ def _check_guide(guide_type: str, guide: str) -> None:
         raise InvalidRequest(f"guided_decoding_guide {problem}")
 
 
-def wrap_input_ids(request: GenerationRequest, limits: EngineLimits) -> GenerationRequest:
-    """`request` with ids of the vocabulary only: one beyond it stands for its remainder.
+def fit_to_vocabulary(request: GenerationRequest, limits: EngineLimits) -> GenerationRequest:
+    """`request` with ids of the vocabulary only, where upstream's backend takes any.
 
-    Upstream's backend takes any id, and its benchmark draws them from all that INT32 holds.
+    An input id beyond it stands for its remainder: upstream's benchmark draws them from all that
+    INT32 holds. An `end_id` that is no token ends nothing: some of upstream's clients send 50256 to
+    every model, and OpenVINO GenAI would write beyond its logits, with `min_tokens` set.
     """
-    if max(request.input_ids) < limits.vocab_size:
-        return request
-    wrapped = tuple(token % limits.vocab_size for token in request.input_ids)
-    return replace(request, input_ids=wrapped)
+    if max(request.input_ids) >= limits.vocab_size:
+        wrapped = tuple(token % limits.vocab_size for token in request.input_ids)
+        request = replace(request, input_ids=wrapped)
+    if request.end_id is not None and not 0 <= request.end_id < limits.vocab_size:
+        request = replace(request, end_id=None)
+    return request
 
 
 def _check_tokens(tensor: str, token_ids: Sequence[int], limits: EngineLimits) -> None:
@@ -275,4 +279,5 @@ def _check_words(tensor: str, words: Sequence[tuple[int, ...]], limits: EngineLi
 
 def _check_range(tensor: str, value: float | None, low: float, high: float) -> None:
     if value is not None and not low <= value <= high:
-        raise InvalidRequest(f"{tensor} is {value:g}; it must be from {low:g} to {high:g}")
+        given = str(value) if isinstance(value, int) else f"{value:g}"
+        raise InvalidRequest(f"{tensor} is {given}; it must be from {low:g} to {high:g}")

@@ -27,8 +27,8 @@ from .engine import (
     InvalidRequest,
     SequenceUpdate,
     check_request,
+    fit_to_vocabulary,
     last_line,
-    wrap_input_ids,
 )
 from .lora_engine import load_with_adapters
 from .protocol import ProtocolError, encode_frame, read_frame
@@ -104,7 +104,7 @@ class Worker:
         request = GenerationRequest.from_message(command["request"])
         try:
             check_request(request, self._engine.limits)
-            self._engine.submit(wrap_input_ids(request, self._engine.limits))
+            self._engine.submit(fit_to_vocabulary(request, self._engine.limits))
         except InvalidRequest as error:
             return [SequenceUpdate(request.id, error=str(error))]
         except Exception as error:  # what one request makes an engine raise must not end the others
