@@ -39,8 +39,7 @@ FEATURES = (
         "penalties",
         ("repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens"),
         without={},
-        note="openvino: presence and frequency penalties from -2 to 2; no repetition penalty with "
-        "beams",
+        note="openvino: presence and frequency penalties from -2 to 2; no penalties with beams",
     ),
     Feature(
         "several sequences",

@@ -28,7 +28,7 @@ from .grammar_check import GrammarCheck, structured_output
 from .lora import Adapter
 from .openvino_lora import adapter_properties
 from .prefix_blocks import PrefixBlocks
-from .words import leave_out_longer
+from .words import Words, leave_out_longer
 
 # How long a step waits for a guide to be checked when there is nothing else to do.
 _IDLE_S = 0.02
@@ -38,6 +38,24 @@ TOKENS_PER_BLOCK = 32
 _NGRAM_SIZE = 3
 _STATUS = openvino_genai.GenerationStatus
 _FINISH = openvino_genai.GenerationFinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class _Guide:
+    """A guide in the text of its type, and the tensor that asked for it."""
+
+    type: str
+    text: str
+    tensor: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Unchecked:
+    """A request whose guide is being tried out; `problem` is what will be said of it."""
+
+    request: GenerationRequest
+    config: Any
+    problem: Future[str | None]
 
 
 @dataclass(slots=True)
@@ -77,7 +95,7 @@ class OpenVinoEngine:
         self._running: dict[int, _Running] = {}
         self._grammar_check = GrammarCheck(engine_dir, int(config["vocab_size"]))
         self._checker = ThreadPoolExecutor(1, thread_name_prefix="grammar")
-        self._unchecked: dict[int, tuple[GenerationRequest, Future[str | None]]] = {}
+        self._unchecked: dict[int, _Unchecked] = {}
         self._iteration = 0
         self.limits = EngineLimits(
             max_seq_len=int(config["max_seq_len"]),
@@ -94,18 +112,15 @@ class OpenVinoEngine:
             )
         if self._num_draft_tokens:
             _check_speculative(request)
-        if request.guide_type is None:
-            self._add(request)
+        _check_penalties(request)
+        config = self._generation_config(request)
+        guide = self._guide(request)
+        if guide is None:
+            self._add(request, config)
             return
-        if request.bad_words:
-            raise InvalidRequest(
-                "bad_words_list cannot be combined with guided_decoding_guide_type: both steer the "
-                "same automaton; forbid the words in the guide"
-            )
-        problem = self._checker.submit(
-            self._grammar_check.find_problem, request.guide_type, request.guide
-        )
-        self._unchecked[request.id] = (request, problem)
+        config.structured_output_config = structured_output(guide.type, guide.text)
+        problem = self._checker.submit(self._find_problem, guide)
+        self._unchecked[request.id] = _Unchecked(request, config, problem)
 
     def cancel(self, request_id: int) -> None:
         self._unchecked.pop(request_id, None)
@@ -120,7 +135,7 @@ class OpenVinoEngine:
     def step(self) -> list[SequenceUpdate]:
         updates = self._admit_checked()
         if not self._pipeline.has_non_finished_requests():
-            wait([problem for _, problem in self._unchecked.values()], timeout=_IDLE_S)
+            wait([each.problem for each in self._unchecked.values()], timeout=_IDLE_S)
             return updates
         started_ns = time.monotonic_ns()
         self._pipeline.step()
@@ -154,20 +169,37 @@ class OpenVinoEngine:
     def _admit_checked(self) -> list[SequenceUpdate]:
         """Add the requests whose guides have been tried out, or tell what is wrong with them."""
         updates = []
-        for request, checked in list(self._unchecked.values()):
-            if not checked.done():
+        for each in list(self._unchecked.values()):
+            if not each.problem.done():
                 continue
+            request = each.request
             del self._unchecked[request.id]
             try:
-                if problem := checked.result():
-                    raise InvalidRequest(f"guided_decoding_guide {problem}")
-                self._add(request)
+                if problem := each.problem.result():
+                    raise InvalidRequest(problem)
+                self._add(request, each.config)
             except (InvalidRequest, OSError, RuntimeError) as error:
                 updates.append(SequenceUpdate(request.id, error=str(error)))
         return updates
 
-    def _add(self, request: GenerationRequest) -> None:
-        config = self._generation_config(request)
+    def _find_problem(self, guide: _Guide) -> str | None:
+        problem = self._grammar_check.find_problem(guide.type, guide.text)
+        return problem and f"{guide.tensor} {problem}"
+
+    def _guide(self, request: GenerationRequest) -> _Guide | None:
+        """What steers the request: its guide, or any text without its bad words."""
+        if request.guide_type is None and not request.bad_words:
+            return None
+        if request.guide_type is None:
+            return _Guide("structural_tag", self._ban(request.bad_words), "bad_words_list")
+        if request.bad_words:
+            raise InvalidRequest(
+                "bad_words_list cannot be combined with guided_decoding_guide_type: both steer the "
+                "same automaton; forbid the words in the guide"
+            )
+        return _Guide(request.guide_type, request.guide, "guided_decoding_guide")
+
+    def _add(self, request: GenerationRequest, config: Any) -> None:
         input_ids = openvino.Tensor(np.array([request.input_ids], dtype=np.int64))
         try:
             handle = self._pipeline.add_request(request.id, input_ids, config)
@@ -272,16 +304,16 @@ class OpenVinoEngine:
         config.max_new_tokens = request.max_new_tokens
         config.logprobs = int(request.return_log_probs)
         config.min_new_tokens = request.min_tokens or 0
-        if request.end_id is None or request.end_id < 0:
+        if request.end_id is None:
             config.ignore_eos = True
         else:
             config.eos_token_id = request.end_id
             config.stop_token_ids = {request.end_id}
         self._set_decoding(config, request)
         self._set_penalties(config, request)
-        self._set_words(config, request)
-        if request.guide_type is not None:
-            config.structured_output_config = structured_output(request.guide_type, request.guide)
+        if request.stop_words:
+            config.stop_strings = self._texts(request.stop_words, "stop_words_list")
+            config.include_stop_str_in_output = True
         if self._num_draft_tokens:
             config.num_assistant_tokens = self._num_draft_tokens
             if self._looks_up_drafts:
@@ -320,26 +352,26 @@ class OpenVinoEngine:
             if value is not None:
                 setattr(config, name, value)
 
-    def _set_words(self, config: Any, request: GenerationRequest) -> None:
-        """Stop and bad words work on the text, so no other way to tokenise a word escapes them."""
-        if request.stop_words:
-            config.stop_strings = {self._text(word) for word in request.stop_words}
-            config.include_stop_str_in_output = True
-        if request.bad_words:
-            # The automaton of the guide takes no word that starts with another.
-            words = leave_out_longer(self._text(word) for word in request.bad_words)
-            if any("\0" in word for word in words):
-                raise InvalidRequest("bad_words_list has a word with a NUL; leave it out")
-            guide = {"type": "structural_tag", "format": {"type": "any_text", "excludes": words}}
-            structured = openvino_genai.StructuredOutputConfig()
-            structured.structural_tags_config = json.dumps(guide)
-            config.structured_output_config = structured
+    def _ban(self, words: Words) -> str:
+        """The guide that allows any text without `words`."""
+        # The automaton of the guide takes no word that starts with another.
+        texts = leave_out_longer(self._texts(words, "bad_words_list"))
+        if any("\0" in text for text in texts):
+            raise InvalidRequest("bad_words_list has a word with a NUL; leave it out")
+        form = {"type": "any_text", "excludes": texts}
+        return json.dumps({"type": "structural_tag", "format": form})
 
-    def _text(self, word: tuple[int, ...]) -> str:
-        text = str(self._tokenizer.decode(list(word), skip_special_tokens=False))
-        if not text:
-            raise InvalidRequest(f"the stop or bad word with the ids {list(word)} is no text")
-        return text
+    def _texts(self, words: Words, tensor: str) -> set[str]:
+        """Words are looked for in the text, so no other way to tokenise a word escapes them."""
+        texts = set()
+        for word in words:
+            text = str(self._tokenizer.decode(list(word), skip_special_tokens=False))
+            if not text:
+                raise InvalidRequest(
+                    f"{tensor} has the word {list(word)}, which is no text; send words that are"
+                )
+            texts.add(text)
+        return texts
 
 
 def _load_pipeline(
@@ -373,6 +405,24 @@ def _find_model(directory: Path, what: str) -> Path:
     if not (directory / "openvino_model.xml").exists():
         raise FileNotFoundError(f"{what} {directory} has no OpenVINO model; build it again")
     return directory
+
+
+def _check_penalties(request: GenerationRequest) -> None:
+    """Raise `InvalidRequest` for what OpenVINO GenAI does not take of the penalties."""
+    for tensor, value, neutral in (
+        ("repetition_penalty", request.repetition_penalty, 1.0),
+        ("presence_penalty", request.presence_penalty, 0.0),
+        ("frequency_penalty", request.frequency_penalty, 0.0),
+    ):
+        if value is None or value == neutral:
+            continue
+        if request.beam_width > 1:
+            raise InvalidRequest(
+                f"{tensor} is {value:g}, which does not go with a beam_width of "
+                f"{request.beam_width}; leave it out, or ask for one beam"
+            )
+        if neutral == 0.0 and not -2.0 <= value <= 2.0:
+            raise InvalidRequest(f"{tensor} is {value:g}; it must be from -2 to 2")
 
 
 def _check_speculative(request: GenerationRequest) -> None:
