@@ -199,3 +199,14 @@ def test_a_caller_who_goes_before_the_engine_knows_is_stopped_still(
     model.execute([request])
     assert set(_texts(request.sender.told())) == {"a"}
     assert len(set(stops)) == 1
+
+
+def test_anothers_malformed_string_is_not_this_ones_fault(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = "incomplete string data for inference input 'QUERY', expecting string of length 9"
+    answers = [InferenceResponse(error=pb_utils.TritonError(each)) for each in (why, why, "over")]
+    monkeypatch.setattr(pb_utils.InferenceRequest, "exec", lambda self: answers.pop(0))
+    request = _request()
+    model.execute([request])
+    assert (request.sender.told(), answers) == (["over"], [])
