@@ -142,7 +142,15 @@ def test_a_request_at_the_limits_is_taken(fields: dict[str, Any]) -> None:
             "presence_penalty is inf; it must be from -10000 to 10000",
         ),
         ({"frequency_penalty": -2e4}, "frequency_penalty is -20000; it must be from -10000 to 10000"),  # noqa: E501
-        ({"len_penalty": 2e4}, "len_penalty is 20000; it must be from -10000 to 10000"),
+        (
+            {"len_penalty": 2e4},
+            "len_penalty (length_penalty) is 20000; it must be from -10000 to 10000",
+        ),
+        (
+            {"guide": "{}"},
+            "guided_decoding_guide_type is missing; send what kind of guide guided_decoding_guide "
+            "is: one of json, json_schema, regex, ebnf_grammar, structural_tag",
+        ),
         ({"min_tokens": 5}, "min_tokens is 5; it must be from 0 to 4"),
         (
             {"beam_width": 2, "num_return_sequences": 3},

@@ -22,7 +22,10 @@ from trtllm_serve_cli.runtime.engine import (
 from trtllm_serve_cli.runtime.lora import Adapter, BadAdapter, encode_adapter
 from trtllm_serve_cli.runtime.lora_engine import LoraEngine, LoraOptions
 
-UNKNOWN = "LoRA task {} not found in cache. Please send LoRA weights with request"
+UNKNOWN = (
+    "LoRA task {} not found in cache. Please send LoRA weights with request (lora_weights and "
+    "lora_config beside lora_task_id)"
+)
 
 
 class TaggedEngine:

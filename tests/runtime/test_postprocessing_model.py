@@ -44,3 +44,11 @@ def test_lengths_that_do_not_fit_are_refused(model: Any, lengths: Any, shape: An
         f"SEQUENCE_LENGTH {shape} does not fit TOKENS_BATCH [1, 1, 3]; send one length, at most "
         "the last dimension, per sequence"
     )
+
+
+def test_what_is_no_token_is_refused_and_what_pads_is_not(model: Any) -> None:
+    assert _answer(model, [[[104, -1, -1]]], [[1]]) == {"OUTPUT": [b"h"]}
+    assert _answer(model, [[[104, -7, -1]]], [[2]]) == (
+        "TOKENS_BATCH holds -7, which is no token: ids go from 0; what pads a sequence lies beyond "
+        "its SEQUENCE_LENGTH"
+    )

@@ -95,7 +95,7 @@ def test_special_tokens_can_be_switched_off(model: Any, tmp_path: Path) -> None:
         ({"QUERY": _strings([b"a\xff"])}, "text_input (QUERY) is not valid UTF-8 at byte 1"),
         (
             {"STOP_WORDS_DICT": _strings([b"\x80"])},
-            "stop_words or bad_words is not valid UTF-8 at byte 0",
+            "stop_words (STOP_WORDS_DICT) is not valid UTF-8 at byte 0",
         ),
     ],
 )

@@ -212,6 +212,11 @@ def check_request(request: GenerationRequest, limits: EngineLimits) -> None:
     _check_ranges(request, limits)
     if request.guide_type is not None:
         _check_guide(request.guide_type, request.guide)
+    elif request.guide:
+        raise InvalidRequest(
+            "guided_decoding_guide_type is missing; send what kind of guide guided_decoding_guide "
+            f"is: one of {', '.join(GUIDE_TYPES)}"
+        )
 
 
 def _check_ranges(request: GenerationRequest, limits: EngineLimits) -> None:
@@ -224,7 +229,7 @@ def _check_ranges(request: GenerationRequest, limits: EngineLimits) -> None:
     _check_range("repetition_penalty", request.repetition_penalty, 1e-4, 1e4)
     _check_range("presence_penalty", request.presence_penalty, -1e4, 1e4)
     _check_range("frequency_penalty", request.frequency_penalty, -1e4, 1e4)
-    _check_range("len_penalty", request.len_penalty, -1e4, 1e4)
+    _check_range("len_penalty (length_penalty)", request.len_penalty, -1e4, 1e4)
     _check_range("beam_search_diversity_rate", request.beam_search_diversity_rate, 0.0, 1e4)
     _check_range("min_tokens", request.min_tokens, 0, request.max_new_tokens)
     if request.beam_width > 1 and request.num_return_sequences > request.beam_width:

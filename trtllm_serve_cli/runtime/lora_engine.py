@@ -248,8 +248,11 @@ def _key(request: GenerationRequest) -> str | None:
 
 
 def _not_found(task_id: str) -> str:
-    """Word for word what upstream says, since clients look for it."""
-    return f"LoRA task {task_id} not found in cache. Please send LoRA weights with request"
+    """Upstream's words, since clients look for them, and the names of its tensors."""
+    return (
+        f"LoRA task {task_id} not found in cache. Please send LoRA weights with request "
+        "(lora_weights and lora_config beside lora_task_id)"
+    )
 
 
 def _prefetched_key(name: str) -> str:

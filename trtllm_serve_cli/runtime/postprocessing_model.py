@@ -34,6 +34,13 @@ class TritonPythonModel:
                 f"{list(tokens.shape)}; send one length, at most the last dimension, per sequence"
             )
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
+        used = np.arange(tokens.shape[2]) < lengths[..., np.newaxis]
+        if np.any(tokens[used] < 0):
+            why = (
+                f"TOKENS_BATCH holds {tokens[used].min()}, which is no token: ids go from 0; what "
+                "pads a sequence lies beyond its SEQUENCE_LENGTH"
+            )
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
         # One dimension for the sequences of all rows, as upstream answers.
         texts = [
             decode_whole(self._decode, beam[: max(length, 0)].tolist()).encode()

@@ -52,8 +52,8 @@ class TritonPythonModel:
             # For encoder-decoder models; a decoder-only one has no use for them.
             "DECODER_INPUT_ID": np.zeros((len(rows), 1), dtype=np.int32),
             "REQUEST_DECODER_INPUT_LEN": np.ones((len(rows), 1), dtype=np.int32),
-            "STOP_WORDS_IDS": self._encode_word_lists(get("STOP_WORDS_DICT"), len(rows)),
-            "BAD_WORDS_IDS": self._encode_word_lists(get("BAD_WORDS_DICT"), len(rows)),
+            "STOP_WORDS_IDS": self._encode_word_lists(get, "STOP_WORDS_DICT", len(rows)),
+            "BAD_WORDS_IDS": self._encode_word_lists(get, "BAD_WORDS_DICT", len(rows)),
             "REQUEST_OUTPUT_LEN": output_len.astype(np.int32),
             "OUT_END_ID": _or_default(get("END_ID"), self._tokenizer.end_id, len(rows)),
             "OUT_PAD_ID": _or_default(get("PAD_ID"), self._tokenizer.pad_id, len(rows)),
@@ -86,14 +86,19 @@ class TritonPythonModel:
             raise InvalidRequest("text_input (QUERY) is empty; send a prompt")
         return self._tokenizer.encode(text, add_special_tokens=self._adds_special_tokens)
 
-    def _encode_word_lists(self, words: Array | None, num_rows: int) -> Array:
+    def _encode_word_lists(
+        self, get: Callable[[str], Array | None], tensor: str, num_rows: int
+    ) -> Array:
+        words = get(tensor)
         if words is None:
             return encode_words([[]] * num_rows)
+        # As the text models call it: stop_words, bad_words.
+        name = f"{tensor.removesuffix('_DICT').lower()} ({tensor})"
         return encode_words(
             [
                 [
                     self._tokenizer.encode(text, add_special_tokens=False)
-                    for text in (_as_text(word, "stop_words or bad_words") for word in row)
+                    for text in (_as_text(word, name) for word in row)
                     if text
                 ]
                 for row in words.reshape(num_rows, -1)

@@ -38,8 +38,11 @@ _ENGINE_SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "min_tokens": ("min_tokens", int),
     "return_log_probs": ("return_log_probs", bool),
     "return_perf_metrics": ("return_perf_metrics", bool),
-    "guided_decoding_guide_type": ("guide_type", lambda value: _text(value) or None),
-    "guided_decoding_guide": ("guide", lambda value: _text(value)),
+    "guided_decoding_guide_type": (
+        "guide_type",
+        lambda value: _text(value, "guided_decoding_guide_type") or None,
+    ),
+    "guided_decoding_guide": ("guide", lambda value: _text(value, "guided_decoding_guide")),
 }
 # What the model itself answers, whatever the engine.
 _MODEL_SCALARS = (
@@ -213,11 +216,11 @@ def _column(get: GetTensor, name: str, num_rows: int) -> Array | None:
     return tensor.reshape(num_rows)
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, tensor: str) -> str:
     try:
         return value.decode() if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError as error:
-        raise InvalidRequest(f"a text tensor is not UTF-8: {error}") from error
+        raise InvalidRequest(f"{tensor} is not valid UTF-8 at byte {error.start}") from error
 
 
 def _word_rows(get: GetTensor, name: str, num_rows: int) -> list[Words]:
