@@ -40,22 +40,27 @@ class GrammarCheck:
     def __init__(self, engine_dir: Path, vocab_size: int) -> None:
         self._arguments = (str(engine_dir), str(vocab_size))
         self._process: subprocess.Popen[str] | None = None
-        # What passed once need not pass again.
-        self._passed: OrderedDict[tuple[str, str], None] = OrderedDict()
+        # What was found of a guide once need not be found again.
+        self._found: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def find_problem(self, guide_type: str, guide: str) -> str | None:
         """Why `guide` cannot be used, if so; takes as long as compiling it, some 2 s at most."""
         key = (guide_type, guide)
-        if key not in self._passed:
-            if problem := self._ask({"type": guide_type, "guide": guide}):
-                return problem
-            self._passed[key] = None
-        self._passed.move_to_end(key)
-        if len(self._passed) > _NUM_REMEMBERED:
-            self._passed.popitem(last=False)
-        return None
+        if key not in self._found:
+            found = self._ask({"type": guide_type, "guide": guide})
+            if found is None:
+                # Next time there may be less to do beside it.
+                return (
+                    f"takes more than {_LIMIT_S:g} s or too much memory to compile; make it simpler"
+                )
+            self._found[key] = found
+        self._found.move_to_end(key)
+        if len(self._found) > _NUM_REMEMBERED:
+            self._found.popitem(last=False)
+        return self._found[key] or None
 
     def _ask(self, question: dict[str, str]) -> str | None:
+        """What is wrong, or nothing; None when that took too long."""
         process = self._started()
         assert process.stdin is not None
         try:
@@ -66,8 +71,8 @@ class GrammarCheck:
             answer = None
         if answer is None:
             self._end()
-            return f"takes more than {_LIMIT_S:g} s or too much memory to compile; make it simpler"
-        return str(json.loads(answer)) or None
+            return None
+        return str(json.loads(answer))
 
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None:
