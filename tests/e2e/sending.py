@@ -1,0 +1,72 @@
+"""Sends requests of `hostile` as raw messages, and tells what came back."""
+
+from __future__ import annotations
+
+import random
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from tritonclient.grpc import service_pb2
+
+from tests.e2e.hostile import Wrong, as_json
+
+# Any answer later than this counts as none.
+LIMIT_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What came back: the last error, and the outputs' contents of each response before it."""
+
+    error: str
+    outputs: tuple[tuple[bytes, ...], ...] = ()
+
+
+def as_message(wrong: Wrong) -> Any:
+    """The request as it goes over gRPC."""
+    message = service_pb2.ModelInferRequest(model_name=wrong.model, id=wrong.request_id)
+    for name, sent in wrong.tensors.items():
+        message.inputs.add(name=name, datatype=sent.datatype, shape=sent.shape)
+        message.raw_input_contents.append(sent.content)
+    for name, value in wrong.parameters:
+        message.parameters[name].string_param = value
+    return message
+
+
+def send(stub: Any, message: Any) -> Told:
+    """Over a stream of its own, read to its end."""
+    outputs, error = [], ""
+    try:
+        for response in stub.ModelStreamInfer(iter([message]), timeout=LIMIT_S):
+            error = error or response.error_message
+            if response.infer_response.outputs:
+                outputs.append(tuple(response.infer_response.raw_output_contents))
+    except grpc.RpcError as failed:
+        error = f"{failed.code().name}: {failed.details()}"
+    return Told(error, tuple(outputs))
+
+
+def send_and_leave(stub: Any, message: Any, rng: random.Random) -> None:
+    """Cancel the call at some moment of the first tenth of a second."""
+    call = stub.ModelStreamInfer(iter([message]), timeout=LIMIT_S)
+    time.sleep(rng.random() * 0.1)
+    call.cancel()
+
+
+def post(http: str, wrong: Wrong) -> Told | None:
+    """Over HTTP, to `/generate`; None when JSON cannot say it."""
+    body = as_json(wrong)
+    if body is None:
+        return None
+    request = urllib.request.Request(
+        f"http://{http}/v2/models/{wrong.model}/generate", data=body.encode()
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
+            return Told("", ((answer.read(),),))
+    except urllib.error.HTTPError as refused:
+        return Told(refused.read().decode())

@@ -1,0 +1,151 @@
+"""Thousands of wrong requests, many at a time: each is told what is wrong, and no other notices."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.e2e.conftest import Tllm
+from tests.e2e.core import gauge
+from tests.e2e.hostile import (
+    CORE,
+    TEXT_MODELS,
+    Sent,
+    Wrong,
+    numbers,
+    plain_tensors,
+    plan_wrong,
+    texts,
+)
+from tests.e2e.sending import LIMIT_S, Told, as_message, post, send, send_and_leave
+from tests.waiting import wait_until
+from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.client.over_grpc import connect
+from trtllm_serve_cli.metrics import fetch_metrics, parse_metrics
+
+pytestmark = pytest.mark.e2e
+
+NUM_WRONG, NUM_AT_ONCE = 3200, 32
+# Another seed tries another order; what differs between runs is only what happens together.
+SEED = int(os.environ.get("TLLM_TEST_SEED", "1"))
+
+
+@pytest.fixture(scope="module")
+def stub(endpoint: Endpoint) -> Iterator[Any]:
+    with connect(endpoint.grpc) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
+        yield pool
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """The server's processes, and what they hold."""
+
+    pids: tuple[int, ...]
+    num_threads: int
+    num_files: int
+
+
+def look_at(tllm: Tllm) -> Processes:
+    supervisor = psutil.Process(tllm.status()["supervisor_pid"])
+    # The process that checks guides comes and goes.
+    every = [
+        each
+        for each in (supervisor, *supervisor.children(recursive=True))
+        if not any(word.endswith("grammar_check") for word in each.cmdline())
+    ]
+    return Processes(
+        tuple(sorted(each.pid for each in every)),
+        sum(each.num_threads() for each in every),
+        sum(each.num_fds() for each in every),
+    )
+
+
+def plain(model: str, **changed: Sent) -> Any:
+    """A message that is answered."""
+    return as_message(Wrong(model, {**plain_tensors(model), **changed}, "", ()))
+
+
+def plain_messages() -> list[Any]:
+    """What goes among the wrong requests; two of them have the same id."""
+    yes = numbers("BOOL", [[True]])
+    messages = [
+        plain(CORE),
+        plain(CORE, streaming=yes),
+        plain(CORE, end_id=numbers("INT32", [[50256]]), min_tokens=numbers("INT32", [[2]])),
+        *(plain(model) for model in (*TEXT_MODELS, "preprocessing", "postprocessing")),
+        plain("ensemble", stream=yes),
+        plain("ensemble", bad_words=texts([[b"ten"]])),
+    ]
+    for message in messages[:2]:
+        message.id = "the same"
+    return messages
+
+
+def test_wrong_requests_are_told_what_is_wrong_and_harm_nobody(
+    served: Tllm, endpoint: Endpoint, stub: Any, threads: ThreadPoolExecutor
+) -> None:
+    messages = plain_messages()
+    alone = [send(stub, message) for message in messages]
+    assert [told.error for told in alone] == [""] * len(messages)
+    long = plain(CORE, request_output_len=numbers("INT32", [[4000]]))
+    wrong = plan_wrong(NUM_WRONG, SEED)
+
+    def one(number: int) -> tuple[Told, Told | None]:
+        if number % 50 == 0:
+            send_and_leave(stub, long, random.Random(number))
+        each = wrong[number]
+        told = post(endpoint.http, each) if number % 3 == 0 else None
+        among = send(stub, messages[number // 10 % len(messages)]) if number % 10 == 0 else None
+        return told or send(stub, as_message(each)), among
+
+    # The first tenth starts the threads that stay.
+    list(threads.map(one, range(NUM_WRONG // 10)))
+    wait_until(lambda: is_at_rest(endpoint))
+    before = look_at(served)
+    started_s = time.monotonic()
+    answers = list(threads.map(one, range(NUM_WRONG)))
+    took_s = time.monotonic() - started_s
+
+    untold = sorted(
+        f"{each}: {told.error or 'was served'}"
+        for each, (told, _) in zip(wrong, answers, strict=True)
+        if not any(name in told.error for name in each.names)
+    )
+    assert not untold, "\n".join([f"{len(untold)} of {NUM_WRONG}:", *untold])
+    expected = [alone[number // 10 % len(messages)] for number in range(0, NUM_WRONG, 10)]
+    assert [among for _, among in answers if among] == expected
+    assert took_s < LIMIT_S
+    wait_until(lambda: is_at_rest(endpoint))
+    assert [send(stub, message) for message in messages] == alone
+    after = look_at(served)
+    assert after.pids == before.pids
+    assert after.num_threads <= before.num_threads + NUM_AT_ONCE
+    assert after.num_files <= before.num_files + NUM_AT_ONCE
+
+
+def is_at_rest(endpoint: Endpoint) -> bool:
+    """Whether no request runs or waits, and none holds anything of the KV cache."""
+    page = parse_metrics(fetch_metrics(endpoint.metrics), 0.0)
+    used = page.value("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="used")
+    return [gauge(endpoint, kind) for kind in ("active", "waiting")] + [used] == [0, 0, 0]
+
+
+def test_an_end_id_that_is_no_token_ends_nothing(stub: Any) -> None:
+    """It makes OpenVINO GenAI write beyond its logits."""
+    beyond = numbers("INT32", [[2**31 - 1]])
+    told = send(stub, plain(CORE, end_id=beyond, min_tokens=numbers("INT32", [[2]])))
+    assert told == send(stub, plain(CORE, pad_id=beyond))
