@@ -1,0 +1,132 @@
+"""Whatever a request asks for, no step of the engine raises, and nothing stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino
+import pytest
+
+from tests.e2e.test_engine import engine_dir, load
+from trtllm_serve_cli.runtime.engine import (
+    EngineStats,
+    GenerationRequest,
+    InvalidRequest,
+    SequenceUpdate,
+    check_request,
+    fit_to_vocabulary,
+)
+from trtllm_serve_cli.runtime.grammar_check import make_model
+
+__all__ = ["engine_dir"]
+pytestmark = pytest.mark.e2e
+
+VOCAB_SIZE, NUM_AT_ONCE, LIMIT_S = 49152, 8, 6.0
+SEED = int(os.environ.get("TLLM_TEST_SEED", "1"))
+# Field -> what may be asked for, the edges above all.
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "end_id": (None, -1, 0, 2, VOCAB_SIZE - 1, VOCAB_SIZE, 2**31 - 1, -(2**31)),
+    "max_new_tokens": (1, 1, 2, 3, 8, 20, 33, 3000, 2**31 - 1),
+    "beam_width": (1, 1, 1, 2, 3, 4),
+    "num_return_sequences": (1, 1, 1, 2, 5),
+    "temperature": (None, None, 0.0, 1e-30, 0.01, 1.0, 1e4),
+    "top_k": (None, None, 0, 1, 2, VOCAB_SIZE - 1, VOCAB_SIZE),
+    "top_p": (None, None, 0.0, 1e-30, 1e-7, 0.5, 0.999999, 1.0),
+    "seed": (None, 0, 2**32, 2**63, 2**64 - 1),
+    "repetition_penalty": (None, None, None, 1e-4, 0.5, 1.0, 1e4),
+    "presence_penalty": (None, None, None, -1e4, -2.0, 0.0, 2.0),
+    "frequency_penalty": (None, None, None, -2.0, 0.0, 2.0, 2.1),
+    "len_penalty": (None, None, -1e4, 0.0, 1e4),
+    "early_stopping": (None, True, False),
+    "beam_search_diversity_rate": (None, None, 1e-6, 0.5, 1e4),
+    "min_tokens": (None, None, 0, 1, 2, 8),
+    "return_log_probs": (False, True),
+    "return_perf_metrics": (False, True),
+    "guide": (*[("", "")] * 24, ("json", ""), ("json_schema", '{"type": "integer"}'),
+              ("json_schema", "false"), ("regex", "[a-z]{2}"), ("regex", "^$"), ("regex", "("),
+              ("ebnf_grammar", "root ::= root"), ("ebnf_grammar", 'root ::= ""'),
+              ("structural_tag", json.dumps({"type": "structural_tag"}))),
+}  # fmt: skip
+
+
+def draw(number: int, rng: random.Random) -> GenerationRequest:
+    fields = {name: rng.choice(values) for name, values in CHOICES.items()}
+    kind, guide = fields.pop("guide")
+    for field, share in (("stop_words", 0.2), ("bad_words", 0.04)):
+        if rng.random() < share:
+            fields[field] = tuple(
+                tuple(draw_ids(rng, rng.choice((1, 2, 5)))) for _ in range(rng.choice((1, 2, 5)))
+            )
+    prompt = tuple(draw_ids(rng, rng.choice((1, 2, 31, 32, 33, 64, 300))))
+    return GenerationRequest(number, prompt, guide_type=kind or None, guide=guide, **fields)
+
+
+def draw_ids(rng: random.Random, number: int) -> list[int]:
+    return [rng.choice((0, 2, rng.randrange(VOCAB_SIZE))) for _ in range(number)]
+
+
+@pytest.fixture(scope="module")
+def quick_engine_dir(engine_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of one layer with the real one's tokenizer: some hundred requests a second."""
+    folder = tmp_path_factory.mktemp("quick")
+    for file in engine_dir.glob("openvino_*tokenizer.*"):
+        (folder / file.name).symlink_to(file)
+    openvino.save_model(make_model(VOCAB_SIZE), folder / "openvino_model.xml")
+    return folder
+
+
+@pytest.mark.parametrize("is_quick", [True, False], ids=["a model of one layer", "the real one"])
+def test_no_step_raises_whatever_is_asked_for(
+    request: pytest.FixtureRequest, engine_dir: Path, is_quick: bool
+) -> None:
+    folder = request.getfixturevalue("quick_engine_dir") if is_quick else engine_dir
+    engine = load(folder, max_tokens_in_paged_kv_cache=2048)
+    try:
+        ask_at_random(engine)
+    finally:
+        engine._checker.shutdown()
+        if engine._grammar_check._process is not None:
+            engine._grammar_check._end()
+
+
+def ask_at_random(engine: Any) -> None:
+    rng = random.Random(SEED)
+    until_s = time.monotonic() + LIMIT_S
+    asked: dict[int, GenerationRequest] = {}
+    ended: set[int] = set()
+    while time.monotonic() < until_s:
+        running = asked.keys() - ended
+        while len(running) < NUM_AT_ONCE:
+            wanted = draw(len(asked) + 1, rng)
+            asked[wanted.id] = wanted
+            try:
+                check_request(wanted, engine.limits)
+                engine.submit(fit_to_vocabulary(wanted, engine.limits))
+                running.add(wanted.id)
+            except InvalidRequest:
+                ended.add(wanted.id)
+        if rng.random() < 0.1:
+            left = rng.choice(sorted(running))
+            engine.cancel(left)
+            ended.add(left)
+        for update in engine.step():
+            assert is_sound(update), asked[update.request_id]
+        ended |= {each for each in asked if each not in engine._running | engine._unchecked}
+    for number in asked.keys() - ended:
+        engine.cancel(number)
+    while engine.has_work():
+        assert engine.step() == []
+    stats: EngineStats = engine.stats()
+    assert (stats.active_requests, stats.waiting_requests, stats.kv_blocks_used) == (0, 0, 0)
+
+
+def is_sound(update: SequenceUpdate) -> bool:
+    return all(0 <= token < VOCAB_SIZE for token in update.token_ids) and bool(
+        np.isfinite([*update.log_probs, update.cum_log_prob or 0.0]).all()
+    )
