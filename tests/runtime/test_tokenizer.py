@@ -19,7 +19,7 @@ from trtllm_serve_cli.runtime.tokenizer import (
 class _OpenVinoTokens:
     """What `openvino_genai.Tokenizer` answers, for a model without a padding token."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **properties: int) -> None:
         self.directory = directory
 
     def get_eos_token_id(self) -> int:

@@ -69,6 +69,7 @@ def test_the_first_frame_tells_the_limits() -> None:
     assert first == {
         "is": "ready",
         "limits": {name: getattr(LIMITS, name) for name in LIMITS.__slots__},
+        "for_guests": {},
     }
 
 
@@ -149,7 +150,7 @@ def test_the_worker_ends_at_what_is_no_frame(
 ) -> None:
     model.sock.sendall(b"\xff" * 4)
     model.thread.join(_TIMEOUT_S)
-    told = "engine worker: the model's side broke off: a frame of 4294967295 bytes is over 67108864"
+    told = "engine worker: a model's side broke off: a frame of 4294967295 bytes is over 67108864"
     assert (model.thread.is_alive(), capfd.readouterr().err) == (False, f"{told}\n")
 
 

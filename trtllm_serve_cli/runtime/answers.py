@@ -146,6 +146,8 @@ def _join_sequences(answers: Sequence[dict[str, Array]]) -> dict[str, Array]:
     for name in _PER_SEQUENCE:
         if name in joined:
             joined[name] = _concatenate([each[name] for each in answers], axis=1)
+    if "text_output" in joined:
+        joined["text_output"] = np.concatenate([each["text_output"] for each in answers])
     if "num_output_tokens" in joined:
         joined["num_output_tokens"] = np.sum(
             [each["num_output_tokens"] for each in answers], axis=0, dtype=np.int32

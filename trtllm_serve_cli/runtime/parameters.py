@@ -15,6 +15,8 @@ class Parameters:
         self.model_name = args["model_name"]
         self.model_version = args["model_version"]
         self.input_names = tuple(each["name"] for each in config.get("input", ()))
+        groups = config.get("instance_group", ())
+        self.instance_count = sum(int(each.get("count", 1)) for each in groups) or 1
         policy = config.get("model_transaction_policy", {})
         self.is_decoupled = bool(policy.get("decoupled", False))
         batching = config.get("dynamic_batching", {})

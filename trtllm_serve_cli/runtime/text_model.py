@@ -1,14 +1,17 @@
 """The models that take text and give text: `ensemble`, `tensorrt_llm_bls` and the model's own name.
 
-Business-logic scripting: `preprocessing` makes token ids, `tensorrt_llm` generates, and the text
-is put together here, piece by piece, because only whoever has seen a sequence from its start can
-stream it without losing spaces and characters. The `ensemble` is served this way too: Triton's own
-ensemble scheduler neither keeps that state nor passes a cancellation on to a step that is running.
+`preprocessing` makes token ids, `tensorrt_llm` generates, and the text is put together here, piece
+by piece, because only whoever has seen a sequence from its start can stream it without losing
+spaces and characters. Tokens come straight from the engine worker of `tensorrt_llm` where that
+takes guests, otherwise by business-logic scripting. The `ensemble` is served this way too: Triton's
+own ensemble scheduler neither keeps that state nor passes a cancellation on to a running step.
 """
 
 from __future__ import annotations
 
 import contextlib
+import tempfile
+import time
 import traceback
 import uuid
 from collections.abc import Iterator, Sequence
@@ -22,14 +25,25 @@ import triton_python_backend_utils as pb_utils
 from .answers import PERF_OUTPUTS, merge_answers
 from .cancel_watch import CancelWatch
 from .detokenize import StreamDecoder, decode_whole
-from .engine import InvalidRequest
-from .lora_request import NAME_PARAMETER, read_lora_name
+from .engine import GenerationRequest, InvalidRequest, check_request
+from .in_flight import InFlight, send_error
+from .lora_request import NAME_PARAMETER, discard, parse_lora, read_lora_name
 from .parameters import Parameters
 from .python_stub import StreamKeeper, pick_requested
-from .tensors import INTERNAL_ID_PREFIX, Array, find_failure, refuse_set
+from .tensors import (
+    INTERNAL_ID_PREFIX,
+    UNDERSTOOD,
+    Array,
+    find_failure,
+    parse_rows,
+    refuse_set,
+)
+from .text_answer import RowTextAnswer
 from .tokenizer import load_tokenizer
+from .worker_link import WorkerFailed, WorkerGuest, guests_of
 
-# Every request in flight waits in a thread of its own.
+# A request that is on its way to the engine has a thread of its own, and one that is answered by
+# business-logic scripting keeps it.
 MAX_THREADS = 512
 
 _PREPROCESSING_INPUTS = {
@@ -107,6 +121,9 @@ class TritonPythonModel:
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="text")
         self._watch = CancelWatch(parameters.number("cancellation_check_period_ms", 100) / 1000)
         self._streams = StreamKeeper()
+        self._worker = WorkerGuest(guests_of(self._engine))
+        self._in_flight = InFlight(self._worker, self._watch, is_decoupled=self._is_decoupled)
+        self._adapters = tempfile.TemporaryDirectory(prefix="tllm-lora-")
 
     def execute(self, requests: Sequence[Any]) -> None:
         for request in requests:
@@ -114,17 +131,19 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         self._watch.close()
+        self._worker.close()
         self._threads.shutdown(cancel_futures=True)
+        self._adapters.cleanup()
 
     def _serve(self, request: Any) -> None:
         sender = request.get_response_sender()
         try:
             self._generate(request, sender)
-        except (InvalidRequest, RequestError) as error:
-            _send_error(sender, str(error))
+        except (InvalidRequest, RequestError, WorkerFailed) as error:
+            send_error(sender, str(error))
         except Exception as error:  # or the caller would wait for ever
             traceback.print_exc()
-            _send_error(sender, f"the text model failed: {type(error).__name__}: {error}")
+            send_error(sender, f"the text model failed: {type(error).__name__}: {error}")
 
     def _generate(self, request: Any, sender: Any) -> None:
         refuse_set(lambda name: _as_array(request, name), _NOT_SERVED, self._engine_kind)
@@ -133,8 +152,49 @@ class TritonPythonModel:
                 "stream needs a decoupled model, and this one answers each request once "
                 "(decoupled_mode is false); leave it out, or serve with decoupled_mode=true"
             )
+        arrival_time_ns = time.monotonic_ns()
         inputs = [*self._preprocess(request), *_renamed(request, self._passed_on)]
         adapter = read_lora_name(request.parameters())
+        if self._worker.is_open:
+            self._ask_worker(request, sender, inputs, adapter, arrival_time_ns)
+        else:
+            self._ask_model(request, sender, inputs, adapter)
+
+    def _ask_worker(
+        self,
+        request: Any,
+        sender: Any,
+        inputs: list[Any],
+        adapter: str | None,
+        arrival_time_ns: int,
+    ) -> None:
+        """Have the tokens straight from the engine worker of `tensorrt_llm`.
+
+        Through that model, each token would be a response of a business-logic request: four times
+        the work of making text of it.
+        """
+        get = {tensor.name(): tensor.as_numpy() for tensor in inputs}.get
+        not_understood = [tensor.name() for tensor in inputs if tensor.name() not in UNDERSTOOD]
+        refuse_set(get, not_understood, self._engine_kind)
+        rows = parse_rows(get, exclude_input=self._worker.excludes_input)
+        for row in rows:
+            check_request(GenerationRequest(id=0, **row.fields), self._worker.limits)
+        adapters = parse_lora(get, adapter, len(rows), Path(self._adapters.name))
+        for row, fields in zip(rows, adapters, strict=True):
+            row.fields.update(fields)
+        is_streaming = _is_streaming(request)
+        answers = [
+            RowTextAnswer(row, self._decode, arrival_time_ns, is_streaming=is_streaming)
+            for row in rows
+        ]
+        try:
+            self._in_flight.start(request, sender, rows, answers)
+        except WorkerFailed:
+            discard(row.fields for row in rows)
+            raise
+
+    def _ask_model(self, request: Any, sender: Any, inputs: list[Any], adapter: str | None) -> None:
+        """Have the tokens from `tensorrt_llm`, whoever serves that and however requests queue."""
         internal_id = f"{INTERNAL_ID_PREFIX}{uuid.uuid4().hex}"
         watched = self._watch.add(sender, lambda: self._stop(internal_id))
         only = None
@@ -271,10 +331,6 @@ def _with_text(texts: list[list[str]], outputs: dict[str, Array]) -> list[Any]:
     return tensors + [
         pb_utils.Tensor(name, outputs[name]) for name in _PASSED_BACK if name in outputs
     ]
-
-
-def _send_error(sender: Any, why: str) -> None:
-    sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(why)), flags=_FINAL)
 
 
 def _taken(request: Any, names: dict[str, str]) -> list[Any]:

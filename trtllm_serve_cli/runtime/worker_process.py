@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import shutil
@@ -12,15 +11,14 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .engine import EngineLimits, EngineStats, GenerationRequest, SequenceUpdate
-from .protocol import ProtocolError, encode_frame, read_frame
+from .engine import EngineLimits, EngineStats
+from .protocol import ProtocolError, read_frame
+from .worker_link import WorkerFailed, WorkerLink
 
-OnUpdate = Callable[[SequenceUpdate], None]
 _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
 # A worker that lived this long was well: the next death starts again with the first back-off.
@@ -29,11 +27,7 @@ _WELL_AFTER_S = 60.0
 _END_TIMEOUT_S = 5.0
 
 
-class WorkerFailed(Exception):
-    """The engine worker could not start or take a request; the message says why."""
-
-
-class WorkerProcess:
+class WorkerProcess(WorkerLink):
     """One engine worker, kept alive until `close`.
 
     `on_stats` and `on_state(is_up, num_restarts)` are called from the reader thread, which outlives
@@ -52,21 +46,14 @@ class WorkerProcess:
         on_stats: Callable[[EngineStats], None] = lambda stats: None,
         on_state: Callable[[bool, int], None] = lambda is_up, num_restarts: None,
     ) -> None:
+        super().__init__(on_stats)
         self._command = tuple(command) or _worker_command(python)
         self._first_backoff_s = first_backoff_s
         self._engine_kind = engine_kind
         self._config = dict(config)
-        self._on_stats = on_stats
         self._on_state = on_state
-        self._lock = threading.Lock()
-        # Held while a frame is written, which takes as long as the worker likes; `_lock` is not.
-        self._sending = threading.Lock()
-        self._handlers: dict[int, OnUpdate] = {}
-        self._ids = itertools.count(1)
-        self._sock: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._keeper: threading.Thread | None = None
-        self._closing = threading.Event()
         self._num_restarts = 0
 
     def start(self) -> EngineLimits:
@@ -81,33 +68,6 @@ class WorkerProcess:
     def pid(self) -> int | None:
         """The process id of the worker that runs now, if one does."""
         return self._process.pid if self._process and self._sock else None
-
-    def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
-        """Queue a request made of GenerationRequest's `fields`; returns its id.
-
-        `on_update` is called from the reader thread for each update until `forget` or `cancel`; an
-        error is the last. Raises `WorkerFailed` while the worker is down.
-        """
-        request = GenerationRequest(id=next(self._ids), **fields)
-        with self._lock:
-            self._handlers[request.id] = on_update
-        try:
-            self._send({"do": "submit", "request": request.to_message()})
-        except WorkerFailed:
-            self.forget(request.id)
-            raise
-        return request.id
-
-    def cancel(self, request_id: int) -> None:
-        """End a request and free its slot; no update follows."""
-        self.forget(request_id)
-        with contextlib.suppress(WorkerFailed):
-            self._send({"do": "cancel", "id": request_id})
-
-    def forget(self, request_id: int) -> None:
-        """Deliver no more updates of a request."""
-        with self._lock:
-            self._handlers.pop(request_id, None)
 
     def close(self) -> None:
         """End the worker; requests in flight fail."""
@@ -124,19 +84,6 @@ class WorkerProcess:
             _wait_for_end(process)
         if self._keeper is not None:
             self._keeper.join(_END_TIMEOUT_S)
-
-    def _send(self, message: dict[str, Any]) -> None:
-        try:
-            frame = encode_frame(message)
-            with self._sending:
-                sock = self._sock
-                if sock is None:
-                    raise WorkerFailed("the engine worker is being restarted; send it again soon")
-                sock.sendall(frame)
-        except ProtocolError as error:
-            raise WorkerFailed(f"the request is too large: {error}") from error
-        except OSError as error:
-            raise WorkerFailed("the engine worker has just died; send it again soon") from error
 
     def _spawn(self) -> EngineLimits:
         ours, theirs = socket.socketpair()
@@ -208,48 +155,6 @@ class WorkerProcess:
             self._tell(self._on_state, True, self._num_restarts)
             break
         return backoff_s
-
-    def _read_until_closed(self) -> None:
-        sock = self._sock
-        assert sock is not None
-        try:
-            while (message := read_frame(sock)) is not None:
-                for entry in message["updates"]:
-                    self._deliver(SequenceUpdate.from_wire(entry))
-                if "stats" in message:
-                    self._tell(self._on_stats, EngineStats(**message["stats"]))
-        except (OSError, ProtocolError) as error:
-            print(f"engine worker: {error}", file=sys.stderr, flush=True)
-        with self._lock:
-            self._sock = None
-        # A sender may be at it still; the number of a closed socket can be another's at once.
-        with self._sending:
-            sock.close()
-
-    def _deliver(self, update: SequenceUpdate) -> None:
-        with self._lock:
-            handler = self._handlers.get(update.request_id)
-        if handler is not None:
-            self._call(handler, update)
-
-    def _fail_all(self, why: str) -> None:
-        with self._lock:
-            handlers, self._handlers = self._handlers, {}
-        for request_id, handler in handlers.items():
-            self._call(handler, SequenceUpdate(request_id, error=why))
-
-    def _tell(self, listener: Callable[..., None], *facts: object) -> None:
-        try:
-            listener(*facts)
-        except Exception:  # a figure that nobody takes must not stop the answers
-            traceback.print_exc()
-
-    def _call(self, handler: OnUpdate, update: SequenceUpdate) -> None:
-        try:
-            handler(update)
-        except Exception:  # one request's failure must not stop the thread that serves them all
-            traceback.print_exc()
-            self.cancel(update.request_id)
 
 
 def _worker_command(python: str) -> tuple[str, ...]:

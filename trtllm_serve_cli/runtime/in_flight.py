@@ -1,0 +1,209 @@
+"""The requests of one model that an engine worker runs, from their start to their last response."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from .answers import Answer, merge_answers
+from .cancel_watch import CancelWatch, Watched
+from .engine import SequenceUpdate
+from .lora_request import discard
+from .python_stub import pick_requested
+from .tensors import INTERNAL_ID_PREFIX, Array, EngineRow, pack_failure
+from .worker_link import WorkerFailed, WorkerLink
+
+_FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class InFlight:
+    """All of them, and who of them goes by which id."""
+
+    def __init__(self, worker: WorkerLink, watch: CancelWatch, *, is_decoupled: bool) -> None:
+        self.worker = worker
+        self.watch = watch
+        self.is_decoupled = is_decoupled
+        self._by_id: dict[str, list[_Request]] = {}
+        self._num_rows = 0
+        self._changed = threading.Condition()
+
+    def start(
+        self, request: Any, sender: Any, rows: Sequence[EngineRow], answers: Sequence[Answer]
+    ) -> None:
+        """Run the rows, and answer each with its answer. Raises `WorkerFailed`."""
+        _Request(self, request, sender, rows, answers).start()
+
+    def stop(self, request_id: str) -> bool:
+        """End the requests of this id now; false when there is none."""
+        with self._changed:
+            running = list(self._by_id.get(request_id, ())) if request_id else []
+        for each in running:
+            each.stop()
+        return bool(running)
+
+    def wait_below(self, num_rows: int) -> None:
+        """Return when fewer rows run."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._num_rows < num_rows)
+
+    def enter(self, request: _Request) -> None:
+        """Count a request that runs from now on."""
+        with self._changed:
+            self._num_rows += request.num_rows
+            if request.id:
+                self._by_id.setdefault(request.id, []).append(request)
+
+    def leave(self, request: _Request) -> None:
+        """Count it no more."""
+        with self._changed:
+            self._num_rows -= request.num_rows
+            same_id = self._by_id.get(request.id, [])
+            if request in same_id:
+                same_id.remove(request)
+            if not same_id:
+                self._by_id.pop(request.id, None)
+            self._changed.notify_all()
+
+
+class _Request:
+    """One request in flight."""
+
+    def __init__(
+        self,
+        all_: InFlight,
+        request: Any,
+        sender: Any,
+        rows: Sequence[EngineRow],
+        answers: Sequence[Answer],
+    ) -> None:
+        self.id = request.request_id()
+        self.num_rows = len(rows)
+        self._all = all_
+        self._wanted = request.requested_output_names()
+        self._is_internal = self.id.startswith(INTERNAL_ID_PREFIX)
+        self._sender = sender
+        self._rows = rows
+        self._answers = answers
+        self._untold: list[dict[str, Array]] = []
+        self._lock = threading.RLock()
+        self._is_open = True
+        self._engine_ids: list[int] = []
+        self._watched: Watched | None = None
+
+    def start(self) -> None:
+        """Submit all rows, or none."""
+        worker = self._all.worker
+        with self._lock:
+            try:
+                for row, answer in zip(self._rows, self._answers, strict=True):
+                    self._engine_ids.append(worker.submit(row.fields, self._handler(answer)))
+            except WorkerFailed:
+                self._cancel_engine()
+                self._is_open = False
+                raise
+            self._all.enter(self)
+            if self._is_internal:
+                # Until a business-logic request has its first response, it holds one of the 32
+                # threads that also carry the other requests' responses (seen with Triton 2.51).
+                if self._all.is_decoupled:
+                    self._sender.send(pb_utils.InferenceResponse([]))
+            else:
+                self._watched = self._all.watch.add(self._sender, self.stop)
+
+    def stop(self) -> None:
+        """End now: free the slots, tell what has come, and close the response stream."""
+        with self._lock:
+            if not self._is_open:
+                return
+            self._cancel_engine()
+            self._untold += [tensors for answer in self._answers for tensors in answer.cut()]
+            self._flush(is_last=True)
+
+    def fail(self, why: str) -> None:
+        """End all rows with an error."""
+        with self._lock:
+            if not self._is_open:
+                return
+            self._cancel_engine()
+            if self._is_internal and self._all.is_decoupled:
+                self._close(self._response(pack_failure(why)))
+                return
+            self._is_open = False
+            self._forget()
+            send_error(self._sender, why)
+
+    def _handler(self, answer: Answer) -> Callable[[SequenceUpdate], None]:
+        def take(update: SequenceUpdate) -> None:
+            try:
+                self._take(answer, update)
+            except Exception as error:  # or the caller would wait for ever
+                traceback.print_exc()
+                self.fail(f"the answer could not be told: {type(error).__name__}: {error}")
+
+        return take
+
+    def _take(self, answer: Answer, update: SequenceUpdate) -> None:
+        with self._lock:
+            if not self._is_open:
+                return
+            if update.error is not None:
+                self.fail(update.error)
+                return
+            tensors = answer.take(update)
+            if tensors is not None:
+                self._untold.append(tensors)
+            self._flush(is_last=all(each.is_done for each in self._answers))
+
+    def _flush(self, *, is_last: bool) -> None:
+        """Send what is due; a model that is not decoupled sends everything at the end."""
+        if not self._all.is_decoupled:
+            if is_last:
+                self._close(self._response(self._merged()))
+            return
+        untold, self._untold = self._untold, []
+        for number, tensors in enumerate(untold, 1):
+            if is_last and number == len(untold):
+                self._close(self._response(tensors))
+            else:
+                self._sender.send(self._response(tensors))
+        if is_last and self._is_open:
+            self._close()
+
+    def _merged(self) -> dict[str, Array]:
+        if len(self._untold) > 1:
+            return merge_answers(self._untold)
+        return self._untold[0] if self._untold else {}
+
+    def _response(self, tensors: dict[str, Array]) -> Any:
+        made = [pb_utils.Tensor(name, value) for name, value in tensors.items()]
+        return pb_utils.InferenceResponse(pick_requested(self._wanted, made))
+
+    def _close(self, response: Any = None) -> None:
+        self._is_open = False
+        self._forget()
+        if response is None:
+            self._sender.send(flags=_FINAL)
+        else:
+            self._sender.send(response, flags=_FINAL)
+
+    def _forget(self) -> None:
+        if self._watched is not None:
+            self._all.watch.remove(self._watched)
+        for engine_id in self._engine_ids:
+            self._all.worker.forget(engine_id)
+        self._all.leave(self)
+        discard(row.fields for row in self._rows)
+
+    def _cancel_engine(self) -> None:
+        for engine_id in self._engine_ids:
+            self._all.worker.cancel(engine_id)
+
+
+def send_error(sender: Any, why: str) -> None:
+    """End a request with an error response."""
+    response = pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
+    sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)

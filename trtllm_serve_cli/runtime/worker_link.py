@@ -1,0 +1,185 @@
+"""A model's end of the socket to an engine worker: requests go out, updates come back."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .engine import EngineLimits, EngineStats, GenerationRequest, SequenceUpdate
+from .protocol import ProtocolError, encode_frame, read_frame
+
+OnUpdate = Callable[[SequenceUpdate], None]
+_RECONNECT_S = 0.2
+
+
+class WorkerFailed(Exception):
+    """The engine worker could not start or take a request; the message says why."""
+
+
+class WorkerLink:
+    """Carries requests to a worker while there is one.
+
+    `on_stats` is called from the thread that reads, which outlives what it raises.
+    """
+
+    def __init__(self, on_stats: Callable[[EngineStats], None] = lambda stats: None) -> None:
+        self._on_stats = on_stats
+        self._lock = threading.Lock()
+        # Held while a frame is written, which takes as long as the worker likes; `_lock` is not.
+        self._sending = threading.Lock()
+        self._handlers: dict[int, OnUpdate] = {}
+        self._ids = itertools.count(1)
+        self._sock: socket.socket | None = None
+        self._closing = threading.Event()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a worker listens."""
+        return self._sock is not None
+
+    def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
+        """Queue a request made of GenerationRequest's `fields`; returns its id.
+
+        `on_update` is called from the reader thread for each update until `forget` or `cancel`; an
+        error is the last. Raises `WorkerFailed` while the worker is down.
+        """
+        request = GenerationRequest(id=next(self._ids), **fields)
+        with self._lock:
+            self._handlers[request.id] = on_update
+        try:
+            self._send({"do": "submit", "request": request.to_message()})
+        except WorkerFailed:
+            self.forget(request.id)
+            raise
+        return request.id
+
+    def cancel(self, request_id: int) -> None:
+        """End a request and free its slot; no update follows."""
+        self.forget(request_id)
+        with contextlib.suppress(WorkerFailed):
+            self._send({"do": "cancel", "id": request_id})
+
+    def forget(self, request_id: int) -> None:
+        """Deliver no more updates of a request."""
+        with self._lock:
+            self._handlers.pop(request_id, None)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        try:
+            frame = encode_frame(message)
+            with self._sending:
+                sock = self._sock
+                if sock is None:
+                    raise WorkerFailed("the engine worker is being restarted; send it again soon")
+                sock.sendall(frame)
+        except ProtocolError as error:
+            raise WorkerFailed(f"the request is too large: {error}") from error
+        except OSError as error:
+            raise WorkerFailed("the engine worker has just died; send it again soon") from error
+
+    def _read_until_closed(self) -> None:
+        sock = self._sock
+        assert sock is not None
+        try:
+            while (message := read_frame(sock)) is not None:
+                for entry in message["updates"]:
+                    self._deliver(SequenceUpdate.from_wire(entry))
+                if "stats" in message:
+                    self._tell(self._on_stats, EngineStats(**message["stats"]))
+        except (OSError, ProtocolError) as error:
+            print(f"engine worker: {error}", file=sys.stderr, flush=True)
+        with self._lock:
+            self._sock = None
+        # A sender may be at it still; the number of a closed socket can be another's at once.
+        with self._sending:
+            sock.close()
+
+    def _deliver(self, update: SequenceUpdate) -> None:
+        with self._lock:
+            handler = self._handlers.get(update.request_id)
+        if handler is not None:
+            self._call(handler, update)
+
+    def _fail_all(self, why: str) -> None:
+        with self._lock:
+            handlers, self._handlers = self._handlers, {}
+        for request_id, handler in handlers.items():
+            self._call(handler, SequenceUpdate(request_id, error=why))
+
+    def _tell(self, listener: Callable[..., None], *facts: object) -> None:
+        try:
+            listener(*facts)
+        except Exception:  # a figure that nobody takes must not stop the answers
+            traceback.print_exc()
+
+    def _call(self, handler: OnUpdate, update: SequenceUpdate) -> None:
+        try:
+            handler(update)
+        except Exception:  # one request's failure must not stop the thread that serves them all
+            traceback.print_exc()
+            self.cancel(update.request_id)
+
+
+class WorkerGuest(WorkerLink):
+    """A link to the worker that another model of this server keeps, whenever there is one.
+
+    `name` is where it takes guests (`guests_of`). Once the link is open, `limits` are the engine's,
+    and `excludes_input` is whether that model leaves prompts out of answers unless told otherwise.
+    """
+
+    limits: EngineLimits
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+        self.excludes_input = False
+        self._thread = threading.Thread(target=self._keep_connected, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Hang up; requests in flight fail."""
+        self._closing.set()
+        with self._lock, contextlib.suppress(OSError):
+            if self._sock is not None:
+                self._sock.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+
+    def _keep_connected(self) -> None:
+        while not self._closing.is_set():
+            if self._connect():
+                self._read_until_closed()
+                self._fail_all(
+                    "the engine worker died; it is being restarted, send the request again"
+                )
+            self._closing.wait(_RECONNECT_S)
+
+    def _connect(self) -> bool:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.connect(f"\0{self._name}")
+            first = read_frame(sock)
+        except (OSError, ProtocolError):
+            first = None
+        if first is None:
+            sock.close()
+            return False
+        with self._lock:
+            self.limits = EngineLimits(**first["limits"])
+            self.excludes_input = bool(first["for_guests"].get("excludes_input", False))
+            self._sock = sock
+        return True
+
+
+def guests_of(model_name: str) -> str:
+    """Where the worker of this model of this server takes guests: a name that needs no file.
+
+    Triton's process, the parent of all its models', makes it one of its own.
+    """
+    return f"tllm-{os.getppid()}-{model_name}"
