@@ -49,7 +49,7 @@ def main() -> None:
     )
     tokenizer = openvino_genai.Tokenizer(str(rendered.engine.path))
     plan = launch.plan_for_this_machine(
-        home, "demo", launch.LaunchOptions(http_port=8100, grpc_port=8101, metrics_port=8102)
+        home, ["demo"], launch.LaunchOptions(http_port=8100, grpc_port=8101, metrics_port=8102)
     )
     server = launch.launch(plan, host="127.0.0.1", on_progress=lambda loading: None)
     try:

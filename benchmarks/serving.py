@@ -76,7 +76,7 @@ def main() -> None:
         ImportRequest("demo"), home, force=False, say=lambda text: None, on_line=lambda line: None
     )
     plan = launch.plan_for_this_machine(
-        home, "demo", launch.LaunchOptions(http_port=8100, grpc_port=8101, metrics_port=8102)
+        home, ["demo"], launch.LaunchOptions(http_port=8100, grpc_port=8101, metrics_port=8102)
     )
     served_config = next(model for model in rendered.models if model.name == "tensorrt_llm")
     settings = {

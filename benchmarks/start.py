@@ -42,7 +42,7 @@ def main() -> None:
     times_s: list[float] = []
     memory: dict[str, dict[str, int]] = {}
     for number in range(arguments.rounds):
-        plan = launch.plan_for_this_machine(home, "demo", options)
+        plan = launch.plan_for_this_machine(home, ["demo"], options)
         took_s, server = start_s(plan)
         times_s.append(took_s)
         try:

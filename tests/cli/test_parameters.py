@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -61,7 +62,8 @@ def test_set_as_json(tllm: Tllm, home: Home) -> None:
 
 def test_set_tells_of_a_running_server(tllm: Tllm, home: Home) -> None:
     add_model(home, "m")
-    plan, me = fake_plan(home.servers), psutil.Process()
+    plan = dataclasses.replace(fake_plan(home.servers), repository=home.models / "m")
+    me = psutil.Process()
     plan.directory.mkdir(parents=True)
     (plan.directory / PLAN_FILE).write_text(plan.to_json())
     write_state(plan.directory, ServerState("ready", me.pid, me.create_time()))

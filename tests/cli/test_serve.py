@@ -118,6 +118,7 @@ def test_port_in_use_names_the_process(tllm: Tllm, ports: list[str]) -> None:
     ("arguments", "says"),
     [
         (("start", "-m", "nope"), "Error: No model 'nope' has been imported."),
+        (("start", "-m", "m", "-m", "m"), "Error: One server cannot serve two models called m."),
         (("start", "--http-port", "8001"), "are not three different ones."),
         (("start", "--host", "::1"), "Error: The server cannot listen on ::1."),
         (("start", "--host", "203.0.113.7"), "Error: The server cannot listen on 203.0.113.7"),
@@ -168,6 +169,32 @@ def test_two_servers_are_told_apart(tllm: Tllm, home: Home, ports: list[str]) ->
     assert (code, "No server of tllm's is running on 127.0.0.1:9." in err) == (3, True)
     assert tllm("stop", "-m", "n")[0] == 0
     assert tllm("stop", "--all")[2] == f"Stopping m on 127.0.0.1:{ports[1]} …\nStopped.\n"
+
+
+def test_several_models_in_one_server(tllm: Tllm, home: Home, ports: list[str]) -> None:
+    add_model(home, "n")
+    code, _, err = tllm("start", "-m", "m", "-m", "n", *ports)
+    assert (code, err.splitlines()[-1]) == (0, 'Next: tllm infer -m m "What is ML?"')
+    assert f"  HTTP     http://127.0.0.1:{ports[1]}/v2/models/n/generate\n" in err
+    served = home.servers / ports[1] / "models"
+    assert {"m", "m_tensorrt_llm", "n", "n_ensemble"} <= {path.name for path in served.iterdir()}
+    assert tllm("status")[1].startswith("m, n: ready, up ")
+    code, _, err = tllm("infer", "hello")
+    assert (code, "The server has several models." in err) == (3, True)
+    code, _, err = tllm("bench", "token-norm-dist")
+    assert (code, "Next: tllm bench token-norm-dist -m m" in err) == (3, True)
+    assert tllm("remove", "n", "--yes")[0] == 3
+    _, _, err = tllm("set", "n", "max_num_tokens=128")
+    assert err.endswith("Next: tllm stop -m n && tllm start -m m -m n\n")
+    assert tllm("stop", "-m", "n")[0] == 0
+
+
+def test_folder_is_served_beside_an_imported_model(tllm: Tllm, home: Home, tmp_path: Path) -> None:
+    path = add_model(Home(tmp_path / "elsewhere", home.engines), "n").path
+    code, out, _ = tllm("start", "-m", "m", "--repo", str(path), "--dry-run", "--json")
+    assert (code, json.loads(out)["models"]) == (0, ["m", "n"])
+    code, out, _ = tllm("start", "-m", "n", "--repo", str(path), "--dry-run", "--json")
+    assert (code, json.loads(out)["repository"]) == (0, str(path))
 
 
 def test_foreground_stays_until_interrupted(tllm: Tllm, home: Home, ports: list[str]) -> None:

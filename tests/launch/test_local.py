@@ -207,7 +207,7 @@ def test_foreground_takes_the_server_with_it(home: Home, number: signal.Signals)
 
 def test_plan_for_a_model_that_was_not_imported(home: Home) -> None:
     with pytest.raises(UnknownModel, match="No model 'nope' has been imported"):
-        plan_for_this_machine(home, "nope", LaunchOptions())
+        plan_for_this_machine(home, ["nope"], LaunchOptions())
 
 
 def test_plan_for_this_machine_has_a_token_of_its_own(home: Home) -> None:
@@ -216,5 +216,5 @@ def test_plan_for_this_machine_has_a_token_of_its_own(home: Home) -> None:
     engine = {"kind": "openvino", "path": "/e", "source": "gguf:/m", "fingerprint": "f"}
     manifest = {"name": "m", "created_at": 0, "engine": engine, "models": ["m"]}
     (folder / "tllm.json").write_text(json.dumps(manifest))
-    plans = [plan_for_this_machine(home, None, LaunchOptions()) for _ in range(2)]
+    plans = [plan_for_this_machine(home, [], LaunchOptions()) for _ in range(2)]
     assert len({plan.endpoint.restricted_token for plan in plans}) == 2

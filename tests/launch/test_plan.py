@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trtllm_serve_cli.client import Endpoint
 from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.launch import LaunchOptions, LaunchPlan, TritonInstallation, plan_launch
-from trtllm_serve_cli.repository import ImportedModel
+from trtllm_serve_cli.repository import ImportedModel, PlacedModel
 
 MODEL = ImportedModel(
     name="mine",
@@ -41,7 +41,7 @@ def plan(
     given = {"libpython_dir": "/py/lib", "environ": {"PATH": "/usr/bin"}} | {
         key: value for key, value in changes.items() if not hasattr(LaunchOptions, key)
     }
-    return plan_launch(model, triton, options, servers=Path("/servers"), token="secret", **given)
+    return plan_launch([model], triton, options, servers=Path("/servers"), token="secret", **given)
 
 
 def test_embedded_triton_compared_whole() -> None:
@@ -84,6 +84,53 @@ def test_embedded_triton_compared_whole() -> None:
             "backends/python/stub": "/wheel/3.11/stub",
         },
     )  # fmt: skip
+
+
+COMBINED = (
+    PlacedModel("mine", Path("/my models/mine/mine"), {"parameters.x": "mine_tensorrt_llm"}),
+    PlacedModel("mine_ensemble", Path("/my models/mine/ensemble"), {"name": "mine_ensemble"}),
+    PlacedModel("other", Path("/others/other/other")),
+)
+
+
+def plan_two() -> LaunchPlan:
+    other = dataclasses.replace(MODEL, name="other", path=Path("/others/other"))
+    options, servers = LaunchOptions(), Path("/servers")
+    return plan_launch(
+        [MODEL, other], EMBEDDED, options, servers=servers, token="secret", combined=COMBINED
+    )
+
+
+def test_several_models_are_served_from_the_servers_own_folder() -> None:
+    made = plan_two()
+    assert (made.repository, made.models, made.loading, made.combined) == (
+        Path("/servers/8000/models"),
+        ("mine", "other"),
+        ("mine", "mine_ensemble", "other"),
+        COMBINED,
+    )
+    assert "--model-repository=/servers/8000/models" in made.argv
+    assert made.repositories == (Path("/my models/mine"), Path("/others/other"))
+
+
+def test_names_have_a_prefix_only_beside_other_models() -> None:
+    assert plan_two().name_beside("mine", "tensorrt_llm") == "mine_tensorrt_llm"
+    assert plan_two().name_beside("mine", "mine") == "mine"
+    assert plan().name_beside("mine", "tensorrt_llm") == "tensorrt_llm"
+    assert plan().repositories == (Path("/my models/mine"),)
+
+
+def test_description_of_several_models() -> None:
+    assert plan_two().describe().splitlines()[:4] == [
+        "Serve mine, other from /servers/8000/models",
+        "  mine           /my models/mine/mine, parameters.x: mine_tensorrt_llm",
+        "  mine_ensemble  /my models/mine/ensemble, name: mine_ensemble",
+        "  other          /others/other/other",
+    ]
+
+
+def test_plan_of_several_models_is_read_back_as_it_was_written() -> None:
+    assert LaunchPlan.from_json(plan_two().to_json()) == plan_two()
 
 
 def test_system_triton_brings_its_own_backends_and_environment() -> None:

@@ -22,6 +22,7 @@ from trtllm_serve_cli import __version__
 from trtllm_serve_cli.bench import wire
 from trtllm_serve_cli.bench.arrivals import AtConcurrency, Load, plan_due_times
 from trtllm_serve_cli.bench.core_model import (
+    CORE_MODEL,
     CoreModel,
     fetch_core_model,
     open_channel,
@@ -83,8 +84,10 @@ def run_benchmark(
     settings: BenchmarkSettings,
     address: str,
     watch: Callable[[Progress], None] = lambda progress: None,
+    *,
+    core_model: str = CORE_MODEL,
 ) -> BenchmarkResult:
-    """Load the `tensorrt_llm` model at `address` (gRPC, `host:port`) and measure it.
+    """Load the model `core_model` at `address` (gRPC, `host:port`) and measure it.
 
     `watch` is called about twice a second from the loop that also stamps the responses: let it be
     quick. Ctrl-C ends the load; the result then has what was measured so far, marked partial.
@@ -93,14 +96,14 @@ def run_benchmark(
     # select() takes its time-out in microseconds; epoll's are whole milliseconds, rounded up, and
     # every request would be sent up to one late.
     with contextlib.closing(asyncio.SelectorEventLoop(selectors.SelectSelector())) as loop:
-        return loop.run_until_complete(_run(settings, address, watch))
+        return loop.run_until_complete(_run(settings, address, watch, core_model))
 
 
 async def _run(
-    settings: BenchmarkSettings, address: str, watch: Callable[[Progress], None]
+    settings: BenchmarkSettings, address: str, watch: Callable[[Progress], None], core_model: str
 ) -> BenchmarkResult:
     async with open_channel(address) as channel:
-        model = await fetch_core_model(channel, address)
+        model = await fetch_core_model(channel, address, core_model)
         vocab_size = model.vocab_size or FALLBACK_VOCAB_SIZE
         warmup_rng, workload_rng, arrivals_rng = np.random.default_rng(settings.seed).spawn(3)
         warmup = settings.workload.draw(settings.num_warmup_requests, vocab_size, warmup_rng)

@@ -14,7 +14,7 @@ import typer
 from trtllm_serve_cli.cli import output
 from trtllm_serve_cli.cli.exits import INTERRUPTED
 from trtllm_serve_cli.cli.options import JsonOption, ModelOption
-from trtllm_serve_cli.cli.target import find_address
+from trtllm_serve_cli.cli.target import find_core_model
 from trtllm_serve_cli.errors import RequestFailed
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def token_norm_dist(
             "-u",
             "--url",
             metavar="HOST:PORT",
-            help="The server's gRPC address.",
+            help="The server's gRPC address; of one that is not ours, -m names its engine's model.",
         ),
     ] = None,
     output_folder: Annotated[
@@ -153,9 +153,9 @@ def token_norm_dist(
         stream=stream,
         seed=seed,
     )
-    address = find_address(url, model, "grpc")
+    address, core_model = find_core_model(url, model)
     with _show_progress(settings, address) as watch:
-        result = run_benchmark(settings, address, watch)
+        result = run_benchmark(settings, address, watch, core_model=core_model)
     if output_folder is not None:
         report.write_result(result, output_folder)
     _show(result, output_folder, as_json=as_json)

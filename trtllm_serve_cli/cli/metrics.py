@@ -13,7 +13,7 @@ import typer
 from trtllm_serve_cli.cli import output
 from trtllm_serve_cli.cli.exits import INTERRUPTED
 from trtllm_serve_cli.cli.options import JsonOption, ModelOption
-from trtllm_serve_cli.cli.target import find_address
+from trtllm_serve_cli.cli.target import find_metrics
 from trtllm_serve_cli.errors import TllmError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def metrics(
         raise typer.BadParameter("finds a server of `tllm start`: not with -u", param_hint="-m")
     from trtllm_serve_cli.metrics import fetch_metrics, parse_metrics, summarize
 
-    address = find_address(url, model, "metrics")
+    address = find_metrics(url, model)
     if watch:
         _watch(address, interval, as_json=as_json)
         return

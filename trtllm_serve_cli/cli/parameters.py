@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,7 @@ from trtllm_serve_cli.cli.options import JsonOption
 from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
+    from trtllm_serve_cli.launch import RunningServer
     from trtllm_serve_cli.repository.findings import Finding
     from trtllm_serve_cli.repository.opened import OpenRepository
     from trtllm_serve_cli.repository.settings import Change, Setting
@@ -100,13 +102,13 @@ def set_(
     texts = settings.apply_changes(repository, changes)
     if changes:
         settings.write_changes(repository, texts, wanted)
-    serving = _served_names(repository) if changes else []
+    serving = _find_serving(repository) if changes else []
     if as_json:
         output.show_json(
             {
                 "repository": str(repository.path),
                 "changes": [dataclasses.asdict(each) for each in changes],
-                "needs_restart": serving,
+                "needs_restart": [_name_served(repository, server) for server in serving],
             }
         )
         return
@@ -115,10 +117,10 @@ def set_(
         output.say("It is so already; nothing was changed.")
         return
     _show_changes(changes)
-    start = f"-m {repository.name}" if _is_imported(repository) else f"--repo {repository.path}"
-    for name in serving:
+    for server in serving:
+        name = _name_served(repository, server)
         output.say("A running server has the old values. "
-                   f"Next: tllm stop -m {name} && tllm start {start}")  # fmt: skip
+                   f"Next: tllm stop -m {name} && tllm start {_start_words(server)}")  # fmt: skip
 
 
 def validate(
@@ -158,20 +160,35 @@ def _open(name: str | None, repo: Path | None) -> OpenRepository:
     return open_repository(repo.absolute())
 
 
-def _served_names(repository: OpenRepository) -> list[str]:
-    """Under which names running servers serve this repository."""
+def _find_serving(repository: OpenRepository) -> list[RunningServer]:
+    """The running servers that serve this repository."""
     from trtllm_serve_cli import launch
     from trtllm_serve_cli.paths import find_home
 
     return [
-        repository.name if repository.name in server.models else server.models[0]
+        server
         for server in launch.list_servers(find_home())
         if server.is_running
         and (
-            server.plan.repository == repository.path
+            repository.path in server.plan.repositories
             or (_is_imported(repository) and repository.name in server.models)
         )
     ]
+
+
+def _name_served(repository: OpenRepository, server: RunningServer) -> str:
+    return repository.name if repository.name in server.models else server.models[0]
+
+
+def _start_words(server: RunningServer) -> str:
+    """How `tllm start` is told what this server serves."""
+    from trtllm_serve_cli.paths import find_home
+
+    models = find_home().models
+    return " ".join(
+        f"-m {path.name}" if path.parent == models else f"--repo {shlex.quote(str(path))}"
+        for path in server.plan.repositories
+    )
 
 
 def _is_imported(repository: OpenRepository) -> bool:

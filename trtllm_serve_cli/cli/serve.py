@@ -27,10 +27,20 @@ ServerOption = Annotated[
 
 
 def start(
-    model: ModelOption = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-m",
+            "--model",
+            metavar="NAME",
+            help="A model, by its name in `tllm list`; several times for several in one server.",
+        ),
+    ] = None,
     repo: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="A model repository of `tllm import --repo DIR`."),
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR", help="A model repository of `tllm import --repo DIR`; repeatable."
+        ),
     ] = None,
     host: Annotated[
         str,
@@ -49,9 +59,11 @@ def start(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve an imported model; returns when it answers.
+    """Serve imported models; returns when they answer.
 
-    The server goes on running, watched by a supervisor; `tllm stop` ends it.
+    The server goes on running, watched by a supervisor; `tllm stop` ends it. Beside the own names
+    of several models, NAME_ensemble, NAME_tensorrt_llm and so on are served; of one alone they are
+    ensemble, tensorrt_llm and so on.
 
     Example:  tllm start -m demo
     """
@@ -66,7 +78,7 @@ def start(
         timeout_s=timeout,
         log_verbose=log_verbose,
     )
-    plan = launch.plan_for_this_machine(find_home(), model, options, repository=repo)
+    plan = launch.plan_for_this_machine(find_home(), model or (), options, repositories=repo or ())
     if dry_run:
         if as_json:
             output.show_json(plan.as_dict())
@@ -184,15 +196,19 @@ def _serve_attached(plan: LaunchPlan, host: str) -> None:
 
 def _report_ready(server: RunningServer, took_s: float, *, as_json: bool) -> None:
     endpoint, name = server.endpoint, server.models[0]
+    are_several = len(server.models) > 1
     if as_json:
         output.show_json(_describe(server) | {"took_s": round(took_s, 2)})
         return
-    output.say(f"{name} is ready after {took_s:.1f} s.")
-    output.say(f"  HTTP     http://{endpoint.http}/v2/models/{server.text_model()}/generate")
+    names, verb = " and ".join(server.models), "are" if are_several else "is"
+    output.say(f"{names} {verb} ready after {took_s:.1f} s.")
+    for each in server.plan.text_models:
+        output.say(f"  HTTP     http://{endpoint.http}/v2/models/{each}/generate")
     output.say(f"  gRPC     {endpoint.grpc}")
     output.say(f"  metrics  http://{endpoint.metrics}/metrics")
     output.say(f"  log      {server.plan.log}")
-    output.say('Next: tllm infer "What is ML?"')
+    chosen = f" -m {name}" if are_several else ""
+    output.say(f'Next: tllm infer{chosen} "What is ML?"')
 
 
 def _describe(server: RunningServer) -> dict[str, Any]:
@@ -229,8 +245,9 @@ def _show_server(server: dict[str, Any]) -> None:
     if memory := server["memory_bytes"]:
         total = show_size(sum(memory.values()))
         print(f"  memory {total} in all:")
+        width = max(24, *map(len, memory))
         for part, size in sorted(memory.items(), key=lambda item: -item[1]):
-            print(f"    {part:<24} {show_size(size):>10}")
+            print(f"    {part:<{width}} {show_size(size):>10}")
     print(f"  repository {server['repository']}")
     print(f"  log {server['log']}")
 

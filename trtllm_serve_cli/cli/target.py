@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.client import Endpoint, Interface
+    from trtllm_serve_cli.launch import RunningServer
 
 # Every copy of upstream's repository has a text model of this name.
 _FOREIGN_MODEL = "tensorrt_llm_bls"
+CORE_MODEL = "tensorrt_llm"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,17 +40,37 @@ def find_target(
     from trtllm_serve_cli.paths import find_home
 
     running = launch.find_running(find_home(), model)
-    if model is None and len(running.models) != 1:
-        raise BadInput(
-            "The server has several models.",
-            why=f"it serves {', '.join(running.models)}",
-            next_step=f"tllm infer -m {running.models[0]} …",
-        )
-    return Target(running.endpoint, running.text_model(model), interface, timeout_s)
+    name = running.text_model(_choose(running, model, "infer"))
+    return Target(running.endpoint, name, interface, timeout_s)
 
 
-def find_address(url: str | None, model: str | None, port: Literal["grpc", "metrics"]) -> str:
-    """The `host:port` of that part of the server; raises `NoServer`, `BadInput`."""
+def find_core_model(url: str | None, model: str | None) -> tuple[str, str]:
+    """The gRPC address and the `tensorrt_llm` model to load there, by its name on that server.
+
+    Of a server that is not ours `model` is that name itself. Raises `NoServer`, and `BadInput` when
+    there are several to choose from.
+    """
+    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.paths import find_home
+
+    home = find_home()
+    if url is None:
+        running = launch.find_running(home, model)
+    else:
+        from trtllm_serve_cli.client import parse_address
+
+        address = parse_address(url)
+        local = address.replace("localhost", "127.0.0.1")
+        ours = [each for each in launch.find_servers(home, model, local) if each.is_running]
+        if not ours:
+            return address, model or CORE_MODEL
+        running = ours[0]
+    owner = _choose(running, model, "bench token-norm-dist")
+    return running.endpoint.grpc, running.plan.name_beside(owner, CORE_MODEL)
+
+
+def find_metrics(url: str | None, model: str | None) -> str:
+    """The `host:port` of the server's metrics; raises `NoServer`, `BadInput`."""
     if url is not None:
         from trtllm_serve_cli.client import parse_address
 
@@ -56,5 +78,16 @@ def find_address(url: str | None, model: str | None, port: Literal["grpc", "metr
     from trtllm_serve_cli import launch
     from trtllm_serve_cli.paths import find_home
 
-    endpoint = launch.find_running(find_home(), model).endpoint
-    return endpoint.grpc if port == "grpc" else endpoint.metrics
+    return launch.find_running(find_home(), model).endpoint.metrics
+
+
+def _choose(running: RunningServer, model: str | None, command: str) -> str:
+    if model is not None:
+        return model
+    if len(running.models) > 1:
+        raise BadInput(
+            "The server has several models.",
+            why=f"it serves {', '.join(running.models)}",
+            next_step=f"tllm {command} -m {running.models[0]} …",
+        )
+    return running.models[0]

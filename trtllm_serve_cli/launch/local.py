@@ -22,19 +22,28 @@ from trtllm_serve_cli.launch.running import RunningServer, read_server
 from trtllm_serve_cli.launch.state import PLAN_FILE, STATE_FILE, ServerState, read_state
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.processes import die_with_parent, last_lines
-from trtllm_serve_cli.repository import load_model, read_manifest
+from trtllm_serve_cli.repository import (
+    ImportedModel,
+    load_model,
+    open_repository,
+    plan_combination,
+    read_manifest,
+    write_combination,
+)
 
 _POLL_S = 0.1
 TOKEN_FILE = "restricted-api-token"
 
 
 def plan_for_this_machine(
-    home: Home, model: str | None, options: LaunchOptions, *, repository: Path | None = None
+    home: Home, names: Sequence[str], options: LaunchOptions, *, repositories: Sequence[Path] = ()
 ) -> LaunchPlan:
-    """How to serve the imported model `model` (the only one when None), or `repository`, here.
+    """How to serve the imported models `names` and `repositories` here, the only model if neither.
 
-    Raises `UnknownModel` and `MissingPart`, the latter for what Triton would only stumble over.
+    A name that one of `repositories` has is that one. Raises `UnknownModel`, `BadInput` for models
+    that cannot be served together, and `MissingPart` for what Triton would only stumble over.
     """
+    models = _load_models(home, names, repositories)
     triton = find_triton(os.environ)
     libpython_dir = find_libpython()
     if triton.backend_parts is not None and libpython_dir is None:
@@ -45,14 +54,26 @@ def plan_for_this_machine(
             next_step=f"apt-get install libpython{version}   (`tllm doctor` checks the rest)",
         )
     return plan_launch(
-        read_manifest(repository.absolute()) if repository else load_model(home, model),
+        models,
         triton,
         options,
         servers=home.servers,
         token=secrets.token_urlsafe(24),
+        combined=plan_combination([open_repository(model.path) for model in models])
+        if len(models) > 1
+        else (),
         libpython_dir=libpython_dir or "",
         has_gpu=has_nvidia_gpu(),
     )
+
+
+def _load_models(
+    home: Home, names: Sequence[str], repositories: Sequence[Path]
+) -> list[ImportedModel]:
+    given = [read_manifest(path.absolute()) for path in repositories]
+    known = {model.name for model in given}
+    wanted = [load_model(home, name) for name in names if name not in known]
+    return [*wanted, *given] or [load_model(home, None)]
 
 
 def launch(
@@ -128,6 +149,8 @@ def _taken(plan: LaunchPlan, why: str) -> LaunchFailed:
 def _write_folder(plan: LaunchPlan) -> None:
     (plan.directory / STATE_FILE).unlink(missing_ok=True)
     plan.log.write_bytes(b"")
+    if plan.combined:
+        write_combination(plan.combined, plan.repository)
     for relative, target in plan.backends.items():
         link = plan.directory / relative
         link.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from trtllm_serve_cli.client import RESTRICTED_HEADER, Endpoint
 from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.launch.machine import TritonInstallation
-from trtllm_serve_cli.repository import ImportedModel
+from trtllm_serve_cli.repository import ImportedModel, PlacedModel, prefixed
 
 _RESTRICTED = "shared-memory,model-repository,trace,logging"
 # Triton's gRPC front end wants this before the name of a header that it checks.
@@ -41,7 +41,8 @@ class LaunchPlan:
 
     `directory` is the server's folder: its state, log, restricted-API token and backends.
     `models` are what is served, `text_models` what Triton calls the model to ask for each.
-    `backends` are links to make there: name below the folder -> what it points to.
+    `backends` are links to make there: name below the folder -> what it points to. Of several
+    models, `repository` is made there as well, of `combined`.
     """
 
     argv: tuple[str, ...]
@@ -52,6 +53,7 @@ class LaunchPlan:
     text_models: tuple[str, ...]
     loading: tuple[str, ...]
     endpoint: Endpoint
+    combined: tuple[PlacedModel, ...] = ()
     backends: dict[str, str] = field(default_factory=dict)
     timeout_s: float = 300.0
     exit_timeout_s: int = 30
@@ -59,6 +61,17 @@ class LaunchPlan:
     @property
     def log(self) -> Path:
         return self.directory / "server.log"
+
+    @property
+    def repositories(self) -> tuple[Path, ...]:
+        """The repositories of the models that are served."""
+        return tuple(dict.fromkeys(each.source.parent for each in self.combined)) or (
+            self.repository,
+        )
+
+    def name_beside(self, owner: str, model: str) -> str:
+        """What this server calls the `model` of the imported model `owner`."""
+        return prefixed(owner, model) if self.combined else model
 
     @property
     def ports(self) -> dict[str, int]:
@@ -75,12 +88,21 @@ class LaunchPlan:
         changes = " ".join(f"{key}={shlex.quote(value)}" for key, value in self.environ.items())
         lines = [
             f"Serve {', '.join(self.models)} from {self.repository}",
+            *(f"  {line}" for line in self._describe_combined()),
             f"on {self.endpoint.http} (HTTP), {self.endpoint.grpc} (gRPC), "
             f"{self.endpoint.metrics} (metrics):",
             *((f"  {changes} \\",) if changes else ()),
             *(f"  {shlex.quote(word)} \\" for word in self.hide_token(self.argv)),
         ]
         return "\n".join(lines).removesuffix(" \\")
+
+    def _describe_combined(self) -> list[str]:
+        width = max((len(each.name) for each in self.combined), default=0)
+        return [
+            f"{each.name:<{width}}  {each.source}"
+            + "".join(f", {place}: {value}" for place, value in each.changes.items())
+            for each in self.combined
+        ]
 
     def hide_token(self, argv: tuple[str, ...]) -> tuple[str, ...]:
         """`argv` as others may see it."""
@@ -111,23 +133,29 @@ class LaunchPlan:
                 "directory": Path(plan["directory"]),
                 "repository": Path(plan["repository"]),
                 "endpoint": Endpoint(**plan["endpoint"]),
+                "combined": tuple(
+                    PlacedModel(**{**each, "source": Path(each["source"])})
+                    for each in plan.get("combined", ())
+                ),
             }
         )
 
 
 def plan_launch(
-    model: ImportedModel,
+    models: Sequence[ImportedModel],
     triton: TritonInstallation,
     options: LaunchOptions,
     *,
     servers: Path,
     token: str,
+    combined: tuple[PlacedModel, ...] = (),
     libpython_dir: str = "",
     has_gpu: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> LaunchPlan:
-    """How `triton` serves `model`; `token` opens the APIs that are restricted.
+    """How `triton` serves `models`; `token` opens the APIs that are restricted.
 
+    One model is served from its own repository, several from the one that `combined` says.
     `libpython_dir` is where Triton's Python stub finds its libpython, "" for the system's own.
     Raises `BadInput` for ports that clash, and for an IPv6 address; `MissingPart` for a model whose
     backend the embedded Triton does not have.
@@ -144,22 +172,43 @@ def plan_launch(
             f"The ports {', '.join(map(str, ports))} are not three different ones.",
             next_step="give HTTP, gRPC and metrics a port each",
         )
-    _check_backend(model, triton)
+    for model in models:
+        _check_backend(model, triton)
     directory = servers / str(options.http_port)
+    repository = directory / "models" if combined else models[0].path
+    loading = tuple(each.name for each in combined) or models[0].models
+    flags = {
+        "model-repository": str(repository),
+        "model-control-mode": "none",
+        # All models at once: they wait for disks and for each other's processes.
+        "model-load-thread-count": str(max(len(loading), 4)),
+        **_flags(triton, options, directory, token, has_gpu),
+    }
+    # Servers on one host must not share memory regions, nor one server with its predecessor.
+    prefix = f"python,shm-region-prefix-name=tllm-{options.http_port}-"
     return LaunchPlan(
-        argv=(str(triton.binary), *_flags(model, triton, options, directory, token, has_gpu)),
+        argv=(
+            str(triton.binary),
+            *(f"--{name}={value}" for name, value in flags.items()),
+            "--disable-auto-complete-config",
+            f"--backend-config={prefix}",
+        ),
         environ=_environ(triton, libpython_dir, environ),
         directory=directory,
-        repository=model.path,
-        models=(model.name,),
-        text_models=(model.text_model,),
-        loading=model.models,
+        repository=repository,
+        models=tuple(model.name for model in models),
+        text_models=tuple(
+            prefixed(model.name, model.text_model) if combined else model.text_model
+            for model in models
+        ),
+        loading=loading,
         endpoint=Endpoint(
             grpc=f"{_reachable(options.host)}:{options.grpc_port}",
             http=f"{_reachable(options.host)}:{options.http_port}",
             metrics=f"{_reachable(options.host)}:{options.metrics_port}",
             restricted_token=token,
         ),
+        combined=combined,
         backends=_backends(triton),
         timeout_s=options.timeout_s,
         exit_timeout_s=options.exit_timeout_s,
@@ -181,18 +230,13 @@ def _check_backend(model: ImportedModel, triton: TritonInstallation) -> None:
 
 
 def _flags(
-    model: ImportedModel,
     triton: TritonInstallation,
     options: LaunchOptions,
     directory: Path,
     token: str,
     has_gpu: bool,
-) -> tuple[str, ...]:
+) -> dict[str, str]:
     flags = {
-        "model-repository": str(model.path),
-        "model-control-mode": "none",
-        # All models at once: they wait for disks and for each other's processes.
-        "model-load-thread-count": str(max(len(model.models), 4)),
         "exit-timeout-secs": str(options.exit_timeout_s),
         "http-address": options.host,
         "http-port": str(options.http_port),
@@ -212,10 +256,7 @@ def _flags(
         flags["pinned-memory-pool-byte-size"] = "0"
     if triton.backend_parts is not None:
         flags["backend-directory"] = str(directory / "backends")
-    arguments = [f"--{name}={value}" for name, value in flags.items()]
-    # Servers on one host must not share memory regions, nor one server with its predecessor.
-    prefix = f"python,shm-region-prefix-name=tllm-{options.http_port}-"
-    return (*arguments, "--disable-auto-complete-config", f"--backend-config={prefix}")
+    return flags
 
 
 def _environ(

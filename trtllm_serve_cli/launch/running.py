@@ -92,8 +92,8 @@ def _addresses(server: RunningServer) -> tuple[str, ...]:
 
 
 def name_servers(servers: Iterable[RunningServer]) -> str:
-    """Each server's model and address: one model may be served twice."""
-    return ", ".join(f"{server.models[0]} on {server.endpoint.http}" for server in servers)
+    """Each server's models and address: one model may be served twice."""
+    return ", ".join(f"{' and '.join(each.models)} on {each.endpoint.http}" for each in servers)
 
 
 def find_running(home: Home, model: str | None, address: str | None = None) -> RunningServer:
@@ -116,7 +116,8 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
         raise NoServer(
             f"The server for {', '.join(died[0].models)} is not running any more.",
             why="; ".join(died[0].state.why) or "its processes are gone",
-            next_step=f"tllm start -m {died[0].models[0]}   (its log: {died[0].plan.log})",
+            next_step=f"tllm start -m {' -m '.join(died[0].models)}   "
+            f"(its log: {died[0].plan.log})",
         )
     if address is not None:
         raise NoServer(
@@ -132,7 +133,8 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
 def measure_memory(server: RunningServer) -> dict[str, int]:
     """Bytes of memory by part of a running server, shared pages counted once (PSS).
 
-    Parts are "supervisor", "tritonserver", "engine worker" and one per model's process.
+    Parts are "supervisor", "tritonserver", one per model's process and "engine worker", with the
+    name of its model where there are several models.
     """
     parts: dict[str, int] = {}
     try:
@@ -142,11 +144,22 @@ def measure_memory(server: RunningServer) -> dict[str, int]:
         return parts
     for process in processes:
         try:
-            parts_name = _part(process, supervisor.pid)
-            parts[parts_name] = parts.get(parts_name, 0) + process.memory_full_info().pss
+            name = _part(process, supervisor.pid)
+            if name == "engine worker" and server.plan.combined:
+                name = f"engine worker of {_model_of(process)}"
+            parts[name] = parts.get(name, 0) + process.memory_full_info().pss
         except psutil.Error:
             continue
     return parts
+
+
+def _model_of(worker: psutil.Process) -> str:
+    stub = worker.parent()
+    return _folder(stub.cmdline()) if stub is not None else "nobody"
+
+
+def _folder(stub_command: list[str]) -> str:
+    return Path(stub_command[1]).parent.parent.name
 
 
 def _part(process: psutil.Process, supervisor_pid: int) -> str:
@@ -154,7 +167,7 @@ def _part(process: psutil.Process, supervisor_pid: int) -> str:
     if process.pid == supervisor_pid:
         return "supervisor"
     if process.name().startswith("triton_python_b") and len(command) > 1:
-        return f"model {Path(command[1]).parent.parent.name}"
+        return f"model {_folder(command)}"
     if any(word.endswith(".worker") for word in command[:4]):
         return "engine worker"
     return process.name()

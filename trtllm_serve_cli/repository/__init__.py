@@ -5,12 +5,19 @@ Takes an `Engine` of the build stage and `ServingOptions`; gives a directory tha
 there whole or not at all.
 """
 
+from trtllm_serve_cli.repository.combined import (
+    PlacedModel,
+    plan_combination,
+    prefixed,
+    write_combination,
+)
 from trtllm_serve_cli.repository.config import (
     Layout,
     ModelConfig,
     RepositoryPlan,
     ServingOptions,
 )
+from trtllm_serve_cli.repository.opened import open_repository
 from trtllm_serve_cli.repository.plan import plan_repository
 from trtllm_serve_cli.repository.render import render_files, write_repository
 from trtllm_serve_cli.repository.store import (
@@ -26,14 +33,19 @@ __all__ = [
     "ImportedModel",
     "Layout",
     "ModelConfig",
+    "PlacedModel",
     "RepositoryPlan",
     "ServingOptions",
     "find_model",
     "list_models",
     "load_model",
+    "open_repository",
+    "plan_combination",
     "plan_repository",
+    "prefixed",
     "read_manifest",
     "remove_model",
     "render_files",
+    "write_combination",
     "write_repository",
 ]

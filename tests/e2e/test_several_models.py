@@ -1,0 +1,104 @@
+"""Two models in one server, in a server of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Tllm
+from tests.waiting import wait_until
+from trtllm_serve_cli.client import Endpoint, GenerateRequest, generate
+from trtllm_serve_cli.client.cancellation import Cancellation
+from trtllm_serve_cli.errors import RequestFailed, TllmError
+from trtllm_serve_cli.metrics import fetch_metrics, parse_metrics
+
+pytestmark = pytest.mark.e2e
+
+QUESTION = GenerateRequest("The capital of France is", max_tokens=5)
+MODELS = [f"{name}{suffix}" for name in ("one", "two")
+          for suffix in ("", "_ensemble", "_tensorrt_llm_bls")]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def two(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
+    """The demo's engine under two names, with one thread each, served together."""
+    (demo,) = json.loads(imported.done("list", "--json"))
+    tllm = Tllm(tmp_path_factory.mktemp("several") / "home")
+    engine = ("--source", demo["source"], "--engine-dir", demo["engine_dir"])
+    for name in ("one", "two"):
+        tllm.done("import", "-m", name, *engine, "--param", "num_threads=1")
+    started = tllm.start("-m", "one", "-m", "two")
+    assert started.returncode == 0, started.stdout + started.stderr
+    yield tllm
+    tllm("stop", "--all")
+
+
+@pytest.fixture(scope="module")
+def where(two: Tllm) -> Endpoint:
+    return two.endpoint()
+
+
+def test_both_answer_at_once_under_every_name(where: Endpoint) -> None:
+    asked = [(model, way) for model in MODELS for way in ("grpc", "http")]
+    with ThreadPoolExecutor(len(asked)) as threads:
+        answers = threads.map(lambda each: generate(where, each[0], QUESTION, each[1]), asked)
+        assert {"Paris" in answer.texts[0] for answer in answers} == {True}
+
+
+@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls", "one_one"])
+def test_plain_names_are_not_there(where: Endpoint, model: str) -> None:
+    with pytest.raises(RequestFailed, match=f"no model '{model}'"):
+        generate(where, model, QUESTION)
+
+
+def num_active(where: Endpoint, model: str) -> float | None:
+    page = parse_metrics(fetch_metrics(where.metrics), 0.0)
+    return page.value("nv_trt_llm_request_metrics", request_type="active", model=model)
+
+
+def test_cancelled_request_frees_its_models_slot(where: Endpoint) -> None:
+    long = GenerateRequest("Count to a million:", max_tokens=2000, min_tokens=2000)
+    cancellation = Cancellation()
+
+    def ask() -> None:
+        with pytest.raises(TllmError):
+            generate(where, "two_ensemble", long, "grpc", 60.0, cancellation)
+
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(ask)
+        wait_until(lambda: num_active(where, "two_tensorrt_llm") == 1)
+        assert num_active(where, "one_tensorrt_llm") == 0
+        cancellation.set()
+        asked.result(10)
+    wait_until(lambda: num_active(where, "two_tensorrt_llm") == 0)
+
+
+def test_status_names_both_and_their_engines(two: Tllm) -> None:
+    status = two.status()
+    assert (status["state"], status["models"]) == ("ready", ["one", "two"])
+    parts = {f"engine worker of {name}_tensorrt_llm" for name in ("one", "two")}
+    assert parts <= set(status["memory_bytes"])
+
+
+def test_bench_loads_the_engine_that_was_named(two: Tllm, where: Endpoint) -> None:
+    words = ("bench", "token-norm-dist", "-m", "two", "--num-requests", "4", "--json")
+    result = json.loads(two.done(*words))
+    assert result["summary"]["num_completed"] == 4
+    assert result["server"]["name"] == "two_tensorrt_llm"
+
+
+def test_infer_asks_the_one_that_was_named(two: Tllm) -> None:
+    assert "Paris" in two.done("infer", QUESTION.text_input, "-m", "two", "--raw")
+    assert two("infer", "Hello").returncode == 3
+
+
+def test_one_alone_keeps_the_plain_names(two: Tllm, where: Endpoint) -> None:
+    """Last in this file: it takes the place of the server of both."""
+    two.done("stop")
+    assert two.start("-m", "two").returncode == 0
+    assert "Paris" in generate(two.endpoint(), "ensemble", QUESTION).texts[0]
+    assert not Path(two.status()["repository"]).is_relative_to(two.home / "servers")
