@@ -95,3 +95,22 @@ def test_summary_has_rates_since_the_earlier_scrape() -> None:
     later = parse_metrics(PAGE.replace("} 6\n", "} 26\n").replace(" 123\n", " 223\n"), 20.0)
     summary = summarize(later, SNAPSHOT)
     assert (summary.models[0].requests_per_s, summary.engines[0].iterations_per_s) == (2.0, 10.0)
+
+
+def test_instances_of_an_engine_are_one_row() -> None:
+    def page(instance: str, used: int, up: int) -> str:
+        labels = f'instance="{instance}",model="m",version="1"'
+        kv, memory = "nv_trt_llm_kv_cache_block_metrics", "nv_trt_llm_runtime_memory_metrics"
+        return (
+            f'{kv}{{{labels},kv_cache_block_type="used"}} {used}\n'
+            f'{kv}{{{labels},kv_cache_block_type="max"}} 100\n'
+            f'{kv}{{{labels},kv_cache_block_type="fraction"}} {used / 100}\n'
+            f'{kv}{{{labels},kv_cache_block_type="tokens_per"}} 32\n'
+            f'{memory}{{{labels},memory_type="cpu"}} 5\n'
+            f"tllm_engine_worker_up{{{labels}}} {up}\n"
+        )
+
+    both = page("m_0_0", 10, 1) + page("m_0_1", 30, 0)
+    (row,) = summarize(parse_metrics(both, 0.0)).engines
+    assert (row.kv_blocks_used, row.kv_blocks_max, row.kv_fraction) == (40, 200, 0.2)
+    assert (row.tokens_per_block, row.memory_bytes, row.is_worker_up) == (32, {"cpu": 10}, False)

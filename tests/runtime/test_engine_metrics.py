@@ -129,3 +129,10 @@ def test_the_workers_state_is_told_and_its_restarts_counted_once() -> None:
         metrics.tell_state(is_up, num_restarts)
     up, restarts = "tllm_engine_worker_up", "tllm_engine_worker_restarts"
     assert families.told == [(up, "", 1), (up, "", 0), (up, "", 1), (restarts, "", 2), (up, "", 0)]
+
+
+def test_one_of_several_instances_has_its_name_on_all_figures() -> None:
+    families = Families()
+    triton = SimpleNamespace(MetricFamily=families)
+    EngineMetrics(triton, "tensorrt_llm", "1", 8, "tensorrt_llm_0_1").publish(STATS)
+    assert {labels["instance"] for labels in families.labels} == {"tensorrt_llm_0_1"}

@@ -24,6 +24,17 @@ def test_the_models_name_and_inputs_are_told() -> None:
     assert told == ("demo", "1", ("QUERY", "END_ID"))
 
 
+@pytest.mark.parametrize(
+    ("groups", "number"),
+    [([], 0), ([{"count": 1}], 1), ([{"count": 2}, {}], 3), ([{"count": 2, "gpus": [0, 1]}], 4)],
+)
+def test_instances_are_counted(groups: list[dict[str, object]], number: int) -> None:
+    config = json.dumps({"instance_group": groups})
+    args = {"model_config": config, "model_name": "m", "model_version": "1"}
+    read = Parameters(args | {"model_instance_name": "m_0_1"})
+    assert (read.num_instances, read.instance_name) == (number, "m_0_1")
+
+
 def test_values_come_as_the_type_that_is_asked_for() -> None:
     read = _parameters(text="words", number="-3", on="True", one="1", off="false", zero="0")
     flags = [read.flag(name, default=True) for name in ("on", "one", "off", "zero")]

@@ -21,7 +21,12 @@ from trtllm_serve_cli.runtime.tensors import INTERNAL_ID_PREFIX
 
 @contextmanager
 def loaded(
-    folder: Path, *, decoupled: bool = True, max_queue_size: int = 0, **parameters: str
+    folder: Path,
+    *,
+    decoupled: bool = True,
+    max_queue_size: int = 0,
+    num_instances: int = 1,
+    **parameters: str,
 ) -> Iterator[Any]:
     """The model, whose `engine_python` runs the scripted worker whatever it is asked to run."""
     python = folder / "python3"
@@ -31,7 +36,7 @@ def loaded(
     python.chmod(0o755)
     args = {
         "model_config": _config(
-            decoupled, max_queue_size, **{"engine_python": str(python), **parameters}
+            decoupled, max_queue_size, num_instances, **{"engine_python": str(python), **parameters}
         )
     }
     with pytest.MonkeyPatch.context() as patch:
@@ -46,7 +51,7 @@ def loaded(
             model.finalize()
 
 
-def _config(decoupled: bool, max_queue_size: int, **parameters: str) -> str:
+def _config(decoupled: bool, max_queue_size: int, num_instances: int, **parameters: str) -> str:
     sizes = (
         "max_beam_width", "max_num_seqs", "max_num_tokens", "max_seq_len",
         "max_tokens_in_paged_kv_cache", "vocab_size",
@@ -61,6 +66,7 @@ def _config(decoupled: bool, max_queue_size: int, **parameters: str) -> str:
     return json.dumps(
         {
             "input": [{"name": "input_ids"}, {"name": "embedding_bias"}],
+            "instance_group": [{"count": num_instances}],
             "model_transaction_policy": {"decoupled": decoupled},
             "dynamic_batching": {"default_queue_policy": {"max_queue_size": max_queue_size}},
             "parameters": {name: {"string_value": value} for name, value in values.items()},
@@ -233,6 +239,17 @@ def test_the_id_of_a_finished_request_is_free_again(model: Any) -> None:
     finished.sender.told()
     model.execute([stop])
     assert "which is not running" in stop.sender.told()[0]
+
+
+def test_a_stop_reaches_the_instance_that_runs_the_request(tmp_path: Path) -> None:
+    with loaded(tmp_path, num_instances=2) as asked, loaded(tmp_path, num_instances=2) as running:
+        hanging, stop = _request(HANG, request_id="g"), _request(0, request_id="g", stop=[[True]])
+        running.execute([hanging])
+        asked.execute([stop])
+        assert (stop.sender.told(), _num_cancelled(running)) == ([{}], 1)
+        nobody = _request(0, request_id="g", stop=[[True]])
+        asked.execute([nobody])
+        assert "which is not running" in nobody.sender.told()[0]
 
 
 def test_a_stop_gives_what_has_come_to_who_did_not_stream(model: Any) -> None:

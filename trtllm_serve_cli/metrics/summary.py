@@ -39,7 +39,10 @@ class ModelRow:
 
 @dataclass(frozen=True, slots=True)
 class EngineRow:
-    """One engine: its requests, its paged KV cache (in blocks), its memory, its worker process."""
+    """One engine: its requests, its paged KV cache (in blocks), its memory, its worker process.
+
+    Of several instances of a model it is their sum, and up only if all of them are.
+    """
 
     model: str
     version: str
@@ -163,10 +166,12 @@ def _summarize_engine(
         name = "nv_trt_llm_kv_cache_block_metrics"
         return now.value(name, kv_cache_block_type=kind, **labels)
 
-    used, most, fraction = blocks("used"), blocks("max"), blocks("fraction")
-    if fraction is None and used is not None and most:
-        fraction = used / most
-    up = now.value("tllm_engine_worker_up", **labels)
+    used, most = blocks("used"), blocks("max")
+    fraction = used / most if used is not None and most else blocks("fraction")
+    per_block = _values(
+        now, "nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="tokens_per", **labels
+    )
+    ups = _values(now, "tllm_engine_worker_up", **labels)
     general = {"general_type": "iteration_counter", **labels}
     return EngineRow(
         model=model,
@@ -179,16 +184,25 @@ def _summarize_engine(
         kv_blocks_used=_whole(used),
         kv_blocks_max=_whole(most),
         kv_fraction=fraction,
-        tokens_per_block=_whole(blocks("tokens_per")),
-        memory_bytes={
-            sample.labels.get("memory_type", ""): int(sample.value)
-            for sample in now.find("nv_trt_llm_runtime_memory_metrics", **labels)
-        },
+        tokens_per_block=_whole(max(per_block, default=None)),
+        memory_bytes=_memory(now, labels),
         iteration=_whole(now.value("nv_trt_llm_general_metrics", **general)),
         iterations_per_s=rate_per_s(now, before, "nv_trt_llm_general_metrics", **general),
-        is_worker_up=None if up is None else up > 0,
+        is_worker_up=min(ups) > 0 if ups else None,
         num_worker_restarts=_whole(now.value("tllm_engine_worker_restarts", **labels)),
     )
+
+
+def _memory(now: Snapshot, labels: Mapping[str, str]) -> dict[str, int]:
+    memory: dict[str, int] = {}
+    for sample in now.find("nv_trt_llm_runtime_memory_metrics", **labels):
+        kind = sample.labels.get("memory_type", "")
+        memory[kind] = memory.get(kind, 0) + int(sample.value)
+    return memory
+
+
+def _values(now: Snapshot, name: str, **labels: str) -> list[float]:
+    return [sample.value for sample in now.find(name, **labels)]
 
 
 def _summarize_gpu(now: Snapshot, uuid: str) -> GpuRow:

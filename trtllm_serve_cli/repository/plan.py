@@ -15,6 +15,7 @@ from trtllm_serve_cli.repository.config import (
     ServingOptions,
 )
 from trtllm_serve_cli.repository.contract import load_contracts
+from trtllm_serve_cli.repository.instances import with_instance_count
 from trtllm_serve_cli.repository.llmapi import llmapi_uses, plan_llmapi
 from trtllm_serve_cli.repository.parameters import (
     ENGINE_KINDS,
@@ -135,7 +136,7 @@ def _text_models(name: str) -> Sequence[str]:
 
 def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
     """Every parameter of the engine kind: its default, what the options say, what was asked for."""
-    given = check_parameters(options.parameters, engine.kind)
+    given = with_instance_count(check_parameters(options.parameters, engine.kind))
     if engine.kind == "tensorrt":
         asked = tensorrt_values(engine, options)
     else:
@@ -288,6 +289,7 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
         inputs=contract.inputs,
         outputs=contract.outputs,
         parameters=parameters,
+        instance_count=int(values["tensorrt_llm_instance_count"]),
         is_decoupled=values["decoupled_mode"] == "true",
         **_engine_queue(values),
     )

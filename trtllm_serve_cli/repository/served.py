@@ -11,6 +11,7 @@ from typing import Any
 
 from trtllm_serve_cli.build.engine import ENGINE_FILE
 from trtllm_serve_cli.repository.findings import Checked, Finding
+from trtllm_serve_cli.repository.instances import check_instances
 from trtllm_serve_cli.repository.opened import OpenRepository
 from trtllm_serve_cli.repository.parameters import load_parameters
 
@@ -35,6 +36,8 @@ def check_served(checked: Checked) -> Iterator[Finding]:
     """Findings about paths, and about the engine and the tokenizer at their ends."""
     yield from _check_paths(checked)
     for model in checked.configs:
+        if checked.repository.role(model) == "tensorrt_llm":
+            yield from check_instances(checked, model)
         limits = _limits_of(checked, model)
         if limits is not None:
             yield from _check_limits(checked, model, limits)

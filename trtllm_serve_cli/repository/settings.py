@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trtllm_serve_cli.errors import BadInput, RepositoryError
+from trtllm_serve_cli.repository.instances import with_instance_count
 from trtllm_serve_cli.repository.opened import (
     CONFIG,
     OpenRepository,
@@ -95,7 +96,7 @@ def plan_changes(repository: OpenRepository, wanted: Mapping[str, str]) -> list[
     `RepositoryError` for a file that cannot be read.
     """
     _check_layout(repository)
-    given = check_parameters(wanted, repository.kind)
+    given = with_instance_count(check_parameters(wanted, repository.kind))
     return [
         each
         for name, value in given.items()
@@ -151,7 +152,8 @@ def write_changes(
     """
     files = {repository.path / model / CONFIG: text for model, text in texts.items()}
     if repository.is_ours:
-        known = {**repository.manifest.get("set", {}), **check_parameters(wanted, repository.kind)}
+        given = with_instance_count(check_parameters(wanted, repository.kind))
+        known = {**repository.manifest.get("set", {}), **given}
         manifest = {**repository.manifest, "set": known}
         files[repository.path / MANIFEST] = json.dumps(manifest, indent=2) + "\n"
     asides: dict[Path, Path] = {}

@@ -68,6 +68,7 @@ def plan_tensorrt_llm(
         inputs=contract.inputs,
         outputs=contract.outputs,
         parameters=_parameters(values),
+        instance_count=int(values["tensorrt_llm_instance_count"]),
         is_decoupled=values["decoupled_mode"] == "true",
         **batching,
     )

@@ -28,10 +28,17 @@ _FAMILIES = {
 
 
 class EngineMetrics:
-    """Publishes `EngineStats` through Triton. `pb_utils` is Triton's module of that name."""
+    """Publishes `EngineStats` through Triton. `pb_utils` is Triton's module of that name.
 
-    def __init__(self, pb_utils: Any, model: str, version: str, max_batch_size: int) -> None:
+    The instances of one model would overwrite each other's figures: `instance` labels them.
+    """
+
+    def __init__(
+        self, pb_utils: Any, model: str, version: str, max_batch_size: int, instance: str = ""
+    ) -> None:
         self._labels = {"model": model, "version": version}
+        if instance:
+            self._labels["instance"] = instance
         self._max_batch_size = max_batch_size
         self._families = {
             name: pb_utils.MetricFamily(

@@ -14,9 +14,12 @@ class Parameters:
         config: dict[str, Any] = json.loads(args["model_config"])
         self.model_name = args["model_name"]
         self.model_version = args["model_version"]
+        self.instance_name = args.get("model_instance_name", "")
+        self.num_instances = sum(
+            int(group.get("count", 1)) * max(len(group.get("gpus", ())), 1)
+            for group in config.get("instance_group", ())
+        )
         self.input_names = tuple(each["name"] for each in config.get("input", ()))
-        groups = config.get("instance_group", ())
-        self.instance_count = sum(int(each.get("count", 1)) for each in groups) or 1
         policy = config.get("model_transaction_policy", {})
         self.is_decoupled = bool(policy.get("decoupled", False))
         batching = config.get("dynamic_batching", {})

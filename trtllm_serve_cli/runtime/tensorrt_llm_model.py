@@ -24,6 +24,7 @@ from .engine_metrics import EngineMetrics
 from .in_flight import InFlight, send_error
 from .lora_request import discard, parse_lora, read_lora_name
 from .parameters import Parameters
+from .stop_relay import StopRelay, name_server
 from .tensors import (
     UNDERSTOOD,
     Array,
@@ -57,6 +58,7 @@ class TritonPythonModel:
             parameters.model_name,
             parameters.model_version,
             parameters.number("max_num_seqs"),
+            parameters.instance_name if parameters.num_instances > 1 else "",
         )
         self._worker = WorkerProcess(
             self._engine_kind,
@@ -77,6 +79,9 @@ class TritonPythonModel:
         self._watch = CancelWatch(period_ms / 1000)
         self._in_flight = InFlight(self._worker, self._watch, is_decoupled=self._is_decoupled)
         self._adapters = tempfile.TemporaryDirectory(prefix="tllm-lora-")
+        model = f"{name_server()} {parameters.model_name} {parameters.model_version}"
+        are_several = parameters.num_instances > 1
+        self._relay = StopRelay(model, self._in_flight.stop) if are_several else None
 
     def execute(self, requests: Sequence[Any]) -> None:
         for request in requests:
@@ -91,6 +96,8 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         self._watch.close()
+        if self._relay is not None:
+            self._relay.close()
         self._worker.close()
         self._metrics.close()
         self._adapters.cleanup()
@@ -133,7 +140,10 @@ class TritonPythonModel:
         return rows, [RowAnswer(row, arrival_time_ns, is_streaming=is_streaming) for row in rows]
 
     def _stop(self, request_id: str, sender: Any) -> None:
-        if not self._in_flight.stop(request_id):
+        is_known = self._in_flight.stop(request_id)
+        if request_id and self._relay is not None:
+            is_known = self._relay.pass_on(request_id) or is_known
+        if not is_known:
             raise InvalidRequest(
                 f"stop names the request id {request_id!r}, which is not running; send it with "
                 "the id of a request in flight"
@@ -144,7 +154,7 @@ class TritonPythonModel:
 
 def _guests(parameters: Parameters) -> str:
     """Where text models may ask the worker themselves; nowhere if they have to queue here."""
-    may_come = not parameters.queue_has_order and parameters.instance_count == 1
+    may_come = not parameters.queue_has_order and parameters.num_instances <= 1
     return guests_of(parameters.model_name) if may_come else ""
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
-import os
 import socket
 import sys
 import threading
@@ -14,6 +14,7 @@ from typing import Any
 
 from .engine import EngineLimits, EngineStats, GenerationRequest, SequenceUpdate
 from .protocol import ProtocolError, encode_frame, read_frame
+from .stop_relay import name_server
 
 OnUpdate = Callable[[SequenceUpdate], None]
 _RECONNECT_S = 0.2
@@ -180,6 +181,7 @@ class WorkerGuest(WorkerLink):
 def guests_of(model_name: str) -> str:
     """Where the worker of this model of this server takes guests: a name that needs no file.
 
-    Triton's process, the parent of all its models', makes it one of its own.
+    Triton, the parent of all its models' processes, makes it one of its own.
     """
-    return f"tllm-{os.getppid()}-{model_name}"
+    # As a digest, for such names are short.
+    return "tllm-guests-" + hashlib.sha256(f"{name_server()} {model_name}".encode()).hexdigest()

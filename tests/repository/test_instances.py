@@ -1,0 +1,67 @@
+"""Instances of an engine, and the GPUs that are theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.build.samples import ENGINE
+from tests.repository.samples import copy_upstream
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.repository import ServingOptions, open_repository, plan_repository
+from trtllm_serve_cli.repository.instances import with_instance_count
+from trtllm_serve_cli.repository.settings import apply_changes, plan_changes
+from trtllm_serve_cli.repository.validate import validate_repository
+
+COUNT = "tensorrt_llm_instance_count"
+
+
+def test_import_renders_the_instances() -> None:
+    plan = plan_repository("mine", ENGINE, ServingOptions(parameters={COUNT: "2"}))
+    counts = {model.name: model.instance_count for model in plan.models}
+    assert counts == dict.fromkeys(counts, 1) | {"tensorrt_llm": 2}
+
+
+@pytest.mark.parametrize(("gpus", "count"), [("0", "1"), ("0,1", "1"), ("0,1;2,3", "2")])
+def test_there_is_an_instance_for_each_group_of_gpus(gpus: str, count: str) -> None:
+    expected = {"gpu_device_ids": gpus, COUNT: count}
+    assert with_instance_count({"gpu_device_ids": gpus}) == expected
+    assert with_instance_count(expected) == expected
+
+
+@pytest.mark.parametrize("wanted", [{}, {COUNT: "3"}, {"gpu_device_ids": ""}])
+def test_without_groups_nothing_follows(wanted: dict[str, str]) -> None:
+    assert with_instance_count(wanted) == wanted
+
+
+def test_another_number_of_instances_is_refused() -> None:
+    with pytest.raises(BadInput) as raised:
+        with_instance_count({"gpu_device_ids": "0;1", COUNT: "3"})
+    assert str(raised.value) == (
+        f"{COUNT} is 3, and the GPUs 0;1 are for 2.\n"
+        "Why: each instance needs a group of gpu_device_ids of its own\n"
+        f"Next: leave {COUNT} out, or give gpu_device_ids as many groups, such as 0,1;2,3"
+    )
+
+
+def test_setting_the_gpus_of_upstreams_copy_sets_its_instances(tmp_path: Path) -> None:
+    copy = open_repository(copy_upstream(tmp_path / "copy"))
+    changes = plan_changes(copy, {"gpu_device_ids": "0,1;2,3"})
+    told = [(each.model, each.place, each.new) for each in changes]
+    assert told == [
+        ("tensorrt_llm", "parameters.gpu_device_ids", "0,1;2,3"),
+        ("tensorrt_llm", "instance_group.count", "2"),
+    ]
+
+
+def test_groups_without_their_instances_are_found(tmp_path: Path) -> None:
+    copy = open_repository(copy_upstream(tmp_path / "copy"))
+    (text,) = apply_changes(copy, plan_changes(copy, {"gpu_device_ids": "0;1;2"})).values()
+    path = copy.path / "tensorrt_llm" / "config.pbtxt"
+    path.write_text(text.replace("count: 3", "count: 2"))
+    found = [each.what for each in validate_repository(open_repository(copy.path))]
+    assert "gpu_device_ids 0;1;2 is for 3 instances, and there are 2" in found
+    path.write_text(text)
+    found = [each.what for each in validate_repository(open_repository(copy.path))]
+    assert not [what for what in found if what.startswith("gpu_device_ids")]
