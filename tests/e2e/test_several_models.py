@@ -1,8 +1,10 @@
-"""Two models in one server, in a server of their own."""
+"""Two models in one server, and two instances of one, in servers of their own."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -97,8 +99,35 @@ def test_infer_asks_the_one_that_was_named(two: Tllm) -> None:
 
 
 def test_one_alone_keeps_the_plain_names(two: Tllm, where: Endpoint) -> None:
-    """Last in this file: it takes the place of the server of both."""
+    """From here on, other servers take the place of that of both."""
     two.done("stop")
     assert two.start("-m", "two").returncode == 0
     assert "Paris" in generate(two.endpoint(), "ensemble", QUESTION).texts[0]
     assert not Path(two.status()["repository"]).is_relative_to(two.home / "servers")
+
+
+def test_stops_and_cancellations_reach_the_instance_that_runs_the_request(two: Tllm) -> None:
+    """Of several requests, some run elsewhere than their stop arrives."""
+    two.done("stop", "--all")
+    two.done("set", "one", "tensorrt_llm_instance_count=2")
+    assert two.start("-m", "one").returncode == 0
+    where, cancellation = two.endpoint(), Cancellation()
+    long = GenerateRequest("Count to a million:", max_tokens=2000, min_tokens=2000)
+    stopped = dataclasses.replace(long, stop_after_ms=2000)
+
+    def cancelled(_: int) -> None:
+        with pytest.raises(TllmError):
+            generate(where, "ensemble", long, "grpc", 60.0, cancellation)
+
+    with ThreadPoolExecutor(12) as threads:
+        texts = [threads.submit(cancelled, number) for number in range(6)]
+        texts += [threads.submit(generate, where, "ensemble", stopped) for _ in range(6)]
+        wait_until(lambda: num_active(where, "tensorrt_llm") == 12)
+        cancellation.set()
+        for each in texts:
+            each.result(20)
+    wait_until(lambda: num_active(where, "tensorrt_llm") == 0)
+    page = fetch_metrics(where.metrics)
+    assert {'instance="tensorrt_llm_0_0"', 'instance="tensorrt_llm_0_1"'} <= set(
+        re.findall(r'instance="[^"]*"', page)
+    )
