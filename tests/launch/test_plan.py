@@ -93,8 +93,8 @@ COMBINED = (
 )
 
 
-def plan_two() -> LaunchPlan:
-    other = dataclasses.replace(MODEL, name="other", path=Path("/others/other"))
+def plan_two(**changes) -> LaunchPlan:
+    other = dataclasses.replace(MODEL, name="other", path=Path("/others/other"), **changes)
     options, servers = LaunchOptions(), Path("/servers")
     return plan_launch(
         [MODEL, other], EMBEDDED, options, servers=servers, token="secret", combined=COMBINED
@@ -118,6 +118,11 @@ def test_names_have_a_prefix_only_beside_other_models() -> None:
     assert plan_two().name_beside("mine", "mine") == "mine"
     assert plan().name_beside("mine", "tensorrt_llm") == "tensorrt_llm"
     assert plan().repositories == (Path("/my models/mine"),)
+
+
+def test_model_to_ask_of_another_layout_has_the_prefix_too() -> None:
+    made = plan_two(layout="llmapi", models=("tensorrt_llm",))
+    assert made.text_models == ("mine", "other_tensorrt_llm")
 
 
 def test_description_of_several_models() -> None:

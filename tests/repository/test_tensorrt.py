@@ -173,3 +173,9 @@ def test_what_the_engine_cannot_do_is_refused(
     with pytest.raises(BadInput) as raised:
         render(engine, **options)
     assert raised.value.what == what
+
+
+def test_each_group_of_gpus_is_an_instance(engine: Engine) -> None:
+    config = render(engine, parameters={"gpu_device_ids": "0,1;2,3"})
+    assert config.instance_group[0].count == 2
+    assert config.parameters["gpu_device_ids"].string_value == "0,1;2,3"
