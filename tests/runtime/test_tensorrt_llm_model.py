@@ -205,6 +205,12 @@ def test_a_request_that_cannot_run_is_refused(model: Any, tensors: Any, why: str
     assert _ask(model, COUNT, **tensors) == [why]
 
 
+def test_a_number_beyond_reason_is_refused_before_anything_is_made_of_it(model: Any) -> None:
+    """Room for that many sequences would be all the machine's memory."""
+    (why,) = _ask(model, COUNT, num_return_sequences=[[2**31 - 1]])
+    assert why.startswith("num_return_sequences is ")
+
+
 def test_a_bad_request_leaves_its_batch_alone(model: Any) -> None:
     requests = [_request(COUNT, embedding_bias=[[3.0]]), _request(COUNT)]
     model.execute(requests)

@@ -21,7 +21,7 @@ from .engine import InvalidRequest
 from .llmapi_answer import TextAnswer, TextRequest
 from .model_yaml import as_parameters, parse_model_yaml
 from .parameters import Parameters
-from .tensors import Array, EngineRow, GetTensor
+from .tensors import Array, GetTensor
 from .tokenizer import load_tokenizer
 
 # Tensor -> field of GenerationRequest, for tensors with one value.
@@ -68,17 +68,17 @@ class TritonPythonModel(tensorrt_llm_model.TritonPythonModel):
                 f"model.yaml has {unknown[0]}, which no engine of ours takes; take it out"
             )
 
-    def _parse(
-        self, get: GetTensor, arrival_time_ns: int, is_streaming: bool
-    ) -> tuple[Sequence[EngineRow], Sequence[Answer]]:
+    def _parse(self, get: GetTensor, is_streaming: bool) -> Sequence[TextRequest]:
         request = self._text_request(get)
         if is_streaming and request.fields["num_return_sequences"] > 1:
             raise InvalidRequest(
                 "sampling_param_best_of is above 1, and the best is known at the end only; leave "
                 "streaming out"
             )
-        answer = TextAnswer(request, self._decode, arrival_time_ns, is_streaming=is_streaming)
-        return [request], [answer]
+        return [request]
+
+    def _answer(self, row: TextRequest, arrival_time_ns: int, is_streaming: bool) -> Answer:
+        return TextAnswer(row, self._decode, arrival_time_ns, is_streaming=is_streaming)
 
     def _text_request(self, get: GetTensor) -> TextRequest:
         prompt = _strings(get, "text_input")

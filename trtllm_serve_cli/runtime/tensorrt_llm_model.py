@@ -28,7 +28,6 @@ from .stop_relay import StopRelay, name_server
 from .tensors import (
     UNDERSTOOD,
     Array,
-    EngineRow,
     GetTensor,
     parse_rows,
     refuse_set,
@@ -119,9 +118,10 @@ class TritonPythonModel:
                 "streaming needs a decoupled model, and this one answers each request once "
                 "(decoupled_mode is false); leave it out, or serve with decoupled_mode=true"
             )
-        rows, answers = self._parse(get, arrival_time_ns, is_streaming)
+        rows = self._parse(get, is_streaming)
         for row in rows:
             check_request(GenerationRequest(id=0, **row.fields), self._limits)
+        answers = [self._answer(row, arrival_time_ns, is_streaming) for row in rows]
         name = read_lora_name(request.parameters())
         adapters = parse_lora(get, name, len(rows), Path(self._adapters.name))
         for row, adapter in zip(rows, adapters, strict=True):
@@ -132,12 +132,13 @@ class TritonPythonModel:
             discard(row.fields for row in rows)
             raise
 
-    def _parse(
-        self, get: GetTensor, arrival_time_ns: int, is_streaming: bool
-    ) -> tuple[Sequence[EngineRow], Sequence[Answer]]:
-        """What to run for a request, and for each how to answer it."""
-        rows = parse_rows(get, exclude_input=self._exclude_input)
-        return rows, [RowAnswer(row, arrival_time_ns, is_streaming=is_streaming) for row in rows]
+    def _parse(self, get: GetTensor, is_streaming: bool) -> Sequence[Any]:
+        """What to run for a request: `EngineRow`s, which `_answer` takes one by one."""
+        return parse_rows(get, exclude_input=self._exclude_input)
+
+    def _answer(self, row: Any, arrival_time_ns: int, is_streaming: bool) -> Answer:
+        """How to answer a row that has passed all checks."""
+        return RowAnswer(row, arrival_time_ns, is_streaming=is_streaming)
 
     def _stop(self, request_id: str, sender: Any) -> None:
         is_known = self._in_flight.stop(request_id)
