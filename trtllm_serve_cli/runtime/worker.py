@@ -135,7 +135,10 @@ class Worker:
 
     def _accept(self, listener: socket.socket) -> None:
         for number in itertools.count(1):
-            sock, _ = listener.accept()
+            try:
+                sock, _ = listener.accept()
+            except OSError:  # closed
+                return
             if not _is_ours(sock):
                 sock.close()
                 continue

@@ -1,0 +1,140 @@
+"""Guests of an engine worker: models that ask it beside the model that started it."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.runtime.scripted_worker import COUNT, HANG, LIMITS, ScriptedEngine
+from tests.runtime.scripted_worker import TELL_CANCELLED as TELL
+from tests.waiting import wait_until
+from trtllm_serve_cli.runtime.engine import SequenceUpdate
+from trtllm_serve_cli.runtime.worker import Worker
+from trtllm_serve_cli.runtime.worker_link import WorkerFailed, WorkerGuest, guests_of
+
+
+class House:
+    """A worker in a thread, whose host only opens and closes the door."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(f"\0{name}")
+        self._listener.listen()
+        self._host, theirs = socket.socketpair()
+        worker = Worker(ScriptedEngine(), theirs, listener=self._listener, **options)
+        self._thread = threading.Thread(target=worker.run)
+        self._thread.start()
+        self._theirs = theirs
+        self._worker = worker
+
+    def close(self) -> None:
+        """As the end of its process would."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._host.close()
+        self._thread.join(10)
+        self._theirs.close()
+        for caller in self._worker._callers.values():
+            caller.sock.close()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"tllm-test-{uuid.uuid4()}"
+
+
+@pytest.fixture
+def house(name: str) -> Iterator[House]:
+    started = House(name, for_guests={"excludes_input": True})
+    yield started
+    started.close()
+
+
+def _arrive(name: str) -> WorkerGuest:
+    guest = WorkerGuest(name)
+    wait_until(lambda: guest.is_open)
+    return guest
+
+
+def _ask(guest: WorkerGuest, command: int) -> queue.Queue[SequenceUpdate]:
+    updates: queue.Queue[SequenceUpdate] = queue.Queue()
+    fields = {"input_ids": (command,), "max_new_tokens": 2}
+    guest.submit(fields, updates.put)
+    return updates
+
+
+def _tokens(updates: queue.Queue[SequenceUpdate]) -> list[int]:
+    tokens: list[int] = []
+    while True:
+        update = updates.get(timeout=10)
+        assert update.error is None, update.error
+        tokens += update.token_ids
+        if update.finish_reason is not None:
+            return tokens
+
+
+def test_a_guest_is_told_what_it_needs_to_know(house: House, name: str) -> None:
+    guest = _arrive(name)
+    told = (guest.limits, guest.excludes_input)
+    guest.close()
+    assert told == (LIMITS, True)
+
+
+def test_guests_number_their_requests_alike_and_have_each_their_own(
+    house: House, name: str
+) -> None:
+    guests = [_arrive(name), _arrive(name)]
+    asked = [_ask(guest, COUNT) for guest in guests for _ in range(3)]
+    told = [_tokens(each) for each in asked]
+    for guest in guests:
+        guest.close()
+    assert told == [[10, 11]] * 6
+
+
+def test_what_a_guest_leaves_behind_is_cancelled(house: House, name: str) -> None:
+    left, stays = _arrive(name), _arrive(name)
+    _ask(left, HANG)
+    _ask(left, HANG)
+    assert _tokens(_ask(left, TELL)) == [0]
+    left.close()
+    wait_until(lambda: _tokens(_ask(stays, TELL)) == [2])
+    stays.close()
+
+
+def test_too_many_who_wait_are_refused_whoever_asks(name: str) -> None:
+    house = House(name, num_slots=1, max_queue_size=1)
+    guests = [_arrive(name), _arrive(name)]
+    for guest in guests:
+        _ask(guest, HANG)
+    refused = _ask(guests[0], COUNT).get(timeout=10)
+    for guest in guests:
+        guest.close()
+    house.close()
+    assert refused.error is not None and "Maximum queue size of 1 has been" in refused.error
+
+
+def test_a_guest_outlives_the_worker_and_finds_the_next(name: str) -> None:
+    house = House(name)
+    guest = _arrive(name)
+    hanging = _ask(guest, HANG)
+    house.close()
+    failed = hanging.get(timeout=10)
+    assert failed.error is not None and failed.error.startswith("the engine worker died")
+    wait_until(lambda: not guest.is_open)
+    with pytest.raises(WorkerFailed, match="is being restarted"):
+        _ask(guest, COUNT)
+    house = House(name)
+    wait_until(lambda: guest.is_open)
+    assert _tokens(_ask(guest, COUNT)) == [10, 11]
+    guest.close()
+    house.close()
+
+
+def test_each_model_of_a_server_has_its_own_door() -> None:
+    assert guests_of("a") == guests_of("a") != guests_of("b")
