@@ -12,8 +12,12 @@ import pytest
 
 from tests.runtime import fake_triton_utils as pb_utils
 from tests.runtime.fake_triton_utils import InferenceRequest, InferenceResponse, Request, Tensor
+from tests.runtime.scripted_worker import COUNT
+from tests.runtime.test_worker_link import House
+from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.answers import merge_answers
 from trtllm_serve_cli.runtime.tensors import INTERNAL_ID_PREFIX, pack_failure, pack_sequences
+from trtllm_serve_cli.runtime.worker_link import guests_of
 
 _INPUTS = ("text_input", "max_tokens", "stream", "top_k", "image_input")
 _PREPROCESSED = (
@@ -166,6 +170,46 @@ def test_a_model_of_one_answer_does_not_stream(
     model_of_one_answer.execute([request])
     (why,) = request.sender.told()
     assert why.startswith("stream needs a decoupled model")
+
+
+@pytest.fixture
+def at_the_worker(model: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Request]]:
+    """Sends a request that only preprocessing and the engine worker answer."""
+    tensors = {"INPUT_ID": [[COUNT]], "REQUEST_INPUT_LEN": [[1]], "REQUEST_OUTPUT_LEN": [[3]]}
+
+    def execute(request: InferenceRequest, decoupled: bool = False) -> InferenceResponse:
+        assert request.model_name == "preprocessing"
+        return InferenceResponse([Tensor(name, np.array(each)) for name, each in tensors.items()])
+
+    def ask(**more: Any) -> Request:
+        request = _request(**more)
+        model.execute([request])
+        return request
+
+    monkeypatch.setattr(pb_utils.InferenceRequest, "exec", execute)
+    house = House(guests_of("tensorrt_llm"), for_guests={"excludes_input": True})
+    wait_until(lambda: model._worker.is_open)
+    yield ask
+    house.close()
+
+
+def test_tokens_come_from_the_worker_itself(at_the_worker: Callable[..., Request]) -> None:
+    told = at_the_worker(stream=[[True]]).sender.told()
+    assert [answer["text_output"] for answer in told] == [[b"\n"], [b"\x0b"], [b"\x0c"]]
+
+
+def test_what_the_worker_cannot_take_is_refused(at_the_worker: Callable[..., Request]) -> None:
+    (why,) = at_the_worker(top_k=[[-1]]).sender.told()
+    assert why.startswith("runtime_top_k is -1")
+
+
+def test_a_caller_who_goes_is_forgotten_by_the_worker(
+    at_the_worker: Callable[..., Request], model: Any
+) -> None:
+    request = at_the_worker(stream=[[True]])
+    request.sender.caller_has_gone = True
+    request.sender.told()
+    wait_until(lambda: not model._worker._handlers)
 
 
 def test_what_nobody_foresaw_is_told_and_logged(
