@@ -43,7 +43,10 @@ def ask(
     parameters: dict[str, str] | None = None,
     **inputs: Any,
 ) -> list[dict[str, Any]]:
-    """The outputs of every response, as arrays by name. Raises what the server answers."""
+    """The outputs of every response, as arrays by name, without the prompt unless asked for.
+
+    Raises what the server answers.
+    """
     with grpcclient.InferenceServerClient(endpoint.grpc) as client:
         return list(
             responses(
@@ -73,7 +76,10 @@ def responses(
         tensor("input_ids", input_ids),
         tensor("input_lengths", len(input_ids)),
         tensor("request_output_len", num_output_tokens),
-        *(tensor(name, value) for name, value in inputs.items()),
+        *(
+            tensor(name, value)
+            for name, value in {"exclude_input_in_output": True, **inputs}.items()
+        ),
     ]
     client.async_stream_infer(
         "tensorrt_llm",

@@ -42,7 +42,7 @@ def test_a_dead_worker_fails_its_requests_and_is_restarted(
     pieces = stream(endpoint, "demo", GenerateRequest("Tell me", max_tokens=4000, min_tokens=4000))
     next(pieces)
     find_process(served, "tllm_runtime.worker").send_signal(signal.SIGKILL)
-    with pytest.raises(RequestFailed, match=r"engine worker died \(signal 9\)"):
+    with pytest.raises(RequestFailed, match="engine worker died"):
         list(pieces)
     wait_until(lambda: answers(endpoint), 30)
     snapshot = parse_metrics(fetch_metrics(endpoint.metrics), 0.0)
