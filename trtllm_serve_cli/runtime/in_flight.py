@@ -193,6 +193,8 @@ class _Request:
     def _forget(self) -> None:
         if self._watched is not None:
             self._all.watch.remove(self._watched)
+            # It knows this request, which would live on in that circle, and with it Triton's.
+            self._watched = None
         for engine_id in self._engine_ids:
             self._all.worker.forget(engine_id)
         self._all.leave(self)

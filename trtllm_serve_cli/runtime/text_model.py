@@ -155,7 +155,7 @@ class TritonPythonModel:
         arrival_time_ns = time.monotonic_ns()
         inputs = [*self._preprocess(request), *_renamed(request, self._passed_on)]
         adapter = read_lora_name(request.parameters())
-        if self._worker.is_open:
+        if self._worker.was_open:
             self._ask_worker(request, sender, inputs, adapter, arrival_time_ns)
         else:
             self._ask_model(request, sender, inputs, adapter)

@@ -141,6 +141,8 @@ class WorkerGuest(WorkerLink):
         super().__init__()
         self._name = name
         self.excludes_input = False
+        # From then on there is a worker to wait for, if it does not run just now.
+        self.was_open = False
         self._thread = threading.Thread(target=self._keep_connected, daemon=True)
         self._thread.start()
 
@@ -175,6 +177,7 @@ class WorkerGuest(WorkerLink):
             self.limits = EngineLimits(**first["limits"])
             self.excludes_input = bool(first["for_guests"].get("excludes_input", False))
             self._sock = sock
+            self.was_open = True
         return True
 
 
