@@ -58,6 +58,7 @@ bench: $(VENV)/.embedded
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/serving.py
+	$(BIN)/python benchmarks/contract.py
 
 clean:
 	rm -rf $(VENV) .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -32,6 +32,8 @@ from trtllm_serve_cli.paths import find_home
 
 CORE, TEXT_MODELS = "tensorrt_llm", ("ensemble", "tensorrt_llm_bls")
 PROMPT_TOKENS, OUTPUT_TOKENS = 128, 64
+# Of the requests whose first token is timed.
+NUM_ALONE, TOKENS_ALONE = 12, 2
 # An id that no token has: the answer runs to its full length.
 NO_END_ID = -1
 
@@ -71,7 +73,7 @@ def measure_round(address: str, tokenizer: Any, num_requests: int, seed: int) ->
     for model in models:
         prompts = make_prompts(tokenizer, rng, num_requests)
         tokens_per_s[model] = measure_together(address, model, prompts)
-        singles = make_prompts(tokenizer, rng, 8)
+        singles = make_prompts(tokenizer, rng, NUM_ALONE)
         ttft_ms[model] = statistics.median(
             1000 * measure_first(address, model, prompt) for prompt in singles
         )
@@ -97,7 +99,8 @@ def measure_together(address: str, model: str, prompts: list[tuple[str, list[int
     with connect(address) as stub:
 
         def ask(prompt: tuple[str, list[int]]) -> None:
-            responses = stub.ModelStreamInfer(iter([plan_request(model, prompt)]))
+            request = plan_request(model, prompt, OUTPUT_TOKENS)
+            responses = stub.ModelStreamInfer(iter([request]))
             ended.put(sum(count_tokens(response) for response in responses))
 
         threads = [threading.Thread(target=ask, args=(prompt,)) for prompt in prompts]
@@ -115,7 +118,7 @@ def measure_together(address: str, model: str, prompts: list[tuple[str, list[int
 def measure_first(address: str, model: str, prompt: tuple[str, list[int]]) -> float:
     """Seconds to the first response that brings a token, with nothing else in flight."""
     with connect(address) as stub:
-        request = plan_request(model, prompt)
+        request = plan_request(model, prompt, TOKENS_ALONE)
         started_s = time.perf_counter()
         first_s = None
         for response in stub.ModelStreamInfer(iter([request])):
@@ -125,7 +128,7 @@ def measure_first(address: str, model: str, prompt: tuple[str, list[int]]) -> fl
         return first_s
 
 
-def plan_request(model: str, prompt: tuple[str, list[int]]) -> Any:
+def plan_request(model: str, prompt: tuple[str, list[int]], num_tokens: int) -> Any:
     """A streaming request that runs to its full length and tells how many tokens came."""
     text, ids = prompt
     request = service_pb2.ModelInferRequest(model_name=model)
@@ -134,13 +137,13 @@ def plan_request(model: str, prompt: tuple[str, list[int]]) -> Any:
     if model == CORE:
         add(request, "input_ids", "INT32", np.array([ids], np.int32))
         add(request, "input_lengths", "INT32", np.array([[len(ids)]], np.int32))
-        add(request, "request_output_len", "INT32", np.array([[OUTPUT_TOKENS]], np.int32))
+        add(request, "request_output_len", "INT32", np.array([[num_tokens]], np.int32))
         add(request, "streaming", "BOOL", np.array([[True]]))
     else:
         encoded = text.encode()
         request.inputs.add(name="text_input", datatype="BYTES", shape=[1, 1])
         request.raw_input_contents.append(len(encoded).to_bytes(4, "little") + encoded)
-        add(request, "max_tokens", "INT32", np.array([[OUTPUT_TOKENS]], np.int32))
+        add(request, "max_tokens", "INT32", np.array([[num_tokens]], np.int32))
         add(request, "stream", "BOOL", np.array([[True]]))
     return request
 
