@@ -293,7 +293,9 @@ def test_running_server_is_found(
 def test_several_models_want_a_name(
     triton: FakeTriton, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = SimpleNamespace(endpoint=triton.endpoint, models=("demo", "llama"))
+    running = SimpleNamespace(
+        endpoint=triton.endpoint, models=("demo", "llama"), text_model=lambda model: model
+    )
     monkeypatch.setattr(launch, "find_running", lambda home, model: running)
     code, _, err = run("go")
     assert code == 3
