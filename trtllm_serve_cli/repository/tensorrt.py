@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trtllm_serve_cli.build.tensorrt_engine import TensorRtBuild
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.config import ModelConfig, ServingOptions
 from trtllm_serve_cli.repository.contract import load_contracts
@@ -20,6 +19,7 @@ from trtllm_serve_cli.repository.parameters import load_parameters, type_tensors
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.build import Engine
+    from trtllm_serve_cli.build.tensorrt_engine import TensorRtBuild
 
 # What upstream fixes.
 _FIXED = {
