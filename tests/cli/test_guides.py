@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trtllm_serve_cli.cli.guides import Guide, GuideKind, plan_guide
 from trtllm_serve_cli.errors import BadInput
 
-NONE = {
+NONE: dict[str, Any] = {
     "guide": None,
     "json_schema": None,
     "regex": None,
@@ -29,14 +30,14 @@ NONE = {
 )
 def test_guide_of_each_option(option: str, value: object, guide: Guide) -> None:
     given = {**NONE, option: value} if option else NONE
-    assert plan_guide(**given) == guide  # type: ignore[arg-type]
+    assert plan_guide(**given) == guide
 
 
 def test_guide_may_lie_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "schema.json"
     file.write_text('{"type": "string"}')
     given = {**NONE, "json_schema": str(file)}
-    assert plan_guide(**given) == Guide("json_schema", '{"type": "string"}')  # type: ignore[arg-type]
+    assert plan_guide(**given) == Guide("json_schema", '{"type": "string"}')
 
 
 @pytest.mark.parametrize(
@@ -49,5 +50,5 @@ def test_guide_may_lie_in_a_file(tmp_path: Path) -> None:
 )
 def test_guide_that_cannot_be_used_is_told(option: str, value: str, says: str) -> None:
     with pytest.raises(BadInput, match=says) as raised:
-        plan_guide(**{**NONE, option: value})  # type: ignore[arg-type]
+        plan_guide(**{**NONE, option: value})
     assert option.replace("_", "-") in raised.value.next_step

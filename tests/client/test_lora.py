@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.client import adapters
 from trtllm_serve_cli.client import RawTensor
-from trtllm_serve_cli.client.lora import CONFIG_FILE, WEIGHTS_FILE, load_adapter
+from trtllm_serve_cli.client.lora import load_adapter
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.runtime.peft import LORA_CONFIG, LORA_WEIGHTS
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -21,8 +24,8 @@ def test_adapter_is_sent_as_its_tensors_have_it(tmp_path: Path, dtype: str) -> N
 
 
 def test_adapter_without_a_batch_dimension_gets_one(tmp_path: Path) -> None:
-    np.save(tmp_path / WEIGHTS_FILE, np.ones((2, 4), dtype="<f2"))
-    np.save(tmp_path / CONFIG_FILE, np.ones((2, 3), dtype="<i4"))
+    np.save(tmp_path / LORA_WEIGHTS, np.ones((2, 4), dtype="<f2"))
+    np.save(tmp_path / LORA_CONFIG, np.ones((2, 3), dtype="<i4"))
     weights, config = load_adapter(tmp_path)
     assert (weights.shape, config.shape) == ((1, 2, 4), (1, 2, 3))
 
@@ -39,9 +42,9 @@ def test_folder_without_an_adapter_shows_how_to_make_one(tmp_path: Path) -> None
     [np.ones((1, 2, 4), dtype=np.int8), np.ones(4, dtype="<f2"), np.ones((3, 2, 4), dtype="<f2")],
     ids=["integers", "one dimension", "a batch"],
 )
-def test_array_that_is_no_adapter_is_refused(tmp_path: Path, weights: np.ndarray) -> None:  # type: ignore[type-arg]
+def test_array_that_is_no_adapter_is_refused(tmp_path: Path, weights: NDArray[Any]) -> None:
     adapters.write(tmp_path)
-    np.save(tmp_path / WEIGHTS_FILE, weights)
+    np.save(tmp_path / LORA_WEIGHTS, weights)
     with pytest.raises(BadInput, match="is no part of a LoRA adapter"):
         load_adapter(tmp_path)
 
@@ -49,7 +52,7 @@ def test_array_that_is_no_adapter_is_refused(tmp_path: Path, weights: np.ndarray
 @pytest.mark.parametrize("content", [b"", b"not an array", b"\x93NUMPY"])
 def test_file_that_is_no_array_is_refused(tmp_path: Path, content: bytes) -> None:
     adapters.write(tmp_path)
-    (tmp_path / CONFIG_FILE).write_bytes(content)
+    (tmp_path / LORA_CONFIG).write_bytes(content)
     with pytest.raises(BadInput, match=r"model.lora_config.npy cannot be read"):
         load_adapter(tmp_path)
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from trtllm_serve_cli.repository.contract import load_contracts
-from trtllm_serve_cli.runtime.features import ENGINE_KINDS, FEATURES, explain_refusal
+from trtllm_serve_cli.runtime.features import ENGINE_KINDS, FEATURES, Feature, explain_refusal
 from trtllm_serve_cli.runtime.tensors import UNDERSTOOD
 
 # What is no wish: the prompt, how long to go on, how to answer.
@@ -39,8 +39,8 @@ def test_the_table_says_what_the_openvino_kind_understands() -> None:
 
 
 @pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
-def test_only_known_kinds_are_without(feature: object) -> None:
-    assert set(feature.without) <= set(ENGINE_KINDS)  # type: ignore[attr-defined]
+def test_only_known_kinds_are_without(feature: Feature) -> None:
+    assert set(feature.without) <= set(ENGINE_KINDS)
 
 
 def test_a_refusal_names_the_tensor_the_kind_and_who_can() -> None:

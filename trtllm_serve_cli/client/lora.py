@@ -10,19 +10,17 @@ from numpy.typing import NDArray
 
 from trtllm_serve_cli.client.generate import RawTensor
 from trtllm_serve_cli.errors import BadInput
-
-WEIGHTS_FILE = "model.lora_weights.npy"
-CONFIG_FILE = "model.lora_config.npy"
+from trtllm_serve_cli.runtime.peft import LORA_CONFIG, LORA_WEIGHTS
 
 
 def load_adapter(folder: Path) -> tuple[RawTensor, RawTensor]:
     """The tensors `lora_weights` and `lora_config`; raises `BadInput` when they cannot be had."""
-    weights = _load(folder / WEIGHTS_FILE, "f", "<f2")
-    config = _load(folder / CONFIG_FILE, "iu", "<i4")
+    weights = _load(folder / LORA_WEIGHTS, "f", "<f2")
+    config = _load(folder / LORA_CONFIG, "iu", "<i4")
     if config.shape[1] != weights.shape[1]:
         raise BadInput(
             f"The adapter in {folder} does not fit together.",
-            why=f"{WEIGHTS_FILE} has {weights.shape[1]} rows, {CONFIG_FILE} {config.shape[1]}",
+            why=f"{LORA_WEIGHTS} has {weights.shape[1]} rows, {LORA_CONFIG} {config.shape[1]}",
             next_step="convert the adapter again: `tllm lora convert`",
         )
     return _as_tensor(weights), _as_tensor(config)
@@ -35,7 +33,7 @@ def _load(file: Path, kinds: str, sent_as: str) -> NDArray[Any]:
         raise BadInput(
             f"{file} cannot be read.",
             why=getattr(error, "strerror", None) or str(error),
-            next_step=f"name a folder with {WEIGHTS_FILE} and {CONFIG_FILE}, "
+            next_step=f"name a folder with {LORA_WEIGHTS} and {LORA_CONFIG}, "
             "as `tllm lora convert` makes it",
         ) from error
     if array.dtype.kind not in kinds or array.ndim not in (2, 3) or len(array) == 0:

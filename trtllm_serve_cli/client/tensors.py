@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from trtllm_serve_cli.client.generate import GenerateRequest, Piece, RawTensor
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.runtime.engine import PERF_OUTPUTS
 
 Datatype = Literal["BYTES", "INT32", "UINT64", "FP32", "FP16", "BOOL"]
 Value = str | int | float | bool | tuple[str, ...] | RawTensor
@@ -46,19 +47,6 @@ INPUTS: Mapping[str, Datatype] = MappingProxyType(
 )
 WORD_LISTS = frozenset({"stop_words", "bad_words"})
 RAW_TENSORS = frozenset({"lora_weights", "lora_config"})
-# What `return_perf_metrics` asks for.
-PERF_OUTPUTS = (
-    "kv_cache_alloc_new_blocks",
-    "kv_cache_reused_blocks",
-    "kv_cache_alloc_total_blocks",
-    "arrival_time_ns",
-    "first_scheduled_time_ns",
-    "first_token_time_ns",
-    "last_token_time_ns",
-    "acceptance_rate",
-    "total_accepted_draft_tokens",
-    "total_draft_tokens",
-)
 _FORMATS = {"INT32": "<i", "UINT64": "<Q", "FP32": "<f", "BOOL": "<?", "INT64": "<q"}
 _RANGES = {"INT32": (-(2**31), 2**31 - 1), "UINT64": (0, 2**64 - 1)}
 _LARGEST_FP32 = 3.4028234663852886e38

@@ -10,19 +10,6 @@ import numpy as np
 from .engine import PerfMetrics, SequenceUpdate
 from .tensors import Array, RowRequest, pack_sequences
 
-PERF_OUTPUTS = (
-    "kv_cache_alloc_new_blocks",
-    "kv_cache_reused_blocks",
-    "kv_cache_alloc_total_blocks",
-    "arrival_time_ns",
-    "first_scheduled_time_ns",
-    "first_token_time_ns",
-    "last_token_time_ns",
-    "acceptance_rate",
-    "total_accepted_draft_tokens",
-    "total_draft_tokens",
-)
-
 
 class Answer(Protocol):
     """Keeps what has come for one row of a request until it is told."""

@@ -70,6 +70,21 @@ class GenerationRequest:
         return cls(**{**message, **words, "input_ids": tuple(message["input_ids"])})
 
 
+# Upstream's outputs that `return_perf_metrics` asks for.
+PERF_OUTPUTS = (
+    "kv_cache_alloc_new_blocks",
+    "kv_cache_reused_blocks",
+    "kv_cache_alloc_total_blocks",
+    "arrival_time_ns",
+    "first_scheduled_time_ns",
+    "first_token_time_ns",
+    "last_token_time_ns",
+    "acceptance_rate",
+    "total_accepted_draft_tokens",
+    "total_draft_tokens",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class PerfMetrics:
     """What one request has cost so far. Names are upstream's outputs.

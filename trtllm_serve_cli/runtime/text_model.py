@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from .answers import PERF_OUTPUTS, merge_answers
+from .answers import merge_answers
 from .cancel_watch import CancelWatch
 from .detokenize import StreamDecoder, decode_whole
-from .engine import GenerationRequest, InvalidRequest, check_request
+from .engine import PERF_OUTPUTS, GenerationRequest, InvalidRequest, check_request
 from .in_flight import InFlight, send_error
 from .lora_request import NAME_PARAMETER, discard, parse_lora, read_lora_name
 from .parameters import Parameters
