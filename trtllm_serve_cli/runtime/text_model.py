@@ -170,8 +170,7 @@ class TritonPythonModel:
     ) -> None:
         """Have the tokens straight from the engine worker of `tensorrt_llm`.
 
-        Through that model, each token would be a response of a business-logic request: four times
-        the work of making text of it.
+        Through that model, each token would be a response of a business-logic request.
         """
         get = {tensor.name(): tensor.as_numpy() for tensor in inputs}.get
         not_understood = [tensor.name() for tensor in inputs if tensor.name() not in UNDERSTOOD]
