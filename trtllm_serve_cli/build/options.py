@@ -1,0 +1,76 @@
+"""What a user asks an engine to be, whatever engine kind it becomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DTYPES = ("auto", "bfloat16", "float16", "float32")
+# Weights (w) and activations (a) in bits, and the method; upstream's words where it has one.
+QUANTIZATIONS = (
+    "none",
+    "int8",
+    "int4",
+    "fp8",
+    "nvfp4",
+    "int4_awq",
+    "w4a8_awq",
+    "int8_sq",
+)
+KV_CACHE_DTYPES = ("auto", "fp8", "int8", "nvfp4")
+SPECULATIVE_DECODING_MODES = (
+    "draft_tokens_external",
+    "lookahead_decoding",
+    "medusa",
+    "explicit_draft_tokens",
+    "eagle",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """None leaves an option to the engine kind; what a kind cannot do, its plan refuses.
+
+    Names are upstream's: those of `trtllm-build` and of the LLM API. `tp`, `pp`, `moe_tp` and
+    `moe_ep` are numbers of GPUs, `max_*_len` and `max_num_tokens` are tokens. `quantization` "int8"
+    and "int4" are of the weights only; "int8_sq" is SmoothQuant. `use_paged_context_fmha` is what
+    chunked context and the reuse of KV-cache blocks need of a TensorRT engine. `speculative_model`
+    is a checkpoint's folder: the heads of Medusa, ReDrafter and EAGLE, or a draft model.
+    """
+
+    tp: int = 1
+    pp: int = 1
+    moe_tp: int | None = None
+    moe_ep: int | None = None
+    dtype: str = "auto"
+    quantization: str | None = None
+    kv_cache_dtype: str | None = None
+    max_batch_size: int | None = None
+    max_input_len: int | None = None
+    max_seq_len: int | None = None
+    max_num_tokens: int | None = None
+    opt_num_tokens: int | None = None
+    max_beam_width: int | None = None
+    paged_kv_cache: bool | None = None
+    tokens_per_block: int | None = None
+    use_paged_context_fmha: bool | None = None
+    remove_input_padding: bool | None = None
+    context_fmha: bool | None = None
+    gemm_plugin: str | None = None
+    gpt_attention_plugin: str | None = None
+    multiple_profiles: bool | None = None
+    gather_context_logits: bool = False
+    gather_generation_logits: bool = False
+    lora_dir: tuple[str, ...] = ()
+    lora_target_modules: tuple[str, ...] = ()
+    max_lora_rank: int | None = None
+    speculative_decoding_mode: str | None = None
+    speculative_model: str | None = None
+    max_draft_len: int | None = None
+    calib_size: int | None = None
+    calib_dataset: str | None = None
+    workers: int | None = None
+
+    @property
+    def world_size(self) -> int:
+        """The number of GPUs."""
+        return self.tp * self.pp
