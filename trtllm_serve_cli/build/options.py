@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-DTYPES = ("auto", "bfloat16", "float16", "float32")
+Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 # Weights (w) and activations (a) in bits, and the method; upstream's words where it has one.
-QUANTIZATIONS = (
-    "none",
-    "int8",
-    "int4",
-    "fp8",
-    "nvfp4",
-    "int4_awq",
-    "w4a8_awq",
-    "int8_sq",
-)
-KV_CACHE_DTYPES = ("auto", "fp8", "int8", "nvfp4")
-SPECULATIVE_DECODING_MODES = (
-    "draft_tokens_external",
-    "lookahead_decoding",
-    "medusa",
-    "explicit_draft_tokens",
-    "eagle",
-)
+Quantization = Literal["none", "int8", "int4", "fp8", "nvfp4", "int4_awq", "w4a8_awq", "int8_sq"]
+KvCacheDtype = Literal["auto", "fp8", "int8", "nvfp4"]
+SpeculativeMode = Literal[
+    "draft_tokens_external", "lookahead_decoding", "medusa", "explicit_draft_tokens", "eagle"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +29,9 @@ class EngineOptions:
     pp: int = 1
     moe_tp: int | None = None
     moe_ep: int | None = None
-    dtype: str = "auto"
-    quantization: str | None = None
-    kv_cache_dtype: str | None = None
+    dtype: Dtype = "auto"
+    quantization: Quantization | None = None
+    kv_cache_dtype: KvCacheDtype | None = None
     max_batch_size: int | None = None
     max_input_len: int | None = None
     max_seq_len: int | None = None
@@ -63,7 +51,7 @@ class EngineOptions:
     lora_dir: tuple[str, ...] = ()
     lora_target_modules: tuple[str, ...] = ()
     max_lora_rank: int | None = None
-    speculative_decoding_mode: str | None = None
+    speculative_decoding_mode: SpeculativeMode | None = None
     speculative_model: str | None = None
     max_draft_len: int | None = None
     calib_size: int | None = None
