@@ -27,7 +27,8 @@ from tritonclient.grpc import service_pb2
 
 from trtllm_serve_cli import launch
 from trtllm_serve_cli.client.over_grpc import connect
-from trtllm_serve_cli.importing import ImportRequest, import_model
+from trtllm_serve_cli.declaration import Declaration, ModelSection
+from trtllm_serve_cli.importing import import_model
 from trtllm_serve_cli.paths import find_home
 
 CORE, TEXT_MODELS = "tensorrt_llm", ("ensemble", "tensorrt_llm_bls")
@@ -46,14 +47,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     home = find_home()
-    rendered, _ = import_model(
-        ImportRequest("demo"), home, force=False, say=lambda text: None, on_line=lambda line: None
-    )
+    rendered, _ = import_model(Declaration(ModelSection("demo")), home)
     tokenizer = openvino_genai.Tokenizer(str(rendered.engine.path))
     plan = launch.plan_for_this_machine(
-        home, ["demo"], launch.LaunchOptions(http_port=8100, grpc_port=8101, metrics_port=8102)
+        home, ["demo"], {"http_port": 8100, "grpc_port": 8101, "metrics_port": 8102}
     )
-    server = launch.launch(plan, host="127.0.0.1", on_progress=lambda loading: None)
+    server = launch.launch(plan, on_progress=lambda loading: None)
     try:
         rounds = [
             measure_round(server.endpoint.grpc, tokenizer, arguments.requests, seed)

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from trtllm_serve_cli import bench, launch
-from trtllm_serve_cli.importing import ImportRequest, import_model
+from trtllm_serve_cli.declaration import Declaration, ModelSection
+from trtllm_serve_cli.importing import import_model
 from trtllm_serve_cli.paths import find_home
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 128, 20
@@ -72,11 +73,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     home = find_home()
-    rendered, _ = import_model(
-        ImportRequest("demo"), home, force=False, say=lambda text: None, on_line=lambda line: None
-    )
+    rendered, _ = import_model(Declaration(ModelSection("demo")), home)
     plan = launch.plan_for_this_machine(
-        home, ["demo"], launch.LaunchOptions(http_port=8100, grpc_port=8101, metrics_port=8102)
+        home, ["demo"], {"http_port": 8100, "grpc_port": 8101, "metrics_port": 8102}
     )
     served_config = next(model for model in rendered.models if model.name == "tensorrt_llm")
     settings = {
@@ -90,7 +89,7 @@ def main() -> None:
     )
     direct.start()
     ours.recv()
-    server = launch.launch(plan, host="127.0.0.1", on_progress=lambda loading: None)
+    server = launch.launch(plan, on_progress=lambda loading: None)
     try:
         rounds = [
             measure_round(server.endpoint.grpc, ours, arguments.requests, seed)

@@ -15,7 +15,8 @@ import statistics
 import time
 
 from trtllm_serve_cli import bench, launch
-from trtllm_serve_cli.importing import ImportRequest, import_model
+from trtllm_serve_cli.declaration import Declaration, ModelSection
+from trtllm_serve_cli.importing import import_model
 from trtllm_serve_cli.paths import find_home
 
 MIB = 1 << 20
@@ -24,7 +25,7 @@ MIB = 1 << 20
 def start_s(plan: launch.LaunchPlan) -> tuple[float, launch.RunningServer]:
     """Seconds until the server was ready, and the server."""
     started_s = time.perf_counter()
-    server = launch.launch(plan, host="127.0.0.1", on_progress=lambda loading: None)
+    server = launch.launch(plan, on_progress=lambda loading: None)
     return time.perf_counter() - started_s, server
 
 
@@ -35,10 +36,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     home = find_home()
-    import_model(
-        ImportRequest("demo"), home, force=False, say=lambda text: None, on_line=lambda line: None
-    )
-    options = launch.LaunchOptions(http_port=8100, grpc_port=8101, metrics_port=8102)
+    import_model(Declaration(ModelSection("demo")), home)
+    options = {"http_port": 8100, "grpc_port": 8101, "metrics_port": 8102}
     times_s: list[float] = []
     memory: dict[str, dict[str, int]] = {}
     for number in range(arguments.rounds):

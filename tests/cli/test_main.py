@@ -54,7 +54,7 @@ def test_help_of_every_command_has_an_example(tllm: Tllm, command: str) -> None:
     [
         (("nonsense",), "No such command 'nonsense'"),
         (("list", "--nonsense"), "--nonsense"),
-        (("import",), "Missing option '-m'"),
+        (("import",), "name a model"),
         (("import", "-m", "x", "--max-batch-size", "0"), "is not in the range x>=1"),
         (("import", "-m", "x", "--engine", "warp"), "'warp' is not one of"),
         (("start", "--http-port", "70000"), "is not in the range 1<=x<=65535"),

@@ -20,7 +20,6 @@ from tests.launch.samples import fake_plan, pids_in
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.errors import LaunchFailed, UnknownModel
 from trtllm_serve_cli.launch import (
-    LaunchOptions,
     LaunchPlan,
     RunningServer,
     find_running,
@@ -36,7 +35,6 @@ from trtllm_serve_cli.paths import Home
 
 # A supervisor is meant to outlive the one that started it.
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
-HOST = "127.0.0.1"
 
 
 @pytest.fixture
@@ -45,7 +43,7 @@ def home(tmp_path: Path) -> Home:
 
 
 def start(plan: LaunchPlan) -> RunningServer:
-    return launch(plan, host=HOST, on_progress=lambda loading: None)
+    return launch(plan, on_progress=lambda loading: None)
 
 
 def start_in_vain(plan: LaunchPlan) -> None:
@@ -99,7 +97,7 @@ def test_failed_start_shows_the_cause_and_leaves_nothing_running(home: Home) -> 
 
 def test_progress_tells_what_is_still_loading(home: Home) -> None:
     told: list[list[str]] = []
-    server = launch(fake_plan(home.servers), host=HOST, on_progress=told.append)
+    server = launch(fake_plan(home.servers), on_progress=told.append)
     stop_server(server)
     assert told[0] == ["m", "n"]
     assert set(map(tuple, told)) <= {("m", "n"), ("n",)}
@@ -113,7 +111,7 @@ def test_interrupted_start_leaves_nothing_running(home: Home) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        launch(plan, host=HOST, on_progress=interrupt)
+        launch(plan, on_progress=interrupt)
     assert is_gone(pids_in(plan.log)[0])
     assert read_state(plan.directory).phase == "stopped"
 
@@ -176,13 +174,13 @@ def test_foreground_ends_with_the_server(home: Home) -> None:
         ready.set()
         stop_server(read_server(plan.directory))
 
-    run_in_foreground(plan, host=HOST, on_ready=stop_it)
+    run_in_foreground(plan, on_ready=stop_it)
     assert (ready.is_set(), is_gone(pids_in(plan.log)[0])) == (True, True)
 
 
 def test_foreground_that_fails_says_why(home: Home) -> None:
     with pytest.raises(LaunchFailed, match="No module named 'nowhere'"):
-        run_in_foreground(fake_plan(home.servers, "fail"), host=HOST, on_ready=lambda: None)
+        run_in_foreground(fake_plan(home.servers, "fail"), on_ready=lambda: None)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -191,7 +189,7 @@ def test_foreground_takes_the_server_with_it(home: Home, number: signal.Signals)
     code = (
         "import sys; from trtllm_serve_cli.launch import LaunchPlan, run_in_foreground\n"
         "plan = LaunchPlan.from_json(sys.argv[1])\n"
-        f"run_in_foreground(plan, host={HOST!r}, on_ready=lambda: print('ready', flush=True))"
+        "run_in_foreground(plan, on_ready=lambda: print('ready', flush=True))"
     )
     with subprocess.Popen(
         (sys.executable, "-c", code, plan.to_json()),
@@ -207,7 +205,7 @@ def test_foreground_takes_the_server_with_it(home: Home, number: signal.Signals)
 
 def test_plan_for_a_model_that_was_not_imported(home: Home) -> None:
     with pytest.raises(UnknownModel, match="No model 'nope' has been imported"):
-        plan_for_this_machine(home, ["nope"], LaunchOptions())
+        plan_for_this_machine(home, ["nope"], {})
 
 
 def test_plan_for_this_machine_has_a_token_of_its_own(home: Home) -> None:
@@ -216,5 +214,5 @@ def test_plan_for_this_machine_has_a_token_of_its_own(home: Home) -> None:
     engine = {"kind": "openvino", "path": "/e", "source": "gguf:/m", "fingerprint": "f"}
     manifest = {"name": "m", "created_at": 0, "engine": engine, "models": ["m"]}
     (folder / "tllm.json").write_text(json.dumps(manifest))
-    plans = [plan_for_this_machine(home, [], LaunchOptions()) for _ in range(2)]
+    plans = [plan_for_this_machine(home, [], {}) for _ in range(2)]
     assert len({plan.endpoint.restricted_token for plan in plans}) == 2

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from trtllm_serve_cli.client import Endpoint
 from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.launch import LaunchOptions, LaunchPlan, TritonInstallation, plan_launch
+from trtllm_serve_cli.launch.plan import choose_options
 from trtllm_serve_cli.repository import ImportedModel, PlacedModel
 
 MODEL = ImportedModel(
@@ -238,3 +239,19 @@ def test_backend_that_only_containers_have(changes: dict[str, str], backend: str
         "Next: mount the repository and its engine into one that has it, at the same paths, and "
         "run tritonserver --model-repository='/my models/mine'"
     )
+
+
+def test_what_is_given_now_wins_over_what_models_declare():
+    declared = {"a": {"http_port": 9000, "timeout_s": 60.0}, "b": {"http_port": 9000}}
+    assert choose_options({"timeout_s": 5.0}, declared) == LaunchOptions(
+        http_port=9000, timeout_s=5.0
+    )
+
+
+def test_models_that_declare_different_ports_need_a_word_now():
+    declared = {"a": {"http_port": 9000}, "b": {"http_port": 9001}}
+    with pytest.raises(BadInput) as caught:
+        choose_options({}, declared)
+    assert caught.value.why == "launch.http_port is 9000 for one and 9001 for the other"
+    assert caught.value.next_step == "say it now: --http-port 9000"
+    assert choose_options({"http_port": 1}, declared).http_port == 1

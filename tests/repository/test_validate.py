@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tests.build.samples import ENGINE
 from tests.build.tensorrt import tensorrt_engine, write_tokenizer
 from tests.repository.samples import add_model, copy_upstream, tensor
+from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository import (
-    Layout,
     ServingOptions,
     plan_repository,
     write_repository,

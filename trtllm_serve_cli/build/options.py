@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-Dtype = Literal["auto", "bfloat16", "float16", "float32"]
-# Weights (w) and activations (a) in bits, and the method; upstream's words where it has one.
-Quantization = Literal["none", "int8", "int4", "fp8", "nvfp4", "int4_awq", "w4a8_awq", "int8_sq"]
-KvCacheDtype = Literal["auto", "fp8", "int8", "nvfp4"]
-SpeculativeMode = Literal[
-    "draft_tokens_external", "lookahead_decoding", "medusa", "explicit_draft_tokens", "eagle"
-]
+from trtllm_serve_cli.choices import Dtype, KvCacheDtype, Quantization, SpeculativeMode
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,58 +4,75 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.cli import output
 from trtllm_serve_cli.cli.options import (
+    BuildOptionsOption,
     DryRunOption,
+    DtypeOption,
     EngineDirOption,
-    EngineKind,
     EngineOption,
+    FileOption,
     ForceOption,
     JsonOption,
-    Layout,
+    KvCacheOption,
+    MaxBatchSizeOption,
+    MaxBeamWidthOption,
+    MaxInputLenOption,
+    MaxNumTokensOption,
+    MaxSeqLenOption,
+    MoeEpOption,
+    MoeTpOption,
     NameOption,
     PickleOption,
+    PpOption,
     QuantizationOption,
     RevisionOption,
     SourceOption,
+    TpOption,
     TrustOption,
+    VersionOption,
 )
 from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
+    from trtllm_serve_cli.declaration import Declaration
     from trtllm_serve_cli.importing import ImportPlan
 
 
 def import_model(
-    name: NameOption,
+    name: NameOption = None,
+    file: FileOption = None,
     source: SourceOption = None,
-    engine: EngineOption = EngineKind.auto,
+    revision: RevisionOption = None,
+    trust_remote_code: TrustOption = False,
+    allow_pickle: PickleOption = False,
+    engine: EngineOption = None,
+    trtllm_version: VersionOption = None,
+    engine_dir: EngineDirOption = None,
+    dtype: DtypeOption = None,
     quantization: QuantizationOption = None,
+    kv_cache_dtype: KvCacheOption = None,
+    tp: TpOption = None,
+    pp: PpOption = None,
+    moe_tp: MoeTpOption = None,
+    moe_ep: MoeEpOption = None,
+    max_batch_size: MaxBatchSizeOption = None,
+    max_input_len: MaxInputLenOption = None,
+    max_seq_len: MaxSeqLenOption = None,
+    max_num_tokens: MaxNumTokensOption = None,
+    max_beam_width: MaxBeamWidthOption = None,
+    build_option: BuildOptionsOption = None,
     layout: Annotated[
-        Layout,
+        Layout | None,
         typer.Option(help="Upstream's two, or that of Triton's own vLLM backend: docs/layouts.md."),
-    ] = Layout.inflight,
-    max_batch_size: Annotated[
-        int | None,
-        typer.Option(min=1, help="Requests at once. Default: 64, or as the engine was built."),
-    ] = None,
-    max_seq_len: Annotated[
-        int | None, typer.Option(min=2, help="Prompt and answer together, in tokens.")
-    ] = None,
-    max_num_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens of all requests in one engine step. Default: 256."),
-    ] = None,
-    max_beam_width: Annotated[
-        int | None,
-        typer.Option(min=1, help="Widest beam search. Default: 4, or as the engine was built."),
     ] = None,
     param: Annotated[
         list[str] | None,
@@ -65,10 +82,6 @@ def import_model(
         Path | None,
         typer.Option(metavar="DIR", help="Where the model repository goes, if not TLLM_HOME."),
     ] = None,
-    engine_dir: EngineDirOption = None,
-    revision: RevisionOption = None,
-    trust_remote_code: TrustOption = False,
-    allow_pickle: PickleOption = False,
     force: ForceOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -81,57 +94,54 @@ def import_model(
 
     Example:  tllm import -m mine -s gguf:./model.gguf --max-batch-size 16
     """
+    asked = _declare(locals())
     from trtllm_serve_cli import importing
     from trtllm_serve_cli.paths import find_home
-    from trtllm_serve_cli.repository import ServingOptions
-    from trtllm_serve_cli.sources import FetchOptions
 
-    request = importing.ImportRequest(
-        name=name,
-        source=source,
-        engine=engine.value,
-        quantization=quantization.value if quantization else None,
-        engine_dir=engine_dir.absolute() if engine_dir else None,
-        repository=repo.absolute() if repo else None,
-        fetch=FetchOptions(revision, trust_remote_code, allow_pickle),
-        serving=ServingOptions(
-            max_batch_size=max_batch_size,
-            max_seq_len=max_seq_len,
-            max_num_tokens=max_num_tokens,
-            max_beam_width=max_beam_width,
-            parameters=parse_parameters(param or []),
-            layout=layout.value,
-        ),
-    )
     home = find_home()
     if dry_run:
-        plan = importing.plan_import(request, home)
+        plan = importing.plan_import(asked, home)
         _show_plan(plan, f"Render the model repository {plan.repository}", as_json=as_json)
         return
     with _progress() as on_line:
         rendered, path = importing.import_model(
-            request, home, force=force, say=output.say, on_line=on_line
+            asked, home, force=force, say=output.say, on_line=on_line
         )
+    name = asked.model.name
     if as_json:
         output.show_json(
             {"model": name, "engine": str(rendered.engine.path), "repository": str(path)}
         )
     else:
-        say_idle(request.serving.parameters, rendered.engine.kind)
+        say_idle(asked.repository.parameters, rendered.engine.kind)
         output.say(f"Model repository: {path}")
-        which = f"--repo {shlex.quote(str(path))}" if repo else f"-m {name}"
+        which = f"--repo {shlex.quote(str(path))}" if asked.repository.dir else f"-m {name}"
         output.say(f"Next: tllm start {which}")
 
 
 def build_model(
-    name: NameOption,
+    name: NameOption = None,
+    file: FileOption = None,
     source: SourceOption = None,
-    engine: EngineOption = EngineKind.auto,
-    quantization: QuantizationOption = None,
-    engine_dir: EngineDirOption = None,
     revision: RevisionOption = None,
     trust_remote_code: TrustOption = False,
     allow_pickle: PickleOption = False,
+    engine: EngineOption = None,
+    trtllm_version: VersionOption = None,
+    engine_dir: EngineDirOption = None,
+    dtype: DtypeOption = None,
+    quantization: QuantizationOption = None,
+    kv_cache_dtype: KvCacheOption = None,
+    tp: TpOption = None,
+    pp: PpOption = None,
+    moe_tp: MoeTpOption = None,
+    moe_ep: MoeEpOption = None,
+    max_batch_size: MaxBatchSizeOption = None,
+    max_input_len: MaxInputLenOption = None,
+    max_seq_len: MaxSeqLenOption = None,
+    max_num_tokens: MaxNumTokensOption = None,
+    max_beam_width: MaxBeamWidthOption = None,
+    build_option: BuildOptionsOption = None,
     force: ForceOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -140,29 +150,71 @@ def build_model(
 
     Example:  tllm build -m demo --dry-run
     """
+    asked = _declare(locals())
     from trtllm_serve_cli import importing
     from trtllm_serve_cli.paths import find_home
-    from trtllm_serve_cli.sources import FetchOptions
 
-    request = importing.ImportRequest(
-        name=name,
-        source=source,
-        engine=engine.value,
-        quantization=quantization.value if quantization else None,
-        engine_dir=engine_dir.absolute() if engine_dir else None,
-        fetch=FetchOptions(revision, trust_remote_code, allow_pickle),
-    )
     home = find_home()
     if dry_run:
-        _show_plan(importing.plan_import(request, home), "Render nothing", as_json=as_json)
+        _show_plan(importing.plan_import(asked, home), "Render nothing", as_json=as_json)
         return
     with _progress() as on_line:
-        built = importing.build_model(request, home, force=force, say=output.say, on_line=on_line)
+        built = importing.build_model(asked, home, force=force, say=output.say, on_line=on_line)
     if as_json:
-        output.show_json({"model": name, "engine": str(built.path)})
+        output.show_json({"model": asked.model.name, "engine": str(built.path)})
     else:
         output.say(f"Engine: {built.path}")
-        output.say(f"Next: tllm import -m {name}")
+        output.say(f"Next: tllm import -m {asked.model.name}")
+
+
+# Option -> where the declaration has it, if not under that name in `build`.
+_PLACES = {
+    "name": ("model", "name"),
+    "source": ("model", "source"),
+    "revision": ("model", "revision"),
+    "trust_remote_code": ("model", "trust_remote_code"),
+    "allow_pickle": ("model", "allow_pickle"),
+    "engine": ("engine", "kind"),
+    "trtllm_version": ("engine", "trtllm_version"),
+    "engine_dir": ("engine", "dir"),
+    "layout": ("repository", "layout"),
+    "param": ("repository", "parameters"),
+    "repo": ("repository", "dir"),
+}
+_ELSEWHERE = {"file", "force", "dry_run", "as_json", "build_option"}
+
+
+def _declare(given: Mapping[str, Any]) -> Declaration:
+    """What the file of -f and the options say together; `given` are a command's arguments."""
+    from trtllm_serve_cli.build.options import EngineOptions
+    from trtllm_serve_cli.declaration import Declaration, ModelSection, override, read_declaration
+    from trtllm_serve_cli.typed_yaml import parse_words
+
+    if given["file"] is not None:
+        said = read_declaration(given["file"])
+    elif given["name"] is not None:
+        said = Declaration(ModelSection(given["name"]))
+    else:
+        raise typer.BadParameter("name a model: -m NAME, or a file that says it: -f tllm.yaml")
+    words = parse_parameters(given["build_option"] or [], option="--build-option ")
+    sections: dict[str, dict[str, Any]] = {name: {} for name in ("model", "engine", "repository")}
+    sections["build"] = parse_words(EngineOptions, words, where="--build-option")
+    for option, value in given.items():
+        # A switch can be turned on here, and only be turned off in the file.
+        if option in _ELSEWHERE or value is None or value is False:
+            continue
+        section, field = _PLACES.get(option, ("build", option))
+        sections[section][field] = _as_declared(value)
+    return override(said, sections)
+
+
+def _as_declared(value: Any) -> Any:
+    match value:
+        case Path():
+            return value.absolute()
+        case list():
+            return parse_parameters(value)
+    return value
 
 
 def parse_parameters(given: list[str], *, option: str = "--param ") -> dict[str, str]:

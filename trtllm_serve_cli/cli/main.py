@@ -16,6 +16,7 @@ from trtllm_serve_cli import __version__
 from trtllm_serve_cli.cli import (
     bench,
     doctor,
+    export,
     import_,
     infer,
     lora,
@@ -74,6 +75,7 @@ app.command("list")(models.list_models)
 app.command("show")(parameters.show)
 app.command("set")(parameters.set_)
 app.command("validate")(parameters.validate)
+app.command("export")(export.export)
 app.command("remove")(models.remove)
 app.command("start")(serve.start)
 app.command("stop")(serve.stop)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from trtllm_serve_cli.choices import Dtype, EngineKind, KvCacheDtype, Quantization
 
 ModelOption = Annotated[
     str | None,
@@ -23,11 +24,20 @@ ForceOption = Annotated[
 ]
 YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
 
-# What `import` and `build` share.
+# What `import` and `build` share. None leaves an option to the file of -f, or to its default.
 NameOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "-m", "--model", metavar="NAME", help="An alias of the catalog, or any name with -s."
+    ),
+]
+FileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "-f",
+        "--file",
+        metavar="TLLM.YAML",
+        help="A file that says all this (docs/declaration.md); options beside it win.",
     ),
 ]
 SourceOption = Annotated[
@@ -40,40 +50,6 @@ SourceOption = Annotated[
         "Default: what the catalog says of NAME.",
     ),
 ]
-
-
-class EngineKind(str, Enum):
-    """What `--engine` takes."""
-
-    auto = "auto"
-    openvino = "openvino"
-    tensorrt = "tensorrt"
-    vllm = "vllm"
-
-
-class Layout(str, Enum):
-    """What `--layout` takes."""
-
-    inflight = "inflight"
-    llmapi = "llmapi"
-    vllm = "vllm"
-
-
-class Quantization(str, Enum):
-    """What `--quantization` takes."""
-
-    int8 = "int8"
-    int4 = "int4"
-    none = "none"
-
-
-EngineOption = Annotated[EngineKind, typer.Option("--engine", help="The engine kind to build.")]
-QuantizationOption = Annotated[
-    Quantization | None,
-    typer.Option(
-        "--quantization", help="Weights of the engine. Default: int8; a GGUF file keeps its own."
-    ),
-]
 RevisionOption = Annotated[
     str | None, typer.Option("--revision", help="Branch, tag or commit of an hf: source.")
 ]
@@ -84,7 +60,76 @@ TrustOption = Annotated[
 PickleOption = Annotated[
     bool, typer.Option("--allow-pickle", help="Take weights that are pickled, which can run code.")
 ]
+
+EngineOption = Annotated[
+    EngineKind | None,
+    typer.Option("--engine", help="The engine kind. Default: what fits the machine."),
+]
+VersionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--trtllm-version",
+        metavar="VERSION",
+        help="Plan for this TensorRT-LLM. Default: the one that is installed.",
+    ),
+]
 EngineDirOption = Annotated[
     Path | None,
-    typer.Option("--engine-dir", metavar="DIR", help="Where the engine goes, if not TLLM_HOME."),
+    typer.Option(
+        "--engine-dir",
+        metavar="DIR",
+        help="Where the engine goes, if not TLLM_HOME.",
+    ),
+]
+DtypeOption = Annotated[
+    Dtype | None,
+    typer.Option(
+        "--dtype",
+        help="Type of activations and unquantised weights. Default: the checkpoint's.",
+    ),
+]
+QuantizationOption = Annotated[
+    Quantization | None,
+    typer.Option(
+        "--quantization",
+        help="Default: int8 weights for openvino (a GGUF file keeps its own), none on a GPU.",
+    ),
+]
+KvCacheOption = Annotated[
+    KvCacheDtype | None,
+    typer.Option("--kv-cache-dtype", help="Type of the KV cache."),
+]
+
+
+def _count(flag: str, what: str, least: int = 1) -> object:
+    return typer.Option(flag, min=least, help=what)
+
+
+TpOption = Annotated[int | None, _count("--tp", "Tensor parallelism, in GPUs.")]
+PpOption = Annotated[int | None, _count("--pp", "Pipeline parallelism, in GPUs.")]
+MoeTpOption = Annotated[int | None, _count("--moe-tp", "Tensor parallelism of the experts.")]
+MoeEpOption = Annotated[int | None, _count("--moe-ep", "Expert parallelism.")]
+MaxBatchSizeOption = Annotated[
+    int | None,
+    _count("--max-batch-size", "Requests at once. Default: 64, or as the engine was built."),
+]
+MaxInputLenOption = Annotated[int | None, _count("--max-input-len", "Longest prompt, in tokens.")]
+MaxSeqLenOption = Annotated[
+    int | None, _count("--max-seq-len", "Prompt and answer together, in tokens.", 2)
+]
+MaxNumTokensOption = Annotated[
+    int | None,
+    _count("--max-num-tokens", "Tokens of all requests in one engine step. Default: 256."),
+]
+MaxBeamWidthOption = Annotated[
+    int | None,
+    _count("--max-beam-width", "Widest beam search. Default: 4, or as the engine was built."),
+]
+BuildOptionsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--build-option",
+        metavar="KEY=VALUE",
+        help="Any other option of the build, by upstream's name: docs/building.md.",
+    ),
 ]

@@ -43,19 +43,28 @@ def start(
         ),
     ] = None,
     host: Annotated[
-        str,
-        typer.Option(help="Address to listen on. Anything but loopback has no guard before it."),
-    ] = "127.0.0.1",
-    http_port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
-    grpc_port: Annotated[int, typer.Option(min=1, max=65535)] = 8001,
-    metrics_port: Annotated[int, typer.Option(min=1, max=65535)] = 8002,
+        str | None,
+        typer.Option(
+            help="Address to listen on. Default: 127.0.0.1; no other has a guard before it."
+        ),
+    ] = None,
+    http_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Default: 8000.")] = None,
+    grpc_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Default: 8001.")] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Default: 8002.")
+    ] = None,
     timeout: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="How long it may take to be ready.")
-    ] = 300.0,
+        float | None,
+        typer.Option(
+            min=1, metavar="SECONDS", help="How long it may take to be ready. Default: 300."
+        ),
+    ] = None,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay attached; Ctrl-C stops the server.")
     ] = False,
-    log_verbose: Annotated[int, typer.Option(min=0, max=3, help="Triton's verbosity.")] = 0,
+    log_verbose: Annotated[
+        int | None, typer.Option(min=0, max=3, help="Triton's verbosity. Default: 0.")
+    ] = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -63,36 +72,40 @@ def start(
 
     The server goes on running, watched by a supervisor; `tllm stop` ends it. Beside the own names
     of several models, NAME_ensemble, NAME_tensorrt_llm and so on are served; of one alone they are
-    ensemble, tensorrt_llm and so on.
+    ensemble, tensorrt_llm and so on. What the launch section of a model's tllm.yaml says is the
+    default here.
 
     Example:  tllm start -m demo
     """
     from trtllm_serve_cli import launch
     from trtllm_serve_cli.paths import find_home
 
-    options = launch.LaunchOptions(
-        host=host,
-        http_port=http_port,
-        grpc_port=grpc_port,
-        metrics_port=metrics_port,
-        timeout_s=timeout,
-        log_verbose=log_verbose,
-    )
-    plan = launch.plan_for_this_machine(find_home(), model or (), options, repositories=repo or ())
+    given = {
+        "host": host,
+        "http_port": http_port,
+        "grpc_port": grpc_port,
+        "metrics_port": metrics_port,
+        "timeout_s": timeout,
+        "log_verbose": log_verbose,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    plan = launch.plan_for_this_machine(find_home(), model or (), given, repositories=repo or ())
     if dry_run:
         if as_json:
             output.show_json(plan.as_dict())
         else:
             print(plan.describe())
         return
-    if host not in ("127.0.0.1", "localhost"):
-        output.say(f"Whoever reaches {host} can use this server: nothing stands guard before it.")
+    if plan.host not in ("127.0.0.1", "localhost"):
+        output.say(
+            f"Whoever reaches {plan.host} can use this server: nothing stands guard before it."
+        )
     if foreground:
-        _serve_attached(plan, host)
+        _serve_attached(plan)
         return
     started_s = time.monotonic()
     with _progress() as on_progress:
-        server = launch.launch(plan, host=host, on_progress=on_progress)
+        server = launch.launch(plan, on_progress=on_progress)
     _report_ready(server, time.monotonic() - started_s, as_json=as_json)
 
 
@@ -183,7 +196,7 @@ def _parse_url(url: str | None) -> str | None:
     return parse_address(url).replace("localhost", "127.0.0.1")
 
 
-def _serve_attached(plan: LaunchPlan, host: str) -> None:
+def _serve_attached(plan: LaunchPlan) -> None:
     from trtllm_serve_cli import launch
 
     output.say(f"Starting {', '.join(plan.models)}; its log is {plan.log}")
@@ -191,7 +204,7 @@ def _serve_attached(plan: LaunchPlan, host: str) -> None:
     def on_ready() -> None:
         output.say(f"Ready on http://{plan.endpoint.http}; Ctrl-C stops it.")
 
-    launch.run_in_foreground(plan, host=host, on_ready=on_ready)
+    launch.run_in_foreground(plan, on_ready=on_ready)
 
 
 def _report_ready(server: RunningServer, took_s: float, *, as_json: bool) -> None:

@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from trtllm_serve_cli.errors import LaunchFailed, MissingPart
 from trtllm_serve_cli.launch.log import find_loading
 from trtllm_serve_cli.launch.machine import find_libpython, find_triton, has_nvidia_gpu
-from trtllm_serve_cli.launch.plan import LaunchOptions, LaunchPlan, plan_launch
+from trtllm_serve_cli.launch.plan import LaunchPlan, choose_options, plan_launch
 from trtllm_serve_cli.launch.ports import check_ports
 from trtllm_serve_cli.launch.running import RunningServer, read_server
 from trtllm_serve_cli.launch.state import PLAN_FILE, STATE_FILE, ServerState, read_state
@@ -36,14 +37,20 @@ TOKEN_FILE = "restricted-api-token"
 
 
 def plan_for_this_machine(
-    home: Home, names: Sequence[str], options: LaunchOptions, *, repositories: Sequence[Path] = ()
+    home: Home,
+    names: Sequence[str],
+    given: Mapping[str, Any],
+    *,
+    repositories: Sequence[Path] = (),
 ) -> LaunchPlan:
     """How to serve the imported models `names` and `repositories` here, the only model if neither.
 
-    A name that one of `repositories` has is that one. Raises `UnknownModel`, `BadInput` for models
+    A name that one of `repositories` has is that one. `given` are those of `LaunchOptions` that are
+    wanted now, whatever the models declare. Raises `UnknownModel`, `BadInput` for models
     that cannot be served together, and `MissingPart` for what Triton would only stumble over.
     """
     models = _load_models(home, names, repositories)
+    options = choose_options(given, {model.name: model.launch for model in models})
     triton = find_triton(os.environ)
     libpython_dir = find_libpython()
     if triton.backend_parts is not None and libpython_dir is None:
@@ -76,15 +83,13 @@ def _load_models(
     return [*wanted, *given] or [load_model(home, None)]
 
 
-def launch(
-    plan: LaunchPlan, *, host: str, on_progress: Callable[[Sequence[str]], None]
-) -> RunningServer:
+def launch(plan: LaunchPlan, *, on_progress: Callable[[Sequence[str]], None]) -> RunningServer:
     """Start the server and return once a token was generated; it goes on running, supervised.
 
     `on_progress` gets the models still loading, now and then. Raises `LaunchFailed` with the cause
     out of the server's log; then, as after an interrupt, nothing is left running.
     """
-    with _prepared(plan, host):
+    with _prepared(plan):
         supervisor = _spawn_supervisor(plan.directory)
         with _ended_on_error(supervisor):
             state = _wait(plan, supervisor, on_progress)
@@ -94,10 +99,10 @@ def launch(
     return read_server(plan.directory)
 
 
-def run_in_foreground(plan: LaunchPlan, *, host: str, on_ready: Callable[[], None]) -> None:
+def run_in_foreground(plan: LaunchPlan, *, on_ready: Callable[[], None]) -> None:
     """Run the server attached to this process until it ends, or this process does."""
     with contextlib.ExitStack() as until_ready:
-        until_ready.enter_context(_prepared(plan, host))
+        until_ready.enter_context(_prepared(plan))
         supervisor = _spawn_supervisor(plan.directory, is_attached=True)
         with _ended_on_error(supervisor):
             state = _wait(plan, supervisor, lambda loading: None)
@@ -111,14 +116,14 @@ def run_in_foreground(plan: LaunchPlan, *, host: str, on_ready: Callable[[], Non
 
 
 @contextlib.contextmanager
-def _prepared(plan: LaunchPlan, host: str) -> Iterator[None]:
+def _prepared(plan: LaunchPlan) -> Iterator[None]:
     """The server's folder as `plan` wants it, and nobody else's to start a server in meanwhile.
 
     Raises `LaunchFailed` when a port is taken, or will be by a server that is being started.
     """
     import filelock
 
-    check_ports(host, plan.ports)
+    check_ports(plan.host, plan.ports)
     plan.directory.mkdir(parents=True, exist_ok=True)
     # The token in here opens what the server restricts.
     plan.directory.chmod(0o700)

@@ -35,6 +35,26 @@ class LaunchOptions:
     log_verbose: int = 0
 
 
+def choose_options(
+    given: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]
+) -> LaunchOptions:
+    """What was `given` now, or else what the models declared, or else the defaults.
+
+    `declared` is by the model's name. Raises `BadInput` where models of one server disagree.
+    """
+    said: dict[str, tuple[str, Any]] = {}
+    for model, options in declared.items():
+        for name, value in options.items():
+            other, known = said.setdefault(name, (model, value))
+            if name not in given and known != value:
+                raise BadInput(
+                    f"{other} and {model} cannot be served together as they were declared.",
+                    why=f"launch.{name} is {known} for one and {value} for the other",
+                    next_step=f"say it now: --{name.removesuffix('_s').replace('_', '-')} {known}",
+                )
+    return LaunchOptions(**{**{name: value for name, (_, value) in said.items()}, **given})
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
     """Everything that `launch` does. `environ` holds only what differs from the environment.
@@ -42,7 +62,7 @@ class LaunchPlan:
     `directory` is the server's folder: its state, log, restricted-API token and backends.
     `models` are what is served, `text_models` what Triton calls the model to ask for each.
     `backends` are links to make there: name below the folder -> what it points to. Of several
-    models, `repository` is made there as well, of `combined`.
+    models, `repository` is made there as well, of `combined`. `host` is the address to listen on.
     """
 
     argv: tuple[str, ...]
@@ -53,6 +73,7 @@ class LaunchPlan:
     text_models: tuple[str, ...]
     loading: tuple[str, ...]
     endpoint: Endpoint
+    host: str = "127.0.0.1"
     combined: tuple[PlacedModel, ...] = ()
     backends: dict[str, str] = field(default_factory=dict)
     timeout_s: float = 300.0
@@ -209,6 +230,7 @@ def plan_launch(
             restricted_token=token,
         ),
         combined=combined,
+        host=options.host,
         backends=_backends(triton),
         timeout_s=options.timeout_s,
         exit_timeout_s=options.exit_timeout_s,

@@ -12,14 +12,14 @@ from trtllm_serve_cli.repository.combined import (
     write_combination,
 )
 from trtllm_serve_cli.repository.config import (
-    Layout,
     ModelConfig,
     RepositoryPlan,
     ServingOptions,
 )
-from trtllm_serve_cli.repository.opened import open_repository
+from trtllm_serve_cli.repository.opened import OpenRepository, open_repository
 from trtllm_serve_cli.repository.plan import plan_repository
-from trtllm_serve_cli.repository.render import render_files, write_repository
+from trtllm_serve_cli.repository.render import MANIFEST, render_files, write_repository
+from trtllm_serve_cli.repository.settings import list_settings
 from trtllm_serve_cli.repository.store import (
     ImportedModel,
     find_model,
@@ -30,14 +30,16 @@ from trtllm_serve_cli.repository.store import (
 )
 
 __all__ = [
+    "MANIFEST",
     "ImportedModel",
-    "Layout",
     "ModelConfig",
+    "OpenRepository",
     "PlacedModel",
     "RepositoryPlan",
     "ServingOptions",
     "find_model",
     "list_models",
+    "list_settings",
     "load_model",
     "open_repository",
     "plan_combination",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
+from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.repository.contract import Tensor
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.build import Engine
-
-Layout = Literal["inflight", "llmapi", "vllm"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +68,7 @@ class RepositoryPlan:
     """A whole repository for the model `name`.
 
     `parameters` is what every parameter of the engine kind is, `asked` those that were wished for.
+    `declaration` is what its import was told, as a `tllm.yaml` has it.
     """
 
     name: str
@@ -77,3 +77,4 @@ class RepositoryPlan:
     layout: Layout = "inflight"
     parameters: Mapping[str, str] = field(default_factory=dict)
     asked: tuple[str, ...] = ()
+    declaration: Mapping[str, Any] = field(default_factory=dict)

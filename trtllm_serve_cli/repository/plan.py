@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.config import (
-    Layout,
     ModelConfig,
     QueuePolicy,
     RepositoryPlan,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,10 @@ from trtllm_serve_cli.repository.render import MANIFEST
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
-    """A model repository and what its manifest says; `created_at` is in seconds since the epoch."""
+    """A model repository and what its manifest says; `created_at` is in seconds since the epoch.
+
+    `declaration` is what its import was told, as a `tllm.yaml` has it.
+    """
 
     name: str
     path: Path
@@ -27,6 +30,12 @@ class ImportedModel:
     fingerprint: str
     created_at: int
     models: tuple[str, ...]
+    declaration: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def launch(self) -> Mapping[str, Any]:
+        """How it wants to be started, as far as its import said so."""
+        return dict(self.declaration.get("launch", {}))
 
     @property
     def text_model(self) -> str:
@@ -50,6 +59,7 @@ def read_manifest(directory: Path) -> ImportedModel:
             fingerprint=engine["fingerprint"],
             created_at=manifest["created_at"],
             models=tuple(manifest["models"]),
+            declaration=manifest.get("declaration", {}),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RepositoryError(

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from tests.build.samples import ENGINE
+from trtllm_serve_cli.build.options import EngineOptions
+from trtllm_serve_cli.declaration import (
+    Declaration,
+    EngineSection,
+    LaunchSection,
+    ModelSection,
+    RepositorySection,
+    declare_model,
+    override,
+    parse_declaration,
+    read_declaration,
+    render_declaration,
+)
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.paths import Home, find_home
+from trtllm_serve_cli.repository import (
+    ImportedModel,
+    ServingOptions,
+    open_repository,
+    plan_repository,
+    read_manifest,
+    write_repository,
+)
+from trtllm_serve_cli.repository.settings import apply_changes, plan_changes, write_changes
+
+TEXT = """\
+model:
+  name: llama
+  source: hf:meta-llama/Llama-2-7b-hf
+engine:
+  kind: tensorrt
+  trtllm_version: 0.9.0
+build:
+  tp: 4
+  dtype: float16
+  lora_target_modules:
+  - attn_q
+  - attn_v
+repository:
+  parameters:
+    enable_kv_cache_reuse: 'true'
+launch:
+  http_port: 9000
+"""
+DECLARED = Declaration(
+    ModelSection("llama", "hf:meta-llama/Llama-2-7b-hf"),
+    EngineSection("tensorrt", "0.9.0"),
+    EngineOptions(tp=4, dtype="float16", lora_target_modules=("attn_q", "attn_v")),
+    RepositorySection(parameters={"enable_kv_cache_reuse": "true"}),
+    LaunchSection(http_port=9000),
+)
+
+
+def parse(text: str) -> Declaration:
+    return parse_declaration(text, where="tllm.yaml", folder=Path("/there"))
+
+
+def test_file_says_all_that_an_import_is_told():
+    assert parse(TEXT) == DECLARED
+    assert render_declaration(DECLARED) == TEXT
+
+
+def test_paths_start_from_the_folder_of_the_file(tmp_path: Path):
+    text = "model: {name: m, source: 'local:../x'}\nengine: {dir: e}\nrepository: {dir: /r}\n"
+    (tmp_path / "tllm.yaml").write_text(text)
+    said = read_declaration(tmp_path / "tllm.yaml")
+    assert said.model.source == f"local:{tmp_path / '../x'}"
+    assert (said.engine.dir, said.repository.dir) == (tmp_path / "e", Path("/r"))
+
+
+def test_file_that_is_not_there_is_said(tmp_path: Path):
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_declaration(tmp_path / "tllm.yaml")
+
+
+def test_options_win_over_the_file():
+    given = {
+        "build": {"tp": 2, "dtype": None},
+        "repository": {"parameters": {"max_queue_size": "3"}},
+    }
+    changed = override(DECLARED, given)
+    assert (changed.build.tp, changed.build.dtype) == (2, "float16")
+    assert changed.repository.parameters == {"enable_kv_cache_reuse": "true", "max_queue_size": "3"}
+
+
+def add_declared(home: Home, declaration: dict[str, object], **serving: object) -> ImportedModel:
+    plan = plan_repository("mine", ENGINE, ServingOptions(**serving))
+    path = home.models / "mine"
+    write_repository(dataclasses.replace(plan, declaration=declaration), path)
+    return read_manifest(path)
+
+
+def test_model_is_declared_as_it_is_now(home_folder: Path):
+    said = {"model": {"name": "mine", "revision": "main"}, "launch": {"http_port": 9000}}
+    parameters = {"max_queue_size": "7"}
+    said["repository"] = {"parameters": parameters}
+    model = add_declared(find_home(), said, parameters=parameters)
+    repository = open_repository(model.path)
+    texts = apply_changes(repository, plan_changes(repository, {"max_beam_width": "2"}))
+    write_changes(repository, texts, {"max_beam_width": "2"})
+    assert declare_model(model, open_repository(model.path)) == Declaration(
+        ModelSection("mine", ENGINE.source),
+        EngineSection("openvino"),
+        repository=RepositorySection(parameters={"max_queue_size": "7", "max_beam_width": "2"}),
+        launch=LaunchSection(http_port=9000),
+    )
+
+
+def test_model_of_an_import_that_wrote_no_declaration(home_folder: Path):
+    model = add_declared(find_home(), {})
+    assert declare_model(model, open_repository(model.path)) == Declaration(
+        ModelSection("mine", ENGINE.source), EngineSection("openvino")
+    )

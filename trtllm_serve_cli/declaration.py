@@ -1,0 +1,157 @@
+"""The declarative form of a model: `tllm.yaml`, which says all that `tllm import` is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.build.options import EngineOptions
+from trtllm_serve_cli.choices import EngineKind, Layout
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.repository import MANIFEST, ImportedModel, OpenRepository, list_settings
+from trtllm_serve_cli.typed_yaml import parse_yaml, render_yaml
+
+_SOURCES_OF_FILES = ("local:", "gguf:", "engine:")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSection:
+    """Which checkpoint, and what it is allowed to do."""
+
+    name: str
+    source: str | None = None
+    revision: str | None = None
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSection:
+    """Which engine kind, and where the engine goes."""
+
+    kind: EngineKind = "auto"
+    trtllm_version: str | None = None
+    dir: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RepositorySection:
+    """How it is served: upstream's template parameters by name."""
+
+    layout: Layout = "inflight"
+    dir: Path | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSection:
+    """What `tllm start` takes when it is told nothing else; `timeout_s` is in seconds."""
+
+    host: str | None = None
+    http_port: int | None = None
+    grpc_port: int | None = None
+    metrics_port: int | None = None
+    timeout_s: float | None = None
+    log_verbose: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A model, from its checkpoint to its server."""
+
+    model: ModelSection
+    engine: EngineSection = EngineSection()
+    build: EngineOptions = field(default_factory=EngineOptions)
+    repository: RepositorySection = RepositorySection()
+    launch: LaunchSection = LaunchSection()
+
+
+def read_declaration(path: Path) -> Declaration:
+    """What the file says. Raises `BadInput` when it cannot be read, or naming the line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(
+            f"{path} cannot be read.",
+            why=getattr(error, "strerror", None) or str(error),
+            next_step="name a file that says what to import: -f tllm.yaml",
+        ) from error
+    return parse_declaration(text, where=str(path), folder=path.absolute().parent)
+
+
+def parse_declaration(text: str, *, where: str, folder: Path) -> Declaration:
+    """What a `tllm.yaml` says; paths in it start from `folder`.
+
+    Raises `BadInput` naming `where` and the line.
+    """
+    said = parse_yaml(Declaration, text, where=where)
+    return Declaration(
+        model=dataclasses.replace(said.model, source=_in_folder(said.model.source, folder)),
+        engine=dataclasses.replace(said.engine, dir=_join(folder, said.engine.dir)),
+        build=said.build,
+        repository=dataclasses.replace(said.repository, dir=_join(folder, said.repository.dir)),
+        launch=said.launch,
+    )
+
+
+def override(declaration: Declaration, given: Mapping[str, Mapping[str, Any]]) -> Declaration:
+    """The declaration with what is `given`, by section and field; None leaves a field as it is.
+
+    Parameters are added to those that are there.
+    """
+    sections = {}
+    for name, fields in given.items():
+        known = getattr(declaration, name)
+        said = {field: value for field, value in fields.items() if value is not None}
+        if "parameters" in said:
+            said["parameters"] = {**known.parameters, **said["parameters"]}
+        sections[name] = dataclasses.replace(known, **said)
+    return dataclasses.replace(declaration, **sections)
+
+
+def declare_model(model: ImportedModel, repository: OpenRepository) -> Declaration:
+    """The declaration that makes an imported model again, as it is now.
+
+    The source is pinned, the engine kind is the one that was chosen, and the parameters are those
+    that were asked for, set since or changed by hand.
+    """
+    where = str(model.path / MANIFEST)
+    named = {"model": {"name": model.name}, **model.declaration}
+    told = parse_yaml(Declaration, json.dumps(named), where=where)
+    told = dataclasses.replace(
+        told, model=dataclasses.replace(told.model, source=model.source, revision=None)
+    )
+    served = {"layout": model.layout, "parameters": _changed_parameters(repository)}
+    return override(told, {"engine": {"kind": model.engine_kind}, "repository": served})
+
+
+def _changed_parameters(repository: OpenRepository) -> dict[str, str]:
+    if repository.layout != "inflight":
+        return {}
+    return {
+        each.parameter.name: each.value
+        for each in list_settings(repository)
+        if each.origin in ("set", "file")
+        and each.parameter.is_heeded_by(repository.kind)
+        and not each.parameter.is_fact
+    }
+
+
+def render_declaration(declaration: Declaration) -> str:
+    """The `tllm.yaml` that says it, less what is as it would be anyway."""
+    return render_yaml(declaration)
+
+
+def _in_folder(source: str | None, folder: Path) -> str | None:
+    for kind in _SOURCES_OF_FILES:
+        if source is not None and source.startswith(kind):
+            return kind + str(_join(folder, Path(source.removeprefix(kind))))
+    return source
+
+
+def _join(folder: Path, path: Path | None) -> Path | None:
+    return path and folder / path.expanduser()

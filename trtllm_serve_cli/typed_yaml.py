@@ -1,0 +1,193 @@
+"""A YAML file as a dataclass of dataclasses, and back; what is wrong is said with its line.
+
+The fields' annotations are the schema: text, numbers, truths, paths, choices (`Literal`), lists of
+text (a tuple), tables of text (a `Mapping`), another dataclass, and any of them or None. Text is
+taken as it is written, so that a version 1.10 does not become the number 1.1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+import yaml
+
+from trtllm_serve_cli.errors import BadInput
+
+T = TypeVar("T")
+_TEXT = "tag:yaml.org,2002:str"
+_TRUTHS = {"true": True, "false": False}
+_KINDS = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    Path: "a path",
+}
+
+
+def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
+    """The `cls` that `text` describes. Raises `BadInput` naming `where` and the line."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise _flaw(where, line, f"this is not YAML ({error.problem})") from error
+    except yaml.YAMLError as error:
+        raise BadInput(
+            f"{where} is not YAML.", why=" ".join(str(error).split()), next_step="mend the file"
+        ) from error
+    if node is None:
+        raise _flaw(where, 1, "the file is empty", f"say {_list_fields(cls)}")
+    return typing.cast("T", _Reader(where).read(node, cls, ""))
+
+
+def parse_words(cls: Any, words: Mapping[str, str], *, where: str) -> dict[str, Any]:
+    """Fields of `cls` given as text, a list's items between commas. Raises `BadInput`."""
+    pairs = []
+    hints = typing.get_type_hints(cls)
+    for name, text in words.items():
+        items = [yaml.ScalarNode(_TEXT, item.strip()) for item in text.split(",")]
+        is_list = get_origin(hints.get(name)) is tuple
+        value = yaml.SequenceNode(_TEXT, items) if is_list else yaml.ScalarNode(_TEXT, text)
+        pairs.append((yaml.ScalarNode(_TEXT, name), value))
+    node = yaml.MappingNode("tag:yaml.org,2002:map", pairs)
+    return _Reader(where).read_fields(node, cls, "")
+
+
+def render_yaml(value: Any) -> str:
+    """A dataclass as YAML, without what is as it would be anyway."""
+    return yaml.safe_dump(plain_changes(value), sort_keys=False, allow_unicode=True, width=100)
+
+
+def plain_changes(value: Any) -> dict[str, Any]:
+    """What differs from the defaults of a dataclass, as plain data."""
+    changes: dict[str, Any] = {}
+    for each in dataclasses.fields(value):
+        known = getattr(value, each.name)
+        if dataclasses.is_dataclass(known):
+            if inner := plain_changes(known):
+                changes[each.name] = inner
+        elif known != _default(each):
+            changes[each.name] = _plain(known)
+    return changes
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Path():
+            return str(value)
+        case tuple():
+            return list(value)
+        case Mapping():
+            return dict(value)
+    return value
+
+
+class _Reader:
+    """Reads the nodes of one file; `at` is the key that leads to a node, dotted."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def read(self, node: yaml.Node, hint: Any, at: str) -> Any:
+        """What `node` says, as `hint` wants it."""
+        origin = get_origin(hint)
+        if origin in (Union, types.UnionType):
+            if node.tag == "tag:yaml.org,2002:null":
+                return None
+            (hint,) = [each for each in get_args(hint) if each is not type(None)]
+            return self.read(node, hint, at)
+        if origin is Literal:
+            return self._read_choice(node, get_args(hint), at)
+        if origin is tuple:
+            items = node.value if isinstance(node, yaml.SequenceNode) else [node]
+            return tuple(self.read(item, get_args(hint)[0], at) for item in items)
+        if dataclasses.is_dataclass(hint):
+            return self._read_section(node, hint, at)
+        if origin is not None and issubclass(origin, Mapping):
+            return {key.value: self.read(value, str, f"{at}.{key.value}")
+                    for key, value in self._pairs(node, at)}  # fmt: skip
+        return self._read_scalar(node, hint, at)
+
+    def _read_section(self, node: yaml.Node, cls: Any, at: str) -> Any:
+        values = self.read_fields(node, cls, at)
+        for each in dataclasses.fields(cls):
+            is_needed = each.default is each.default_factory is dataclasses.MISSING
+            if is_needed and each.name not in values:
+                raise self._flaw(node, f"{_join(at, each.name)} is missing", "add it")
+        return cls(**values)
+
+    def read_fields(self, node: yaml.Node, cls: Any, at: str) -> dict[str, Any]:
+        """Field -> value of those fields of `cls` that a table names."""
+        hints = typing.get_type_hints(cls)
+        values = {}
+        for key, value in self._pairs(node, at):
+            if key.value not in hints:
+                near = difflib.get_close_matches(key.value, hints, n=1)
+                raise self._flaw(
+                    key,
+                    f"{at or 'this'} has no {key.value!r}",
+                    f"did you mean {near[0]}?" if near else f"it takes {_list_fields(cls)}",
+                )
+            values[key.value] = self.read(value, hints[key.value], _join(at, key.value))
+        return values
+
+    def _pairs(self, node: yaml.Node, at: str) -> list[tuple[yaml.ScalarNode, yaml.Node]]:
+        if not isinstance(node, yaml.MappingNode):
+            raise self._flaw(node, f"{at or 'this'} is not a table of keys and values")
+        seen: dict[str, int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise self._flaw(key, f"a key of {at or 'this'} is not text")
+            if key.value in seen:
+                first = seen[key.value]
+                raise self._flaw(key, f"{_join(at, key.value)} is there twice: see line {first}")
+            seen[key.value] = _line(key)
+        return list(node.value)
+
+    def _read_choice(self, node: yaml.Node, choices: tuple[str, ...], at: str) -> str:
+        if isinstance(node, yaml.ScalarNode) and node.value in choices:
+            return str(node.value)
+        given = f" {node.value!r}" if isinstance(node, yaml.ScalarNode) else ""
+        raise self._flaw(node, f"{at} cannot be{given}", f"choose one of {', '.join(choices)}")
+
+    def _read_scalar(self, node: yaml.Node, kind: type, at: str) -> Any:
+        if isinstance(node, yaml.ScalarNode) and node.tag != "tag:yaml.org,2002:null":
+            try:
+                return _TRUTHS[node.value.lower()] if kind is bool else kind(node.value)
+            except (ValueError, KeyError):
+                pass
+        raise self._flaw(node, f"{at} is not {_KINDS[kind]}")
+
+    def _flaw(self, node: yaml.Node, what: str, next_step: str = "") -> BadInput:
+        return _flaw(self.where, _line(node), what, next_step)
+
+
+def _line(node: yaml.Node) -> int:
+    """Counted from 1; 0 for a node that stands in no file."""
+    return node.start_mark.line + 1 if node.start_mark else 0
+
+
+def _flaw(where: str, line: int, what: str, next_step: str = "") -> BadInput:
+    place = f"{where}, line {line}" if line else where
+    return BadInput(f"{place}: {what}.", next_step=next_step or "mend it")
+
+
+def _join(at: str, key: str) -> str:
+    return f"{at}.{key}" if at else key
+
+
+def _list_fields(cls: Any) -> str:
+    return ", ".join(each.name for each in dataclasses.fields(cls))
