@@ -1,0 +1,79 @@
+"""Which numbers of GPUs a shape allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.sizing import configs
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.sizing import Parallelism, check_parallelism, parse_shape
+from trtllm_serve_cli.sizing.parallelism import find_tensor_parallelisms
+
+
+@pytest.mark.parametrize(
+    ("config", "asked", "given"),
+    [
+        (configs.LLAMA_2_70B, {"tp": 4, "pp": 2}, Parallelism(4, 2)),
+        (configs.LLAMA_2_70B, {"tp": 16}, Parallelism(16)),
+        (configs.FALCON_40B, {"tp": 4, "moe_tp": 1, "moe_ep": 1}, Parallelism(4)),
+        (configs.MIXTRAL_8X22B, {"tp": 8}, Parallelism(8, 1, 8, 1)),
+        (configs.MIXTRAL_8X22B, {"tp": 8, "moe_ep": 4}, Parallelism(8, 1, 2, 4)),
+        (configs.MIXTRAL_8X22B, {"tp": 8, "moe_tp": 2}, Parallelism(8, 1, 2, 4)),
+        (configs.MIXTRAL_8X22B, {"tp": 8, "moe_tp": 2, "moe_ep": 4}, Parallelism(8, 1, 2, 4)),
+        (configs.DEEPSEEK_V3, {"tp": 16, "moe_ep": 16}, Parallelism(16, 1, 1, 16)),
+    ],
+)
+def test_what_is_possible(
+    config: dict[str, Any], asked: dict[str, int], given: Parallelism
+) -> None:
+    assert check_parallelism(parse_shape(config), **asked) == given
+
+
+@pytest.mark.parametrize(
+    ("config", "asked", "what", "why"),
+    [
+        (configs.LLAMA_2_7B, {"tp": 3}, "--tp 3",
+         "32 attention heads cannot be divided among 3 GPUs"),
+        (configs.LLAMA_2_7B | {"num_key_value_heads": 4, "num_attention_heads": 24,
+                               "hidden_size": 3072}, {"tp": 6}, "--tp 6",
+         "4 key-value heads can neither be divided nor repeated among 6 GPUs"),
+        (configs.LLAMA_2_7B | {"intermediate_size": 11009}, {"tp": 2}, "--tp 2",
+         "an MLP 11009 wide cannot be divided among 2 GPUs"),
+        (configs.LLAMA_2_7B, {"pp": 33}, "--pp 33", "the model has 32 layers to share out"),
+        (configs.LLAMA_2_7B, {"pp": 0}, "--pp 0", "a number of GPUs is 1 or more"),
+        (configs.LLAMA_2_7B, {"tp": 2, "moe_ep": 2}, "--moe-tp 1 --moe-ep 2",
+         "the model has no experts"),
+        (configs.MIXTRAL_8X7B, {"tp": 4, "moe_tp": 4, "moe_ep": 2}, "--moe-tp 4 --moe-ep 2",
+         "their product has to be --tp, which is 4"),
+        (configs.MIXTRAL_8X7B, {"tp": 4, "moe_ep": 8}, "--moe-tp unset --moe-ep 8",
+         "their product has to be --tp, which is 4"),
+        (configs.MIXTRAL_8X7B, {"tp": 16, "moe_ep": 16}, "--moe-ep 16",
+         "8 experts cannot be shared out evenly among 16 GPUs"),
+        (configs.MIXTRAL_8X7B | {"intermediate_size": 14337}, {"tp": 2}, "--moe-tp 2",
+         "an expert 14337 wide cannot be divided among 2 GPUs"),
+    ],
+)  # fmt: skip
+def test_what_is_not(config: dict[str, Any], asked: dict[str, int], what: str, why: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        check_parallelism(parse_shape(config), **asked)
+    assert (caught.value.what, caught.value.why) == (f"The model cannot run with {what}.", why)
+
+
+def test_what_could_be_asked_instead_is_named() -> None:
+    with pytest.raises(BadInput) as caught:
+        check_parallelism(parse_shape(configs.QWEN_2_5_7B), tp=8)
+    assert caught.value.next_step == "--tp 1, 2, 4"
+
+
+def test_every_possible_tensor_parallelism() -> None:
+    assert find_tensor_parallelisms(parse_shape(configs.LLAMA_2_70B), 64) == (
+        1,
+        2,
+        4,
+        8,
+        16,
+        32,
+        64,
+    )

@@ -1,0 +1,200 @@
+"""What the code of each architecture says and its config.json does not.
+
+Read off the model definitions in Hugging Face Transformers (`models/*/modeling_*.py` and the
+defaults of `configuration_*.py`), and of baichuan, chatglm and internlm2 off the code that their
+publishers ship with the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Config = Mapping[str, Any]
+
+
+def _as_it_is(config: Config) -> Config:
+    return config
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Llama's ways, where nothing else is said.
+
+    A bias is there, is not, or a key of the config says so. `defaults` are those of the config's
+    class; `adapt` gives a config the words and structure that Llama's has. `window_period`: every
+    layer but each that many is a sliding window's.
+    """
+
+    is_gated: bool = True
+    qkv_bias: bool | str = False
+    output_bias: bool | str = False
+    mlp_bias: bool | str = False
+    head_bias: bool = False
+    norms_per_layer: int = 2
+    norms_outside: int = 1
+    norm_bias: bool = False
+    has_learned_positions: bool = False
+    window_period: int = 1
+    defaults: Config = field(default_factory=dict)
+    adapt: Callable[[Config], Config] = _as_it_is
+
+
+def _adapt_mpt(config: Config) -> Config:
+    attention = config.get("attn_config") or {}
+    has_bias = not config.get("no_bias", True)
+    heads = config.get("n_heads")
+    kv_heads = 1 if attention.get("attn_type") == "multiquery_attention" else heads
+    has_rotary = attention.get("alibi") or attention.get("rope")
+    return {
+        **config,
+        "num_key_value_heads": attention.get("kv_n_heads") or kv_heads,
+        "intermediate_size": config.get("d_model", 0) * config.get("expansion_ratio", 4),
+        "has_bias": has_bias,
+        "num_positions": 0 if has_rotary else config.get("max_seq_len"),
+    }
+
+
+def _adapt_falcon(config: Config) -> Config:
+    new = config.get("new_decoder_architecture", False)
+    multi_query = config.get("multi_query", True)
+    heads = config.get("num_attention_heads", config.get("n_head"))
+    kv_heads = config.get("num_kv_heads", config.get("n_head_kv")) if new else None
+    one_norm = (config.get("parallel_attn", True) and not new) or (
+        config.get("num_ln_in_parallel_attn") == 1
+    )
+    return {
+        **config,
+        "num_key_value_heads": kv_heads or (1 if multi_query and not new else heads),
+        "intermediate_size": config.get("ffn_hidden_size"),
+        "norms_per_layer": 1 if one_norm else 2,
+    }
+
+
+def _adapt_gpt_bigcode(config: Config) -> Config:
+    return {**config, "num_key_value_heads": 1 if config.get("multi_query", True) else None}
+
+
+def _adapt_chatglm(config: Config) -> Config:
+    groups = config.get("multi_query_group_num")
+    return {
+        **config,
+        "num_key_value_heads": groups if config.get("multi_query_attention") else None,
+        "has_qkv_bias": config.get("add_qkv_bias") or config.get("add_bias_linear"),
+    }
+
+
+def _adapt_opt(config: Config) -> Config:
+    """Two position embeddings more than positions; post-norm models have no last norm."""
+    return {
+        **config,
+        "num_positions": config.get("max_position_embeddings", 0) + 2,
+        "norms_outside": 1 if config.get("do_layer_norm_before", True) else 0,
+    }
+
+
+def _adapt_cohere(config: Config) -> Config:
+    return {**config, "full_qk_norm": config.get("use_qk_norm", False)}
+
+
+_GPT: Any = {"is_gated": False, "norm_bias": True}
+_ALL_BIASES: Any = {"qkv_bias": True, "output_bias": True, "mlp_bias": True}
+_TIED: Config = {"tie_word_embeddings": True}
+_LLAMA = Family(qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias="mlp_bias")
+_GEMMA_3 = Family(
+    norms_per_layer=4,
+    window_period=6,
+    # Published configs leave out what is the class's default.
+    defaults={
+        **_TIED,
+        "vocab_size": 262208,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 131072,
+        "sliding_window": 4096,
+        "has_qk_norm": True,
+    },
+)
+_DEEPSEEK = Family(
+    defaults={"first_k_dense_replace": 0, "moe_layer_freq": 1, "n_shared_experts": 0},
+    output_bias="attention_bias",
+)
+
+FAMILIES: Mapping[str, Family] = {
+    "baichuan": Family(),
+    "bloom": Family(
+        **_GPT, **_ALL_BIASES, norms_outside=2, defaults=_TIED,
+    ),
+    "chatglm": Family(
+        qkv_bias="has_qkv_bias",
+        output_bias="add_bias_linear",
+        mlp_bias="add_bias_linear",
+        adapt=_adapt_chatglm,
+    ),
+    "cohere": Family(norms_per_layer=1, defaults=_TIED, adapt=_adapt_cohere),
+    "cohere2": Family(
+        norms_per_layer=1, window_period=4, defaults={**_TIED, "sliding_window": 4096}
+    ),
+    "deepseek_v2": _DEEPSEEK,
+    "deepseek_v3": _DEEPSEEK,
+    "falcon": Family(
+        **_GPT, qkv_bias="bias", output_bias="bias", mlp_bias="bias",
+        defaults=_TIED, adapt=_adapt_falcon,
+    ),
+    "gemma": Family(defaults={**_TIED, "head_dim": 256}),
+    "gemma2": Family(
+        norms_per_layer=4, window_period=2,
+        defaults={**_TIED, "head_dim": 256, "sliding_window": 4096},
+    ),
+    "gemma3_text": _GEMMA_3,
+    "gpt2": Family(**_GPT, **_ALL_BIASES, has_learned_positions=True, defaults=_TIED),
+    "gpt_bigcode": Family(
+        **_GPT, **_ALL_BIASES, has_learned_positions=True, defaults=_TIED,
+        adapt=_adapt_gpt_bigcode,
+    ),
+    "gpt_neox": Family(
+        **_GPT, qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias=True,
+        defaults={"attention_bias": True},
+    ),
+    "gpt_oss": Family(
+        qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias=True,
+        window_period=2,
+        defaults={"attention_bias": True, "has_sinks": True, "sliding_window": 128},
+    ),
+    "gptj": Family(**_GPT, mlp_bias=True, head_bias=True, norms_per_layer=1),
+    "granite": _LLAMA,
+    "internlm2": Family(qkv_bias="bias", output_bias="bias"),
+    "llama": _LLAMA,
+    "mistral": Family(),
+    "mixtral": Family(),
+    "mpt": Family(
+        is_gated=False, qkv_bias="has_bias", output_bias="has_bias", mlp_bias="has_bias",
+        has_learned_positions=True, defaults=_TIED, adapt=_adapt_mpt,
+    ),
+    "olmo2": Family(defaults={"full_qk_norm": True}),
+    "opt": Family(
+        **_GPT, qkv_bias="enable_bias", output_bias="enable_bias", mlp_bias="enable_bias",
+        has_learned_positions=True, defaults={**_TIED, "enable_bias": True}, adapt=_adapt_opt,
+    ),
+    "phi": Family(**_GPT, **_ALL_BIASES, head_bias=True, norms_per_layer=1),
+    "phi3": Family(),
+    "qwen2": Family(qkv_bias=True),
+    "qwen2_moe": Family(qkv_bias=True, defaults={"has_shared_gate": True}),
+    "qwen3": Family(
+        qkv_bias="attention_bias", output_bias="attention_bias", defaults={"has_qk_norm": True},
+    ),
+    "qwen3_moe": Family(
+        qkv_bias="attention_bias", output_bias="attention_bias",
+        defaults={"has_qk_norm": True, "decoder_sparse_step": 1},
+    ),
+    "smollm3": Family(
+        qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias="mlp_bias",
+        defaults=_TIED,
+    ),
+    "starcoder2": Family(
+        **_GPT, qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias",
+        defaults={**_TIED, "use_bias": True},
+    ),
+}  # fmt: skip
