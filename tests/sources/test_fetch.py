@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.sources.checkpoints import hf_files, llama_gguf, write_files
@@ -14,6 +16,8 @@ from trtllm_serve_cli.sources import (
     LocalSource,
     PypiSource,
     fetch_checkpoint,
+    fetch_config,
+    fetch_index,
     plan_fetch,
 )
 from trtllm_serve_cli.sources.fetch import apply_revision
@@ -56,6 +60,41 @@ def test_hub_of_the_environment_is_asked(tmp_path, monkeypatch):
         checkpoint = fetch(TINY, revision="main")
     assert checkpoint.revision == COMMIT
     assert checkpoint.path.is_relative_to(tmp_path / "hf" / "hub")
+
+
+INDEX = {"metadata": {"total_size": 32}, "weight_map": {"w": "model.safetensors"}}
+
+
+@pytest.fixture
+def sharded():
+    return hf_files() | {"model.safetensors.index.json": json.dumps(INDEX).encode()}
+
+
+def test_config_and_index_come_without_the_weights(tmp_path, sharded):
+    with serve(FakeHub(sharded)) as fake:
+        hub = Hub(fake.url, tmp_path / "cache")
+        read = fetch_config(TINY, hub=hub), fetch_index(TINY, hub=hub)
+    assert read == ({"architectures": ["LlamaForCausalLM"]}, INDEX)
+    assert "model.safetensors" not in fake.downloaded()
+
+
+def test_config_is_found_again_without_a_network(tmp_path):
+    with serve(FakeHub(hf_files())) as fake:
+        hub = Hub(fake.url, tmp_path / "cache")
+        online = fetch_config(TINY, hub=hub), fetch_index(TINY, hub=hub)
+    assert (fetch_config(TINY, hub=hub), fetch_index(TINY, hub=hub)) == online
+    assert online[1] is None
+
+
+def test_config_and_index_of_a_folder_are_read_there(tmp_path, sharded):
+    source = LocalSource(write_files(tmp_path, sharded))
+    assert fetch_config(source) == {"architectures": ["LlamaForCausalLM"]}
+    assert fetch_index(source) == INDEX
+
+
+def test_folder_without_a_config_is_no_checkpoint(tmp_path):
+    with pytest.raises(SourceError, match="is not a Hugging Face checkpoint"):
+        fetch_config(LocalSource(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,13 @@ from trtllm_serve_cli.sources.checkpoint import (
     inspect_gguf,
     inspect_hf_directory,
 )
-from trtllm_serve_cli.sources.fetch import FetchPlan, fetch_checkpoint, plan_fetch
+from trtllm_serve_cli.sources.fetch import (
+    FetchPlan,
+    fetch_checkpoint,
+    fetch_config,
+    fetch_index,
+    plan_fetch,
+)
 from trtllm_serve_cli.sources.gguf import GgufFacts, read_gguf
 from trtllm_serve_cli.sources.hub import find_hub
 from trtllm_serve_cli.sources.source import (
@@ -43,6 +49,8 @@ __all__ = [
     "Source",
     "check_space",
     "fetch_checkpoint",
+    "fetch_config",
+    "fetch_index",
     "find_free_bytes",
     "find_hub",
     "inspect_gguf",

