@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import resource
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -27,26 +26,15 @@ from .engine import (
 from .grammar_check import GrammarCheck, structured_output
 from .lora import Adapter
 from .openvino_lora import adapter_properties
+from .openvino_request import Drafts, Guide, find_guide, make_config
 from .prefix_blocks import PrefixBlocks
-from .words import Words, leave_out_longer
 
 # How long a step waits for a guide to be checked when there is nothing else to do.
 _IDLE_S = 0.02
 # Fixed by OpenVINO's paged attention on a CPU (its plugin's KV cache block size).
 TOKENS_PER_BLOCK = 32
-# Drafts are what followed the last time that so many tokens, or fewer, stood as they do now.
-_NGRAM_SIZE = 3
 _STATUS = openvino_genai.GenerationStatus
 _FINISH = openvino_genai.GenerationFinishReason
-
-
-@dataclass(frozen=True, slots=True)
-class _Guide:
-    """A guide in the text of its type, and the tensor that asked for it."""
-
-    type: str
-    text: str
-    tensor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +73,8 @@ class OpenVinoEngine:
     def __init__(self, config: dict[str, Any], adapter: Adapter | None = None) -> None:
         engine_dir = Path(config["engine_dir"])
         self._num_blocks = -(-int(config["max_tokens_in_paged_kv_cache"]) // TOKENS_PER_BLOCK)
-        self._num_draft_tokens = int(config["num_draft_tokens"])
-        self._looks_up_drafts = bool(self._num_draft_tokens) and not config["draft_model_dir"]
+        num_drafts = int(config["num_draft_tokens"])
+        self._drafts = Drafts(num_drafts, not config["draft_model_dir"]) if num_drafts else None
         self._pipeline = _load_pipeline(engine_dir, config, self._num_blocks, adapter)
         self._tokenizer = self._pipeline.get_tokenizer()
         self._prefix_blocks = PrefixBlocks(
@@ -110,11 +98,8 @@ class OpenVinoEngine:
                 f"has {self._num_blocks * TOKENS_PER_BLOCK} (max_tokens_in_paged_kv_cache); ask "
                 "for fewer tokens or sequences"
             )
-        if self._num_draft_tokens:
-            _check_speculative(request)
-        _check_penalties(request)
-        config = self._generation_config(request)
-        guide = self._guide(request)
+        config = make_config(request, self._tokenizer, self._drafts)
+        guide = find_guide(request, self._tokenizer)
         if guide is None:
             self._add(request, config)
             return
@@ -182,22 +167,9 @@ class OpenVinoEngine:
                 updates.append(SequenceUpdate(request.id, error=str(error)))
         return updates
 
-    def _find_problem(self, guide: _Guide) -> str | None:
+    def _find_problem(self, guide: Guide) -> str | None:
         problem = self._grammar_check.find_problem(guide.type, guide.text)
         return problem and f"{guide.tensor} {problem}"
-
-    def _guide(self, request: GenerationRequest) -> _Guide | None:
-        """What steers the request: its guide, or any text without its bad words."""
-        if request.guide_type is None and not request.bad_words:
-            return None
-        if request.guide_type is None:
-            return _Guide("structural_tag", self._ban(request.bad_words), "bad_words_list")
-        if request.bad_words:
-            raise InvalidRequest(
-                "bad_words_list cannot be combined with guided_decoding_guide_type: both steer the "
-                "same automaton; forbid the words in the guide"
-            )
-        return _Guide(request.guide_type, request.guide, "guided_decoding_guide")
 
     def _add(self, request: GenerationRequest, config: Any) -> None:
         input_ids = openvino.Tensor(np.array([request.input_ids], dtype=np.int64))
@@ -268,7 +240,8 @@ class OpenVinoEngine:
         num_sequences = max(request.beam_width, request.num_return_sequences)
         total = _blocks(len(request.input_ids), running.num_tokens // num_sequences, num_sequences)
         # Each step verifies its drafts and adds one token of its own.
-        accepted = running.num_tokens - running.num_steps if self._num_draft_tokens else 0
+        num_drafts = self._drafts.num_tokens if self._drafts else 0
+        accepted = running.num_tokens - running.num_steps if num_drafts else 0
         return PerfMetrics(
             kv_cache_alloc_total_blocks=total,
             kv_cache_alloc_new_blocks=total - running.num_reused_blocks,
@@ -277,7 +250,7 @@ class OpenVinoEngine:
             first_token_time_ns=running.first_token_ns,
             last_token_time_ns=running.last_token_ns,
             total_accepted_draft_tokens=accepted,
-            total_draft_tokens=self._num_draft_tokens * running.num_steps,
+            total_draft_tokens=num_drafts * running.num_steps,
         )
 
     def _update(
@@ -298,80 +271,6 @@ class OpenVinoEngine:
             cum if request.return_log_probs else None,
             perf=self._perf(running),
         )
-
-    def _generation_config(self, request: GenerationRequest) -> Any:
-        config = openvino_genai.GenerationConfig()
-        config.max_new_tokens = request.max_new_tokens
-        config.logprobs = int(request.return_log_probs)
-        config.min_new_tokens = request.min_tokens or 0
-        if request.end_id is None:
-            config.ignore_eos = True
-        else:
-            config.eos_token_id = request.end_id
-            config.stop_token_ids = {request.end_id}
-        self._set_decoding(config, request)
-        self._set_penalties(config, request)
-        if request.stop_words:
-            config.stop_strings = self._texts(request.stop_words, "stop_words_list")
-            config.include_stop_str_in_output = True
-        if self._num_draft_tokens:
-            config.num_assistant_tokens = self._num_draft_tokens
-            if self._looks_up_drafts:
-                config.max_ngram_size = _NGRAM_SIZE
-        return config
-
-    def _set_decoding(self, config: Any, request: GenerationRequest) -> None:
-        config.num_return_sequences = request.num_return_sequences
-        if request.beam_width > 1:
-            config.num_beams = request.beam_width
-            config.length_penalty = 1.0 if request.len_penalty is None else request.len_penalty
-            if request.early_stopping:
-                config.stop_criteria = openvino_genai.StopCriteria.EARLY
-            if request.beam_search_diversity_rate:
-                # A group for each beam: what one has said costs the others at the same place.
-                config.num_beam_groups = request.beam_width
-                config.diversity_penalty = request.beam_search_diversity_rate
-            return
-        top_k, top_p = request.top_k or 0, request.top_p or 0.0
-        is_greedy = top_k == 1 or (top_k == 0 and top_p == 0.0) or request.temperature == 0.0
-        if is_greedy and request.num_return_sequences == 1:
-            return
-        config.do_sample = True
-        config.rng_seed = request.seed or 0
-        config.temperature = request.temperature or 1.0
-        if is_greedy:
-            config.top_k = 1
-            return
-        if top_k:
-            config.top_k = top_k
-        config.top_p = top_p or 1.0
-
-    def _set_penalties(self, config: Any, request: GenerationRequest) -> None:
-        for name in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
-            value = getattr(request, name)
-            if value is not None:
-                setattr(config, name, value)
-
-    def _ban(self, words: Words) -> str:
-        """The guide that allows any text without `words`."""
-        # The automaton of the guide takes no word that starts with another.
-        texts = leave_out_longer(self._texts(words, "bad_words_list"))
-        if any("\0" in text for text in texts):
-            raise InvalidRequest("bad_words_list has a word with a NUL; leave it out")
-        form = {"type": "any_text", "excludes": texts}
-        return json.dumps({"type": "structural_tag", "format": form})
-
-    def _texts(self, words: Words, tensor: str) -> set[str]:
-        """Words are looked for in the text, so no other way to tokenise a word escapes them."""
-        texts = set()
-        for word in words:
-            text = str(self._tokenizer.decode(list(word), skip_special_tokens=False))
-            if not text:
-                raise InvalidRequest(
-                    f"{tensor} has the word {list(word)}, which is no text; send words that are"
-                )
-            texts.add(text)
-        return texts
 
 
 def _load_pipeline(
@@ -405,41 +304,6 @@ def _find_model(directory: Path, what: str) -> Path:
     if not (directory / "openvino_model.xml").exists():
         raise FileNotFoundError(f"{what} {directory} has no OpenVINO model; build it again")
     return directory
-
-
-def _check_penalties(request: GenerationRequest) -> None:
-    """Raise `InvalidRequest` for what OpenVINO GenAI does not take of the penalties."""
-    for tensor, value, neutral in (
-        ("repetition_penalty", request.repetition_penalty, 1.0),
-        ("presence_penalty", request.presence_penalty, 0.0),
-        ("frequency_penalty", request.frequency_penalty, 0.0),
-    ):
-        if value is None or value == neutral:
-            continue
-        if request.beam_width > 1:
-            raise InvalidRequest(
-                f"{tensor} is {value:g}, which does not go with a beam_width of "
-                f"{request.beam_width}; leave it out, or ask for one beam"
-            )
-        if neutral == 0.0 and not -2.0 <= value <= 2.0:
-            raise InvalidRequest(f"{tensor} is {value:g}; it must be from -2 to 2")
-
-
-def _check_speculative(request: GenerationRequest) -> None:
-    for tensor, value in (
-        ("beam_width", request.beam_width),
-        ("num_return_sequences", request.num_return_sequences),
-    ):
-        if value > 1:
-            raise InvalidRequest(
-                f"{tensor} is {value}, but speculative decoding (num_draft_tokens) makes one "
-                "sequence; leave it out, or serve the model without"
-            )
-    if request.guide_type is not None or request.bad_words:
-        raise InvalidRequest(
-            "guided_decoding_guide_type and bad_words_list do not work with speculative decoding "
-            "(num_draft_tokens); leave them out, or serve the model without"
-        )
 
 
 def _num_blocks(request: GenerationRequest) -> int:
