@@ -355,7 +355,7 @@ def test_a_sent_adapter_leaves_no_file(model: Any) -> None:
     weights, config = np.zeros((1, 1, 4), np.float16), np.ones((1, 1, 3), np.int32)
     tensors = {"lora_task_id": [[3]], "lora_weights": weights, "lora_config": config}
     assert _ask(model, COUNT, **tensors) == _ask(model, COUNT)
-    assert list(Path(model._adapters.name).iterdir()) == []
+    assert list(Path(model._in_flight._adapters.name).iterdir()) == []
 
 
 def test_an_adapter_without_its_id_is_refused(model: Any) -> None:

@@ -64,8 +64,8 @@ class Caller:
 @contextmanager
 def started(**options: Any) -> Iterator[Caller]:
     caller = Caller(**options)
-    assert caller.process.start() == LIMITS
-    assert caller.next_state() == (True, 0)
+    caller.process.start()
+    assert (caller.process.limits, caller.next_state()) == (LIMITS, (True, 0))
     try:
         yield caller
     finally:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
 from .answers import Answer, merge_answers
 from .cancel_watch import CancelWatch, Watched
-from .engine import SequenceUpdate
-from .lora_request import discard
+from .engine import GenerationRequest, SequenceUpdate, check_request
+from .lora_request import discard, parse_lora, read_lora_name
 from .python_stub import pick_requested
-from .tensors import INTERNAL_ID_PREFIX, Array, EngineRow, pack_failure
+from .tensors import INTERNAL_ID_PREFIX, Array, EngineRow, GetTensor, pack_failure
 from .worker_link import WorkerFailed, WorkerLink
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -30,12 +32,36 @@ class InFlight:
         self._by_id: dict[str, list[_Request]] = {}
         self._num_rows = 0
         self._changed = threading.Condition()
+        self._adapters = tempfile.TemporaryDirectory(prefix="tllm-lora-")
 
     def start(
-        self, request: Any, sender: Any, rows: Sequence[EngineRow], answers: Sequence[Answer]
+        self,
+        request: Any,
+        sender: Any,
+        get: GetTensor,
+        rows: Sequence[EngineRow],
+        answer: Callable[[Any], Answer],
     ) -> None:
-        """Run the rows, and answer each with its answer. Raises `WorkerFailed`."""
-        _Request(self, request, sender, rows, answers).start()
+        """Run the rows, with the adapters that the request wants, and answer each with its answer.
+
+        Raises `InvalidRequest` or `WorkerFailed`, and runs none of them then.
+        """
+        for row in rows:
+            check_request(GenerationRequest(id=0, **row.fields), self.worker.limits)
+        answers = [answer(row) for row in rows]
+        name = read_lora_name(request.parameters())
+        adapters = parse_lora(get, name, len(rows), Path(self._adapters.name))
+        for row, adapter in zip(rows, adapters, strict=True):
+            row.fields.update(adapter)
+        try:
+            _Request(self, request, sender, rows, answers).start()
+        except WorkerFailed:
+            discard(row.fields for row in rows)
+            raise
+
+    def close(self) -> None:
+        """Delete the adapters that nobody has read, once no request runs."""
+        self._adapters.cleanup()
 
     def stop(self, request_id: str) -> bool:
         """End the requests of this id now; false when there is none."""

@@ -77,7 +77,7 @@ class TritonPythonModel(tensorrt_llm_model.TritonPythonModel):
             )
         return [request]
 
-    def _answer(self, row: TextRequest, arrival_time_ns: int, is_streaming: bool) -> Answer:
+    def _answer(self, row: TextRequest, *, arrival_time_ns: int, is_streaming: bool) -> Answer:
         return TextAnswer(row, self._decode, arrival_time_ns, is_streaming=is_streaming)
 
     def _text_request(self, get: GetTensor) -> TextRequest:

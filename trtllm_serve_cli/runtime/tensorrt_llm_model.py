@@ -8,10 +8,9 @@ request's rows.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Container, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,9 @@ import triton_python_backend_utils as pb_utils
 
 from .answers import Answer, RowAnswer
 from .cancel_watch import CancelWatch
-from .engine import GenerationRequest, InvalidRequest, check_request
+from .engine import InvalidRequest
 from .engine_metrics import EngineMetrics
 from .in_flight import InFlight, send_error
-from .lora_request import discard, parse_lora, read_lora_name
 from .parameters import Parameters
 from .stop_relay import StopRelay, name_server
 from .tensors import (
@@ -71,13 +69,12 @@ class TritonPythonModel:
             on_state=self._metrics.tell_state,
         )
         try:
-            self._limits = self._worker.start()
+            self._worker.start()
         except WorkerFailed as error:
             raise pb_utils.TritonModelException(str(error)) from error
         period_ms = parameters.number("cancellation_check_period_ms", 100)
         self._watch = CancelWatch(period_ms / 1000)
         self._in_flight = InFlight(self._worker, self._watch, is_decoupled=self._is_decoupled)
-        self._adapters = tempfile.TemporaryDirectory(prefix="tllm-lora-")
         model = f"{name_server()} {parameters.model_name} {parameters.model_version}"
         are_several = parameters.num_instances > 1
         self._relay = StopRelay(model, self._in_flight.stop) if are_several else None
@@ -99,7 +96,7 @@ class TritonPythonModel:
             self._relay.close()
         self._worker.close()
         self._metrics.close()
-        self._adapters.cleanup()
+        self._in_flight.close()
 
     def _begin(self, request: Any, sender: Any) -> None:
         arrival_time_ns = time.monotonic_ns()
@@ -119,24 +116,14 @@ class TritonPythonModel:
                 "(decoupled_mode is false); leave it out, or serve with decoupled_mode=true"
             )
         rows = self._parse(get, is_streaming)
-        for row in rows:
-            check_request(GenerationRequest(id=0, **row.fields), self._limits)
-        answers = [self._answer(row, arrival_time_ns, is_streaming) for row in rows]
-        name = read_lora_name(request.parameters())
-        adapters = parse_lora(get, name, len(rows), Path(self._adapters.name))
-        for row, adapter in zip(rows, adapters, strict=True):
-            row.fields.update(adapter)
-        try:
-            self._in_flight.start(request, sender, rows, answers)
-        except (InvalidRequest, WorkerFailed):
-            discard(row.fields for row in rows)
-            raise
+        answer = partial(self._answer, arrival_time_ns=arrival_time_ns, is_streaming=is_streaming)
+        self._in_flight.start(request, sender, get, rows, answer)
 
     def _parse(self, get: GetTensor, is_streaming: bool) -> Sequence[Any]:
         """What to run for a request: `EngineRow`s, which `_answer` takes one by one."""
         return parse_rows(get, exclude_input=self._exclude_input)
 
-    def _answer(self, row: Any, arrival_time_ns: int, is_streaming: bool) -> Answer:
+    def _answer(self, row: Any, *, arrival_time_ns: int, is_streaming: bool) -> Answer:
         """How to answer a row that has passed all checks."""
         return RowAnswer(row, arrival_time_ns, is_streaming=is_streaming)
 

@@ -10,12 +10,12 @@ own ensemble scheduler neither keeps that state nor passes a cancellation on to 
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 import traceback
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,9 @@ import triton_python_backend_utils as pb_utils
 from .answers import merge_answers
 from .cancel_watch import CancelWatch
 from .detokenize import StreamDecoder, decode_whole
-from .engine import PERF_OUTPUTS, GenerationRequest, InvalidRequest, check_request
+from .engine import PERF_OUTPUTS, InvalidRequest
 from .in_flight import InFlight, send_error
-from .lora_request import NAME_PARAMETER, discard, parse_lora, read_lora_name
+from .lora_request import NAME_PARAMETER, read_lora_name
 from .parameters import Parameters
 from .python_stub import StreamKeeper, pick_requested
 from .tensors import (
@@ -123,7 +123,6 @@ class TritonPythonModel:
         self._streams = StreamKeeper()
         self._worker = WorkerGuest(guests_of(self._engine))
         self._in_flight = InFlight(self._worker, self._watch, is_decoupled=self._is_decoupled)
-        self._adapters = tempfile.TemporaryDirectory(prefix="tllm-lora-")
 
     def execute(self, requests: Sequence[Any]) -> None:
         for request in requests:
@@ -133,7 +132,7 @@ class TritonPythonModel:
         self._watch.close()
         self._worker.close()
         self._threads.shutdown(cancel_futures=True)
-        self._adapters.cleanup()
+        self._in_flight.close()
 
     def _serve(self, request: Any) -> None:
         sender = request.get_response_sender()
@@ -154,19 +153,13 @@ class TritonPythonModel:
             )
         arrival_time_ns = time.monotonic_ns()
         inputs = [*self._preprocess(request), *_renamed(request, self._passed_on)]
-        adapter = read_lora_name(request.parameters())
         if self._worker.was_open:
-            self._ask_worker(request, sender, inputs, adapter, arrival_time_ns)
+            self._ask_worker(request, sender, inputs, arrival_time_ns)
         else:
-            self._ask_model(request, sender, inputs, adapter)
+            self._ask_model(request, sender, inputs)
 
     def _ask_worker(
-        self,
-        request: Any,
-        sender: Any,
-        inputs: list[Any],
-        adapter: str | None,
-        arrival_time_ns: int,
+        self, request: Any, sender: Any, inputs: list[Any], arrival_time_ns: int
     ) -> None:
         """Have the tokens straight from the engine worker of `tensorrt_llm`.
 
@@ -176,24 +169,17 @@ class TritonPythonModel:
         not_understood = [tensor.name() for tensor in inputs if tensor.name() not in UNDERSTOOD]
         refuse_set(get, not_understood, self._engine_kind)
         rows = parse_rows(get, exclude_input=self._worker.excludes_input)
-        for row in rows:
-            check_request(GenerationRequest(id=0, **row.fields), self._worker.limits)
-        adapters = parse_lora(get, adapter, len(rows), Path(self._adapters.name))
-        for row, fields in zip(rows, adapters, strict=True):
-            row.fields.update(fields)
-        is_streaming = _is_streaming(request)
-        answers = [
-            RowTextAnswer(row, self._decode, arrival_time_ns, is_streaming=is_streaming)
-            for row in rows
-        ]
-        try:
-            self._in_flight.start(request, sender, rows, answers)
-        except WorkerFailed:
-            discard(row.fields for row in rows)
-            raise
+        answer = partial(
+            RowTextAnswer,
+            decode=self._decode,
+            arrival_time_ns=arrival_time_ns,
+            is_streaming=_is_streaming(request),
+        )
+        self._in_flight.start(request, sender, get, rows, answer)
 
-    def _ask_model(self, request: Any, sender: Any, inputs: list[Any], adapter: str | None) -> None:
+    def _ask_model(self, request: Any, sender: Any, inputs: list[Any]) -> None:
         """Have the tokens from `tensorrt_llm`, whoever serves that and however requests queue."""
+        adapter = read_lora_name(request.parameters())
         internal_id = f"{INTERNAL_ID_PREFIX}{uuid.uuid4().hex}"
         watched = self._watch.add(sender, lambda: self._stop(internal_id))
         only = None

@@ -27,8 +27,11 @@ class WorkerFailed(Exception):
 class WorkerLink:
     """Carries requests to a worker while there is one.
 
-    `on_stats` is called from the thread that reads, which outlives what it raises.
+    From the first worker on, `limits` are the engine's. `on_stats` is called from the thread that
+    reads, which outlives what it raises.
     """
+
+    limits: EngineLimits
 
     def __init__(self, on_stats: Callable[[EngineStats], None] = lambda stats: None) -> None:
         self._on_stats = on_stats
@@ -131,11 +134,9 @@ class WorkerLink:
 class WorkerGuest(WorkerLink):
     """A link to the worker that another model of this server keeps, whenever there is one.
 
-    `name` is where it takes guests (`guests_of`). Once the link is open, `limits` are the engine's,
-    and `excludes_input` is whether that model leaves prompts out of answers unless told otherwise.
+    `name` is where it takes guests (`guests_of`). Once the link is open, `excludes_input` is
+    whether that model leaves prompts out of answers unless told otherwise.
     """
-
-    limits: EngineLimits
 
     def __init__(self, name: str) -> None:
         super().__init__()

@@ -56,13 +56,12 @@ class WorkerProcess(WorkerLink):
         self._keeper: threading.Thread | None = None
         self._num_restarts = 0
 
-    def start(self) -> EngineLimits:
+    def start(self) -> None:
         """Start the worker and wait until its engine is loaded. Raises `WorkerFailed`."""
-        limits = self._spawn()
+        self._spawn()
         self._tell(self._on_state, True, 0)
         self._keeper = threading.Thread(target=self._keep_alive, daemon=True)
         self._keeper.start()
-        return limits
 
     @property
     def pid(self) -> int | None:
@@ -85,7 +84,7 @@ class WorkerProcess(WorkerLink):
         if self._keeper is not None:
             self._keeper.join(_END_TIMEOUT_S)
 
-    def _spawn(self) -> EngineLimits:
+    def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -100,8 +99,9 @@ class WorkerProcess(WorkerLink):
         if first is not None and first.get("is") == "ready":
             with self._lock:
                 if not self._closing.is_set():
+                    self.limits = EngineLimits(**first["limits"])
                     self._sock = ours
-                    return EngineLimits(**first["limits"])
+                    return
         ours.close()
         code = _wait_for_end(process)
         told = first and first.get("why")
