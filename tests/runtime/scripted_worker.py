@@ -39,6 +39,8 @@ TELL_CANCELLED = 5
 REFUSE = 6
 # Make the engine raise what it should not.
 RAISE = 7
+# Make the first step raise.
+BREAK = 8
 
 LIMITS = EngineLimits(max_seq_len=4096, max_beam_width=4, vocab_size=100)
 
@@ -79,6 +81,8 @@ class ScriptedEngine:
             return []
         if command == DIE:
             os.kill(os.getpid(), signal.SIGKILL)
+        if command == BREAK:
+            raise RuntimeError("the script breaks")
         if command == COUNT:
             return self._count(request, num_steps)
         del self._running[request.id]

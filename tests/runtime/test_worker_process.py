@@ -7,8 +7,9 @@ import socket
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.runtime.scripted_worker import COUNT, DIE, HANG, LIMITS
+from tests.runtime.scripted_worker import BREAK, COUNT, DIE, HANG, LIMITS
 from tests.runtime.scripted_worker import TELL_CANCELLED as TELL
+from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.engine import SequenceUpdate
 from trtllm_serve_cli.runtime.protocol import MAX_FRAME_BYTES, read_frame
+from trtllm_serve_cli.runtime.worker_link import WorkerGuest
 from trtllm_serve_cli.runtime.worker_process import WorkerFailed, WorkerProcess
 
 # Says that it is ready, reads nothing, and ends when its socket is shut.
@@ -104,6 +107,27 @@ def test_a_forgotten_request_is_told_no_more() -> None:
         caller.submit(DIE)
         assert caller.next_update().request_id == hanging + 1
         assert caller.updates.empty()
+
+
+def test_an_engine_that_breaks_says_why_to_all_and_is_restarted() -> None:
+    name = f"tllm-test-{uuid.uuid4()}"
+    why = (
+        "the engine failed (RuntimeError: the script breaks); it is being restarted, send the "
+        "request again"
+    )
+    with started(config={"guests": name}) as caller, closing(WorkerGuest(name)) as guest:
+        wait_until(lambda: guest.is_open)
+        to_guest: queue.Queue[SequenceUpdate] = queue.Queue()
+        for command in (HANG, TELL):
+            guest.submit({"input_ids": (command,), "max_new_tokens": 2}, to_guest.put)
+        assert to_guest.get(timeout=_TIMEOUT_S).finish_reason == "stop"
+        hanging, breaking = caller.submit(HANG), caller.submit(BREAK)
+        assert [caller.next_update(), caller.next_update(), to_guest.get(timeout=_TIMEOUT_S)] == [
+            SequenceUpdate(hanging, error=why),
+            SequenceUpdate(breaking, error=why),
+            SequenceUpdate(1, error=why),
+        ]
+        assert [caller.next_state(), caller.next_state()] == [(False, 0), (True, 1)]
 
 
 def test_statistics_are_told() -> None:

@@ -125,8 +125,23 @@ class Worker:
             if not is_open:
                 return
             if self._engine.has_work():
-                updates += self._engine.step()
+                updates += self._step()
             self._tell(updates)
+
+    def _step(self) -> list[SequenceUpdate]:
+        """One step of the engine. What it raises ends the worker, and all are told before."""
+        try:
+            return self._engine.step()
+        except Exception as error:
+            why = (
+                f"the engine failed ({type(error).__name__}: {last_line(error)}); it is being "
+                "restarted, send the request again"
+            )
+            for caller in self._callers.values():
+                told = [SequenceUpdate(each & _OWN_ID, error=why).to_wire() for each in caller.open]
+                with contextlib.suppress(OSError):
+                    caller.send({"is": "step", "updates": told})
+            raise
 
     def _welcome(self, caller: _Caller) -> None:
         limits = _as_dict(self._engine.limits)
@@ -302,17 +317,23 @@ def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
     except Exception as error:  # the engine's packages raise what they like; the model must know
         sock.sendall(encode_frame({"is": "failed", "why": last_line(error)}))
         raise
-    Worker(
+    worker = Worker(
         engine,
         sock,
         listener=listener,
         for_guests=for_guests,
         num_slots=int(arguments.config.get("max_batch_size", 0)),
         max_queue_size=int(arguments.config.get("max_queue_size", 0)),
-    ).run()
+    )
+    code = 1
+    try:
+        worker.run()
+        code = 0
+    except Exception:  # the engine's, whose requests have been told
+        traceback.print_exc()
     # Engines keep threads of their own, whose orderly end takes seconds and gains nothing.
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 if __name__ == "__main__":
