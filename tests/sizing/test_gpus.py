@@ -1,0 +1,100 @@
+"""Cards by name, and what nvidia-smi says."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.sizing.gpus import (
+    PresentGpu,
+    choose_present,
+    find_card,
+    load_gpu,
+    load_gpus,
+    parse_gpus,
+)
+
+
+def test_the_table_holds_together() -> None:
+    for gpu in load_gpus().values():
+        assert gpu.shown_as
+        # Each generation's formats, and twice the rate with half the bits.
+        assert (gpu.fp8 is not None) == (gpu.capability >= (8, 9))
+        assert (gpu.fp4 is not None) == (gpu.capability >= (10, 0))
+        assert gpu.fp8 is None or gpu.fp8 == pytest.approx(2 * gpu.fp16, rel=0.02)
+    shown = [name for gpu in load_gpus().values() for name in gpu.shown_as]
+    assert len(shown) == len(set(shown))
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        ("h200", "h200"),
+        ("H100", "h100-sxm"),
+        ("A100", "a100-80gb"),
+        ("h100 nvl", "h100-nvl"),
+        ("RTX_4090", "rtx-4090"),
+        ("NVIDIA A10G", "a10g"),
+        ("Tesla T4", "t4"),
+    ],
+)
+def test_a_card_has_many_names(asked: str, name: str) -> None:
+    assert load_gpu(asked).name == name
+
+
+def test_an_unknown_card_is_refused_with_near_matches() -> None:
+    with pytest.raises(BadInput) as caught:
+        load_gpu("h2000")
+    assert caught.value.what == "No GPU is known as 'h2000'."
+    assert "h200" in caught.value.why
+    assert caught.value.next_step == "--gpu h200"
+
+
+_H200 = "0, NVIDIA H200, 143771, 143156, Disabled\n"
+_MIG_TABLE = "0, NVIDIA A30, 24576, 24000, Disabled\n1, NVIDIA H200, 143771, [N/A], Enabled\n"
+_MIG_LISTING = """\
+GPU 0: NVIDIA A30 (UUID: GPU-0)
+GPU 1: NVIDIA H200 (UUID: GPU-1)
+  MIG 3g.71gb     Device  0: (UUID: MIG-2)
+  MIG 1g.18gb     Device  1: (UUID: MIG-3)
+"""
+
+
+def test_the_gpus_that_are_here() -> None:
+    assert parse_gpus(_H200 * 2) == (PresentGpu(0, "NVIDIA H200", 143771, 143156),) * 2
+
+
+def test_mig_devices_have_names() -> None:
+    assert parse_gpus(_MIG_TABLE, _MIG_LISTING) == (
+        PresentGpu(0, "NVIDIA A30", 24576, 24000),
+        PresentGpu(1, "NVIDIA H200", 143771, None, ("3g.71gb", "1g.18gb")),
+    )
+
+
+@pytest.mark.parametrize("table", ["", "No devices were found\n", "0, A\n", "x, A, 1, 1, Disabled"])
+def test_what_is_no_table_has_no_gpus(table: str) -> None:
+    assert parse_gpus(table) == ()
+
+
+def test_the_card_that_is_here_is_planned_for() -> None:
+    card, count = choose_present(parse_gpus(_H200 + _H200.replace("143771", "141000")))
+    assert (card.name, card.memory_mib, count) == ("h200", 141000, 2)
+
+
+@pytest.mark.parametrize(
+    ("table", "listing", "what"),
+    [
+        ("", "", "This machine has no NVIDIA GPU to plan for."),
+        (_MIG_TABLE, _MIG_LISTING, "GPU 1 is cut into MIG devices."),
+        ("0, NVIDIA K80, 1, 1, Disabled", "", "What the GPUs of this machine can do is not known."),
+        (_H200 + _MIG_TABLE[:38], "", "What the GPUs of this machine can do is not known."),
+    ],
+)
+def test_gpus_that_cannot_be_planned_for(table: str, listing: str, what: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        choose_present(parse_gpus(table, listing))
+    assert caught.value.what == what
+
+
+def test_a_card_that_is_not_known() -> None:
+    assert find_card("NVIDIA K80") is None

@@ -1,0 +1,176 @@
+"""Cards by name, and the GPUs of this machine."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import resources
+from types import MappingProxyType
+from typing import Any
+
+from trtllm_serve_cli.errors import BadInput
+
+# What people say, where it means one card only by custom.
+_SHORT = {
+    "a100": "a100-80gb",
+    "h100": "h100-sxm",
+    "v100": "v100-32gb",
+    "4090": "rtx-4090",
+    "5090": "rtx-5090",
+    "rtx-a6000": "a6000",
+    "rtx-pro-6000-blackwell": "rtx-pro-6000",
+}
+_FIELDS = "index,name,memory.total,memory.free,mig.mode.current"
+_COMMANDS = (
+    ("nvidia-smi", f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits"),
+    ("nvidia-smi", "-L"),
+)
+_TIMEOUT_S = 20.0
+_GPU_LINE = re.compile(r"GPU (\d+):")
+_MIG_LINE = re.compile(r"\s+MIG (\S+)\s+Device")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A card. Rates are dense and in TFLOP/s; `None` where its tensor cores lack the format.
+
+    `fp16` is bf16's rate, too, where the card has bf16. `nvlink_gb_per_s` is 0 without NVLink.
+    """
+
+    name: str
+    memory_mib: int
+    bandwidth_gb_per_s: float
+    fp16: float
+    capability: tuple[int, int]
+    fp8: float | None = None
+    fp4: float | None = None
+    nvlink_gb_per_s: float = 0.0
+    shown_as: tuple[str, ...] = ()
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.memory_mib << 20
+
+    @property
+    def has_bf16(self) -> bool:
+        return self.capability >= (8, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PresentGpu:
+    """A GPU of this machine. `mig_devices` are the profiles (`3g.71gb`) that it is cut into."""
+
+    index: int
+    shown_as: str
+    memory_mib: int
+    free_mib: int | None
+    mig_devices: tuple[str, ...] = ()
+
+
+@functools.cache
+def load_gpus() -> Mapping[str, Gpu]:
+    """Every card that is known, by name."""
+    import yaml
+
+    text = resources.files("trtllm_serve_cli.sizing").joinpath("gpus.yaml").read_text("utf-8")
+    table = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return MappingProxyType({name: _parse_gpu(name, entry) for name, entry in table.items()})
+
+
+def load_gpu(name: str) -> Gpu:
+    """The card of that name; raises `BadInput` that lists near matches."""
+    wanted = name.lower().strip().replace("_", "-").replace(" ", "-")
+    wanted = _SHORT.get(wanted, wanted)
+    if gpu := load_gpus().get(wanted) or find_card(name):
+        return gpu
+    near = difflib.get_close_matches(wanted, [*load_gpus(), *_SHORT], n=4, cutoff=0.5)
+    raise BadInput(
+        f"No GPU is known as {name!r}.",
+        why=f"near matches: {', '.join(near)}" if near else f"known are {', '.join(load_gpus())}",
+        next_step=f"--gpu {near[0] if near else 'h200'}",
+    )
+
+
+def find_card(shown_as: str) -> Gpu | None:
+    """The card that nvidia-smi calls that, if it is known."""
+    wanted = shown_as.removeprefix("NVIDIA ")
+    return next((gpu for gpu in load_gpus().values() if wanted in gpu.shown_as), None)
+
+
+def find_gpus() -> tuple[PresentGpu, ...]:
+    """The NVIDIA GPUs of this machine; none where there is no driver."""
+    try:
+        table, listing = (_ask(command) for command in _COMMANDS)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return parse_gpus(table, listing)
+
+
+def parse_gpus(table: str, listing: str = "") -> tuple[PresentGpu, ...]:
+    """From nvidia-smi's CSV and, for the MIG devices, its `-L`; what it cannot tell is left out."""
+    devices = _parse_mig_devices(listing)
+    gpus = []
+    for line in table.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) != 5 or not (cells[0].isdecimal() and cells[2].isdecimal()):
+            continue
+        index = int(cells[0])
+        free = int(cells[3]) if cells[3].isdecimal() else None
+        mig = devices.get(index, ()) if cells[4] == "Enabled" else ()
+        gpus.append(PresentGpu(index, cells[1], int(cells[2]), free, mig))
+    return tuple(gpus)
+
+
+def choose_present(gpus: tuple[PresentGpu, ...]) -> tuple[Gpu, int]:
+    """The card that the GPUs are, and how many of it; raises `BadInput` where that is not one.
+
+    The memory is what the driver says it is.
+    """
+    if not gpus:
+        raise BadInput(
+            "This machine has no NVIDIA GPU to plan for.",
+            why="nvidia-smi is not here or lists none",
+            next_step="name the card you have in mind: --gpu h200",
+        )
+    if cut := [gpu for gpu in gpus if gpu.mig_devices]:
+        raise BadInput(
+            f"GPU {cut[0].index} is cut into MIG devices.",
+            why=f"it is {', '.join(cut[0].mig_devices)}, whose bandwidth and rate no table has",
+            next_step="plan for a whole card: --gpu NAME",
+        )
+    names = sorted({gpu.shown_as for gpu in gpus})
+    card = find_card(names[0])
+    if len(names) > 1 or card is None:
+        raise BadInput(
+            "What the GPUs of this machine can do is not known.",
+            why=f"they are {', '.join(names)}",
+            next_step="name the card that comes next to them: --gpu NAME",
+        )
+    return replace(card, memory_mib=min(gpu.memory_mib for gpu in gpus)), len(gpus)
+
+
+def _parse_gpu(name: str, entry: Mapping[str, Any]) -> Gpu:
+    major, minor = str(entry["capability"]).split(".")
+    shown_as = tuple(entry["shown_as"])
+    return Gpu(name, **{**entry, "capability": (int(major), int(minor)), "shown_as": shown_as})
+
+
+def _parse_mig_devices(listing: str) -> dict[int, tuple[str, ...]]:
+    """The profiles by GPU; a device's line is indented under that of its GPU."""
+    devices: dict[int, tuple[str, ...]] = {}
+    index = -1
+    for line in listing.splitlines():
+        if match := _GPU_LINE.match(line):
+            index = int(match[1])
+        elif match := _MIG_LINE.match(line):
+            devices[index] = (*devices.get(index, ()), match[1])
+    return devices
+
+
+def _ask(command: tuple[str, ...]) -> str:
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_S)
+    return answer.stdout

@@ -1,0 +1,153 @@
+"""How many parameters a model has, and where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from trtllm_serve_cli.sizing.shape import Experts, ModelShape
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterCounts:
+    """Of a whole model. `active` is what one token meets: of all experts only those chosen for it.
+
+    `embedding` has the learned positions, `experts` the routers and shared experts; `head` is 0
+    where it is the embedding's own matrix (which then is read twice, and counted once).
+    """
+
+    embedding: int
+    attention: int
+    mlp: int
+    experts: int
+    norms: int
+    head: int
+    active: int
+
+    @property
+    def total(self) -> int:
+        return self.embedding + self.attention + self.mlp + self.experts + self.norms + self.head
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionParameters:
+    """Of one layer: what tensor parallelism divides by query heads, by key-value heads, not at all.
+
+    The last is the latent's part in MLA, which every GPU has whole.
+    """
+
+    by_heads: int
+    by_kv_heads: int
+    whole: int
+
+    @property
+    def total(self) -> int:
+        return self.by_heads + self.by_kv_heads + self.whole
+
+
+def count_parameters(shape: ModelShape) -> ParameterCounts:
+    """Every parameter of the language model, biases and norms included."""
+    experts = shape.experts
+    expert_layers = experts.num_layers if experts else 0
+    per_expert_layer = count_expert_layer(shape, experts) if experts else 0
+    norms = shape.num_layers * count_layer_norms(shape) + _count_last_norms(shape)
+    idle = 0
+    if experts:
+        num_idle = experts.num_experts - experts.num_experts_per_token
+        idle = expert_layers * num_idle * count_expert(shape, experts)
+    counts = ParameterCounts(
+        embedding=count_embedding(shape),
+        attention=shape.num_layers * count_attention(shape).total,
+        mlp=(shape.num_layers - expert_layers) * count_mlp(shape, shape.intermediate_size),
+        experts=expert_layers * per_expert_layer,
+        norms=norms,
+        head=0 if shape.tie_word_embeddings else count_head(shape),
+        active=0,
+    )
+    return replace(counts, active=counts.total - idle)
+
+
+def count_embedding(shape: ModelShape) -> int:
+    """Of tokens and learned positions, and of the projections where the embedding is narrower."""
+    words = shape.vocab_size * shape.embedding_size
+    narrow = shape.embedding_size != shape.hidden_size
+    projections = 2 * shape.embedding_size * shape.hidden_size if narrow else 0
+    return words + projections + shape.extras.num_positions * shape.hidden_size
+
+
+def count_head(shape: ModelShape) -> int:
+    """Of the matrix that makes logits, whether it is the embedding's or one of its own."""
+    bias = shape.vocab_size if shape.extras.head_bias else 0
+    return shape.vocab_size * shape.embedding_size + bias
+
+
+def count_attention(shape: ModelShape) -> AttentionParameters:
+    """Of one layer, without its norms, but for those inside the attention."""
+    hidden, heads, extras = shape.hidden_size, shape.num_attention_heads, shape.extras
+    output_bias = hidden if extras.output_bias else 0
+    if latent := shape.latent:
+        qk_dim = latent.qk_nope_head_dim + latent.qk_rope_head_dim
+        up = latent.kv_lora_rank * heads * (latent.qk_nope_head_dim + latent.v_head_dim)
+        output = heads * latent.v_head_dim * hidden
+        down = hidden * (latent.kv_lora_rank + latent.qk_rope_head_dim) + latent.kv_lora_rank
+        if latent.q_lora_rank is None:
+            query = hidden * heads * qk_dim
+        else:
+            query = latent.q_lora_rank * heads * qk_dim
+            down += latent.q_lora_rank * (hidden + 1)
+        return AttentionParameters(query + up + output, 0, down + output_bias)
+    rows = hidden + 1 if extras.qkv_bias else hidden
+    query_width = heads * shape.head_dim
+    return AttentionParameters(
+        by_heads=query_width * (rows + hidden),
+        by_kv_heads=2 * shape.num_key_value_heads * shape.head_dim * rows,
+        whole=output_bias + extras.per_layer,
+    )
+
+
+def count_mlp(shape: ModelShape, intermediate_size: int) -> int:
+    """Of one dense MLP of that width."""
+    matrices = 3 if shape.is_gated else 2
+    biases = (matrices - 1) * intermediate_size + shape.hidden_size
+    return matrices * shape.hidden_size * intermediate_size + (
+        biases if shape.extras.mlp_bias else 0
+    )
+
+
+def count_expert(shape: ModelShape, experts: Experts) -> int:
+    """Of one expert in one layer."""
+    return count_mlp(shape, experts.intermediate_size)
+
+
+def count_router(shape: ModelShape, experts: Experts) -> int:
+    """Of one layer: what chooses the experts, which every GPU has whole."""
+    rows = shape.hidden_size + (1 if experts.has_router_bias else 0)
+    return experts.num_experts * rows + (shape.hidden_size if experts.has_shared_gate else 0)
+
+
+def count_shared_experts(shape: ModelShape, experts: Experts) -> int:
+    """Of one layer: the experts that see every token."""
+    if not experts.shared_intermediate_size:
+        return 0
+    return count_mlp(shape, experts.shared_intermediate_size)
+
+
+def count_expert_layer(shape: ModelShape, experts: Experts) -> int:
+    """Of one layer: all experts, the shared ones, and the router."""
+    return (
+        experts.num_experts * count_expert(shape, experts)
+        + count_shared_experts(shape, experts)
+        + count_router(shape, experts)
+    )
+
+
+def count_layer_norms(shape: ModelShape) -> int:
+    """Of one layer."""
+    return shape.extras.norms_per_layer * _count_norm(shape)
+
+
+def _count_last_norms(shape: ModelShape) -> int:
+    return shape.extras.norms_outside * _count_norm(shape)
+
+
+def _count_norm(shape: ModelShape) -> int:
+    return shape.hidden_size * (2 if shape.extras.norm_bias else 1)

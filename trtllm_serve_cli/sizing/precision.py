@@ -1,0 +1,74 @@
+"""How many bits a number takes in each format, and which GPU can run it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.sizing.gpus import Gpu
+
+Rate = Literal["fp16", "fp8", "fp4"]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """`bits` per number, scales included; multiplied at the rate `rate` of a GPU.
+
+    `capability` is the least compute capability whose GPUs have it.
+    """
+
+    bits: float
+    rate: Rate = "fp16"
+    capability: tuple[int, int] = (7, 0)
+
+
+# Of the weights of the layers' large matrices; embedding, head, norms and routers keep the dtype.
+# Scales: one 16-bit number per 128 weights in AWQ and GPTQ, one 8-bit number per 16 in NVFP4 and
+# per 32 in MXFP4. SmoothQuant's int8 products are counted at the 16-bit rate, which is too low.
+WEIGHT_FORMATS = {
+    "float32": Format(32),
+    "float16": Format(16),
+    "bfloat16": Format(16, capability=(8, 0)),
+    "fp8": Format(8, "fp8", (8, 9)),
+    "int8": Format(8),
+    "int8_sq": Format(8),
+    "int4": Format(4),
+    "int4_awq": Format(4 + 16 / 128),
+    "w4a8_awq": Format(4 + 16 / 128, "fp8", (8, 9)),
+    "nvfp4": Format(4 + 8 / 16, "fp4", (10, 0)),
+    "mxfp4": Format(4 + 8 / 32, capability=(8, 0)),
+}
+KV_FORMATS = {
+    "float32": Format(32),
+    "float16": Format(16),
+    "bfloat16": Format(16, capability=(8, 0)),
+    "fp8": Format(8, "fp8", (8, 9)),
+    "int8": Format(8),
+    "nvfp4": Format(4 + 8 / 16, "fp4", (10, 0)),
+}
+# What checkpoints call their quantisation, in our words.
+_CHECKPOINT_WORDS = {
+    "awq": "int4_awq",
+    "gptq": "int4_awq",
+    "fbgemm_fp8": "fp8",
+    "fp8_pb_wo": "fp8",
+    "w4a16_awq": "int4_awq",
+}
+
+
+def name_weight_format(checkpoint_word: str) -> str | None:
+    """What a config.json calls its quantisation, in our words; None where that is not known."""
+    word = _CHECKPOINT_WORDS.get(checkpoint_word, checkpoint_word)
+    return word if word in WEIGHT_FORMATS else None
+
+
+def check_runs(what: str, named: Format, gpu: Gpu, next_step: str) -> None:
+    """Raises `BadInput` when the GPU has not got the format that is asked for as `what`."""
+    if gpu.capability < named.capability:
+        needed, has = (".".join(map(str, each)) for each in (named.capability, gpu.capability))
+        raise BadInput(
+            f"{gpu.name} cannot run {what}.",
+            why=f"that needs compute capability {needed}, and {gpu.name} has {has}",
+            next_step=next_step,
+        )
