@@ -347,7 +347,7 @@ def test_tokenizer_of_an_engine_is_an_absolute_path(
         ),
         (
             Declaration(ModelSection("m", "local:/x"), engine=EngineSection("vllm")),
-            "No engine of the kind vllm is built here",
+            "is served in a layout of its own",
         ),
     ],
 )

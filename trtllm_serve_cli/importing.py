@@ -15,10 +15,12 @@ from trtllm_serve_cli.build import (
     BuildPlan,
     Engine,
     EngineChoice,
+    Machine,
     build_engine,
     choose_engine_kind,
     describe_tensorrt,
     describe_vllm,
+    look_at_machine,
     plan_build,
 )
 from trtllm_serve_cli.build.plan import Quantization
@@ -115,7 +117,7 @@ class ImportPlan:
         return "\n".join(lines)
 
 
-def plan_import(asked: Declaration, home: Home) -> ImportPlan:
+def plan_import(asked: Declaration, home: Home, *, machine: Machine | None = None) -> ImportPlan:
     """What importing would do, found out without a network and without writing anything.
 
     Raises `BadInput` for a name, source or option that cannot be used.
@@ -123,15 +125,17 @@ def plan_import(asked: Declaration, home: Home) -> ImportPlan:
     check_model_name(asked.model.name)
     check_name_is_free_in_layout(asked.model.name)
     source = apply_revision(_find_source(asked, home), asked.model.revision)
-    choice = _choose_kind(asked, source)
+    choice = _choose_kind(asked, source, machine or look_at_machine())
     check_layout(asked.repository.layout, choice.kind)
     check_parameters(asked.repository.parameters, choice.kind)
     fetch = plan_fetch(source, home=home)
     repository = asked.repository.dir or home.models / asked.model.name
     build = None
+    if choice.kind in ("tensorrt", "pytorch") and not isinstance(source, EngineSource):
+        raise BadInput(f"No engine of the kind {choice.kind} is built here yet.")
     if choice.kind not in NOTHING_TO_BUILD:
         checkpoint = _find_checkpoint(asked, source, fetch, home)
-        build = _plan_build(asked, checkpoint, home) if checkpoint else None
+        build = _plan_build(asked, choice, checkpoint, home) if checkpoint else None
     elif isinstance(source, EngineSource):
         asked = _with_tokenizer(asked, source)
         engine = _describe_tensorrt(asked, source)
@@ -198,7 +202,7 @@ def _fetch_options(asked: Declaration) -> FetchOptions:
     return FetchOptions(model.revision, model.trust_remote_code, model.allow_pickle)
 
 
-def _choose_kind(asked: Declaration, source: Source) -> EngineChoice:
+def _choose_kind(asked: Declaration, source: Source, machine: Machine) -> EngineChoice:
     """The engine kind that the source or the layout says already, or else what is asked for."""
     wanted = asked.engine.kind
     if isinstance(source, EngineSource):
@@ -211,7 +215,7 @@ def _choose_kind(asked: Declaration, source: Source) -> EngineChoice:
         return EngineChoice("tensorrt", "Engine kind tensorrt: that is what engine:DIR holds.")
     if asked.repository.layout == "vllm" and wanted in ("auto", "vllm"):
         return EngineChoice("vllm", "Engine kind vllm: that is what the layout is for.")
-    return choose_engine_kind(wanted)
+    return choose_engine_kind(wanted, machine, trtllm_version=asked.engine.trtllm_version)
 
 
 def _obtain_engine(
@@ -224,7 +228,9 @@ def _obtain_engine(
     checkpoint = fetch_checkpoint(source, home=home, options=_fetch_options(asked), say=say)
     if plan.choice.kind == "vllm":
         return describe_vllm(asked.model.name, checkpoint)
-    return build(_plan_build(asked, checkpoint, home), force=force, say=say, on_line=on_line)
+    return build(
+        _plan_build(asked, plan.choice, checkpoint, home), force=force, say=say, on_line=on_line
+    )
 
 
 def _with_tokenizer(asked: Declaration, source: EngineSource) -> Declaration:
@@ -276,14 +282,16 @@ def _find_checkpoint(
             )
 
 
-def _plan_build(asked: Declaration, checkpoint: Checkpoint, home: Home) -> BuildPlan:
+def _plan_build(
+    asked: Declaration, choice: EngineChoice, checkpoint: Checkpoint, home: Home
+) -> BuildPlan:
     return plan_build(
         asked.model.name,
         checkpoint,
         asked.engine.dir or home.engines / asked.model.name,
         BuildOptions(
             python=sys.executable,
-            kind=choose_engine_kind(asked.engine.kind).kind,
+            kind=choice.kind,
             quantization=cast("Quantization | None", asked.build.quantization),
             trust_remote_code=asked.model.trust_remote_code,
         ),

@@ -2,28 +2,74 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from trtllm_serve_cli.build import EngineChoice, choose_engine_kind
-from trtllm_serve_cli.build.kinds import has_package
+from trtllm_serve_cli.build import EngineChoice, Machine, choose_engine_kind, look_at_machine
+from trtllm_serve_cli.build.kinds import find_version, has_package
 from trtllm_serve_cli.errors import BadInput, MissingPart
+
+LAPTOP = Machine(openvino_genai="2026.4.1")
+GPU_BOX = dataclasses.replace(LAPTOP, gpus=("NVIDIA H200", "NVIDIA H200"))
+CONTAINER = Machine(gpus=("NVIDIA H200",), tensorrt_llm="1.2.0")
+OLD_CONTAINER = Machine(gpus=("NVIDIA A100-SXM4-80GB",), tensorrt_llm="0.16.0")
 
 
 @pytest.mark.parametrize(
-    ("wanted", "reason"),
+    ("wanted", "machine", "kind", "reason"),
     [
-        ("auto", "Engine kind openvino: it runs on any CPU, and openvino-genai is installed."),
-        ("openvino", "Engine kind openvino, as asked for."),
+        ("auto", LAPTOP, "openvino", "it runs on any CPU, and openvino-genai is installed."),
+        ("openvino", LAPTOP, "openvino", None),
+        ("tensorrt", LAPTOP, "tensorrt", None),
+        ("pytorch", LAPTOP, "pytorch", None),
+        ("openvino", dataclasses.replace(CONTAINER, openvino_genai="1"), "openvino", None),
+        (
+            "auto",
+            CONTAINER,
+            "pytorch",
+            "TensorRT-LLM 1.2.0, which is installed, beside 1 x NVIDIA H200, serves a checkpoint "
+            "as it is.",
+        ),
+        (
+            "auto",
+            OLD_CONTAINER,
+            "tensorrt",
+            "TensorRT-LLM 0.16.0, which is installed, beside 1 x NVIDIA A100-SXM4-80GB, serves the "
+            "engines that it builds.",
+        ),
+        (
+            "auto",
+            GPU_BOX,
+            "openvino",
+            "it runs on any CPU, and openvino-genai is installed. There is no TensorRT-LLM here "
+            "for 2 x NVIDIA H200: run this in one of NVIDIA's containers, or say --trtllm-version and "
+            "build there.",
+        ),
+        (
+            "auto",
+            dataclasses.replace(LAPTOP, tensorrt_llm="1.2.0"),
+            "openvino",
+            "it runs on any CPU, and openvino-genai is installed.",
+        ),
     ],
 )
-def test_choice_says_why(wanted: str, reason: str) -> None:
-    choice = choose_engine_kind(wanted, has_package=lambda name: name == "openvino_genai")
-    assert choice == EngineChoice("openvino", reason)
+def test_choice_says_why(wanted: str, machine: Machine, kind: str, reason: str | None) -> None:
+    expected = f"Engine kind {kind}: {reason}" if reason else f"Engine kind {kind}, as asked for."
+    assert choose_engine_kind(wanted, machine) == EngineChoice(kind, expected)
 
 
-def test_missing_package_comes_with_the_command_that_installs_it() -> None:
+@pytest.mark.parametrize(("version", "kind"), [("0.9.0", "tensorrt"), ("1.0.0", "pytorch")])
+def test_version_that_is_stated_counts_as_one_that_is_here(version: str, kind: str) -> None:
+    choice = choose_engine_kind("auto", LAPTOP, trtllm_version=version)
+    assert choice.kind == kind
+    assert choice.reason.startswith(f"Engine kind {kind}: TensorRT-LLM {version}, as stated, ")
+
+
+@pytest.mark.parametrize("wanted", ["auto", "openvino"])
+def test_missing_package_comes_with_the_command_that_installs_it(wanted: str) -> None:
     with pytest.raises(MissingPart) as raised:
-        choose_engine_kind("auto", has_package=lambda name: False)
+        choose_engine_kind(wanted, Machine())
     assert str(raised.value) == (
         "The engine kind openvino is not installed.\n"
         "Why: the package openvino-genai is missing\n"
@@ -31,18 +77,19 @@ def test_missing_package_comes_with_the_command_that_installs_it() -> None:
     )
 
 
+def test_vllm_has_a_layout_of_its_own() -> None:
+    with pytest.raises(BadInput, match="served in a layout of its own") as raised:
+        choose_engine_kind("vllm", LAPTOP)
+    assert raised.value.next_step == "choose it: --layout vllm"
+
+
+def test_this_machine_has_what_the_tests_run_on() -> None:
+    assert look_at_machine().openvino_genai == find_version("openvino-genai") is not None
+    assert find_version("nowhere") is None
+
+
 @pytest.mark.parametrize(
     ("name", "is_there"), [("json", True), ("nowhere", False), ("nowhere.inside", False)]
 )
 def test_package_is_looked_for_without_its_parent(name: str, is_there: bool) -> None:
     assert has_package(name) is is_there
-
-
-@pytest.mark.parametrize(
-    ("kind", "next_step"),
-    [("tensorrt", "build it there, then import what it left: "), ("vllm", "choose its layout: ")],
-)
-def test_engine_that_is_not_built_here_comes_with_what_to_do(kind: str, next_step: str) -> None:
-    with pytest.raises(BadInput, match=f"No engine of the kind {kind} is built here") as raised:
-        choose_engine_kind(kind)
-    assert raised.value.next_step.startswith(next_step)

@@ -8,7 +8,7 @@ What need not be built (a TensorRT engine that is there, a checkpoint for vLLM) 
 
 from trtllm_serve_cli.build.describe import describe_tensorrt, describe_vllm
 from trtllm_serve_cli.build.engine import Engine, find_engine, read_engine
-from trtllm_serve_cli.build.kinds import EngineChoice, choose_engine_kind
+from trtllm_serve_cli.build.kinds import EngineChoice, Machine, choose_engine_kind, look_at_machine
 from trtllm_serve_cli.build.plan import BuildOptions, BuildPlan, BuildStep, plan_build
 from trtllm_serve_cli.build.run import build_engine
 
@@ -18,11 +18,13 @@ __all__ = [
     "BuildStep",
     "Engine",
     "EngineChoice",
+    "Machine",
     "build_engine",
     "choose_engine_kind",
     "describe_tensorrt",
     "describe_vllm",
     "find_engine",
+    "look_at_machine",
     "plan_build",
     "read_engine",
 ]

@@ -1,12 +1,14 @@
-"""The engine kinds that this version builds, and which one fits a machine."""
+"""The engine kinds, and which one fits a machine."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import dataclass
 
 from trtllm_serve_cli.errors import BadInput, MissingPart
+from trtllm_serve_cli.sizing import find_gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,17 +19,35 @@ class EngineChoice:
     reason: str
 
 
-# Engine kinds that only what is there already can have: why, and what to do.
-_NOT_BUILT = {
-    "tensorrt": (
-        "it takes a GPU and the trtllm-build of one TensorRT-LLM version",
-        "build it there, then import what it left: -s engine:DIR --param tokenizer_dir=DIR",
-    ),
-    "vllm": (
-        "vLLM serves the checkpoint as it is, through Triton's own backend",
-        "choose its layout: --layout vllm",
-    ),
-}
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What an engine can be built of and for here: GPUs as their driver calls them, versions."""
+
+    gpus: tuple[str, ...] = ()
+    tensorrt_llm: str | None = None
+    openvino_genai: str | None = None
+
+    @property
+    def gpus_in_words(self) -> str:
+        """Such as "4 x NVIDIA H200"."""
+        return " and ".join(f"{count} x {name}" for name, count in Counter(self.gpus).items())
+
+
+def look_at_machine() -> Machine:
+    """The machine that this runs on; no package is imported."""
+    return Machine(
+        gpus=tuple(gpu.shown_as for gpu in find_gpus()),
+        tensorrt_llm=find_version("tensorrt_llm"),
+        openvino_genai=find_version("openvino-genai"),
+    )
+
+
+def find_version(distribution: str) -> str | None:
+    """The version of an installed Python package; it is not imported."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def has_package(name: str) -> bool:
@@ -39,25 +59,46 @@ def has_package(name: str) -> bool:
 
 
 def choose_engine_kind(
-    wanted: str, *, has_package: Callable[[str], bool] = has_package
+    wanted: str, machine: Machine, *, trtllm_version: str | None = None
 ) -> EngineChoice:
-    """The engine kind to build for `wanted`, which may be "auto".
+    """The engine kind for `wanted`, which may be "auto".
 
-    Raises `BadInput` for a kind that is not built here, `MissingPart` for one that lacks a package.
+    A TensorRT-LLM that is stated counts as one that is here. Raises `BadInput` for a kind that
+    cannot be had in the layout that most are served in, `MissingPart` for one that lacks a package.
     """
-    if wanted in _NOT_BUILT:
-        why, next_step = _NOT_BUILT[wanted]
+    version = trtllm_version or machine.tensorrt_llm
+    if wanted == "auto" and (trtllm_version or (version and machine.gpus)):
+        return _choose_of_tensorrt_llm(machine, str(version), is_stated=bool(trtllm_version))
+    if wanted == "vllm":
         raise BadInput(
-            f"No engine of the kind {wanted} is built here.", why=why, next_step=next_step
+            "An engine of the kind vllm is served in a layout of its own.",
+            why="vLLM serves the checkpoint as it is, through Triton's own backend",
+            next_step="choose it: --layout vllm",
         )
-    if not has_package("openvino_genai"):
+    if wanted in ("tensorrt", "pytorch"):
+        return EngineChoice(wanted, f"Engine kind {wanted}, as asked for.")
+    if machine.openvino_genai is None:
         raise MissingPart(
             "The engine kind openvino is not installed.",
             why="the package openvino-genai is missing",
             next_step="pip install 'trtllm-serve-cli[embedded]'",
         )
-    if wanted == "auto":
-        return EngineChoice(
-            "openvino", "Engine kind openvino: it runs on any CPU, and openvino-genai is installed."
+    if wanted == "openvino":
+        return EngineChoice("openvino", "Engine kind openvino, as asked for.")
+    reason = "Engine kind openvino: it runs on any CPU, and openvino-genai is installed."
+    if machine.gpus:
+        reason += (
+            f" There is no TensorRT-LLM here for {machine.gpus_in_words}: run this in one of "
+            "NVIDIA's containers, or say --trtllm-version and build there."
         )
-    return EngineChoice(wanted, f"Engine kind {wanted}, as asked for.")
+    return EngineChoice("openvino", reason)
+
+
+def _choose_of_tensorrt_llm(machine: Machine, version: str, *, is_stated: bool) -> EngineChoice:
+    """Up to 0.x, TensorRT-LLM serves the engines that it builds, and since 1.0 checkpoints."""
+    where = "as stated" if is_stated else f"which is installed, beside {machine.gpus_in_words}"
+    if version.split(".")[0] == "0":
+        why = f"TensorRT-LLM {version}, {where}, serves the engines that it builds."
+        return EngineChoice("tensorrt", f"Engine kind tensorrt: {why}")
+    why = f"TensorRT-LLM {version}, {where}, serves a checkpoint as it is."
+    return EngineChoice("pytorch", f"Engine kind pytorch: {why}")

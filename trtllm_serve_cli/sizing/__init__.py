@@ -4,6 +4,7 @@ Takes the dict of a config.json; gives a `ModelShape`, which says how many param
 and where. Nothing here reads weights or needs a GPU.
 """
 
+from trtllm_serve_cli.sizing.gpus import find_gpus
 from trtllm_serve_cli.sizing.parallelism import Parallelism, check_parallelism
 from trtllm_serve_cli.sizing.shape import (
     Experts,
@@ -20,5 +21,6 @@ __all__ = [
     "Parallelism",
     "SlidingWindow",
     "check_parallelism",
+    "find_gpus",
     "parse_shape",
 ]
