@@ -43,8 +43,8 @@ OLD_CONTAINER = Machine(gpus=("NVIDIA A100-SXM4-80GB",), tensorrt_llm="0.16.0")
             GPU_BOX,
             "openvino",
             "it runs on any CPU, and openvino-genai is installed. There is no TensorRT-LLM here "
-            "for 2 x NVIDIA H200: run this in one of NVIDIA's containers, or say --trtllm-version and "
-            "build there.",
+            "for 2 x NVIDIA H200: run this in one of NVIDIA's containers, or say "
+            "--trtllm-version and build there.",
         ),
         (
             "auto",
