@@ -70,6 +70,8 @@ class FakeTriton:
         self.closing = threading.Event()
         self.parameters: dict[str, str] = {}
         self.is_decoupled = True
+        # How long a gRPC stream stays open after an error.
+        self.ending_s = 0.0
         self.request_parameters: list[dict[str, str]] = []
         self.metrics_page = b"# TYPE nv_cpu_utilization gauge\nnv_cpu_utilization 0.5\n"
         self.metrics_length: int | None = None
@@ -178,6 +180,7 @@ def _service(fake: FakeTriton, server: grpc.Server) -> Any:
                             return
                 except Refused as error:
                     yield service_pb2.ModelStreamInferResponse(error_message=str(error))
+                    fake.closing.wait(fake.ending_s)
                 except Vanish:
                     server.stop(0).wait(20)
             is_done.set()

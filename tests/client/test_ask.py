@@ -185,6 +185,20 @@ def test_servers_error_is_told_in_its_words(
     assert raised.value.next_step
 
 
+def test_a_call_that_failed_is_left_to_end(triton: FakeTriton) -> None:
+    triton.ending_s = 0.2
+    with pytest.raises(RequestFailed):
+        generate(triton.endpoint, "ensemble", GenerateRequest("refuse"), "grpc")
+    assert not triton.cancelled.is_set()
+
+
+def test_a_call_that_failed_and_does_not_end_is_cancelled(triton: FakeTriton) -> None:
+    triton.ending_s = 60.0
+    with pytest.raises(RequestFailed, match="did not answer the request"):
+        generate(triton.endpoint, "ensemble", GenerateRequest("refuse"), "grpc")
+    wait_until(triton.cancelled.is_set)
+
+
 @both
 def test_server_that_vanishes_is_not_taken_for_an_end(
     triton: FakeTriton, interface: Interface

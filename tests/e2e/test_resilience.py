@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.conftest import Tllm
 from tests.waiting import wait_until
-from trtllm_serve_cli.client import Endpoint, GenerateRequest, probe_token, stream
+from trtllm_serve_cli.client import Endpoint, GenerateRequest, generate, probe_token, stream
 from trtllm_serve_cli.errors import RequestFailed, TllmError
 from trtllm_serve_cli.metrics import fetch_metrics, parse_metrics
 
@@ -74,6 +74,19 @@ def test_stop_leaves_no_process(fresh_home: object) -> None:
     tllm.done("stop")
     _, alive = psutil.wait_procs(everything, timeout=5)
     assert (alive, tllm.done("status", "--json").split()) == ([], ["{", '"servers":', "[]", "}"])
+
+
+def test_requests_that_failed_do_not_hold_up_a_stop(fresh_home: object) -> None:
+    tllm: Tllm = fresh_home()  # type: ignore[operator]
+    assert tllm.start().returncode == 0
+    endpoint = tllm.endpoint()
+    # Of those that are cancelled at the wrong moment, one in twenty.
+    for _ in range(200):
+        with pytest.raises(RequestFailed, match="ask for at least 1"):
+            generate(endpoint, "demo", GenerateRequest("hi", max_tokens=0), "grpc")
+    tllm.done("stop")
+    (log,) = (tllm.home / "servers").glob("*/server.log")
+    assert "Exit timeout expired" not in log.read_text()
 
 
 def test_a_model_that_cannot_load_is_explained_and_leaves_nothing(fresh_home: object) -> None:

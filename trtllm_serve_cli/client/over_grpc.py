@@ -7,9 +7,10 @@ cancelled, where that one calls back from a thread.
 from __future__ import annotations
 
 import struct
+import threading
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import grpc
@@ -31,6 +32,8 @@ from trtllm_serve_cli.errors import TllmError
 
 # Triton answers UNAVAILABLE for reasons of its own too; these words tell them from a dead address.
 _SAID_BY_TRITON = ("restricted", "unknown model", "in-flight", "not ready")
+# How long a call that has said its error may take to end in order.
+_ENDING_S = 2.0
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
@@ -56,6 +59,7 @@ def stream_grpc(
                     at_s = time.monotonic()
                     has_begun = True
                     if response.error_message:
+                        _let_end(call)
                         raise faults.refused(model, response.error_message)
                     yield from parse_pieces(request, _read_outputs(address, response), at_s)
         except grpc.RpcError as error:
@@ -64,6 +68,22 @@ def stream_grpc(
             ) from error
         finally:
             call.cancel()
+
+
+def _let_end(call: Any) -> None:
+    """Wait for the end of a call whose answer has failed, which comes at once.
+
+    Triton 2.51 never lets go of a call that is cancelled between its last response and its end. It
+    cannot unload the model then, and takes its whole exit timeout to stop.
+    """
+    limit = threading.Timer(_ENDING_S, call.cancel)
+    limit.start()
+    try:
+        with suppress(grpc.RpcError):
+            for _ in call:
+                pass
+    finally:
+        limit.cancel()
 
 
 @contextmanager
