@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.waiting import is_gone, wait_until
-from trtllm_serve_cli.processes import follow_lines, last_lines, run_logged
+from trtllm_serve_cli.processes import ended_by_signals, follow_lines, last_lines, run_logged
 
 
 def is_open_at(path: Path, position: int) -> bool:
@@ -70,6 +70,73 @@ def test_interrupt_ends_the_command(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_logged(python(code), tmp_path / "log", on_line=interrupt)
     assert is_gone(pids[0])
+
+
+FAMILY = (  # a command with a child that heeds no SIGTERM; both pids are its first line
+    "import os, subprocess, sys, time\n"
+    "deaf = 'import signal, time; signal.signal(15, signal.SIG_IGN); print(1); time.sleep(60)'\n"
+    "child = subprocess.Popen((sys.executable, '-uc', deaf), stdout=subprocess.PIPE)\n"
+    "child.stdout.read(1)\n"
+    "print(os.getpid(), child.pid, flush=True)\n"
+)
+
+
+def test_interrupt_ends_the_commands_children_too(tmp_path: Path) -> None:
+    pids: list[int] = []
+
+    def interrupt(line: str) -> None:
+        pids.extend(map(int, line.split()))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_logged(python(f"{FAMILY}time.sleep(60)"), tmp_path / "log", on_line=interrupt)
+    wait_until(lambda: all(is_gone(pid) for pid in pids))
+
+
+def test_nothing_outlives_the_command(tmp_path: Path) -> None:
+    """Not even a child that holds its output open."""
+    code = (
+        "import subprocess, sys; sleep = 'import time; time.sleep(60)'\n"
+        "print(subprocess.Popen((sys.executable, '-c', sleep)).pid)"
+    )
+    assert run_logged(python(code), tmp_path / "log") == 0
+    wait_until(lambda: is_gone(int((tmp_path / "log").read_text())))
+
+
+def test_log_keeps_the_last_state_of_a_progress_bar(tmp_path: Path) -> None:
+    seen: list[str] = []
+    code = r"print('\r 0%\r 50%\r100%\ndone\r\n 3%\r 4%', end='')"
+    assert run_logged(python(code), tmp_path / "log", on_line=seen.append) == 0
+    assert [line for line in seen if line] == [" 0%", " 50%", "100%", "done", " 3%", " 4%"]
+    assert (tmp_path / "log").read_bytes() == b"100%\ndone\n 4%\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_ends_the_caller_with_its_clean_up(tmp_path: Path, number: signal.Signals) -> None:
+    log = tmp_path / "log"
+    inner = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    outer = (
+        "import sys; from pathlib import Path; from trtllm_serve_cli.processes import *\n"
+        "try:\n"
+        " with ended_by_signals():\n"
+        f"  run_logged((sys.executable, '-c', {inner!r}), Path({str(log)!r}))\n"
+        "finally: print('cleared away')"
+    )
+    with subprocess.Popen(python(outer), stdout=subprocess.PIPE, text=True) as caller:
+        wait_until(lambda: last_lines(log, 1))
+        caller.send_signal(number)
+        assert caller.communicate(timeout=20) == ("cleared away\n", None)
+    assert caller.returncode == 128 + number
+    assert is_gone(int(last_lines(log, 1)[0]))
+
+
+def test_hang_up_that_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ended_by_signals():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_command_does_not_outlive_a_killed_caller(tmp_path: Path) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import io
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import TextIO
 
 _PR_SET_PDEATHSIG = 1
 _EXIT_TIMEOUT_S = 10.0
@@ -25,6 +31,28 @@ def die_with_parent(number: int | None = None) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number or signal.SIGKILL)
 
 
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Meanwhile SIGTERM and a hang-up end this process by an exception, as Ctrl-C does.
+
+    So what runs can be ended and cleared away. The exit code is the shell's: 128 and the signal.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    handled = [signal.SIGTERM]
+    # `nohup` means it.
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        handled.append(signal.SIGHUP)
+    before = {number: signal.signal(number, leave) for number in handled}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def run_logged(
     command: Sequence[str],
     log: Path,
@@ -34,7 +62,9 @@ def run_logged(
 ) -> int:
     """Run `command` to its end, its output appended to `log`; returns its exit code.
 
-    `on_line` sees each line as it comes. An interrupt ends the command before it goes on, and the
+    `on_line` sees each line as it comes, a progress bar's every state included; of those, the log
+    keeps the last one before another line. The command is the leader of a process group of its own:
+    an interrupt ends the whole group before it goes on, and nothing of it outlives the command. The
     command does not outlive this process. Raises `FileNotFoundError` when there is no such program.
     """
     with (
@@ -45,26 +75,58 @@ def run_logged(
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=dict(environ) if environ is not None else None,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
+            start_new_session=True,
             preexec_fn=die_with_parent,
         ) as process,
     ):
         assert process.stdout is not None
+        # No newline is translated: a carriage return tells a progress bar's states from lines.
+        lines = io.TextIOWrapper(process.stdout, encoding="utf-8", errors="replace", newline="")
+        # What the command leaves running holds the pipe open, so it is waited for elsewhere.
+        waiter = threading.Thread(target=_wait_for_leader, args=(process,), daemon=True)
+        waiter.start()
         try:
-            for line in process.stdout:
-                file.write(line)
-                file.flush()
-                on_line(line.rstrip("\n"))
+            _copy_lines(lines, file, on_line)
         except BaseException:
-            process.terminate()
-            try:
-                process.wait(_EXIT_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            _end_group(process)
             raise
+        finally:
+            waiter.join()
     return process.returncode
+
+
+def _copy_lines(lines: TextIO, file: TextIO, on_line: Callable[[str], None]) -> None:
+    overwritten = ""
+    for piece in lines:
+        line = piece.rstrip("\r\n")
+        if piece.endswith("\r"):
+            overwritten = line or overwritten
+        else:
+            file.write(f"{line}\n")
+            file.flush()
+            overwritten = ""
+        on_line(line)
+    if overwritten:
+        file.write(f"{overwritten}\n")
+
+
+def _wait_for_leader(process: subprocess.Popen[bytes]) -> None:
+    process.wait()
+    _signal_group(process, signal.SIGKILL)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    _signal_group(process, signal.SIGTERM)
+    try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_EXIT_TIMEOUT_S)
+    finally:  # also when someone is impatient
+        _signal_group(process, signal.SIGKILL)
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
 
 
 def follow_lines(log: Path, poll_s: float = 0.2) -> Iterator[str]:
