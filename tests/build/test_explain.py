@@ -1,0 +1,249 @@
+"""What real programs said when they failed, as users reported it in public, and what is told of it.
+
+`seen` names the report: a repository on GitHub and the number of its issue.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtllm_serve_cli.build.explain import Explanation, explain_failure
+
+TRTLLM = "NVIDIA/TensorRT-LLM"
+OPTIMUM = "huggingface/optimum-intel"
+TRANSFORMERS = "huggingface/transformers"
+REPORTS = [
+    (
+        "gpu_memory", f"{TRTLLM}#1783",
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 514.00 MiB. GPU 0 has "
+        "a total capacity of 79.14 GiB of which 21.25 MiB is free.",
+    ),
+    (
+        "gpu_memory", f"{TRTLLM}#1533",
+        "Detailed export error: CUDA out of memory. Tried to allocate 1.75 GiB.",
+    ),
+    (
+        "gpu_memory", f"{TRTLLM}#346",
+        "[11/10/2023-06:30:40] [TRT] [E] 2: [virtualMemoryBuffer.cpp::resizePhysical::140] Error "
+        "Code 2: OutOfMemory (no further information)\n"
+        "[11/10/2023-06:30:40] [TRT] [W] Requested amount of GPU memory (24793579520 bytes) could "
+        "not be allocated.\n"
+        "[11/10/2023-06:30:40] [TRT-LLM] [E] Engine building failed, please check the error log.",
+    ),
+    (
+        "gpu_memory", f"{TRTLLM}#2398",
+        "[TensorRT-LLM][ERROR] CUDA runtime error in ::cudaMallocAsync(ptr, n, "
+        "mCudaStream->get()): out of memory (/tmp/tensorrt_llm/runtime/tllmBuffers.h:117)",
+    ),
+    (
+        "gpu_memory", "NVIDIA/TensorRT#477",
+        "[E] [TRT] safeRuntime.cpp (25) - Cuda Error in "
+        "nvinfer1::internal::DefaultAllocator::allocate: 2 (out of memory)",
+    ),
+    (
+        "host_memory", f"{TRTLLM}#2539",
+        "Total time of reading and converting 52.12702465057373 s\nKilled",
+    ),
+    (
+        "precision", f"{TRTLLM}#1428",
+        "[04/09/2024-16:26:41] [TRT] [E] 9: [standardEngineBuilder.cpp::buildEngine::2266] Error "
+        "Code 9: Internal Error (Networks with FP8 precision require hardware with FP8 support.)\n"
+        "[04/09/2024-16:26:41] [TRT-LLM] [E] Engine building failed, please check the error log.",
+    ),
+    (
+        "precision", f"{TRTLLM}#4599",
+        "RuntimeError: Unsupported SM version for FP8 block scaling GEMM",
+    ),
+    (
+        "gpu_too_old", f"{TRTLLM}#1515",
+        "RuntimeError: [TensorRT-LLM][ERROR] Assertion failed: Unsupported architecture "
+        "(/tensorrt_llm/cpp/tensorrt_llm/kernels/contextFusedMultiHeadAttention/fmhaRunner.cpp:89)",
+    ),
+    (
+        "gpu_too_old", f"{TRTLLM}#484",
+        "[TensorRT-LLM][ERROR] CUDA runtime error in cub::DeviceSegmentedRadixSort: no kernel "
+        "image is available for execution on the device (samplingTopPKernels.cu:1078)",
+    ),
+    (
+        "engine_of_another_device", "run-llama/llama_index#12318",
+        "[03/27/2024-11:09:02] [TRT] [E] 6: The engine plan file is generated on an incompatible "
+        "device, expecting compute 8.0 got compute 8.9, please rebuild.",
+    ),
+    (
+        "engine_of_another_version", "triton-inference-server/tensorrtllm_backend#190",
+        "[TensorRT-LLM][ERROR] 1: [stdArchiveReader.cpp::stdArchiveReaderInitCommon::47] Error "
+        "Code 1: Serialization (Serialization assertion stdVersionRead == kSERIALIZATION_VERSION "
+        "failed.Version tag does not match. Note: Current Version: 226, Serialized Engine Version: "
+        "228)",
+    ),
+    (
+        "engine_of_another_version", "NVIDIA/TensorRT#2195",
+        "[08/01/2022-15:41:44] [TRT] [E] 1: [stdArchiveReader.cpp::StdArchiveReader::35] Error "
+        "Code 1: Serialization (Serialization assertion safeVersionRead == "
+        "safeSerializationVersion failed.)",
+    ),
+    (
+        "engine_of_another_version", "NVIDIA/TensorRT#574",
+        "ERROR: The engine plan file is not compatible with this version of TensorRT, expecting "
+        "library version 5.1.5 got 0.0.0, please rebuild.",
+    ),
+    (
+        "scripts_of_another_version", f"{TRTLLM}#1890",
+        "TypeError: Mapping.__init__() got an unexpected keyword argument 'moe_tp_size'",
+    ),
+    (
+        "scripts_of_another_version", f"{TRTLLM}#1950",
+        "ImportError: /usr/local/lib/python3.10/dist-packages/tensorrt_llm/"
+        "bindings.cpython-310-x86_64-linux-gnu.so: undefined symbol: _ZN3c106detail14",
+    ),
+    (
+        "scripts_of_another_version", f"{TRTLLM}#2143",
+        "trtllm-build: error: unrecognized arguments: --max_multimodal_len",
+    ),
+    (
+        "architecture", f"{TRTLLM}#1026",
+        "RuntimeError: Unsupported model architecture: LlamaForCausalLM",
+    ),
+    (
+        "architecture", f"{OPTIMUM}#1137",
+        "ValueError: Trying to export a qwen2-vl model, that is a custom or unsupported "
+        "architecture, but no custom export configuration was passed as `custom_export_configs`.",
+    ),
+    (
+        "transformers_too_old", f"{TRTLLM}#4684",
+        "ValueError: The checkpoint you are trying to load has model type qwen3 but Transformers "
+        "does not recognize this architecture. This could be because of an issue with the "
+        "checkpoint, or because your version of Transformers is out of date.",
+    ),
+    (
+        "gated", f"{TRANSFORMERS}#28894",
+        "Cannot access gated repo for url https://huggingface.co/nvidia/nemotron-3-8b-base-4k/"
+        "resolve/main/.gitattributes.",
+    ),
+    (
+        "gated", f"{TRANSFORMERS}#31367",
+        "OSError: You are trying to access a gated repo.\n"
+        "Make sure to have access to it at https://huggingface.co/mistralai/Mixtral-8x7B-v0.1.\n"
+        "403 Client Error. (Request ID: Root=1-666818ee-6abafae6007c6222061fad0c)\n"
+        "\nCannot access gated repo for url https://huggingface.co/mistralai/Mixtral-8x7B-v0.1.",
+    ),
+    (
+        "calibration_data", "NVIDIA/TensorRT-Edge-LLM#29",
+        "huggingface_hub.errors.HfUriError: Invalid HF URI 'hf://datasets/cnn_dailymail@96df5e686"
+        "/.huggingface.yaml'. Repository id must be 'namespace/name', got 'cnn_dailymail'.",
+    ),
+    (
+        "corrupt_checkpoint", "Comfy-Org/ComfyUI#3225",
+        "safetensors_rust.SafetensorError: Error while deserializing header: "
+        "MetadataIncompleteBuffer",
+    ),
+    (
+        "mpi_missing", f"{TRTLLM}#167",
+        "ImportError: libmpi.so.12: cannot open shared object file: No such file or directory",
+    ),
+    (
+        "mpi_failed", f"{TRTLLM}#1950",
+        "RuntimeError: [TensorRT-LLM][ERROR] Assertion failed: mpiSize == tp * pp "
+        "(tensorrt_llm/runtime/worldConfig.cpp:99)",
+    ),
+    (
+        "driver_missing", "abetlen/llama-cpp-python#1169",
+        "OSError: libcuda.so.1: cannot open shared object file: No such file or directory\n"
+        "During handling of the above exception, another exception occurred:\n"
+        "RuntimeError: Failed to load shared library",
+    ),
+    (
+        "driver_too_old", "zai-org/ChatGLM3#100",
+        "RuntimeError: The NVIDIA driver on your system is too old (found version 11060). Please "
+        "update your GPU driver by downloading and installing a new version",
+    ),
+    (
+        "driver_too_old", "nagadomi/nunif#702",
+        "RuntimeError: CUDA error: CUDA driver version is insufficient for CUDA runtime version",
+    ),
+    (
+        "driver_too_old", f"{TRTLLM}#1806",
+        "CUDA runtime error in cudaGetDevice(&device): forward compatibility was attempted on non "
+        "supported HW",
+    ),
+    (
+        "too_few_gpus", f"{TRTLLM}#1063",
+        "RuntimeError: [TensorRT-LLM][ERROR] CUDA runtime error in cudaSetDevice(device): invalid "
+        "device ordinal (tensorrt_llm/runtime/utils/sessionUtils.cpp:34)",
+    ),
+    (
+        "library_missing", f"{TRTLLM}#6102",
+        "ImportError: libpython3.10.so.1.0: cannot open shared object file: No such file or "
+        "directory",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "seen", "output"), REPORTS, ids=[f"{name}-{seen}" for name, seen, _ in REPORTS]
+)
+def test_reported_failure_is_explained(name: str, seen: str, output: str) -> None:
+    told = explain_failure(1, output.splitlines())
+    assert (told and told.name, told and told.line in output) == (name, True), seen
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("disk", "OSError: [Errno 28] No space left on device"),
+        ("disk", "RuntimeError: [enforce fail] PytorchStreamWriter failed writing file data/19"),
+        ("host_memory", "MemoryError"),
+        ("host_memory", "terminate called after throwing an instance of 'std::bad_alloc'"),
+        ("host_memory", "/usr/bin/x: line 3:   712 Killed                  python3 convert.py"),
+        ("shared_memory", "ERROR: Unexpected bus error: insufficient shared memory (shm)."),
+        ("module_missing", "ModuleNotFoundError: No module named 'modelopt'"),
+        ("module_missing", "/venv/bin/python: No module named optimum.commands.optimum_cli"),
+        ("mpi_missing", "ModuleNotFoundError: No module named 'mpi4py'"),
+        ("network", "socket.gaierror: [Errno -3] Temporary failure in name resolution"),
+        ("architecture", "KeyError: 'MambaForCausalLM'"),
+        ("transformers_too_old", "KeyError: 'qwen3'"),
+    ],
+)
+def test_plain_message_is_explained(name: str, line: str) -> None:
+    told = explain_failure(1, ["Traceback (most recent call last):", line])
+    assert told and told.name == name
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ValueError: no such layer",
+        "[TRT] [W] Tactic Device request: 157500MB Available: 40339MB. Device memory is "
+        "insufficient to use tactic.",
+        "[TRT-LLM] [I] fp8 TFLOPS: 0",
+        "Some parameters are on the meta device because they were offloaded to the cpu.",
+        "KeyError: 'architecture'",
+        '  File "/app/MemoryErrors/killed.py", line 3, in Killed',
+    ],
+)
+def test_line_that_tells_nothing_known(line: str) -> None:
+    assert explain_failure(1, [line]) is None
+
+
+def test_last_known_line_decides() -> None:
+    told = explain_failure(1, ["CUDA out of memory", "No space left on device", "good bye"])
+    assert told and (told.name, told.line) == ("disk", "No space left on device")
+
+
+@pytest.mark.parametrize("code", [-signal.SIGKILL, 128 + signal.SIGKILL])
+def test_killed_program_said_nothing_of_it(code: int) -> None:
+    assert explain_failure(code, ["CUDA out of memory, trying again"]) == Explanation(
+        "host_memory",
+        "it was killed, as the kernel does when memory runs out",
+        "close other programs, build with fewer workers, add swap space, or use a smaller model",
+    )
+
+
+@given(st.integers(-64, 255), st.lists(st.text(max_size=60), max_size=5))
+def test_any_output_can_be_looked_at(code: int, lines: list[str]) -> None:
+    told = explain_failure(code, lines)
+    assert told is None or (told.why and told.next_step)
