@@ -89,12 +89,17 @@ def write_aside(final: Path) -> Iterator[Path]:
     try:
         aside.chmod(0o755)
         yield aside
-        if final.exists():
-            _replace(final, aside)
-        else:
-            aside.rename(final)
+        put_in_place(aside, final)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def put_in_place(new: Path, final: Path) -> None:
+    """Give the folder `new` the name `final`, on the same disk; a folder there is replaced."""
+    if final.exists():
+        _replace(final, new)
+    else:
+        new.rename(final)
 
 
 def remove_folder(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,25 @@ def describe(checkpoint: str, source: str, architecture: str, weights: str, mark
             "--checkpoint", checkpoint, "--model-name", "mine", "--source", source,
             "--architecture", architecture, "--weights", weights, "--fingerprint", mark,
         ),
+        outputs=("{work}/engine.json",),
     )  # fmt: skip
+
+
+OPENVINO_FILES = tuple(
+    f"{{work}}/openvino_{name}.xml" for name in ("model", "tokenizer", "detokenizer")
+)
+
+
+def facts(checkpoint, weights: str) -> dict[str, Any]:
+    return {
+        "plan": 3,
+        "kind": "openvino",
+        "weights": weights,
+        "source": checkpoint.source,
+        "size_bytes": 1_000_000,
+        "modified_ns": 0,
+        "tools": {},
+    }
 
 
 def test_plan_for_a_gguf_file() -> None:
@@ -46,11 +65,13 @@ def test_plan_for_a_gguf_file() -> None:
                 "Convert the GGUF file to OpenVINO's format",
                 ("/venv/bin/python", "-m", "trtllm_serve_cli.build.gguf_to_openvino",
                  path, "{work}"),
+                outputs=OPENVINO_FILES,
             ),
             describe(path, source, "llama", "as in the GGUF", mark),
         ),
         fingerprint=mark,
         estimated_bytes=1_050_000,
+        facts=facts(GGUF, "as in the GGUF"),
     )  # fmt: skip
 
 
@@ -74,12 +95,14 @@ def test_plan_for_a_hugging_face_checkpoint(
             "--model", "/models/hf", "--task", "text-generation-with-past",
             "--weight-format", weight_format, "{work}",
         ),
+        outputs=OPENVINO_FILES,
     )  # fmt: skip
     mark = plan.fingerprint
     last = describe("/models/hf", "local:/models/hf", "LlamaForCausalLM", weights, mark)
     assert plan == BuildPlan(
-        "mine", "openvino", weights, HF, ENGINE_DIR, (export, last), mark, estimated_bytes
-    )
+        "mine", "openvino", weights, HF, ENGINE_DIR, (export, last), mark, estimated_bytes,
+        facts(HF, weights),
+    )  # fmt: skip
 
 
 def test_remote_code_is_run_only_when_trusted() -> None:
@@ -117,13 +140,18 @@ def test_fingerprint_is_that_of_source_and_options() -> None:
         fingerprint(larger),
         fingerprint(HF, quantization="int4"),
         fingerprint(HF, quantization="none"),
+        fingerprint(HF, tools={"nncf": "1"}),
+        fingerprint(HF, tools={"nncf": "2"}),
     ]
     assert len(set(marks)) == len(marks)
 
 
 def test_fingerprint_is_the_same_for_the_same_engine() -> None:
     elsewhere = plan_build("other", HF, Path("/else"), BuildOptions(python="python3"))
-    marks = {fingerprint(HF), fingerprint(HF, quantization="int8"), elsewhere.fingerprint}
+    unused_tool = fingerprint(HF, tools={"openvino-genai": "1"})
+    marks = {
+        fingerprint(HF), fingerprint(HF, quantization="int8"), elsewhere.fingerprint, unused_tool,
+    }  # fmt: skip
     assert len(marks) == 1
 
 
@@ -151,6 +179,7 @@ def test_plan_as_json_has_the_commands() -> None:
         "checkpoint": "/models/mine.gguf",
         "engine_dir": "/engines/mine",
         "fingerprint": plan.fingerprint,
+        "facts": facts(GGUF, "as in the GGUF"),
         "estimated_bytes": 1_050_000,
     }
     assert [step["command"][-1] for step in steps] == ["/engines/mine", plan.fingerprint]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.build.samples import ENGINE, HF, build_plan, python, write_engine_step
-from tests.waiting import wait_until
+from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.build import BuildPlan, BuildStep, Engine, build_engine
+from trtllm_serve_cli.build.engine import MadeStep, Making, read_making
+from trtllm_serve_cli.build.run import show_duration
 from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart, SourceError
 
 LAST = write_engine_step(ENGINE)
@@ -23,24 +28,52 @@ def build(plan: BuildPlan, *, force: bool = False) -> tuple[Engine, list[str]]:
     return build_engine(plan, force=force, say=said.append), said
 
 
+def partial_of(plan: BuildPlan) -> Path:
+    return plan.engine_dir.with_name(f".{plan.engine_dir.name}.partial")
+
+
 def log_of(plan: BuildPlan) -> Path:
-    return plan.engine_dir.with_name(f".{plan.engine_dir.name}.build.log")
+    return partial_of(plan) / "build.log"
 
 
 def fail(plan: BuildPlan) -> BuildFailed:
     with pytest.raises(BuildFailed) as raised:
         build(plan)
-    assert list(plan.engine_dir.parent.iterdir()) == [log_of(plan)]
+    assert list(plan.engine_dir.parent.iterdir()) == [partial_of(plan)]
+    assert {path.name for path in partial_of(plan).iterdir()} == {"build.log", "steps.json"}
     return raised.value
+
+
+def steps_said(said: list[str]) -> list[str]:
+    """Without how long each took."""
+    return [line for line in said if not line.startswith("  took ")]
 
 
 def test_build_runs_the_steps_and_keeps_their_log(tmp_path: Path) -> None:
     plan = build_plan(tmp_path / "e", BuildStep("Make it", python("print('made')")), LAST)
     engine, said = build(plan)
     assert engine == dataclasses.replace(ENGINE, path=tmp_path / "e")
-    assert said == ["Make it …", "Describe the engine …"]
+    assert steps_said(said) == ["Make it …", "Describe the engine …"]
+    assert len(said) == 4
     assert "\nmade\n" in (tmp_path / "e" / "build.log").read_text()
-    assert not log_of(plan).exists()
+    assert list(tmp_path.iterdir()) == [tmp_path / "e"]
+
+
+def test_engine_says_how_it_was_made(tmp_path: Path) -> None:
+    plan = build_plan(tmp_path / "e", facts={"source": "hf:a/b@c", "tools": {"nncf": "2"}})
+    build(plan)
+    made = read_making(tmp_path / "e")
+    assert made is not None
+    (step,) = made.steps
+    assert made == Making(
+        model_name="mine",
+        started_at=made.started_at,
+        checkpoint="/models/mine.gguf",
+        revision=None,
+        facts={"source": "hf:a/b@c", "tools": {"nncf": "2"}},
+        steps=(MadeStep("Describe the engine", LAST.command_in(tmp_path / "e"), step.took_s),),
+    )
+    assert (abs(made.started_at - time.time()) < 60, 0 < step.took_s < 60) == (True, True)
 
 
 def test_failed_step_shows_its_last_lines_and_its_log(tmp_path: Path) -> None:
@@ -55,9 +88,7 @@ def test_failed_step_shows_its_last_lines_and_its_log(tmp_path: Path) -> None:
 def test_killed_step_is_told_from_a_failed_one(tmp_path: Path) -> None:
     step = BuildStep("Make it", python("import os; os.kill(os.getpid(), 9)"))
     error = fail(build_plan(tmp_path / "engines" / "e", step))
-    assert error.why.startswith(
-        "it was ended by signal 9, as the kernel does when memory runs out; its last lines:"
-    )
+    assert error.why == "it was killed, as the kernel does when memory runs out"
 
 
 def test_missing_program(tmp_path: Path) -> None:
@@ -66,16 +97,24 @@ def test_missing_program(tmp_path: Path) -> None:
 
 
 def test_steps_that_leave_no_engine(tmp_path: Path) -> None:
-    error = fail(build_plan(tmp_path / "engines" / "e", BuildStep("Make it", python("pass"))))
-    assert error.why.startswith("it left no engine.json; its last lines:")
+    plan = build_plan(tmp_path / "engines" / "e", BuildStep("Make it", python("pass")))
+    with pytest.raises(BuildFailed, match=r"it left no engine\.json; its last lines:"):
+        build(plan)
+    assert not plan.engine_dir.exists()
+
+
+def test_step_that_leaves_not_what_it_must(tmp_path: Path) -> None:
+    step = BuildStep("Make it", python("pass"), outputs=("{work}/rank0.engine",))
+    error = fail(build_plan(tmp_path / "engines" / "e", step))
+    assert error.why.startswith("it left no rank0.engine; its last lines:")
 
 
 @pytest.mark.parametrize(
     ("line", "why", "next_step"),
     [
         ("OSError: [Errno 28] No space left on device", "the disk is full", "free some space"),
-        ("MemoryError", "there was not enough memory", "close other programs"),
-        ("ValueError: Trying to export a x model", "the exporter does not know", "see which"),
+        ("MemoryError", "the machine's memory ran out", "close other programs"),
+        ("ModuleNotFoundError: No module named 'x'", "a Python package is missing", "install"),
     ],
 )
 def test_known_failure_is_explained(tmp_path: Path, line: str, why: str, next_step: str) -> None:
@@ -101,7 +140,7 @@ def test_other_plan_builds_anew(tmp_path: Path) -> None:
 
 def test_force_builds_anew(tmp_path: Path) -> None:
     build(build_plan(tmp_path / "e"))
-    assert build(build_plan(tmp_path / "e"), force=True)[1] == ["Describe the engine …"]
+    assert steps_said(build(build_plan(tmp_path / "e"), force=True)[1]) == ["Describe the engine …"]
 
 
 def test_failed_rebuild_leaves_the_old_engine(tmp_path: Path) -> None:
@@ -119,21 +158,138 @@ def test_folder_that_holds_something_else_is_not_replaced(tmp_path: Path) -> Non
     assert (tmp_path / "photos" / "cat.png").exists()
 
 
-def test_next_build_removes_what_a_killed_one_left(
-    tmp_path: Path,
-) -> None:
-    """A real one: the process that builds is killed while its first step runs."""
-    engines = tmp_path / "engines"
-    code = (
-        "from tests.build.samples import *; from trtllm_serve_cli.build import build_engine\n"
-        "slow = BuildStep('Wait', python('import time; time.sleep(60)'))\n"
-        f"build_engine(build_plan(Path({str(engines / 'e')!r}), slow), force=False, say=print)"
+def test_engine_is_called_as_whoever_asks_for_it(tmp_path: Path) -> None:
+    build(build_plan(tmp_path / "e"))
+    assert build(build_plan(tmp_path / "e", model_name="other"))[0].model_name == "other"
+
+
+def counting(tmp_path: Path, title: str, code: str = "") -> BuildStep:
+    """A step that tells by a file elsewhere how often it was run, and leaves one of its own."""
+    return BuildStep(
+        title,
+        python(
+            "import sys; from pathlib import Path\n"
+            f"with open({str(tmp_path / title)!r}, 'a') as runs: runs.write('x')\n"
+            f"Path(sys.argv[1], {title!r}).write_text('done')\n{code}"
+        ),
     )
-    with subprocess.Popen((sys.executable, "-c", code), stdout=subprocess.DEVNULL) as builder:
-        wait_until(lambda: list(engines.glob(".e.aside-*")))
-        builder.kill()
-    build(build_plan(engines / "e"))
-    assert [path.name for path in engines.iterdir()] == ["e"]
+
+
+def runs(tmp_path: Path, title: str) -> int:
+    return len((tmp_path / title).read_text())
+
+
+def breaks_once(tmp_path: Path) -> str:
+    flag = tmp_path / "broke"
+    return f"flag = Path({str(flag)!r})\nif not flag.exists(): flag.touch(); sys.exit('broken')"
+
+
+def test_finished_steps_are_not_repeated(tmp_path: Path) -> None:
+    steps = (counting(tmp_path, "a"), counting(tmp_path, "b", breaks_once(tmp_path)), LAST)
+    plan = build_plan(tmp_path / "engines" / "e", *steps)
+    with pytest.raises(BuildFailed, match="broken"):
+        build(plan)
+    assert [path.name for path in (partial_of(plan) / "work").iterdir()] == ["a"]
+    _, said = build(plan)
+    assert steps_said(said) == ["a: done by the last run.", "b …", "Describe the engine …"]
+    assert (runs(tmp_path, "a"), runs(tmp_path, "b")) == (1, 2)
+    assert {path.name for path in plan.engine_dir.iterdir()} == {
+        "a", "b", "build.log", "engine.json",
+    }  # fmt: skip
+    assert "broken" in (plan.engine_dir / "build.log").read_text()
+    assert list(plan.engine_dir.parent.iterdir()) == [plan.engine_dir]
+
+
+@pytest.mark.parametrize("change", ["lost", "changed", "other plan", "other command", "forced"])
+def test_step_is_repeated_when_what_it_left_is_not_what_is_wanted(
+    tmp_path: Path, change: str
+) -> None:
+    steps = (counting(tmp_path, "a"), counting(tmp_path, "b", breaks_once(tmp_path)), LAST)
+    plan = build_plan(tmp_path / "engines" / "e", *steps)
+    with pytest.raises(BuildFailed):
+        build(plan)
+    left = partial_of(plan) / "work" / "a"
+    match change:
+        case "lost":
+            left.unlink()
+        case "changed":
+            left.write_text("else")
+        case "other plan":
+            plan = dataclasses.replace(plan, fingerprint="f2")
+        case "other command":
+            first = counting(tmp_path, "a", "pass")
+            plan = dataclasses.replace(plan, steps=(first, *plan.steps[1:]))
+    build(plan, force=change == "forced")
+    assert runs(tmp_path, "a") == 2
+
+
+def killed_build(tmp_path: Path, number: signal.Signals) -> tuple[BuildPlan, int]:
+    """A build, ended from outside in its second step; gives the pid of that step's child, too."""
+    child = (
+        "import subprocess, time; sleep = 'import time; time.sleep(60)'\n"
+        "child = subprocess.Popen((sys.executable, '-c', sleep))\n"
+        f"print(child.pid, file=open({str(tmp_path / 'child')!r}, 'w'), flush=True)\n"
+        "time.sleep(60)"
+    )
+    flag = tmp_path / "broke"
+    slow = f"flag = Path({str(flag)!r})\nif not flag.exists():\n  flag.touch()\n" + "".join(
+        f"  {line}\n" for line in child.splitlines()
+    )
+    steps = (counting(tmp_path, "a"), counting(tmp_path, "b", slow), LAST)
+    plan = build_plan(tmp_path / "engines" / "e", *steps)
+    code = (
+        "import sys; from pathlib import Path; from tests.build.samples import *\n"
+        "from trtllm_serve_cli.build import build_engine\n"
+        "from trtllm_serve_cli.processes import ended_by_signals\n"
+        f"steps = [BuildStep(*each) for each in {[(s.title, s.command) for s in steps]!r}]\n"
+        f"plan = build_plan(Path({str(plan.engine_dir)!r}), *steps)\n"
+        "with ended_by_signals(): build_engine(plan, force=False, say=print)"
+    )
+    command = (sys.executable, "-c", code)
+    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as builder:
+        wait_until(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text())
+        builder.send_signal(number)
+        builder.communicate(timeout=30)
+    return plan, int((tmp_path / "child").read_text())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_interrupted_build_goes_on_where_it_was(tmp_path: Path, number: signal.Signals) -> None:
+    plan, child = killed_build(tmp_path, number)
+    wait_until(lambda: is_gone(child))
+    assert not plan.engine_dir.exists()
+    assert [path.name for path in (partial_of(plan) / "work").iterdir()] == ["a"]
+    build(plan)
+    assert (runs(tmp_path, "a"), runs(tmp_path, "b")) == (1, 2)
+
+
+def test_killed_build_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Nobody could clear away what the second step had left by then."""
+    plan, child = killed_build(tmp_path, signal.SIGKILL)
+    os.kill(child, signal.SIGKILL)
+    assert {path.name for path in (partial_of(plan) / "work").iterdir()} == {"a", "b"}
+    build(plan)
+    assert (runs(tmp_path, "a"), runs(tmp_path, "b")) == (1, 2)
+    assert list(plan.engine_dir.parent.iterdir()) == [plan.engine_dir]
+
+
+def test_interrupt_before_any_step_is_done_leaves_nothing(tmp_path: Path) -> None:
+    def interrupt(line: str) -> None:
+        raise KeyboardInterrupt
+
+    plan = build_plan(tmp_path / "engines" / "e", BuildStep("Make it", python("print(1)")))
+    with pytest.raises(KeyboardInterrupt):
+        build_engine(plan, force=False, say=print, on_line=interrupt)
+    assert list((tmp_path / "engines").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.04, "0.0 s"), (59.94, "59.9 s"), (60, "1 min 0 s"), (3599, "59 min 59 s"),
+     (3600, "1 h 0 min"), (86_400, "24 h 0 min")],
+)  # fmt: skip
+def test_duration(seconds: float, shown: str) -> None:
+    assert show_duration(seconds) == shown
 
 
 def test_disk_that_is_too_full_is_seen_before_the_build(tmp_path: Path) -> None:

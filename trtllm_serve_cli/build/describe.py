@@ -11,7 +11,8 @@ from trtllm_serve_cli.build.checkpoint_facts import (
     read_tokenizer_facts,
 )
 from trtllm_serve_cli.build.engine import Engine
-from trtllm_serve_cli.build.plan import fingerprint_of_checkpoint
+from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
+from trtllm_serve_cli.build.plan import facts_of_engine
 from trtllm_serve_cli.build.tensorrt_engine import fingerprint_of, read_tensorrt_build
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sources import Checkpoint
@@ -59,7 +60,7 @@ def describe_vllm(name: str, checkpoint: Checkpoint) -> Engine:
         kind="vllm",
         model_name=name,
         source=checkpoint.source,
-        fingerprint=fingerprint_of_checkpoint(checkpoint, "vllm", weights),
+        fingerprint=fingerprint_of_facts(facts_of_engine(checkpoint, "vllm", weights)),
         architecture=checkpoint.architecture,
         weights=weights,
         vocab_size=vocab_size,

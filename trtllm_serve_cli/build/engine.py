@@ -1,13 +1,15 @@
-"""An engine on disk: a folder whose `engine.json` says what it is and what it was made from."""
+"""An engine on disk: a folder whose `engine.json` says what it is, and how it was made."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtllm_serve_cli import __version__
 from trtllm_serve_cli.build.tensorrt_engine import TensorRtBuild
 from trtllm_serve_cli.errors import BuildFailed
 
@@ -40,6 +42,31 @@ class Engine:
     tensorrt: TensorRtBuild | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class MadeStep:
+    """A command that was run to make an engine, and how long it took."""
+
+    title: str
+    command: tuple[str, ...]
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """How an engine was made, first under `model_name`, from the `checkpoint` at that path.
+
+    `facts` are what its fingerprint is of: source, options, versions of the tools, GPU type.
+    `started_at` is in seconds since the epoch.
+    """
+
+    model_name: str
+    started_at: int
+    checkpoint: str
+    revision: str | None
+    facts: Mapping[str, Any]
+    steps: tuple[MadeStep, ...]
+
+
 def read_engine(path: Path) -> Engine:
     """The engine in the folder `path`. Raises `BuildFailed` when there is none, or a broken one."""
     try:
@@ -68,3 +95,25 @@ def write_engine(engine: Engine, directory: Path) -> None:
     del facts["path"], facts["tensorrt"]
     text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
     (directory / ENGINE_FILE).write_text(text, encoding="utf-8")
+
+
+def add_making(directory: Path, making: Making) -> None:
+    """Say in the `engine.json` of `directory` how the engine was made."""
+    path = directory / ENGINE_FILE
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    facts["made"] = dataclasses.asdict(making) | {"by": f"tllm {__version__}"}
+    path.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_making(directory: Path) -> Making | None:
+    """How the engine in `directory` was made; None when that is not said."""
+    try:
+        said = json.loads((directory / ENGINE_FILE).read_text(encoding="utf-8"))["made"]
+        steps = tuple(
+            MadeStep(each["title"], tuple(each["command"]), each["took_s"])
+            for each in said["steps"]
+        )
+        names = {each.name for each in dataclasses.fields(Making)} - {"steps"}
+        return Making(steps=steps, **{name: said[name] for name in names})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -2,72 +2,130 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import os
 import shlex
 import shutil
-import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trtllm_serve_cli.build.engine import ENGINE_FILE, Engine, find_engine, read_engine
+from trtllm_serve_cli.build.engine import (
+    ENGINE_FILE,
+    Engine,
+    MadeStep,
+    Making,
+    add_making,
+    find_engine,
+    read_engine,
+)
+from trtllm_serve_cli.build.explain import explain_failure
 from trtllm_serve_cli.build.kinds import has_package
 from trtllm_serve_cli.build.plan import BuildPlan, BuildStep
+from trtllm_serve_cli.build.unfinished import (
+    UnfinishedBuild,
+    drop_leftovers,
+    keep_step,
+    read_unfinished,
+    take_up,
+)
 from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart
-from trtllm_serve_cli.paths import write_aside
+from trtllm_serve_cli.paths import put_in_place
 from trtllm_serve_cli.processes import last_lines, run_logged
 from trtllm_serve_cli.sources import check_space
 
-# A line of a step's output that tells what went wrong -> what to do about it.
-_EXPLAINED = (
-    ("No space left on device", "the disk is full", "free some space, then run it again"),
-    ("MemoryError", "there was not enough memory", "close other programs, or use a smaller model"),
-    (
-        "Trying to export a",
-        "the exporter does not know this architecture",
-        "see which models optimum-intel exports, or import a GGUF file of the model",
-    ),
-)
+Say = Callable[[str], None]
+BUILD_LOG = "build.log"
 
 
 def build_engine(
     plan: BuildPlan,
     *,
     force: bool,
-    say: Callable[[str], None],
-    on_line: Callable[[str], None] = lambda line: None,
+    say: Say,
+    on_line: Say = lambda line: None,
     has_package: Callable[[str], bool] = has_package,
 ) -> Engine:
     """The engine of `plan`, built unless it is there already or `force` asks for it anew.
 
-    `say` gets a sentence per step, `on_line` the steps' output. Raises `BuildFailed` with the last
-    lines of a step that failed, `MissingPart` when a package it needs is not installed, `BadInput`
-    when the engine's folder holds something else; none leaves anything behind but the log. Callers
-    hold the model's lock.
+    `say` gets a sentence per step and what it took, `on_line` the steps' output. Raises
+    `BuildFailed` for a step that failed, `MissingPart` when a package it needs is not installed,
+    `BadInput` when the engine's folder holds something else. No engine is left half-made; the steps
+    that were done are not done again by the next build of the same plan. Callers hold the
+    engine's lock.
     """
     if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
         say(f"The engine is there already: {plan.engine_dir}")
-        return engine
+        return dataclasses.replace(engine, model_name=plan.model_name)
     if plan.checkpoint.format == "hf" and not has_package("optimum.intel"):
         raise _missing_exporter()
     _check_replaceable(plan.engine_dir, plan.model_name)
-    check_space(plan.engine_dir.parent, plan.estimated_bytes)
-    log = _new_log(plan)
+    started_at = int(time.time())
+    build = take_up(plan, anew=force)
     try:
-        with write_aside(plan.engine_dir) as work:
-            for step in plan.steps:
-                say(f"{step.title} …")
-                _run(step, work, log, on_line)
-            if not (work / ENGINE_FILE).exists():
-                raise _failure(plan.steps[-1], "it left no engine.json", log)
-            shutil.copyfile(log, work / "build.log")
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            log.unlink(missing_ok=True)
-            why, next_step = _EXPLAINED[0][1:]
-            raise BuildFailed("The build stopped.", why=why, next_step=next_step) from error
+        check_space(plan.engine_dir.parent, plan.estimated_bytes - build.num_bytes)
+        build = _run_steps(plan, build, say, on_line)
+        add_making(build.work, _making_of(plan, build, started_at))
+        shutil.copyfile(build.log, build.work / BUILD_LOG)
+        put_in_place(build.work, plan.engine_dir)
+    except BaseException as error:
+        _give_up(read_unfinished(build.path) or build, say, isinstance(error, BuildFailed))
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise _disk_full() from error
         raise
-    log.unlink()
+    shutil.rmtree(build.path, ignore_errors=True)
     return read_engine(plan.engine_dir)
+
+
+def _run_steps(plan: BuildPlan, build: UnfinishedBuild, say: Say, on_line: Say) -> UnfinishedBuild:
+    for done in build.finished:
+        say(f"{done.title}: done by the last run.")
+    for step in plan.steps[len(build.finished) :]:
+        say(f"{step.title} …")
+        started = time.monotonic()
+        _run(step, build, on_line)
+        took_s = time.monotonic() - started
+        build = keep_step(build, step, took_s)
+        say(f"  took {show_duration(took_s)}")
+    if not (build.work / ENGINE_FILE).exists():
+        raise _failure(plan.steps[-1], f"it left no {ENGINE_FILE}", build.log)
+    return build
+
+
+def show_duration(seconds: float) -> str:
+    """`seconds` for people."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def _making_of(plan: BuildPlan, build: UnfinishedBuild, started_at: int) -> Making:
+    return Making(
+        model_name=plan.model_name,
+        started_at=started_at,
+        checkpoint=str(plan.checkpoint.path),
+        revision=plan.checkpoint.revision,
+        facts=plan.facts,
+        steps=tuple(
+            MadeStep(done.title, step.command_in(plan.engine_dir), round(done.took_s, 3))
+            for step, done in zip(plan.steps, build.finished, strict=True)
+        ),
+    )
+
+
+def _give_up(build: UnfinishedBuild, say: Say, is_explained: bool) -> None:
+    """Keep the finished steps, and the log when an error names it."""
+    if build.finished:
+        drop_leftovers(build)
+        say(f"What is done is kept in {build.path}; the same command goes on from there.")
+    elif is_explained:
+        shutil.rmtree(build.work, ignore_errors=True)
+    else:
+        shutil.rmtree(build.path, ignore_errors=True)
 
 
 def _missing_exporter() -> MissingPart:
@@ -92,38 +150,40 @@ def _check_replaceable(engine_dir: Path, name: str) -> None:
         )
 
 
-def _new_log(plan: BuildPlan) -> Path:
-    """A log that outlives a failed build, and whose place the next build of the engine takes."""
-    plan.engine_dir.parent.mkdir(parents=True, exist_ok=True)
-    log = plan.engine_dir.with_name(f".{plan.engine_dir.name}.build.log")
-    log.write_bytes(b"")
-    return log
-
-
-def _run(step: BuildStep, work: Path, log: Path, on_line: Callable[[str], None]) -> None:
-    command = step.command_in(work)
-    with log.open("a", encoding="utf-8") as file:
-        file.write(f"$ {step.show(work)}\n")
+def _run(step: BuildStep, build: UnfinishedBuild, on_line: Say) -> None:
+    command = step.command_in(build.work)
+    with build.log.open("a", encoding="utf-8") as file:
+        file.write(f"$ {step.show(build.work)}\n")
+    log_start = build.log.stat().st_size
+    # A step that is Python says at once what it says.
+    environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
     try:
-        code = run_logged(command, log, on_line=on_line)
+        code = run_logged(command, build.log, environ=environ, on_line=on_line)
     except FileNotFoundError as error:
-        raise _failure(step, f"there is no program {command[0]}", log) from error
+        raise _failure(step, f"there is no program {command[0]}", build.log) from error
     if code:
+        lines = last_lines(build.log, 400, since=log_start)
+        if told := explain_failure(code, lines):
+            raise BuildFailed(
+                f"Step failed: {step.title}.",
+                why=f"{told.why}: {told.line}" if told.line else told.why,
+                next_step=f"{told.next_step}   (the whole log: {build.log})",
+            )
         how = f"it was ended by signal {-code}" if code < 0 else f"it ended with exit code {code}"
-        raise _failure(step, how, log)
+        raise _failure(step, how, build.log)
+    for output in step.outputs_in(build.work):
+        if not output.exists():
+            raise _failure(step, f"it left no {output.relative_to(build.work)}", build.log)
 
 
 def _failure(step: BuildStep, how: str, log: Path) -> BuildFailed:
-    tail = last_lines(log, 12)
-    for line in reversed(tail):
-        for sign, why, next_step in _EXPLAINED:
-            if sign in line:
-                return BuildFailed(
-                    f"Step failed: {step.title}.", why=f"{why}: {line}", next_step=next_step
-                )
-    if how.endswith("signal 9") and sys.platform == "linux":
-        how += ", as the kernel does when memory runs out"
-    last = "".join(f"\n    {line}" for line in tail[-6:])
+    last = "".join(f"\n    {line}" for line in last_lines(log, 6))
     return BuildFailed(
         f"Step failed: {step.title}.", why=f"{how}; its last lines:{last}", next_step=f"read {log}"
     )
+
+
+def _disk_full() -> BuildFailed:
+    told = explain_failure(1, [os.strerror(errno.ENOSPC)])
+    assert told is not None
+    return BuildFailed("The build stopped.", why=told.why, next_step=told.next_step)

@@ -1,0 +1,165 @@
+"""A build that is not done yet: a hidden folder beside the engine's place, kept until it is.
+
+    .NAME.partial/steps.json   which plan, and its steps that are done, with what they left
+                 /work/        what becomes the engine
+                 /build.log    what the steps said
+
+A killed build leaves it as it is; whoever takes it up next clears away what no finished step left.
+Callers hold the engine's lock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.build.plan import BuildPlan, BuildStep
+
+_SUFFIX = ".partial"
+_STEPS_FILE = "steps.json"
+# Relative path -> size and time of change of a file, by which it is known to be the same.
+Files = Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedStep:
+    """A step that ended well, how long it took, and all files that were there then."""
+
+    title: str
+    command: tuple[str, ...]
+    took_s: float
+    files: Files
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedBuild:
+    """A build that can go on after its `finished` steps."""
+
+    path: Path
+    model_name: str
+    fingerprint: str
+    finished: tuple[FinishedStep, ...]
+
+    @property
+    def engine_dir(self) -> Path:
+        """Where the engine will be."""
+        return self.path.with_name(self.path.name.removeprefix(".").removesuffix(_SUFFIX))
+
+    @property
+    def work(self) -> Path:
+        return self.path / "work"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "build.log"
+
+    @property
+    def num_bytes(self) -> int:
+        """What the finished steps left."""
+        return sum(size for size, _ in self.finished[-1].files.values()) if self.finished else 0
+
+
+def path_of_unfinished(engine_dir: Path) -> Path:
+    """Where the engine of this place is being made."""
+    return engine_dir.with_name(f".{engine_dir.name}{_SUFFIX}")
+
+
+def take_up(plan: BuildPlan, *, anew: bool) -> UnfinishedBuild:
+    """What is there of the plan's build, ready to go on; the whole folder is made if need be.
+
+    What another plan left, or `anew` disdains, is thrown away.
+    """
+    path = path_of_unfinished(plan.engine_dir)
+    build = UnfinishedBuild(path, plan.model_name, plan.fingerprint, ())
+    if not anew and (found := read_unfinished(path)) and found.fingerprint == plan.fingerprint:
+        build = dataclasses.replace(build, finished=_still_valid(found, plan.steps))
+    if not build.finished:
+        shutil.rmtree(path, ignore_errors=True)
+    build.work.mkdir(parents=True, exist_ok=True)
+    build.log.touch()
+    drop_leftovers(build)
+    _write(build)
+    return build
+
+
+def keep_step(build: UnfinishedBuild, step: BuildStep, took_s: float) -> UnfinishedBuild:
+    """`build` with one more step that is done, remembered on disk."""
+    done = FinishedStep(step.title, step.command, took_s, _list_files(build.work))
+    build = dataclasses.replace(build, finished=(*build.finished, done))
+    _write(build)
+    return build
+
+
+def drop_leftovers(build: UnfinishedBuild) -> None:
+    """Remove what is in the work folder and no finished step left there."""
+    kept = build.finished[-1].files if build.finished else {}
+    for folder, folders, files in os.walk(build.work, topdown=False):
+        for name in (*files, *folders):
+            path = Path(folder, name)
+            if path.is_dir() and not path.is_symlink():
+                if not any(path.iterdir()):
+                    path.rmdir()
+            elif str(path.relative_to(build.work)) not in kept:
+                path.unlink()
+
+
+def read_unfinished(path: Path) -> UnfinishedBuild | None:
+    """The build whose folder `path` is; None when it does not say."""
+    try:
+        said: dict[str, Any] = json.loads((path / _STEPS_FILE).read_text(encoding="utf-8"))
+        finished = tuple(
+            FinishedStep(
+                step["title"],
+                tuple(step["command"]),
+                step["took_s"],
+                {name: (size, changed) for name, (size, changed) in step["files"].items()},
+            )
+            for step in said["finished"]
+        )
+        return UnfinishedBuild(path, said["model"], said["fingerprint"], finished)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def list_unfinished(folder: Path) -> list[UnfinishedBuild]:
+    """The builds that are not done in `folder`, by name."""
+    found = [read_unfinished(path) for path in sorted(folder.glob(f".*{_SUFFIX}"))]
+    return [build for build in found if build is not None]
+
+
+def _still_valid(build: UnfinishedBuild, steps: tuple[BuildStep, ...]) -> tuple[FinishedStep, ...]:
+    """As many finished steps as are those of the plan, and left what is there unchanged."""
+    there = _list_files(build.work)
+    valid: tuple[FinishedStep, ...] = ()
+    for count, (done, step) in enumerate(zip(build.finished, steps, strict=False), start=1):
+        if done.command != step.command:
+            break
+        if done.files.items() <= there.items():
+            valid = build.finished[:count]
+    return valid
+
+
+def _list_files(work: Path) -> Files:
+    files = {}
+    for path in work.rglob("*"):
+        if path.is_symlink() or not path.is_dir():
+            stat = path.lstat()
+            files[str(path.relative_to(work))] = (stat.st_size, stat.st_mtime_ns)
+    return files
+
+
+def _write(build: UnfinishedBuild) -> None:
+    said = {
+        "model": build.model_name,
+        "fingerprint": build.fingerprint,
+        "finished": [dataclasses.asdict(step) for step in build.finished],
+    }
+    aside = build.path / f".{_STEPS_FILE}"
+    aside.write_text(json.dumps(said), encoding="utf-8")
+    aside.replace(build.path / _STEPS_FILE)
