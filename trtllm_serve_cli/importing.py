@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from trtllm_serve_cli.build import (
-    BuildOptions,
     BuildPlan,
+    BuildRequest,
     Engine,
     EngineChoice,
     Machine,
@@ -20,10 +19,10 @@ from trtllm_serve_cli.build import (
     choose_engine_kind,
     describe_tensorrt,
     describe_vllm,
+    find_tools,
     look_at_machine,
     plan_build,
 )
-from trtllm_serve_cli.build.plan import Quantization
 from trtllm_serve_cli.catalog import find_alias, resolve_alias
 from trtllm_serve_cli.declaration import Declaration
 from trtllm_serve_cli.errors import BadInput, RepositoryError
@@ -285,17 +284,15 @@ def _find_checkpoint(
 def _plan_build(
     asked: Declaration, choice: EngineChoice, checkpoint: Checkpoint, home: Home
 ) -> BuildPlan:
-    return plan_build(
-        asked.model.name,
-        checkpoint,
-        asked.engine.dir or home.engines / asked.model.name,
-        BuildOptions(
-            python=sys.executable,
-            kind=choice.kind,
-            quantization=cast("Quantization | None", asked.build.quantization),
-            trust_remote_code=asked.model.trust_remote_code,
-        ),
+    request = BuildRequest(
+        model_name=asked.model.name,
+        checkpoint=checkpoint,
+        engine_dir=asked.engine.dir or home.engines / asked.model.name,
+        kind=choice.kind,
+        options=asked.build,
+        trust_remote_code=asked.model.trust_remote_code,
     )
+    return plan_build(request, find_tools())
 
 
 def _check_replaceable(repository: Path) -> None:

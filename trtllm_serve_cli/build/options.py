@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from trtllm_serve_cli.choices import Dtype, KvCacheDtype, Quantization, SpeculativeMode
+from trtllm_serve_cli.errors import BadInput
+
+# What limits how an engine is served, too; any engine kind takes them.
+LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens", "max_beam_width")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +61,23 @@ class EngineOptions:
     def world_size(self) -> int:
         """The number of GPUs."""
         return self.tp * self.pp
+
+
+def list_chosen(options: EngineOptions) -> dict[str, object]:
+    """The options that are not as they would be anyway."""
+    return {
+        each.name: value
+        for each in dataclasses.fields(options)
+        if (value := getattr(options, each.name)) != each.default
+    }
+
+
+def refuse_unheeded(options: EngineOptions, kind: str, *, heeded: Collection[str]) -> None:
+    """Raise `BadInput` for an option that is chosen and that the engine kind does not heed."""
+    for name, value in list_chosen(options).items():
+        if name not in heeded:
+            raise BadInput(
+                f"The engine kind {kind} has no option {name}.",
+                why=f"it heeds {', '.join(sorted(heeded))}",
+                next_step=f"leave {name} {value} out, or choose another engine kind",
+            )

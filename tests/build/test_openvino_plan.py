@@ -9,17 +9,33 @@ from typing import Any
 import pytest
 
 from tests.build.samples import GGUF, HF
-from trtllm_serve_cli.build import BuildOptions, BuildPlan, BuildStep, plan_build
+from trtllm_serve_cli.build import (
+    BuildPlan,
+    BuildRequest,
+    BuildStep,
+    EngineOptions,
+    Toolchain,
+    plan_build,
+)
 from trtllm_serve_cli.errors import BadInput
 
-PYTHON = BuildOptions(python="/venv/bin/python")
+TOOLS = Toolchain(python="/venv/bin/python")
 ENGINE_DIR = Path("/engines/mine")
 
 
+def plan(checkpoint=GGUF, *, versions=None, trusted=False, **options) -> BuildPlan:
+    request = BuildRequest(
+        "mine",
+        checkpoint,
+        ENGINE_DIR,
+        options=EngineOptions(**options),
+        trust_remote_code=trusted,
+    )
+    return plan_build(request, dataclasses.replace(TOOLS, versions=versions or {}))
+
+
 def fingerprint(checkpoint=GGUF, **options) -> str:
-    return plan_build(
-        "mine", checkpoint, ENGINE_DIR, dataclasses.replace(PYTHON, **options)
-    ).fingerprint
+    return plan(checkpoint, **options).fingerprint
 
 
 def describe(checkpoint: str, source: str, architecture: str, weights: str, mark: str) -> BuildStep:
@@ -54,7 +70,7 @@ def facts(checkpoint, weights: str) -> dict[str, Any]:
 def test_plan_for_a_gguf_file() -> None:
     mark = fingerprint()
     path, source = "/models/mine.gguf", "gguf:/models/mine.gguf"
-    assert plan_build("mine", GGUF, ENGINE_DIR, PYTHON) == BuildPlan(
+    assert plan() == BuildPlan(
         model_name="mine",
         kind="openvino",
         weights="as in the GGUF",
@@ -86,8 +102,7 @@ def test_plan_for_a_gguf_file() -> None:
 def test_plan_for_a_hugging_face_checkpoint(
     quantization, weights: str, weight_format: str, title: str, estimated_bytes: int
 ) -> None:
-    options = dataclasses.replace(PYTHON, quantization=quantization)
-    plan = plan_build("mine", HF, ENGINE_DIR, options)
+    planned = plan(HF, quantization=quantization)
     export = BuildStep(
         f"Export the checkpoint to OpenVINO's format with {title}",
         (
@@ -97,32 +112,40 @@ def test_plan_for_a_hugging_face_checkpoint(
         ),
         outputs=OPENVINO_FILES,
     )  # fmt: skip
-    mark = plan.fingerprint
+    mark = planned.fingerprint
     last = describe("/models/hf", "local:/models/hf", "LlamaForCausalLM", weights, mark)
-    assert plan == BuildPlan(
+    assert planned == BuildPlan(
         "mine", "openvino", weights, HF, ENGINE_DIR, (export, last), mark, estimated_bytes,
         facts(HF, weights),
     )  # fmt: skip
 
 
 def test_remote_code_is_run_only_when_trusted() -> None:
-    trusting = dataclasses.replace(PYTHON, trust_remote_code=True)
-    commands = [
-        plan_build("mine", HF, ENGINE_DIR, each).steps[0].command for each in (PYTHON, trusting)
-    ]
+    commands = [plan(HF, trusted=trusted).steps[0].command for trusted in (False, True)]
     assert commands[1] == (*commands[0][:-1], "--trust-remote-code", "{work}")
 
 
 def test_quantization_does_not_go_with_a_gguf_file() -> None:
-    options = dataclasses.replace(PYTHON, quantization="int8")
     with pytest.raises(BadInput, match="--quantization int8 does not go with a GGUF file"):
-        plan_build("mine", GGUF, ENGINE_DIR, options)
+        plan(quantization="int8")
+
+
+def test_option_of_gpus_is_refused() -> None:
+    with pytest.raises(BadInput) as raised:
+        plan(HF, tp=2)
+    assert raised.value.what == "The engine kind openvino has no option tp."
+    with pytest.raises(BadInput, match="The engine kind openvino has no --quantization fp8"):
+        plan(HF, quantization="fp8")
+
+
+def test_limits_of_serving_make_no_other_engine() -> None:
+    assert fingerprint(HF, max_batch_size=8) == fingerprint(HF)
 
 
 def test_gguf_architecture_that_cannot_be_read() -> None:
     checkpoint = dataclasses.replace(GGUF, architecture="mamba")
     with pytest.raises(BadInput) as raised:
-        plan_build("mine", checkpoint, ENGINE_DIR, PYTHON)
+        plan(checkpoint)
     assert str(raised.value) == (
         "The engine kind openvino cannot read a GGUF file of the architecture 'mamba'.\n"
         "Why: OpenVINO GenAI reads llama, qwen2, qwen3\n"
@@ -140,15 +163,15 @@ def test_fingerprint_is_that_of_source_and_options() -> None:
         fingerprint(larger),
         fingerprint(HF, quantization="int4"),
         fingerprint(HF, quantization="none"),
-        fingerprint(HF, tools={"nncf": "1"}),
-        fingerprint(HF, tools={"nncf": "2"}),
+        fingerprint(HF, versions={"nncf": "1"}),
+        fingerprint(HF, versions={"nncf": "2"}),
     ]
     assert len(set(marks)) == len(marks)
 
 
 def test_fingerprint_is_the_same_for_the_same_engine() -> None:
-    elsewhere = plan_build("other", HF, Path("/else"), BuildOptions(python="python3"))
-    unused_tool = fingerprint(HF, tools={"openvino-genai": "1"})
+    elsewhere = plan_build(BuildRequest("other", HF, Path("/else")), Toolchain("python3"))
+    unused_tool = fingerprint(HF, versions={"openvino-genai": "1"})
     marks = {
         fingerprint(HF), fingerprint(HF, quantization="int8"), elsewhere.fingerprint, unused_tool,
     }  # fmt: skip
@@ -157,7 +180,7 @@ def test_fingerprint_is_the_same_for_the_same_engine() -> None:
 
 def test_plan_shows_commands_ready_to_paste() -> None:
     spaced = dataclasses.replace(GGUF, path=Path("/my models/mine.gguf"))
-    lines = plan_build("mine", spaced, ENGINE_DIR, PYTHON).describe().splitlines()
+    lines = plan(spaced).describe().splitlines()
     assert lines[:4] == [
         "Build an openvino engine for mine (as in the GGUF weights) from gguf:/models/mine.gguf",
         "into /engines/mine (about 1.1 MB):",
@@ -168,8 +191,8 @@ def test_plan_shows_commands_ready_to_paste() -> None:
 
 
 def test_plan_as_json_has_the_commands() -> None:
-    plan = plan_build("mine", GGUF, ENGINE_DIR, PYTHON)
-    shown = plan.as_dict()
+    planned = plan()
+    shown = planned.as_dict()
     steps = shown.pop("steps")
     assert shown == {
         "model": "mine",
@@ -178,8 +201,8 @@ def test_plan_as_json_has_the_commands() -> None:
         "source": "gguf:/models/mine.gguf",
         "checkpoint": "/models/mine.gguf",
         "engine_dir": "/engines/mine",
-        "fingerprint": plan.fingerprint,
+        "fingerprint": planned.fingerprint,
         "facts": facts(GGUF, "as in the GGUF"),
         "estimated_bytes": 1_050_000,
     }
-    assert [step["command"][-1] for step in steps] == ["/engines/mine", plan.fingerprint]
+    assert [step["command"][-1] for step in steps] == ["/engines/mine", planned.fingerprint]

@@ -1,0 +1,107 @@
+"""The plan of an engine for OpenVINO GenAI: from a GGUF file, or exported by optimum-intel."""
+
+from __future__ import annotations
+
+from trtllm_serve_cli.build.engine import ENGINE_FILE
+from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
+from trtllm_serve_cli.build.options import LIMITS, refuse_unheeded
+from trtllm_serve_cli.build.plan import (
+    WORK,
+    BuildPlan,
+    BuildRequest,
+    BuildStep,
+    Toolchain,
+    facts_of_engine,
+)
+from trtllm_serve_cli.errors import BadInput
+
+# The packages whose versions decide what engine comes out of a checkpoint, by its format.
+TOOLS = {
+    "gguf": ("openvino", "openvino-genai"),
+    "hf": ("openvino", "openvino-tokenizers", "optimum-intel", "nncf", "transformers", "torch"),
+}
+# What OpenVINO GenAI's GGUF reader takes.
+_GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3")
+_WEIGHT_FORMATS = {"int8": "int8", "int4": "int4", "none": "fp16"}
+_OPENVINO_FILES = tuple(
+    f"{WORK}/openvino_{name}.xml" for name in ("model", "tokenizer", "detokenizer")
+)
+# Size of the engine over that of the checkpoint: 16-bit weights become 8 or 4 bits with scales.
+_SIZE_FACTORS = {"as in the GGUF": 1.05, "int8": 0.55, "int4": 0.35, "none": 1.05}
+
+
+def plan_openvino(request: BuildRequest, tools: Toolchain) -> BuildPlan:
+    """The steps for this checkpoint. Raises `BadInput` for what the engine kind cannot do."""
+    refuse_unheeded(request.options, "openvino", heeded={"quantization", *LIMITS})
+    checkpoint = request.checkpoint
+    plan_weights = _plan_gguf if checkpoint.format == "gguf" else _plan_export
+    weights, make = plan_weights(request, tools)
+    facts = facts_of_engine(checkpoint, "openvino", weights)
+    facts["tools"] = {
+        name: tools.versions[name] for name in TOOLS[checkpoint.format] if name in tools.versions
+    }
+    fingerprint = fingerprint_of_facts(facts)
+    describe = BuildStep(
+        "Describe the engine",
+        (
+            tools.python, "-m", "trtllm_serve_cli.build.describe_openvino", WORK,
+            "--checkpoint", str(checkpoint.path), "--model-name", request.model_name,
+            "--source", checkpoint.source, "--architecture", checkpoint.architecture,
+            "--weights", weights, "--fingerprint", fingerprint,
+        ),
+        outputs=(f"{WORK}/{ENGINE_FILE}",),
+    )  # fmt: skip
+    return BuildPlan(
+        model_name=request.model_name,
+        kind="openvino",
+        weights=weights,
+        checkpoint=checkpoint,
+        engine_dir=request.engine_dir,
+        steps=(make, describe),
+        fingerprint=fingerprint,
+        estimated_bytes=int(checkpoint.size_bytes * _SIZE_FACTORS[weights]),
+        facts=facts,
+    )
+
+
+def _plan_gguf(request: BuildRequest, tools: Toolchain) -> tuple[str, BuildStep]:
+    checkpoint, quantization = request.checkpoint, request.options.quantization
+    if quantization is not None:
+        raise BadInput(
+            f"--quantization {quantization} does not go with a GGUF file.",
+            why="its weights are quantised already, and stay as they are",
+            next_step="leave --quantization out, or choose another GGUF file",
+        )
+    if checkpoint.architecture not in _GGUF_ARCHITECTURES:
+        raise BadInput(
+            f"The engine kind openvino cannot read a GGUF file of the architecture "
+            f"{checkpoint.architecture!r}.",
+            why=f"OpenVINO GenAI reads {', '.join(_GGUF_ARCHITECTURES)}",
+            next_step="import the model's Hugging Face checkpoint instead: -s hf:ORG/NAME",
+        )
+    command = (
+        tools.python, "-m", "trtllm_serve_cli.build.gguf_to_openvino",
+        str(checkpoint.path), WORK,
+    )  # fmt: skip
+    title = "Convert the GGUF file to OpenVINO's format"
+    return "as in the GGUF", BuildStep(title, command, outputs=_OPENVINO_FILES)
+
+
+def _plan_export(request: BuildRequest, tools: Toolchain) -> tuple[str, BuildStep]:
+    weights = request.options.quantization or "int8"
+    if weights not in _WEIGHT_FORMATS:
+        raise BadInput(
+            f"The engine kind openvino has no --quantization {weights}.",
+            why=f"its weights are {', '.join(_WEIGHT_FORMATS)}",
+            next_step="choose one of these, or an engine kind for GPUs: --engine tensorrt",
+        )
+    command: tuple[str, ...] = (
+        tools.python, "-m", "optimum.commands.optimum_cli", "export", "openvino",
+        "--model", str(request.checkpoint.path), "--task", "text-generation-with-past",
+        "--weight-format", _WEIGHT_FORMATS[weights],
+    )  # fmt: skip
+    if request.trust_remote_code:
+        command += ("--trust-remote-code",)
+    title = f"Export the checkpoint to OpenVINO's format with {weights} weights"
+    step = BuildStep(title.replace("none", "16-bit"), (*command, WORK), outputs=_OPENVINO_FILES)
+    return weights, step
