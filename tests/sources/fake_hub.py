@@ -15,14 +15,28 @@ COMMIT = "c0ffee" + "0" * 34
 
 @dataclass
 class FakeHub:
-    """One repository, and how the server misbehaves; `requests` holds (method, path, Range)."""
+    """One repository, and how the server misbehaves; `requests` holds (method, path, Range).
+
+    With `xet`, the large files are offered there, too: the address of a Xet storage, and the name
+    of each file's content in it. With `hold_after_bytes`, a large file stops there until the server
+    ends, and `is_held` is set.
+    """
 
     files: dict[str, bytes]
     repository: str = "acme/tiny"
     url: str = ""
+    renamed_from: str = ""
     is_gated: bool = False
+    gated_status: int = 401
     status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
     cut_after_bytes: int | None = None
+    hold_after_bytes: int | None = None
+    is_held: threading.Event = field(default_factory=threading.Event)
+    has_ended: threading.Event = field(default_factory=threading.Event)
+    knows_ranges: bool = True
+    xet: tuple[str, dict[str, str]] | None = None
     wrong_sha256: bool = False
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
 
@@ -35,6 +49,11 @@ class FakeHub:
 
     def is_lfs(self, name: str) -> bool:
         return name.endswith((".safetensors", ".bin", ".gguf"))
+
+    def resumed(self) -> list[int]:
+        """Where in a large file requests asked to start."""
+        asked = [at for _, _, at in self.requests if at]
+        return [int(at.removeprefix("bytes=").rstrip("-")) for at in asked]
 
     def model_info(self) -> dict[str, object]:
         siblings = []
@@ -64,6 +83,7 @@ def serve(hub: FakeHub) -> Iterator[FakeHub]:
     try:
         yield hub
     finally:
+        hub.has_ended.set()
         server.shutdown()
         server.server_close()
         thread.join()
@@ -85,8 +105,13 @@ class _Handler(BaseHTTPRequestHandler):
         hub = self.hub
         path = self.path.partition("?")[0]
         hub.requests.append((self.command, path, self.headers.get("Range")))
-        if hub.status != 200:
+        if hub.status != 200 or hub.body:
             self._refuse(hub.status, None)
+        elif hub.renamed_from and f"/{hub.renamed_from}" in path:
+            self.send_response(307)
+            self.send_header("Location", path.replace(hub.renamed_from, hub.repository))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
         elif path.startswith(f"/api/models/{hub.repository}"):
             self._answer_api(path.removeprefix(f"/api/models/{hub.repository}"))
         elif path.startswith(f"/{hub.repository}/resolve/{COMMIT}/"):
@@ -99,16 +124,19 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_json(self.hub.model_info())
         elif rest == f"/tree/{COMMIT}":
             self._send_json(self.hub.tree())
+        elif rest == f"/xet-read-token/{COMMIT}" and self.hub.xet:
+            self._send_json({"accessToken": "t", "exp": 4_000_000_000, "casUrl": self.hub.xet[0]})
         else:
             self._refuse(404, "RevisionNotFound")
 
     def _answer_file(self, name: str) -> None:
         hub = self.hub
         if hub.is_gated:
-            self._refuse(401, "GatedRepo")
+            self._refuse(hub.gated_status, "GatedRepo")
             return
         data, start = hub.files[name], 0
-        if asked := self.headers.get("Range"):
+        asked = self.headers.get("Range")
+        if asked and hub.knows_ranges:
             start = int(asked.removeprefix("bytes=").rstrip("-"))
         self.send_response(206 if start else 200)
         etag = hub.sha256(name) if hub.is_lfs(name) else hashlib.sha1(data).hexdigest()
@@ -117,6 +145,10 @@ class _Handler(BaseHTTPRequestHandler):
         if hub.is_lfs(name):
             self.send_header("X-Linked-Etag", f'"{etag}"')
             self.send_header("X-Linked-Size", str(len(data)))
+        if hub.xet and name in hub.xet[1]:
+            self.send_header("X-Xet-Hash", hub.xet[1][name])
+            route = f"{hub.url}/api/models/{hub.repository}/xet-read-token/{COMMIT}"
+            self.send_header("X-Xet-Refresh-Route", route)
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
         self.send_header("Content-Length", str(len(data) - start))
@@ -130,6 +162,11 @@ class _Handler(BaseHTTPRequestHandler):
             hub.cut_after_bytes = None
             data = data[:cut]
             self.close_connection = True
+        if hub.hold_after_bytes is not None and hub.is_lfs(name):
+            self.wfile.write(data[: hub.hold_after_bytes])
+            hub.is_held.set()
+            hub.has_ended.wait()
+            return
         self.wfile.write(data)
 
     def _send_json(self, value: object) -> None:
@@ -144,5 +181,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         if code:
             self.send_header("X-Error-Code", code)
-        self.send_header("Content-Length", "0")
+        for name, value in self.hub.headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(self.hub.body)))
         self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(self.hub.body)

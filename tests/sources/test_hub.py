@@ -11,7 +11,7 @@ import pytest
 
 from tests.sources.checkpoints import hf_files, safetensors
 from tests.sources.fake_hub import COMMIT, FakeHub, serve
-from trtllm_serve_cli.errors import GatedModel, SourceError, UnsafeCheckpoint
+from trtllm_serve_cli.errors import BadInput, GatedModel, SourceError, UnsafeCheckpoint
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, FetchOptions
 from trtllm_serve_cli.sources.hub import Hub, fetch_from_hub, find_hub
@@ -31,10 +31,17 @@ def hub(fake, tmp_path):
     return Hub(fake.url, tmp_path / "cache")
 
 
-def fetch(hub: Hub, source=TINY, said=None, **options) -> Checkpoint:
+def fetch(hub: Hub, source=TINY, said=None, watch=lambda progress: None, **options) -> Checkpoint:
     said = [] if said is None else said
     options = FetchOptions(**options)
-    return fetch_from_hub(source, hub=hub, home=find_home(), options=options, say=said.append)
+    return fetch_from_hub(
+        source,
+        hub=hub,
+        home=find_home(),
+        options=options,
+        say=said.append,
+        watch=watch,
+    )
 
 
 def test_checkpoint_is_pinned_to_its_commit(fake, hub):
@@ -71,18 +78,36 @@ def test_download_says_how_much_goes_where(fake, hub):
     fetch(hub, said=said)
     assert said == [
         f"Downloading hf:acme/tiny@{COMMIT}: {len(safetensors()) + 2} bytes into {hub.cache}.",
-        "Verifying the checksum of 1 files.",
     ]
 
 
 def test_cut_download_goes_on_where_it_broke(fake, hub):
-    # huggingface_hub may write, and so resume, in steps of 10 MiB.
     large = fake.files["model.safetensors"] = safetensors(num_floats=3 << 20)
     fake.cut_after_bytes = 11 << 20
     checkpoint = fetch(hub)
-    [resumed] = [asked for _, _, asked in fake.requests if asked]
-    assert int(resumed.removeprefix("bytes=").rstrip("-")) >= 10 << 20
+    assert fake.resumed() == [11 << 20]
     assert (checkpoint.path / "model.safetensors").read_bytes() == large
+
+
+def test_only_one_copy_of_the_weights_is_on_the_disk(fake, hub, home_folder):
+    large = fake.files["model.safetensors"] = safetensors(num_floats=1 << 20)
+    fetch(hub)
+    files = [path for folder in (hub.cache, home_folder) for path in folder.rglob("*")]
+    on_disk = [path for path in files if path.is_file() and not path.is_symlink()]
+    assert [path.name for path in on_disk if path.stat().st_size >= len(large)] == [
+        fake.sha256("model.safetensors")
+    ]
+
+
+def test_progress_ends_with_all_bytes(fake, hub):
+    seen = []
+    fetch(hub, watch=seen.append)
+    total = seen[-1].total
+    assert (seen[-1].activity, total.done_bytes, total.size_bytes) == (
+        "Downloading",
+        len(safetensors()),
+        len(safetensors()),
+    )
 
 
 def test_wrong_checksum_is_refused_and_fetched_again(fake, hub):
@@ -126,6 +151,27 @@ def test_unknown_revision_names_it(fake, hub):
     )
 
 
+def test_licence_that_waits_for_its_publisher_is_told_in_the_hubs_words(fake, hub):
+    fake.is_gated, fake.gated_status = True, 403
+    fake.headers = {"X-Error-Message": "Your request is awaiting a review."}
+    with pytest.raises(GatedModel) as caught:
+        fetch(hub)
+    assert str(caught.value) == (
+        "acme/tiny is gated, and you are not let in yet.\n"
+        "Why: Your request is awaiting a review.\n"
+        f"Next: see at {fake.url}/acme/tiny whether you have accepted it, and wait for the "
+        "publisher"
+    )
+
+
+def test_renamed_model_is_told_and_fetched(fake, hub):
+    fake.renamed_from = "acme/small"
+    said: list[str] = []
+    checkpoint = fetch(hub, HubSource("acme/small"), said)
+    assert said[0] == "acme/small is called acme/tiny now."
+    assert checkpoint.source == f"hf:acme/small@{COMMIT}"
+
+
 def test_token_without_the_right_is_told_so(fake, hub):
     fake.status = 403
     with pytest.raises(GatedModel, match="a fine-grained token must allow"):
@@ -147,6 +193,57 @@ def test_closed_port_says_what_to_check(tmp_path):
         fetch(Hub(url, tmp_path / "cache"))
     assert caught.value.what == f"{url} cannot be reached."
     assert "HF_ENDPOINT" in caught.value.next_step
+
+
+def test_rate_limit_says_who_may_ask_more_often(fake, hub):
+    fake.status, fake.headers = 429, {"Retry-After": "0"}
+    with pytest.raises(SourceError, match="The hub was asked too often from here") as caught:
+        fetch(hub)
+    assert "`hf auth login`" in caught.value.next_step
+
+
+@pytest.mark.parametrize("body", [b"<html>log in</html>", b"[]", b"{}"], ids=["page", "[]", "{}"])
+def test_answer_of_something_else_is_told(fake, hub, body):
+    fake.body = body
+    with pytest.raises(SourceError) as caught:
+        fetch(hub)
+    assert str(caught.value) == (
+        f"{fake.url} answers with something that is not the hub's.\n"
+        "Why: it is no listing and no file; a proxy, a login page or a wrong HF_ENDPOINT does "
+        "that\n"
+        f"Next: look at it: curl -sI {fake.url}; check HTTPS_PROXY and HF_ENDPOINT"
+    )
+
+
+def test_endpoint_without_a_scheme_is_refused(hub):
+    with pytest.raises(BadInput, match=r"hub.example is not the address of a hub"):
+        fetch(replace(hub, endpoint="hub.example"))
+
+
+def test_offline_nothing_is_asked(fake, hub):
+    online = fetch(hub)
+    fake.requests.clear()
+    assert fetch(replace(hub, is_offline=True)) == online
+    assert fake.requests == []
+
+
+def test_offline_what_was_never_fetched_is_told(fake, hub):
+    with pytest.raises(SourceError) as caught:
+        fetch(replace(hub, is_offline=True))
+    assert str(caught.value) == (
+        "The hub is not asked for hf:acme/tiny.\n"
+        "Why: HF_HUB_OFFLINE is set, so that only the cache is used\n"
+        "Next: unset HF_HUB_OFFLINE, or fetch it once where the hub can be reached, with the same "
+        f"cache ({hub.cache})"
+    )
+    assert fake.requests == []
+
+
+def test_offline_a_copy_that_is_not_whole_says_what_it_lacks(fake, hub):
+    (fetch(hub).path / "model.safetensors").unlink()
+    with pytest.raises(SourceError, match="The copy in the cache is not whole") as caught:
+        fetch(replace(hub, is_offline=True))
+    assert "there is no *.safetensors file beside its config.json" in caught.value.why
 
 
 def test_cached_copy_serves_without_a_network(tmp_path):
@@ -224,10 +321,11 @@ def test_gguf_repository_says_what_to_do(fake, hub):
     [
         ({"HF_HUB_CACHE": "/c", "HF_HOME": "/h"}, Hub(None, Path("/c"))),
         ({"HF_HOME": "/h", "HF_ENDPOINT": "http://hub/"}, Hub("http://hub", Path("/h/hub"))),
+        ({"HF_HOME": "/h", "HF_HUB_OFFLINE": "1"}, Hub(None, Path("/h/hub"), is_offline=True)),
         ({"XDG_CACHE_HOME": "/x"}, Hub(None, Path("/x/huggingface/hub"))),
         ({}, Hub(None, Path.home() / ".cache/huggingface/hub")),
     ],
-    ids=["HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "default"],
+    ids=["HF_HUB_CACHE", "HF_HOME", "offline", "XDG_CACHE_HOME", "default"],
 )
 def test_hub_is_where_its_own_variables_say(environ, expected):
     assert find_hub(environ) == expected

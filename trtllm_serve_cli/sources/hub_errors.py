@@ -7,8 +7,13 @@ go by `huggingface_hub.errors.HTTPError` or are an `OSError`.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import re
+import shlex
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from trtllm_serve_cli.errors import GatedModel, SourceError
 from trtllm_serve_cli.sources.source import HubSource
@@ -16,11 +21,21 @@ from trtllm_serve_cli.sources.source import HubSource
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token with read access"
 
 
-class HubUnreachable(SourceError):
+class _Passing(SourceError):
+    """It may go better in a while: in `wait_s` seconds, if the hub said so."""
+
+    wait_s: float | None = None
+
+
+class HubUnreachable(_Passing):
     """No answer from the hub; a copy in the cache may serve instead."""
 
 
-class BrokenDownload(SourceError):
+class HubBusy(_Passing):
+    """The hub answers that it cannot, or that it was asked too often."""
+
+
+class BrokenDownload(_Passing):
     """The hub answered, and the transfer broke off; what has arrived is kept where possible."""
 
 
@@ -33,13 +48,15 @@ def translate_hub_errors(source: HubSource, url: str) -> Iterator[None]:
     try:
         yield
     except errors.GatedRepoError as error:
-        raise _gated(source, url) from error
+        raise _gated(source, url, error) from error
     except errors.RepositoryNotFoundError as error:
         raise _not_found(source) from error
     except errors.RevisionNotFoundError as error:
         raise _no_revision(source, url) from error
+    except errors.LocalEntryNotFoundError as error:
+        raise _failed(source, url, error) from error
     except errors.HfHubHTTPError as error:
-        raise _refused(source, url, error.response.status_code, str(error)) from error
+        raise _refused(source, url, error) from error
     except (errors.HTTPError, errors.OfflineModeIsEnabled, OSError) as error:
         raise _failed(source, url, error) from error
     except (xet_error, RuntimeError) as error:
@@ -47,11 +64,20 @@ def translate_hub_errors(source: HubSource, url: str) -> Iterator[None]:
         raise _cut(source, error) from error
 
 
-def _gated(source: HubSource, url: str) -> GatedModel:
+def _gated(source: HubSource, url: str, error: Any) -> GatedModel:
+    page = f"{url}/{source.repository}"
+    if error.response.status_code == 403:
+        # The token is good, and its owner is not on the list.
+        return GatedModel(
+            f"{source.repository} is gated, and you are not let in yet.",
+            why=error.response.headers.get("X-Error-Message")
+            or "you have not accepted its licence, or its publisher has not answered yet",
+            next_step=f"see at {page} whether you have accepted it, and wait for the publisher",
+        )
     return GatedModel(
         f"{source.repository} is gated.",
         why="its publisher wants a licence accepted before anyone downloads it",
-        next_step=f"accept it at {url}/{source.repository}, then {_LOG_IN}",
+        next_step=f"accept it at {page}, then {_LOG_IN}",
     )
 
 
@@ -71,19 +97,39 @@ def _no_revision(source: HubSource, url: str) -> SourceError:
     )
 
 
-def _refused(source: HubSource, url: str, status: int, message: str) -> SourceError:
-    why = f"status {status} from {url}: {_first_line(message)}"
+def _refused(source: HubSource, url: str, error: Any) -> SourceError:
+    status = error.response.status_code
+    why = f"status {status} from {url}: {_first_line(str(error))}"
     if status in (401, 403):
         return GatedModel(
             f"The hub does not let you have {source.repository}.",
             why=why,
             next_step=f"{_LOG_IN}; a fine-grained token must allow reading gated repositories",
         )
-    return SourceError(
+    if status == 429:
+        busy = HubBusy(
+            "The hub was asked too often from here.",
+            why=why,
+            next_step="run the same command again in a while; who is logged in may ask more often: "
+            + _LOG_IN,
+        )
+        busy.wait_s = find_wait_s(error.response.headers)
+        return busy
+    kind = HubBusy if status >= 500 or status == 408 else SourceError
+    return kind(
         f"The hub did not give {source.repository}.",
         why=why,
-        next_step="run the same command again in a while: complete files are kept",
+        next_step="run the same command again in a while: what has come is kept",
     )
+
+
+def find_wait_s(headers: Mapping[str, str]) -> float | None:
+    """How long the answer asks to wait, by Retry-After (RFC 9110) or RateLimit (its IETF draft)."""
+    after = headers.get("Retry-After", "")
+    if after.isdecimal():
+        return float(after)
+    left = re.search(r";\s*t=(\d+)", headers.get("RateLimit", ""))
+    return float(left[1]) if left else None
 
 
 def _failed(source: HubSource, url: str, error: Exception) -> SourceError:
@@ -102,11 +148,56 @@ def _failed(source: HubSource, url: str, error: Exception) -> SourceError:
         )
     if "Consistency check failed" in str(error):
         return _cut(source, error)
+    return _unreachable(url, list(_walk_causes(error)))
+
+
+def _unreachable(url: str, causes: list[BaseException]) -> HubUnreachable:
+    """One sentence for each of the ways in which a network fails."""
+    text = next((line for each in reversed(causes) if (line := _first_line(str(each)))), "")
+    why = text or type(causes[0]).__name__
+    again = "and run the same command again: what has come is kept"
+    if any(isinstance(each, ssl.SSLCertVerificationError) for each in causes):
+        return HubUnreachable(
+            f"The certificate of {url} is not trusted here.",
+            why=why,
+            next_step="if a proxy of your network stands between, set SSL_CERT_FILE and "
+            "REQUESTS_CA_BUNDLE to a file with its CA certificate",
+        )
+    if any(isinstance(each, socket.gaierror) for each in causes):
+        return HubUnreachable(
+            f"The name in {url} is not known to the name servers.",
+            why=why,
+            next_step=f"check the network and HF_ENDPOINT, {again}",
+        )
+    if any("Proxy" in type(each).__name__ for each in causes):
+        return HubUnreachable(
+            f"The proxy does not let requests to {url} through.",
+            why=why,
+            next_step=f"check HTTPS_PROXY (http://USER:PASSWORD@HOST:PORT) and NO_PROXY, {again}",
+        )
     return HubUnreachable(
         f"{url} cannot be reached.",
-        why=_first_line(str(error.__cause__ or error)) or type(error).__name__,
-        next_step="check the network, the proxy (HTTPS_PROXY) and HF_ENDPOINT, and run the same "
-        "command again: complete files are kept",
+        why=why,
+        next_step=f"check the network, the proxy (HTTPS_PROXY) and HF_ENDPOINT, {again}",
+    )
+
+
+def _walk_causes(error: BaseException) -> Iterator[BaseException]:
+    """`error` and what it came from, down to the library that met it first."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def explain_web_page(url: str) -> SourceError:
+    """What to tell when something between here and the hub answers in its place."""
+    return SourceError(
+        f"{url} answers with something that is not the hub's.",
+        why="it is no listing and no file; a proxy, a login page or a wrong HF_ENDPOINT does that",
+        next_step=f"look at it: curl -sI {shlex.quote(url)}; check HTTPS_PROXY and HF_ENDPOINT",
     )
 
 
@@ -114,7 +205,7 @@ def _cut(source: HubSource, error: Exception) -> BrokenDownload:
     return BrokenDownload(
         f"The download of {source} broke off.",
         why=_first_line(str(error)),
-        next_step="run the same command again: complete files are kept",
+        next_step="run the same command again: what has come is kept",
     )
 
 

@@ -8,50 +8,82 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from trtllm_serve_cli.errors import SourceError
+from trtllm_serve_cli.sources.progress import Meter, Watch
+from trtllm_serve_cli.sources.together import Stopped, run_together
 
 _CHUNK_BYTES = 1 << 20
+# Disks, not processors, are what hashing waits for.
+_AT_ONCE = 4
 
 
 def verify_files(
-    folder: Path, sha256: Mapping[str, str], *, ledger: Path, say: Callable[[str], None]
+    folder: Path,
+    sha256: Mapping[str, str],
+    *,
+    ledger: Path,
+    say: Callable[[str], None],
+    watch: Watch,
+    passed: Collection[str] = (),
 ) -> None:
     """Raises `SourceError` naming the files in `folder` whose SHA-256 differs, and removes them.
 
-    `ledger` is the file where what passed is written down.
+    `ledger` is the file where what passed is written down; what was `passed` on its way here is
+    written down unread.
     """
-    passed = _read_ledger(ledger)
+    seen = _read_ledger(ledger)
     stamps = {name: _stamp(folder / name, sha256[name]) for name in sorted(sha256)}
-    unseen = [name for name, stamp in stamps.items() if passed.get(name) != stamp]
+    unseen = [name for name, stamp in stamps.items() if seen.get(name) != stamp]
     if not unseen:
         return
-    say(f"Verifying the checksum of {len(unseen)} files.")
-    wrong = [name for name in unseen if _hash(folder / name) != sha256[name]]
+    unread = [name for name in unseen if name not in passed]
+    wrong = _find_wrong(folder, {name: sha256[name] for name in unread}, say, watch)
     for name in wrong:
         _remove_with_targets(folder / name)
     _write_ledger(ledger, {name: stamps[name] for name in stamps if name not in wrong})
     if wrong:
-        raise SourceError(
-            f"{', '.join(wrong)} did not arrive as published.",
-            why="the SHA-256 differs from the one that the hub gives; the wrong data is removed",
-            next_step="run the same command again to fetch what is missing",
-        )
+        raise explain_wrong_content(wrong)
+
+
+def explain_wrong_content(names: Sequence[str]) -> SourceError:
+    """What to tell of files whose SHA-256 is not the published one."""
+    return SourceError(
+        f"{', '.join(names)} did not arrive as published.",
+        why="the SHA-256 differs from the one that the hub gives; the wrong data is removed",
+        next_step="run the same command again to fetch what is missing",
+    )
+
+
+def _find_wrong(
+    folder: Path, sha256: Mapping[str, str], say: Callable[[str], None], watch: Watch
+) -> list[str]:
+    if not sha256:
+        return []
+    say(f"Verifying the checksum of {len(sha256)} files.")
+    meter = Meter("Verifying", {name: (folder / name).stat().st_size for name in sha256})
+    found: dict[str, str] = {}
+
+    def hash_one(name: str, stop: threading.Event) -> None:
+        digest = hashlib.sha256()
+        with (folder / name).open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                if stop.is_set():
+                    raise Stopped
+                digest.update(chunk)
+                meter.add(name, len(chunk))
+        found[name] = digest.hexdigest()
+
+    run_together(hash_one, sha256, at_once=_AT_ONCE, tick=lambda: watch(meter.read()))
+    return [name for name in sha256 if found[name] != sha256[name]]
 
 
 def _stamp(path: Path, sha256: str) -> list[str | int]:
     stat = path.stat()
     return [sha256, stat.st_size, stat.st_mtime_ns]
-
-
-def _hash(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _remove_with_targets(path: Path) -> None:

@@ -1,0 +1,102 @@
+"""Where bytes come from: Xet, as hf_xet's own storage on a disk, and HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+
+import pytest
+
+from tests.sources.checkpoints import hf_files, safetensors
+from tests.sources.fake_hub import COMMIT, FakeHub, serve
+from trtllm_serve_cli.errors import SourceError
+from trtllm_serve_cli.paths import find_home
+from trtllm_serve_cli.sources import FetchOptions, HubSource, fetch_checkpoint
+from trtllm_serve_cli.sources.hub import Hub
+from trtllm_serve_cli.sources.hub_bytes import XetGroup, find_remote_file
+
+LARGE = safetensors(num_floats=1 << 20)
+FILES = hf_files() | {"model.safetensors": LARGE}
+BLOB = hashlib.sha256(LARGE).hexdigest()
+
+
+def fetch(hub, said=None):
+    return fetch_checkpoint(
+        HubSource("acme/tiny"),
+        home=find_home(),
+        options=FetchOptions(),
+        say=(lambda text: None) if said is None else said.append,
+        hub=hub,
+    )
+
+
+@pytest.fixture
+def hub(tmp_path):
+    return Hub(None, tmp_path / "cache")
+
+
+@pytest.fixture
+def xet(tmp_path):
+    """A Xet storage with the large file in it: its address and its folder, and the file's name."""
+    hf_xet = pytest.importorskip("hf_xet", reason="hf_xet is not made for this platform")
+    storage = tmp_path / "xet"
+    storage.mkdir()
+    (tmp_path / "large").write_bytes(LARGE)
+    address = f"local://{storage}"
+    with hf_xet.XetSession().new_upload_commit(endpoint=address) as commit:
+        upload = commit.start_upload_file(str(tmp_path / "large"))
+    return storage, (address, {"model.safetensors": upload.result().xet_info.hash})
+
+
+@pytest.fixture
+def fake_with_xet(xet):
+    with serve(FakeHub(FILES, xet=xet[1])) as fake:
+        yield fake
+
+
+def with_endpoint(hub, fake):
+    return Hub(fake.url, hub.cache)
+
+
+def test_xet_serves_where_the_hub_offers_it(fake_with_xet, hub):
+    checkpoint = fetch(with_endpoint(hub, fake_with_xet))
+    assert (checkpoint.path / "model.safetensors").read_bytes() == LARGE
+    assert "model.safetensors" not in fake_with_xet.downloaded()
+
+
+def test_xet_goes_on_where_an_earlier_run_ended(fake_with_xet, hub):
+    partial = hub.cache / "models--acme--tiny" / "blobs" / f"{BLOB}.incomplete"
+    partial.parent.mkdir(parents=True)
+    partial.write_bytes(LARGE[: 1 << 20])
+    said = []
+    checkpoint = fetch(with_endpoint(hub, fake_with_xet), said)
+    assert (checkpoint.path / "model.safetensors").read_bytes() == LARGE
+    assert said == [
+        f"Downloading hf:acme/tiny@{COMMIT}: 4.2 MB into {hub.cache}, of which 1.0 MB are there."
+    ]
+
+
+def test_xet_that_cannot_be_used_gives_way_to_http(fake_with_xet, hub, xet, tmp_path):
+    shutil.rmtree(xet[0])
+    said = []
+    checkpoint = fetch(with_endpoint(hub, fake_with_xet), said)
+    assert (checkpoint.path / "model.safetensors").read_bytes() == LARGE
+    assert said[1:] == [
+        f"model.safetensors: The download of model.safetensors broke off. 0 of {len(LARGE)} bytes "
+        "came. Going on in 1 s."
+    ]
+    assert "model.safetensors" in fake_with_xet.downloaded()
+
+
+def test_web_page_in_place_of_a_file_is_told(hub):
+    with serve(FakeHub(FILES)) as fake:
+        source = HubSource("acme/tiny", COMMIT)
+        remote = find_remote_file(
+            source, "model.safetensors", endpoint=fake.url, timeout_s=5, xet=XetGroup()
+        )
+        fake.body, fake.headers = b"<html>log in</html>", {"Content-Type": "text/html"}
+        with (
+            pytest.raises(SourceError, match="answers with something that is not the hub's"),
+            remote.ways[0](0),
+        ):
+            pass

@@ -1,0 +1,186 @@
+"""Brings large files into the hub's cache so that the next run goes on where a killed one ended.
+
+huggingface_hub throws away what it has of a file when it is stopped (from 1.20 on), and cannot go
+on with what a killed process left. Here a file grows under `blobs/<etag>.incomplete`, where older
+releases look for it, too. It is hashed as it comes, so that nothing is read twice but what an
+earlier run left. The cache's own lock keeps other programs away meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from trtllm_serve_cli.sources.hub_bytes import OpenAt, RemoteFile
+from trtllm_serve_cli.sources.hub_errors import BrokenDownload, HubBusy, HubUnreachable
+from trtllm_serve_cli.sources.together import Stopped
+from trtllm_serve_cli.sources.verify import explain_wrong_content
+
+_CHUNK_BYTES = 1 << 20
+_FIRST_WAIT_S = 1.0
+_MAX_FAILURES = 6  # in a row, without a byte between them
+_LONGEST_WAIT_S = 300.0
+_LOCK_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A file that is to be in the hub's cache; its content goes to `path`."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+    path: Path
+    lock: Path
+
+    @property
+    def partial(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.incomplete")
+
+    def find_partial_bytes(self) -> int:
+        """How much of it an earlier run left."""
+        return self.partial.stat().st_size if self.partial.exists() else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What a transfer tells, and hears of, while it runs.
+
+    `was_there(n)` says that n bytes are there without having moved, `moved(n)` that n more came.
+    `translate` makes a `SourceError` of what huggingface_hub raises.
+    """
+
+    was_there: Callable[[int], None]
+    moved: Callable[[int], None]
+    say: Callable[[str], None]
+    stop: threading.Event
+    translate: Callable[[], AbstractContextManager[None]]
+
+
+def fetch_blob(blob: Blob, find: Callable[[], RemoteFile], effects: Effects) -> bool:
+    """Brings the content of `blob` to its place; true if that has held it against its SHA-256.
+
+    False means that it was there, or that the hub gives no name for its content, so that only
+    huggingface_hub can place it. Raises `SourceError` when it cannot be had or is not what was
+    published, and `Stopped`; in the latter case and after a network's failure what came is kept.
+    """
+    with effects.translate():
+        remote = find()
+    if remote.etag != blob.sha256:
+        return False
+    with effects.translate():
+        blob.path.parent.mkdir(parents=True, exist_ok=True)
+        blob.lock.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(blob.lock, effects.stop):
+        if blob.path.exists():
+            effects.was_there(blob.size_bytes)
+            return False
+        with effects.translate(), blob.partial.open("a+b") as file:
+            growing = _take_up(file, blob, effects)
+            _fill(growing, blob, list(remote.ways), effects)
+        if growing.digest.hexdigest() != blob.sha256:
+            blob.partial.unlink()
+            raise explain_wrong_content([blob.name])
+        blob.partial.replace(blob.path)
+    return True
+
+
+class _Growing:
+    """A file and the hash of what it holds."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.restart()
+
+    def restart(self) -> None:
+        self.digest = hashlib.sha256()
+        self.num_bytes = 0
+
+    def count(self, chunk: bytes) -> None:
+        self.digest.update(chunk)
+        self.num_bytes += len(chunk)
+
+
+def _take_up(file: BinaryIO, blob: Blob, effects: Effects) -> _Growing:
+    growing = _Growing(file)
+    if blob.find_partial_bytes() > blob.size_bytes:
+        file.truncate(0)
+    file.seek(0)
+    while chunk := file.read(_CHUNK_BYTES):
+        _check_not_stopped(effects.stop)
+        growing.count(chunk)
+    effects.was_there(growing.num_bytes)
+    return growing
+
+
+def _fill(growing: _Growing, blob: Blob, ways: list[OpenAt], effects: Effects) -> None:
+    """Fetches what is missing at the end; a way that gives nothing makes room for the next."""
+    failures = 0
+    while growing.num_bytes < blob.size_bytes:
+        before = growing.num_bytes
+        try:
+            with effects.translate():
+                _append(growing, blob, ways[0], effects)
+        except (BrokenDownload, HubUnreachable, HubBusy) as error:
+            failures = 1 if growing.num_bytes > before else failures + 1
+            wait_s = error.wait_s or _FIRST_WAIT_S * 2 ** (failures - 1)
+            if failures == _MAX_FAILURES or wait_s > _LONGEST_WAIT_S:
+                raise
+            effects.say(f"{blob.name}: {error.what} {error.why}. Going on in {wait_s:.0f} s.")
+            if growing.num_bytes == before and len(ways) > 1:
+                ways.pop(0)
+            if effects.stop.wait(wait_s):
+                raise Stopped from error
+
+
+def _append(growing: _Growing, blob: Blob, open_at: OpenAt, effects: Effects) -> None:
+    with open_at(growing.num_bytes) as (start, chunks):
+        if start != growing.num_bytes:
+            # The server does not know ranges.
+            growing.file.truncate(0)
+            growing.restart()
+            effects.was_there(0)
+        for chunk in chunks:
+            _check_not_stopped(effects.stop)
+            growing.file.write(chunk)
+            growing.count(chunk)
+            effects.moved(len(chunk))
+            if growing.num_bytes > blob.size_bytes:
+                return
+    if growing.num_bytes < blob.size_bytes:
+        raise BrokenDownload(
+            f"The download of {blob.name} broke off.",
+            why=f"{growing.num_bytes} of {blob.size_bytes} bytes came",
+            next_step="run the same command again: what has come is kept",
+        )
+
+
+def _check_not_stopped(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise Stopped
+
+
+@contextmanager
+def _locked(path: Path, stop: threading.Event) -> Iterator[None]:
+    """Holds the lock that huggingface_hub takes for the same content."""
+    import filelock
+
+    lock = filelock.FileLock(path, mode=0o664)
+    while not lock.is_locked:
+        _check_not_stopped(stop)
+        try:
+            lock.acquire(timeout=_LOCK_POLL_S)
+        except filelock.Timeout:
+            continue
+        except NotImplementedError:
+            # A file system without locks: two writers would be found out by the checksum.
+            break
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,148 @@
+"""The bytes of a large file of the hub, from any place in it on.
+
+They come from Xet, the hub's own storage of chunks, where the hub offers it and hf_xet is here,
+which fetches over many connections at once; and by an HTTP request for a range otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from trtllm_serve_cli import __version__
+from trtllm_serve_cli.sources.hub_errors import BrokenDownload, explain_web_page
+from trtllm_serve_cli.sources.source import HubSource
+
+_CHUNK_BYTES = 1 << 20
+
+# From a first byte to where the bytes really start (a server may not know ranges), and the bytes.
+OpenAt = Callable[[int], AbstractContextManager[tuple[int, Iterable[bytes]]]]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """`etag` is the name that the hub's cache gives the content; `ways` are to be tried in turn."""
+
+    etag: str | None
+    ways: tuple[OpenAt, ...]
+
+
+class XetGroup:
+    """The connections to Xet, shared by the files of one repository; made when first needed."""
+
+    def __init__(self) -> None:
+        self._group: Any = None
+        self._lock = threading.Lock()
+
+    def open(self, xet: Any, headers: Mapping[str, str]) -> Any:
+        """hf_xet's group for a file's `xet_file_data`."""
+        import hf_xet
+
+        # The hub's token is for the hub alone; Xet gets a short-lived one of its own.
+        open_headers = {k: v for k, v in headers.items() if k.lower() != "authorization"}
+        with self._lock:
+            if self._group is None:
+                self._group = hf_xet.XetSession().new_download_stream_group(
+                    token_refresh_url=xet.refresh_route,
+                    token_refresh_headers=dict(headers),
+                    custom_headers=open_headers,
+                )
+            return self._group
+
+
+def find_remote_file(
+    source: HubSource, name: str, *, endpoint: str | None, timeout_s: float, xet: XetGroup
+) -> RemoteFile:
+    """Asks the hub where the bytes of a file are."""
+    from huggingface_hub import HfApi, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers
+
+    url = hf_hub_url(source.repository, name, revision=source.revision, endpoint=endpoint)
+    found = HfApi(endpoint=endpoint).get_hf_file_metadata(url=url, timeout=timeout_s)
+    headers = build_hf_headers(library_name="tllm", library_version=__version__)
+    http = _way_by_http(url, headers, timeout_s)
+    if found.xet_file_data is None or not has_xet_streams():
+        return RemoteFile(found.etag, (http,))
+    return RemoteFile(
+        found.etag, (_way_by_xet(xet, found.xet_file_data, found.size, headers), http)
+    )
+
+
+def has_xet_streams() -> bool:
+    """Is hf_xet here, wanted (HF_HUB_DISABLE_XET) and new enough to start anywhere in a file?"""
+    from huggingface_hub.constants import HF_HUB_DISABLE_XET
+
+    if HF_HUB_DISABLE_XET:
+        return False
+    try:
+        import hf_xet
+    except ImportError:
+        return False
+    return hasattr(hf_xet, "XetDownloadStreamGroup")
+
+
+def _way_by_xet(group: XetGroup, xet: Any, size: int | None, headers: Mapping[str, str]) -> OpenAt:
+    @contextmanager
+    def open_at(start: int) -> Iterator[tuple[int, Iterable[bytes]]]:
+        import hf_xet
+
+        info = hf_xet.XetFileInfo(xet.file_hash, size)
+        with _xet_errors():
+            stream = group.open(xet, headers).download_stream(info, start=start)
+        try:
+            yield start, _read_xet(stream)
+        finally:
+            stream.cancel()
+
+    return open_at
+
+
+def _read_xet(stream: Iterable[bytes]) -> Iterator[bytes]:
+    with _xet_errors():
+        yield from stream
+
+
+@contextmanager
+def _xet_errors() -> Iterator[None]:
+    """hf_xet raises built-in errors only, some of which would pass for those of the disk."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError) as error:
+        raise BrokenDownload(
+            "Xet, the hub's storage, broke off.",
+            why=str(error),
+            next_step="set HF_HUB_DISABLE_XET=1 to download without it",
+        ) from error
+
+
+def _way_by_http(url: str, headers: Mapping[str, str], timeout_s: float) -> OpenAt:
+    @contextmanager
+    def open_at(start: int) -> Iterator[tuple[int, Iterable[bytes]]]:
+        from huggingface_hub import get_session
+
+        session = get_session()
+        asked = {**headers, "Accept-Encoding": "identity"}
+        if start:
+            asked["Range"] = f"bytes={start}-"
+        if hasattr(session, "build_request"):  # httpx, from huggingface_hub 1.0 on
+            with session.stream("GET", url, headers=asked, timeout=timeout_s) as response:
+                yield _find_start(response), response.iter_bytes(_CHUNK_BYTES)
+        else:
+            with session.get(url, headers=asked, timeout=timeout_s, stream=True) as response:
+                yield _find_start(response), response.iter_content(_CHUNK_BYTES)
+
+    return open_at
+
+
+def _find_start(response: Any) -> int:
+    from huggingface_hub.utils import hf_raise_for_status
+
+    hf_raise_for_status(response)
+    if "text/html" in response.headers.get("Content-Type", ""):
+        raise explain_web_page(str(response.url))
+    found = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    return int(found[1]) if response.status_code == 206 and found else 0

@@ -1,0 +1,149 @@
+"""How far a transfer is, as data: bytes, rate and time left, per file and in total."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from trtllm_serve_cli.sources.space import show_size
+
+# A rate is that of the last seconds: long enough to be steady, short enough to follow the line.
+_WINDOW_S = 10.0
+_LINE_EVERY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class FileProgress:
+    """One file; `bytes_per_s` is 0 while nothing has moved of late."""
+
+    name: str
+    done_bytes: int
+    size_bytes: int
+    bytes_per_s: float
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds to the end at this rate; `None` when nothing moves."""
+        left = self.size_bytes - self.done_bytes
+        return left / self.bytes_per_s if self.bytes_per_s > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """All files of one transfer, in the order of their names."""
+
+    activity: str
+    files: tuple[FileProgress, ...]
+    bytes_per_s: float
+
+    @property
+    def total(self) -> FileProgress:
+        """All files as one."""
+        done = sum(file.done_bytes for file in self.files)
+        size = sum(file.size_bytes for file in self.files)
+        return FileProgress(self.activity, done, size, self.bytes_per_s)
+
+    @property
+    def moving(self) -> tuple[FileProgress, ...]:
+        """The files that are neither waiting nor whole."""
+        return tuple(file for file in self.files if 0 < file.done_bytes < file.size_bytes)
+
+
+Watch = Callable[[Progress], None]
+
+
+def show_progress(file: FileProgress) -> str:
+    """The figures of one file, or of all, for people."""
+    percent = 100 * file.done_bytes // file.size_bytes if file.size_bytes else 100
+    line = f"{show_size(file.done_bytes)} of {show_size(file.size_bytes)} ({percent} %)"
+    if file.left_s is None:
+        return line
+    rate = show_size(round(file.bytes_per_s))
+    return f"{line}, {rate}/s, {show_duration(file.left_s)} left"
+
+
+def show_duration(seconds: float) -> str:
+    """`seconds` for people, in the two largest units."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+
+
+def say_now_and_then(
+    say: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
+) -> Watch:
+    """Shows progress where there is no terminal: a line at most every half a minute."""
+    last_s = clock()
+
+    def watch(progress: Progress) -> None:
+        nonlocal last_s
+        if clock() - last_s < _LINE_EVERY_S:
+            return
+        last_s = clock()
+        say(f"{progress.activity}: {show_progress(progress.total)}")
+
+    return watch
+
+
+@dataclass(slots=True)
+class _Count:
+    size_bytes: int
+    done_bytes: int = 0
+    # (time, bytes moved since the start); bytes that were there already are not movement.
+    samples: deque[tuple[float, int]] = field(default_factory=deque)
+    moved_bytes: int = 0
+
+
+class Meter:
+    """Counts bytes for several threads at once."""
+
+    def __init__(
+        self,
+        activity: str,
+        sizes: Mapping[str, int],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._activity = activity
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._started_s = clock()
+        self._counts = {name: _Count(sizes[name]) for name in sorted(sizes)}
+        self._all = _Count(sum(sizes.values()))
+
+    def set(self, name: str, num_bytes: int) -> None:
+        """So much of that file was there without moving now."""
+        with self._lock:
+            self._counts[name].done_bytes = num_bytes
+
+    def add(self, name: str, num_bytes: int) -> None:
+        """So much of that file has moved."""
+        with self._lock:
+            self._counts[name].done_bytes += num_bytes
+            self._counts[name].moved_bytes += num_bytes
+            self._all.moved_bytes += num_bytes
+
+    def read(self) -> Progress:
+        """How far it is now. To be called every second or so: rates are those between calls."""
+        with self._lock:
+            now_s = self._clock()
+            files = tuple(
+                FileProgress(name, each.done_bytes, each.size_bytes, self._rate(each, now_s))
+                for name, each in self._counts.items()
+            )
+            return Progress(self._activity, files, self._rate(self._all, now_s))
+
+    def _rate(self, count: _Count, now_s: float) -> float:
+        samples = count.samples
+        if not samples:
+            samples.append((self._started_s, 0))
+        samples.append((now_s, count.moved_bytes))
+        while len(samples) > 2 and samples[1][0] <= now_s - _WINDOW_S:
+            samples.popleft()
+        then_s, before = samples[0]
+        return (count.moved_bytes - before) / (now_s - then_s) if now_s > then_s else 0.0
