@@ -36,9 +36,10 @@ def hub(tmp_path):
 
 
 @pytest.fixture
-def xet(tmp_path):
+def xet(tmp_path, monkeypatch):
     """A Xet storage with the large file in it: its address and its folder, and the file's name."""
     hf_xet = pytest.importorskip("hf_xet", reason="hf_xet is not made for this platform")
+    monkeypatch.setenv("HF_XET_CACHE", str(tmp_path / "xet-cache"))
     storage = tmp_path / "xet"
     storage.mkdir()
     (tmp_path / "large").write_bytes(LARGE)

@@ -349,21 +349,13 @@ def _use_cache(
     unreachable: HubUnreachable | HubBusy,
 ) -> Checkpoint:
     """What an earlier run left in the cache; raises `unreachable` if there is nothing whole."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
+    config = find_cached_config(source, hub)
+    if config is None:
+        raise unreachable from None
     try:
-        folder = snapshot_download(
-            source.repository,
-            revision=source.revision,
-            cache_dir=hub.cache,
-            local_files_only=True,
-        )
-        checkpoint = _inspect(Path(folder), source, options)
+        checkpoint = _inspect(config.parent, source, options)
     except UnsafeCheckpoint:
         raise
-    except LocalEntryNotFoundError:
-        raise unreachable from None
     except SourceError as error:
         raise SourceError(
             f"{unreachable.what} The copy in the cache is not whole.",

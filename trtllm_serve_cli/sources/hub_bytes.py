@@ -18,6 +18,13 @@ from trtllm_serve_cli.sources.hub_errors import BrokenDownload, explain_web_page
 from trtllm_serve_cli.sources.source import HubSource
 
 _CHUNK_BYTES = 1 << 20
+# Left to itself, hf_xet tries a server that it cannot reach for almost four minutes, in silence.
+_XET_CONFIG = {
+    "client.retry_max_attempts": 1,
+    "client.retry_base_delay": "500ms",
+    "client.connect_timeout": "10s",
+    "client.read_timeout": "30s",
+}
 
 # From a first byte to where the bytes really start (a server may not know ranges), and the bytes.
 OpenAt = Callable[[int], AbstractContextManager[tuple[int, Iterable[bytes]]]]
@@ -46,7 +53,8 @@ class XetGroup:
         open_headers = {k: v for k, v in headers.items() if k.lower() != "authorization"}
         with self._lock:
             if self._group is None:
-                self._group = hf_xet.XetSession().new_download_stream_group(
+                config = hf_xet.XetConfig().with_config(_XET_CONFIG)
+                self._group = hf_xet.XetSession(config).new_download_stream_group(
                     token_refresh_url=xet.refresh_route,
                     token_refresh_headers=dict(headers),
                     custom_headers=open_headers,
@@ -82,7 +90,7 @@ def has_xet_streams() -> bool:
         import hf_xet
     except ImportError:
         return False
-    return hasattr(hf_xet, "XetDownloadStreamGroup")
+    return hasattr(hf_xet, "XetDownloadStreamGroup") and hasattr(hf_xet, "XetConfig")
 
 
 def _way_by_xet(group: XetGroup, xet: Any, size: int | None, headers: Mapping[str, str]) -> OpenAt:
