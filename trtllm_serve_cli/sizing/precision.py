@@ -13,7 +13,7 @@ Rate = Literal["fp16", "fp8", "fp4"]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`bits` per number, scales included; multiplied at the rate `rate` of a GPU.
+    """`bits` per number, scales included; multiplied at `speed` times the rate `rate` of a GPU.
 
     `capability` is the least compute capability whose GPUs have it.
     """
@@ -21,13 +21,15 @@ class Format:
     bits: float
     rate: Rate = "fp16"
     capability: tuple[int, int] = (7, 0)
+    speed: float = 1.0
 
 
 # Of the weights of the layers' large matrices; embedding, head, norms and routers keep the dtype.
 # Scales: one 16-bit number per 128 weights in AWQ and GPTQ, one 8-bit number per 16 in NVFP4 and
-# per 32 in MXFP4. SmoothQuant's int8 products are counted at the 16-bit rate, which is too low.
+# per 32 in MXFP4. SmoothQuant's int8 products are counted at the 16-bit rate, which is too low;
+# 32-bit products at half of it, as those of TF32 are.
 WEIGHT_FORMATS = {
-    "float32": Format(32),
+    "float32": Format(32, speed=0.5),
     "float16": Format(16),
     "bfloat16": Format(16, capability=(8, 0)),
     "fp8": Format(8, "fp8", (8, 9)),
@@ -37,7 +39,7 @@ WEIGHT_FORMATS = {
     "int4_awq": Format(4 + 16 / 128),
     "w4a8_awq": Format(4 + 16 / 128, "fp8", (8, 9)),
     "nvfp4": Format(4 + 8 / 16, "fp4", (10, 0)),
-    "mxfp4": Format(4 + 8 / 32, capability=(8, 0)),
+    "mxfp4": Format(4 + 8 / 32, capability=(9, 0)),
 }
 KV_FORMATS = {
     "float32": Format(32),

@@ -91,7 +91,7 @@ class Extras:
 class ModelShape:
     """What sizes follow from; `dtype` and `quantization` are the checkpoint's, if it says them.
 
-    `intermediate_size` is that of the dense MLPs. `embedding_size` differs from `hidden_size` only
+    `head_dim` is a query's, `intermediate_size` that of the dense MLPs. `embedding_size` differs from `hidden_size` only
     where the architecture projects between them. `is_part` tells that the checkpoint holds more
     than this language model, such as a vision tower.
     """
@@ -154,7 +154,8 @@ def _parse(
     hidden_size = _count(config, "hidden_size")
     heads = _count(config, "num_attention_heads")
     kv_heads = _find_count(config, "num_key_value_heads") or heads
-    head_dim = _find_count(config, "head_dim") or _divide(hidden_size, heads)
+    latent = _parse_latent(config)
+    head_dim = _find_head_dim(config, latent) or _divide(hidden_size, heads)
     if heads % kv_heads:
         raise _broken(f"{heads} attention heads cannot share {kv_heads} key-value heads")
     named = whole.get("architectures")
@@ -176,7 +177,7 @@ def _parse(
         dtype=_parse_dtype(config),
         quantization=_parse_quantization(config),
         experts=_parse_experts(config, num_layers),
-        latent=_parse_latent(config),
+        latent=latent,
         window=_parse_window(family, config, num_layers),
         is_part=text is not whole,
     )
@@ -244,6 +245,12 @@ def _count_expert_layers(config: Config, num_layers: int) -> int:
         index >= first and index not in dense and index % frequency == 0 and (index + 1) % step == 0
         for index in range(num_layers)
     )
+
+
+def _find_head_dim(config: Config, latent: LatentAttention | None) -> int | None:
+    if latent:
+        return latent.qk_nope_head_dim + latent.qk_rope_head_dim
+    return _find_count(config, "head_dim")
 
 
 def _parse_latent(config: Config) -> LatentAttention | None:

@@ -1,0 +1,118 @@
+"""What is in a GPU's memory while a model is served, and how many sequences it has room for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trtllm_serve_cli.sizing.gpus import Gpu
+from trtllm_serve_cli.sizing.kv_cache import kv_bytes_of_sequence
+from trtllm_serve_cli.sizing.parallelism import Parallelism
+from trtllm_serve_cli.sizing.precision import Format
+from trtllm_serve_cli.sizing.shape import ModelShape
+from trtllm_serve_cli.sizing.stages import Stage, split_stages
+
+_MIB = 1 << 20
+# Seen on an H200 (driver 580): 616 MiB kept by the driver, 523 MiB taken by a bare CUDA context.
+CONTEXT_BYTES = (616 + 523) * _MIB
+# A guess, on the high side of what libraries ask for: cuBLAS's and the attention kernels' scratch.
+WORKSPACE_BYTES = 512 * _MIB
+# As much again for NCCL's buffers, where GPUs talk to each other.
+NCCL_BYTES = 512 * _MIB
+_ACTIVATION_BYTES = 2
+_LOGIT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What is asked of a model: formats, limits (TensorRT-LLM's names and defaults), lengths.
+
+    `weights` is the format of the large matrices, `others` that of all else. `scale` corrects the
+    bytes of the weights by what the checkpoint's own index says.
+    """
+
+    weights: Format
+    others: Format
+    kv: Format
+    input_len: int
+    output_len: int
+    max_seq_len: int
+    max_batch_size: int = 2048
+    max_num_tokens: int = 8192
+    kv_cache_free_gpu_mem_fraction: float = 0.9
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes on one GPU, that of the pipeline stage with the least room.
+
+    `kv_cache` is 0 where the rest leaves nothing. `num_sequences` have room there at once, each of
+    input and output length; `fits` means that one of `max_seq_len` has.
+    """
+
+    total: int
+    weights: int
+    activations: int
+    context: int
+    kv_cache: int
+    num_sequences: int
+    fits: bool
+
+
+def plan_memory(shape: ModelShape, parallelism: Parallelism, gpu: Gpu, demand: Demand) -> Memory:
+    """Of the fullest GPU."""
+    stages = split_stages(shape, parallelism)
+    plans = [_plan_stage(shape, parallelism, stage, gpu, demand) for stage in stages]
+    return min(plans, key=lambda plan: (plan.fits, plan.num_sequences, plan.kv_cache))
+
+
+def weight_bytes(stage: Stage, demand: Demand) -> float:
+    """What lies in memory of a stage, on each of its GPUs."""
+    large = (stage.matrices + stage.experts) * demand.weights.bits
+    rest = (stage.whole + stage.embedding + stage.head) * demand.others.bits
+    return demand.scale * (large + rest) / 8
+
+
+def activation_bytes(shape: ModelShape, parallelism: Parallelism, demand: Demand) -> int:
+    """At `max_num_tokens` tokens: the residual stream twice, and the wider of a layer's two parts.
+
+    Those are queries, keys, values and output of the attention, or the inner width of the MLP (of
+    the experts of a token) twice. Logits are single precision, one row per sequence of the batch.
+    """
+    tp, heads = parallelism.tp, shape.num_attention_heads
+    attention = 2 * (heads + max(tp, shape.num_key_value_heads)) * shape.head_dim / tp
+    mlp = 2 * shape.intermediate_size / tp
+    if experts := shape.experts:
+        width = experts.intermediate_size / parallelism.moe_tp
+        inner = experts.num_experts_per_token * (2 * width + shape.hidden_size)
+        mlp = max(mlp, inner + 2 * experts.shared_intermediate_size / tp)
+    per_token = 2 * shape.hidden_size + max(attention, mlp)
+    tokens = demand.max_num_tokens * per_token * _ACTIVATION_BYTES
+    logits = min(demand.max_batch_size, demand.max_num_tokens) * shape.vocab_size * _LOGIT_BYTES
+    return round(tokens + logits / tp)
+
+
+def _plan_stage(
+    shape: ModelShape, parallelism: Parallelism, stage: Stage, gpu: Gpu, demand: Demand
+) -> Memory:
+    tp = parallelism.tp
+    weights = round(weight_bytes(stage, demand))
+    activations = activation_bytes(shape, parallelism, demand) + WORKSPACE_BYTES
+    context = CONTEXT_BYTES + (NCCL_BYTES if parallelism.world_size > 1 else 0)
+    free = max(0, gpu.memory_bytes - weights - activations - context)
+    kv_cache = int(free * demand.kv_cache_free_gpu_mem_fraction)
+
+    def take(num_tokens: int) -> float:
+        return kv_bytes_of_sequence(
+            shape, num_tokens, demand.kv.bits, tp=tp, num_layers=stage.num_layers
+        )
+
+    return Memory(
+        total=gpu.memory_bytes,
+        weights=weights,
+        activations=activations,
+        context=context,
+        kv_cache=kv_cache,
+        num_sequences=int(kv_cache // take(demand.input_len + demand.output_len)),
+        fits=kv_cache >= take(demand.max_seq_len),
+    )

@@ -1,0 +1,115 @@
+"""How fast a GPU could go at best: by what it must read, and by what it must multiply.
+
+Rates are what has been reached of a card's data sheet, on an H200: 4.3 of 4.8 TB/s, 790 of 989
+TFLOP/s in bf16 (a Llama 2 7B shape). What GPUs say to each other is not counted. So these are
+ceilings: on that H200, vLLM 0.26 came to 0.68 of the one for a single stream and to 0.64 of the
+saturated one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trtllm_serve_cli.sizing.capacity import Demand
+from trtllm_serve_cli.sizing.gpus import Gpu
+from trtllm_serve_cli.sizing.kv_cache import kv_bytes_of_sequence
+from trtllm_serve_cli.sizing.parallelism import Parallelism
+from trtllm_serve_cli.sizing.shape import ModelShape
+from trtllm_serve_cli.sizing.stages import Stage, split_stages
+
+BANDWIDTH_REACHED = 4.3 / 4.8
+COMPUTE_REACHED = 790 / 989
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Ceilings, in output tokens and in requests of `input_len` and `output_len` per second.
+
+    `single_stream_tokens_per_s` is one sequence alone after its prompt; the others are of as many
+    sequences at once as there is room for.
+    """
+
+    single_stream_tokens_per_s: float
+    saturated_tokens_per_s: float
+    saturated_requests_per_s: float
+
+
+def estimate_speed(
+    shape: ModelShape, parallelism: Parallelism, gpu: Gpu, demand: Demand, num_sequences: int
+) -> Speed:
+    """Of a model that fits with room for `num_sequences` at once."""
+    stages = split_stages(shape, parallelism)
+    costs = [_Cost(shape, parallelism, stage, gpu, demand) for stage in stages]
+    alone = 1 / sum(cost.step_s(1) for cost in costs)
+    # Each stage works on its share of the sequences while the others work on theirs.
+    batch = max(1, min(num_sequences, demand.max_batch_size) // parallelism.pp)
+    round_s = max(
+        batch * cost.prompt_s() + demand.output_len * cost.step_s(batch) for cost in costs
+    )
+    requests_per_s = batch / round_s
+    return Speed(alone, requests_per_s * demand.output_len, requests_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """Seconds on one GPU of a stage."""
+
+    shape: ModelShape
+    parallelism: Parallelism
+    stage: Stage
+    gpu: Gpu
+    demand: Demand
+
+    def step_s(self, batch: int) -> float:
+        """To add a token to each of `batch` sequences that are halfway through their output."""
+        context = self.demand.input_len + self.demand.output_len // 2
+        read = self._weights_read(batch) + batch * self._kv_read(context)
+        attention = self._attend(1, context, is_prompt=False)
+        multiplied = batch * self._multiply_s(1, attention)
+        return max(read / (self.gpu.bandwidth_gb_per_s * 1e9 * BANDWIDTH_REACHED), multiplied)
+
+    def prompt_s(self) -> float:
+        """To read one prompt among many: only multiplying counts then."""
+        tokens = self.demand.input_len
+        return self._multiply_s(tokens, self._attend(tokens, tokens / 2, is_prompt=True))
+
+    def _weights_read(self, batch: int) -> float:
+        """Of the experts, as many as `batch` tokens are expected to choose, and one at least."""
+        stage, demand, experts = self.stage, self.demand, self.shape.experts
+        share = 0.0
+        if experts:
+            chosen = experts.num_experts_per_token / experts.num_experts
+            share = max(1 - (1 - chosen) ** batch, self.parallelism.moe_ep / experts.num_experts)
+        large = (stage.matrices + share * stage.experts) * demand.weights.bits
+        rest = (stage.whole + stage.head_read) * demand.others.bits
+        return demand.scale * (large + rest) / 8
+
+    def _kv_read(self, context: int) -> float:
+        return kv_bytes_of_sequence(
+            self.shape,
+            context,
+            self.demand.kv.bits,
+            tp=self.parallelism.tp,
+            num_layers=self.stage.num_layers,
+        )
+
+    def _multiply_s(self, num_tokens: int, attention: float) -> float:
+        """Two operations per parameter and token; `attention` are its own, in 16 bits."""
+        stage, experts, named = self.stage, self.shape.experts, self.demand.weights
+        chosen = experts.num_experts_per_token / experts.num_experts if experts else 0.0
+        matrices = 2 * num_tokens * (stage.matrices + chosen * stage.experts)
+        other = attention + 2 * (num_tokens * stage.whole + stage.head_read)
+        rate = getattr(self.gpu, named.rate) or self.gpu.fp16
+        reached = COMPUTE_REACHED * 1e12
+        return matrices / (rate * named.speed * reached) + other / (self.gpu.fp16 * reached)
+
+    def _attend(self, num_tokens: int, context: float, *, is_prompt: bool) -> float:
+        """Operations of `num_tokens` tokens that each look back at `context` others."""
+        latent, per_head = self.shape.latent, 4 * self.shape.head_dim
+        if latent and is_prompt:
+            per_head = 2 * (self.shape.head_dim + latent.v_head_dim)
+        elif latent:
+            # A step multiplies with the latent itself.
+            per_head = 2 * (2 * latent.kv_lora_rank + latent.qk_rope_head_dim)
+        heads = self.shape.num_attention_heads / self.parallelism.tp
+        return num_tokens * context * heads * per_head * self.stage.num_layers

@@ -1,0 +1,85 @@
+"""Which parameters lie on which GPU.
+
+Pipeline stages share out the layers, the first stages having one more where it does not come out
+even. Tensor parallelism divides heads, MLPs, experts and the head that makes logits; norms, routers
+and, as TensorRT-LLM does unless told otherwise, the embedding are on every GPU of their stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trtllm_serve_cli.sizing import parameters
+from trtllm_serve_cli.sizing.parallelism import Parallelism
+from trtllm_serve_cli.sizing.shape import ModelShape
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The parameters that one GPU of a pipeline stage has.
+
+    `matrices` meet every token, `experts` only the tokens they are chosen for. `whole` are norms
+    and routers, which keep their dtype whatever the quantisation, as `embedding` and `head` do.
+    `head_read` is what making logits reads: the embedding's part of it where the two are one.
+    """
+
+    num_layers: int
+    matrices: float
+    experts: float
+    whole: float
+    embedding: float
+    head: float
+    head_read: float
+
+
+def split_stages(shape: ModelShape, parallelism: Parallelism) -> tuple[Stage, ...]:
+    """One GPU of each pipeline stage; the others of its stage have as much."""
+    pp = parallelism.pp
+    even, more = divmod(shape.num_layers, pp)
+    sizes = [even + (1 if index < more else 0) for index in range(pp)]
+    starts = [sum(sizes[:index]) for index in range(pp)]
+    return tuple(
+        _describe(shape, parallelism, start, size, is_first=start == 0, is_last=index == pp - 1)
+        for index, (start, size) in enumerate(zip(starts, sizes, strict=True))
+    )
+
+
+def _describe(
+    shape: ModelShape,
+    parallelism: Parallelism,
+    start: int,
+    num_layers: int,
+    *,
+    is_first: bool,
+    is_last: bool,
+) -> Stage:
+    tp, experts = parallelism.tp, shape.experts
+    # Dense layers come first, where a model has both.
+    num_dense = shape.num_layers - (experts.num_layers if experts else 0)
+    dense = max(0, min(num_dense, start + num_layers) - start)
+    sparse = num_layers - dense
+    matrices = num_layers * _attention_share(shape, tp)
+    matrices += dense * parameters.count_mlp(shape, shape.intermediate_size) / tp
+    whole = float(num_layers * parameters.count_layer_norms(shape))
+    routed = 0.0
+    if experts and sparse:
+        matrices += sparse * parameters.count_shared_experts(shape, experts) / tp
+        whole += sparse * parameters.count_router(shape, experts)
+        each = parameters.count_expert(shape, experts) / parallelism.moe_tp
+        routed = sparse * each * experts.num_experts / parallelism.moe_ep
+    head = parameters.count_head(shape) / tp if is_last else 0.0
+    return Stage(
+        num_layers=num_layers,
+        matrices=matrices,
+        experts=routed,
+        whole=whole,
+        embedding=parameters.count_embedding(shape) if is_first else 0.0,
+        head=0.0 if shape.tie_word_embeddings and is_first else head,
+        head_read=head,
+    )
+
+
+def _attention_share(shape: ModelShape, tp: int) -> float:
+    attention = parameters.count_attention(shape)
+    kv_copies = min(tp, shape.num_key_value_heads)
+    return attention.by_heads / tp + attention.by_kv_heads / kv_copies + attention.whole
