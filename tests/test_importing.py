@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.build.samples import ENGINE
-from tests.build.tensorrt import write_engine as write_tensorrt_engine
-from tests.build.tensorrt import write_tokenizer
+from tests.build.tensorrt_files import write_engine as write_tensorrt_engine
+from tests.build.tensorrt_files import write_tokenizer
 from tests.sources.checkpoints import hf_files, llama_gguf, write_files
 from tests.waiting import wait_until
 from trtllm_serve_cli.build import BuildPlan, Engine, find_engine, read_engine

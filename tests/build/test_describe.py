@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.build.samples import GGUF
-from tests.build.tensorrt import CHAT_TEMPLATE, tensorrt_engine, write_tokenizer
+from tests.build.tensorrt_files import CHAT_TEMPLATE, tensorrt_engine, write_tokenizer
 from trtllm_serve_cli.build import Engine, describe_vllm
 from trtllm_serve_cli.build.tensorrt_engine import read_tensorrt_build
 from trtllm_serve_cli.errors import BadInput

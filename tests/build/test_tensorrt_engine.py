@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.tensorrt import engine_config, write_engine
+from tests.build.tensorrt_files import engine_config, write_engine
 from trtllm_serve_cli.build.tensorrt_engine import (
     TensorRtBuild,
     fingerprint_of,

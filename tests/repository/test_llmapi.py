@@ -11,7 +11,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from tests.build.samples import ENGINE
-from tests.build.tensorrt import tensorrt_engine
+from tests.build.tensorrt_files import tensorrt_engine
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository import ServingOptions, plan_repository, render_files
 

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tests.build.tensorrt import tensorrt_engine
+from tests.build.tensorrt_files import tensorrt_engine
 from trtllm_serve_cli.build import Engine
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository import ServingOptions, plan_repository, render_files

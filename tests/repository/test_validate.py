@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.build.samples import ENGINE
-from tests.build.tensorrt import tensorrt_engine, write_tokenizer
+from tests.build.tensorrt_files import tensorrt_engine, write_tokenizer
 from tests.repository.samples import add_model, copy_upstream, tensor
 from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.paths import Home
