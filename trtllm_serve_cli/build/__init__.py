@@ -11,9 +11,10 @@ from trtllm_serve_cli.build.describe import describe_tensorrt, describe_vllm
 from trtllm_serve_cli.build.engine import Engine, find_engine, read_engine
 from trtllm_serve_cli.build.kinds import EngineChoice, Machine, choose_engine_kind, look_at_machine
 from trtllm_serve_cli.build.options import EngineOptions
-from trtllm_serve_cli.build.plan import BuildPlan, BuildRequest, BuildStep, Toolchain
+from trtllm_serve_cli.build.plan import BuildPlan, BuildRequest, Toolchain
 from trtllm_serve_cli.build.planning import find_tools, plan_build
 from trtllm_serve_cli.build.run import build_engine
+from trtllm_serve_cli.build.steps import BuildStep
 
 __all__ = [
     "BuildPlan",

@@ -6,13 +6,12 @@ from trtllm_serve_cli.build.engine import ENGINE_FILE
 from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
 from trtllm_serve_cli.build.options import LIMITS, refuse_unheeded
 from trtllm_serve_cli.build.plan import (
-    WORK,
     BuildPlan,
     BuildRequest,
-    BuildStep,
     Toolchain,
     facts_of_engine,
 )
+from trtllm_serve_cli.build.steps import WORK, BuildStep
 from trtllm_serve_cli.errors import BadInput
 
 # The packages whose versions decide what engine comes out of a checkpoint, by its format.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,10 +9,9 @@ from typing import Any
 
 from trtllm_serve_cli.build.fingerprint import facts_of_checkpoint
 from trtllm_serve_cli.build.options import EngineOptions
+from trtllm_serve_cli.build.steps import BuildStep
 from trtllm_serve_cli.sources import Checkpoint, show_size
 
-# Stands in a command for the folder that is being made.
-WORK = "{work}"
 # A change of what a plan means, made in this code, makes engines of older plans be built again.
 _PLAN_VERSION = 3
 
@@ -40,34 +38,6 @@ class BuildRequest:
     kind: str = "openvino"
     options: EngineOptions = field(default_factory=EngineOptions)
     trust_remote_code: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class BuildStep:
-    """One command of a build. `outputs` are what it must leave, under WORK as in the command."""
-
-    title: str
-    command: tuple[str, ...]
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    estimated_bytes: int = 0
-
-    def show(self, work: Path) -> str:
-        """The command as a line for a shell, writing into `work`."""
-        return shlex.join(self.command_in(work))
-
-    def command_in(self, work: Path) -> tuple[str, ...]:
-        """The command, writing into `work`."""
-        return tuple(_in_work(word, work) for word in self.command)
-
-    def outputs_in(self, work: Path) -> tuple[Path, ...]:
-        """What the command must leave when it writes into `work`."""
-        return tuple(Path(_in_work(word, work)) for word in self.outputs)
-
-
-def _in_work(word: str, work: Path) -> str:
-    is_there = word == WORK or word.startswith(f"{WORK}/")
-    return word.replace(WORK, str(work), 1) if is_there else word
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ from trtllm_serve_cli.build.engine import (
 )
 from trtllm_serve_cli.build.explain import explain_failure
 from trtllm_serve_cli.build.kinds import has_package
-from trtllm_serve_cli.build.plan import BuildPlan, BuildStep
+from trtllm_serve_cli.build.plan import BuildPlan
+from trtllm_serve_cli.build.steps import SCRATCH_NAME, BuildStep
 from trtllm_serve_cli.build.unfinished import (
     UnfinishedBuild,
     drop_leftovers,
@@ -66,6 +67,7 @@ def build_engine(
     try:
         check_space(plan.engine_dir.parent, plan.estimated_bytes - build.num_bytes)
         build = _run_steps(plan, build, say, on_line)
+        shutil.rmtree(build.work / SCRATCH_NAME, ignore_errors=True)
         add_making(build.work, _making_of(plan, build, started_at))
         shutil.copyfile(build.log, build.work / BUILD_LOG)
         put_in_place(build.work, plan.engine_dir)

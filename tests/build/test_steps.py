@@ -1,0 +1,20 @@
+"""The folders that stand as words in a step's command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trtllm_serve_cli.build.steps import SCRATCH, WORK, BuildStep
+
+
+def test_a_step_writes_into_the_work_folder_and_one_in_it() -> None:
+    step = BuildStep("Build", ("build", "--from", SCRATCH, "--into", WORK, "/other/{work}"))
+    assert step.command_in(Path("/engines/my engine")) == (
+        "build", "--from", "/engines/my engine/.scratch", "--into", "/engines/my engine",
+        "/other/{work}",
+    )  # fmt: skip
+
+
+def test_a_step_is_shown_ready_to_paste() -> None:
+    step = BuildStep("Build", ("build", SCRATCH, WORK))
+    assert step.show(Path("/my engine")) == "build '/my engine/.scratch' '/my engine'"
