@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from trtllm_serve_cli.build.engine import TOKENIZER_FOLDER
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.config import ModelConfig, ServingOptions
 from trtllm_serve_cli.repository.contract import load_contracts
@@ -45,7 +46,7 @@ def tensorrt_values(engine: Engine, options: ServingOptions) -> dict[str, str]:
         "triton_max_batch_size": str(batch_size),
         "max_beam_width": str(beam_width),
         "max_seq_len": str(built.max_seq_len),
-        "tokenizer_dir": str(engine.path),
+        "tokenizer_dir": str(engine.path / TOKENIZER_FOLDER),
         "engine_dir": str(engine.path),
         "logits_datatype": _tensor_type(built.logits_dtype),
         "prompt_embedding_table_data_type": _tensor_type(built.dtype),

@@ -92,8 +92,8 @@ class ModelShape:
     """What sizes follow from; `dtype` and `quantization` are the checkpoint's, if it says them.
 
     `head_dim` is a query's, `intermediate_size` that of the dense MLPs. `embedding_size` differs
-    from `hidden_size` only where the architecture projects between them. `is_part` tells that the checkpoint holds more
-    than this language model, such as a vision tower.
+    from `hidden_size` only where the architecture projects between them. `is_part` tells that the
+    checkpoint holds more than this language model, such as a vision tower.
     """
 
     architecture: str
