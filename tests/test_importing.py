@@ -269,7 +269,9 @@ def test_plan_of_a_fetched_file_writes_nothing(home: Home) -> None:
     assert [path.name for path in home.root.iterdir()] == ["checkpoints"]
 
 
-def test_plan_of_a_hub_model_asks_no_hub(home: Home, tmp_path: Path, monkeypatch) -> None:
+def test_plan_of_a_hub_model_whose_hub_cannot_be_asked(
+    home: Home, tmp_path: Path, monkeypatch
+) -> None:
     """Not even when the cache has its config.json, as after a download that was cut."""
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))

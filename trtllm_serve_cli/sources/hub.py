@@ -29,6 +29,8 @@ from trtllm_serve_cli.sources.checkpoint import (
     check_runs_no_code,
     choose_weights,
     inspect_hf_directory,
+    is_weights,
+    read_architecture,
     read_index,
 )
 from trtllm_serve_cli.sources.hub_bytes import XetGroup, find_remote_file
@@ -165,6 +167,30 @@ def fetch_from_hub(
     verify_files(folder, checksums, ledger=ledger, say=say, watch=watch, passed=hashed)
     _remember_revision(source.revision or "main", commit, hub.find_folder(source.repository))
     return _inspect(folder, source, options)
+
+
+def inspect_on_hub(source: HubSource, *, hub: Hub, options: FetchOptions) -> Checkpoint | None:
+    """The checkpoint as `fetch_from_hub` will give it, with only its small files fetched.
+
+    None when the hub cannot be asked and the cache has no whole copy. Raises what a download would
+    raise before its first large file.
+    """
+    try:
+        listing = _list_repository(source, hub)
+    except (HubUnreachable, HubBusy) as error:
+        try:
+            return _use_cache(source, hub, options, lambda text: None, error)
+        except UnsafeCheckpoint:
+            raise
+        except SourceError:
+            return None
+    pinned = HubSource(source.repository, listing.commit)
+    chosen = _choose_files(pinned, listing.files, hub, options)
+    folder = _download_one(pinned, "config.json", hub).parent
+    size_bytes = sum(file.size_bytes for file in chosen if is_weights(file.name))
+    return Checkpoint(
+        folder, "hf", str(pinned), listing.commit, read_architecture(folder), size_bytes
+    )
 
 
 def _inspect(snapshot: Path, source: HubSource, options: FetchOptions) -> Checkpoint:
