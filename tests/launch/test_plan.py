@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trtllm_serve_cli.client import Endpoint
 from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.launch import LaunchOptions, LaunchPlan, TritonInstallation, plan_launch
-from trtllm_serve_cli.launch.plan import choose_options
+from trtllm_serve_cli.launch.options import choose_options
 from trtllm_serve_cli.repository import ImportedModel, PlacedModel
 
 MODEL = ImportedModel(

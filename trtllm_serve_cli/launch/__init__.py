@@ -14,7 +14,8 @@ from trtllm_serve_cli.launch.local import (
     stop_server,
 )
 from trtllm_serve_cli.launch.machine import TritonInstallation, find_triton
-from trtllm_serve_cli.launch.plan import LaunchOptions, LaunchPlan, plan_launch
+from trtllm_serve_cli.launch.options import LaunchOptions
+from trtllm_serve_cli.launch.plan import LaunchPlan, plan_launch
 from trtllm_serve_cli.launch.running import (
     RunningServer,
     find_running,

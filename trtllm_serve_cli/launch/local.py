@@ -17,7 +17,8 @@ from typing import Any
 from trtllm_serve_cli.errors import LaunchFailed, MissingPart
 from trtllm_serve_cli.launch.log import find_loading
 from trtllm_serve_cli.launch.machine import find_libpython, find_triton, has_nvidia_gpu
-from trtllm_serve_cli.launch.plan import LaunchPlan, choose_options, plan_launch
+from trtllm_serve_cli.launch.options import choose_options
+from trtllm_serve_cli.launch.plan import LaunchPlan, plan_launch
 from trtllm_serve_cli.launch.ports import check_ports
 from trtllm_serve_cli.launch.running import RunningServer, read_server
 from trtllm_serve_cli.launch.state import PLAN_FILE, STATE_FILE, ServerState, read_state

@@ -6,53 +6,17 @@ import dataclasses
 import json
 import os
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trtllm_serve_cli.client import RESTRICTED_HEADER, Endpoint
-from trtllm_serve_cli.errors import BadInput, MissingPart
+from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.machine import TritonInstallation
+from trtllm_serve_cli.launch.options import LaunchOptions
+from trtllm_serve_cli.launch.triton import backend_links, check_backend, stub_environ, triton_flags
 from trtllm_serve_cli.repository import ImportedModel, PlacedModel, prefixed
-
-_RESTRICTED = "shared-memory,model-repository,trace,logging"
-# Triton's gRPC front end wants this before the name of a header that it checks.
-_GRPC_HEADER_PREFIX = "triton-grpc-protocol-"
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchOptions:
-    """Where the server answers, and how long it may take to become ready or to stop, in seconds."""
-
-    host: str = "127.0.0.1"
-    http_port: int = 8000
-    grpc_port: int = 8001
-    metrics_port: int = 8002
-    timeout_s: float = 300.0
-    exit_timeout_s: int = 30
-    log_verbose: int = 0
-
-
-def choose_options(
-    given: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]
-) -> LaunchOptions:
-    """What was `given` now, or else what the models declared, or else the defaults.
-
-    `declared` is by the model's name. Raises `BadInput` where models of one server disagree.
-    """
-    said: dict[str, tuple[str, Any]] = {}
-    for model, options in declared.items():
-        for name, value in options.items():
-            other, known = said.setdefault(name, (model, value))
-            if name not in given and known != value:
-                raise BadInput(
-                    f"{other} and {model} cannot be served together as they were declared.",
-                    why=f"launch.{name} is {known} for one and {value} for the other",
-                    next_step=f"say it now: --{name.removesuffix('_s').replace('_', '-')} {known}",
-                )
-    return LaunchOptions(**{**{name: value for name, (_, value) in said.items()}, **given})
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +158,7 @@ def plan_launch(
             next_step="give HTTP, gRPC and metrics a port each",
         )
     for model in models:
-        _check_backend(model, triton)
+        check_backend(model, triton)
     directory = servers / str(options.http_port)
     repository = directory / "models" if combined else models[0].path
     loading = tuple(each.name for each in combined) or models[0].models
@@ -203,7 +167,7 @@ def plan_launch(
         "model-control-mode": "none",
         # All models at once: they wait for disks and for each other's processes.
         "model-load-thread-count": str(max(len(loading), 4)),
-        **_flags(triton, options, directory, token, has_gpu),
+        **triton_flags(triton, options, directory, token, has_gpu),
     }
     # Servers on one host must not share memory regions, nor one server with its predecessor.
     prefix = f"python,shm-region-prefix-name=tllm-{options.http_port}-"
@@ -214,7 +178,7 @@ def plan_launch(
             "--disable-auto-complete-config",
             f"--backend-config={prefix}",
         ),
-        environ=_environ(triton, libpython_dir, environ),
+        environ=stub_environ(triton, libpython_dir, environ),
         directory=directory,
         repository=repository,
         models=tuple(model.name for model in models),
@@ -231,76 +195,10 @@ def plan_launch(
         ),
         combined=combined,
         host=options.host,
-        backends=_backends(triton),
+        backends=backend_links(triton),
         timeout_s=options.timeout_s,
         exit_timeout_s=options.exit_timeout_s,
     )
-
-
-def _check_backend(model: ImportedModel, triton: TritonInstallation) -> None:
-    """A Triton that was installed may have any backend, the embedded one has only Python's."""
-    backend = (
-        "vllm" if model.layout == "vllm" else {"tensorrt": "tensorrtllm"}.get(model.engine_kind)
-    )
-    if backend is not None and triton.backend_parts is not None:
-        raise MissingPart(
-            f"The Triton in {triton.origin} cannot serve {model.name}.",
-            why=f"the model needs Triton's backend {backend}, which only containers have",
-            next_step="mount the repository and its engine into one that has it, at the same "
-            f"paths, and run tritonserver --model-repository={shlex.quote(str(model.path))}",
-        )
-
-
-def _flags(
-    triton: TritonInstallation,
-    options: LaunchOptions,
-    directory: Path,
-    token: str,
-    has_gpu: bool,
-) -> dict[str, str]:
-    flags = {
-        "exit-timeout-secs": str(options.exit_timeout_s),
-        "http-address": options.host,
-        "http-port": str(options.http_port),
-        "grpc-address": options.host,
-        "grpc-port": str(options.grpc_port),
-        "metrics-address": options.host,
-        "metrics-port": str(options.metrics_port),
-        "http-restricted-api": f"{_RESTRICTED}:{RESTRICTED_HEADER}={token}",
-        "grpc-restricted-protocol": f"{_RESTRICTED}:{RESTRICTED_HEADER}={token}",
-        "allow-sagemaker": "false",
-        "allow-vertex-ai": "false",
-        "allow-gpu-metrics": str(has_gpu).lower(),
-        "log-verbose": str(options.log_verbose),
-    }
-    if not has_gpu:
-        # It would only serve copies to a GPU.
-        flags["pinned-memory-pool-byte-size"] = "0"
-    if triton.backend_parts is not None:
-        flags["backend-directory"] = str(directory / "backends")
-    return flags
-
-
-def _environ(
-    triton: TritonInstallation, libpython_dir: str, environ: Mapping[str, str]
-) -> dict[str, str]:
-    """Triton's Python stub takes its environment from the `python3` that PATH finds first."""
-    if triton.backend_parts is None:
-        return {}
-    folder = str(Path(sys.prefix) / "bin")
-    changes = {"PATH": f"{folder}:{environ.get('PATH', os.defpath)}"}
-    if libpython_dir:
-        rest = environ.get("LD_LIBRARY_PATH")
-        changes["LD_LIBRARY_PATH"] = f"{libpython_dir}:{rest}" if rest else libpython_dir
-    return changes
-
-
-def _backends(triton: TritonInstallation) -> dict[str, str]:
-    if triton.backend_parts is None or triton.stub is None:
-        return {}
-    names = ("libtriton_python.so", "triton_python_backend_utils.py")
-    links = {f"backends/python/{name}": str(triton.backend_parts / name) for name in names}
-    return links | {f"backends/python/{triton.stub.name}": str(triton.stub)}
 
 
 def _reachable(host: str) -> str:

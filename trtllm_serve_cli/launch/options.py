@@ -1,0 +1,42 @@
+"""How a server is wanted: what `tllm start` is told, and what models declare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trtllm_serve_cli.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOptions:
+    """Where the server answers, and how long it may take to become ready or to stop, in seconds."""
+
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int = 8001
+    metrics_port: int = 8002
+    timeout_s: float = 300.0
+    exit_timeout_s: int = 30
+    log_verbose: int = 0
+
+
+def choose_options(
+    given: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]
+) -> LaunchOptions:
+    """What was `given` now, or else what the models declared, or else the defaults.
+
+    `declared` is by the model's name. Raises `BadInput` where models of one server disagree.
+    """
+    said: dict[str, tuple[str, Any]] = {}
+    for model, options in declared.items():
+        for name, value in options.items():
+            other, known = said.setdefault(name, (model, value))
+            if name not in given and known != value:
+                raise BadInput(
+                    f"{other} and {model} cannot be served together as they were declared.",
+                    why=f"launch.{name} is {known} for one and {value} for the other",
+                    next_step=f"say it now: --{name.removesuffix('_s').replace('_', '-')} {known}",
+                )
+    return LaunchOptions(**{**{name: value for name, (_, value) in said.items()}, **given})

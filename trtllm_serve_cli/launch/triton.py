@@ -1,0 +1,83 @@
+"""What a Triton on this machine is told: flags, environment, and where its backends lie."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from trtllm_serve_cli.client import RESTRICTED_HEADER
+from trtllm_serve_cli.errors import MissingPart
+from trtllm_serve_cli.launch.machine import TritonInstallation
+from trtllm_serve_cli.launch.options import LaunchOptions
+from trtllm_serve_cli.repository import ImportedModel
+
+_RESTRICTED = "shared-memory,model-repository,trace,logging"
+
+
+def check_backend(model: ImportedModel, triton: TritonInstallation) -> None:
+    """A Triton that was installed may have any backend, the embedded one has only Python's."""
+    backend = (
+        "vllm" if model.layout == "vllm" else {"tensorrt": "tensorrtllm"}.get(model.engine_kind)
+    )
+    if backend is not None and triton.backend_parts is not None:
+        raise MissingPart(
+            f"The Triton in {triton.origin} cannot serve {model.name}.",
+            why=f"the model needs Triton's backend {backend}, which only containers have",
+            next_step="mount the repository and its engine into one that has it, at the same "
+            f"paths, and run tritonserver --model-repository={shlex.quote(str(model.path))}",
+        )
+
+
+def triton_flags(
+    triton: TritonInstallation,
+    options: LaunchOptions,
+    directory: Path,
+    token: str,
+    has_gpu: bool,
+) -> dict[str, str]:
+    flags = {
+        "exit-timeout-secs": str(options.exit_timeout_s),
+        "http-address": options.host,
+        "http-port": str(options.http_port),
+        "grpc-address": options.host,
+        "grpc-port": str(options.grpc_port),
+        "metrics-address": options.host,
+        "metrics-port": str(options.metrics_port),
+        "http-restricted-api": f"{_RESTRICTED}:{RESTRICTED_HEADER}={token}",
+        "grpc-restricted-protocol": f"{_RESTRICTED}:{RESTRICTED_HEADER}={token}",
+        "allow-sagemaker": "false",
+        "allow-vertex-ai": "false",
+        "allow-gpu-metrics": str(has_gpu).lower(),
+        "log-verbose": str(options.log_verbose),
+    }
+    if not has_gpu:
+        # It would only serve copies to a GPU.
+        flags["pinned-memory-pool-byte-size"] = "0"
+    if triton.backend_parts is not None:
+        flags["backend-directory"] = str(directory / "backends")
+    return flags
+
+
+def stub_environ(
+    triton: TritonInstallation, libpython_dir: str, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Triton's Python stub takes its environment from the `python3` that PATH finds first."""
+    if triton.backend_parts is None:
+        return {}
+    folder = str(Path(sys.prefix) / "bin")
+    changes = {"PATH": f"{folder}:{environ.get('PATH', os.defpath)}"}
+    if libpython_dir:
+        rest = environ.get("LD_LIBRARY_PATH")
+        changes["LD_LIBRARY_PATH"] = f"{libpython_dir}:{rest}" if rest else libpython_dir
+    return changes
+
+
+def backend_links(triton: TritonInstallation) -> dict[str, str]:
+    if triton.backend_parts is None or triton.stub is None:
+        return {}
+    names = ("libtriton_python.so", "triton_python_backend_utils.py")
+    links = {f"backends/python/{name}": str(triton.backend_parts / name) for name in names}
+    return links | {f"backends/python/{triton.stub.name}": str(triton.stub)}
