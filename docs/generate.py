@@ -21,6 +21,7 @@ COMMANDS = (
     (),
     ("import",),
     ("build",),
+    ("plan",),
     ("list",),
     ("show",),
     ("set",),

@@ -24,6 +24,7 @@ from trtllm_serve_cli.cli import (
     models,
     output,
     parameters,
+    plan,
     serve,
 )
 from trtllm_serve_cli.cli.exits import USER_CAN_FIX
@@ -71,6 +72,7 @@ def tllm(
 
 app.command("import")(import_.import_model)
 app.command("build")(import_.build_model)
+app.command("plan")(plan.plan)
 app.command("list")(models.list_models)
 app.command("show")(parameters.show)
 app.command("set")(parameters.set_)

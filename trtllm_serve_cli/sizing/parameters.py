@@ -49,7 +49,7 @@ def count_parameters(shape: ModelShape) -> ParameterCounts:
     experts = shape.experts
     expert_layers = experts.num_layers if experts else 0
     per_expert_layer = count_expert_layer(shape, experts) if experts else 0
-    norms = shape.num_layers * count_layer_norms(shape) + _count_last_norms(shape)
+    norms = shape.num_layers * count_layer_norms(shape) + count_last_norms(shape)
     idle = 0
     if experts:
         num_idle = experts.num_experts - experts.num_experts_per_token
@@ -145,7 +145,8 @@ def count_layer_norms(shape: ModelShape) -> int:
     return shape.extras.norms_per_layer * _count_norm(shape)
 
 
-def _count_last_norms(shape: ModelShape) -> int:
+def count_last_norms(shape: ModelShape) -> int:
+    """Of those outside the layers."""
     return shape.extras.norms_outside * _count_norm(shape)
 
 

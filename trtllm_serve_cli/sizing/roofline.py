@@ -2,7 +2,7 @@
 
 Rates are what has been reached of a card's data sheet, on an H200: 4.3 of 4.8 TB/s, 790 of 989
 TFLOP/s in bf16 (a Llama 2 7B shape). What GPUs say to each other is not counted. So these are
-ceilings: on that H200, vLLM 0.26 came to 0.68 of the one for a single stream and to 0.64 of the
+ceilings: on that H200, vLLM 0.26 came to 0.67 of the one for a single stream and to 0.64 of the
 saturated one.
 """
 

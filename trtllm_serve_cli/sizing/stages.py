@@ -67,6 +67,7 @@ def _describe(
         whole += sparse * parameters.count_router(shape, experts)
         each = parameters.count_expert(shape, experts) / parallelism.moe_tp
         routed = sparse * each * experts.num_experts / parallelism.moe_ep
+    whole += parameters.count_last_norms(shape) if is_last else 0
     head = parameters.count_head(shape) / tp if is_last else 0.0
     return Stage(
         num_layers=num_layers,

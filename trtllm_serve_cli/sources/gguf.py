@@ -52,8 +52,12 @@ class GgufFacts:
 
     version: int
     metadata: Mapping[str, GgufValue]
-    num_tensors: int
+    tensor_names: frozenset[str]
     size_bytes: int
+
+    @property
+    def num_tensors(self) -> int:
+        return len(self.tensor_names)
 
     @property
     def architecture(self) -> str | None:
@@ -147,8 +151,8 @@ def _parse(cursor: _Cursor) -> GgufFacts:
     for _ in range(num_entries):
         key = cursor.string()
         metadata[key] = _read_value(cursor, cursor.number("I"))
-    _check_tensors(cursor, num_tensors, metadata.get("general.alignment", 32))
-    return GgufFacts(version, metadata, num_tensors, cursor.size)
+    names = _check_tensors(cursor, num_tensors, metadata.get("general.alignment", 32))
+    return GgufFacts(version, metadata, names, cursor.size)
 
 
 def _read_value(cursor: _Cursor, kind: int) -> GgufValue:
@@ -180,13 +184,14 @@ def _read_num_dimensions(cursor: _Cursor) -> int:
     return number
 
 
-def _check_tensors(cursor: _Cursor, num_tensors: int, alignment: GgufValue) -> None:
-    """Raises when the tensor table names bytes that the file does not have."""
+def _check_tensors(cursor: _Cursor, num_tensors: int, alignment: GgufValue) -> frozenset[str]:
+    """The tensors' names; raises when their table names bytes that the file does not have."""
     if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
         raise _Broken(f"its alignment is {alignment}")
     end = 0
+    names = set()
     for _ in range(num_tensors):
-        cursor.string()
+        names.add(cursor.string())
         elements = 1
         for _ in range(_read_num_dimensions(cursor)):
             elements *= cursor.number("Q")
@@ -195,3 +200,4 @@ def _check_tensors(cursor: _Cursor, num_tensors: int, alignment: GgufValue) -> N
     data_start = -(-cursor.at // alignment) * alignment
     if num_tensors and data_start + end > cursor.size:
         raise _Broken(f"it has {cursor.size} bytes of {data_start + end}: the rest is missing")
+    return frozenset(names)

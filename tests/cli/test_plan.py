@@ -1,0 +1,102 @@
+"""`tllm plan` as its user sees it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.running import Tllm
+from tests.sizing import configs
+
+GOLDEN = Path(__file__).parent / "plans"
+
+
+@pytest.fixture
+def tllm(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Tllm:
+    """On a machine without a GPU, in a folder with a checkpoint that has no weights yet."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    _write(configs.LLAMA_3_1_8B)
+    return Tllm(monkeypatch, capsys)
+
+
+def _write(config: dict[str, Any]) -> None:
+    Path("m").mkdir(exist_ok=True)
+    Path("m/config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "options"),
+    [
+        ("llama-3.1-8b-h200", configs.LLAMA_3_1_8B, "--gpu h200 --num-gpus 2"),
+        ("llama-2-70b-a100-tp4-pp2", configs.LLAMA_2_70B, "--gpu a100 --tp 4 --pp 2"),
+        ("mixtral-8x22b-h100-ep4", configs.MIXTRAL_8X22B,
+         "--gpu h100 --tp 8 --moe-tp 2 --moe-ep 4"),
+        ("deepseek-v3-h200", configs.DEEPSEEK_V3,
+         "--gpu h200 --tp 8 --moe-ep 8 --kv-cache-dtype fp8 --input-len 4096 --output-len 1024"),
+        ("gpt2-medium-t4-tp4", configs.GPT_2_MEDIUM, "--gpu t4 --tp 4"),
+    ],
+)  # fmt: skip
+def test_plans_are_the_golden_ones(
+    tllm: Tllm, name: str, config: dict[str, Any], options: str
+) -> None:
+    _write(config)
+    code, out, err = tllm("plan", "-s", "local:m", *options.split(), "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == json.loads((GOLDEN / f"{name}.json").read_text())
+
+
+def test_it_is_read_at_80_columns(tllm: Tllm) -> None:
+    code, out, _ = tllm("plan", "-s", "local:m", "--gpu", "h200", "--num-gpus", "2")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert out.splitlines()[:4] == [
+        "local:m (LlamaForCausalLM)",
+        "  8.03 billion parameters; bfloat16",
+        "  131,072 bytes of KV cache per token (bfloat16)",
+        "h200: 140.4 GiB, 4.8 TB/s, 989 TFLOP/s; sequences of 1024 tokens in, 256 out",
+    ]
+    assert [line.split() for line in out.splitlines() if line.startswith((" 1 ", " 2 "))] == [
+        ["1", "1", "1", "15.0", "110.1", "704", "284", "8,919"],
+        ["2", "2", "1", "8.0", "116.5", "1,491", "567", "18,264"],
+        ["2", "1", "2", "7.5", "116.3", "1,489", "284", "17,828"],
+    ]
+    assert "The fewest it fits on: 1 (--tp 1 --pp 1)" in out
+
+
+def test_what_does_not_fit_is_said(tllm: Tllm) -> None:
+    _write(configs.LLAMA_3_1_405B)
+    code, out, _ = tllm("plan", "-s", "local:m", "--gpu", "h100", "--tp", "8")
+    assert code == 0
+    assert "too large" in out
+    assert "It does not fit on 8; it would on 16: --tp 8 --pp 2" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ("-s local:m --gpu h2000", "No GPU is known as 'h2000'."),
+        ("-s local:m", "This machine has no NVIDIA GPU to plan for."),
+        ("--gpu h200", "No model is named."),
+        ("-m no-such --gpu h200", "No model is known as 'no-such'."),
+        ("-s engine:e --gpu h200", "is an engine, which was planned when it was built."),
+        ("-s local:m --gpu h200 --revision main", "local:m has no revisions."),
+        ("-s local:m --gpu h200 --tp 3", "The model cannot run with --tp 3."),
+        ("-s local:m --gpu h200 --num-gpus 2 --tp 4", "4 GPUs are asked for, and there are 2."),
+        ("-s local:m --gpu a100 --quantization fp8", "a100-80gb cannot run weights in fp8."),
+    ],
+)
+def test_what_cannot_be_planned_is_3(tllm: Tllm, arguments: str, what: str) -> None:
+    code, out, err = tllm("plan", *arguments.split())
+    assert (code, out) == (3, "")
+    assert what in err
+
+
+def test_a_limit_of_nothing_is_wrong_usage(tllm: Tllm) -> None:
+    assert tllm("plan", "-s", "local:m", "--gpu", "h200", "--input-len", "0")[0] == 2

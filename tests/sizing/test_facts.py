@@ -1,0 +1,111 @@
+"""What is read of a model, and what is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sizing import configs
+from tests.sources.checkpoints import gguf
+from tests.sources.fake_hub import FakeHub, serve
+from trtllm_serve_cli.errors import BadInput, SourceError
+from trtllm_serve_cli.paths import find_home
+from trtllm_serve_cli.sizing import ModelFacts, parse_shape, read_facts
+from trtllm_serve_cli.sources import parse_source
+
+_INDEX = json.dumps({"metadata": {"total_size": 16_060_522_496}, "weight_map": {"a": "b"}})
+_INDEX_NAME = "model.safetensors.index.json"
+
+
+def _read(source: str) -> ModelFacts:
+    return read_facts(parse_source(source), find_home())
+
+
+def test_two_small_files_of_the_hub_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    files = {
+        "config.json": json.dumps(configs.LLAMA_3_1_8B).encode(),
+        _INDEX_NAME: _INDEX.encode(),
+        "model-00001.safetensors": b"large",
+    }
+    with serve(FakeHub(files)) as fake:
+        monkeypatch.setenv("HF_ENDPOINT", fake.url)
+        facts = _read("hf:acme/tiny")
+    shape = parse_shape(configs.LLAMA_3_1_8B)
+    assert facts == ModelFacts("hf:acme/tiny", shape, 16_060_522_496)
+    assert "model-00001.safetensors" not in fake.downloaded()
+
+
+@pytest.mark.parametrize(
+    ("files", "weight_bytes"),
+    [
+        ({}, None),
+        ({_INDEX_NAME: _INDEX}, 16_060_522_496),
+        ({_INDEX_NAME: '{"weight_map": {}}'}, None),
+        ({"model.safetensors": "12345"}, 5),
+    ],
+)
+def test_a_folder_needs_no_weights(
+    tmp_path: Path, files: dict[str, str], weight_bytes: int | None
+) -> None:
+    for name, text in {"config.json": json.dumps(configs.GPT_2), **files}.items():
+        (tmp_path / name).write_text(text)
+    assert _read(f"local:{tmp_path}") == ModelFacts(
+        f"local:{tmp_path}", parse_shape(configs.GPT_2), weight_bytes
+    )
+
+
+def _write_gguf(path: Path, architecture: str = "llama", **more: Any) -> Path:
+    # SmolLM2 135M's; the generator of files writes no tensor called output.weight.
+    numbers = {
+        "block_count": 30,
+        "embedding_length": 576,
+        "feed_forward_length": 1536,
+        "attention.head_count": 9,
+        "attention.head_count_kv": 3,
+        "context_length": 8192,
+        "vocab_size": 49152,
+        **more,
+    }
+    metadata = {f"{architecture}.{key}": ("u32", value) for key, value in numbers.items()}
+    path.write_bytes(gguf({"general.architecture": ("string", architecture), **metadata}))
+    return path
+
+
+def test_a_gguf_file_says_its_shape_in_its_header(tmp_path: Path) -> None:
+    path = _write_gguf(tmp_path / "model.gguf")
+    facts = _read(f"gguf:{path}")
+    shape = facts.shape
+    assert (shape.num_layers, shape.hidden_size, shape.head_dim) == (30, 576, 64)
+    assert (shape.num_key_value_heads, shape.vocab_size) == (3, 49152)
+    assert (shape.tie_word_embeddings, shape.quantization) == (True, "gguf")
+    assert facts.weight_bytes == path.stat().st_size
+
+
+def test_a_gguf_file_of_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
+    path = _write_gguf(tmp_path / "model.gguf", "mamba")
+    with pytest.raises(BadInput, match="GGUF model of the architecture 'mamba' are not known"):
+        _read(f"gguf:{path}")
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("engine:/e", "engine:/e is an engine, which was planned when it was built."),
+        ("pypi:a==1#b.gguf", "pypi:a==1#b.gguf has not been fetched yet."),
+    ],
+)
+def test_what_has_no_such_facts_is_refused(source: str, what: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        _read(source)
+    assert caught.value.what == what
+
+
+def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="is not a Hugging Face checkpoint"):
+        _read(f"local:{tmp_path}")

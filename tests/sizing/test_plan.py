@@ -1,0 +1,181 @@
+"""The whole plan of a model on a card."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.sizing import configs
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.sizing import (
+    ModelFacts,
+    Parallelism,
+    SizeOptions,
+    SizePlan,
+    load_gpu,
+    parse_shape,
+    plan_size,
+)
+
+
+def _plan(
+    config: dict[str, Any],
+    gpu: str = "h200",
+    num_gpus: int | None = None,
+    weight_bytes: int | None = None,
+    **options: Any,
+) -> SizePlan:
+    facts = ModelFacts("local:/m", parse_shape(config), weight_bytes)
+    return plan_size(facts, load_gpu(gpu), num_gpus, SizeOptions(**options))
+
+
+def _spreads(plan: SizePlan) -> list[tuple[int, int]]:
+    return [(each.parallelism.tp, each.parallelism.pp) for each in plan.plans]
+
+
+def test_every_way_to_use_so_many_gpus() -> None:
+    assert _spreads(_plan(configs.LLAMA_3_1_8B, num_gpus=4)) == [
+        (1, 1), (2, 1), (1, 2), (4, 1), (2, 2), (1, 4),
+    ]  # fmt: skip
+    # Its 28 heads do not go into 8 parts.
+    assert _spreads(_plan(configs.QWEN_2_5_7B))[6:] == [(4, 2), (2, 4), (1, 8)]
+
+
+def test_what_is_asked_for_is_the_only_row() -> None:
+    assert _spreads(_plan(configs.LLAMA_3_1_8B, tp=2, pp=4)) == [(2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("config", "gpu", "num_gpus", "options", "smallest"),
+    [
+        (configs.LLAMA_3_1_8B, "h200", 8, {}, Parallelism()),
+        (configs.LLAMA_2_70B, "a100", 8, {}, Parallelism(2)),
+        (configs.LLAMA_2_70B, "h100", 8, {"quantization": "fp8"}, Parallelism()),
+        (configs.LLAMA_2_70B, "l4", 8, {}, Parallelism(8)),
+        (configs.MIXTRAL_8X7B, "a100-40gb", 8, {}, Parallelism(1, 3)),
+        (configs.DEEPSEEK_V3, "h200", 8, {"moe_ep": 8}, Parallelism(8, 1, 1, 8)),
+        (configs.LLAMA_3_1_405B, "h100", 8, {}, Parallelism(8, 2)),
+        (configs.LLAMA_2_70B, "l4", 2, {}, Parallelism(2, 4)),
+    ],
+)
+def test_the_fewest_gpus(
+    config: dict[str, Any],
+    gpu: str,
+    num_gpus: int,
+    options: dict[str, Any],
+    smallest: Parallelism,
+) -> None:
+    plan = _plan(config, gpu, num_gpus, **options)
+    assert plan.smallest is not None
+    assert plan.smallest.parallelism == smallest
+
+
+def test_no_number_of_gpus_may_be_enough() -> None:
+    config = configs.LLAMA_3_1_405B | {"hidden_size": 131072, "head_dim": 1024}
+    assert _plan(config, "t4", 1, dtype="float16").smallest is None
+
+
+@pytest.mark.parametrize(
+    ("config", "gpu", "options", "formats"),
+    [
+        (configs.LLAMA_3_1_8B, "h200", {}, ("bfloat16", "none", "bfloat16")),
+        (configs.LLAMA_3_1_8B, "t4", {}, ("float16", "none", "float16")),
+        (configs.GEMMA_2_9B, "h200", {}, ("float16", "none", "float16")),
+        (configs.DEEPSEEK_V3, "h200", {}, ("bfloat16", "fp8", "bfloat16")),
+        (configs.DEEPSEEK_V3, "a100", {"quantization": "int4_awq"},
+         ("bfloat16", "int4_awq", "bfloat16")),
+        (configs.DEEPSEEK_V3, "a100", {"quantization": "none", "kv_cache_dtype": "int8"},
+         ("bfloat16", "none", "int8")),
+        (configs.LLAMA_2_7B, "b200", {"quantization": "nvfp4", "kv_cache_dtype": "fp8"},
+         ("float16", "nvfp4", "fp8")),
+    ],
+)  # fmt: skip
+def test_formats(
+    config: dict[str, Any], gpu: str, options: dict[str, Any], formats: tuple[str, str, str]
+) -> None:
+    found = _plan(config, gpu, **options).formats
+    assert (found.dtype, found.quantization, found.kv_cache_dtype) == formats
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "lengths"),
+    [
+        (configs.LLAMA_2_7B, {}, (1024, 256, 1280)),
+        (configs.GPT_2, {}, (768, 256, 1024)),
+        (configs.GPT_2, {"input_len": 1000}, (1000, 24, 1024)),
+        (configs.GPT_2, {"output_len": 1000}, (24, 1000, 1024)),
+        (configs.LLAMA_2_7B, {"max_seq_len": 4096}, (3840, 256, 4096)),
+        (configs.LLAMA_2_7B, {"max_seq_len": 100}, (50, 50, 100)),
+        (configs.LLAMA_2_7B, {"max_seq_len": 4096, "input_len": 100}, (100, 256, 4096)),
+        (configs.LLAMA_2_7B, {"input_len": 128, "output_len": 20}, (128, 20, 148)),
+    ],
+)
+def test_lengths_that_are_not_said(
+    config: dict[str, Any], options: dict[str, int], lengths: tuple[int, int, int]
+) -> None:
+    demand = _plan(config, **options).demand
+    assert (demand.input_len, demand.output_len, demand.max_seq_len) == lengths
+
+
+def test_the_index_has_the_last_word_on_what_is_served_as_it_is() -> None:
+    by_shape = _plan(configs.LLAMA_2_7B, tp=1).plans[0].memory.weights
+    larger = int(by_shape * 1.05)
+    said = {"weight_bytes": larger, "tp": 1}
+    assert _plan(configs.LLAMA_2_7B, **said).plans[0].memory.weights == larger
+    # Weights stored in float32 are cast, those of another quantisation made anew.
+    cast = _plan(configs.LLAMA_2_7B, weight_bytes=2 * by_shape, tp=1)
+    anew = _plan(configs.LLAMA_2_7B, **said, quantization="int8")
+    assert cast.plans[0].memory.weights == by_shape
+    assert anew.demand.scale == 1.0
+
+
+def test_a_quantisation_without_a_fixed_size_is_measured() -> None:
+    config = configs.LLAMA_2_7B | {"quantization_config": {"quant_method": "bitsandbytes"}}
+    plan = _plan(config, weight_bytes=4_000_000_000, tp=1)
+    assert plan.formats.quantization == "bitsandbytes"
+    assert plan.plans[0].memory.weights == pytest.approx(4e9, rel=1e-6)
+    with pytest.raises(BadInput, match="How large weights in bitsandbytes are is not known"):
+        _plan(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "what"),
+    [
+        (configs.LLAMA_2_7B, {"tp": 4, "pp": 4, "num_gpus": 8},
+         "16 GPUs are asked for, and there are 8."),
+        (configs.LLAMA_2_7B, {"tp": 3}, "The model cannot run with --tp 3."),
+        (configs.MIXTRAL_8X7B, {"moe_ep": 16}, "The model cannot run with "
+         "--moe-tp unset --moe-ep 16."),
+        (configs.LLAMA_2_7B, {"moe_ep": 2}, "The model cannot run with --moe-tp 1 --moe-ep 2."),
+        (configs.LLAMA_2_7B, {"gpu": "a100", "quantization": "fp8"},
+         "a100-80gb cannot run weights in fp8."),
+        (configs.DEEPSEEK_V3, {"gpu": "a100"}, "a100-80gb cannot run weights in fp8."),
+        (configs.LLAMA_2_7B, {"quantization": "nvfp4"}, "h200 cannot run weights in nvfp4."),
+        (configs.LLAMA_2_7B, {"gpu": "t4", "dtype": "bfloat16"}, "t4 cannot run bfloat16."),
+        (configs.LLAMA_2_7B, {"gpu": "a100", "kv_cache_dtype": "fp8"},
+         "a100-80gb cannot run a KV cache in fp8."),
+        (configs.LLAMA_2_7B, {"max_seq_len": 5000},
+         "The model has 4096 positions, and --max-seq-len is 5000."),
+        (configs.LLAMA_2_7B, {"max_seq_len": 100, "input_len": 100, "output_len": 1},
+         "100 tokens in and 1 out do not go into 100."),
+        (configs.LLAMA_2_7B, {"input_len": 4096}, "4096 tokens in and 1 out do not go into 4096."),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(
+    config: dict[str, Any], options: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        _plan(config, **options)
+    assert caught.value.what == what
+
+
+def test_assumptions_are_those_that_bear_on_the_model() -> None:
+    said = " ".join(_plan(configs.GPT_OSS_120B, num_gpus=1).assumptions)
+    assert "18 of 36 layers keep 128 tokens only" in said
+    assert "expert" in said
+    assert "NCCL" not in said
+    said = " ".join(_plan(configs.DEEPSEEK_V3).assumptions)
+    assert "The latent KV cache is whole on each GPU" in said
+    assert "NCCL" in said
+    assert "the checkpoint holds more" in " ".join(_plan(configs.GEMMA_3_4B).assumptions)

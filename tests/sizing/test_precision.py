@@ -1,0 +1,42 @@
+"""Formats, and the GPUs that have them."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.sizing import load_gpu
+from trtllm_serve_cli.sizing.precision import WEIGHT_FORMATS, check_runs, name_weight_format
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("float16", "v100"),
+        ("bfloat16", "a100"),
+        ("int8_sq", "t4"),
+        ("fp8", "l4"),
+        ("w4a8_awq", "l40s"),
+        ("mxfp4", "h100"),
+        ("nvfp4", "b200"),
+    ],
+)
+def test_each_format_has_a_first_generation(name: str, first: str) -> None:
+    check_runs(name, WEIGHT_FORMATS[name], load_gpu(first), "")
+
+
+def test_a_card_without_the_format_is_refused() -> None:
+    with pytest.raises(BadInput) as caught:
+        check_runs("weights in fp8", WEIGHT_FORMATS["fp8"], load_gpu("a100"), "--quantization int8")
+    assert str(caught.value) == (
+        "a100-80gb cannot run weights in fp8.\n"
+        "Why: that needs compute capability 8.9, and a100-80gb has 8.0\n"
+        "Next: --quantization int8"
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "name"), [("awq", "int4_awq"), ("fp8", "fp8"), ("bitsandbytes", None)]
+)
+def test_what_checkpoints_call_it(word: str, name: str | None) -> None:
+    assert name_weight_format(word) == name

@@ -1,0 +1,77 @@
+"""What is known of a model before anything large is downloaded."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.sizing.gguf_config import config_of_gguf
+from trtllm_serve_cli.sizing.shape import ModelShape, parse_shape
+from trtllm_serve_cli.sources import (
+    EngineSource,
+    GgufSource,
+    HubSource,
+    LocalSource,
+    PypiSource,
+    Source,
+    fetch_config,
+    fetch_index,
+    plan_fetch,
+    read_gguf,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """`weight_bytes` is what the checkpoint's own index, or the size of its one file, says."""
+
+    source: str
+    shape: ModelShape
+    weight_bytes: int | None = None
+
+
+def read_facts(source: Source, home: Home) -> ModelFacts:
+    """Of `hf:` and `local:` from config.json and the safetensors index, of GGUF from its header.
+
+    Raises `BadInput` for what has no such facts, `SourceError` for what cannot be had.
+    """
+    match source:
+        case HubSource() | LocalSource():
+            shape = parse_shape(fetch_config(source))
+            return ModelFacts(str(source), shape, _find_weight_bytes(source))
+        case GgufSource(path):
+            return _read_gguf(source, path)
+        case PypiSource():
+            plan = plan_fetch(source, home=home)
+            if not plan.is_cached:
+                raise BadInput(
+                    f"{source} has not been fetched yet.",
+                    why="a wheel does not say what is in it before it is here",
+                    next_step=f"tllm build -m NAME -s {shlex.quote(str(source))}, and plan again",
+                )
+            return _read_gguf(source, plan.destination)
+        case EngineSource():
+            raise BadInput(
+                f"{source} is an engine, which was planned when it was built.",
+                why="its limits are in its config.json: tllm show has them after an import",
+                next_step="name the checkpoint that it was built from: -s hf:ORG/NAME",
+            )
+
+
+def _find_weight_bytes(source: HubSource | LocalSource) -> int | None:
+    index = fetch_index(source)
+    metadata: Any = (index or {}).get("metadata")
+    total = metadata.get("total_size") if isinstance(metadata, dict) else None
+    if isinstance(total, int) and total > 0:
+        return total
+    single = source.path / "model.safetensors" if isinstance(source, LocalSource) else None
+    return single.stat().st_size if single and single.is_file() else None
+
+
+def _read_gguf(source: Source, path: Path) -> ModelFacts:
+    facts = read_gguf(path)
+    return ModelFacts(str(source), parse_shape(config_of_gguf(facts)), facts.size_bytes)

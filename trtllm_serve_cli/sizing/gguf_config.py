@@ -1,0 +1,64 @@
+"""What a GGUF file's header says, in the words of a config.json.
+
+Its keys are those of ggml's docs/gguf.md; most are `ARCHITECTURE.something`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.sources import GgufFacts
+from trtllm_serve_cli.sources.gguf import GgufArray
+
+_MODEL_TYPES = {
+    "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen2moe": "qwen2_moe",
+    "qwen3": "qwen3",
+    "qwen3moe": "qwen3_moe",
+    "gemma": "gemma",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3_text",
+    "granite": "granite",
+    "phi3": "phi3",
+    "smollm3": "smollm3",
+    "starcoder2": "starcoder2",
+}
+_KEYS = {
+    "num_hidden_layers": "block_count",
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "max_position_embeddings": "context_length",
+    "vocab_size": "vocab_size",
+    "sliding_window": "attention.sliding_window",
+    "num_local_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+}
+
+
+def config_of_gguf(facts: GgufFacts) -> dict[str, Any]:
+    """What `parse_shape` takes; raises `BadInput` for an architecture that is not known."""
+    architecture = facts.architecture
+    if architecture not in _MODEL_TYPES:
+        raise BadInput(
+            f"The sizes of a GGUF model of the architecture {architecture!r} are not known.",
+            why=f"known are {', '.join(_MODEL_TYPES)}",
+            next_step="plan with the checkpoint that it was made from: -s hf:ORG/NAME",
+        )
+    found = {ours: facts.metadata.get(f"{architecture}.{key}") for ours, key in _KEYS.items()}
+    words = facts.metadata.get("tokenizer.ggml.tokens")
+    if found["vocab_size"] is None and isinstance(words, GgufArray):
+        found["vocab_size"] = words.length
+    return {
+        **{key: value for key, value in found.items() if value is not None},
+        "architectures": [architecture],
+        "model_type": _MODEL_TYPES[architecture],
+        "tie_word_embeddings": "output.weight" not in facts.tensor_names,
+        "quantization_config": {"quant_method": "gguf"},
+    }

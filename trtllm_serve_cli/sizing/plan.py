@@ -1,0 +1,306 @@
+"""Whether a model fits, at which parallelism, and what it could do there."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from trtllm_serve_cli.choices import Dtype, KvCacheDtype, Quantization
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.sizing.assumptions import list_assumptions
+from trtllm_serve_cli.sizing.capacity import Demand, Memory, plan_memory, weight_bytes
+from trtllm_serve_cli.sizing.facts import ModelFacts
+from trtllm_serve_cli.sizing.gpus import Gpu
+from trtllm_serve_cli.sizing.kv_cache import kv_bytes_per_token
+from trtllm_serve_cli.sizing.parallelism import Parallelism, check_parallelism
+from trtllm_serve_cli.sizing.parameters import ParameterCounts, count_parameters
+from trtllm_serve_cli.sizing.precision import (
+    KV_FORMATS,
+    WEIGHT_FORMATS,
+    Format,
+    check_runs,
+    name_weight_format,
+)
+from trtllm_serve_cli.sizing.roofline import Speed, estimate_speed
+from trtllm_serve_cli.sizing.shape import ModelShape
+from trtllm_serve_cli.sizing.stages import split_stages
+
+_INPUT_LEN, _OUTPUT_LEN = 1024, 256
+# Where nothing fits in the GPUs at hand, so many are looked at to say what would be needed.
+_MOST_GPUS = 128
+# Weights on disk that differ by more were stored in another type than they will have.
+_LEAST_SCALE, _MOST_SCALE = 0.9, 1.15
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOptions:
+    """What a user asks for; None leaves it to the model, or to TensorRT-LLM's default."""
+
+    tp: int | None = None
+    pp: int | None = None
+    moe_tp: int | None = None
+    moe_ep: int | None = None
+    dtype: Dtype = "auto"
+    quantization: Quantization | None = None
+    kv_cache_dtype: KvCacheDtype | None = None
+    max_batch_size: int = 2048
+    max_num_tokens: int = 8192
+    max_seq_len: int | None = None
+    input_len: int | None = None
+    output_len: int | None = None
+    kv_cache_free_gpu_mem_fraction: float = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """The names of the formats, as they are shown."""
+
+    dtype: str
+    quantization: str
+    kv_cache_dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelPlan:
+    """One way to spread the model; `speed` is None where it does not fit."""
+
+    parallelism: Parallelism
+    memory: Memory
+    speed: Speed | None
+
+
+@dataclass(frozen=True, slots=True)
+class SizePlan:
+    """The answer of `tllm plan`. `smallest` may need more GPUs than `num_gpus`; None: than 128."""
+
+    facts: ModelFacts
+    parameters: ParameterCounts
+    formats: Formats
+    kv_bytes_per_token: int
+    gpu: Gpu
+    num_gpus: int
+    demand: Demand
+    plans: tuple[ParallelPlan, ...]
+    smallest: ParallelPlan | None
+    assumptions: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan for `--json`; bytes, tokens and seconds."""
+        shape, demand = self.facts.shape, self.demand
+        return {
+            "source": self.facts.source,
+            "architecture": shape.architecture,
+            "weight_bytes": self.facts.weight_bytes,
+            "parameters": {"total": self.parameters.total, **dataclasses.asdict(self.parameters)},
+            **dataclasses.asdict(self.formats),
+            "kv_bytes_per_token": self.kv_bytes_per_token,
+            "gpu": self.gpu.name,
+            "num_gpus": self.num_gpus,
+            "input_len": demand.input_len,
+            "output_len": demand.output_len,
+            "max_seq_len": demand.max_seq_len,
+            "max_batch_size": demand.max_batch_size,
+            "max_num_tokens": demand.max_num_tokens,
+            "kv_cache_free_gpu_mem_fraction": demand.kv_cache_free_gpu_mem_fraction,
+            "plans": [_flatten(plan) for plan in self.plans],
+            "smallest": _flatten(self.smallest) if self.smallest else None,
+            "assumptions": list(self.assumptions),
+        }
+
+
+def plan_size(
+    facts: ModelFacts, gpu: Gpu, num_gpus: int | None = None, options: SizeOptions | None = None
+) -> SizePlan:
+    """What the model needs on `num_gpus` of a card (8 if None); pure.
+
+    Raises `BadInput` for what the shape, the card or the options do not allow.
+    """
+    options = options or SizeOptions()
+    asked = (options.tp or 1) * (options.pp or 1)
+    num_gpus = num_gpus or max(8, asked)
+    if asked > num_gpus:
+        raise BadInput(
+            f"{asked} GPUs are asked for, and there are {num_gpus}.",
+            why=f"--tp {options.tp or 1} times --pp {options.pp or 1} is {asked}",
+            next_step="lower them, or plan for more: --num-gpus",
+        )
+    shape = facts.shape
+    formats, weights, kv = _choose_formats(facts, gpu, options)
+    demand = _choose_demand(facts, formats, weights, kv, options)
+
+    def plan(parallelism: Parallelism) -> ParallelPlan:
+        memory = plan_memory(shape, parallelism, gpu, demand)
+        if not (memory.fits and memory.num_sequences):
+            return ParallelPlan(parallelism, memory, None)
+        speed = estimate_speed(shape, parallelism, gpu, demand, memory.num_sequences)
+        return ParallelPlan(parallelism, memory, speed)
+
+    plans = tuple(plan(each) for each in _list_parallelisms(shape, num_gpus, options))
+    every = (plan(each) for each in _list_in_order(shape, num_gpus, options))
+    smallest = next((each for each in every if each.speed), None)
+    return SizePlan(
+        facts=facts,
+        parameters=count_parameters(shape),
+        formats=formats,
+        kv_bytes_per_token=kv_bytes_per_token(shape, kv.bits),
+        gpu=gpu,
+        num_gpus=num_gpus,
+        demand=demand,
+        plans=plans,
+        smallest=smallest,
+        assumptions=list_assumptions(shape, demand, num_gpus),
+    )
+
+
+def _flatten(plan: ParallelPlan) -> dict[str, Any]:
+    speed = dataclasses.asdict(plan.speed) if plan.speed else {}
+    return {
+        **dataclasses.asdict(plan.parallelism),
+        "memory": dataclasses.asdict(plan.memory),
+        **{name: round(value, 2) for name, value in speed.items()},
+    }
+
+
+def _list_parallelisms(
+    shape: ModelShape, num_gpus: int, options: SizeOptions
+) -> tuple[Parallelism, ...]:
+    """What was asked for, or every one on 1, 2, 4 … and all GPUs."""
+    if options.tp or options.pp:
+        one = check_parallelism(
+            shape, options.tp or 1, options.pp or 1, options.moe_tp, options.moe_ep
+        )
+        return (one,)
+    worlds = sorted({*_powers_of_two(num_gpus), num_gpus})
+    found = tuple(each for world in worlds for each in _spread(shape, world, num_gpus, options))
+    if not found:
+        # Only the experts' numbers can be in the way; this says how.
+        check_parallelism(shape, num_gpus, 1, options.moe_tp, options.moe_ep)
+    return found
+
+
+def _list_in_order(
+    shape: ModelShape, num_gpus: int, options: SizeOptions
+) -> tuple[Parallelism, ...]:
+    """From few GPUs to many, beyond those at hand in powers of two."""
+    more = (world for world in _powers_of_two(_MOST_GPUS) if world > num_gpus)
+    worlds = (*range(1, num_gpus + 1), *more)
+    return tuple(each for world in worlds for each in _spread(shape, world, num_gpus, options))
+
+
+def _spread(
+    shape: ModelShape, world: int, num_gpus: int, options: SizeOptions
+) -> tuple[Parallelism, ...]:
+    """Every way to use so many GPUs, the most tensor parallelism first, within `num_gpus`."""
+    found = []
+    for tp in range(min(world, num_gpus), 0, -1):
+        if world % tp == 0:
+            try:
+                found.append(
+                    check_parallelism(shape, tp, world // tp, options.moe_tp, options.moe_ep)
+                )
+            except BadInput:
+                continue
+    return tuple(found)
+
+
+def _powers_of_two(most: int) -> list[int]:
+    return [1 << power for power in range(most.bit_length()) if 1 << power <= most]
+
+
+def _choose_formats(
+    facts: ModelFacts, gpu: Gpu, options: SizeOptions
+) -> tuple[Formats, Format, Format]:
+    dtype = _choose_dtype(facts.shape, gpu, options)
+    check_runs(dtype, WEIGHT_FORMATS[dtype], gpu, "--dtype float16")
+    own = facts.shape.quantization if options.quantization is None else None
+    quantization = options.quantization or (own and (name_weight_format(own) or own)) or "none"
+    if own and quantization not in WEIGHT_FORMATS:
+        weights = _measure_format(facts, WEIGHT_FORMATS[dtype])
+    else:
+        weights = WEIGHT_FORMATS[dtype if quantization == "none" else quantization]
+    check_runs(f"weights in {quantization}", weights, gpu, "--quantization int8, or another --gpu")
+    kv_named = options.kv_cache_dtype or "auto"
+    kv_name = dtype if kv_named == "auto" else kv_named
+    check_runs(f"a KV cache in {kv_name}", KV_FORMATS[kv_name], gpu, "--kv-cache-dtype auto")
+    return Formats(dtype, quantization, kv_name), weights, KV_FORMATS[kv_name]
+
+
+def _choose_dtype(shape: ModelShape, gpu: Gpu, options: SizeOptions) -> str:
+    """TensorRT-LLM's "auto" takes bfloat16 for itself and float16 for all else."""
+    if options.dtype != "auto":
+        return options.dtype
+    return "bfloat16" if shape.dtype == "bfloat16" and gpu.has_bf16 else "float16"
+
+
+def _measure_format(facts: ModelFacts, others: Format) -> Format:
+    """Of weights quantised in a way that has no fixed size: what the files have per parameter."""
+    if facts.weight_bytes is None:
+        raise BadInput(
+            f"How large weights in {facts.shape.quantization} are is not known.",
+            why="the checkpoint has no index that says it",
+            next_step="say what they are to be: --quantization int8",
+        )
+    stage = split_stages(facts.shape, Parallelism())[0]
+    rest = (stage.whole + stage.embedding + stage.head) * others.bits
+    large = stage.matrices + stage.experts
+    bits = (facts.weight_bytes * 8 - rest) / large
+    if bits <= 0:
+        # The embedding is quantised as well, then, and all has the same share.
+        bits = facts.weight_bytes * 8 / count_parameters(facts.shape).total
+    return Format(bits)
+
+
+def _choose_demand(
+    facts: ModelFacts, formats: Formats, weights: Format, kv: Format, options: SizeOptions
+) -> Demand:
+    input_len, output_len = _choose_lengths(facts.shape, options)
+    demand = Demand(
+        weights=weights,
+        others=WEIGHT_FORMATS[formats.dtype],
+        kv=kv,
+        input_len=input_len,
+        output_len=output_len,
+        max_seq_len=options.max_seq_len or input_len + output_len,
+        max_batch_size=options.max_batch_size,
+        max_num_tokens=options.max_num_tokens,
+        kv_cache_free_gpu_mem_fraction=options.kv_cache_free_gpu_mem_fraction,
+    )
+    return dataclasses.replace(demand, scale=_find_scale(facts, demand, options))
+
+
+def _find_scale(facts: ModelFacts, demand: Demand, options: SizeOptions) -> float:
+    """How much larger the checkpoint is than its shape says, where it is served as it is."""
+    own = facts.shape.quantization
+    is_as_stored = options.quantization is None or (options.quantization == "none" and not own)
+    if facts.weight_bytes is None or facts.shape.is_part or not is_as_stored:
+        return 1.0
+    by_shape = weight_bytes(split_stages(facts.shape, Parallelism())[0], demand)
+    scale = facts.weight_bytes / by_shape
+    return scale if _LEAST_SCALE < scale < _MOST_SCALE else 1.0
+
+
+def _choose_lengths(shape: ModelShape, options: SizeOptions) -> tuple[int, int]:
+    """What is not said gives way to what is, and to the longest sequence."""
+    longest = shape.max_position_embeddings
+    if options.max_seq_len and longest and options.max_seq_len > longest:
+        raise BadInput(
+            f"The model has {longest} positions, and --max-seq-len is {options.max_seq_len}.",
+            why="positions beyond were not in its training",
+            next_step=f"--max-seq-len {longest} or less",
+        )
+    limit = options.max_seq_len or longest
+    output_len = options.output_len or min(_OUTPUT_LEN, limit // 2 if limit else _OUTPUT_LEN)
+    room = limit - output_len if limit else _INPUT_LEN
+    usual = room if options.max_seq_len else min(_INPUT_LEN, room)
+    input_len = options.input_len or max(1, usual)
+    if limit and options.output_len is None:
+        output_len = max(1, min(output_len, limit - input_len))
+    if limit and input_len + output_len > limit:
+        raise BadInput(
+            f"{input_len} tokens in and {output_len} out do not go into {limit}.",
+            why=f"{'--max-seq-len' if options.max_seq_len else 'what the model has of positions'} "
+            f"is {limit}",
+            next_step="lower --input-len or --output-len",
+        )
+    return input_len, output_len
