@@ -45,6 +45,7 @@ from trtllm_serve_cli.sources import (
     HubSource,
     LocalSource,
     Source,
+    Watch,
     fetch_checkpoint,
     inspect_source,
     parse_source,
@@ -148,12 +149,18 @@ def build_model(
     force: bool = False,
     say: Say = _say_nothing,
     on_line: Say = _say_nothing,
+    watch: Watch | None = None,
     build: Build = build_engine,
 ) -> Engine:
-    """Fetch the checkpoint and build its engine, unless it is there. Raises `TllmError`s."""
+    """Fetch the checkpoint and build its engine, unless it is there. Raises `TllmError`s.
+
+    `watch` is shown how far a download is; without it, `say` hears of that now and then.
+    """
     plan = plan_import(asked, home)
     with _locked(home, asked.model.name, say):
-        return _obtain_engine(plan, home, force=force, say=say, on_line=on_line, build=build)
+        return _obtain_engine(
+            plan, home, force=force, say=say, on_line=on_line, watch=watch, build=build
+        )
 
 
 def import_model(
@@ -163,6 +170,7 @@ def import_model(
     force: bool = False,
     say: Say = _say_nothing,
     on_line: Say = _say_nothing,
+    watch: Watch | None = None,
     build: Build = build_engine,
 ) -> tuple[RepositoryPlan, Path]:
     """Fetch, build and render; returns what was rendered and where.
@@ -176,7 +184,9 @@ def import_model(
         _check_replaceable(plan.repository)
         if not force:
             _check_not_taken(asked.model.name, plan)
-        engine = _obtain_engine(plan, home, force=force, say=say, on_line=on_line, build=build)
+        engine = _obtain_engine(
+            plan, home, force=force, say=say, on_line=on_line, watch=watch, build=build
+        )
         rendered = plan_repository(asked.model.name, engine, serving_options(plan.asked))
         rendered = dataclasses.replace(rendered, declaration=plain_changes(asked))
         write_repository(rendered, plan.repository)
@@ -217,13 +227,22 @@ def _choose_kind(asked: Declaration, source: Source, machine: Machine) -> Engine
 
 
 def _obtain_engine(
-    plan: ImportPlan, home: Home, *, force: bool, say: Say, on_line: Say, build: Build
+    plan: ImportPlan,
+    home: Home,
+    *,
+    force: bool,
+    say: Say,
+    on_line: Say,
+    watch: Watch | None,
+    build: Build,
 ) -> Engine:
     asked, source = plan.asked, plan.source
     say(plan.choice.reason)
     if isinstance(source, EngineSource):
         return _describe_tensorrt(asked, source)
-    checkpoint = fetch_checkpoint(source, home=home, options=_fetch_options(asked), say=say)
+    checkpoint = fetch_checkpoint(
+        source, home=home, options=_fetch_options(asked), say=say, watch=watch
+    )
     if plan.choice.kind == "vllm":
         return describe_vllm(asked.model.name, checkpoint)
     return build(

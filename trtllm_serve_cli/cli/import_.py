@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shlex
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,6 +38,7 @@ from trtllm_serve_cli.cli.options import (
     TrustOption,
     VersionOption,
 )
+from trtllm_serve_cli.cli.work import watch_work
 from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
@@ -103,9 +102,14 @@ def import_model(
         plan = importing.plan_import(asked, home)
         _show_plan(plan, f"Render the model repository {plan.repository}", as_json=as_json)
         return
-    with _progress() as on_line:
+    with watch_work() as shown:
         rendered, path = importing.import_model(
-            asked, home, force=force, say=output.say, on_line=on_line
+            asked,
+            home,
+            force=force,
+            say=output.say,
+            on_line=shown.on_line,
+            watch=shown.watch,
         )
     name = asked.model.name
     if as_json:
@@ -158,8 +162,15 @@ def build_model(
     if dry_run:
         _show_plan(importing.plan_import(asked, home), "Render nothing", as_json=as_json)
         return
-    with _progress() as on_line:
-        built = importing.build_model(asked, home, force=force, say=output.say, on_line=on_line)
+    with watch_work() as shown:
+        built = importing.build_model(
+            asked,
+            home,
+            force=force,
+            say=output.say,
+            on_line=shown.on_line,
+            watch=shown.watch,
+        )
     if as_json:
         output.show_json({"model": asked.model.name, "engine": str(built.path)})
     else:
@@ -236,18 +247,6 @@ def _show_plan(plan: ImportPlan, last: str, *, as_json: bool) -> None:
         output.show_json(plan.as_dict())
     else:
         print(f"{plan.describe()}\n{last}.")
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Shows the last line of a running step on a terminal, and nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda line: None
-        return
-    from rich.text import Text
-
-    with output.console(stderr=True).status("") as status:
-        yield lambda line: status.update(Text(line.strip()[-70:], style="dim"))
 
 
 def say_idle(names: Iterable[str], engine_kind: str) -> None:

@@ -24,6 +24,7 @@ from trtllm_serve_cli.sources.fetch import (
 )
 from trtllm_serve_cli.sources.gguf import GgufFacts, read_gguf
 from trtllm_serve_cli.sources.hub import find_hub
+from trtllm_serve_cli.sources.progress import FileProgress, Progress, Watch, show_progress
 from trtllm_serve_cli.sources.source import (
     CheckpointSource,
     EngineSource,
@@ -42,12 +43,15 @@ __all__ = [
     "EngineSource",
     "FetchOptions",
     "FetchPlan",
+    "FileProgress",
     "GgufFacts",
     "GgufSource",
     "HubSource",
     "LocalSource",
+    "Progress",
     "PypiSource",
     "Source",
+    "Watch",
     "check_space",
     "fetch_checkpoint",
     "fetch_config",
@@ -60,5 +64,6 @@ __all__ = [
     "parse_source",
     "plan_fetch",
     "read_gguf",
+    "show_progress",
     "show_size",
 ]

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+
+from trtllm_serve_cli.sources.progress import (
+    FileProgress,
+    Meter,
+    Progress,
+    say_now_and_then,
+    show_duration,
+    show_progress,
+)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def test_rate_is_that_of_what_moved_and_not_of_what_was_there(clock):
+    meter = Meter("Downloading", {"b": 1000, "a": 500}, clock=clock)
+    meter.set("b", 800)
+    meter.add("b", 100)
+    clock.now_s += 2
+    assert meter.read() == Progress(
+        "Downloading", (FileProgress("a", 0, 500, 0.0), FileProgress("b", 900, 1000, 50.0)), 50.0
+    )
+
+
+def test_rate_forgets_what_was_long_ago(clock):
+    meter = Meter("Downloading", {"a": 10_000}, clock=clock)
+    meter.add("a", 5000)
+    for _ in range(30):
+        clock.now_s += 1
+        meter.add("a", 10)
+        progress = meter.read()
+    assert progress.bytes_per_s == 10.0
+
+
+def test_total_adds_the_files_up_and_moving_are_those_under_way():
+    files = (FileProgress("a", 0, 10, 0), FileProgress("b", 5, 10, 1), FileProgress("c", 10, 10, 0))
+    progress = Progress("Downloading", files, 2.5)
+    assert progress.total == FileProgress("Downloading", 15, 30, 2.5)
+    assert progress.moving == (files[1],)
+    assert progress.total.left_s == 6.0
+
+
+@pytest.mark.parametrize(
+    ("file", "shown"),
+    [
+        (
+            FileProgress("w", 3_100_000_000, 9_900_000_000, 85_000_000.0),
+            "3.1 GB of 9.9 GB (31 %), 85.0 MB/s, 1 min 20 s left",
+        ),
+        (FileProgress("w", 0, 9_900_000_000, 0.0), "0 bytes of 9.9 GB (0 %)"),
+        (FileProgress("w", 0, 0, 0.0), "0 bytes of 0 bytes (100 %)"),
+    ],
+    ids=["moving", "waiting", "empty"],
+)
+def test_figures_read_as_a_line(file, shown):
+    assert show_progress(file) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (3601, "1 h 00 min"),
+        (90_000, "25 h 00 min"),
+    ],
+)
+def test_duration_has_two_units_at_most(seconds, shown):
+    assert show_duration(seconds) == shown
+
+
+def test_line_is_said_every_half_minute(clock):
+    said: list[str] = []
+    watch = say_now_and_then(said.append, clock=clock)
+    progress = Progress("Downloading", (FileProgress("w", 50, 100, 10.0),), 10.0)
+    for _ in range(100):
+        clock.now_s += 1
+        watch(progress)
+    assert said == ["Downloading: 50 bytes of 100 bytes (50 %), 10 bytes/s, 5 s left"] * 3
