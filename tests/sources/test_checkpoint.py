@@ -32,8 +32,81 @@ def test_hf_folder_becomes_a_checkpoint(tmp_path):
 def test_sharded_weights_are_those_of_the_index(tmp_path):
     files = hf_files() | {"a.safetensors": safetensors(), "b.safetensors": safetensors(9)}
     del files["model.safetensors"]
-    write_files(tmp_path, files | {"model.safetensors.index.json": index("a.safetensors")})
-    assert inspect(tmp_path).size_bytes == len(safetensors())
+    weight_map = {"weight_map": {"w": "a.safetensors"}}
+    files["model.safetensors.index.json"] = json.dumps(weight_map).encode()
+    assert inspect(write_files(tmp_path, files)).size_bytes == len(safetensors())
+
+
+def test_index_that_names_other_tensors_is_refused(tmp_path):
+    files = hf_files() | {"a.safetensors": safetensors()}
+    del files["model.safetensors"]
+    weight_map = {"weight_map": {"w": "a.safetensors", "v": "a.safetensors"}}
+    files["model.safetensors.index.json"] = json.dumps(weight_map).encode()
+    with pytest.raises(SourceError) as caught:
+        inspect(write_files(tmp_path, files))
+    assert str(caught.value) == (
+        f"{tmp_path}/a.safetensors lacks 1 of 2 tensors.\n"
+        "Why: model.safetensors.index.json says that v would be there\n"
+        "Next: fetch the shard and the index again from where they came: they do not belong "
+        "together"
+    )
+
+
+def test_numbered_shards_without_an_index_must_all_be_there(tmp_path):
+    files = hf_files() | {"model-00002-of-00003.safetensors": safetensors()}
+    del files["model.safetensors"]
+    with pytest.raises(SourceError, match="local:x lacks 2 of 3 files of weights") as caught:
+        inspect(write_files(tmp_path, files))
+    assert caught.value.why == (
+        "their numbering names model-00001-of-00003.safetensors, model-00003-of-00003.safetensors"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "tokenizer.model", "vocab.json", "qwen.tiktoken", "tekken.json"]
+)
+def test_any_kind_of_tokenizer_will_do(tmp_path, name):
+    files = hf_files() | {name: b"{}"}
+    if name != "tokenizer.json":
+        del files["tokenizer.json"]
+    assert inspect(write_files(tmp_path, files)).format == "hf"
+
+
+def test_missing_tokenizer_is_told(tmp_path):
+    files = hf_files()
+    del files["tokenizer.json"]
+    with pytest.raises(SourceError) as caught:
+        inspect(write_files(tmp_path, files))
+    assert str(caught.value) == (
+        "local:x has no tokenizer.\n"
+        "Why: there is no tokenizer.json and nothing like it beside its config.json\n"
+        "Next: put the tokenizer's files there, from the model that this one was made from"
+    )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"architectures": ["LlamaForSequenceClassification"]},
+        {"architectures": ["BertForMaskedLM"]},
+        {"architectures": ["BertModel"], "model_type": "bert"},
+        {"architectures": ["Wav2Vec2ForCTC"]},
+    ],
+    ids=["classifier", "mask", "encoder", "speech"],
+)
+def test_model_that_makes_no_text_is_refused(tmp_path, config):
+    write_files(tmp_path, hf_files(**config))
+    with pytest.raises(SourceError, match="is no language model that makes text"):
+        inspect(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    ["GPT2LMHeadModel", "ChatGLMModel", "T5ForConditionalGeneration", "MistralForCausalLM"],
+)
+def test_model_that_makes_text_passes(tmp_path, architecture):
+    write_files(tmp_path, hf_files(architectures=[architecture]))
+    assert inspect(tmp_path).architecture == architecture
 
 
 def test_model_type_stands_in_for_architectures(tmp_path):
@@ -100,7 +173,8 @@ def test_cut_weights_are_found(tmp_path):
 
 
 def test_pickled_weights_need_the_users_word(tmp_path):
-    write_files(tmp_path, {"config.json": hf_files()["config.json"], "model.bin": b"pickle"})
+    write_files(tmp_path, hf_files() | {"model.bin": b"pickle"})
+    (tmp_path / "model.safetensors").unlink()
     with pytest.raises(UnsafeCheckpoint) as caught:
         inspect(tmp_path)
     assert str(caught.value) == (

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import errno
+import socket
+import ssl
 
 import pytest
 
 from trtllm_serve_cli.errors import SourceError
-from trtllm_serve_cli.sources.hub_errors import translate_hub_errors
+from trtllm_serve_cli.sources.hub_errors import find_wait_s, translate_hub_errors
 from trtllm_serve_cli.sources.source import HubSource
 
 
@@ -39,3 +41,60 @@ def test_broken_download_can_be_repeated(error):
 
 def test_timeout_is_an_unreachable_hub():
     assert translate(TimeoutError("timed out")).what == "https://hub cannot be reached."
+
+
+def test_refused_connection_tells_the_lowest_cause():
+    error = OSError("outer")
+    error.__cause__ = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+    translated = translate(error)
+    assert (translated.what, translated.why) == (
+        "https://hub cannot be reached.",
+        f"[Errno {errno.ECONNREFUSED}] Connection refused",
+    )
+
+
+class ProxyError(OSError):
+    """Named as the HTTP libraries name theirs."""
+
+
+@pytest.mark.parametrize(
+    ("cause", "what", "next_step"),
+    [
+        (
+            socket.gaierror(-2, "Name or service not known"),
+            "The name in https://hub is not known to the name servers.",
+            "HF_ENDPOINT",
+        ),
+        (
+            ssl.SSLCertVerificationError("self-signed certificate"),
+            "The certificate of https://hub is not trusted here.",
+            "SSL_CERT_FILE",
+        ),
+        (
+            ProxyError("407 Proxy Authentication Required"),
+            "The proxy does not let requests to https://hub through.",
+            "HTTPS_PROXY",
+        ),
+    ],
+    ids=["name", "certificate", "proxy"],
+)
+def test_each_failure_of_a_network_has_its_sentence(cause, what, next_step):
+    error = OSError("outer")
+    error.__context__ = cause
+    translated = translate(error)
+    assert translated.what == what
+    assert next_step in translated.next_step
+
+
+@pytest.mark.parametrize(
+    ("headers", "wait_s"),
+    [
+        ({"Retry-After": "30"}, 30.0),
+        ({"RateLimit": '"api";r=0;t=55'}, 55.0),
+        ({"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}, None),
+        ({}, None),
+    ],
+    ids=["Retry-After", "RateLimit", "date", "none"],
+)
+def test_wait_is_the_one_that_is_asked_for(headers, wait_s):
+    assert find_wait_s(headers) == wait_s

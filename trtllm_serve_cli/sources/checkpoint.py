@@ -7,8 +7,9 @@ nor runs anything, unless the user's options allow that.
 from __future__ import annotations
 
 import json
+import re
 import shlex
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +28,28 @@ FILES_THAT_NAME_CODE = (
     "preprocessor_config.json",
 )
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+_NUMBERED = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")
+_TOKENIZERS = (
+    "tokenizer.json",
+    "vocab.json",
+    "vocab.txt",
+    "tekken.json",
+    "sentencepiece.bpe.vocab",
+)
+_TOKENIZER_SUFFIXES = (".model", ".tiktoken")
+# What Transformers calls models with another head than one that makes text, and models that have
+# no such head at all.
+_OTHER_HEAD = re.compile(
+    r"For(\w*(Classification|Detection|Segmentation|Prediction|Retrieval|Regression|XVector)"
+    r"|MaskedLM|PreTraining|QuestionAnswering|MultipleChoice|CTC)$"
+)
+_ENCODERS = frozenset(
+    (
+        *("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra"),
+        *("modernbert", "mpnet", "nomic_bert", "roberta", "xlm-roberta"),
+        *("clip", "siglip", "vit", "hubert", "wav2vec2"),
+    )
+)
 _NOT_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state", "scaler")
 
 
@@ -85,10 +108,12 @@ def inspect_hf_directory(
     if not options.trust_remote_code:
         check_runs_no_code(path)
     architecture = read_architecture(path)
-    weights = choose_weights(source, names, lambda: read_index(path / WEIGHTS_INDEX), options)
+    index = read_index(path / WEIGHTS_INDEX) if WEIGHTS_INDEX in names else {}
+    weights = choose_weights(source, names, lambda: index, options)
     for name in weights:
         if name.endswith(".safetensors"):
-            check_safetensors(path / name)
+            _check_tensors(path / name, index.get(name, set()))
+    check_has_tokenizer(source, names)
     size_bytes = sum((path / name).stat().st_size for name in weights)
     return Checkpoint(path, "hf", source, revision, architecture, size_bytes)
 
@@ -108,6 +133,17 @@ def explain_no_config(where: str, names: Collection[str] = ()) -> SourceError:
         why = "it has no config.json"
         next_step = "name a model that Transformers can load: -s hf:ORG/NAME or -s local:DIR"
     return SourceError(f"{where} is not a Hugging Face checkpoint.", why=why, next_step=next_step)
+
+
+def check_has_tokenizer(where: str, names: Collection[str]) -> None:
+    """Raises `SourceError` when none of the files is a tokenizer's."""
+    if any(name in _TOKENIZERS or name.endswith(_TOKENIZER_SUFFIXES) for name in names):
+        return
+    raise SourceError(
+        f"{where} has no tokenizer.",
+        why="there is no tokenizer.json and nothing like it beside its config.json",
+        next_step="put the tokenizer's files there, from the model that this one was made from",
+    )
 
 
 def check_runs_no_code(folder: Path) -> None:
@@ -137,9 +173,9 @@ def choose_weights(
     if WEIGHTS_FILE in names:
         return (WEIGHTS_FILE,)
     if WEIGHTS_INDEX in names:
-        return _check_shards(where, names, load_index())
+        return _check_shards(where, names, load_index(), WEIGHTS_INDEX)
     if safetensors := [name for name in sorted(names) if _is_safetensors(name)]:
-        return tuple(safetensors)
+        return _check_numbers(where, safetensors)
     pickles = [name for name in sorted(names) if _is_pickle(name)]
     if not pickles:
         raise SourceError(
@@ -154,26 +190,58 @@ def choose_weights(
             next_step="look for a revision or a copy with safetensors; "
             "if you trust the publisher, repeat with --allow-pickle",
         )
-    return tuple(pickles)
+    return _check_numbers(where, pickles)
 
 
-def read_index(path: Path) -> frozenset[str]:
-    """The names of the shards in an index file; raises `SourceError` if it names none."""
+def read_index(path: Path) -> dict[str, set[str]]:
+    """Shard -> its tensors, in an index file; raises `SourceError` if it names none."""
     weight_map = read_object(path).get("weight_map")
-    shards = weight_map.values() if isinstance(weight_map, dict) else ()
-    if not shards or not all(isinstance(s, str) and Path(s).name == s for s in shards):
+    named = weight_map if isinstance(weight_map, dict) else {}
+    if not named or not all(isinstance(s, str) and Path(s).name == s for s in named.values()):
         raise _broken_json(path, "it has no weight_map of file names")
-    return frozenset(shards)
+    shards: dict[str, set[str]] = {}
+    for tensor, shard in named.items():
+        shards.setdefault(shard, set()).add(tensor)
+    return shards
 
 
-def _check_shards(where: str, names: Collection[str], shards: Collection[str]) -> tuple[str, ...]:
+def _check_tensors(path: Path, wanted: Set[str]) -> None:
+    """Is the file whole, and are the tensors in it that the index puts there?"""
+    if missing := sorted(wanted - check_safetensors(path)):
+        raise SourceError(
+            f"{path} lacks {len(missing)} of {len(wanted)} tensors.",
+            why=f"{WEIGHTS_INDEX} says that {_shorten(missing)} would be there",
+            next_step="fetch the shard and the index again from where they came: they do not "
+            "belong together",
+        )
+
+
+def _check_numbers(where: str, files: list[str]) -> tuple[str, ...]:
+    """`files`, if of those that are numbered (…-00002-of-00005…) none is missing."""
+    numbered = [found.groups() for name in files if (found := _NUMBERED.fullmatch(name))]
+    wanted = {
+        f"{stem}-{number:05}-of-{total}{suffix}"
+        for stem, _, total, suffix in numbered
+        for number in range(1, int(total) + 1)
+    }
+    _check_shards(where, files, wanted, "their numbering")
+    return tuple(files)
+
+
+def _check_shards(
+    where: str, names: Collection[str], shards: Collection[str], named_by: str
+) -> tuple[str, ...]:
     if missing := sorted(set(shards) - set(names)):
         raise SourceError(
             f"{where} lacks {len(missing)} of {len(shards)} files of weights.",
-            why=f"{WEIGHTS_INDEX} names {', '.join(missing[:5])}{' …' * (len(missing) > 5)}",
+            why=f"{named_by} names {_shorten(missing)}",
             next_step="complete the checkpoint, or fetch it again from where it came",
         )
     return tuple(sorted(shards))
+
+
+def _shorten(names: list[str]) -> str:
+    return ", ".join(names[:5]) + " …" * (len(names) > 5)
 
 
 def _is_safetensors(name: str) -> bool:
@@ -190,15 +258,23 @@ def is_weights(name: str) -> bool:
 
 
 def read_architecture(folder: Path) -> str:
-    """What the config.json of a checkpoint says it is; raises `SourceError` if it does not."""
+    """What config.json calls the model; raises `SourceError` when it is none that makes text."""
     path = folder / "config.json"
     config = read_object(path)
-    architectures = config.get("architectures")
+    architectures, model_type = config.get("architectures"), config.get("model_type")
     named = architectures[0] if isinstance(architectures, list) and architectures else None
-    for candidate in (named, config.get("model_type")):
-        if isinstance(candidate, str) and candidate:
-            return candidate
-    raise _broken_json(path, "it names neither architectures nor a model_type")
+    architecture = next(
+        (each for each in (named, model_type) if isinstance(each, str) and each), ""
+    )
+    if not architecture:
+        raise _broken_json(path, "it names neither architectures nor a model_type")
+    if _OTHER_HEAD.search(architecture) or model_type in _ENCODERS:
+        raise SourceError(
+            f"{architecture} is no language model that makes text.",
+            why=f"{path} says so",
+            next_step="name a model for text generation: -s hf:ORG/NAME",
+        )
+    return architecture
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from trtllm_serve_cli.sources.checkpoint import (
     Checkpoint,
     FetchOptions,
     check_has_config,
+    check_has_tokenizer,
     check_runs_no_code,
     choose_weights,
     inspect_hf_directory,
@@ -248,9 +249,11 @@ def _choose_files(
             folder = _download_one(pinned, name, hub).parent
     if not options.trust_remote_code:
         check_runs_no_code(folder)
+    read_architecture(folder)
     weights = choose_weights(
         str(pinned), files, lambda: read_index(_download_one(pinned, WEIGHTS_INDEX, hub)), options
     )
+    check_has_tokenizer(str(pinned), files)
     wanted = (*_SMALL_FILES, ".py") if options.trust_remote_code else _SMALL_FILES
     return [file for name, file in files.items() if name in weights or name.endswith(wanted)]
 
