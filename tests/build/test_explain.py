@@ -92,6 +92,10 @@ REPORTS = [
         "library version 5.1.5 got 0.0.0, please rebuild.",
     ),
     (
+        "engine_unreadable", f"{TRTLLM}#1838",
+        "[TensorRT-LLM][ERROR] Assertion failed: Failed to deserialize cuda engine.",
+    ),
+    (
         "scripts_of_another_version", f"{TRTLLM}#1890",
         "TypeError: Mapping.__init__() got an unexpected keyword argument 'moe_tp_size'",
     ),
@@ -227,6 +231,12 @@ def test_plain_message_is_explained(name: str, line: str) -> None:
 )
 def test_line_that_tells_nothing_known(line: str) -> None:
     assert explain_failure(1, [line]) is None
+
+
+def test_only_some_failures_are_looked_for() -> None:
+    lines = ["CUDA out of memory", "No space left on device"]
+    told = explain_failure(1, lines, among=("gpu_memory",))
+    assert told and told.name == "gpu_memory"
 
 
 def test_last_known_line_decides() -> None:

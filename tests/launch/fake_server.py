@@ -2,8 +2,9 @@
 
     python fake_server.py HTTP_PORT BEHAVIOUR...
 
-Behaviours: `fail` writes a Triton's log of a model that cannot be loaded, and ends; `silent` takes
-requests and never answers; `closed` listens on nothing; `crash` dies of SIGSEGV when told to by
+Behaviours: `fail` writes a Triton's log of a model that cannot be loaded, and ends, as does
+`misfit` of an engine of another version; `silent` takes requests and never answers; `closed`
+listens on nothing; `crash` dies of SIGSEGV when told to by
 `POST /crash`; `brief` dies once it has answered; `once` is well in its first life and fails in
 every other; `stubborn` ignores SIGTERM; `child` starts a process of its own. It says its pid, and
 its child's, in its log.
@@ -24,6 +25,11 @@ from pathlib import Path
 FAILED = (
     "E1121 09:50:22.055697 25727 model_lifecycle.cc:642] \"failed to load 'm' version 1: "
     "Internal: ModuleNotFoundError: No module named 'nowhere'\\n\\nAt:\\n  model.py(1)\\n\""
+)
+MISFIT = (
+    "E0625 02:30:50.697623 128 model_lifecycle.cc:642] \"failed to load 'm' version 1: Internal: "
+    "unexpected error when creating modelInstanceState: [TensorRT-LLM][ERROR] Assertion failed: "
+    'Failed to deserialize cuda engine. (/app/tensorrt_llm/cpp/runtime/tllmRuntime.cpp:75)"'
 )
 
 
@@ -56,6 +62,8 @@ def main() -> None:
         print(f"child {child.pid}", flush=True)
     signal.signal(signal.SIGTERM, signal.SIG_IGN if "stubborn" in behaviours else quit_)
     lived_before = Path("lived")
+    if "misfit" in behaviours:
+        sys.exit(MISFIT)
     if "fail" in behaviours or ("once" in behaviours and lived_before.exists()):
         sys.exit(FAILED)
     lived_before.touch()

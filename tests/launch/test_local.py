@@ -103,6 +103,20 @@ def test_progress_tells_what_is_still_loading(home: Home) -> None:
     assert set(map(tuple, told)) <= {("m", "n"), ("n",)}
 
 
+def test_engine_that_does_not_fit_here_is_explained(home: Home) -> None:
+    plan = fake_plan(home.servers, "misfit")
+    with pytest.raises(LaunchFailed) as raised:
+        start(plan)
+    assert raised.value.why.endswith(
+        "\n       that is: the engine was built by another TensorRT version, or for another kind "
+        "of GPU"
+    )
+    assert raised.value.next_step == (
+        "build it with --force on the kind of GPU and in the container that serve it; the whole "
+        f"log is {plan.log}"
+    )
+
+
 def test_interrupted_start_leaves_nothing_running(home: Home) -> None:
     plan = fake_plan(home.servers, "silent")
 

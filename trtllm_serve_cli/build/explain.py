@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -20,28 +19,31 @@ class Explanation:
     line: str = ""
 
 
-# How a process ends without saying so -> the entry that explains it. A shell that ran the
-# program gives 128 and the signal.
+# The signals SIGILL, SIGBUS and SIGKILL of Linux, some of which Windows does not even know: how a
+# process ends without saying so -> the entry that explains it.
 _SIGNALS = {
-    signal.SIGKILL: ("host_memory", "it was killed, as the kernel does when memory runs out"),
-    signal.SIGBUS: ("shared_memory", ""),
-    signal.SIGILL: ("illegal_instruction", ""),
+    4: ("illegal_instruction", ""),
+    7: ("shared_memory", ""),
+    9: ("host_memory", "it was killed, as the kernel does when memory runs out"),
 }
 
 
-def explain_failure(code: int, lines: Sequence[str]) -> Explanation | None:
+def explain_failure(
+    code: int, lines: Sequence[str], *, among: Collection[str] = ()
+) -> Explanation | None:
     """What `lines`, a step's output, and its exit code tell; None when that is nothing known.
 
-    A negative `code` is a signal. The last line that says something known decides, since programs
-    go on to complain about what their first failure did; but a killed program said nothing of it.
+    A negative `code` is a signal, as is one above 128 of a shell. The last line that says something
+    known decides, since programs go on to complain about what their first failure did; but a killed
+    program said nothing of it. `among` are the names of the only entries to look for.
     """
     if (number := -code if code < 0 else code - 128) in _SIGNALS:
-        name, why = _SIGNALS[signal.Signals(number)]
+        name, why = _SIGNALS[number]
         entry = next(entry for entry, _ in _load() if entry.name == name)
         return Explanation(name, why or entry.why, entry.next_step)
     for line in reversed(lines):
         for entry, signs in _load():
-            if signs.search(line):
+            if (not among or entry.name in among) and signs.search(line):
                 return Explanation(entry.name, entry.why, entry.next_step, line.strip())
     return None
 

@@ -34,6 +34,15 @@ from trtllm_serve_cli.repository import (
 )
 
 _POLL_S = 0.1
+# What an engine that does not fit here says of it when it is loaded, of build/failures.yaml.
+_ENGINE_FAILURES = (
+    "engine_of_another_device",
+    "engine_of_another_version",
+    "engine_unreadable",
+    "gpu_memory",
+    "gpu_too_old",
+    "too_few_gpus",
+)
 TOKEN_FILE = "restricted-api-token"
 
 
@@ -96,7 +105,7 @@ def launch(plan: LaunchPlan, *, on_progress: Callable[[Sequence[str]], None]) ->
             state = _wait(plan, supervisor, on_progress)
     if state.phase != "ready":
         supervisor.wait()
-        raise explain_failure(plan, state)
+        raise _failure_of(plan, state)
     return read_server(plan.directory)
 
 
@@ -113,7 +122,7 @@ def run_in_foreground(plan: LaunchPlan, *, on_ready: Callable[[], None]) -> None
             supervisor.wait()
     last = read_state(plan.directory)
     if last is not None and last.phase == "failed":
-        raise explain_failure(plan, last)
+        raise _failure_of(plan, last)
 
 
 @contextlib.contextmanager
@@ -187,13 +196,17 @@ def stop_server(server: RunningServer) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def explain_failure(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
+def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
     """Why the server did not become ready, in a few lines of its log."""
+    from trtllm_serve_cli.build.explain import explain_failure
+
     why = state.why or tuple(last_lines(plan.log, 5))
+    told = explain_failure(1, why, among=_ENGINE_FAILURES)
     return LaunchFailed(
         f"The server for {', '.join(plan.models)} did not become ready.",
-        why="\n       ".join(why),
-        next_step=f"`tllm doctor` checks this machine; the whole log is {plan.log}",
+        why="\n       ".join((*why, f"that is: {told.why}") if told else why),
+        next_step=f"{told.next_step if told else '`tllm doctor` checks this machine'}; the whole "
+        f"log is {plan.log}",
     )
 
 
