@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -50,7 +51,7 @@ def build_engine(
 ) -> Engine:
     """The engine of `plan`, built unless it is there already or `force` asks for it anew.
 
-    `say` gets a sentence per step and what it took, `on_line` the steps' output. Raises
+    `say` gets a sentence per step and what it took, `on_line` the steps' log as it grows. Raises
     `BuildFailed` for a step that failed, `MissingPart` when a package it needs is not installed,
     `BadInput` when the engine's folder holds something else. No engine is left half-made; the steps
     that were done are not done again by the next build of the same plan. Callers hold the
@@ -67,9 +68,9 @@ def build_engine(
     try:
         check_space(plan.engine_dir.parent, plan.estimated_bytes - build.num_bytes)
         build = _run_steps(plan, build, say, on_line)
-        shutil.rmtree(build.work / SCRATCH_NAME, ignore_errors=True)
         add_making(build.work, _making_of(plan, build, started_at))
         shutil.copyfile(build.log, build.work / BUILD_LOG)
+        _move_scratch_out(build)
         put_in_place(build.work, plan.engine_dir)
     except BaseException as error:
         _give_up(read_unfinished(build.path) or build, say, isinstance(error, BuildFailed))
@@ -119,6 +120,12 @@ def _making_of(plan: BuildPlan, build: UnfinishedBuild, started_at: int) -> Maki
     )
 
 
+def _move_scratch_out(build: UnfinishedBuild) -> None:
+    """Deleting it can take long, and is done when the engine is in its place."""
+    with contextlib.suppress(FileNotFoundError):
+        (build.work / SCRATCH_NAME).rename(build.path / SCRATCH_NAME)
+
+
 def _give_up(build: UnfinishedBuild, say: Say, is_explained: bool) -> None:
     """Keep the finished steps, and the log when an error names it."""
     if build.finished:
@@ -154,8 +161,10 @@ def _check_replaceable(engine_dir: Path, name: str) -> None:
 
 def _run(step: BuildStep, build: UnfinishedBuild, on_line: Say) -> None:
     command = step.command_in(build.work)
+    shown = f"$ {step.show(build.work)}"
     with build.log.open("a", encoding="utf-8") as file:
-        file.write(f"$ {step.show(build.work)}\n")
+        file.write(f"{shown}\n")
+    on_line(shown)
     log_start = build.log.stat().st_size
     # A step that is Python says at once what it says.
     environ = {**os.environ, "PYTHONUNBUFFERED": "1"}

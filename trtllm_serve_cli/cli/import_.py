@@ -11,6 +11,7 @@ import typer
 
 from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.cli import output
+from trtllm_serve_cli.cli.display import show_work
 from trtllm_serve_cli.cli.options import (
     BuildOptionsOption,
     DryRunOption,
@@ -38,7 +39,6 @@ from trtllm_serve_cli.cli.options import (
     TrustOption,
     VersionOption,
 )
-from trtllm_serve_cli.cli.work import watch_work
 from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
@@ -102,14 +102,14 @@ def import_model(
         plan = importing.plan_import(asked, home)
         _show_plan(plan, f"Render the model repository {plan.repository}", as_json=as_json)
         return
-    with watch_work() as shown:
+    with show_work() as display:
         rendered, path = importing.import_model(
             asked,
             home,
             force=force,
-            say=output.say,
-            on_line=shown.on_line,
-            watch=shown.watch,
+            say=display.say,
+            on_line=display.on_line,
+            watch=display.watch,
         )
     name = asked.model.name
     if as_json:
@@ -162,14 +162,14 @@ def build_model(
     if dry_run:
         _show_plan(importing.plan_import(asked, home), "Render nothing", as_json=as_json)
         return
-    with watch_work() as shown:
+    with show_work() as display:
         built = importing.build_model(
             asked,
             home,
             force=force,
-            say=output.say,
-            on_line=shown.on_line,
-            watch=shown.watch,
+            say=display.say,
+            on_line=display.on_line,
+            watch=display.watch,
         )
     if as_json:
         output.show_json({"model": asked.model.name, "engine": str(built.path)})

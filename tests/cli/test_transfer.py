@@ -1,4 +1,4 @@
-"""What a terminal shows while an import works."""
+"""A download as a terminal shows it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from trtllm_serve_cli.cli.work import draw_transfer, watch_work
+from trtllm_serve_cli.cli.transfer import draw_transfer
 from trtllm_serve_cli.sources import FileProgress, Progress
 
 GB = 10**9
@@ -34,8 +34,3 @@ def test_download_fits_into_80_columns() -> None:
 def test_many_files_are_summed_up() -> None:
     files = tuple(FileProgress(str(n), 1, 2, 0.0) for n in range(20))
     assert draw(Progress("Verifying", files, 0.0))[-1] == "and 12 more"
-
-
-def test_nobody_watches_without_a_terminal() -> None:
-    with watch_work() as shown:
-        assert shown.watch is None

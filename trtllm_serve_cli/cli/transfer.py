@@ -1,0 +1,30 @@
+"""A download as a terminal shows it: bytes, rate and time left, in total and per file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from trtllm_serve_cli.sources import Progress
+
+_MAX_FILES = 8
+_NAME_WIDTH = 24  # leaves room for the figures in 80 columns
+
+
+def draw_transfer(progress: Progress) -> RenderableType:
+    """A line for all, and one for each file that is under way."""
+    from rich.table import Table
+
+    from trtllm_serve_cli.sources import show_progress
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, overflow="ellipsis", max_width=_NAME_WIDTH)
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    table.add_row(progress.activity, show_progress(progress.total))
+    for file in progress.moving[:_MAX_FILES]:
+        table.add_row(file.name.removesuffix(".safetensors"), show_progress(file), style="dim")
+    if len(progress.moving) > _MAX_FILES:
+        table.add_row(f"and {len(progress.moving) - _MAX_FILES} more", "", style="dim")
+    return table
