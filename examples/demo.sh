@@ -34,7 +34,7 @@ cat <<SUMMARY
 
 Done in $((SECONDS - started)) s: a real model was imported, served, asked, measured and stopped.
   model repository  $TLLM_HOME/models/demo
-  engine            $TLLM_HOME/engines/demo
+  engine            $(echo "$TLLM_HOME"/engines/demo-*)
   benchmark         $results/summary.json
   server's log      $(ls -t "$TLLM_HOME"/servers/*/server.log | head -1)
 Try it yourself:

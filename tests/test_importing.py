@@ -22,10 +22,11 @@ from trtllm_serve_cli.declaration import (
     RepositorySection,
 )
 from trtllm_serve_cli.errors import BadInput, RepositoryError, UnknownModel
-from trtllm_serve_cli.importing import build_model, import_model, plan_import
+from trtllm_serve_cli.importing import Display, build_model, import_model, plan_import
 from trtllm_serve_cli.paths import Home, find_home, write_aside
 from trtllm_serve_cli.repository import load_model
 from trtllm_serve_cli.repository.store import read_manifest
+from trtllm_serve_cli.repository.uses import find_users
 
 
 class Builder:
@@ -33,12 +34,14 @@ class Builder:
 
     def __init__(self) -> None:
         self.num_built = 0
+        self.is_waiting = False
         self.is_free = threading.Event()
         self.is_free.set()
 
     def __call__(self, plan: BuildPlan, *, force: bool, say, on_line) -> Engine:
         if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
             return engine
+        self.is_waiting = True
         assert self.is_free.wait(20)
         self.num_built += 1
         made = {"source": plan.checkpoint.source, "fingerprint": plan.fingerprint}
@@ -73,21 +76,23 @@ def other_gguf(tmp_path: Path) -> str:
 def run(home: Home, builder: Builder, name: str, source: str | None, *, force=False, **sections):
     wanted = Declaration(ModelSection(name, source), **sections)
     said: list[str] = []
-    import_model(wanted, home, force=force, say=said.append, on_line=said.append, build=builder)
+    display = Display(said.append, said.append)
+    import_model(wanted, home, force=force, display=display, build=builder)
     return said
 
 
 def test_import_leaves_a_model_that_is_found_by_name(home: Home, builder: Builder, gguf: str):
     said = run(home, builder, "mine", gguf)
     model = load_model(home, "mine")
-    assert (model.source, model.engine_path) == (gguf, home.engines / "mine")
+    assert (model.source, model.engine_path) == (gguf, home.engines / f"mine-{model.fingerprint}")
     assert said == ["Engine kind openvino: it runs on any CPU, and openvino-genai is installed."]
 
 
 def test_build_renders_nothing(home: Home, builder: Builder, gguf: str) -> None:
     request = Declaration(ModelSection("mine", gguf))
-    engine = build_model(request, home, force=False, say=print, on_line=print, build=builder)
-    assert (engine.path, home.models.exists()) == (home.engines / "mine", False)
+    engine = build_model(request, home, build=builder)
+    assert engine.path == home.engines / f"mine-{engine.fingerprint}"
+    assert not home.models.exists()
 
 
 def test_second_import_uses_what_is_there(home: Home, builder: Builder, gguf: str) -> None:
@@ -100,6 +105,35 @@ def test_force_builds_anew(home: Home, builder: Builder, gguf: str) -> None:
     run(home, builder, "mine", gguf)
     run(home, builder, "mine", gguf, force=True)
     assert builder.num_built == 2
+
+
+def test_other_name_with_the_same_plan_shares_the_engine(
+    home: Home, builder: Builder, gguf: str
+) -> None:
+    for name in ("one", "two"):
+        run(home, builder, name, gguf)
+    paths = [load_model(home, name).engine_path for name in ("one", "two")]
+    assert (builder.num_built, paths[0]) == (1, paths[1])
+
+
+def test_engine_that_is_there_is_said_by_the_plan(home: Home, builder: Builder, gguf: str) -> None:
+    asked = Declaration(ModelSection("other", gguf))
+    assert not plan_import(asked, home).is_built
+    run(home, builder, "mine", gguf)
+    plan = plan_import(asked, home)
+    assert (plan.is_built, plan.as_dict()["is_built"]) == (True, True)
+    assert plan.describe().splitlines()[2:4] == [
+        f"The engine is there already: {load_model(home, 'mine').engine_path}",
+        "With --force, it is made anew:",
+    ]
+
+
+def test_repository_elsewhere_keeps_its_engine(
+    home: Home, builder: Builder, gguf: str, tmp_path: Path
+) -> None:
+    run(home, builder, "mine", gguf, repository=RepositorySection(dir=tmp_path / "r"))
+    engine = read_manifest(tmp_path / "r").engine_path
+    assert find_users(home) == {engine: [tmp_path / "r"]}
 
 
 def test_same_file_by_another_path(
@@ -170,7 +204,7 @@ def test_second_of_two_imports_waits_and_finds_it_done(
     said: list[list[str]] = [[], []]
     threads = []
     for talk in said:
-        options = {"say": talk.append, "on_line": print, "build": builder, "force": False}
+        options = {"display": Display(talk.append), "build": builder}
         request = Declaration(ModelSection("mine", gguf))
         threads.append(threading.Thread(target=import_model, args=(request, home), kwargs=options))
         threads[-1].start()
@@ -180,6 +214,25 @@ def test_second_of_two_imports_waits_and_finds_it_done(
         thread.join()
     assert said[1][0] == "Another tllm is importing mine; waiting for it to end …"
     assert (len(said[0]), len(said[1]), builder.num_built) == (1, 2, 1)
+
+
+def test_second_of_two_names_waits_for_their_engine(
+    home: Home, builder: Builder, gguf: str
+) -> None:
+    builder.is_free.clear()
+    said: dict[str, list[str]] = {"one": [], "two": []}
+    threads = []
+    for name, talk in said.items():
+        options = {"display": Display(talk.append), "build": builder}
+        asked = Declaration(ModelSection(name, gguf))
+        threads.append(threading.Thread(target=import_model, args=(asked, home), kwargs=options))
+        threads[-1].start()
+        wait_until(lambda talk=talk: builder.is_waiting if not said["two"] else len(talk) == 2)
+    builder.is_free.set()
+    for thread in threads:
+        thread.join()
+    assert said["two"][1] == "Another tllm is building this engine; waiting for it to end …"
+    assert builder.num_built == 1
 
 
 def test_failed_build_leaves_the_old_repository(home: Home, builder: Builder, gguf: str) -> None:
@@ -193,8 +246,6 @@ def test_failed_build_leaves_the_old_repository(home: Home, builder: Builder, gg
             Declaration(ModelSection("mine", gguf)),
             home,
             force=True,
-            say=print,
-            on_line=print,
             build=fail,
         )
     assert load_model(home, "mine") == before
@@ -256,7 +307,7 @@ def test_plan_writes_nothing_and_knows_the_build(home: Home, tmp_path: Path, nam
     source = f"gguf:{folder / 'mine.gguf'}" if name == "gguf" else f"local:{folder}"
     plan = plan_import(Declaration(ModelSection("mine", source)), home)
     assert plan.build is not None
-    assert plan.build.engine_dir == home.engines / "mine"
+    assert plan.build.engine_dir == home.engines / f"mine-{plan.build.fingerprint}"
     assert not home.root.exists()
 
 

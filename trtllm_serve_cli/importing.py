@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,14 +19,16 @@ from trtllm_serve_cli.build import (
     choose_engine_kind,
     describe_tensorrt,
     describe_vllm,
+    find_engine,
     find_tools,
     look_at_machine,
     plan_build,
 )
+from trtllm_serve_cli.build.store import lock_of, place_engine
 from trtllm_serve_cli.catalog import find_alias, resolve_alias
 from trtllm_serve_cli.declaration import Declaration
 from trtllm_serve_cli.errors import BadInput, RepositoryError
-from trtllm_serve_cli.paths import Home, check_model_name
+from trtllm_serve_cli.paths import Home, check_model_name, hold_lock
 from trtllm_serve_cli.repository.config import RepositoryPlan, ServingOptions
 from trtllm_serve_cli.repository.parameters import check_parameters
 from trtllm_serve_cli.repository.plan import (
@@ -36,6 +38,7 @@ from trtllm_serve_cli.repository.plan import (
 )
 from trtllm_serve_cli.repository.render import MANIFEST, write_repository
 from trtllm_serve_cli.repository.store import find_model, read_manifest
+from trtllm_serve_cli.repository.uses import remember_use
 from trtllm_serve_cli.sources import (
     Checkpoint,
     EngineSource,
@@ -66,6 +69,18 @@ def _say_nothing(text: str) -> None:
     pass
 
 
+@dataclass(frozen=True, slots=True)
+class Display:
+    """Whom an import tells what it does: sentences, the output of a step, how far a download is.
+
+    Without a `watch`, `say` hears of a download now and then.
+    """
+
+    say: Say = _say_nothing
+    on_line: Say = _say_nothing
+    watch: Watch | None = None
+
+
 class Build(Protocol):
     """What `build_engine` does."""
 
@@ -87,6 +102,12 @@ class ImportPlan:
     build: BuildPlan | None
     repository: Path
 
+    @property
+    def is_built(self) -> bool:
+        """Whether the engine is there already."""
+        plan = self.build
+        return plan is not None and find_engine(plan.engine_dir, plan.fingerprint) is not None
+
     def as_dict(self) -> dict[str, Any]:
         """The plan for `--json`."""
         return {
@@ -101,6 +122,7 @@ class ImportPlan:
                 "is_cached": self.fetch.is_cached,
             },
             "build": self.build.as_dict() if self.build else None,
+            "is_built": self.is_built,
             "repository": str(self.repository),
         }
 
@@ -111,6 +133,10 @@ class ImportPlan:
             lines.append(NOTHING_TO_BUILD[self.choice.kind])
         elif self.build is None:
             lines.append("The build is planned when the checkpoint is here.")
+        elif self.is_built:
+            lines.append(f"The engine is there already: {self.build.engine_dir}")
+            lines.append("With --force, it is made anew:")
+            lines.append(self.build.describe())
         else:
             lines.append(self.build.describe())
         return "\n".join(lines)
@@ -147,20 +173,16 @@ def build_model(
     home: Home,
     *,
     force: bool = False,
-    say: Say = _say_nothing,
-    on_line: Say = _say_nothing,
-    watch: Watch | None = None,
+    display: Display = Display(),
     build: Build = build_engine,
 ) -> Engine:
-    """Fetch the checkpoint and build its engine, unless it is there. Raises `TllmError`s.
-
-    `watch` is shown how far a download is; without it, `say` hears of that now and then.
-    """
+    """Fetch the checkpoint and build its engine, unless it is there. Raises `TllmError`s."""
     plan = plan_import(asked, home)
-    with _locked(home, asked.model.name, say):
-        return _obtain_engine(
-            plan, home, force=force, say=say, on_line=on_line, watch=watch, build=build
-        )
+    with (
+        _locked(home, asked.model.name, display.say),
+        _obtain_engine(plan, home, force=force, display=display, build=build) as engine,
+    ):
+        return engine
 
 
 def import_model(
@@ -168,9 +190,7 @@ def import_model(
     home: Home,
     *,
     force: bool = False,
-    say: Say = _say_nothing,
-    on_line: Say = _say_nothing,
-    watch: Watch | None = None,
+    display: Display = Display(),
     build: Build = build_engine,
 ) -> tuple[RepositoryPlan, Path]:
     """Fetch, build and render; returns what was rendered and where.
@@ -180,16 +200,15 @@ def import_model(
     no model repository, and whatever the stages raise.
     """
     plan = plan_import(asked, home)
-    with _locked(home, asked.model.name, say):
+    with _locked(home, asked.model.name, display.say):
         _check_replaceable(plan.repository)
         if not force:
             _check_not_taken(asked.model.name, plan)
-        engine = _obtain_engine(
-            plan, home, force=force, say=say, on_line=on_line, watch=watch, build=build
-        )
-        rendered = plan_repository(asked.model.name, engine, serving_options(plan.asked))
-        rendered = dataclasses.replace(rendered, declaration=plain_changes(asked))
-        write_repository(rendered, plan.repository)
+        with _obtain_engine(plan, home, force=force, display=display, build=build) as engine:
+            rendered = plan_repository(asked.model.name, engine, serving_options(plan.asked))
+            rendered = dataclasses.replace(rendered, declaration=plain_changes(asked))
+            write_repository(rendered, plan.repository)
+            remember_use(home, plan.repository)
     return rendered, plan.repository
 
 
@@ -226,28 +245,30 @@ def _choose_kind(asked: Declaration, source: Source, machine: Machine) -> Engine
     return choose_engine_kind(wanted, machine, trtllm_version=asked.engine.trtllm_version)
 
 
+@contextmanager
 def _obtain_engine(
-    plan: ImportPlan,
-    home: Home,
-    *,
-    force: bool,
-    say: Say,
-    on_line: Say,
-    watch: Watch | None,
-    build: Build,
-) -> Engine:
+    plan: ImportPlan, home: Home, *, force: bool, display: Display, build: Build
+) -> Iterator[Engine]:
+    """The engine, which nobody builds or removes meanwhile."""
     asked, source = plan.asked, plan.source
-    say(plan.choice.reason)
+    display.say(plan.choice.reason)
     if isinstance(source, EngineSource):
-        return _describe_tensorrt(asked, source)
+        yield _describe_tensorrt(asked, source)
+        return
     checkpoint = fetch_checkpoint(
-        source, home=home, options=_fetch_options(asked), say=say, watch=watch
+        source, home=home, options=_fetch_options(asked), say=display.say, watch=display.watch
     )
     if plan.choice.kind == "vllm":
-        return describe_vllm(asked.model.name, checkpoint)
-    return build(
-        _plan_build(asked, plan.choice, checkpoint, home), force=force, say=say, on_line=on_line
-    )
+        yield describe_vllm(asked.model.name, checkpoint)
+        return
+    planned = _plan_build(asked, plan.choice, checkpoint, home)
+    with hold_lock(
+        lock_of(home, planned.engine_dir, planned.fingerprint),
+        lambda: display.say("Another tllm is building this engine; waiting for it to end …"),
+    ):
+        # It may have been built meanwhile, under another name.
+        planned = _placed(planned, asked, home)
+        yield build(planned, force=force, say=display.say, on_line=display.on_line)
 
 
 def _with_tokenizer(asked: Declaration, source: EngineSource) -> Declaration:
@@ -287,12 +308,16 @@ def _plan_build(
     request = BuildRequest(
         model_name=asked.model.name,
         checkpoint=checkpoint,
-        engine_dir=asked.engine.dir or home.engines / asked.model.name,
+        engine_dir=asked.engine.dir or home.engines,
         kind=choice.kind,
         options=asked.build,
         trust_remote_code=asked.model.trust_remote_code,
     )
-    return plan_build(request, find_tools())
+    return _placed(plan_build(request, find_tools()), asked, home)
+
+
+def _placed(plan: BuildPlan, asked: Declaration, home: Home) -> BuildPlan:
+    return plan if asked.engine.dir else place_engine(plan, home.engines)
 
 
 def _check_replaceable(repository: Path) -> None:
@@ -324,19 +349,9 @@ def _unpinned(source: Source) -> Source:
     return dataclasses.replace(source, revision=None) if isinstance(source, HubSource) else source
 
 
-@contextmanager
-def _locked(home: Home, name: str, say: Say) -> Iterator[None]:
+def _locked(home: Home, name: str, say: Say) -> AbstractContextManager[None]:
     """One import of a model at a time; a second one waits and then finds it done."""
-    import filelock
-
-    home.locks.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(home.locks / f"{name}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        say(f"Another tllm is importing {name}; waiting for it to end …")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+    return hold_lock(
+        home.locks / f"{name}.lock",
+        lambda: say(f"Another tllm is importing {name}; waiting for it to end …"),
+    )

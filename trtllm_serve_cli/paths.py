@@ -1,7 +1,7 @@
 """Where everything that `tllm` keeps lies: one folder, TLLM_HOME.
 
     checkpoints/<source>/   what was fetched, less what the hub's own cache holds
-    engines/<name>/         what was built (ENGINE_DEST_PATH moves this folder)
+    engines/<name>-<mark>/  what was built, by its plan's fingerprint (ENGINE_DEST_PATH moves this)
     models/<name>/          model repositories, ready for Triton, each with its tllm.json
     servers/<http port>/    state, log and restricted-API token of a server
     locks/                  one lock file per model name
@@ -11,15 +11,17 @@ Nothing under a final name is ever half-made: it is written to a sibling and ren
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISDIR
 
 from trtllm_serve_cli.errors import BadInput
 
@@ -72,6 +74,52 @@ def check_model_name(name: str) -> str:
             next_step="name the model with -m NAME and say where it comes from with -s SOURCE",
         )
     return name
+
+
+@contextmanager
+def hold_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock file for a while; `on_wait` is called when that takes waiting for another."""
+    import filelock
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        on_wait()
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def try_lock(path: Path) -> Iterator[bool]:
+    """Hold the lock file for a while if nobody else does; gives whether it is held."""
+    import filelock
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+def find_size(folder: Path) -> int:
+    """The bytes of all files in the folder; what goes away meanwhile counts nothing."""
+    num_bytes = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            stat = path.lstat()
+            num_bytes += 0 if S_ISDIR(stat.st_mode) else stat.st_size
+    return num_bytes
 
 
 @contextmanager

@@ -162,7 +162,8 @@ def test_dry_run_as_json_is_alone_on_stdout(
     code, out, err = tllm(command, "-m", "m", "-s", source, "--dry-run", "--json")
     shown = json.loads(out)
     assert (code, err, shown["model"], shown["source"]) == (0, "", "m", source)
-    assert shown["build"]["engine_dir"] == str(home_folder / "engines" / "m")
+    engine = f"m-{shown['build']['fingerprint']}"
+    assert shown["build"]["engine_dir"] == str(home_folder / "engines" / engine)
 
 
 def test_failed_build_says_where_the_log_is_and_leaves_nothing(

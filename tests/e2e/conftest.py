@@ -46,6 +46,11 @@ class Tllm:
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout
 
+    def engine(self, model: str) -> Path:
+        """Where the engine of a model lies."""
+        models = json.loads(self.done("list", "--json"))
+        return next(Path(each["engine_dir"]) for each in models if each["name"] == model)
+
     def start(self, *words: str) -> subprocess.CompletedProcess[str]:
         """`tllm start` on free ports."""
         http, grpc, metrics = free_ports(3)

@@ -42,7 +42,7 @@ def load(engine_dir: Path, **config: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def engine_dir(imported: Tllm) -> Path:
-    return imported.home / "engines" / "demo"
+    return imported.engine("demo")
 
 
 @pytest.fixture(scope="module")

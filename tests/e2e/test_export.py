@@ -65,7 +65,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator
 
 
 def test_the_engine_says_what_it_is(tiny: Tllm) -> None:
-    engine = json.loads((tiny.home / "engines" / "tiny" / "engine.json").read_text())
+    engine = json.loads((tiny.engine("tiny") / "engine.json").read_text())
     facts = {key: engine[key] for key in ("architecture", "weights", "max_position_embeddings")}
     assert facts == {
         "architecture": "LlamaForCausalLM",

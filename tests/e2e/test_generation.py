@@ -38,7 +38,7 @@ print(json.dumps(answers))
 
 def test_greedy_tokens_are_openvinos_own(served: Tllm, endpoint: Endpoint) -> None:
     prompts = [PROMPT, [504, 3575, 282, 4649, 314], list(range(1000, 1100))]
-    engine = str(served.home / "engines" / "demo")
+    engine = str(served.engine("demo"))
     command = (sys.executable, "-c", DIRECTLY, engine, json.dumps(prompts))
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     direct = [

@@ -128,7 +128,7 @@ def test_an_adapter_is_applied_as_openvino_genai_applies_it(
     imported: Tllm, alone: list[list[int]], adapters: Path
 ) -> None:
     file = str(adapters / "poet" / "adapter_model.safetensors")
-    engine = str(imported.home / "engines" / "demo")
+    engine = str(imported.engine("demo"))
     command = (sys.executable, "-c", ASK_GENAI, engine, file, json.dumps(PROMPT), str(NUM_TOKENS))
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
     assert json.loads(told) == alone[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import threading
@@ -92,7 +93,7 @@ def test_requests_that_failed_do_not_hold_up_a_stop(fresh_home: object) -> None:
 def test_a_model_that_cannot_load_is_explained_and_leaves_nothing(fresh_home: object) -> None:
     tllm: Tllm = fresh_home()  # type: ignore[operator]
     config = tllm.home / "models" / "demo" / "tensorrt_llm" / "config.pbtxt"
-    config.write_text(config.read_text().replace("/engines/demo", "/engines/gone"))
+    config.write_text(re.sub(r"/engines/demo-\w+", "/engines/gone", config.read_text()))
     result = tllm.start()
     assert result.returncode == 3
     assert "tensorrt_llm: " in result.stderr and "engines/gone" in result.stderr
@@ -130,7 +131,7 @@ def test_the_foreground_server_stops_with_its_terminal(fresh_home: object) -> No
 
 
 def test_a_repository_without_its_engine_stays_importable(imported: Tllm, tmp_path: object) -> None:
-    engine = imported.home / "engines" / "demo"
+    engine = imported.engine("demo")
     copy = imported.home / "engines" / "aside"
     shutil.copytree(engine, copy)
     try:

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from tests.build.samples import ENGINE
+from trtllm_serve_cli.build.engine import write_engine
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository import (
     ImportedModel,
@@ -17,10 +18,11 @@ from trtllm_serve_cli.repository.store import read_manifest
 
 
 def add_model(home: Home, name: str, engine_path: Path | None = None) -> ImportedModel:
-    """A model with an empty engine, in the engine store unless told otherwise."""
+    """A model whose engine is only described, in the engine store unless told otherwise."""
     path = engine_path or home.engines / name
     path.mkdir(parents=True, exist_ok=True)
     engine = dataclasses.replace(ENGINE, path=path)
+    write_engine(engine, path)
     write_repository(plan_repository(name, engine, ServingOptions()), home.models / name)
     return read_manifest(home.models / name)
 

@@ -15,9 +15,7 @@ from trtllm_serve_cli.repository import (
     find_model,
     list_models,
     load_model,
-    remove_model,
 )
-from trtllm_serve_cli.repository.store import folders_of
 
 
 @pytest.fixture
@@ -103,37 +101,6 @@ def test_model_left_half_written_by_a_kill_is_not_there(home: Home) -> None:
     add_model(home, ".a.aside-dead")
     with pytest.raises(UnknownModel, match="No model has been imported yet"):
         load_model(home, None)
-
-
-def test_removed_model_takes_its_engine_with_it(home: Home) -> None:
-    model = add_model(home, "mine")
-    other = add_model(home, "other")
-    remove_model(home, model)
-    assert (list_models(home), list(home.engines.iterdir())) == ([other], [other.engine_path])
-
-
-def test_engine_outside_the_store_stays(home: Home, tmp_path: Path) -> None:
-    model = add_model(home, "mine", tmp_path / "my-engine")
-    remove_model(home, model)
-    assert (list_models(home), model.engine_path.exists()) == ([], True)
-
-
-def test_store_itself_is_never_removed(home: Home) -> None:
-    model = add_model(home, "mine", home.engines)
-    assert folders_of(home, model) == [model.path]
-
-
-def test_engine_that_another_model_uses_stays(home: Home) -> None:
-    model, other = add_model(home, "mine"), add_model(home, "other", home.engines / "mine")
-    remove_model(home, model)
-    assert (list_models(home), other.engine_path.exists()) == ([other], True)
-
-
-def test_model_whose_engine_is_gone_can_be_removed(home: Home) -> None:
-    model = add_model(home, "mine")
-    model.engine_path.rmdir()
-    remove_model(home, model)
-    assert list_models(home) == []
 
 
 def test_manifest_of_a_newer_version_is_read(home: Home) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.status import Status
 
+    from trtllm_serve_cli.importing import Display
     from trtllm_serve_cli.sources import Progress as Transfer
     from trtllm_serve_cli.sources import Watch
 
@@ -106,14 +107,15 @@ class WorkDisplay:
 
 
 @contextmanager
-def show_work() -> Iterator[WorkDisplay]:
+def show_work() -> Iterator[Display]:
     """A display on stderr; SIGTERM and a hang-up end the work as Ctrl-C does."""
+    from trtllm_serve_cli.importing import Display
     from trtllm_serve_cli.processes import ended_by_signals
 
     display = WorkDisplay(is_live=sys.stderr.isatty())
     with ended_by_signals():
         try:
-            yield display
+            yield Display(display.say, display.on_line, display.watch)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         finally:

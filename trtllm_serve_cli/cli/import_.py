@@ -103,14 +103,7 @@ def import_model(
         _show_plan(plan, f"Render the model repository {plan.repository}", as_json=as_json)
         return
     with show_work() as display:
-        rendered, path = importing.import_model(
-            asked,
-            home,
-            force=force,
-            say=display.say,
-            on_line=display.on_line,
-            watch=display.watch,
-        )
+        rendered, path = importing.import_model(asked, home, force=force, display=display)
     name = asked.model.name
     if as_json:
         output.show_json(
@@ -163,14 +156,7 @@ def build_model(
         _show_plan(importing.plan_import(asked, home), "Render nothing", as_json=as_json)
         return
     with show_work() as display:
-        built = importing.build_model(
-            asked,
-            home,
-            force=force,
-            say=display.say,
-            on_line=display.on_line,
-            watch=display.watch,
-        )
+        built = importing.build_model(asked, home, force=force, display=display)
     if as_json:
         output.show_json({"model": asked.model.name, "engine": str(built.path)})
     else:

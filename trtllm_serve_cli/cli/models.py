@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trtllm_serve_cli.cli import output
+from trtllm_serve_cli.cli.engines import list_engines, show_user
 from trtllm_serve_cli.cli.options import JsonOption, YesOption
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 
 if TYPE_CHECKING:
+    from trtllm_serve_cli.paths import Home
     from trtllm_serve_cli.repository import ImportedModel
 
 
@@ -20,14 +22,22 @@ def list_models(
     catalog: Annotated[
         bool, typer.Option("--catalog", help="The aliases that can be imported instead.")
     ] = False,
+    engines: Annotated[
+        bool, typer.Option("--engines", help="The engines there are, and what uses them, instead.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List the imported models.
 
-    Example:  tllm list --catalog
+    Example:  tllm list --engines
     """
+    if catalog and engines:
+        raise typer.BadParameter("say --catalog or --engines")
     if catalog:
         _list_catalog(as_json=as_json)
+        return
+    if engines:
+        list_engines(as_json=as_json)
         return
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository import store
@@ -57,22 +67,55 @@ def remove(
         str | None, typer.Argument(help="The model, by its name in `tllm list`.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every imported model.")] = False,
+    engines: Annotated[
+        bool,
+        typer.Option(
+            "--engines", help="Every engine that nothing uses, and every build that is not done."
+        ),
+    ] = False,
     yes: YesOption = False,
 ) -> None:
-    """Delete a model's repository and engine.
+    """Delete a model's repository, and its engine unless something else uses it.
 
-    What was downloaded stays.
+    What was downloaded stays, and so do engines outside of the engine store.
 
     Example:  tllm remove demo --yes
+
+    Example:  tllm remove --engines
     """
-    if (name is None) == (not everything):
+    if name is not None and everything:
         raise typer.BadParameter("name a model, or say --all")
-    from trtllm_serve_cli import launch
+    if name is None and not everything and not engines:
+        raise typer.BadParameter("name a model, or say --all or --engines")
     from trtllm_serve_cli.paths import find_home
-    from trtllm_serve_cli.repository import store
+    from trtllm_serve_cli.repository import store, uses
+    from trtllm_serve_cli.sources import show_size
 
     home = find_home()
-    models = store.list_models(home) if name is None else [store.load_model(home, name)]
+    models = [store.load_model(home, name)] if name else []
+    if everything:
+        models = store.list_models(home)
+    _check_not_served(home, models)
+    removal = uses.plan_removal(home, models, unused=engines)
+    sizes = removal.sizes()
+    _confirm([f"{path}  ({show_size(size)})" for path, size in sizes.items()], yes=yes)
+    needed = uses.remove(home, removal)
+    for model in models:
+        output.say(f"Removed {model.name}.")
+    users = uses.find_users(home)
+    for path in sorted({model.engine_path for model in models} & set(users)):
+        names = ", ".join(show_user(home, user) for user in users[path])
+        output.say(f"The engine {path.name} stays: {names} uses it.")
+    for path in needed:
+        output.say(f"{path} stays: another tllm needs it now.")
+    if sizes:
+        freed = sum(size for path, size in sizes.items() if path not in needed)
+        output.say(f"Freed {show_size(freed)}.")
+
+
+def _check_not_served(home: Home, models: list[ImportedModel]) -> None:
+    from trtllm_serve_cli import launch
+
     served = {
         model
         for server in launch.list_servers(home)
@@ -84,10 +127,6 @@ def remove(
             raise RepositoryError(
                 f"{model.name} is being served.", next_step=f"tllm stop -m {model.name}"
             )
-    _confirm([str(path) for model in models for path in store.folders_of(home, model)], yes=yes)
-    for model in models:
-        store.remove_model(home, model)
-        output.say(f"Removed {model.name}.")
 
 
 def _confirm(paths: list[str], *, yes: bool) -> None:

@@ -36,11 +36,16 @@ def show(renderable: RenderableType) -> None:
 
 
 def show_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, are_figures: bool = False
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    are_figures: bool = False,
+    are_names_whole: bool = False,
 ) -> None:
     """A table on stdout whose long cells fold instead of being cut.
 
-    `are_figures` keeps the names in the first column whole and aligns the figures after it.
+    `are_names_whole` does not fold those in the first column; nor does `are_figures`, which aligns
+    the figures after it.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -49,7 +54,10 @@ def show_table(
     for index, column in enumerate(columns):
         justify: JustifyMethod = "right" if are_figures and index else "left"
         table.add_column(
-            column, overflow="fold", no_wrap=are_figures and not index, justify=justify
+            column,
+            overflow="fold",
+            no_wrap=not index and (are_figures or are_names_whole),
+            justify=justify,
         )
     for row in rows:
         table.add_row(*row)

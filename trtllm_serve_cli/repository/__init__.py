@@ -26,7 +26,6 @@ from trtllm_serve_cli.repository.store import (
     list_models,
     load_model,
     read_manifest,
-    remove_model,
 )
 
 __all__ = [
@@ -46,7 +45,6 @@ __all__ = [
     "plan_repository",
     "prefixed",
     "read_manifest",
-    "remove_model",
     "render_files",
     "write_combination",
     "write_repository",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.errors import RepositoryError, UnknownModel
-from trtllm_serve_cli.paths import Home, remove_folder
+from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository.render import MANIFEST
 
 
@@ -118,33 +118,7 @@ def load_model(home: Home, name: str | None) -> ImportedModel:
     )
 
 
-def folders_of(home: Home, model: ImportedModel) -> list[Path]:
-    """What `remove_model` deletes: the repository, and its engine in the engine store.
-
-    An engine that another model uses stays.
-    """
-    engine = model.engine_path
-    is_ours = home.engines in engine.parents and engine.exists()
-    others = [name for name in _list_names(home) if home.models / name != model.path]
-    if is_ours and not any(_uses(home.models / name, engine) for name in others):
-        return [model.path, engine]
-    return [model.path]
-
-
-def remove_model(home: Home, model: ImportedModel) -> None:
-    """Delete the folders of the model."""
-    for path in folders_of(home, model):
-        remove_folder(path)
-
-
 def _list_names(home: Home) -> list[str]:
     """The imported models; a hidden folder is one that is being written or removed."""
     names = [path.parent.name for path in home.models.glob(f"*/{MANIFEST}")]
     return sorted(name for name in names if not name.startswith("."))
-
-
-def _uses(directory: Path, engine: Path) -> bool:
-    try:
-        return read_manifest(directory).engine_path == engine
-    except RepositoryError:
-        return False

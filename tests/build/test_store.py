@@ -1,0 +1,71 @@
+"""Where engines lie, and what is found of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from tests.build.samples import ENGINE, build_plan
+from trtllm_serve_cli.build import build_engine
+from trtllm_serve_cli.build.engine import read_making, write_engine
+from trtllm_serve_cli.build.store import StoredEngine, list_engines, lock_of, place_engine
+from trtllm_serve_cli.build.unfinished import take_up
+from trtllm_serve_cli.paths import Home
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "engines"
+
+
+def placed(store: Path, **changes: str) -> str:
+    return place_engine(build_plan(store, **changes), store).engine_dir.name
+
+
+def test_engine_lies_under_name_and_fingerprint(store: Path) -> None:
+    assert placed(store) == "mine-f1"
+    assert not store.exists()
+
+
+def test_engine_that_is_there_is_found_by_any_name(store: Path) -> None:
+    build_engine(place_engine(build_plan(store), store), force=False, say=print)
+    assert placed(store, model_name="other") == "mine-f1"
+    assert placed(store, model_name="other", fingerprint="f2") == "other-f2"
+
+
+def test_build_that_is_not_done_is_gone_on_with(store: Path) -> None:
+    take_up(place_engine(build_plan(store), store), anew=True)
+    assert placed(store, model_name="other") == "mine-f1"
+
+
+def test_name_alone_is_not_the_engine(store: Path) -> None:
+    (store / "a-f1").mkdir(parents=True)
+    write_engine(dataclasses.replace(ENGINE, fingerprint="f0"), store / "a-f1")
+    assert placed(store) == "mine-f1"
+
+
+def test_engines_are_listed_with_how_they_were_made(store: Path) -> None:
+    plan = place_engine(build_plan(store), store)
+    engine = build_engine(plan, force=False, say=print)
+    (store / "broken").mkdir()
+    (store / "broken" / "engine.json").write_text("{")
+    (store / ".hidden").mkdir()
+    (store / ".hidden" / "engine.json").write_text("{")
+    num_bytes = sum(path.stat().st_size for path in engine.path.iterdir())
+    assert list_engines(store) == [
+        StoredEngine(store / "broken", 1, None, None),
+        StoredEngine(engine.path, num_bytes, engine, read_making(engine.path)),
+    ]
+
+
+def test_nothing_is_listed_where_nothing_is(store: Path) -> None:
+    assert list_engines(store) == []
+
+
+def test_homes_that_share_a_store_share_its_locks(tmp_path: Path) -> None:
+    homes = [Home(tmp_path / name, tmp_path / "engines") for name in "ab"]
+    stored = {lock_of(home, home.engines / "x", "f1") for home in homes}
+    users = {lock_of(home, tmp_path / "my-engine", mark) for home in homes for mark in "12"}
+    assert (len(stored), len(users)) == (1, 2)

@@ -1,0 +1,77 @@
+"""The engine store: one folder where every engine lies under the fingerprint of its plan.
+
+    NAME-FINGERPRINT/            an engine; NAME is the model that it was first built for
+    .NAME-FINGERPRINT.partial/   a build that is not done
+    .locks/FINGERPRINT.lock      held by who builds the engine or begins to use it
+    .used-by/                    links to the repositories that use engines from here
+
+Models of any name whose plans are the same share an engine. What lies elsewhere is the user's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtllm_serve_cli.build.engine import (
+    ENGINE_FILE,
+    Engine,
+    Making,
+    find_engine,
+    read_engine,
+    read_making,
+)
+from trtllm_serve_cli.build.plan import BuildPlan
+from trtllm_serve_cli.build.unfinished import list_unfinished
+from trtllm_serve_cli.errors import BuildFailed
+from trtllm_serve_cli.paths import Home, find_size
+
+_LOCKS = ".locks"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEngine:
+    """A folder of the store; `engine` is None when its engine.json cannot be read."""
+
+    path: Path
+    num_bytes: int
+    engine: Engine | None
+    making: Making | None
+
+
+def place_engine(plan: BuildPlan, store: Path) -> BuildPlan:
+    """`plan` with its engine in `store`: where it is, or is being made, or else would be."""
+    mark = plan.fingerprint
+    finished = (path for path in sorted(store.glob(f"*-{mark}")) if find_engine(path, mark))
+    begun = (build.engine_dir for build in list_unfinished(store) if build.fingerprint == mark)
+    engine_dir = next(finished, None) or next(begun, None) or store / f"{plan.model_name}-{mark}"
+    return dataclasses.replace(plan, engine_dir=engine_dir)
+
+
+def list_engines(store: Path) -> list[StoredEngine]:
+    """All engines of the store by name."""
+    folders = sorted(file.parent for file in store.glob(f"*/{ENGINE_FILE}"))
+    return [_read(path) for path in folders if not path.name.startswith(".")]
+
+
+def is_store(folder: Path) -> bool:
+    """Whether the folder is an engine store, of whatever home."""
+    return (folder / _LOCKS).is_dir()
+
+
+def lock_of(home: Home, engine_dir: Path, fingerprint: str) -> Path:
+    """The lock of an engine, of which there is one for all homes that share its store."""
+    if engine_dir.parent == home.engines:
+        return home.engines / _LOCKS / f"{fingerprint}.lock"
+    place = hashlib.sha256(str(engine_dir).encode()).hexdigest()[:16]
+    return home.locks / f"engine-dir-{place}.lock"
+
+
+def _read(path: Path) -> StoredEngine:
+    try:
+        engine = read_engine(path)
+    except BuildFailed:
+        engine = None
+    return StoredEngine(path, find_size(path), engine, read_making(path))
