@@ -395,3 +395,19 @@ CHATGLM_3_6B = {
     "tie_word_embeddings": False,
     "torch_dtype": "float16",
 }
+BAICHUAN_2_7B = LLAMA_2_7B | {
+    "architectures": ["BaichuanForCausalLM"],
+    "model_type": "baichuan",
+    "torch_dtype": "bfloat16",
+    "vocab_size": 125696,
+}
+INTERNLM_2_7B = LLAMA_2_7B | {
+    "architectures": ["InternLM2ForCausalLM"],
+    "model_type": "internlm2",
+    "bias": False,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "num_key_value_heads": 8,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 92544,
+}

@@ -48,6 +48,8 @@ from trtllm_serve_cli.sizing.parameters import ParameterCounts, count_parameters
         (configs.GPT_OSS_120B, 116.8e9),
         (configs.STARCODER_2_3B, 3.03e9),
         (configs.CHATGLM_3_6B, 6.24e9),
+        (configs.BAICHUAN_2_7B, 7.51e9),
+        (configs.INTERNLM_2_7B, 7.74e9),
     ],
 )
 def test_totals_are_the_published_ones(config: dict[str, Any], published: float) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.sizing import configs
 from trtllm_serve_cli.errors import BadInput
@@ -118,6 +120,24 @@ def test_lengths_that_are_not_said(
     assert (demand.input_len, demand.output_len, demand.max_seq_len) == lengths
 
 
+_LENGTH = st.none() | st.integers(1, 5000)
+
+
+@given(_LENGTH, _LENGTH, _LENGTH)
+def test_lengths_always_go_into_the_limit(
+    input_len: int | None, output_len: int | None, max_seq_len: int | None
+) -> None:
+    asked = {"input_len": input_len, "output_len": output_len, "max_seq_len": max_seq_len}
+    try:
+        demand = _plan(configs.LLAMA_2_7B, tp=1, **asked).demand
+    except BadInput:
+        return
+    assert demand.input_len + demand.output_len <= demand.max_seq_len <= 4096
+    for name, value in asked.items():
+        assert value is None or getattr(demand, name) == value
+    assert min(demand.input_len, demand.output_len) >= 1
+
+
 def test_the_index_has_the_last_word_on_what_is_served_as_it_is() -> None:
     by_shape = _plan(configs.LLAMA_2_7B, tp=1).plans[0].memory.weights
     larger = int(by_shape * 1.05)
@@ -135,6 +155,10 @@ def test_a_quantisation_without_a_fixed_size_is_measured() -> None:
     plan = _plan(config, weight_bytes=4_000_000_000, tp=1)
     assert plan.formats.quantization == "bitsandbytes"
     assert plan.plans[0].memory.weights == pytest.approx(4e9, rel=1e-6)
+    # Some say nothing of it in their config.json.
+    silent = _plan(configs.LLAMA_2_7B, weight_bytes=7_000_000_000, tp=1)
+    assert silent.formats.quantization == "as stored"
+    assert silent.plans[0].memory.weights == pytest.approx(7e9, rel=1e-6)
     with pytest.raises(BadInput, match="How large weights in bitsandbytes are is not known"):
         _plan(config)
 

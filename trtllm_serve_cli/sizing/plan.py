@@ -29,8 +29,10 @@ from trtllm_serve_cli.sizing.stages import split_stages
 _INPUT_LEN, _OUTPUT_LEN = 1024, 256
 # Where nothing fits in the GPUs at hand, so many are looked at to say what would be needed.
 _MOST_GPUS = 128
-# Weights on disk that differ by more were stored in another type than they will have.
-_LEAST_SCALE, _MOST_SCALE = 0.9, 1.15
+# Weights on disk that are larger were stored in a wider type than they will have; those that are
+# smaller are quantised in a way that config.json does not tell, as ModelOpt's older ones are.
+_LEAST_SCALE, _MOST_SCALE = 0.85, 1.15
+_AS_STORED = "as stored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +215,13 @@ def _choose_formats(
 ) -> tuple[Formats, Format, Format]:
     dtype = _choose_dtype(facts.shape, gpu, options)
     check_runs(dtype, WEIGHT_FORMATS[dtype], gpu, "--dtype float16")
-    own = facts.shape.quantization if options.quantization is None else None
-    quantization = options.quantization or (own and (name_weight_format(own) or own)) or "none"
-    if own and quantization not in WEIGHT_FORMATS:
-        weights = _measure_format(facts, WEIGHT_FORMATS[dtype])
+    quantization = options.quantization or _name_own(facts, WEIGHT_FORMATS[dtype])
+    if quantization == "none":
+        weights = WEIGHT_FORMATS[dtype]
+    elif quantization in WEIGHT_FORMATS:
+        weights = WEIGHT_FORMATS[quantization]
     else:
-        weights = WEIGHT_FORMATS[dtype if quantization == "none" else quantization]
+        weights = _measure_format(facts, WEIGHT_FORMATS[dtype])
     check_runs(f"weights in {quantization}", weights, gpu, "--quantization int8, or another --gpu")
     kv_named = options.kv_cache_dtype or "auto"
     kv_name = dtype if kv_named == "auto" else kv_named
@@ -231,6 +234,16 @@ def _choose_dtype(shape: ModelShape, gpu: Gpu, options: SizeOptions) -> str:
     if options.dtype != "auto":
         return options.dtype
     return "bfloat16" if shape.dtype == "bfloat16" and gpu.has_bf16 else "float16"
+
+
+def _name_own(facts: ModelFacts, dtype: Format) -> str:
+    """The checkpoint's own quantisation."""
+    if told := facts.shape.quantization:
+        return name_weight_format(told) or told
+    full = count_parameters(facts.shape).total * dtype.bits / 8
+    if facts.weight_bytes and not facts.shape.is_part and facts.weight_bytes < _LEAST_SCALE * full:
+        return _AS_STORED
+    return "none"
 
 
 def _measure_format(facts: ModelFacts, others: Format) -> Format:

@@ -1,0 +1,83 @@
+"""Parameter counts, against the models that Transformers makes of the same configs."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from typing import Any
+
+import pytest
+
+from tests.sizing import configs
+from trtllm_serve_cli.sizing import parse_shape
+from trtllm_serve_cli.sizing.parameters import count_parameters
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None,
+    reason="needs transformers: pip install 'trtllm-serve-cli[convert]'",
+)
+
+_SMALL: dict[str, Any] = {
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_attention_heads": 8,
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 2,
+    "vocab_size": 1000,
+    "pad_token_id": None,
+}
+_MODELS: dict[str, dict[str, Any]] = {
+    **{name: config for name, config in vars(configs).items() if name.isupper()},
+    "cohere": _SMALL | {"model_type": "cohere", "use_qk_norm": True},
+    "cohere2": _SMALL | {"model_type": "cohere2"},
+    "falcon with everything": {
+        "model_type": "falcon", "alibi": True, "bias": True, "multi_query": False,
+        "parallel_attn": False, "hidden_size": 256, "num_attention_heads": 8,
+        "num_hidden_layers": 3, "vocab_size": 1000,
+    },
+    "falcon with one norm": {
+        "model_type": "falcon", "new_decoder_architecture": True, "num_ln_in_parallel_attn": 1,
+        "hidden_size": 256, "num_attention_heads": 8, "num_kv_heads": 2, "num_hidden_layers": 3,
+        "vocab_size": 1000,
+    },
+    "gemma": _SMALL | {"model_type": "gemma", "head_dim": 256},
+    "gpt_bigcode": {"model_type": "gpt_bigcode", "n_embd": 256, "n_inner": 1024, "n_layer": 3,
+                    "n_head": 8, "n_positions": 512, "vocab_size": 1000},
+    "granite": _SMALL | {"model_type": "granite", "attention_bias": True, "mlp_bias": True},
+    "llama with biases": _SMALL | {"model_type": "llama", "attention_bias": True, "mlp_bias": True},
+    "olmo2": _SMALL | {"model_type": "olmo2"},
+    "smollm3": _SMALL | {"model_type": "smollm3"},
+}  # fmt: skip
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
+# Its code comes with its weights.
+_ELSEWHERE = ("BAICHUAN_2_7B", "CHATGLM_3_6B", "INTERNLM_2_7B")
+
+
+@pytest.mark.parametrize("name", [name for name in _MODELS if name not in _ELSEWHERE])
+def test_counts_are_those_of_the_real_architecture(name: str) -> None:
+    config = _with_few_layers(_MODELS[name])
+    assert count_parameters(parse_shape(config)).total == _count_in_transformers(config)
+
+
+def _with_few_layers(config: dict[str, Any]) -> dict[str, Any]:
+    """Four layers tell as much as sixty."""
+    text = config.get("text_config", config)
+    small = {**text, **{key: 4 for key in _LAYERS if key in text}}
+    small.pop("layer_types", None)
+    return config | {"text_config": small} if "text_config" in config else small
+
+
+def _count_in_transformers(config: dict[str, Any]) -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        text = dict(config.get("text_config", config))
+        for key in ("quantization_config", "architectures"):
+            text.pop(key, None)
+        tied = parse_shape(config).tie_word_embeddings
+        kind = AutoConfig.for_model(**{**text, "tie_word_embeddings": tied})
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(kind)
+    return sum(parameter.numel() for parameter in model.parameters())
