@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from tests.cli.running import Tllm
+from tests.repository.samples import add_model
 from tests.sizing import configs
+from trtllm_serve_cli.paths import find_home
 
 GOLDEN = Path(__file__).parent / "plans"
 
@@ -70,6 +72,12 @@ def test_it_is_read_at_80_columns(tllm: Tllm) -> None:
     assert "The fewest it fits on: 1 (--tp 1 --pp 1)" in out
 
 
+def test_an_imported_model_is_known_by_its_name(tllm: Tllm) -> None:
+    add_model(find_home(), "mine")
+    code, _, err = tllm("plan", "-m", "mine", "--gpu", "h200")
+    assert (code, "/models/mine.gguf cannot be read." in err) == (3, True)
+
+
 def test_what_does_not_fit_is_said(tllm: Tllm) -> None:
     _write(configs.LLAMA_3_1_405B)
     code, out, _ = tllm("plan", "-s", "local:m", "--gpu", "h100", "--tp", "8")
@@ -85,6 +93,7 @@ def test_what_does_not_fit_is_said(tllm: Tllm) -> None:
         ("-s local:m", "This machine has no NVIDIA GPU to plan for."),
         ("--gpu h200", "No model is named."),
         ("-m no-such --gpu h200", "No model is known as 'no-such'."),
+        (f"-m {'x' * 300} --gpu h200", "cannot be a model's name."),
         ("-s engine:e --gpu h200", "is an engine, which was planned when it was built."),
         ("-s local:m --gpu h200 --revision main", "local:m has no revisions."),
         ("-s local:m --gpu h200 --tp 3", "The model cannot run with --tp 3."),

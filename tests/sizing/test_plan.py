@@ -120,6 +120,31 @@ def test_lengths_that_are_not_said(
     assert (demand.input_len, demand.output_len, demand.max_seq_len) == lengths
 
 
+_SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers",
+          "num_key_value_heads", "vocab_size", "num_local_experts", "num_experts_per_tok",
+          "sliding_window", "kv_lora_rank", "max_position_embeddings")  # fmt: skip
+_CONFIGS = [config for name, config in vars(configs).items() if name.isupper()]
+
+
+@given(
+    st.sampled_from(_CONFIGS),
+    st.dictionaries(st.sampled_from(_SIZES), st.integers(1, 1 << 20), max_size=3),
+    st.sampled_from(["t4", "h200", "b300"]),
+    st.integers(1, 9),
+)
+def test_whatever_has_a_shape_has_a_plan(
+    config: dict[str, Any], change: dict[str, int], gpu: str, num_gpus: int
+) -> None:
+    try:
+        plan = _plan(config | change, gpu, num_gpus, quantization="int8")
+    except BadInput:
+        return
+    for each in plan.plans:
+        assert each.parallelism.world_size <= num_gpus
+        assert each.memory.weights > 0
+        assert each.speed is None or each.speed.saturated_tokens_per_s > 0
+
+
 _LENGTH = st.none() | st.integers(1, 5000)
 
 

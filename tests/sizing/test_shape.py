@@ -113,6 +113,8 @@ def test_how_the_weights_are_quantised() -> None:
         ({"hidden_size": "4096"}, "its hidden_size is '4096', which is no count"),
         ({"num_attention_heads": 0}, "its num_attention_heads is 0, which is no count"),
         ({"num_hidden_layers": 10**9}, "it claims 1000000000 layers"),
+        ({"num_local_experts": 4, "num_experts_per_tok": 5},
+         "a token cannot choose 5 of 4 experts"),
         ({"num_key_value_heads": 5}, "32 attention heads cannot share 5 key-value heads"),
         ({"num_attention_heads": 33, "num_key_value_heads": 33},
          "33 attention heads cannot share a hidden size of 4096"),

@@ -132,6 +132,7 @@ def _find_card(named: str | None) -> tuple[Gpu, int | None]:
 
 def _find_source(name: str | None, source: str | None, home: Home) -> Source:
     from trtllm_serve_cli.catalog import find_alias, resolve_alias
+    from trtllm_serve_cli.paths import check_model_name
     from trtllm_serve_cli.repository import find_model
     from trtllm_serve_cli.sources import parse_source
 
@@ -143,6 +144,7 @@ def _find_source(name: str | None, source: str | None, home: Home) -> Source:
             why="neither -m nor -s was given",
             next_step="tllm plan -m llama-3.1-8b --gpu h200",
         )
+    check_model_name(name)
     if not find_alias(name) and (imported := find_model(home, name)):
         return parse_source(imported.source)
     return parse_source(resolve_alias(name).source)

@@ -225,9 +225,12 @@ def _parse_experts(config: Config, num_layers: int) -> Experts | None:
     shared = config.get("shared_expert_intermediate_size") or (
         config.get("n_shared_experts", 0) * (size or 0)
     )
+    chosen = _check_count("num_experts_per_tok", config)
+    if chosen > num_experts:
+        raise _broken(f"a token cannot choose {chosen} of {num_experts} experts")
     return Experts(
         num_experts=num_experts,
-        num_experts_per_token=_check_count("num_experts_per_tok", config),
+        num_experts_per_token=chosen,
         num_layers=_count_expert_layers(config, num_layers),
         intermediate_size=_check_count("moe_intermediate_size", {"moe_intermediate_size": size}),
         shared_intermediate_size=int(shared),
