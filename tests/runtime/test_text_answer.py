@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from trtllm_serve_cli.runtime.engine import SequenceUpdate
+from trtllm_serve_cli.runtime.step_decoder import StepDecoder
 from trtllm_serve_cli.runtime.tensors import RowRequest
 from trtllm_serve_cli.runtime.text_answer import RowTextAnswer
 
 
-def _decode(token_ids: list[int]) -> str:
+def _decode_all(sequences: Sequence[Sequence[int]]) -> list[str]:
     """A token is a byte, so that characters may take several."""
-    return bytes(token_ids).decode(errors="replace")
+    return [bytes(each).decode(errors="replace") for each in sequences]
 
 
 def _answer(*, is_streaming: bool, **fields: Any) -> RowTextAnswer:
     fields = {"beam_width": 1, "num_return_sequences": 1, "input_ids": tuple(b"in "), **fields}
     row = RowRequest(fields, 0, 0, False, False, False)
-    return RowTextAnswer(row, _decode, 0, is_streaming=is_streaming)
+    return RowTextAnswer(row, StepDecoder(_decode_all), 0, is_streaming=is_streaming)
 
 
 def _texts(answer: RowTextAnswer, *updates: SequenceUpdate) -> list[str]:

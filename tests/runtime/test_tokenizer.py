@@ -19,6 +19,8 @@ from trtllm_serve_cli.runtime.tokenizer import (
 class _OpenVinoTokens:
     """What `openvino_genai.Tokenizer` answers, for a model without a padding token."""
 
+    hides_padding = True
+
     def __init__(self, directory: Path, **properties: int) -> None:
         self.directory = directory
 
@@ -31,9 +33,14 @@ class _OpenVinoTokens:
     def encode(self, text: str, *, add_special_tokens: bool) -> Any:
         return SimpleNamespace(input_ids=SimpleNamespace(data=[[1, 5][not add_special_tokens :]]))
 
-    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+    def decode(self, ids: Any, *, skip_special_tokens: bool) -> Any:
         assert ids, "OpenVINO refuses an empty list"
-        return f"{ids} {skip_special_tokens}"
+        if isinstance(ids[0], int):
+            return f"{ids} {skip_special_tokens}"
+        longest = max(map(len, ids))
+        hides_padding = skip_special_tokens and self.hides_padding
+        padded = [each if hides_padding else each + [2] * (longest - len(each)) for each in ids]
+        return [f"{each} {skip_special_tokens}" if each else "" for each in padded]
 
 
 @pytest.fixture
@@ -63,6 +70,21 @@ def test_openvinos_tokens_go_both_ways(openvino_dir: Path) -> None:
         tokenizer.decode([5], skip_special_tokens=False),
         tokenizer.decode([]),
     ) == ([1, 5], [5], "[5, 6] True", "[5] False", "")
+
+
+@pytest.mark.parametrize("hides_padding", [True, False])
+@pytest.mark.parametrize("skip", [True, False])
+def test_decoded_together_is_decoded_alike(
+    openvino_dir: Path, monkeypatch: pytest.MonkeyPatch, hides_padding: bool, skip: bool
+) -> None:
+    monkeypatch.setattr(_OpenVinoTokens, "hides_padding", hides_padding)
+    told = load_tokenizer(openvino_dir).decode_all([[5, 6], [7], []], skip_special_tokens=skip)
+    assert told == [f"[5, 6] {skip}", f"[7] {skip}", ""]
+
+
+@pytest.mark.usefixtures("transformers")
+def test_transformers_decodes_several(tmp_path: Path) -> None:
+    assert load_tokenizer(tmp_path).decode_all([[1, 97], [98]]) == ["a", "b"]
 
 
 @pytest.mark.usefixtures("transformers")

@@ -15,7 +15,7 @@ What has been told stays told then, and the next piece is that of the untold tok
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 _UNFINISHED_CHARACTER = "\ufffd"
 # Shortening costs a decoding of its own, so it waits until it pays.
@@ -35,6 +35,14 @@ class StreamDecoder:
     def push(self, token_ids: Iterable[int]) -> str:
         """The text that `token_ids` add; may be empty when they end inside a character."""
         return "".join([self._push_one(token_id) for token_id in token_ids])
+
+    def foresee(self, token_ids: Sequence[int]) -> list[list[int]]:
+        """What `push` would most likely decode of these tokens."""
+        numbers = range(1, len(token_ids) + 1)
+        windows = [[*self._window, *token_ids[:number]] for number in numbers]
+        if windows and len(windows[-1]) >= _LONG_WINDOW:
+            windows.append([*self._window[self._num_told :], *token_ids])
+        return windows
 
     def finish(self) -> str:
         """What was held back, as decoding everything at once would have it."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
-
 import numpy as np
 
 from .answers import RowAnswer
 from .detokenize import StreamDecoder, decode_whole
 from .engine import SequenceUpdate
+from .step_decoder import StepDecoder
 from .tensors import Array, RowRequest
 
 
@@ -19,15 +17,15 @@ class RowTextAnswer:
     def __init__(
         self,
         row: RowRequest,
-        decode: Callable[[list[int]], str],
+        decoder: StepDecoder,
         arrival_time_ns: int,
         *,
         is_streaming: bool,
     ) -> None:
         self._answer = RowAnswer(row, arrival_time_ns, is_streaming=is_streaming)
-        self._decode = decode
+        self._decoder = decoder
         self._is_streaming = is_streaming and not row.is_beam_search
-        self._decoders: dict[int, StreamDecoder] = defaultdict(lambda: StreamDecoder(decode))
+        self._streams: dict[int, StreamDecoder] = {}
 
     @property
     def is_done(self) -> bool:
@@ -36,6 +34,9 @@ class RowTextAnswer:
 
     def take(self, update: SequenceUpdate) -> dict[str, Array] | None:
         """The response that is due after `update`, if one is."""
+        sequence = update.sequence_index
+        if self._is_streaming and sequence not in self._streams:
+            self._streams[sequence] = self._decoder.follow(update.request_id, sequence)
         tensors = self._answer.take(update)
         return tensors and self._as_text(tensors, has_ended=update.finish_reason is not None)
 
@@ -50,10 +51,10 @@ class RowTextAnswer:
             for ids, length in zip(tensors.pop("output_ids")[0], lengths, strict=True)
         ]
         if self._is_streaming:
-            decoder = self._decoders[int(tensors["sequence_index"][0, 0])]
-            texts = [decoder.push(sequences[0]) + (decoder.finish() if has_ended else "")]
+            stream = self._streams[int(tensors["sequence_index"][0, 0])]
+            texts = [stream.push(sequences[0]) + (stream.finish() if has_ended else "")]
         else:
-            texts = [decode_whole(self._decode, ids) for ids in sequences]
+            texts = [decode_whole(self._decoder.decode, ids) for ids in sequences]
         # One dimension: upstream answers so, and its clients index it so.
         text_output = np.array([text.encode() for text in texts], dtype=object)
         return {"text_output": text_output, **tensors}

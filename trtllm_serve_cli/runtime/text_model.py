@@ -30,6 +30,7 @@ from .in_flight import InFlight, send_error
 from .lora_request import NAME_PARAMETER, read_lora_name
 from .parameters import Parameters
 from .python_stub import StreamKeeper, pick_requested
+from .step_decoder import StepDecoder
 from .tensors import (
     INTERNAL_ID_PREFIX,
     UNDERSTOOD,
@@ -121,7 +122,8 @@ class TritonPythonModel:
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="text")
         self._watch = CancelWatch(parameters.number("cancellation_check_period_ms", 100) / 1000)
         self._streams = StreamKeeper()
-        self._worker = WorkerGuest(guests_of(self._engine))
+        self._decoder = StepDecoder(self._decode_all)
+        self._worker = WorkerGuest(guests_of(self._engine), self._decoder.foresee)
         self._in_flight = InFlight(self._worker, self._watch, is_decoupled=self._is_decoupled)
 
     def execute(self, requests: Sequence[Any]) -> None:
@@ -171,7 +173,7 @@ class TritonPythonModel:
         rows = parse_rows(get, exclude_input=self._worker.excludes_input)
         answer = partial(
             RowTextAnswer,
-            decode=self._decode,
+            decoder=self._decoder,
             arrival_time_ns=arrival_time_ns,
             is_streaming=_is_streaming(request),
         )
@@ -298,6 +300,9 @@ class TritonPythonModel:
             for row in _sequences(outputs)
         ]
         return _with_text(texts, outputs)
+
+    def _decode_all(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        return self._tokenizer.decode_all(sequences, skip_special_tokens=self._skips_special_tokens)
 
     def _decode(self, token_ids: list[int]) -> str:
         return self._tokenizer.decode(token_ids, skip_special_tokens=self._skips_special_tokens)

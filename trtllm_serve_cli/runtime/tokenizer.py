@@ -21,6 +21,11 @@ class Tokenizer(Protocol):
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
 
+    def decode_all(
+        self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
+    ) -> list[str]:
+        """Of each what `decode` gives, sooner."""
+
 
 class OpenVinoTokenizer:
     """The tokenizer beside an OpenVINO IR (`openvino_tokenizer.xml`)."""
@@ -33,6 +38,8 @@ class OpenVinoTokenizer:
         self.end_id = int(self._tokenizer.get_eos_token_id())
         pad_id = int(self._tokenizer.get_pad_token_id())
         self.pad_id = pad_id if pad_id >= 0 else self.end_id
+        # Of sequences decoded together the shorter ones are padded, which may become text.
+        self._hides_padding = self._decode_together([[0, 0], [0]])[1] == self.decode([0])
 
     def vocab_size(self) -> int:
         return len(self._tokenizer.get_vocab())
@@ -46,6 +53,17 @@ class OpenVinoTokenizer:
             return ""
         ids = [int(token) for token in token_ids]
         return str(self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
+
+    def decode_all(
+        self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
+    ) -> list[str]:
+        if len(sequences) > 1 and skip_special_tokens and self._hides_padding:
+            return self._decode_together(sequences)
+        return [self.decode(each, skip_special_tokens=skip_special_tokens) for each in sequences]
+
+    def _decode_together(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        ids = [list(each) for each in sequences]
+        return list(self._tokenizer.decode(ids, skip_special_tokens=True))
 
 
 class TransformersTokenizer:
@@ -71,6 +89,11 @@ class TransformersTokenizer:
             token_ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
         )
         return str(text)
+
+    def decode_all(
+        self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
+    ) -> list[str]:
+        return [self.decode(each, skip_special_tokens=skip_special_tokens) for each in sequences]
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:

@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .engine import EngineLimits, EngineStats, GenerationRequest, SequenceUpdate
@@ -17,6 +17,7 @@ from .protocol import ProtocolError, encode_frame, read_frame
 from .stop_relay import name_server
 
 OnUpdate = Callable[[SequenceUpdate], None]
+OnStep = Callable[[Sequence[SequenceUpdate]], None]
 _RECONNECT_S = 0.2
 
 
@@ -27,14 +28,20 @@ class WorkerFailed(Exception):
 class WorkerLink:
     """Carries requests to a worker while there is one.
 
-    From the first worker on, `limits` are the engine's. `on_stats` is called from the thread that
-    reads, which outlives what it raises.
+    From the first worker on, `limits` are the engine's. `on_step` hears of all updates of a step
+    before those do who submitted the requests. It and `on_stats` are called from the thread that
+    reads, which outlives what they raise.
     """
 
     limits: EngineLimits
 
-    def __init__(self, on_stats: Callable[[EngineStats], None] = lambda stats: None) -> None:
+    def __init__(
+        self,
+        on_stats: Callable[[EngineStats], None] = lambda stats: None,
+        on_step: OnStep = lambda updates: None,
+    ) -> None:
         self._on_stats = on_stats
+        self._on_step = on_step
         self._lock = threading.Lock()
         # Held while a frame is written, which takes as long as the worker likes; `_lock` is not.
         self._sending = threading.Lock()
@@ -93,8 +100,10 @@ class WorkerLink:
         assert sock is not None
         try:
             while (message := read_frame(sock)) is not None:
-                for entry in message["updates"]:
-                    self._deliver(SequenceUpdate.from_wire(entry))
+                updates = [SequenceUpdate.from_wire(entry) for entry in message["updates"]]
+                self._tell(self._on_step, updates)
+                for update in updates:
+                    self._deliver(update)
                 if "stats" in message:
                     self._tell(self._on_stats, EngineStats(**message["stats"]))
         except (OSError, ProtocolError) as error:
@@ -138,8 +147,8 @@ class WorkerGuest(WorkerLink):
     whether that model leaves prompts out of answers unless told otherwise.
     """
 
-    def __init__(self, name: str) -> None:
-        super().__init__()
+    def __init__(self, name: str, on_step: OnStep = lambda updates: None) -> None:
+        super().__init__(on_step=on_step)
         self._name = name
         self.excludes_input = False
         # From then on there is a worker to wait for, if it does not run just now.
