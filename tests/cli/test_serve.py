@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from tests.repository.samples import add_model
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.launch import list_servers, stop_server
 from trtllm_serve_cli.paths import Home, find_home
+from trtllm_serve_cli.repository.uses import find_users
 
 # A supervisor is meant to outlive the one that started it.
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
@@ -195,6 +197,14 @@ def test_folder_is_served_beside_an_imported_model(tllm: Tllm, home: Home, tmp_p
     assert (code, json.loads(out)["models"]) == (0, ["m", "n"])
     code, out, _ = tllm("start", "-m", "n", "--repo", str(path), "--dry-run", "--json")
     assert (code, json.loads(out)["repository"]) == (0, str(path))
+
+
+def test_copy_of_a_repository_keeps_its_engine_once_served(
+    tllm: Tllm, home: Home, ports: list[str], tmp_path: Path
+) -> None:
+    copy = shutil.copytree(home.models / "m", tmp_path / "copy")
+    assert tllm("start", "--repo", str(copy), *ports)[0] == 0
+    assert find_users(home) == {home.engines / "m": [copy, home.models / "m"]}
 
 
 def test_foreground_stays_until_interrupted(tllm: Tllm, home: Home, ports: list[str]) -> None:

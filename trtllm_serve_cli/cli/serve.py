@@ -89,7 +89,8 @@ def start(
         "log_verbose": log_verbose,
     }
     given = {name: value for name, value in given.items() if value is not None}
-    plan = launch.plan_for_this_machine(find_home(), model or (), given, repositories=repo or ())
+    home = find_home()
+    plan = launch.plan_for_this_machine(home, model or (), given, repositories=repo or ())
     if dry_run:
         if as_json:
             output.show_json(plan.as_dict())
@@ -100,6 +101,11 @@ def start(
         output.say(
             f"Whoever reaches {plan.host} can use this server: nothing stands guard before it."
         )
+    if repo:
+        from trtllm_serve_cli.repository.uses import remember_use
+
+        for each in repo:
+            remember_use(home, each.absolute())
     if foreground:
         _serve_attached(plan)
         return
