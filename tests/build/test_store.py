@@ -12,6 +12,7 @@ from trtllm_serve_cli.build import build_engine
 from trtllm_serve_cli.build.engine import read_making, write_engine
 from trtllm_serve_cli.build.store import StoredEngine, list_engines, lock_of, place_engine
 from trtllm_serve_cli.build.unfinished import take_up
+from trtllm_serve_cli.errors import BuildFailed
 from trtllm_serve_cli.paths import Home
 
 
@@ -44,6 +45,15 @@ def test_name_alone_is_not_the_engine(store: Path) -> None:
     (store / "a-f1").mkdir(parents=True)
     write_engine(dataclasses.replace(ENGINE, fingerprint="f0"), store / "a-f1")
     assert placed(store) == "mine-f1"
+
+
+def test_broken_engine_is_built_anew_in_its_place(store: Path) -> None:
+    (store / "a-f1").mkdir(parents=True)
+    (store / "a-f1" / "engine.json").write_text("{")
+    plan = place_engine(build_plan(store), store)
+    with pytest.raises(BuildFailed, match="build it again with --force"):
+        build_engine(plan, force=False, say=print)
+    assert build_engine(plan, force=True, say=print).path == store / "a-f1"
 
 
 def test_engines_are_listed_with_how_they_were_made(store: Path) -> None:

@@ -44,7 +44,7 @@ class StoredEngine:
 def place_engine(plan: BuildPlan, store: Path) -> BuildPlan:
     """`plan` with its engine in `store`: where it is, or is being made, or else would be."""
     mark = plan.fingerprint
-    finished = (path for path in sorted(store.glob(f"*-{mark}")) if find_engine(path, mark))
+    finished = (path for path in sorted(store.glob(f"*-{mark}")) if _is_place_of(mark, path))
     begun = (build.engine_dir for build in list_unfinished(store) if build.fingerprint == mark)
     engine_dir = next(finished, None) or next(begun, None) or store / f"{plan.model_name}-{mark}"
     return dataclasses.replace(plan, engine_dir=engine_dir)
@@ -67,6 +67,13 @@ def lock_of(home: Home, engine_dir: Path, fingerprint: str) -> Path:
         return home.engines / _LOCKS / f"{fingerprint}.lock"
     place = hashlib.sha256(str(engine_dir).encode()).hexdigest()[:16]
     return home.locks / f"engine-dir-{place}.lock"
+
+
+def _is_place_of(fingerprint: str, path: Path) -> bool:
+    try:
+        return find_engine(path, fingerprint) is not None
+    except BuildFailed:
+        return True  # A broken one is mended where it lies.
 
 
 def _read(path: Path) -> StoredEngine:
