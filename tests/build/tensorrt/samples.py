@@ -1,0 +1,68 @@
+"""Models to plan engines of, and words to plan them in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from tests.sizing import configs
+from trtllm_serve_cli.build.options import EngineOptions
+from trtllm_serve_cli.build.steps import BuildStep
+from trtllm_serve_cli.build.tensorrt import Toolkit, plan_tensorrt
+from trtllm_serve_cli.build.tensorrt.flags import check_arguments
+from trtllm_serve_cli.build.tensorrt.versions import load_containers
+from trtllm_serve_cli.sizing import ModelShape, parse_shape
+from trtllm_serve_cli.sizing.gpus import load_gpu
+
+MODELS = {
+    "gpt2-medium": parse_shape(configs.GPT_2_MEDIUM),
+    "llama-2-7b": parse_shape(configs.LLAMA_2_7B),
+    "llama-2-70b": parse_shape(configs.LLAMA_2_70B),
+    "llama-3.1-8b": parse_shape(configs.LLAMA_3_1_8B),
+    "mixtral-8x22b": parse_shape(configs.MIXTRAL_8X22B),
+    "qwen-2.5-7b": parse_shape(configs.QWEN_2_5_7B),
+    "gemma-2-9b": parse_shape(configs.GEMMA_2_9B),
+    "falcon-7b": parse_shape(configs.FALCON_7B),
+    "phi-3-mini": parse_shape(configs.PHI_3_MINI),
+}
+# Every release that a container brought and that builds engines.
+VERSIONS = sorted(
+    {each.trtllm for each in load_containers() if Version("0.8") <= each.trtllm < Version("1.3")}
+)
+CHECKPOINT = Path("/models/my model")
+# Where the converters of other folders than their family's name are.
+_FOLDERS = {"glm-4-9b": "chatglm"}
+
+
+def plan(
+    model: str | ModelShape, version: str, gpu: str | None = None, **options: Any
+) -> tuple[BuildStep, ...]:
+    shape = MODELS[model] if isinstance(model, str) else model
+    toolkit = Toolkit(Version(version), Path("/examples"), "/venv/bin/python")
+    return plan_tensorrt(
+        shape, CHECKPOINT, EngineOptions(**options), toolkit, load_gpu(gpu) if gpu else None
+    )
+
+
+def options_in(command: Sequence[str]) -> dict[str, str]:
+    """Flag -> its values, whatever program takes it."""
+    found: dict[str, list[str]] = {}
+    for word in command:
+        if word.startswith("--"):
+            found[word] = []
+        elif found:
+            found[list(found)[-1]].append(word)
+    return {flag: " ".join(values) for flag, values in found.items()}
+
+
+def check_step(step: BuildStep, version: str | Version) -> None:
+    """Raises `BadInput` unless the program of this version accepts the step's command."""
+    program, *arguments = step.command
+    if program != "trtllm-build":
+        script = Path(arguments.pop(0))
+        folder = _FOLDERS.get(script.parent.name, script.parent.name)
+        program = script.name if script.name == "quantize.py" else f"{folder}/{script.name}"
+    check_arguments(program, Version(str(version)), arguments)

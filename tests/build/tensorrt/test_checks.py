@@ -1,0 +1,255 @@
+"""What is refused before hours are spent on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.build.tensorrt.samples import MODELS, plan
+from trtllm_serve_cli.errors import BadInput
+
+_PAGED_CONTEXT = "Chunked context and the reuse of KV-cache blocks (use_paged_context_fmha)"
+
+
+def refuse(version: str, model: str = "llama-2-7b", **options: Any) -> str:
+    with pytest.raises(BadInput) as caught:
+        plan(model, version, **options)
+    return str(caught.value)
+
+
+def test_heads_that_cannot_be_shared_out_are_refused() -> None:
+    assert refuse("0.16.0", tp=3) == (
+        "The model cannot run with --tp 3.\n"
+        "Why: 32 attention heads cannot be divided among 3 GPUs\n"
+        "Next: --tp 1, 2, 4, 8, 16"
+    )
+
+
+def test_experts_on_other_gpus_than_the_rest_are_refused() -> None:
+    said = refuse("0.16.0", "mixtral-8x22b", tp=8, moe_tp=2, moe_ep=2)
+    assert said.startswith("The model cannot run with --moe-tp 2 --moe-ep 2.")
+
+
+def test_layers_that_a_converter_cannot_share_out_are_refused() -> None:
+    assert refuse("0.16.0", "gemma-2-9b", pp=2) == (
+        "--pp 2 cannot be had for Gemma2ForCausalLM.\n"
+        "Why: its converter does not share layers out among GPUs\n"
+        "Next: --tp 2 in place of it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"max_batch_size": 0}, "--max-batch-size 0"),
+        (
+            {"max_input_len": 4096, "max_seq_len": 2048},
+            "--max-input-len 4096 with --max-seq-len 2048",
+        ),
+        (
+            {"opt_num_tokens": 64, "max_num_tokens": 32},
+            "--opt-num-tokens 64 with --max-num-tokens 32",
+        ),
+        ({"max_beam_width": 8, "max_num_tokens": 4}, "--max-beam-width 8 with --max-num-tokens 4"),
+        (
+            {"multiple_profiles": True, "opt_num_tokens": 8},
+            "--multiple-profiles with --opt-num-tokens",
+        ),
+        (
+            {"remove_input_padding": False, "max_num_tokens": 8},
+            "--max-num-tokens or --opt-num-tokens without the removal of padding",
+        ),
+        ({"max_lora_rank": 8}, "--max-lora-rank alone"),
+        ({"max_draft_len": 8}, "--speculative-model or --max-draft-len alone"),
+        (
+            {"speculative_decoding_mode": "draft_tokens_external", "max_draft_len": 5,
+             "gather_context_logits": True},
+            "--gather-context-logits with speculative decoding",
+        ),
+        (
+            {"speculative_decoding_mode": "medusa"},
+            "--speculative-decoding-mode medusa without --speculative-model",
+        ),
+        (
+            {"speculative_decoding_mode": "lookahead_decoding", "speculative_model": "heads"},
+            "--speculative-model with --speculative-decoding-mode lookahead_decoding",
+        ),
+        (
+            {"speculative_decoding_mode": "lookahead_decoding"},
+            "--speculative-decoding-mode lookahead_decoding without --max-draft-len",
+        ),
+        (
+            {"speculative_decoding_mode": "explicit_draft_tokens", "speculative_model": "heads",
+             "max_draft_len": 5},
+            "--max-draft-len with --speculative-decoding-mode explicit_draft_tokens",
+        ),
+        (
+            {"speculative_decoding_mode": "eagle", "speculative_model": "h", "max_draft_len": 257},
+            "--max-draft-len 257 with EAGLE",
+        ),
+        (
+            {"speculative_decoding_mode": "eagle", "speculative_model": "h", "max_batch_size": 513},
+            "--max-batch-size 513 with EAGLE",
+        ),
+        ({"use_paged_context_fmha": True, "paged_kv_cache": False},
+         f"{_PAGED_CONTEXT} without paged_kv_cache"),
+        ({"use_paged_context_fmha": True, "context_fmha": False},
+         f"{_PAGED_CONTEXT} without context_fmha"),
+        ({"use_paged_context_fmha": True, "kv_cache_dtype": "int8"},
+         f"{_PAGED_CONTEXT} with a KV cache of int8"),
+        ({"use_paged_context_fmha": True, "kv_cache_dtype": "fp8"},
+         f"{_PAGED_CONTEXT} with a KV cache of fp8"),
+    ],
+)  # fmt: skip
+def test_wishes_that_contradict_each_other_are_refused(options: dict[str, Any], what: str) -> None:
+    assert refuse("0.16.0", **options).startswith(f"An engine cannot have {what}.\nWhy: ")
+
+
+def test_heads_for_another_architecture_are_refused() -> None:
+    said = refuse(
+        "0.16.0", "falcon-7b", speculative_decoding_mode="medusa", speculative_model="heads"
+    )
+    assert said == (
+        "An engine cannot have --speculative-decoding-mode medusa for FalconForCausalLM.\n"
+        "Why: its converter knows the layers of LlamaForCausalLM\n"
+        "Next: --speculative-decoding-mode draft_tokens_external"
+    )
+
+
+def test_what_a_version_turns_on_by_itself_counts_as_asked_for() -> None:
+    plan("llama-2-7b", "0.16.0", kv_cache_dtype="int8")
+    assert refuse("1.2.0", kv_cache_dtype="int8") == (
+        f"An engine cannot have {_PAGED_CONTEXT} with a KV cache of int8.\n"
+        "Why: trtllm-build refuses both at once\n"
+        "Next: set use_paged_context_fmha to false"
+    )
+    plan("llama-2-7b", "1.2.0", kv_cache_dtype="int8", use_paged_context_fmha=False)
+
+
+def test_fp8_throughout_goes_with_chunked_context() -> None:
+    plan(
+        "llama-2-7b",
+        "0.16.0",
+        kv_cache_dtype="fp8",
+        quantization="fp8",
+        use_paged_context_fmha=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "quantization", "said"),
+    [
+        (
+            "llama-2-7b",
+            "0.16.0",
+            "nvfp4",
+            "--quantization nvfp4 cannot be had for LlamaForCausalLM with TensorRT-LLM 0.16.0.\n"
+            "Why: it has none, int8, int4, fp8, int4_awq, w4a8_awq, int8_sq; "
+            "nvfp4 comes with 0.17.0\n"
+            "Next: choose one of these, or use 0.17.0 or later",
+        ),
+        (
+            "falcon-7b",
+            "1.2.0",
+            "nvfp4",
+            "--quantization nvfp4 cannot be had for FalconForCausalLM with TensorRT-LLM 1.2.0.\n"
+            "Why: it has none, int8, int4, fp8, int4_awq, w4a8_awq\n"
+            "Next: choose one of these",
+        ),
+    ],
+)
+def test_a_format_that_the_family_has_not_is_refused(
+    model: str, version: str, quantization: str, said: str
+) -> None:
+    assert refuse(version, model, quantization=quantization) == said
+
+
+def test_a_checkpoint_that_comes_quantised_is_not_quantised_again() -> None:
+    shape = replace(MODELS["llama-2-7b"], quantization="awq")
+    with pytest.raises(BadInput) as caught:
+        plan(shape, "0.16.0", quantization="fp8")
+    assert str(caught.value) == (
+        "The checkpoint comes quantised (awq).\n"
+        "Why: it cannot be quantised once more, to fp8\n"
+        "Next: import the model's 16-bit checkpoint"
+    )
+
+
+def test_a_checkpoint_that_comes_quantised_is_taken_where_its_converter_does() -> None:
+    shape = replace(MODELS["llama-2-7b"], quantization="awq")
+    plan(shape, "0.16.0")
+    with pytest.raises(BadInput) as caught:
+        plan(shape, "0.15.0")
+    assert caught.value.why == (
+        "TensorRT-LLM 0.15.0 converts no such checkpoint of LlamaForCausalLM"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "options", "said"),
+    [
+        (
+            "a100-80gb",
+            "1.0.0",
+            {"quantization": "fp8"},
+            "a100-80gb cannot run fp8.\n"
+            "Why: that needs compute capability 8.9, and a100-80gb has 8.0\n"
+            "Next: --quantization int8, int4 or int4_awq",
+        ),
+        (
+            "h200",
+            "1.0.0",
+            {"quantization": "nvfp4"},
+            "h200 cannot run nvfp4.\n"
+            "Why: that needs compute capability 10.0, and h200 has 9.0\n"
+            "Next: --quantization int8, int4 or int4_awq",
+        ),
+        (
+            "a100-80gb",
+            "1.0.0",
+            {"kv_cache_dtype": "fp8"},
+            "a100-80gb cannot run a KV cache of fp8.\n"
+            "Why: that needs compute capability 8.9, and a100-80gb has 8.0\n"
+            "Next: --kv-cache-dtype int8",
+        ),
+        (
+            "t4",
+            "0.9.0",
+            {"dtype": "bfloat16"},
+            "t4 cannot run bfloat16.\n"
+            "Why: that needs compute capability 8.0, and t4 has 7.5\n"
+            "Next: --dtype float16",
+        ),
+        (
+            "v100-32gb",
+            "0.16.0",
+            {},
+            "TensorRT-LLM 0.16.0 does not run on v100-32gb.\n"
+            "Why: 0.16 took the support of V100 away\n"
+            "Next: use TensorRT-LLM 0.15 or earlier",
+        ),
+        (
+            "b200",
+            "0.16.0",
+            {},
+            "TensorRT-LLM 0.16.0 does not run on b200.\n"
+            "Why: Blackwell came with 0.17\n"
+            "Next: use TensorRT-LLM 0.17 or later",
+        ),
+    ],
+)
+def test_what_a_card_cannot_run_is_refused(
+    gpu: str, version: str, options: dict[str, Any], said: str
+) -> None:
+    assert refuse(version, gpu=gpu, **options) == said
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "quantization"),
+    [("l4", "0.11.0", "fp8"), ("h200", "1.0.0", "fp8"), ("b200", "0.17.0", "nvfp4"),
+     ("v100-32gb", "0.9.0", "int8"), ("t4", "1.2.0", "int4_awq")],
+)  # fmt: skip
+def test_what_a_card_can_run_is_planned(gpu: str, version: str, quantization: str) -> None:
+    assert len(plan("llama-2-7b", version, gpu, quantization=quantization)) == 2

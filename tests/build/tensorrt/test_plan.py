@@ -1,0 +1,321 @@
+"""Plans as wholes, and that no program refuses one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packaging.version import Version
+
+from tests.build.tensorrt.samples import MODELS, VERSIONS, check_step, options_in, plan
+from trtllm_serve_cli.build.options import EngineOptions
+from trtllm_serve_cli.build.steps import BuildStep
+from trtllm_serve_cli.choices import Dtype, KvCacheDtype, Quantization, SpeculativeMode
+from trtllm_serve_cli.errors import BadInput
+
+_SCRATCH = "{work}/.scratch"
+
+
+def test_a_plan_converts_and_builds() -> None:
+    assert plan("llama-2-7b", "0.9.0", tp=2, max_batch_size=8) == (
+        BuildStep(
+            "Convert the checkpoint for TensorRT-LLM",
+            (
+                "/venv/bin/python", "/examples/llama/convert_checkpoint.py",
+                "--model_dir", "/models/my model", "--output_dir", _SCRATCH,
+                "--dtype", "float16", "--tp_size", "2",
+            ),
+            inputs=("/models/my model",),
+            outputs=(
+                f"{_SCRATCH}/config.json",
+                f"{_SCRATCH}/rank0.safetensors",
+                f"{_SCRATCH}/rank1.safetensors",
+            ),
+            estimated_bytes=2 * 6_738_415_616,
+        ),
+        BuildStep(
+            "Build the engine for 2 GPUs",
+            (
+                "trtllm-build", "--checkpoint_dir", _SCRATCH, "--output_dir", "{work}",
+                "--output_timing_cache", f"{_SCRATCH}/model.cache", "--max_batch_size", "8",
+            ),
+            inputs=(_SCRATCH,),
+            outputs=("{work}/config.json", "{work}/rank0.engine", "{work}/rank1.engine"),
+            estimated_bytes=2 * 6_738_415_616,
+        ),
+    )  # fmt: skip
+
+
+def test_a_plan_calibrates_where_the_format_asks_for_it() -> None:
+    step, _ = plan("llama-3.1-8b", "1.0.0", quantization="int4_awq", calib_size=32)
+    assert step.title == (
+        "Calibrate the checkpoint, and convert it for TensorRT-LLM (int4_awq weights)"
+    )
+    assert step.command == (
+        "/venv/bin/python", "/examples/quantization/quantize.py",
+        "--model_dir", "/models/my model", "--output_dir", _SCRATCH,
+        "--qformat", "int4_awq", "--calib_size", "32",
+    )  # fmt: skip
+    # 4.125 bits for each of the layers' 7.0e9 parameters, 16 for the 1.05e9 of embedding and head.
+    assert step.estimated_bytes == pytest.approx(5.7e9, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "kv_cache_dtype", "expected"),
+    [
+        (None, None, {}),
+        (None, "auto", {}),
+        (None, "int8", {"--int8_kv_cache": ""}),
+        (None, "fp8", {"--qformat": "full_prec", "--kv_cache_dtype": "fp8"}),
+        ("int8", None, {"--use_weight_only": "", "--weight_only_precision": "int8"}),
+        ("int4", "fp8", {"--qformat": "int4_wo", "--kv_cache_dtype": "fp8"}),
+        ("int8", "fp8", {"--qformat": "int8_wo", "--kv_cache_dtype": "fp8"}),
+        ("fp8", "fp8", {"--qformat": "fp8", "--kv_cache_dtype": "fp8"}),
+        ("int8_sq", "int8", {"--qformat": "int8_sq", "--kv_cache_dtype": "int8"}),
+        ("w4a8_awq", None, {"--qformat": "w4a8_awq"}),
+    ],
+)
+def test_formats_in_the_words_of_their_program(
+    quantization: Quantization | None, kv_cache_dtype: KvCacheDtype | None, expected: dict[str, str]
+) -> None:
+    step, _ = plan("llama-2-7b", "0.16.0", quantization=quantization, kv_cache_dtype=kv_cache_dtype)
+    told = options_in(step.command)
+    assert told == {"--model_dir": "/models/my model", "--output_dir": _SCRATCH, **expected}
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "expected"),
+    [
+        ("llama-3.1-8b", "0.14.0", "bfloat16"),
+        ("llama-3.1-8b", "0.15.0", None),
+        ("llama-2-7b", "0.14.0", "float16"),
+        ("gpt2-medium", "0.11.0", "float16"),
+    ],
+)
+def test_auto_is_the_checkpoints_dtype_in_every_version(
+    model: str, version: str, expected: str | None
+) -> None:
+    assert options_in(plan(model, version)[0].command).get("--dtype") == expected
+
+
+def test_a_family_is_told_in_its_own_words() -> None:
+    step, _ = plan("gemma-2-9b", "0.16.0", tp=2)
+    assert step.command == (
+        "/venv/bin/python", "/examples/gemma/convert_checkpoint.py", "--ckpt-type", "hf",
+        "--model-dir", "/models/my model", "--output-model-dir", _SCRATCH, "--world-size", "2",
+    )  # fmt: skip
+
+
+def test_workers_go_to_each_program_that_has_them() -> None:
+    commands = [step.command for step in plan("llama-2-7b", "0.16.0", tp=2, workers=2)]
+    assert [command[-2:] for command in commands] == [("--workers", "2")] * 2
+    commands = [step.command for step in plan("gemma-2-9b", "0.16.0", tp=2, workers=2)]
+    assert ["--workers" in command for command in commands] == [False, True]
+
+
+def test_switches_are_words_or_flags_by_version() -> None:
+    asked = {"paged_kv_cache": False, "context_fmha": False, "use_paged_context_fmha": False,
+             "multiple_profiles": True, "gather_context_logits": True}  # fmt: skip
+    old, new = (
+        options_in(plan("llama-2-7b", each, **asked)[1].command) for each in ("0.12.0", "0.13.0")
+    )
+    same = {"--context_fmha": "disable", "--use_paged_context_fmha": "disable",
+            "--multiple_profiles": "enable", "--gather_context_logits": ""}  # fmt: skip
+    folders = {"--checkpoint_dir": _SCRATCH, "--output_dir": "{work}",
+               "--output_timing_cache": f"{_SCRATCH}/model.cache"}  # fmt: skip
+    assert old == {**folders, **same, "--paged_kv_cache": "disable"}
+    assert new == {**folders, **same, "--kv_cache_type": "continuous"}
+
+
+def test_the_timing_cache_stays_out_of_the_users_folder_in_the_first_version_too() -> None:
+    assert options_in(plan("llama-2-7b", "0.8.0")[1].command) == {
+        "--checkpoint_dir": _SCRATCH,
+        "--output_dir": "{work}",
+        "--timing_cache": f"{_SCRATCH}/model.cache",
+    }
+
+
+def test_drafted_tokens_from_outside_have_no_name_with_0_9() -> None:
+    asked = {"speculative_decoding_mode": "draft_tokens_external", "max_draft_len": 5}
+    told = options_in(plan("llama-2-7b", "0.9.0", **asked)[1].command)
+    assert told["--max_draft_len"] == "5"
+    assert "--speculative_decoding_mode" not in told
+
+
+def test_an_adapters_plugin_takes_what_the_model_has() -> None:
+    asked = {"lora_dir": ("adapter",)}
+    plugins = [
+        options_in(plan("llama-3.1-8b", each, **asked)[1].command)["--lora_plugin"]
+        for each in ("0.10.0", "0.11.0")
+    ]
+    assert plugins == ["bfloat16", "auto"]
+
+
+def test_medusa_goes_with_fp8() -> None:
+    asked = {"speculative_decoding_mode": "medusa", "speculative_model": "heads",
+             "quantization": "fp8", "max_draft_len": 31}  # fmt: skip
+    step, _ = plan("llama-2-7b", "0.16.0", **asked)
+    assert options_in(step.command) == {
+        "--model_dir": "/models/my model",
+        "--output_dir": _SCRATCH,
+        "--qformat": "fp8",
+        "--medusa_model_dir": "heads",
+        "--max_draft_len": "31",
+    }
+    assert step.inputs == ("/models/my model", "heads")
+
+
+@pytest.mark.parametrize(
+    ("version", "options", "said"),
+    [
+        (
+            "0.10.0",
+            {"moe_tp": 2, "tp": 2},
+            "--moe-tp cannot be had with TensorRT-LLM 0.10.0.\n"
+            "Why: its convert_checkpoint.py for llama has no --moe_tp_size\n"
+            "Next: leave --moe-tp out, or use TensorRT-LLM 0.11.0 or later",
+        ),
+        (
+            "1.0.0",
+            {"moe_ep": 2, "tp": 2, "quantization": "fp8"},
+            "--moe-ep cannot be had with TensorRT-LLM 1.0.0.\n"
+            "Why: its quantize.py has no --moe_ep_size\n"
+            "Next: leave --moe-ep out",
+        ),
+        (
+            "0.8.0",
+            {"multiple_profiles": True},
+            "--multiple-profiles cannot be had with TensorRT-LLM 0.8.0.\n"
+            "Why: its trtllm-build has no --multiple_profiles\n"
+            "Next: leave --multiple-profiles out, or use TensorRT-LLM 0.9.0 or later",
+        ),
+        (
+            "0.10.0",
+            {"gemm_plugin": "auto"},
+            "--gemm-plugin auto cannot be had with TensorRT-LLM 0.10.0.\n"
+            "Why: --gemm_plugin of its trtllm-build takes float16, float32, bfloat16, disable\n"
+            "Next: choose one of these for --gemm-plugin",
+        ),
+        (
+            "0.16.0",
+            {"kv_cache_dtype": "nvfp4"},
+            "--kv-cache-dtype nvfp4 cannot be had with TensorRT-LLM 0.16.0.\n"
+            "Why: --kv_cache_dtype of its quantize.py takes int8, fp8\n"
+            "Next: choose one of these for --kv-cache-dtype",
+        ),
+        (
+            "0.10.0",
+            {"max_seq_len": 1024},
+            "--max-seq-len 1024 leaves no room for an answer.\n"
+            "Why: TensorRT-LLM 0.10.0 keeps 1024 tokens of it for the input\n"
+            "Next: set --max-input-len below it",
+        ),
+        (
+            "0.16.0",
+            {"calib_size": 32},
+            "--calib-size has nothing to work on.\n"
+            "Why: these weights are converted without calibration\n"
+            "Next: leave it out, or choose --quantization fp8, int8_sq or int4_awq",
+        ),
+    ],
+)
+def test_what_a_version_has_not_is_refused(
+    version: str, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        plan("mixtral-8x22b", version, **options)
+    assert str(caught.value) == said
+
+
+def test_eagle_and_calibration_do_not_go_together() -> None:
+    asked = {"speculative_decoding_mode": "eagle", "speculative_model": "heads",
+             "quantization": "fp8"}  # fmt: skip
+    with pytest.raises(BadInput) as caught:
+        plan("llama-2-7b", "0.16.0", **asked)
+    assert str(caught.value) == (
+        "--speculative-decoding-mode eagle cannot be had with --quantization fp8 and "
+        "--kv-cache-dtype auto.\n"
+        "Why: quantize.py, which calibrates, knows the heads of Medusa only\n"
+        "Next: leave the quantisation out"
+    )
+
+
+_PLUGINS = st.sampled_from(("auto", "float16", "bfloat16", "float32", "disable", "fp8", "nvfp4"))
+_LENGTHS = st.sampled_from((0, 1, 64, 512, 1024, 2048, 4096, 131072))
+_DRAFTS = st.sampled_from((None, 5, 63, 300))
+
+
+def _wish(**values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(values)
+
+
+# Few of them at a time, as users ask: many wishes contradict each other nearly always.
+_WISHES = st.one_of(
+    _wish(tp=st.sampled_from((2, 3, 4, 8))),
+    _wish(pp=st.just(2)),
+    _wish(tp=st.just(4), moe_tp=st.sampled_from((None, 1, 2)), moe_ep=st.sampled_from((2, 4))),
+    _wish(dtype=st.sampled_from(get_args(Dtype))),
+    _wish(quantization=st.sampled_from(get_args(Quantization))),
+    _wish(kv_cache_dtype=st.sampled_from(get_args(KvCacheDtype))),
+    _wish(max_batch_size=_LENGTHS),
+    _wish(max_input_len=_LENGTHS),
+    _wish(max_seq_len=_LENGTHS),
+    _wish(max_num_tokens=_LENGTHS),
+    _wish(opt_num_tokens=_LENGTHS),
+    _wish(max_beam_width=st.sampled_from((1, 4))),
+    _wish(paged_kv_cache=st.booleans()),
+    _wish(tokens_per_block=st.sampled_from((32, 64))),
+    _wish(use_paged_context_fmha=st.booleans()),
+    _wish(remove_input_padding=st.booleans()),
+    _wish(context_fmha=st.booleans()),
+    _wish(gemm_plugin=_PLUGINS),
+    _wish(gpt_attention_plugin=_PLUGINS),
+    _wish(multiple_profiles=st.booleans()),
+    _wish(gather_context_logits=st.just(True)),
+    _wish(gather_generation_logits=st.just(True)),
+    _wish(lora_dir=st.sampled_from((("adapter",), ("one", "another")))),
+    _wish(
+        lora_target_modules=st.sampled_from((("attn_q", "attn_v"), ("mlp_router",), ("other",))),
+        max_lora_rank=st.sampled_from((None, 8)),
+    ),
+    _wish(speculative_decoding_mode=st.sampled_from(get_args(SpeculativeMode)),
+          speculative_model=st.just("heads"), max_draft_len=_DRAFTS),
+    _wish(speculative_decoding_mode=st.sampled_from(get_args(SpeculativeMode)),
+          max_draft_len=_DRAFTS),
+    _wish(quantization=st.just("fp8"), calib_size=st.just(32), calib_dataset=st.just("mine")),
+    _wish(calib_size=st.just(32)),
+    _wish(workers=st.just(8)),
+)  # fmt: skip
+_ANY_OPTIONS = st.lists(_WISHES, max_size=5).map(
+    lambda wishes: EngineOptions(**{name: value for wish in wishes for name, value in wish.items()})
+)
+_ANY_VERSION = st.sampled_from(
+    [
+        *map(str, VERSIONS),
+        "0.7.1", "0.10.0.dev2024041600", "0.12.0.dev2024071600", "0.13.0.dev2024081300",
+        "0.17.0.dev2024121700", "1.2.0rc6", "1.3.0rc21",
+    ]
+)  # fmt: skip
+
+
+@settings(max_examples=500)
+@given(model=st.sampled_from(sorted(MODELS)), version=_ANY_VERSION, options=_ANY_OPTIONS)
+def test_a_plan_is_refused_or_taken_by_the_programs_of_its_version(
+    model: str, version: str, options: EngineOptions
+) -> None:
+    try:
+        steps = plan(model, version, **asdict(options))
+    except BadInput as error:
+        assert error.what and error.why and error.next_step
+        return
+    for step in steps:
+        check_step(step, Version(version))
+
+
+@pytest.mark.parametrize("version", [str(each) for each in VERSIONS])
+def test_a_plain_wish_can_be_had_in_every_version(version: str) -> None:
+    for step in plan("llama-2-7b", version, tp=2, max_batch_size=8, max_seq_len=2048):
+        check_step(step, version)

@@ -1,0 +1,96 @@
+"""Versions, containers, and which of them build engines."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import itertools
+
+import pytest
+from packaging.version import Version
+
+from trtllm_serve_cli.build.tensorrt.versions import (
+    check_builds_engines,
+    find_container,
+    find_containers,
+    find_trtllm_version,
+    load_containers,
+    parse_version,
+)
+from trtllm_serve_cli.errors import BadInput
+
+
+def test_versions_compare_as_pip_has_them() -> None:
+    texts = ["0.9.0", "0.10.0", "0.14.0.dev2024100800", "0.14.0", "0.17.0", "0.17.0.post1",
+             "1.0.0", "1.0.3.2510", "1.2.0rc6", "1.2.0"]  # fmt: skip
+    assert sorted(map(parse_version, reversed(texts))) == [Version(text) for text in texts]
+
+
+def test_a_containers_tag_stands_for_its_version() -> None:
+    assert parse_version("24.07") == Version("0.11.0")
+
+
+def test_a_version_is_in_all_its_containers() -> None:
+    assert [each.image for each in find_containers(Version("1.2.0"))] == [
+        "nvcr.io/nvidia/tritonserver:26.03-trtllm-python-py3"
+    ]
+    assert [each.tag for each in find_containers(Version("0.20.0"))] == ["25.06", "25.07"]
+    assert find_containers(Version("0.11.1")) == ()
+    assert find_container("23.09") is None
+
+
+def test_newer_containers_have_no_older_programs() -> None:
+    containers = load_containers()
+    assert list(containers) == sorted(containers, key=lambda each: each.tag)
+    for one, next_one in itertools.pairwise(containers):
+        assert one.triton < next_one.triton
+        assert one.trtllm <= next_one.trtllm
+
+
+def test_what_is_no_version_is_refused() -> None:
+    with pytest.raises(BadInput) as caught:
+        parse_version("latest")
+    assert str(caught.value) == (
+        "'latest' is no version of TensorRT-LLM.\n"
+        "Why: a version is such as 0.11.0 or 0.17.0.post1, a container's tag such as 24.07\n"
+        "Next: pip show tensorrt_llm"
+    )
+
+
+def test_the_installed_version_is_found_by_its_distribution() -> None:
+    assert find_trtllm_version({"tensorrt_llm": "1.2.0rc6"}.__getitem__) == Version("1.2.0rc6")
+
+
+def test_no_version_is_found_where_none_is_installed() -> None:
+    def read(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    assert find_trtllm_version(read) is None
+    assert find_trtllm_version(lambda name: "unknown") is None
+
+
+@pytest.mark.parametrize("text", ["0.8.0", "0.14.0.dev2024100800", "1.0.3.2510", "1.2.1"])
+def test_versions_between_build_engines(text: str) -> None:
+    check_builds_engines(Version(text))
+
+
+def test_versions_before_the_unified_builder_are_refused_in_one_sentence() -> None:
+    with pytest.raises(BadInput) as caught:
+        check_builds_engines(Version("0.7.1"))
+    assert str(caught.value) == (
+        "Engines of TensorRT-LLM 0.7.1 cannot be planned.\n"
+        "Why: before 0.8 each model had a build.py of its own, without trtllm-build\n"
+        "Next: use TensorRT-LLM 0.8 or later, such as in "
+        "nvcr.io/nvidia/tritonserver:24.02-trtllm-python-py3"
+    )
+
+
+@pytest.mark.parametrize("text", ["1.3.0rc1", "1.3.0", "2.0"])
+def test_versions_after_engines_are_sent_to_pytorch(text: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        check_builds_engines(Version(text))
+    assert str(caught.value) == (
+        f"TensorRT-LLM {text} builds no engines.\n"
+        "Why: 1.2 is the last line with trtllm-build and the C++ backend\n"
+        "Next: --engine pytorch serves the checkpoint itself; or use "
+        "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3"
+    )

@@ -1,0 +1,197 @@
+"""The step that makes a checkpoint of TensorRT-LLM's out of one of Hugging Face's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from packaging.version import Version
+
+from trtllm_serve_cli.build.options import EngineOptions
+from trtllm_serve_cli.build.steps import SCRATCH, BuildStep
+from trtllm_serve_cli.build.tensorrt.command import Wanted, render_arguments, want
+from trtllm_serve_cli.build.tensorrt.families import Family
+from trtllm_serve_cli.build.tensorrt.flags import CONVERTER, flags_of
+from trtllm_serve_cli.errors import BadInput
+
+_QUANTIZE = "quantize.py"
+# What quantize.py calls the formats; the others it calls as we do.
+_QFORMATS = {"none": "full_prec", "int8": "int8_wo", "int4": "int4_wo"}
+
+
+@dataclass(frozen=True, slots=True)
+class Toolkit:
+    """TensorRT-LLM as it is installed; `examples_dir` is the folder `examples` of its sources."""
+
+    version: Version
+    examples_dir: Path
+    python: str = "python3"
+
+
+@dataclass(frozen=True, slots=True)
+class _Heads:
+    """A converter that puts the heads of speculative decoding beside the model.
+
+    `length_flag` says how many tokens they draft.
+    """
+
+    folder: str
+    model_flag: str
+    length_flag: str = ""
+
+
+_HEADS = {
+    "medusa": _Heads("medusa", "--medusa_model_dir", "--max_medusa_token_len"),
+    "explicit_draft_tokens": _Heads("redrafter", "--drafter_model_dir"),
+    "eagle": _Heads("eagle", "--eagle_model_dir", "--max_draft_len"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """Who makes the checkpoint; `program` is `flags_of`'s word, its script lies in `folder`."""
+
+    program: str
+    folder: str
+    title: str
+    formats: tuple[Wanted, ...]
+
+
+def plan_checkpoint(
+    checkpoint: Path,
+    options: EngineOptions,
+    toolkit: Toolkit,
+    family: Family,
+    dtype: str,
+    estimated_bytes: int,
+) -> BuildStep:
+    """From the folder `checkpoint` to `SCRATCH`. `dtype` is what "auto" comes to."""
+    version = toolkit.version
+    heads = _HEADS.get(options.speculative_decoding_mode or "")
+    way = _choose_way(options, family, heads, version)
+    wanted = [
+        Wanted("--model_dir", (str(checkpoint),)),
+        Wanted("--output_dir", (SCRATCH,)),
+        *_dtype(options, way.program, version, dtype),
+        *_parallelism(options),
+        *way.formats,
+        *_calibration(options, way.program),
+        *_speculation(options, heads, way.program),
+    ]
+    if "--workers" in flags_of(way.program, version):
+        wanted += want("--workers", options.workers, "workers")
+    words: tuple[str, ...] = ()
+    if way.program == family.converter:
+        wanted = [_in_words(family, each) for each in wanted]
+        words = family.always
+    words += render_arguments(way.program, version, wanted)
+    script = toolkit.examples_dir / way.folder / way.program.rpartition("/")[2]
+    ranks = (f"{SCRATCH}/rank{rank}.safetensors" for rank in range(options.world_size))
+    return BuildStep(
+        title=way.title + (f" ({options.quantization} weights)" if options.quantization else ""),
+        command=(toolkit.python, str(script), *words),
+        inputs=(str(checkpoint), *((options.speculative_model or "",) if heads else ())),
+        outputs=(f"{SCRATCH}/config.json", *ranks),
+        estimated_bytes=estimated_bytes,
+    )
+
+
+def _choose_way(
+    options: EngineOptions, family: Family, heads: _Heads | None, version: Version
+) -> _Way:
+    converter = f"{heads.folder}/{CONVERTER}" if heads else family.converter
+    if _is_converted(options, converter, version):
+        return _Way(
+            converter,
+            heads.folder if heads else family.folder,
+            "Convert the checkpoint for TensorRT-LLM",
+            tuple(_formats_of_converter(options)),
+        )
+    _check_calibrated_heads(options)
+    return _Way(
+        _QUANTIZE,
+        "quantization",
+        "Calibrate the checkpoint, and convert it for TensorRT-LLM",
+        tuple(_formats_of_quantize(options)),
+    )
+
+
+def _is_converted(options: EngineOptions, converter: str, version: Version) -> bool:
+    """Whether the converter does it, which is faster: it measures nothing on a GPU.
+
+    SmoothQuant could be either's; quantize.py does it for every family, and says how much it reads.
+    """
+    flags = flags_of(converter, version)
+    weights = {"none", *(("int8", "int4") if "--use_weight_only" in flags else ())}
+    caches = {None, *(("int8",) if "--int8_kv_cache" in flags else ())}
+    return (options.quantization or "none") in weights and _cache(options) in caches
+
+
+def _formats_of_converter(options: EngineOptions) -> Iterator[Wanted]:
+    if options.quantization in ("int8", "int4"):
+        yield Wanted("--use_weight_only", option="quantization")
+        yield Wanted("--weight_only_precision", (options.quantization,), "quantization")
+    if _cache(options) == "int8":
+        yield Wanted("--int8_kv_cache", option="kv_cache_dtype")
+
+
+def _formats_of_quantize(options: EngineOptions) -> Iterator[Wanted]:
+    weights = options.quantization or "none"
+    yield Wanted("--qformat", (_QFORMATS.get(weights, weights),), "quantization")
+    yield from want("--kv_cache_dtype", _cache(options), "kv_cache_dtype")
+
+
+def _cache(options: EngineOptions) -> str | None:
+    return None if options.kv_cache_dtype == "auto" else options.kv_cache_dtype
+
+
+def _dtype(options: EngineOptions, program: str, version: Version, dtype: str) -> Iterator[Wanted]:
+    """Nothing where the program by itself comes to the same, which older ones do not."""
+    does_it = flags_of(program, version)["--dtype"].default == "auto"
+    if options.dtype != "auto" or not does_it:
+        yield Wanted("--dtype", (dtype,), "dtype")
+
+
+def _parallelism(options: EngineOptions) -> Iterator[Wanted]:
+    if options.tp > 1:
+        yield Wanted("--tp_size", (options.tp,), "tp")
+    if options.pp > 1:
+        yield Wanted("--pp_size", (options.pp,), "pp")
+    yield from want("--moe_tp_size", options.moe_tp, "moe_tp")
+    yield from want("--moe_ep_size", options.moe_ep, "moe_ep")
+
+
+def _calibration(options: EngineOptions, program: str) -> Iterator[Wanted]:
+    if program != _QUANTIZE and _cache(options) is None:
+        for option in ("calib_size", "calib_dataset"):
+            if getattr(options, option) is not None:
+                raise BadInput(
+                    f"--{option.replace('_', '-')} has nothing to work on.",
+                    why="these weights are converted without calibration",
+                    next_step="leave it out, or choose --quantization fp8, int8_sq or int4_awq",
+                )
+    yield from want("--calib_size", options.calib_size, "calib_size")
+    yield from want("--calib_dataset", options.calib_dataset, "calib_dataset")
+
+
+def _speculation(options: EngineOptions, heads: _Heads | None, program: str) -> Iterator[Wanted]:
+    if heads and options.speculative_model:
+        yield Wanted(heads.model_flag, (options.speculative_model,), "speculative_model")
+        length_flag = "--max_draft_len" if program == _QUANTIZE else heads.length_flag
+        yield from want(length_flag, options.max_draft_len, "max_draft_len")
+
+
+def _check_calibrated_heads(options: EngineOptions) -> None:
+    if options.speculative_decoding_mode in ("explicit_draft_tokens", "eagle"):
+        raise BadInput(
+            f"--speculative-decoding-mode {options.speculative_decoding_mode} cannot be had with "
+            f"--quantization {options.quantization or 'none'} and "
+            f"--kv-cache-dtype {options.kv_cache_dtype or 'auto'}.",
+            why="quantize.py, which calibrates, knows the heads of Medusa only",
+            next_step="leave the quantisation out",
+        )
+
+
+def _in_words(family: Family, wanted: Wanted) -> Wanted:
+    return replace(wanted, flag=family.words.get(wanted.flag, wanted.flag))

@@ -1,0 +1,226 @@
+"""What is wrong with a wish for an engine, found before hours are spent on it.
+
+What trtllm-build itself refuses or overrides is in NVIDIA/TensorRT-LLM, 0.9.0 to 0.16.0:
+`tensorrt_llm/builder.py`, `tensorrt_llm/commands/build.py`.
+"""
+
+from __future__ import annotations
+
+from packaging.version import Version
+
+from trtllm_serve_cli.build.options import EngineOptions
+from trtllm_serve_cli.build.tensorrt.families import Family
+from trtllm_serve_cli.build.tensorrt.flags import flags_of
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.sizing import ModelShape, check_parallelism
+from trtllm_serve_cli.sizing.gpus import Gpu
+from trtllm_serve_cli.sizing.precision import KV_FORMATS, WEIGHT_FORMATS, check_runs
+
+_COUNTS = (
+    "max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "opt_num_tokens",
+    "max_beam_width", "tokens_per_block", "max_lora_rank", "max_draft_len", "calib_size", "workers",
+)  # fmt: skip
+# docs/source/release-notes.md: V100 went with 0.16, Blackwell came with 0.17.
+_WITHOUT_VOLTA = Version("0.16.0")
+_WITH_BLACKWELL = Version("0.17.0")
+# Limits of EAGLE in builder.py.
+_EAGLE_MAX_BATCH_SIZE = 512
+_EAGLE_MAX_DRAFT_LEN = 256
+
+
+def check_options(
+    options: EngineOptions, shape: ModelShape, family: Family, version: Version
+) -> None:
+    """Raises `BadInput` for the first thing that cannot be, whatever the GPU."""
+    check_parallelism(shape, options.tp, options.pp, options.moe_tp, options.moe_ep)
+    if options.pp > 1 and not family.has_pipeline:
+        raise BadInput(
+            f"--pp {options.pp} cannot be had for {shape.architecture}.",
+            why="its converter does not share layers out among GPUs",
+            next_step=f"--tp {options.world_size} in place of it",
+        )
+    _check_quantization(options, shape, family, version)
+    _check_limits(options)
+    _check_lora(options)
+    _check_speculation(options, shape)
+    _check_paged_context(options, version)
+
+
+def check_gpu(options: EngineOptions, dtype: str, gpu: Gpu, version: Version) -> None:
+    """Raises `BadInput` when TensorRT-LLM does not know the GPU, or the GPU not the format."""
+    if gpu.capability < (7, 5) and version >= _WITHOUT_VOLTA:
+        raise _unknown_gpu(gpu, version, "0.16 took the support of V100 away", "0.15 or earlier")
+    if gpu.capability >= (10, 0) and version < _WITH_BLACKWELL:
+        raise _unknown_gpu(gpu, version, "Blackwell came with 0.17", "0.17 or later")
+    weights, cache = options.quantization or "none", options.kv_cache_dtype or "auto"
+    if dtype == "bfloat16":
+        check_runs("bfloat16", WEIGHT_FORMATS["bfloat16"], gpu, "--dtype float16")
+    if weights != "none":
+        check_runs(weights, WEIGHT_FORMATS[weights], gpu, "--quantization int8, int4 or int4_awq")
+    if cache != "auto":
+        check_runs(f"a KV cache of {cache}", KV_FORMATS[cache], gpu, "--kv-cache-dtype int8")
+
+
+def _unknown_gpu(gpu: Gpu, version: Version, why: str, versions: str) -> BadInput:
+    return BadInput(
+        f"TensorRT-LLM {version} does not run on {gpu.name}.",
+        why=why,
+        next_step=f"use TensorRT-LLM {versions}",
+    )
+
+
+def _check_quantization(
+    options: EngineOptions, shape: ModelShape, family: Family, version: Version
+) -> None:
+    wanted = options.quantization or "none"
+    if shape.quantization and (wanted != "none" or shape.quantization not in family.already):
+        raise BadInput(
+            f"The checkpoint comes quantised ({shape.quantization}).",
+            why=(
+                f"it cannot be quantised once more, to {wanted}"
+                if wanted != "none"
+                else f"TensorRT-LLM {version} converts no such checkpoint of {family.architecture}"
+            ),
+            next_step="import the model's 16-bit checkpoint",
+        )
+    if wanted == "none" or wanted in family.quantizations:
+        return
+    later = family.later.get(wanted)
+    known = ", ".join(("none", *family.quantizations))
+    raise BadInput(
+        f"--quantization {wanted} cannot be had for {family.architecture} with "
+        f"TensorRT-LLM {version}.",
+        why=f"it has {known}" + (f"; {wanted} comes with {later}" if later else ""),
+        next_step="choose one of these" + (f", or use {later} or later" if later else ""),
+    )
+
+
+def _check_limits(options: EngineOptions) -> None:
+    for name in _COUNTS:
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise _contradiction(f"--{name.replace('_', '-')} {value}", "it has to be 1 or more")
+    longest = options.max_seq_len
+    if longest and options.max_input_len and options.max_input_len > longest:
+        raise _contradiction(
+            f"--max-input-len {options.max_input_len} with --max-seq-len {longest}",
+            "a sequence is its input and its output together",
+        )
+    tokens = options.max_num_tokens
+    if tokens and options.opt_num_tokens and options.opt_num_tokens > tokens:
+        raise _contradiction(
+            f"--opt-num-tokens {options.opt_num_tokens} with --max-num-tokens {tokens}",
+            "an engine cannot be best at more tokens than it takes in a step",
+        )
+    if tokens and options.max_beam_width and options.max_beam_width > tokens:
+        raise _contradiction(
+            f"--max-beam-width {options.max_beam_width} with --max-num-tokens {tokens}",
+            "each beam of a request has a token in every step",
+        )
+    if options.multiple_profiles and options.opt_num_tokens:
+        raise _contradiction(
+            "--multiple-profiles with --opt-num-tokens",
+            "each profile is the best at a number of tokens of its own",
+        )
+    if options.remove_input_padding is False and (tokens or options.opt_num_tokens):
+        raise _contradiction(
+            "--max-num-tokens or --opt-num-tokens without the removal of padding",
+            "padded batches are limited by --max-batch-size and --max-seq-len alone",
+        )
+
+
+def _check_lora(options: EngineOptions) -> None:
+    if options.max_lora_rank and not (options.lora_dir or options.lora_target_modules):
+        raise _contradiction(
+            "--max-lora-rank alone",
+            "an engine for LoRA is built for modules, or for what an adapter has",
+            "add --lora-target-modules attn_q attn_k attn_v, or --lora-dir",
+        )
+
+
+def _check_speculation(options: EngineOptions, shape: ModelShape) -> None:
+    mode, model = options.speculative_decoding_mode, options.speculative_model
+    if mode is None:
+        if model or options.max_draft_len:
+            raise _contradiction(
+                "--speculative-model or --max-draft-len alone",
+                "there are several ways of speculative decoding",
+                "add --speculative-decoding-mode",
+            )
+        return
+    if options.gather_context_logits:
+        raise _contradiction(
+            "--gather-context-logits with speculative decoding",
+            "trtllm-build has the logits of what is generated only",
+            "--gather-generation-logits in place of it",
+        )
+    has_heads = mode in ("medusa", "explicit_draft_tokens", "eagle")
+    if has_heads and not model:
+        raise _contradiction(
+            f"--speculative-decoding-mode {mode} without --speculative-model",
+            "its heads are a checkpoint of their own",
+            "--speculative-model DIR",
+        )
+    if has_heads and shape.architecture != "LlamaForCausalLM":
+        raise _contradiction(
+            f"--speculative-decoding-mode {mode} for {shape.architecture}",
+            "its converter knows the layers of LlamaForCausalLM",
+            "--speculative-decoding-mode draft_tokens_external",
+        )
+    if not has_heads and model:
+        raise _contradiction(
+            f"--speculative-model with --speculative-decoding-mode {mode}",
+            "a draft model is an engine of its own, and lookahead decoding needs none",
+            "import the draft model under a name of its own",
+        )
+    if not has_heads and not options.max_draft_len:
+        raise _contradiction(
+            f"--speculative-decoding-mode {mode} without --max-draft-len",
+            "the engine is built for a number of drafted tokens",
+            "--max-draft-len 10",
+        )
+    if mode == "explicit_draft_tokens" and options.max_draft_len:
+        raise _contradiction(
+            "--max-draft-len with --speculative-decoding-mode explicit_draft_tokens",
+            "with ReDrafter it is the number of beams times the length of each",
+            "leave --max-draft-len out",
+        )
+    if mode == "eagle" and (options.max_draft_len or 0) > _EAGLE_MAX_DRAFT_LEN:
+        raise _contradiction(
+            f"--max-draft-len {options.max_draft_len} with EAGLE",
+            f"trtllm-build takes {_EAGLE_MAX_DRAFT_LEN} at most",
+        )
+    if mode == "eagle" and (options.max_batch_size or 0) > _EAGLE_MAX_BATCH_SIZE:
+        raise _contradiction(
+            f"--max-batch-size {options.max_batch_size} with EAGLE",
+            f"trtllm-build takes {_EAGLE_MAX_BATCH_SIZE} at most",
+        )
+
+
+def _check_paged_context(options: EngineOptions, version: Version) -> None:
+    """Also where the version, and not the user, turns the paged context FMHA on."""
+    flag = flags_of("trtllm-build", version)["--use_paged_context_fmha"]
+    asked = options.use_paged_context_fmha
+    if asked is False or (asked is None and flag.default != "enable"):
+        return
+    without = "set use_paged_context_fmha to false"
+    subject = "Chunked context and the reuse of KV-cache blocks (use_paged_context_fmha)"
+    if options.paged_kv_cache is False or options.context_fmha is False:
+        off = "paged_kv_cache" if options.paged_kv_cache is False else "context_fmha"
+        raise _contradiction(f"{subject} without {off}", "they work on its blocks", without)
+    if options.kv_cache_dtype == "int8":
+        raise _contradiction(
+            f"{subject} with a KV cache of int8", "trtllm-build refuses both at once", without
+        )
+    if options.kv_cache_dtype == "fp8" and (
+        options.quantization != "fp8" or version < Version("0.10.0")
+    ):
+        raise _contradiction(
+            f"{subject} with a KV cache of fp8",
+            "trtllm-build takes both only with weights of fp8, from 0.10 on",
+            without,
+        )
+
+
+def _contradiction(what: str, why: str, next_step: str = "choose one of both") -> BadInput:
+    return BadInput(f"An engine cannot have {what}.", why=why, next_step=next_step)

@@ -1,0 +1,103 @@
+"""A program's arguments out of what is wanted of it, held against what its version takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from trtllm_serve_cli.build.tensorrt.flags import CONVERTER, Flag, flags_of
+from trtllm_serve_cli.build.tensorrt.versions import (
+    FIRST_WITH_ENGINES,
+    FIRST_WITHOUT_ENGINES,
+    load_containers,
+)
+from trtllm_serve_cli.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A flag with its values, and the field of `EngineOptions` that asks for it.
+
+    No values: a flag alone. No option: the plan itself needs it.
+    """
+
+    flag: str
+    values: tuple[str | int, ...] = ()
+    option: str = ""
+
+
+def want(flag: str, value: str | int | None, option: str) -> Iterator[Wanted]:
+    """The flag with this value; nothing for None, which leaves it to the program."""
+    if value is not None:
+        yield Wanted(flag, (value,), option)
+
+
+def want_switch(option: str, value: bool | None) -> Iterator[Wanted]:
+    """The flag that is called as the option, on or off; nothing for None."""
+    if value is not None:
+        yield Wanted(f"--{option}", ("enable" if value else "disable",), option)
+
+
+def want_alone(option: str, value: bool) -> Iterator[Wanted]:
+    """The flag that is called as the option, without a value, where it is asked for."""
+    if value:
+        yield Wanted(f"--{option}", option=option)
+
+
+def render_arguments(program: str, version: Version, wanted: Iterable[Wanted]) -> tuple[str, ...]:
+    """What the program of this version is told; raises `BadInput` for what it does not take."""
+    return tuple(word for each in wanted for word in _render(program, version, each))
+
+
+def _render(program: str, version: Version, wanted: Wanted) -> Iterator[str]:
+    flag = flags_of(program, version).get(wanted.flag)
+    if flag is None:
+        raise _no_flag(program, version, wanted)
+    if flag.choices and (other := [each for each in wanted.values if each not in flag.choices]):
+        raise _no_choice(program, version, wanted, flag, other)
+    yield flag.name
+    yield from map(str, wanted.values)
+
+
+def _no_flag(program: str, version: Version, wanted: Wanted) -> BadInput:
+    later = [each for each in _releases_after(version) if wanted.flag in flags_of(program, each)]
+    option = _show_option(wanted.option)
+    return BadInput(
+        f"{option} cannot be had with TensorRT-LLM {version}.",
+        why=f"its {_show_program(program)} has no {wanted.flag}",
+        next_step=(
+            f"leave {option} out, or use TensorRT-LLM {later[0]} or later"
+            if later
+            else f"leave {option} out"
+        ),
+    )
+
+
+def _no_choice(
+    program: str, version: Version, wanted: Wanted, flag: Flag, other: list[str | int]
+) -> BadInput:
+    option = _show_option(wanted.option)
+    return BadInput(
+        f"{option} {' '.join(map(str, other))} cannot be had with TensorRT-LLM {version}.",
+        why=f"{flag.name} of its {_show_program(program)} takes "
+        + ", ".join(map(str, flag.choices)),
+        next_step=f"choose one of these for {option}",
+    )
+
+
+def _releases_after(version: Version) -> list[Version]:
+    releases = {each.trtllm for each in load_containers()}
+    return sorted(
+        each for each in releases if max(version, FIRST_WITH_ENGINES) < each < FIRST_WITHOUT_ENGINES
+    )
+
+
+def _show_option(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
+
+
+def _show_program(program: str) -> str:
+    family, _, script = program.rpartition("/")
+    return f"{CONVERTER} for {family}" if script == CONVERTER else program

@@ -1,0 +1,61 @@
+"""From a Hugging Face checkpoint to a TensorRT engine, by the programs of one version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trtllm_serve_cli.build.options import EngineOptions
+from trtllm_serve_cli.build.steps import BuildStep
+from trtllm_serve_cli.build.tensorrt.checkpoint_step import Toolkit, plan_checkpoint
+from trtllm_serve_cli.build.tensorrt.checks import check_gpu, check_options
+from trtllm_serve_cli.build.tensorrt.engine_step import plan_engine
+from trtllm_serve_cli.build.tensorrt.families import find_family
+from trtllm_serve_cli.build.tensorrt.versions import check_builds_engines
+from trtllm_serve_cli.sizing import ModelShape
+from trtllm_serve_cli.sizing.gpus import Gpu
+from trtllm_serve_cli.sizing.parameters import count_parameters
+from trtllm_serve_cli.sizing.precision import WEIGHT_FORMATS
+
+
+def plan_tensorrt(
+    shape: ModelShape,
+    checkpoint: Path,
+    options: EngineOptions,
+    toolkit: Toolkit,
+    gpu: Gpu | None = None,
+) -> tuple[BuildStep, ...]:
+    """The steps from the Hugging Face folder `checkpoint` to the engine in `WORK`.
+
+    The first writes a checkpoint of TensorRT-LLM's into `SCRATCH`, the second builds from it. `gpu`
+    is the card that the engine is for; None leaves unchecked what it can run. Raises `BadInput` for
+    what this model, this version or this card cannot have.
+    """
+    version = toolkit.version
+    check_builds_engines(version)
+    family = find_family(shape.architecture, version)
+    check_options(options, shape, family, version)
+    dtype = resolve_dtype(options, shape)
+    if gpu:
+        check_gpu(options, dtype, gpu, version)
+    size = estimate_bytes(shape, options)
+    return (
+        plan_checkpoint(checkpoint, options, toolkit, family, dtype, size),
+        plan_engine(options, version, dtype, size),
+    )
+
+
+def resolve_dtype(options: EngineOptions, shape: ModelShape) -> str:
+    """What "auto" means to the programs that know it: the checkpoint's, but never float32."""
+    if options.dtype != "auto":
+        return options.dtype
+    return "bfloat16" if shape.dtype == "bfloat16" else "float16"
+
+
+def estimate_bytes(shape: ModelShape, options: EngineOptions) -> int:
+    """Of the weights as they will be; what is calibrated beside them is small."""
+    counts = count_parameters(shape)
+    matrices = counts.attention + counts.mlp + counts.experts
+    whole = WEIGHT_FORMATS[resolve_dtype(options, shape)].bits
+    weights = options.quantization or "none"
+    bits = whole if weights == "none" else WEIGHT_FORMATS[weights].bits
+    return int(matrices * bits + (counts.total - matrices) * whole) // 8
