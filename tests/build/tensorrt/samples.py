@@ -27,6 +27,7 @@ MODELS = {
     "gemma-2-9b": parse_shape(configs.GEMMA_2_9B),
     "falcon-7b": parse_shape(configs.FALCON_7B),
     "phi-3-mini": parse_shape(configs.PHI_3_MINI),
+    "opt-125m": parse_shape(configs.OPT_125M),
 }
 # Every release that a container brought and that builds engines.
 VERSIONS = sorted(

@@ -230,6 +230,20 @@ def test_what_a_version_has_not_is_refused(
     assert str(caught.value) == said
 
 
+def test_a_cache_that_no_program_makes_for_the_family_is_refused() -> None:
+    with pytest.raises(BadInput) as caught:
+        plan("opt-125m", "0.16.0", kv_cache_dtype="fp8")
+    assert str(caught.value) == (
+        "--kv-cache-dtype fp8 cannot be had for OPTForCausalLM with TensorRT-LLM 0.16.0.\n"
+        "Why: its converter does not make it, and quantize.py does not know the architecture\n"
+        "Next: leave --kv-cache-dtype out"
+    )
+
+
+def test_no_quantisation_is_none_that_is_told_of() -> None:
+    assert plan("llama-2-7b", "0.16.0", quantization="none") == plan("llama-2-7b", "0.16.0")
+
+
 def test_eagle_and_calibration_do_not_go_together() -> None:
     asked = {"speculative_decoding_mode": "eagle", "speculative_model": "heads",
              "quantization": "fp8"}  # fmt: skip

@@ -13,20 +13,12 @@ from trtllm_serve_cli.build.steps import SCRATCH, BuildStep
 from trtllm_serve_cli.build.tensorrt.command import Wanted, render_arguments, want
 from trtllm_serve_cli.build.tensorrt.families import Family
 from trtllm_serve_cli.build.tensorrt.flags import CONVERTER, flags_of
+from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit
 from trtllm_serve_cli.errors import BadInput
 
 _QUANTIZE = "quantize.py"
 # What quantize.py calls the formats; the others it calls as we do.
 _QFORMATS = {"none": "full_prec", "int8": "int8_wo", "int4": "int4_wo"}
-
-
-@dataclass(frozen=True, slots=True)
-class Toolkit:
-    """TensorRT-LLM as it is installed; `examples_dir` is the folder `examples` of its sources."""
-
-    version: Version
-    examples_dir: Path
-    python: str = "python3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +79,10 @@ def plan_checkpoint(
         words = family.always
     words += render_arguments(way.program, version, wanted)
     script = toolkit.examples_dir / way.folder / way.program.rpartition("/")[2]
+    weights = options.quantization or "none"
     ranks = (f"{SCRATCH}/rank{rank}.safetensors" for rank in range(options.world_size))
     return BuildStep(
-        title=way.title + (f" ({options.quantization} weights)" if options.quantization else ""),
+        title=way.title if weights == "none" else f"{way.title} ({weights} weights)",
         command=(toolkit.python, str(script), *words),
         inputs=(str(checkpoint), *((options.speculative_model or "",) if heads else ())),
         outputs=(f"{SCRATCH}/config.json", *ranks),
@@ -109,6 +102,7 @@ def _choose_way(
             tuple(_formats_of_converter(options)),
         )
     _check_calibrated_heads(options)
+    _check_calibrated(options, family, version)
     return _Way(
         _QUANTIZE,
         "quantization",
@@ -118,9 +112,9 @@ def _choose_way(
 
 
 def _is_converted(options: EngineOptions, converter: str, version: Version) -> bool:
-    """Whether the converter does it, which is faster: it measures nothing on a GPU.
+    """Whether the converter does it; quantize.py needs a package more, and the model on a GPU.
 
-    SmoothQuant could be either's; quantize.py does it for every family, and says how much it reads.
+    SmoothQuant could be either's: quantize.py does it for more families, and takes `calib_size`.
     """
     flags = flags_of(converter, version)
     weights = {"none", *(("int8", "int4") if "--use_weight_only" in flags else ())}
@@ -190,6 +184,17 @@ def _check_calibrated_heads(options: EngineOptions) -> None:
             f"--kv-cache-dtype {options.kv_cache_dtype or 'auto'}.",
             why="quantize.py, which calibrates, knows the heads of Medusa only",
             next_step="leave the quantisation out",
+        )
+
+
+def _check_calibrated(options: EngineOptions, family: Family, version: Version) -> None:
+    """A family without a calibrated format is one that quantize.py does not know."""
+    if set(family.quantizations) <= {"int8", "int4"}:
+        raise BadInput(
+            f"--kv-cache-dtype {options.kv_cache_dtype} cannot be had for {family.architecture} "
+            f"with TensorRT-LLM {version}.",
+            why="its converter does not make it, and quantize.py does not know the architecture",
+            next_step="leave --kv-cache-dtype out",
         )
 
 

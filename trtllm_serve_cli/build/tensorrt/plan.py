@@ -6,10 +6,11 @@ from pathlib import Path
 
 from trtllm_serve_cli.build.options import EngineOptions
 from trtllm_serve_cli.build.steps import BuildStep
-from trtllm_serve_cli.build.tensorrt.checkpoint_step import Toolkit, plan_checkpoint
+from trtllm_serve_cli.build.tensorrt.checkpoint_step import plan_checkpoint
 from trtllm_serve_cli.build.tensorrt.checks import check_gpu, check_options
 from trtllm_serve_cli.build.tensorrt.engine_step import plan_engine
 from trtllm_serve_cli.build.tensorrt.families import find_family
+from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit
 from trtllm_serve_cli.build.tensorrt.versions import check_builds_engines
 from trtllm_serve_cli.sizing import ModelShape
 from trtllm_serve_cli.sizing.gpus import Gpu
