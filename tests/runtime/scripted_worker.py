@@ -72,6 +72,9 @@ class ScriptedEngine:
             updates += self._step(request, num_steps)
         return updates
 
+    def close(self) -> None:
+        pass
+
     def stats(self) -> EngineStats:
         return EngineStats(active_requests=len(self._running), iteration=self._num_cancelled)
 

@@ -20,7 +20,8 @@ from trtllm_serve_cli.runtime.engine import (
     SequenceUpdate,
 )
 from trtllm_serve_cli.runtime.lora import Adapter, BadAdapter, encode_adapter
-from trtllm_serve_cli.runtime.lora_engine import LoraEngine, LoraOptions
+from trtllm_serve_cli.runtime.lora_engine import LoraEngine
+from trtllm_serve_cli.runtime.lora_request import LoraOptions
 
 UNKNOWN = (
     "LoRA task {} not found in cache. Please send LoRA weights with request (lora_weights and "
@@ -60,6 +61,9 @@ class TaggedEngine:
             if is_last:
                 del self.left[request_id]
         return updates
+
+    def close(self) -> None:
+        pass
 
     def stats(self) -> EngineStats:
         return EngineStats(

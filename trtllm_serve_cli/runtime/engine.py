@@ -193,6 +193,9 @@ class Engine(Protocol):
     def stats(self) -> EngineStats:
         """How it is doing now; cheap enough to ask after every step."""
 
+    def close(self) -> None:
+        """End what would outlive this process; nothing is asked of the engine afterwards."""
+
 
 def last_line(error: Exception) -> str:
     """What an engine's package has to say, without the places in its source that come before."""

@@ -13,28 +13,25 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .engine import Engine, EngineStats, GenerationRequest, InvalidRequest, SequenceUpdate
 from .lora import Adapter, BadAdapter, Sites, check_adapter, decode_adapter
-from .lora_request import read_sent
+from .lora_request import (
+    LoraOptions,
+    explain_not_found,
+    explain_unknown,
+    key_of,
+    prefetched_key,
+    read_sent,
+)
 from .peft import read_adapter
 
 # Between two looks at whether an adapter has been loaded, while nothing else is to do.
 _PATIENCE_S = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class LoraOptions:
-    """How many adapters, and how large; names are those of the parameters in `config.pbtxt`."""
-
-    lora_prefetch_dir: str = ""
-    max_loras: int = 4
-    lora_cache_max_adapter_size: int = 64
-    lora_cache_host_memory_bytes: int = 1 << 30
 
 
 class LoraEngine:
@@ -69,13 +66,13 @@ class LoraEngine:
             self._prefetch(Path(options.lora_prefetch_dir))
 
     def submit(self, request: GenerationRequest) -> None:
-        key = _key(request)
+        key = key_of(request)
         if key is None:
             self._base.submit(request)
             return
         if not self._is_known(key):
             if request.lora_file is None:
-                raise InvalidRequest(self._unknown(request))
+                raise InvalidRequest(explain_unknown(request, self._prefetched))
             self._reading[key] = self._thread.submit(self._read_sent, Path(request.lora_file))
         self._waiting.setdefault(key, []).append(request)
 
@@ -113,17 +110,15 @@ class LoraEngine:
         total["waiting_requests"] += num_waiting
         return replace(all_stats[0], **total)
 
+    def close(self) -> None:
+        for engine in self._engines():
+            engine.close()
+
     def _engines(self) -> list[Engine]:
         return [self._base, *self._loaded.values()]
 
     def _is_known(self, key: str) -> bool:
         return key in self._prefetched or key in self._sent or key in self._reading
-
-    def _unknown(self, request: GenerationRequest) -> str:
-        if request.lora_task_id is not None:
-            return _not_found(str(request.lora_task_id))
-        names = ", ".join(self._prefetched) or "none, since lora_prefetch_dir is not set"
-        return f"lora_name is {request.lora_name!r}, which is no adapter here; there are: {names}"
 
     def _prefetch(self, folder: Path) -> None:
         """Read all adapters in `folder`, and load as many as may be."""
@@ -137,7 +132,7 @@ class LoraEngine:
                     self._check(adapter, sites)
                 except BadAdapter as error:
                     raise BadAdapter(f"the adapter in {each} cannot be served: {error}") from error
-                self._prefetched[_prefetched_key(each.name)] = adapter
+                self._prefetched[prefetched_key(each.name)] = adapter
         for key in list(self._prefetched)[: self._options.max_loras]:
             self._loaded[key] = self._load(self._prefetched[key])
 
@@ -166,7 +161,7 @@ class LoraEngine:
                 updates += self._fail(key, str(error))
             except FileNotFoundError:
                 # Whoever sent it has cancelled, and took it along.
-                updates += self._fail(key, _not_found(key))
+                updates += self._fail(key, explain_not_found(key))
             except Exception as error:  # must not end what runs
                 traceback.print_exc()
                 updates += self._fail(key, f"the adapter could not be read: {error}")
@@ -238,26 +233,7 @@ def load_with_adapters(
     config: Mapping[str, Any],
 ) -> LoraEngine:
     """`make(config)` for plain requests and `make(config, adapter)` for each adapter."""
-    names = LoraOptions.__slots__
-    options = LoraOptions(**{name: config[name] for name in names if name in config})
-    return LoraEngine(make(config), partial(make, config), find_sites, options)
-
-
-def _key(request: GenerationRequest) -> str | None:
-    return request.lora_name if request.lora_task_id is None else str(request.lora_task_id)
-
-
-def _not_found(task_id: str) -> str:
-    """Upstream's words, since clients look for them, and the names of its tensors."""
-    return (
-        f"LoRA task {task_id} not found in cache. Please send LoRA weights with request "
-        "(lora_weights and lora_config beside lora_task_id)"
-    )
-
-
-def _prefetched_key(name: str) -> str:
-    """A folder whose name is a number is that task id, however many zeros it starts with."""
-    return str(int(name)) if name.isascii() and name.isdecimal() else name
+    return LoraEngine(make(config), partial(make, config), find_sites, LoraOptions.of(config))
 
 
 def _size(adapter: Adapter) -> int:

@@ -10,17 +10,59 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .engine import InvalidRequest
+from .engine import GenerationRequest, InvalidRequest
 from .lora import Array, BadAdapter, check_shapes
 
 LORA_TENSORS = ("lora_task_id", "lora_weights", "lora_config")
 # As Triton's vLLM backend calls it.
 NAME_PARAMETER = "lora_name"
+
+
+@dataclass(frozen=True, slots=True)
+class LoraOptions:
+    """How many adapters, and how large; names are those of the parameters in `config.pbtxt`."""
+
+    lora_prefetch_dir: str = ""
+    max_loras: int = 4
+    lora_cache_max_adapter_size: int = 64
+    lora_cache_host_memory_bytes: int = 1 << 30
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> LoraOptions:
+        """Those in an engine worker's config."""
+        return cls(**{name: config[name] for name in cls.__slots__ if name in config})
+
+
+def key_of(request: GenerationRequest) -> str | None:
+    """What the adapter that `request` wants is known by, if it wants one."""
+    return request.lora_name if request.lora_task_id is None else str(request.lora_task_id)
+
+
+def prefetched_key(name: str) -> str:
+    """A folder whose name is a number is that task id, however many zeros it starts with."""
+    return str(int(name)) if name.isascii() and name.isdecimal() else name
+
+
+def explain_unknown(request: GenerationRequest, prefetched: Iterable[str]) -> str:
+    """Why the adapter that `request` names cannot be had."""
+    if request.lora_task_id is not None:
+        return explain_not_found(str(request.lora_task_id))
+    names = ", ".join(prefetched) or "none, since lora_prefetch_dir is not set"
+    return f"lora_name is {request.lora_name!r}, which is no adapter here; there are: {names}"
+
+
+def explain_not_found(task_id: str) -> str:
+    """Upstream's words, since clients look for them, and the names of its tensors."""
+    return (
+        f"LoRA task {task_id} not found in cache. Please send LoRA weights with request "
+        "(lora_weights and lora_config beside lora_task_id)"
+    )
 
 
 def read_lora_name(parameters: str) -> str | None:

@@ -151,6 +151,10 @@ class OpenVinoEngine:
             memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         )
 
+    def close(self) -> None:
+        # All of it is in this process.
+        return
+
     def _admit_checked(self) -> list[SequenceUpdate]:
         """Add the requests whose guides have been tried out, or tell what is wrong with them."""
         updates = []

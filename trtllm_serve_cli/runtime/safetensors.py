@@ -16,6 +16,8 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _LENGTH = struct.Struct("<Q")
+# The format's own limit.
+_LONGEST_HEADER_BYTES = 100_000_000
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
@@ -30,6 +32,21 @@ def read_safetensors(path: Path) -> dict[str, Array]:
         return {name: _read_tensor(data, start, entry) for name, entry in header.items()}
     except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no whole safetensors file of floats: {error}") from error
+
+
+def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of the tensors in `path`; of the file only the header is read.
+
+    Raises `ValueError` for what is no such file.
+    """
+    try:
+        with path.open("rb") as file:
+            (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
+            header = json.loads(file.read(min(length, _LONGEST_HEADER_BYTES)))
+        header.pop("__metadata__", None)
+        return {name: tuple(map(int, entry["shape"])) for name, entry in header.items()}
+    except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is no safetensors file: {error}") from error
 
 
 def write_safetensors(tensors: Mapping[str, Array]) -> bytes:

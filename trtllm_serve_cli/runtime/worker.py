@@ -35,6 +35,7 @@ from .engine import (
     fit_to_vocabulary,
     last_line,
 )
+from .gpu_environment import choose_gpus, leave_mpi_job
 from .lora_engine import load_with_adapters
 from .protocol import ProtocolError, encode_frame, read_frame
 
@@ -54,6 +55,12 @@ def load_engine(kind: str, config: dict[str, Any]) -> Engine:
         from .openvino_lora import site_finder
 
         return load_with_adapters(OpenVinoEngine, site_finder(config), config)
+    if kind == "pytorch":
+        leave_mpi_job(os.environ)
+        choose_gpus(os.environ, config["gpu_device_ids"])
+        from .pytorch_engine import PyTorchEngine
+
+        return PyTorchEngine(config)
     raise ValueError(f"unknown engine kind {kind!r}")
 
 
@@ -325,15 +332,26 @@ def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
         num_slots=int(arguments.config.get("max_batch_size", 0)),
         max_queue_size=int(arguments.config.get("max_queue_size", 0)),
     )
-    code = 1
+    os._exit(_run_to_end(worker, engine, sock))
+
+
+def _run_to_end(worker: Worker, engine: Engine, sock: socket.socket) -> int:
+    """Run, and let go of all that would outlive this process; returns the exit code.
+
+    Engines keep threads of their own, whose orderly end takes seconds and gains nothing.
+    """
+    code = 0
     try:
         worker.run()
-        code = 0
     except Exception:  # the engine's, whose requests have been told
         traceback.print_exc()
-    # Engines keep threads of their own, whose orderly end takes seconds and gains nothing.
+        code = 1
+    # The model should know before what may take its time.
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+    engine.close()
     sys.stderr.flush()
-    os._exit(code)
+    return code
 
 
 if __name__ == "__main__":

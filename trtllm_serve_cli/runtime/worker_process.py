@@ -23,8 +23,9 @@ _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
 # A worker that lived this long was well: the next death starts again with the first back-off.
 _WELL_AFTER_S = 60.0
-# A worker whose socket has closed has nothing left to do; its engine may take a while to see that.
-_END_TIMEOUT_S = 5.0
+# A worker whose socket has closed has nothing left to do but to end its engine, whose own processes
+# would keep their GPUs if it were killed.
+_END_TIMEOUT_S = 15.0
 
 
 class WorkerProcess(WorkerLink):

@@ -1,0 +1,17 @@
+"""The engine worker, with the stand-in of TensorRT-LLM.
+
+python3 pytorch_worker.py --engine pytorch --fd 5 --config '{...}'
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).with_name("stand_in")), str(Path(__file__).parents[2])]
+
+from trtllm_serve_cli.runtime.worker import main
+
+if __name__ == "__main__":
+    main()
