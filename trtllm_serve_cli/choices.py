@@ -11,5 +11,11 @@ Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 Quantization = Literal["none", "int8", "int4", "fp8", "nvfp4", "int4_awq", "w4a8_awq", "int8_sq"]
 KvCacheDtype = Literal["auto", "fp8", "int8", "nvfp4"]
 SpeculativeMode = Literal[
-    "draft_tokens_external", "lookahead_decoding", "medusa", "explicit_draft_tokens", "eagle"
+    "draft_tokens_external",
+    "lookahead_decoding",
+    "medusa",
+    "explicit_draft_tokens",
+    "eagle",
+    "mtp",
+    "ngram",
 ]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.sizing.precision import name_weight_format
 from trtllm_serve_cli.sources import read_gguf
 
 # Where architectures keep the length of their context in config.json.
@@ -43,6 +44,19 @@ def read_text_config(directory: Path) -> dict[str, Any]:
     """The part of `config.json` on the language model."""
     config: dict[str, Any] = json.loads((directory / "config.json").read_text("utf-8"))
     return dict(config.get("text_config", config))
+
+
+def read_weight_format(directory: Path) -> str | None:
+    """How the weights in `directory` are quantised, in the options' words; None if not at all.
+
+    NVIDIA's own checkpoints say it in a file beside config.json.
+    """
+    told = _read_if_there(directory / "hf_quant_config.json").get("quantization")
+    told = told or read_text_config(directory).get("quantization_config")
+    if not isinstance(told, dict):
+        return None
+    word = str(told.get("quant_algo") or told.get("quant_method") or "").lower()
+    return name_weight_format(word) or word or None
 
 
 def read_tokenizer_facts(directory: Path) -> TokenizerFacts:

@@ -9,10 +9,13 @@ from trtllm_serve_cli.build.checkpoint_facts import (
     read_context_length,
     read_text_config,
     read_tokenizer_facts,
+    read_weight_format,
 )
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
+from trtllm_serve_cli.build.options import EngineOptions
 from trtllm_serve_cli.build.plan import facts_of_engine
+from trtllm_serve_cli.build.pytorch import plan_llm_arguments
 from trtllm_serve_cli.build.tensorrt_engine import fingerprint_of, read_tensorrt_build
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sources import Checkpoint
@@ -38,9 +41,40 @@ def describe_tensorrt(name: str, directory: Path, tokenizer_dir: Path, source: s
 
 def describe_vllm(name: str, checkpoint: Checkpoint) -> Engine:
     """A checkpoint as vLLM serves it: as it is. Raises `BadInput` for a GGUF file."""
+    return _describe_checkpoint(name, checkpoint, "vllm", "The vllm layout")
+
+
+def describe_pytorch(
+    name: str,
+    checkpoint: Checkpoint,
+    options: EngineOptions,
+    version: str,
+    *,
+    trust_remote_code: bool = False,
+) -> Engine:
+    """A checkpoint as the LLM API of this version of TensorRT-LLM serves it.
+
+    Raises `BadInput` for a GGUF file, and for what the API cannot do.
+    """
+    engine = _describe_checkpoint(name, checkpoint, "pytorch", "The engine kind pytorch")
+    quantised = read_weight_format(checkpoint.path)
+    arguments = plan_llm_arguments(
+        options, version, weights=quantised, trust_remote_code=trust_remote_code
+    )
+    weights = quantised or engine.weights
+    facts = {**facts_of_engine(checkpoint, "pytorch", weights), "llm_arguments": arguments}
+    return dataclasses.replace(
+        engine,
+        weights=weights,
+        fingerprint=fingerprint_of_facts(facts),
+        llm_arguments=arguments,
+    )
+
+
+def _describe_checkpoint(name: str, checkpoint: Checkpoint, kind: str, what: str) -> Engine:
     if checkpoint.format != "hf":
         raise BadInput(
-            "The vllm layout needs a Hugging Face checkpoint.",
+            f"{what} needs a Hugging Face checkpoint.",
             why=f"{checkpoint.source} is a GGUF file",
             next_step="import the model's checkpoint instead: -s hf:ORG/NAME",
         )
@@ -57,10 +91,10 @@ def describe_vllm(name: str, checkpoint: Checkpoint) -> Engine:
     weights = str(config.get("torch_dtype") or config.get("dtype") or "as in the checkpoint")
     return Engine(
         path=checkpoint.path,
-        kind="vllm",
+        kind=kind,
         model_name=name,
         source=checkpoint.source,
-        fingerprint=fingerprint_of_facts(facts_of_engine(checkpoint, "vllm", weights)),
+        fingerprint=fingerprint_of_facts(facts_of_engine(checkpoint, kind, weights)),
         architecture=checkpoint.architecture,
         weights=weights,
         vocab_size=vocab_size,

@@ -17,6 +17,8 @@ ENGINE_FILE = "engine.json"
 # Where a TensorRT engine of ours has its tokenizer.
 TOKENIZER_FOLDER = "tokenizer"
 ENGINE_SCHEMA = 1
+# Fields that one engine kind has, and that lie elsewhere.
+_OF_A_KIND = ("tensorrt", "llm_arguments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,8 @@ class Engine:
 
     `max_position_embeddings` is the context the model was trained on, in tokens. `adds_bos` tells
     whether the tokenizer puts `bos_token` before every text by itself. `chat_template` is Jinja
-    source, empty for a model that has none. `tensorrt` is there for that engine kind only.
+    source, empty for a model that has none. `tensorrt` is there for that engine kind only, and
+    `llm_arguments`, those of TensorRT-LLM's `LLM`, for the kind pytorch.
     """
 
     path: Path
@@ -42,6 +45,7 @@ class Engine:
     eos_token: str
     adds_bos: bool
     tensorrt: TensorRtBuild | None = None
+    llm_arguments: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ def read_engine(path: Path) -> Engine:
     """
     try:
         facts: dict[str, Any] = json.loads((path / ENGINE_FILE).read_text(encoding="utf-8"))
-        names = {each.name for each in dataclasses.fields(Engine)} - {"path", "tensorrt"}
+        names = {each.name for each in dataclasses.fields(Engine)} - {"path", *_OF_A_KIND}
         engine = Engine(path=path, **{name: facts[name] for name in names})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BuildFailed(
@@ -100,7 +104,8 @@ def find_engine(path: Path, fingerprint: str) -> Engine | None:
 def write_engine(engine: Engine, directory: Path) -> None:
     """Say in `directory` what `engine` is; its path is wherever the folder ends up."""
     facts = dataclasses.asdict(engine) | {"schema": ENGINE_SCHEMA}
-    del facts["path"], facts["tensorrt"]
+    for name in ("path", *_OF_A_KIND):
+        del facts[name]
     text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
     (directory / ENGINE_FILE).write_text(text, encoding="utf-8")
 

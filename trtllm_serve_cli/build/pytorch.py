@@ -1,0 +1,262 @@
+"""An engine for TensorRT-LLM's LLM API: nothing is built, the options become arguments of `LLM`.
+
+The API forbids arguments that it does not know, so each version gets only its own. Source of names
+and versions: NVIDIA/TensorRT-LLM, tensorrt_llm/llmapi/llm_args.py of 1.0 to 1.3, and the pages on
+sampling, speculative decoding and quantization of these versions' documentation.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from trtllm_serve_cli.build.options import EngineOptions, refuse_unheeded
+from trtllm_serve_cli.errors import BadInput
+
+Arguments = dict[str, Any]
+Version = tuple[int, int]
+
+# What each version has and the ones before it have not. A version after the last is taken for it.
+OLDEST: Version = (1, 0)
+_NAMED_AFTER_MODELS: Version = (1, 3)
+_ONE_SAMPLER: Version = (1, 3)
+_SAMPLER_TYPE: Version = (1, 1)
+_TOKENS_PER_BLOCK: Version = (1, 1)
+_NVFP4_KV_CACHE: Version = (1, 3)
+
+# Option -> argument, where nothing but the name differs.
+_PLAIN = {
+    "moe_tp": "moe_tensor_parallel_size",
+    "moe_ep": "moe_expert_parallel_size",
+    "max_batch_size": "max_batch_size",
+    "max_input_len": "max_input_len",
+    "max_seq_len": "max_seq_len",
+    "max_num_tokens": "max_num_tokens",
+    "max_beam_width": "max_beam_width",
+}
+# How the backend always works: true is no wish, and false cannot be had.
+_ALWAYS = ("paged_kv_cache", "remove_input_padding", "context_fmha", "use_paged_context_fmha")
+_HEEDED = frozenset(
+    (
+        *_PLAIN, *_ALWAYS, "tp", "pp", "dtype", "quantization", "kv_cache_dtype",
+        "tokens_per_block", "gather_generation_logits", "lora_dir", "lora_target_modules",
+        "max_lora_rank", "speculative_decoding_mode", "speculative_model", "max_draft_len",
+    )
+)  # fmt: skip
+# As long as the n-grams of upstream's own example.
+_NGRAM_SIZE = 4
+
+
+def plan_llm_arguments(
+    options: EngineOptions,
+    version: str,
+    *,
+    weights: str | None = None,
+    trust_remote_code: bool = False,
+) -> Arguments:
+    """The arguments of `LLM`, but for the model's path, in this version of TensorRT-LLM.
+
+    `weights` is how the checkpoint's are quantised, in the words of the options, None for not at
+    all. Raises `BadInput` for what the version or the backend cannot do.
+    """
+    number = parse_version(version)
+    refuse_unheeded(options, "pytorch", heeded=_HEEDED)
+    _check_always(options)
+    _check_weights(options, weights)
+    arguments: Arguments = {
+        "tensor_parallel_size": options.tp,
+        "pipeline_parallel_size": options.pp,
+    }
+    for option, argument in _PLAIN.items():
+        if (value := getattr(options, option)) is not None:
+            arguments[argument] = value
+    if options.dtype != "auto":
+        arguments["dtype"] = options.dtype
+    if options.gather_generation_logits:
+        arguments["gather_generation_logits"] = True
+    if trust_remote_code:
+        arguments["trust_remote_code"] = True
+    if kv_cache := _kv_cache(options, number):
+        arguments["kv_cache_config"] = kv_cache
+    return arguments | _adapters(options) | _decoding(options, number)
+
+
+def parse_version(version: str) -> Version:
+    """Such as (1, 2) of "1.2.0rc3". Raises `BadInput` for one that has no LLM API to serve with."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match is None:
+        raise BadInput(
+            f"{version!r} is no version of TensorRT-LLM.",
+            next_step="say one such as --trtllm-version 1.2.0",
+        )
+    number = (int(match[1]), int(match[2]))
+    if number < OLDEST:
+        raise BadInput(
+            f"TensorRT-LLM {version} cannot serve an engine of the kind pytorch.",
+            why="its LLM API is stable from 1.0 on",
+            next_step="use TensorRT-LLM 1.0 or later (Triton 25.09), or --engine tensorrt",
+        )
+    return number
+
+
+def _kv_cache(options: EngineOptions, version: Version) -> Arguments:
+    config: Arguments = {}
+    dtype = options.kv_cache_dtype
+    if dtype == "int8":
+        raise BadInput(
+            "The engine kind pytorch has no kv_cache_dtype int8.",
+            why="TensorRT-LLM's PyTorch backend keeps it as auto, fp8 or nvfp4",
+            next_step="choose fp8, or --engine tensorrt",
+        )
+    if dtype == "nvfp4":
+        _need(version, _NVFP4_KV_CACHE, "kv_cache_dtype nvfp4")
+    if dtype not in (None, "auto"):
+        config["dtype"] = dtype
+    if options.tokens_per_block is not None:
+        _need(version, _TOKENS_PER_BLOCK, "tokens_per_block")
+        config["tokens_per_block"] = options.tokens_per_block
+    return config
+
+
+def _adapters(options: EngineOptions) -> Arguments:
+    if not (options.lora_dir or options.lora_target_modules or options.max_lora_rank):
+        return {}
+    if not (options.lora_dir or options.lora_target_modules):
+        raise BadInput(
+            "max_lora_rank says nothing without the modules that adapters may change.",
+            next_step="add lora_target_modules attn_q,attn_k,attn_v, or lora_dir",
+        )
+    config: Arguments = {}
+    if options.lora_dir:
+        config["lora_dir"] = list(options.lora_dir)
+    if options.lora_target_modules:
+        config["lora_target_modules"] = list(options.lora_target_modules)
+    if options.max_lora_rank is not None:
+        config["max_lora_rank"] = options.max_lora_rank
+    return {"enable_lora": True, "lora_config": config}
+
+
+def _decoding(options: EngineOptions, version: Version) -> Arguments:
+    """How tokens are chosen: drafted first, searched for with beams, or sampled."""
+    is_beam_search = (options.max_beam_width or 1) > 1
+    if options.speculative_decoding_mode is not None:
+        if is_beam_search:
+            raise BadInput(
+                f"Speculative decoding does not go with max_beam_width {options.max_beam_width}.",
+                next_step="leave one of both out",
+            )
+        return _speculation(options, version)
+    for name in ("speculative_model", "max_draft_len"):
+        if getattr(options, name) is not None:
+            raise BadInput(
+                f"{name} says nothing without speculative_decoding_mode.",
+                next_step="add speculative_decoding_mode eagle, ngram, mtp or "
+                "draft_tokens_external",
+            )
+    arguments = _sampler(version)
+    if is_beam_search:
+        # Its documentation asks for both.
+        return arguments | {"disable_overlap_scheduler": True, "cuda_graph_config": None}
+    # Padding lets every batch use a graph, not only those of a size that has one. By default they
+    # end at 128.
+    graphs: Arguments = {"enable_padding": True}
+    if options.max_batch_size is not None:
+        graphs["max_batch_size"] = options.max_batch_size
+    return arguments | {"cuda_graph_config": graphs}
+
+
+def _sampler(version: Version) -> Arguments:
+    """The one that heeds penalties and bad words; before 1.3 the default ignores them."""
+    if version >= _ONE_SAMPLER:
+        return {}
+    if version >= _SAMPLER_TYPE:
+        return {"sampler_type": "TRTLLMSampler"}
+    return {"enable_trtllm_sampler": True}
+
+
+def _speculation(options: EngineOptions, version: Version) -> Arguments:
+    mode, length = options.speculative_decoding_mode, options.max_draft_len
+    # The drafter of these two takes its turn between steps, which may not overlap then.
+    apart = {"disable_overlap_scheduler": True}
+    if mode == "mtp":
+        _refuse_speculative_model(options)
+        config: Arguments = {"decoding_type": "MTP", "num_nextn_predict_layers": length or 1}
+        return {"speculative_config": config}
+    if mode == "ngram":
+        _refuse_speculative_model(options)
+        drafts = {"max_draft_len": _need_length(options), "max_matching_ngram_size": _NGRAM_SIZE}
+        return {"speculative_config": {"decoding_type": "NGram", **drafts}, **apart}
+    if mode == "eagle":
+        return {"speculative_config": {"decoding_type": "Eagle", **_drafter(options, version)}}
+    if mode == "draft_tokens_external":
+        config = {"decoding_type": "DraftTarget", **_drafter(options, version)}
+        return {"speculative_config": config, **apart}
+    raise BadInput(
+        f"The engine kind pytorch has no speculative_decoding_mode {mode}.",
+        why="TensorRT-LLM's PyTorch backend drafts with eagle, mtp, ngram or another model "
+        "(draft_tokens_external)",
+        next_step="choose one of these, or --engine tensorrt",
+    )
+
+
+def _drafter(options: EngineOptions, version: Version) -> Arguments:
+    if options.speculative_model is None:
+        raise BadInput(
+            f"speculative_decoding_mode {options.speculative_decoding_mode} needs a model that "
+            "drafts.",
+            next_step="name its folder: speculative_model DIR",
+        )
+    name = "speculative_model" if version >= _NAMED_AFTER_MODELS else "speculative_model_dir"
+    return {"max_draft_len": _need_length(options), name: options.speculative_model}
+
+
+def _need_length(options: EngineOptions) -> int:
+    if options.max_draft_len is None:
+        raise BadInput(
+            f"speculative_decoding_mode {options.speculative_decoding_mode} needs max_draft_len.",
+            next_step="say how many tokens are drafted at once: max_draft_len 3",
+        )
+    return options.max_draft_len
+
+
+def _refuse_speculative_model(options: EngineOptions) -> None:
+    if options.speculative_model is not None:
+        raise BadInput(
+            f"speculative_decoding_mode {options.speculative_decoding_mode} has no model of its "
+            "own to draft.",
+            next_step="leave speculative_model out",
+        )
+
+
+def _check_always(options: EngineOptions) -> None:
+    for name in _ALWAYS:
+        if getattr(options, name) is False:
+            raise BadInput(
+                f"The engine kind pytorch cannot do without {name}.",
+                next_step="leave it out, or choose --engine tensorrt",
+            )
+
+
+def _check_weights(options: EngineOptions, weights: str | None) -> None:
+    """Weights are served as the checkpoint has them."""
+    wanted = options.quantization
+    if wanted is None or wanted == (weights or "none"):
+        return
+    raise BadInput(
+        f"The engine kind pytorch cannot make the weights {wanted}.",
+        why=f"it serves a checkpoint as it is, and this one's are {weights or 'not quantised'}",
+        next_step="name a checkpoint that is quantised so, such as NVIDIA's on the hub, or choose "
+        "--engine tensorrt"
+        if wanted != "none"
+        else "leave --quantization out, or name the checkpoint that is not quantised",
+    )
+
+
+def _need(version: Version, since: Version, option: str) -> None:
+    if version < since:
+        known, asked = (".".join(map(str, each)) for each in (since, version))
+        raise BadInput(
+            f"TensorRT-LLM {asked} has no {option} in its LLM API.",
+            why=f"it came with {known}",
+            next_step=f"leave it out, or use TensorRT-LLM {known} or later",
+        )
