@@ -28,12 +28,10 @@ def test_every_input_belongs_to_one_feature() -> None:
     assert named == Counter(asked - PLAIN)
 
 
-def test_the_table_says_what_the_openvino_kind_understands() -> None:
+@pytest.mark.parametrize("kind", ["openvino", "pytorch"])
+def test_the_table_says_what_the_kinds_of_our_worker_understand(kind: str) -> None:
     served = {
-        tensor
-        for feature in FEATURES
-        if "openvino" not in feature.without
-        for tensor in feature.tensors
+        tensor for feature in FEATURES if kind not in feature.without for tensor in feature.tensors
     }
     assert served & _inputs("tensorrt_llm") == (UNDERSTOOD - PLAIN) & _inputs("tensorrt_llm")
 

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING
 from trtllm_serve_cli.repository.config import ModelConfig
 from trtllm_serve_cli.repository.contract import load_contracts
 from trtllm_serve_cli.repository.parameters import load_parameters
-from trtllm_serve_cli.runtime.model_yaml import render_model_yaml
+from trtllm_serve_cli.repository.pytorch import entries_beside, llm_arguments
+from trtllm_serve_cli.runtime.model_yaml import render_arguments, render_model_yaml
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.build import Engine
 
 # Parameters of the other layout's model that say nothing here, or stand in triton_config.
 _NOT_ARGUMENTS = ("gpt_model_type", "exclude_input_in_output", "cancellation_check_period_ms")
-_OF_THE_TEXT = ("tokenizer_dir", "add_special_tokens", "skip_special_tokens")
+_SPECIAL_TOKENS = ("add_special_tokens", "skip_special_tokens")
+_OF_THE_TEXT = ("tokenizer_dir", *_SPECIAL_TOKENS)
 _TRITON_CONFIG = ("decoupled_mode", "cancellation_check_period_ms", "max_queue_size")
 
 
@@ -36,7 +38,12 @@ def plan_llmapi(
         "cancellation_check_period_ms": int(values["cancellation_check_period_ms"]),
         "max_queue_size": int(values["max_queue_size"]),
     }
-    arguments = render_model_yaml(_arguments(values, of_engine), triton_config)
+    if engine.kind == "pytorch":
+        arguments = render_arguments(llm_arguments(of_engine), triton_config)
+        beside = entries_beside(of_engine) | {name: values[name] for name in _SPECIAL_TOKENS}
+    else:
+        arguments = render_model_yaml(_arguments(values, of_engine), triton_config)
+        beside = {}
     model = ModelConfig(
         name="tensorrt_llm",
         title=f"text to text with {engine.model_name} ({engine.kind})",
@@ -44,7 +51,8 @@ def plan_llmapi(
         inputs=contract.inputs,
         outputs=contract.outputs,
         # For clients: what `tllm infer` needs to ask the model as it wants to be asked.
-        parameters={
+        parameters=beside
+        | {
             "engine_kind": engine.kind,
             "max_seq_len": values["max_seq_len"],
             "chat_template": engine.chat_template,

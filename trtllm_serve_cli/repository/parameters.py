@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import re
 from collections.abc import Container, Iterable, Mapping
@@ -15,9 +16,20 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.contract import Contract, Tensor
 
 ValueType = Literal[
-    "bool", "int", "float", "choice", "path", "model", "text", "int_list", "int_groups", "tree"
+    "bool",
+    "int",
+    "float",
+    "choice",
+    "path",
+    "model",
+    "text",
+    "int_list",
+    "int_groups",
+    "tree",
+    "json",
 ]
 ENGINE_KINDS = ("openvino", "pytorch", "sim", "tensorrt", "vllm")
+_OF_TENSORRT_LLM = ("pytorch", "tensorrt")
 # What Triton's 32-bit fields hold for certain.
 _LARGEST = 999_999_999
 # A place in a config.pbtxt that is an entry of its `parameters`.
@@ -171,7 +183,7 @@ def find_parameter(name: str, kind: str) -> Parameter:
 def check_value(parameter: Parameter, value: str, kind: str) -> str:
     """`value` in its one spelling; raises `BadInput` when the parameter does not take it.
 
-    An empty value leaves the choice to upstream's C++ backend; other engine kinds need one.
+    An empty value leaves the choice to TensorRT-LLM; other engine kinds need one.
     """
     if not value and may_be_empty(parameter, kind):
         return value
@@ -187,7 +199,7 @@ def check_value(parameter: Parameter, value: str, kind: str) -> str:
 def may_be_empty(parameter: Parameter, kind: str) -> bool:
     """Whether nothing need be said."""
     return parameter.unset is not None and (
-        parameter.default == "" or parameter.is_fact or kind == "tensorrt"
+        parameter.default == "" or parameter.is_fact or kind in _OF_TENSORRT_LLM
     )
 
 
@@ -205,6 +217,8 @@ def takes(parameter: Parameter) -> str:
             return " or ".join(f"{name}={choice}" for choice in parameter.choices)
         case "path" | "text":
             return f"{name}={parameter.type.upper()}"
+        case "json":
+            return f"{name}={{…}} with a JSON object"
         case _:
             return f"{name}=… with {_PATTERNS[parameter.type][1]}"
 
@@ -225,8 +239,17 @@ def _spell(parameter: Parameter, value: str) -> str | None:
             return value if value in parameter.choices else None
         case "path" | "text":
             return value or None
+        case "json":
+            return value if _is_json_object(value) else None
         case _:
             return value if re.fullmatch(_PATTERNS[parameter.type][0], value) else None
+
+
+def _is_json_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
 
 
 def _number(text: str) -> float:

@@ -27,8 +27,10 @@ from trtllm_serve_cli.repository.parameters import (
     refuse_unused,
     type_tensors,
 )
+from trtllm_serve_cli.repository.pytorch import pytorch_parameters, pytorch_values
 from trtllm_serve_cli.repository.tensorrt import plan_tensorrt_llm, tensorrt_values
 from trtllm_serve_cli.repository.vllm import VLLM_ARGUMENTS, plan_vllm, vllm_values
+from trtllm_serve_cli.runtime.llm_arguments import REST
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.build import Engine
@@ -139,6 +141,11 @@ def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
     given = with_instance_count(check_parameters(options.parameters, engine.kind))
     if engine.kind == "tensorrt":
         asked = tensorrt_values(engine, options)
+    elif engine.kind == "pytorch":
+        _check_context(engine, given, options)
+        asked = pytorch_values(engine, options, given)
+        # Those are among the others now.
+        given.pop(REST, None)
     else:
         asked = _python_values(engine, options, given)
     return defaults_for(engine.kind) | asked | given
@@ -147,15 +154,7 @@ def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
 def _python_values(
     engine: Engine, options: ServingOptions, given: Mapping[str, str]
 ) -> dict[str, str]:
-    max_seq_len = int(
-        given.get("max_seq_len") or options.max_seq_len or engine.max_position_embeddings
-    )
-    if max_seq_len > engine.max_position_embeddings:
-        raise BadInput(
-            f"--max-seq-len {max_seq_len} is beyond the context of {engine.model_name}.",
-            why=f"it was trained on {engine.max_position_embeddings} positions",
-            next_step=f"ask for at most {engine.max_position_embeddings}",
-        )
+    max_seq_len = _check_context(engine, given, options)
     max_batch_size = options.max_batch_size or _MAX_BATCH_SIZE
     kv_tokens = max(max_batch_size * _KV_TOKENS_PER_SLOT, max_seq_len)
     return {
@@ -168,6 +167,20 @@ def _python_values(
         "tokenizer_dir": str(engine.path),
         "engine_dir": str(engine.path),
     }
+
+
+def _check_context(engine: Engine, given: Mapping[str, str], options: ServingOptions) -> int:
+    """How long prompt and answer may be; raises `BadInput` for more than the model knows."""
+    max_seq_len = int(
+        given.get("max_seq_len") or options.max_seq_len or engine.max_position_embeddings
+    )
+    if max_seq_len > engine.max_position_embeddings:
+        raise BadInput(
+            f"--max-seq-len {max_seq_len} is beyond the context of {engine.model_name}.",
+            why=f"it was trained on {engine.max_position_embeddings} positions",
+            next_step=f"ask for at most {engine.max_position_embeddings}",
+        )
+    return max_seq_len
 
 
 def _used(models: Sequence[ModelConfig]) -> set[str]:
@@ -256,7 +269,25 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     if engine.kind == "tensorrt":
         return plan_tensorrt_llm(engine, values, _engine_queue(values))
     contract = load_contracts()["tensorrt_llm"]
-    parameters = {
+    if engine.kind == "pytorch":
+        parameters = pytorch_parameters(engine, values)
+    else:
+        parameters = _python_parameters(engine, values)
+    return ModelConfig(
+        name="tensorrt_llm",
+        title=f"the engine of {engine.model_name} ({engine.kind})",
+        module="tensorrt_llm_model",
+        inputs=contract.inputs,
+        outputs=contract.outputs,
+        parameters=parameters,
+        instance_count=int(values["tensorrt_llm_instance_count"]),
+        is_decoupled=values["decoupled_mode"] == "true",
+        **_engine_queue(values),
+    )
+
+
+def _python_parameters(engine: Engine, values: Mapping[str, str]) -> dict[str, str]:
+    return {
         "engine_kind": engine.kind,
         "gpt_model_path": values["engine_dir"],
         "gpt_model_type": "inflight_fused_batching",
@@ -282,17 +313,6 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
             "lora_cache_host_memory_bytes",
         )
     }
-    return ModelConfig(
-        name="tensorrt_llm",
-        title=f"the engine of {engine.model_name} ({engine.kind})",
-        module="tensorrt_llm_model",
-        inputs=contract.inputs,
-        outputs=contract.outputs,
-        parameters=parameters,
-        instance_count=int(values["tensorrt_llm_instance_count"]),
-        is_decoupled=values["decoupled_mode"] == "true",
-        **_engine_queue(values),
-    )
 
 
 def _postprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:

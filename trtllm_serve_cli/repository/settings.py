@@ -32,7 +32,7 @@ from trtllm_serve_cli.repository.render import MANIFEST
 from trtllm_serve_cli.repository.served import list_beyond_engine
 
 # What an import reads off the engine.
-_FROM_ENGINE = frozenset(("engine_dir", "tokenizer_dir", "max_seq_len"))
+_FROM_ENGINE = frozenset(("engine_dir", "tokenizer_dir", "max_seq_len", "llm_args"))
 
 
 @dataclass(frozen=True, slots=True)

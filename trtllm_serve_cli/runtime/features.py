@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ENGINE_KINDS = ("openvino", "tensorrt")
+ENGINE_KINDS = ("openvino", "pytorch", "tensorrt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,29 +29,36 @@ FEATURES = (
         "sampling",
         ("temperature", "runtime_top_k", "runtime_top_p", "top_k", "top_p", "seed"),
         without={},
+        note="pytorch: greedy with drafts of eagle or mtp",
     ),
     Feature(
         "top-p decay",
         ("runtime_top_p_min", "runtime_top_p_decay", "runtime_top_p_reset_ids"),
-        without={"openvino": "OpenVINO GenAI samples with one top-p for the whole answer"},
+        without={
+            "openvino": "OpenVINO GenAI samples with one top-p for the whole answer",
+            "pytorch": "requests reach it with one top-p for the whole answer",
+        },
     ),
     Feature(
         "penalties",
         ("repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens"),
         without={},
-        note="openvino: presence and frequency penalties from -2 to 2; no penalties with beams",
+        note="openvino: presence and frequency penalties from -2 to 2; no penalties with beams; "
+        "pytorch: none with speculative decoding",
     ),
     Feature(
         "several sequences",
         ("num_return_sequences",),
         without={},
-        note="openvino: streams them when they end, not token by token",
+        note="openvino: streams them when they end, not token by token; "
+        "pytorch: not with speculative decoding",
     ),
     Feature(
         "beam search",
         ("beam_width", "len_penalty", "length_penalty", "early_stopping"),
         without={},
-        note="openvino: the beams arrive together, when they end",
+        note="openvino: the beams arrive together, when they end; "
+        "pytorch: they arrive together, too, and all requests are as wide as max_beam_width",
     ),
     Feature(
         "diverse beams",
@@ -64,18 +71,21 @@ FEATURES = (
         ("stop_words_list", "bad_words_list", "stop_words", "bad_words"),
         without={},
         note="openvino: they work on the text, so however a word is tokenised; bad words not "
-        "together with guided decoding",
+        "together with guided decoding; "
+        "pytorch: as tokens; with beams, stop words of one token each",
     ),
     Feature(
         "log probabilities",
         ("return_log_probs",),
         without={},
+        note="pytorch: not with speculative decoding",
     ),
     Feature(
         "guided decoding",
         ("guided_decoding_guide_type", "guided_decoding_guide"),
         without={},
-        note="openvino: a guide that takes over 2 s to compile is refused",
+        note="openvino: a guide that takes over 2 s to compile is refused; "
+        "pytorch: of a model served with guided_decoding_backend",
     ),
     Feature(
         "performance figures",
@@ -86,19 +96,26 @@ FEATURES = (
     Feature(
         "logits",
         ("return_context_logits", "return_generation_logits"),
-        without={"openvino": "OpenVINO GenAI keeps the logits to itself"},
+        without={
+            "openvino": "OpenVINO GenAI keeps the logits to itself",
+            "pytorch": "they would not fit between the engine's process and Triton's",
+        },
     ),
     Feature(
         "embedding bias",
         ("embedding_bias", "embedding_bias_words", "embedding_bias_weights"),
-        without={"openvino": "OpenVINO GenAI takes no bias on its logits"},
+        without={
+            "openvino": "OpenVINO GenAI takes no bias on its logits",
+            "pytorch": "requests reach it without one",
+        },
     ),
     Feature(
         "LoRA",
         ("lora_task_id", "lora_weights", "lora_config"),
         without={},
         note="openvino: by `lora_name`, too; each loaded adapter (max_loras) takes a copy of the "
-        "model's memory, and has its own batch and KV cache",
+        "model's memory, and has its own batch and KV cache; "
+        "pytorch: by `lora_name`, too, of a model imported with lora_target_modules or lora_dir",
     ),
     Feature(
         "draft tokens of the caller's",
@@ -109,12 +126,18 @@ FEATURES = (
             "num_draft_tokens",
             "use_draft_logits",
         ),
-        without={"openvino": "it drafts by itself, when served with num_draft_tokens"},
+        without={
+            "openvino": "it drafts by itself, when served with num_draft_tokens",
+            "pytorch": "it drafts by itself, when imported with speculative_decoding_mode",
+        },
     ),
     Feature(
         "lookahead decoding",
         ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size"),
-        without={"openvino": "it drafts by itself, when served with num_draft_tokens"},
+        without={
+            "openvino": "it drafts by itself, when served with num_draft_tokens",
+            "pytorch": "TensorRT-LLM has it for its own engines only",
+        },
     ),
     Feature(
         "prompt tuning",
@@ -124,7 +147,10 @@ FEATURES = (
             "prompt_table_extra_ids",
             "prompt_table_extra_id",
         ),
-        without={"openvino": "OpenVINO GenAI takes token ids alone"},
+        without={
+            "openvino": "OpenVINO GenAI takes token ids alone",
+            "pytorch": "TensorRT-LLM's PyTorch backend takes no prompt table",
+        },
     ),
     Feature(
         "images and video",
@@ -139,12 +165,18 @@ FEATURES = (
             "cross_attention_mask",
             "skip_cross_attn_blocks",
         ),
-        without={"openvino": "only text models are served"},
+        without={
+            "openvino": "only text models are served",
+            "pytorch": "only text models are served",
+        },
     ),
     Feature(
         "encoders",
         ("encoder_input_features", "encoder_output_lengths", "decoder_text_input"),
-        without={"openvino": "only models without an encoder are served"},
+        without={
+            "openvino": "only models without an encoder are served",
+            "pytorch": "only models without an encoder are served",
+        },
     ),
     Feature(
         "KV cache retention",
@@ -156,12 +188,18 @@ FEATURES = (
             "retention_decode_priority",
             "retention_decode_duration_ms",
         ),
-        without={"openvino": "OpenVINO GenAI evicts the least recently used blocks first"},
+        without={
+            "openvino": "OpenVINO GenAI evicts the least recently used blocks first",
+            "pytorch": "requests reach it without priorities for blocks",
+        },
     ),
     Feature(
         "disaggregated serving",
         ("context_phase_params",),
-        without={"openvino": "one process does both phases"},
+        without={
+            "openvino": "one process does both phases",
+            "pytorch": "one engine does both phases",
+        },
     ),
 )
 

@@ -18,8 +18,9 @@ import triton_python_backend_utils as pb_utils
 from . import tensorrt_llm_model
 from .answers import Answer
 from .engine import InvalidRequest
+from .llm_arguments import split_arguments
 from .llmapi_answer import TextAnswer, TextRequest
-from .model_yaml import as_parameters, parse_model_yaml
+from .model_yaml import as_parameters, nest, parse_model_yaml
 from .parameters import Parameters
 from .tensors import Array, GetTensor
 from .tokenizer import load_tokenizer
@@ -55,14 +56,15 @@ class TritonPythonModel(tensorrt_llm_model.TritonPythonModel):
     def initialize(self, args: dict[str, str]) -> None:
         parameters = Parameters(args)
         arguments = _read_model_yaml(args)
-        engine_arguments = as_parameters(arguments)
+        is_llm = parameters.text("engine_kind", "") == "pytorch"
+        engine_arguments = _llm_entries(arguments) if is_llm else as_parameters(arguments)
         parameters.add(engine_arguments)
         _take_triton_config(parameters, arguments)
         self._tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
         self._adds_special_tokens = parameters.flag("add_special_tokens", True)
         self._skips_special_tokens = parameters.flag("skip_special_tokens", True)
         self._start(parameters, _UNDERSTOOD)
-        if unknown := parameters.never_asked(engine_arguments):
+        if not is_llm and (unknown := parameters.never_asked(engine_arguments)):
             self.finalize()
             raise pb_utils.TritonModelException(
                 f"model.yaml has {unknown[0]}, which no engine of ours takes; take it out"
@@ -122,6 +124,13 @@ def _read_model_yaml(args: dict[str, str]) -> dict[str, Any]:
         return parse_model_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise pb_utils.TritonModelException(f"{path} cannot be used: {error}") from error
+
+
+def _llm_entries(arguments: dict[str, Any]) -> dict[str, str]:
+    """What a `config.pbtxt` would say of these arguments of TensorRT-LLM's `LLM`."""
+    nested = nest(arguments)
+    nested.pop("triton_config", None)
+    return split_arguments(nested)
 
 
 def _take_triton_config(parameters: Parameters, arguments: dict[str, Any]) -> None:

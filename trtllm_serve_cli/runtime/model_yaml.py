@@ -75,17 +75,31 @@ def as_parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 def render_model_yaml(parameters: Mapping[str, str], triton_config: Mapping[str, Any]) -> str:
     """The file that `parse_model_yaml` and `as_parameters` make `parameters` of."""
-    lines: list[str] = []
-    nested: dict[str, dict[str, Any]] = {"triton_config": dict(triton_config)}
-    for name, value in parameters.items():
-        parent, _, key = _ARGUMENTS.get(name, name).rpartition(".")
-        if parent:
-            nested.setdefault(parent, {})[key] = _plain(value)
-        else:
-            lines.append(f"{key}: {json.dumps(_plain(value))}")
-    for parent, values in nested.items():
-        lines += [f"{parent}:", *(f"  {key}: {json.dumps(each)}" for key, each in values.items())]
+    values = {_ARGUMENTS.get(name, name): _plain(value) for name, value in parameters.items()}
+    return render_arguments(nest(values), triton_config)
+
+
+def render_arguments(arguments: Mapping[str, Any], triton_config: Mapping[str, Any]) -> str:
+    """The file with these `arguments`, some of which are groups."""
+    groups = {name: value for name, value in arguments.items() if isinstance(value, Mapping)}
+    lines = [
+        f"{name}: {json.dumps(value)}" for name, value in arguments.items() if name not in groups
+    ]
+    for name, group in {**groups, "triton_config": triton_config}.items():
+        lines += [f"{name}:", *(f"  {key}: {json.dumps(each)}" for key, each in group.items())]
     return "\n".join(lines) + "\n"
+
+
+def nest(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of the second level, which are `key.key` in `values`, in groups."""
+    nested: dict[str, Any] = {}
+    for name, value in values.items():
+        parent, _, key = name.rpartition(".")
+        if parent:
+            nested.setdefault(parent, {})[key] = value
+        else:
+            nested[key] = value
+    return nested
 
 
 def _plain(text: str) -> Any:

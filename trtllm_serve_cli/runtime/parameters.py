@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -45,6 +46,19 @@ class Parameters:
     def never_asked(self, names: Iterable[str]) -> list[str]:
         """Of `names`, those that nothing has wanted to know yet."""
         return sorted(set(names) - self._asked)
+
+    @property
+    def gpus(self) -> list[str]:
+        """The GPUs of this instance as `gpu_device_ids` says; none when it leaves that open."""
+        groups = self.text("gpu_device_ids", "").split(";")
+        last = re.search("[0-9]+$", self.instance_name)
+        index = int(last[0]) if last and len(groups) > 1 else 0
+        if index >= len(groups):
+            raise ValueError(
+                f"config.pbtxt of {self.model_name}: gpu_device_ids is for {len(groups)} "
+                f"instances, and {self.instance_name} is one more"
+            )
+        return [number.strip() for number in groups[index].split(",") if number.strip()]
 
     def text(self, name: str, default: str | None = None) -> str:
         """The value; an unfilled `${name}` of a template counts as not set, as upstream has it."""

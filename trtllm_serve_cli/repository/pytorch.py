@@ -1,0 +1,113 @@
+"""What is particular to repositories whose engine is TensorRT-LLM's LLM API.
+
+Its arguments are the entries of `config.pbtxt` that upstream has a parameter for, and for the rest
+one entry with a JSON object; in the llmapi layout all of them are in `model.yaml`, by their own
+names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.repository.config import ServingOptions
+from trtllm_serve_cli.repository.parameters import load_parameters
+from trtllm_serve_cli.runtime.llm_arguments import (
+    PARAMETERS,
+    REST,
+    Arguments,
+    arguments_of,
+    merge_arguments,
+    split_arguments,
+)
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.build import Engine
+
+# What is served when nothing was asked for; the others are the API's own defaults.
+_MAX_BATCH_SIZE = 256
+_MAX_NUM_TOKENS = 8192
+# Entries whose parameters have other names.
+_RENAMED = {"gpt_model_path": "engine_dir"}
+# Entries that say nothing to the engine: the model answers for them, or the worker.
+_OF_THE_MODEL = ("exclude_input_in_output", "cancellation_check_period_ms")
+
+
+def pytorch_values(
+    engine: Engine, options: ServingOptions, given: Mapping[str, str]
+) -> dict[str, str]:
+    """Parameter -> value, as the engine and the options ask; `given` are the user's own.
+
+    Raises `BadInput` for what the engine was not described for.
+    """
+    arguments = _arguments(engine, options, given)
+    _check_beams(arguments, given)
+    values = {
+        _RENAMED.get(entry, entry): value for entry, value in split_arguments(arguments).items()
+    }
+    lora = arguments.get("lora_config", {})
+    if "max_lora_rank" in lora:
+        values["lora_cache_max_adapter_size"] = str(lora["max_lora_rank"])
+    return values | {"triton_max_batch_size": values["max_num_seqs"]}
+
+
+def pytorch_parameters(engine: Engine, values: Mapping[str, str]) -> dict[str, str]:
+    """The entries of the `tensorrt_llm` model's `config.pbtxt`; empty where nothing is said."""
+    facts = {"engine_kind": "pytorch", "vocab_size": str(engine.vocab_size)}
+    return facts | {
+        place.removeprefix("parameters."): values.get(each.name, "")
+        for each in load_parameters().values()
+        if each.is_heeded_by("pytorch") and not each.is_fact
+        for place in each.fills.get("tensorrt_llm", ())
+        if place.startswith("parameters.")
+    }
+
+
+def llm_arguments(entries: Mapping[str, str]) -> Arguments:
+    """`model.yaml` of the llmapi layout, but for `triton_config`."""
+    arguments = arguments_of(entries)
+    first = {name: arguments.pop(name) for name in ("model", "tokenizer")}
+    return {**first, "backend": "pytorch", **arguments}
+
+
+def entries_beside(entries: Mapping[str, str]) -> dict[str, str]:
+    """The entries that say what no argument of `LLM` does, and so stay in `config.pbtxt`."""
+    said = (*PARAMETERS, REST, *_OF_THE_MODEL)
+    # How adapters are kept is said to the worker, too.
+    return {
+        name: value
+        for name, value in entries.items()
+        if value and (name not in said or name.startswith("lora_cache_"))
+    }
+
+
+def _arguments(engine: Engine, options: ServingOptions, given: Mapping[str, str]) -> Arguments:
+    asked = {
+        name: value
+        for name in ("max_batch_size", "max_seq_len", "max_num_tokens", "max_beam_width")
+        if (value := getattr(options, name)) is not None
+    }
+    said = merge_arguments(engine.llm_arguments or {}, asked)
+    said = merge_arguments(said, json.loads(given.get(REST) or "{}"))
+    usual = {
+        "model": str(engine.path),
+        "tokenizer": str(engine.path),
+        "max_batch_size": _MAX_BATCH_SIZE,
+        "max_seq_len": engine.max_position_embeddings,
+        "max_num_tokens": _MAX_NUM_TOKENS,
+        "max_beam_width": 1,
+    }
+    return merge_arguments(usual, said)
+
+
+def _check_beams(arguments: Arguments, given: Mapping[str, str]) -> None:
+    """The width is more than a number: the engine is set up for it."""
+    width = int(arguments["max_beam_width"])
+    if int(given.get("max_beam_width") or width) != width:
+        raise BadInput(
+            f"The parameter max_beam_width cannot be {given['max_beam_width']} alone.",
+            why=f"the arguments of TensorRT-LLM's LLM are for a width of {width}",
+            next_step=f"say --max-beam-width {given['max_beam_width']} instead",
+        )

@@ -1,0 +1,26 @@
+"""From a model's parameters to what the worker of TensorRT-LLM's LLM API gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .llm_arguments import PARAMETERS, REST, arguments_of
+from .parameters import Parameters
+
+
+def pytorch_config(parameters: Parameters) -> dict[str, Any]:
+    """What the worker of TensorRT-LLM's LLM API gets."""
+    said = {name: parameters.text(name, "") for name in (*PARAMETERS, REST)}
+    config: dict[str, Any] = {
+        "llm": arguments_of(said),
+        "max_batch_size": parameters.number("max_num_seqs"),
+        "max_queue_size": parameters.max_queue_size,
+        "max_seq_len": parameters.number("max_seq_len"),
+        "vocab_size": parameters.number("vocab_size"),
+        "gpu_device_ids": parameters.gpus,
+        "lora_prefetch_dir": parameters.text("lora_prefetch_dir", ""),
+    }
+    for name in ("lora_cache_max_adapter_size", "lora_cache_host_memory_bytes"):
+        if parameters.text(name, ""):
+            config[name] = parameters.number(name)
+    return config
