@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trtllm_serve_cli.build import (
+    AS_IT_IS,
     BuildPlan,
     BuildRequest,
     Engine,
@@ -17,8 +18,8 @@ from trtllm_serve_cli.build import (
     Machine,
     build_engine,
     choose_engine_kind,
+    describe_checkpoint,
     describe_tensorrt,
-    describe_vllm,
     find_engine,
     find_tools,
     look_at_machine,
@@ -57,11 +58,6 @@ from trtllm_serve_cli.sources import (
 from trtllm_serve_cli.sources.fetch import apply_revision
 from trtllm_serve_cli.typed_yaml import plain_changes
 
-# Engine kinds that are there before an import: why.
-NOTHING_TO_BUILD = {
-    "tensorrt": "There is nothing to build: the engine is there.",
-    "vllm": "There is nothing to build: vLLM serves the checkpoint as it is.",
-}
 Say = Callable[[str], None]
 
 
@@ -91,8 +87,7 @@ class Build(Protocol):
 class ImportPlan:
     """What an import would do.
 
-    `build` is None while there is no checkpoint here to plan on, and for the engine kinds of
-    `NOTHING_TO_BUILD`.
+    `build` is None while there is no checkpoint here to plan on, and for an engine that is there.
     """
 
     asked: Declaration
@@ -106,7 +101,11 @@ class ImportPlan:
     def is_built(self) -> bool:
         """Whether the engine is there already."""
         plan = self.build
-        return plan is not None and find_engine(plan.engine_dir, plan.fingerprint) is not None
+        return (
+            plan is not None
+            and bool(plan.steps)
+            and find_engine(plan.engine_dir, plan.fingerprint) is not None
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """The plan for `--json`."""
@@ -129,8 +128,11 @@ class ImportPlan:
     def describe(self) -> str:
         """The plan in a few lines."""
         lines = [self.fetch.description, self.choice.reason]
-        if self.choice.kind in NOTHING_TO_BUILD:
-            lines.append(NOTHING_TO_BUILD[self.choice.kind])
+        if isinstance(self.source, EngineSource):
+            lines.append("There is nothing to build: the engine is there.")
+        elif self.choice.kind in AS_IT_IS:
+            lines.append(AS_IT_IS[self.choice.kind])
+            lines += self.build.describe().splitlines() if self.build else ()
         elif self.build is None:
             lines.append("The build is planned when the checkpoint is here.")
         elif self.is_built:
@@ -156,15 +158,12 @@ def plan_import(asked: Declaration, home: Home, *, machine: Machine | None = Non
     fetch = plan_fetch(source, home=home)
     repository = asked.repository.dir or home.models / asked.model.name
     build = None
-    if choice.kind in ("tensorrt", "pytorch") and not isinstance(source, EngineSource):
-        raise BadInput(f"No engine of the kind {choice.kind} is built here yet.")
-    if choice.kind not in NOTHING_TO_BUILD:
-        checkpoint = inspect_source(source, home=home, options=_fetch_options(asked))
-        build = _plan_build(asked, choice, checkpoint, home) if checkpoint else None
-    elif isinstance(source, EngineSource):
+    if isinstance(source, EngineSource):
         asked = _with_tokenizer(asked, source)
         engine = _describe_tensorrt(asked, source)
         plan_repository(asked.model.name, engine, serving_options(asked))
+    elif checkpoint := inspect_source(source, home=home, options=_fetch_options(asked)):
+        build = _plan_build(_build_request(asked, choice, checkpoint, home), asked, home)
     return ImportPlan(asked, source, fetch, choice, build, repository)
 
 
@@ -258,10 +257,11 @@ def _obtain_engine(
     checkpoint = fetch_checkpoint(
         source, home=home, options=_fetch_options(asked), say=display.say, watch=display.watch
     )
-    if plan.choice.kind == "vllm":
-        yield describe_vllm(asked.model.name, checkpoint)
+    request = _build_request(asked, plan.choice, checkpoint, home)
+    if request.kind in AS_IT_IS:
+        yield describe_checkpoint(request, find_tools(asked.engine.trtllm_version))
         return
-    planned = _plan_build(asked, plan.choice, checkpoint, home)
+    planned = _plan_build(request, asked, home)
     with hold_lock(
         lock_of(home, planned.engine_dir, planned.fingerprint),
         lambda: display.say("Another tllm is building this engine; waiting for it to end …"),
@@ -302,10 +302,10 @@ def _name_source(asked: Declaration, home: Home) -> str:
     return (alias or resolve_alias(asked.model.name)).source
 
 
-def _plan_build(
+def _build_request(
     asked: Declaration, choice: EngineChoice, checkpoint: Checkpoint, home: Home
-) -> BuildPlan:
-    request = BuildRequest(
+) -> BuildRequest:
+    return BuildRequest(
         model_name=asked.model.name,
         checkpoint=checkpoint,
         engine_dir=asked.engine.dir or home.engines,
@@ -313,7 +313,11 @@ def _plan_build(
         options=asked.build,
         trust_remote_code=asked.model.trust_remote_code,
     )
-    return _placed(plan_build(request, find_tools()), asked, home)
+
+
+def _plan_build(request: BuildRequest, asked: Declaration, home: Home) -> BuildPlan:
+    plan = plan_build(request, find_tools(asked.engine.trtllm_version))
+    return _placed(plan, asked, home) if plan.steps else plan
 
 
 def _placed(plan: BuildPlan, asked: Declaration, home: Home) -> BuildPlan:

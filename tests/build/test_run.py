@@ -91,9 +91,14 @@ def test_killed_step_is_told_from_a_failed_one(tmp_path: Path) -> None:
     assert error.why == "it was killed, as the kernel does when memory runs out"
 
 
-def test_missing_program(tmp_path: Path) -> None:
-    error = fail(build_plan(tmp_path / "engines" / "e", BuildStep("Make it", ("/no/program",))))
-    assert error.why.startswith("there is no program /no/program; its last lines:")
+@pytest.mark.parametrize("command", [("/no/program",), (sys.executable, "/no/program.py", "x")])
+def test_missing_program_is_found_before_the_first_step(tmp_path: Path, command) -> None:
+    first = BuildStep("First", python("pass"))
+    plan = build_plan(tmp_path / "engines" / "e", first, BuildStep("Make it", command))
+    with pytest.raises(MissingPart, match=r"^/no/program(\.py)? is not here") as raised:
+        build(plan)
+    assert raised.value.why == "the step that needs it: Make it"
+    assert not plan.engine_dir.parent.exists()
 
 
 def test_steps_that_leave_no_engine(tmp_path: Path) -> None:
@@ -126,7 +131,7 @@ def test_known_failure_is_explained(tmp_path: Path, line: str, why: str, next_st
 
 def test_same_plan_finds_its_engine_again(tmp_path: Path) -> None:
     engine, _ = build(build_plan(tmp_path / "e"))
-    again, said = build(build_plan(tmp_path / "e", BuildStep("Fail", ("/no/program",))))
+    again, said = build(build_plan(tmp_path / "e", BuildStep("Fail", python("raise SystemExit(1)"))))
     assert again == engine
     assert said == [f"The engine is there already: {tmp_path / 'e'}"]
 
@@ -146,7 +151,7 @@ def test_force_builds_anew(tmp_path: Path) -> None:
 def test_failed_rebuild_leaves_the_old_engine(tmp_path: Path) -> None:
     engine, _ = build(build_plan(tmp_path / "e"))
     with pytest.raises(BuildFailed):
-        build(build_plan(tmp_path / "e", BuildStep("Fail", ("/no/program",))), force=True)
+        build(build_plan(tmp_path / "e", BuildStep("Fail", python("raise SystemExit(1)"))), force=True)
     assert build(build_plan(tmp_path / "e"))[0] == engine
 
 

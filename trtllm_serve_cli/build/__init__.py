@@ -12,11 +12,12 @@ from trtllm_serve_cli.build.engine import Engine, find_engine, read_engine
 from trtllm_serve_cli.build.kinds import EngineChoice, Machine, choose_engine_kind, look_at_machine
 from trtllm_serve_cli.build.options import EngineOptions
 from trtllm_serve_cli.build.plan import BuildPlan, BuildRequest, Toolchain
-from trtllm_serve_cli.build.planning import find_tools, plan_build
+from trtllm_serve_cli.build.planning import AS_IT_IS, describe_checkpoint, find_tools, plan_build
 from trtllm_serve_cli.build.run import build_engine
 from trtllm_serve_cli.build.steps import BuildStep
 
 __all__ = [
+    "AS_IT_IS",
     "BuildPlan",
     "BuildRequest",
     "BuildStep",
@@ -27,6 +28,7 @@ __all__ = [
     "Toolchain",
     "build_engine",
     "choose_engine_kind",
+    "describe_checkpoint",
     "describe_pytorch",
     "describe_tensorrt",
     "describe_vllm",

@@ -7,6 +7,7 @@ import importlib.util
 from collections import Counter
 from dataclasses import dataclass
 
+from trtllm_serve_cli.build.tensorrt.versions import FIRST_WITH_PYTORCH, parse_version
 from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.sizing import find_gpus
 
@@ -64,7 +65,8 @@ def choose_engine_kind(
     """The engine kind for `wanted`, which may be "auto".
 
     A TensorRT-LLM that is stated counts as one that is here. Raises `BadInput` for a kind that
-    cannot be had in the layout that most are served in, `MissingPart` for one that lacks a package.
+    cannot be had in the layout that most are served in, and for a version that is none;
+    `MissingPart` for a kind that lacks a package.
     """
     version = trtllm_version or machine.tensorrt_llm
     if wanted == "auto" and (trtllm_version or (version and machine.gpus)):
@@ -95,10 +97,11 @@ def choose_engine_kind(
 
 
 def _choose_of_tensorrt_llm(machine: Machine, version: str, *, is_stated: bool) -> EngineChoice:
-    """Up to 0.x, TensorRT-LLM serves the engines that it builds, and since 1.0 checkpoints."""
+    """TensorRT-LLM serves the engines that it builds, and since 1.0 checkpoints as they are."""
+    found = parse_version(version)
     where = "as stated" if is_stated else f"which is installed, beside {machine.gpus_in_words}"
-    if version.split(".")[0] == "0":
-        why = f"TensorRT-LLM {version}, {where}, serves the engines that it builds."
+    if found < FIRST_WITH_PYTORCH:
+        why = f"TensorRT-LLM {found}, {where}, serves the engines that it builds."
         return EngineChoice("tensorrt", f"Engine kind tensorrt: {why}")
-    why = f"TensorRT-LLM {version}, {where}, serves a checkpoint as it is."
+    why = f"TensorRT-LLM {found}, {where}, serves a checkpoint as it is."
     return EngineChoice("pytorch", f"Engine kind pytorch: {why}")

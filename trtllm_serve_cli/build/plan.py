@@ -10,6 +10,7 @@ from typing import Any
 from trtllm_serve_cli.build.fingerprint import facts_of_checkpoint
 from trtllm_serve_cli.build.options import EngineOptions
 from trtllm_serve_cli.build.steps import BuildStep
+from trtllm_serve_cli.sizing.gpus import Gpu
 from trtllm_serve_cli.sources import Checkpoint, show_size
 
 # A change of what a plan means, made in this code, makes engines of older plans be built again.
@@ -21,11 +22,14 @@ class Toolchain:
     """What runs the steps of a build, and the GPU that the engine is for.
 
     `python` is the interpreter, which needs the engine kind's packages; `versions` are those of
-    them that it has.
+    them that it has. `gpu` and `num_gpus` are None where there is none, or an unknown card.
     """
 
     python: str
     versions: Mapping[str, str] = field(default_factory=dict)
+    trtllm_version: str | None = None
+    gpu: Gpu | None = None
+    num_gpus: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class BuildRequest:
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """The steps from a checkpoint to the engine at `engine_dir`.
+    """The steps from a checkpoint to the engine at `engine_dir`; none where it is one already.
 
     `facts` are what the engine follows from, and `fingerprint` is theirs.
     """
@@ -77,8 +81,12 @@ class BuildPlan:
 
     def describe(self) -> str:
         """The plan in a few lines, its commands ready to paste."""
+        if not self.steps:
+            arguments = self.facts.get("llm_arguments", {})
+            return "\n".join(f"  {name}: {value}" for name, value in arguments.items())
+        engine = f"{'an' if self.kind[0] in 'aeiou' else 'a'} {self.kind} engine"
         lines = [
-            f"Build an {self.kind} engine for {self.model_name} ({self.weights} weights) from "
+            f"Build {engine} for {self.model_name} ({self.weights} weights) from "
             f"{self.checkpoint.source}",
             f"into {self.engine_dir} (about {show_size(self.estimated_bytes)}):",
         ]

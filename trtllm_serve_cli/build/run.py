@@ -60,8 +60,10 @@ def build_engine(
     if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
         say(f"The engine is there already: {plan.engine_dir}")
         return dataclasses.replace(engine, model_name=plan.model_name)
-    if plan.checkpoint.format == "hf" and not has_package("optimum.intel"):
-        raise _missing_exporter()
+    if plan.kind == "openvino" and plan.checkpoint.format == "hf":
+        _check_exporter(has_package)
+    for step in plan.steps:
+        _check_program(step)
     _check_replaceable(plan.engine_dir, plan.model_name)
     started_at = int(time.time())
     build = take_up(plan, anew=force)
@@ -137,13 +139,29 @@ def _give_up(build: UnfinishedBuild, say: Say, is_explained: bool) -> None:
         shutil.rmtree(build.path, ignore_errors=True)
 
 
-def _missing_exporter() -> MissingPart:
-    return MissingPart(
-        "Exporting a Hugging Face checkpoint needs optimum-intel.",
-        why="it is not installed here",
-        next_step="pip install 'trtllm-serve-cli[convert]' && pip install --no-deps "
-        "optimum-intel   (a GGUF file needs neither)",
-    )
+def _check_exporter(has_package: Callable[[str], bool]) -> None:
+    if not has_package("optimum.intel"):
+        raise MissingPart(
+            "Exporting a Hugging Face checkpoint needs optimum-intel.",
+            why="it is not installed here",
+            next_step="pip install 'trtllm-serve-cli[convert]' && pip install --no-deps "
+            "optimum-intel   (a GGUF file needs neither)",
+        )
+
+
+def _check_program(step: BuildStep) -> None:
+    """A program that is missing is found before the steps before it are run."""
+    program, *arguments = step.command
+    missing = program if shutil.which(program) is None else None
+    if missing is None and arguments and arguments[0].endswith(".py"):
+        missing = None if Path(arguments[0]).exists() else arguments[0]
+    if missing is not None:
+        raise MissingPart(
+            f"{missing} is not here.",
+            why=f"the step that needs it: {step.title}",
+            next_step="run this in the NVIDIA container of that TensorRT-LLM version, or see with "
+            "--dry-run what would be done",
+        )
 
 
 def _check_replaceable(engine_dir: Path, name: str) -> None:

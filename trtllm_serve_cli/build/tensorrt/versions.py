@@ -20,6 +20,8 @@ from trtllm_serve_cli.errors import BadInput
 # (docs/source/legacy/tensorrt-backend-removal.md in NVIDIA/TensorRT-LLM).
 FIRST_WITH_ENGINES = Version("0.8.0")
 FIRST_WITHOUT_ENGINES = Version("1.3.0.dev0")
+# The LLM API serves checkpoints by default from here on.
+FIRST_WITH_PYTORCH = Version("1.0.0.dev0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,128 @@
+"""The plan of each engine kind, from one request."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.build.samples import GGUF
+from tests.build.tensorrt_files import write_tokenizer
+from trtllm_serve_cli.build import (
+    BuildPlan,
+    BuildRequest,
+    EngineOptions,
+    Toolchain,
+    describe_checkpoint,
+    find_tools,
+    plan_build,
+)
+from trtllm_serve_cli.build.pytorch import plan_llm_arguments
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.sizing.gpus import load_gpu
+from trtllm_serve_cli.sources import Checkpoint
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "vocab_size": 32000,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "float16",
+}
+TOOLS = Toolchain("/venv/bin/python", trtllm_version="0.11.0", gpu=load_gpu("h100"), num_gpus=4)
+OLD = Toolchain("/venv/bin/python", trtllm_version="0.11.0")
+NEW = Toolchain("/venv/bin/python", trtllm_version="1.2.0")
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Checkpoint:
+    folder = write_tokenizer(tmp_path / "llama")
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    return Checkpoint(folder, "hf", "hf:a/llama@c", "c", "LlamaForCausalLM", 13_000_000_000)
+
+
+def plan(checkpoint: Checkpoint, kind: str, tools: Toolchain = TOOLS, **options) -> BuildPlan:
+    request = BuildRequest("mine", checkpoint, Path("/e"), kind, EngineOptions(**options))
+    return plan_build(request, tools)
+
+
+def test_tensorrt_engine_is_converted_built_and_described(llama: Checkpoint) -> None:
+    planned = plan(llama, "tensorrt", tp=2)
+    assert [step.command[:2] for step in planned.steps] == [
+        ("python3", "/tensorrtllm_backend/tensorrt_llm/examples/llama/convert_checkpoint.py"),
+        ("trtllm-build", "--checkpoint_dir"),
+        ("/venv/bin/python", "-m"),
+    ]
+    assert planned.steps[-1].command[2:] == (
+        "trtllm_serve_cli.build.describe_tensorrt", "{work}",
+        "--checkpoint", str(llama.path), "--model-name", "mine",
+        "--source", "hf:a/llama@c", "--fingerprint", planned.fingerprint,
+    )  # fmt: skip
+    assert planned.facts["options"] == {"tp": 2}
+    assert planned.facts["tools"] == {"tensorrt_llm": "0.11.0"}
+    assert planned.facts["gpu"] == "h100-sxm"
+    assert planned.estimated_bytes == sum(step.estimated_bytes for step in planned.steps) > 13e9
+
+
+def test_other_version_card_or_option_makes_another_engine(llama: Checkpoint) -> None:
+    plans = [
+        plan(llama, "tensorrt"),
+        plan(llama, "tensorrt", OLD),
+        plan(llama, "tensorrt", Toolchain("p", trtllm_version="0.12.0")),
+        plan(llama, "tensorrt", max_batch_size=8),
+    ]
+    assert len({each.fingerprint for each in plans}) == len(plans)
+
+
+@pytest.mark.parametrize("kind", ["pytorch", "vllm"])
+def test_checkpoint_that_is_served_as_it_is_has_no_steps(llama: Checkpoint, kind: str) -> None:
+    planned = plan(llama, kind, NEW)
+    assert (planned.steps, planned.engine_dir, planned.kind) == ((), llama.path, kind)
+
+
+def test_options_of_the_pytorch_kind_are_arguments(llama: Checkpoint) -> None:
+    options = EngineOptions(tp=2, max_batch_size=8)
+    arguments = plan_llm_arguments(options, "1.2.0")
+    planned = plan(llama, "pytorch", NEW, tp=2, max_batch_size=8)
+    assert planned.facts["llm_arguments"] == arguments
+    assert planned.describe().splitlines()[0] == "  tensor_parallel_size: 2"
+    request = BuildRequest("mine", llama, Path("/e"), "pytorch", options)
+    engine = describe_checkpoint(request, NEW)
+    assert (engine.kind, engine.path, engine.llm_arguments) == ("pytorch", llama.path, arguments)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tools", "options", "says"),
+    [
+        ("tensorrt", TOOLS, {"tp": 8}, "tp x pp is 8 GPUs, and this machine has 4."),
+        ("pytorch", TOOLS, {"tp": 4, "pp": 2}, "tp x pp is 8 GPUs, and this machine has 4."),
+        ("tensorrt", OLD, {"tp": 3}, "--tp 3"),
+        ("pytorch", NEW, {"tp": 3}, "--tp 3"),
+        ("vllm", NEW, {"tp": 2}, "The engine kind vllm has no option tp."),
+        ("tensorrt", Toolchain("p"), {}, "Which TensorRT-LLM is to build the engine is not known."),
+        ("tensorrt", Toolchain("p", trtllm_version="1.3.0"), {}, "builds no engines"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_run(
+    llama: Checkpoint, kind: str, tools: Toolchain, options: dict[str, int], says: str
+) -> None:
+    with pytest.raises(BadInput) as raised:
+        plan(llama, kind, tools, **options)
+    assert says in raised.value.what
+
+
+@pytest.mark.parametrize("kind", ["tensorrt", "pytorch", "vllm"])
+def test_gguf_file_is_for_openvino_only(kind: str) -> None:
+    with pytest.raises(BadInput, match="needs a Hugging Face checkpoint"):
+        plan(GGUF, kind)
+
+
+def test_stated_version_takes_the_place_of_the_installed_one() -> None:
+    assert find_tools("24.07").trtllm_version == "0.11.0"
+    with pytest.raises(BadInput, match="'newest' is no version of TensorRT-LLM"):
+        find_tools("newest")
