@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import itertools
 
 import pytest
@@ -56,16 +55,22 @@ def test_what_is_no_version_is_refused() -> None:
     )
 
 
+def test_a_container_that_is_not_known_is_no_version() -> None:
+    with pytest.raises(BadInput) as caught:
+        parse_version("29.12")
+    assert str(caught.value) == (
+        "Which TensorRT-LLM is in the container 29.12 is not known.\n"
+        "Why: known are those from 23.10 to 26.07\n"
+        "Next: say the version itself, such as --trtllm-version 1.2.1"
+    )
+
+
 def test_the_installed_version_is_found_by_its_distribution() -> None:
-    assert find_trtllm_version({"tensorrt_llm": "1.2.0rc6"}.__getitem__) == Version("1.2.0rc6")
+    assert find_trtllm_version({"tensorrt_llm": "1.2.0rc6"}.get) == Version("1.2.0rc6")
 
 
 def test_no_version_is_found_where_none_is_installed() -> None:
-    def read(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    assert find_trtllm_version(read) is None
-    assert find_trtllm_version(lambda name: "unknown") is None
+    assert find_trtllm_version({}.get) is None
 
 
 @pytest.mark.parametrize("text", ["0.8.0", "0.14.0.dev2024100800", "1.0.3.2510", "1.2.1"])

@@ -23,9 +23,8 @@ _COUNTS = (
 # docs/source/release-notes.md: V100 went with 0.16, Blackwell came with 0.17.
 _WITHOUT_VOLTA = Version("0.16.0")
 _WITH_BLACKWELL = Version("0.17.0")
-# Limits of EAGLE in builder.py.
-_EAGLE_MAX_BATCH_SIZE = 512
-_EAGLE_MAX_DRAFT_LEN = 256
+_WITH_HEADS = ("medusa", "explicit_draft_tokens", "eagle")
+_EAGLE_LIMITS = {"max_batch_size": 512, "max_draft_len": 256}
 
 
 def check_options(
@@ -139,9 +138,9 @@ def _check_lora(options: EngineOptions) -> None:
 
 
 def _check_speculation(options: EngineOptions, shape: ModelShape) -> None:
-    mode, model = options.speculative_decoding_mode, options.speculative_model
+    mode = options.speculative_decoding_mode
     if mode is None:
-        if model or options.max_draft_len:
+        if options.speculative_model or options.max_draft_len:
             raise _contradiction(
                 "--speculative-model or --max-draft-len alone",
                 "there are several ways of speculative decoding",
@@ -154,30 +153,24 @@ def _check_speculation(options: EngineOptions, shape: ModelShape) -> None:
             "trtllm-build has the logits of what is generated only",
             "--gather-generation-logits in place of it",
         )
-    has_heads = mode in ("medusa", "explicit_draft_tokens", "eagle")
-    if has_heads and not model:
+    if mode in _WITH_HEADS:
+        _check_heads(options, shape, mode)
+    else:
+        _check_drafts(options, mode)
+
+
+def _check_heads(options: EngineOptions, shape: ModelShape, mode: str) -> None:
+    if not options.speculative_model:
         raise _contradiction(
             f"--speculative-decoding-mode {mode} without --speculative-model",
             "its heads are a checkpoint of their own",
             "--speculative-model DIR",
         )
-    if has_heads and shape.architecture != "LlamaForCausalLM":
+    if shape.architecture != "LlamaForCausalLM":
         raise _contradiction(
             f"--speculative-decoding-mode {mode} for {shape.architecture}",
             "its converter knows the layers of LlamaForCausalLM",
             "--speculative-decoding-mode draft_tokens_external",
-        )
-    if not has_heads and model:
-        raise _contradiction(
-            f"--speculative-model with --speculative-decoding-mode {mode}",
-            "a draft model is an engine of its own, and lookahead decoding needs none",
-            "import the draft model under a name of its own",
-        )
-    if not has_heads and not options.max_draft_len:
-        raise _contradiction(
-            f"--speculative-decoding-mode {mode} without --max-draft-len",
-            "the engine is built for a number of drafted tokens",
-            "--max-draft-len 10",
         )
     if mode == "explicit_draft_tokens" and options.max_draft_len:
         raise _contradiction(
@@ -185,15 +178,27 @@ def _check_speculation(options: EngineOptions, shape: ModelShape) -> None:
             "with ReDrafter it is the number of beams times the length of each",
             "leave --max-draft-len out",
         )
-    if mode == "eagle" and (options.max_draft_len or 0) > _EAGLE_MAX_DRAFT_LEN:
+    for name, most in _EAGLE_LIMITS.items():
+        if mode == "eagle" and (getattr(options, name) or 0) > most:
+            raise _contradiction(
+                f"--{name.replace('_', '-')} {getattr(options, name)} with EAGLE",
+                f"trtllm-build takes {most} at most",
+                f"--{name.replace('_', '-')} {most}",
+            )
+
+
+def _check_drafts(options: EngineOptions, mode: str) -> None:
+    if options.speculative_model:
         raise _contradiction(
-            f"--max-draft-len {options.max_draft_len} with EAGLE",
-            f"trtllm-build takes {_EAGLE_MAX_DRAFT_LEN} at most",
+            f"--speculative-model with --speculative-decoding-mode {mode}",
+            "a draft model is an engine of its own, and lookahead decoding needs none",
+            "import the draft model under a name of its own",
         )
-    if mode == "eagle" and (options.max_batch_size or 0) > _EAGLE_MAX_BATCH_SIZE:
+    if not options.max_draft_len:
         raise _contradiction(
-            f"--max-batch-size {options.max_batch_size} with EAGLE",
-            f"trtllm-build takes {_EAGLE_MAX_BATCH_SIZE} at most",
+            f"--speculative-decoding-mode {mode} without --max-draft-len",
+            "the engine is built for a number of drafted tokens",
+            "--max-draft-len 10",
         )
 
 

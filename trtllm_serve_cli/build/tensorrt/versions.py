@@ -6,7 +6,7 @@ Versions are PEP 440's: posts, release candidates and development builds compare
 from __future__ import annotations
 
 import functools
-import importlib.metadata
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
@@ -14,6 +14,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
+from trtllm_serve_cli.build.kinds import find_version
 from trtllm_serve_cli.errors import BadInput
 
 # trtllm-build took the place of each model's own build.py in 0.8; after 1.2 there are no engines
@@ -22,6 +23,7 @@ FIRST_WITH_ENGINES = Version("0.8.0")
 FIRST_WITHOUT_ENGINES = Version("1.3.0.dev0")
 # The LLM API serves checkpoints by default from here on.
 FIRST_WITH_PYTORCH = Version("1.0.0.dev0")
+_TAG = re.compile(r"\d\d\.\d\d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,13 @@ def parse_version(text: str) -> Version:
     """Of "0.17.0.post1", or of a container's tag such as "24.07". Raises `BadInput` for others."""
     if container := find_container(text):
         return container.trtllm
+    if _TAG.fullmatch(text):
+        first, last = load_containers()[0].tag, load_containers()[-1].tag
+        raise BadInput(
+            f"Which TensorRT-LLM is in the container {text} is not known.",
+            why=f"known are those from {first} to {last}",
+            next_step="say the version itself, such as --trtllm-version 1.2.1",
+        )
     try:
         return Version(text)
     except InvalidVersion as error:
@@ -52,13 +61,11 @@ def parse_version(text: str) -> Version:
 
 
 def find_trtllm_version(
-    read_version: Callable[[str], str] = importlib.metadata.version,
+    find_version: Callable[[str], str | None] = find_version,
 ) -> Version | None:
     """Of the TensorRT-LLM installed beside this program, which is not imported for that."""
-    try:
-        return Version(read_version("tensorrt_llm"))
-    except (importlib.metadata.PackageNotFoundError, InvalidVersion):
-        return None
+    text = find_version("tensorrt_llm")
+    return Version(text) if text else None
 
 
 def check_builds_engines(version: Version) -> None:
