@@ -80,7 +80,7 @@ def fetch_blob(blob: Blob, find: Callable[[], RemoteFile], effects: Effects) -> 
         if blob.path.exists():
             effects.was_there(blob.size_bytes)
             return False
-        with effects.translate(), blob.partial.open("a+b") as file:
+        with effects.translate(), blob.partial.open("a+b", buffering=_CHUNK_BYTES) as file:
             growing = _take_up(file, blob, effects)
             _fill(growing, blob, list(remote.ways), effects)
         if growing.digest.hexdigest() != blob.sha256:

@@ -138,7 +138,8 @@ def _way_by_http(url: str, headers: Mapping[str, str], timeout_s: float) -> Open
             asked["Range"] = f"bytes={start}-"
         if hasattr(session, "build_request"):  # httpx, from huggingface_hub 1.0 on
             with session.stream("GET", url, headers=asked, timeout=timeout_s) as response:
-                yield _find_start(response), response.iter_bytes(_CHUNK_BYTES)
+                # As they come: to gather them into larger chunks more than doubles the CPU time.
+                yield _find_start(response), response.iter_raw()
         else:
             with session.get(url, headers=asked, timeout=timeout_s, stream=True) as response:
                 yield _find_start(response), response.iter_content(_CHUNK_BYTES)
