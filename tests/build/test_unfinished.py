@@ -1,0 +1,97 @@
+"""Builds that are taken up where they were."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.build.samples import build_plan
+from trtllm_serve_cli.build import BuildStep
+from trtllm_serve_cli.build.unfinished import (
+    drop_leftovers,
+    keep_step,
+    list_unfinished,
+    read_unfinished,
+    take_up,
+)
+
+NAMES = st.sampled_from(["a", "b", "deep/c", "deep/er/d"])
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def files_in(work: Path) -> set[str]:
+    return {str(path.relative_to(work)) for path in work.rglob("*") if not path.is_dir()}
+
+
+@given(
+    st.lists(st.sets(NAMES, min_size=1), max_size=4),
+    st.sets(NAMES),
+    st.sets(st.sampled_from(["left", "deep/left", "deep/er/left"])),
+)
+@settings(max_examples=60)
+def test_build_goes_on_after_the_last_step_whose_files_are_unchanged(
+    written: list[set[str]], damaged: set[str], leftovers: set[str]
+) -> None:
+    """Whatever the steps wrote, each over what others wrote, and whatever happened since."""
+    with tempfile.TemporaryDirectory() as folder:
+        steps = [BuildStep(str(number), ("x", str(number))) for number in range(len(written) + 1)]
+        plan = build_plan(Path(folder, "e"), *steps)
+        build = take_up(plan, anew=False)
+        there: list[dict[str, int]] = []
+        for number, names in enumerate(written):
+            for name in names:
+                write(build.work / name, "x" * (number + 1))
+            there.append({**(there[-1] if there else {}), **dict.fromkeys(names, number)})
+            build = keep_step(build, steps[number], 1.0)
+        for name in damaged:
+            write(build.work / name, "damaged, and long")
+        for name in leftovers:
+            write(build.work / name, "")
+        now = {**(there[-1] if there else {}), **dict.fromkeys(damaged, -1)}
+        count = max(
+            (k + 1 for k, state in enumerate(there) if state.items() <= now.items()), default=0
+        )
+        again = take_up(plan, anew=False)
+        assert (len(again.finished), files_in(again.work)) == (
+            count, set(there[count - 1]) if count else set(),
+        )  # fmt: skip
+
+
+def test_links_are_left_alone_and_not_followed(tmp_path: Path) -> None:
+    write(tmp_path / "checkpoint" / "weights", "mine")
+    plan = build_plan(tmp_path / "e")
+    build = take_up(plan, anew=False)
+    (build.work / "folder").symlink_to(tmp_path / "checkpoint")
+    build = keep_step(build, plan.steps[0], 1.0)
+    (build.work / "later").symlink_to(tmp_path / "checkpoint")
+    drop_leftovers(build)
+    assert [path.name for path in build.work.iterdir()] == ["folder"]
+    assert (tmp_path / "checkpoint" / "weights").read_text() == "mine"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"model": "m"}', '{"finished": [1]}', "null"])
+def test_folder_that_does_not_say_what_it_is(tmp_path: Path, text: str) -> None:
+    plan = build_plan(tmp_path / "e")
+    build = take_up(plan, anew=False)
+    write(build.work / "left", "")
+    (build.path / "steps.json").write_text(text)
+    assert (read_unfinished(build.path), list_unfinished(tmp_path)) == (None, [])
+    again = take_up(plan, anew=False)
+    assert (again.finished, files_in(again.work)) == ((), set())
+
+
+def test_builds_are_listed_by_name(tmp_path: Path) -> None:
+    builds = [take_up(build_plan(tmp_path / name), anew=True) for name in ("b", "a")]
+    assert list_unfinished(tmp_path) == builds[::-1]
+    assert [build.engine_dir for build in builds] == [tmp_path / "b", tmp_path / "a"]
+    shutil.rmtree(builds[0].path)
+    assert list_unfinished(tmp_path) == builds[1:]
