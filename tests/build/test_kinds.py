@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from trtllm_serve_cli.build import EngineChoice, Machine, choose_engine_kind, look_at_machine
-from trtllm_serve_cli.build.kinds import find_version, has_package
+from trtllm_serve_cli.build.installed import find_version
 from trtllm_serve_cli.errors import BadInput, MissingPart
 
 LAPTOP = Machine(openvino_genai="2026.4.1")
@@ -85,11 +85,3 @@ def test_vllm_has_a_layout_of_its_own() -> None:
 
 def test_this_machine_has_what_the_tests_run_on() -> None:
     assert look_at_machine().openvino_genai == find_version("openvino-genai") is not None
-    assert find_version("nowhere") is None
-
-
-@pytest.mark.parametrize(
-    ("name", "is_there"), [("json", True), ("nowhere", False), ("nowhere.inside", False)]
-)
-def test_package_is_looked_for_without_its_parent(name: str, is_there: bool) -> None:
-    assert has_package(name) is is_there

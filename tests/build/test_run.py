@@ -22,6 +22,8 @@ from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart, SourceEr
 
 LAST = write_engine_step(ENGINE)
 
+FAIL = BuildStep("Fail", python("raise SystemExit(1)"))
+
 
 def build(plan: BuildPlan, *, force: bool = False) -> tuple[Engine, list[str]]:
     said: list[str] = []
@@ -131,7 +133,7 @@ def test_known_failure_is_explained(tmp_path: Path, line: str, why: str, next_st
 
 def test_same_plan_finds_its_engine_again(tmp_path: Path) -> None:
     engine, _ = build(build_plan(tmp_path / "e"))
-    again, said = build(build_plan(tmp_path / "e", BuildStep("Fail", python("raise SystemExit(1)"))))
+    again, said = build(build_plan(tmp_path / "e", FAIL))
     assert again == engine
     assert said == [f"The engine is there already: {tmp_path / 'e'}"]
 
@@ -151,7 +153,7 @@ def test_force_builds_anew(tmp_path: Path) -> None:
 def test_failed_rebuild_leaves_the_old_engine(tmp_path: Path) -> None:
     engine, _ = build(build_plan(tmp_path / "e"))
     with pytest.raises(BuildFailed):
-        build(build_plan(tmp_path / "e", BuildStep("Fail", python("raise SystemExit(1)"))), force=True)
+        build(build_plan(tmp_path / "e", FAIL), force=True)
     assert build(build_plan(tmp_path / "e"))[0] == engine
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from importlib import metadata
 from typing import Any
 
 from trtllm_serve_cli.sources import Checkpoint
@@ -28,14 +27,3 @@ def facts_of_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
         "size_bytes": checkpoint.size_bytes,
         "modified_ns": checkpoint.modified_ns,
     }
-
-
-def find_versions(packages: tuple[str, ...]) -> dict[str, str]:
-    """The versions of those `packages` that are installed here; none of them is imported."""
-    found = {}
-    for package in packages:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found

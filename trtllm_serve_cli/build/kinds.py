@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 from collections import Counter
 from dataclasses import dataclass
 
+from trtllm_serve_cli.build.installed import find_version
 from trtllm_serve_cli.build.tensorrt.versions import FIRST_WITH_PYTORCH, parse_version
 from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.sizing import find_gpus
@@ -41,22 +40,6 @@ def look_at_machine() -> Machine:
         tensorrt_llm=find_version("tensorrt_llm"),
         openvino_genai=find_version("openvino-genai"),
     )
-
-
-def find_version(distribution: str) -> str | None:
-    """The version of an installed Python package; it is not imported."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def has_package(name: str) -> bool:
-    """Whether the Python package `name` is installed here; it is not imported, parents are."""
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def choose_engine_kind(

@@ -7,7 +7,8 @@ import sys
 from trtllm_serve_cli.build.checkpoint_facts import read_weight_format
 from trtllm_serve_cli.build.describe import describe_pytorch, describe_vllm
 from trtllm_serve_cli.build.engine import ENGINE_FILE, Engine
-from trtllm_serve_cli.build.fingerprint import find_versions, fingerprint_of_facts
+from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
+from trtllm_serve_cli.build.installed import find_versions
 from trtllm_serve_cli.build.openvino_plan import TOOLS, plan_openvino
 from trtllm_serve_cli.build.options import LIMITS, list_chosen, refuse_unheeded
 from trtllm_serve_cli.build.plan import BuildPlan, BuildRequest, Toolchain, facts_of_engine

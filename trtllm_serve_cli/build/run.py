@@ -22,7 +22,7 @@ from trtllm_serve_cli.build.engine import (
     read_engine,
 )
 from trtllm_serve_cli.build.explain import explain_failure
-from trtllm_serve_cli.build.kinds import has_package
+from trtllm_serve_cli.build.installed import has_package
 from trtllm_serve_cli.build.plan import BuildPlan
 from trtllm_serve_cli.build.steps import SCRATCH_NAME, BuildStep
 from trtllm_serve_cli.build.unfinished import (

@@ -14,7 +14,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from trtllm_serve_cli.build.kinds import find_version
+from trtllm_serve_cli.build.installed import find_version
 from trtllm_serve_cli.errors import BadInput
 
 # trtllm-build took the place of each model's own build.py in 0.8; after 1.2 there are no engines
