@@ -59,6 +59,7 @@ bench: $(VENV)/.embedded
 	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/serving.py
 	$(BIN)/python benchmarks/contract.py
+	$(BIN)/python benchmarks/hub.py --per-connection 20
 
 clean:
 	rm -rf $(VENV) .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
