@@ -87,6 +87,7 @@ def measure_s(kind: str, url: str, files: list[str]) -> tuple[float, float]:
                 "--no-progress-meter",
                 "--fail",
                 "--parallel",
+                "--parallel-immediate",
                 "--remote-name-all",
                 *urls,
             ]
