@@ -25,7 +25,7 @@ _KNOWN = frozenset(
         "max_seq_len", "max_num_tokens", "max_beam_width", "guided_decoding_backend",
         "kv_cache_config", "lora_config", "enable_lora", "speculative_config", "sampler_type",
         "tensor_parallel_size", "pipeline_parallel_size", "enable_chunked_prefill", "backend",
-        "peft_cache_config",
+        "peft_cache_config", "cuda_graph_config",
     )
 )  # fmt: skip
 _STEP_S = 0.002

@@ -1,0 +1,96 @@
+"""The engine kind pytorch on a real Triton, in both layouts, with a stand-in of TensorRT-LLM."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Tllm
+from tests.runtime.test_pytorch_engine import STAND_IN
+from trtllm_serve_cli.build import EngineOptions, describe_pytorch
+from trtllm_serve_cli.repository import ServingOptions, plan_repository, write_repository
+from trtllm_serve_cli.sources import Checkpoint
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(
+        not importlib.util.find_spec("transformers"),
+        reason="needs the extra `convert`: see the Makefile",
+    ),
+]
+
+# A byte-level tokenizer, whose ids are in the order of characters, and no weights.
+MAKE_CHECKPOINT = """
+import json, sys
+from pathlib import Path
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+vocabulary = {letter: number for number, letter in enumerate(letters)}
+tokenizer = Tokenizer(models.BPE(vocab={**vocabulary, "</s>": 256}, merges=[]))
+tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+tokenizer.decoder = decoders.ByteLevel()
+fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
+fast.save_pretrained(sys.argv[1])
+config = {"vocab_size": 257, "max_position_embeddings": 256}
+Path(sys.argv[1], "config.json").write_text(json.dumps(config))
+"""
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoint") / "letters"
+    command = (sys.executable, "-W", "ignore", "-c", MAKE_CHECKPOINT, str(folder))
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["inflight", "llmapi"])
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, checkpoint: Path
+) -> Iterator[Tllm]:
+    """A home whose only model counts through the letters, being served."""
+    home = tmp_path_factory.mktemp(f"pytorch-{request.param}") / "home"
+    home.mkdir()
+    python = home / "python-with-tensorrt-llm"
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{STAND_IN}" exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    there = Checkpoint(checkpoint, "hf", f"local:{checkpoint}", None, "LlamaForCausalLM", 1)
+    engine = describe_pytorch("letters", there, EngineOptions(tp=2), "1.2.0")
+    serving = ServingOptions(layout=request.param, parameters={"engine_python": str(python)})
+    repository = plan_repository("letters", engine, serving)
+    write_repository(repository, home / "models" / "letters")
+    tllm = Tllm(home)
+    started = tllm.start()
+    assert started.returncode == 0, started.stdout + started.stderr
+    yield tllm
+    tllm("stop", "--all")
+
+
+def test_it_answers_as_the_stand_in_counts(served: Tllm) -> None:
+    answer = json.loads(served.done("infer", "A", "--raw", "--max-tokens", "5", "--json"))
+    assert (answer["text_output"], answer["num_output_tokens"]) == ("BCDEF", 5)
+
+
+def test_text_is_the_same_in_one_piece(served: Tllm) -> None:
+    words = ("infer", "A", "--raw", "--max-tokens", "20")
+    assert served.done(*words) == served.done(*words, "--no-stream") == "BCDEFGHIJKLMNOPQRSTU\n"
+
+
+def test_a_stop_word_of_several_tokens_ends_the_text(served: Tllm) -> None:
+    text = served.done("infer", "A", "--raw", "--max-tokens", "20", "--stop", "EF")
+    assert text in ("BCDEF\n", "BCD\n")
+
+
+def test_what_the_kind_cannot_do_is_said(served: Tllm) -> None:
+    result = served("infer", "A", "--raw", "--beam-width", "2")
+    assert result.returncode == 3
+    assert "beam_width" in result.stderr
