@@ -69,10 +69,12 @@ def served(
     repository = plan_repository("letters", engine, serving)
     write_repository(repository, home / "models" / "letters")
     tllm = Tllm(home)
-    started = tllm.start()
-    assert started.returncode == 0, started.stdout + started.stderr
-    yield tllm
-    tllm("stop", "--all")
+    try:
+        started = tllm.start()
+        assert started.returncode == 0, started.stdout + started.stderr
+        yield tllm
+    finally:
+        tllm("stop", "--all")
 
 
 def test_it_answers_as_the_stand_in_counts(served: Tllm) -> None:

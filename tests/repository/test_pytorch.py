@@ -227,3 +227,11 @@ def test_parameters_can_be_changed_and_left_open(written: Path) -> None:
     )
     origins = {each.parameter.name: each.origin for each in list_settings(repository)}
     assert origins["llm_args"] == "engine"
+
+
+def test_limits_beyond_the_checkpoint_are_found(written: Path) -> None:
+    folder = written.parent / "hf"
+    (folder / "config.json").write_text('{"vocab_size": 7, "max_position_embeddings": 2048}')
+    found = [each.what for each in validate_repository(open_repository(written))]
+    assert "max_seq_len is 4096, the engine was built for 2048" in found
+    assert "vocab_size is 49152, the engine knows 7 tokens" in found

@@ -63,3 +63,25 @@ def test_a_number_that_is_none_is_named() -> None:
 def test_a_flag_that_is_none_is_named() -> None:
     with pytest.raises(ValueError, match=r"of demo: it is 'maybe', not true or false$"):
         _parameters(it="maybe").flag("it", default=False)
+
+
+@pytest.mark.parametrize(
+    ("said", "instance", "expected"),
+    [
+        ("", "m_0_0", []),
+        ("0,1", "m_0_0", ["0", "1"]),
+        ("0,1;2, 3", "m_0_1", ["2", "3"]),
+        ("0;1", "m", ["0"]),
+    ],
+)
+def test_an_instance_knows_its_gpus(said: str, instance: str, expected: list[str]) -> None:
+    read = _parameters(gpu_device_ids=said)
+    read.instance_name = instance
+    assert read.gpus == expected
+
+
+def test_an_instance_too_many_has_no_gpus() -> None:
+    read = _parameters(gpu_device_ids="0;1")
+    read.instance_name = "m_0_2"
+    with pytest.raises(ValueError, match=r"gpu_device_ids is for 2 instances, and m_0_2 is one"):
+        _ = read.gpus

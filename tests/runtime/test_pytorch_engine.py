@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.lora_samples import SITES, make_adapter, write_peft
 from trtllm_serve_cli.runtime.engine import (
     EngineLimits,
     EngineStats,
@@ -17,6 +19,7 @@ from trtllm_serve_cli.runtime.engine import (
     PerfMetrics,
     SequenceUpdate,
 )
+from trtllm_serve_cli.runtime.safetensors import write_safetensors
 
 STAND_IN = Path(__file__).with_name("stand_in")
 Load = Callable[..., Any]
@@ -235,6 +238,21 @@ def test_speculation_keeps_its_kind_for_the_checks(load: Load) -> None:
     engine = load(speculative_config={"decoding_type": "NGram", "max_draft_len": 4})
     with pytest.raises(InvalidRequest, match=r"speculative decoding \(NGram\)"):
         engine.submit(request(return_log_probs=True))
+
+
+def test_a_request_brings_its_adapter(load: Load, tmp_path: Path) -> None:
+    tensors = {f"{module}.weight": np.zeros(size) for module, size in SITES.items()}
+    (tmp_path / "model.safetensors").write_bytes(write_safetensors(tensors))
+    pirate = write_peft(tmp_path / "all" / "pirate", make_adapter(SITES, ["q_proj"]))
+    options = {"lora_prefetch_dir": str(pirate.parent)}
+    engine = load(options, model=str(tmp_path), lora_config={"max_lora_rank": 8})
+    assert len(run(engine, request(1), request(2, lora_name="pirate"))) == 6
+    adapters = [each.lora and each.lora.lora_path for each in engine._llm.requests]
+    assert adapters == [None, str(pirate)]
+    unknown = SequenceUpdate(
+        3, error="lora_name is 'monk', which is no adapter here; there are: pirate"
+    )
+    assert run(engine, request(3, lora_name="monk")) == [unknown]
 
 
 def test_an_adapter_needs_a_model_that_takes_some(load: Load) -> None:

@@ -70,9 +70,10 @@ def read_limits(directory: Path) -> EngineLimits | None:
     ours, upstream = directory / ENGINE_FILE, directory / "config.json"
     facts = _read_json(upstream)
     if not facts.get("build_config"):
-        facts = _read_json(ours)
+        path = ours if ours.exists() else upstream
+        facts = _read_json(ours) or facts.get("text_config", facts)
         tokens, positions = _number(facts, "vocab_size"), _number(facts, "max_position_embeddings")
-        return EngineLimits(ours, tokens, max_seq_len=positions) if facts else None
+        return EngineLimits(path, tokens, max_seq_len=positions) if facts else None
     model, build = facts.get("pretrained_config"), facts["build_config"]
     mapping = model.get("mapping") if isinstance(model, dict) else None
     return EngineLimits(

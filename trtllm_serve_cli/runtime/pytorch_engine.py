@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import tempfile
 import traceback
@@ -96,6 +97,7 @@ class PyTorchEngine:
         if running is not None:
             running.task.cancel()
             _abort(running)
+            self._updates = [each for each in self._updates if each.request_id != request_id]
 
     def has_work(self) -> bool:
         return bool(self._running or self._updates)
@@ -212,6 +214,7 @@ class PyTorchEngine:
                 self._iteration = iteration
         except Exception:  # without statistics there are still tokens
             traceback.print_exc()
+            self._stats_due_s = math.inf
 
 
 def _load(arguments: Arguments) -> Any:
