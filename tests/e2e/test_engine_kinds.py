@@ -1,0 +1,172 @@
+"""What every engine does with a request, whatever its kind, on a real model.
+
+For the kind pytorch that takes TensorRT-LLM, a GPU and a checkpoint:
+TLLM_TEST_CHECKPOINT=/models/llama pytest -m e2e tests/e2e/test_engine_kinds.py
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Tllm
+from tests.e2e.test_engine import load as load_openvino
+from tests.e2e.test_engine import run, tokens
+from trtllm_serve_cli.runtime.engine import GenerationRequest
+from trtllm_serve_cli.runtime.tokenizer import Tokenizer, load_tokenizer
+
+pytestmark = pytest.mark.e2e
+
+PROMPTS = ("The capital of France is", "Count: one, two, three,", "def add(a, b):")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An engine, and the tokenizer of its model."""
+
+    engine: Any
+    tokenizer: Tokenizer
+
+    def request(self, number: int = 1, text: str = PROMPTS[0], **fields: Any) -> GenerationRequest:
+        ids = tuple(self.tokenizer.encode(text))
+        return GenerationRequest(number, ids, **{"max_new_tokens": 16, **fields})
+
+    def ask(self, **fields: Any) -> list[int]:
+        (updates,) = run(self.engine, self.request(**fields))
+        return tokens(updates)
+
+
+def _load_pytorch(folder: Path) -> Any:
+    from trtllm_serve_cli.build import EngineOptions
+    from trtllm_serve_cli.build.checkpoint_facts import read_text_config
+    from trtllm_serve_cli.build.pytorch import plan_llm_arguments
+    from trtllm_serve_cli.runtime.llm_arguments import merge_arguments
+    from trtllm_serve_cli.runtime.worker import load_engine
+
+    version = importlib.metadata.version("tensorrt_llm")
+    options = EngineOptions(max_batch_size=16, max_seq_len=1024, max_num_tokens=1024)
+    more = {"model": str(folder), "tokenizer": str(folder), "guided_decoding_backend": "xgrammar",
+            "kv_cache_config": {"max_tokens": 8192}}  # fmt: skip
+    config = {
+        "llm": merge_arguments(plan_llm_arguments(options, version), more),
+        "max_seq_len": 1024,
+        "vocab_size": int(read_text_config(folder)["vocab_size"]),
+        "gpu_device_ids": [],
+    }
+    return load_engine("pytorch", config)
+
+
+@pytest.fixture(scope="module", params=["openvino", "pytorch"])
+def loaded(request: pytest.FixtureRequest) -> Iterator[Loaded]:
+    if request.param == "openvino":
+        imported: Tllm = request.getfixturevalue("imported")
+        folder = imported.engine("demo")
+        engine = load_openvino(folder)
+    else:
+        if not importlib.util.find_spec("tensorrt_llm"):
+            pytest.skip("needs TensorRT-LLM 1.0 or later, and a GPU")
+        if "TLLM_TEST_CHECKPOINT" not in os.environ:
+            pytest.skip("needs TLLM_TEST_CHECKPOINT, the folder of a Hugging Face checkpoint")
+        folder = Path(os.environ["TLLM_TEST_CHECKPOINT"])
+        engine = _load_pytorch(folder)
+    yield Loaded(engine, load_tokenizer(folder))
+    engine.close()
+
+
+def test_requests_together_get_what_each_gets_alone(loaded: Loaded) -> None:
+    asked = [loaded.request(number, text) for number, text in enumerate(PROMPTS)]
+    together = [tokens(updates)[:5] for updates in run(loaded.engine, *asked)]
+    assert together == [tokens(run(loaded.engine, each)[0])[:5] for each in asked]
+
+
+def test_without_an_end_token_the_length_ends_it(loaded: Loaded) -> None:
+    (updates,) = run(loaded.engine, loaded.request())
+    assert (len(tokens(updates)), updates[-1].finish_reason) == (16, "length")
+    assert len(updates) > 1
+
+
+def test_the_end_token_ends_it_and_is_not_told(loaded: Loaded) -> None:
+    free = loaded.ask()
+    end = free[3]
+    (updates,) = run(loaded.engine, loaded.request(end_id=end))
+    assert (tokens(updates), updates[-1].finish_reason) == (free[: free.index(end)], "stop")
+
+
+def test_min_tokens_puts_the_end_off(loaded: Loaded) -> None:
+    end = loaded.ask()[0]
+    assert len(loaded.ask(end_id=end, min_tokens=4)) >= 4
+
+
+def test_a_stop_word_of_several_tokens_ends_it(loaded: Loaded) -> None:
+    free = loaded.ask()
+    (updates,) = run(loaded.engine, loaded.request(stop_words=(tuple(free[2:4]),)))
+    stopped = tokens(updates)
+    assert (stopped, updates[-1].finish_reason) == (free[: len(stopped)], "stop")
+    assert len(stopped) < len(free)
+
+
+def test_a_bad_word_is_left_out(loaded: Loaded) -> None:
+    banned = loaded.ask()[0]
+    assert banned not in loaded.ask(bad_words=((banned,),))
+
+
+def test_log_probabilities_go_with_their_tokens(loaded: Loaded) -> None:
+    (updates,) = run(loaded.engine, loaded.request(return_log_probs=True))
+    told = [log_prob for each in updates for log_prob in each.log_probs]
+    assert len(told) == 16 and max(told) <= 0.0
+    assert updates[-1].cum_log_prob == pytest.approx(sum(told))
+
+
+def test_a_seed_makes_a_sample_repeatable(loaded: Loaded) -> None:
+    sampled = {"top_p": 0.95, "temperature": 1.5, "seed": 7}
+    assert loaded.ask(**sampled) == loaded.ask(**sampled)
+
+
+def test_several_sequences_all_end(loaded: Loaded) -> None:
+    fields = {"num_return_sequences": 3, "top_p": 0.95, "temperature": 1.5, "seed": 7}
+    (updates,) = run(loaded.engine, loaded.request(**fields))
+    assert [len(tokens(updates, sequence)) for sequence in range(3)] == [16] * 3
+    assert sorted(each.sequence_index for each in updates if each.finish_reason) == [0, 1, 2]
+
+
+def test_text_follows_its_guide(loaded: Loaded) -> None:
+    end = loaded.tokenizer.end_id
+    ids = loaded.ask(end_id=end, guide_type="regex", guide="[0-9]{3}-[a-c]{4}")
+    assert re.fullmatch("[0-9]{3}-[a-c]{4}", loaded.tokenizer.decode(ids))
+
+
+def test_json_follows_its_schema(loaded: Loaded) -> None:
+    guide = json.dumps({"enum": [{"name": "a"}, ["b", True]]})
+    end = loaded.tokenizer.end_id
+    ids = loaded.ask(end_id=end, guide_type="json_schema", guide=guide, max_new_tokens=32)
+    assert json.loads(loaded.tokenizer.decode(ids)) in ({"name": "a"}, ["b", True])
+
+
+def test_figures_are_in_order(loaded: Loaded) -> None:
+    (updates,) = run(loaded.engine, loaded.request(return_perf_metrics=True))
+    perf = updates[-1].perf
+    assert perf is not None and perf.kv_cache_alloc_total_blocks > 0
+    times = (perf.first_scheduled_time_ns, perf.first_token_time_ns, perf.last_token_time_ns)
+    assert sorted(times) == list(times) and times[0] > 0
+
+
+def test_a_cancelled_request_leaves_the_others(loaded: Loaded) -> None:
+    kept = loaded.request(1, max_new_tokens=64)
+    loaded.engine.submit(loaded.request(2, PROMPTS[1], max_new_tokens=512))
+    loaded.engine.submit(kept)
+    loaded.engine.step()
+    loaded.engine.cancel(2)
+    updates = []
+    while loaded.engine.has_work():
+        updates += loaded.engine.step()
+    assert {each.request_id for each in updates} == {1}
+    assert updates[-1].finish_reason == "length"
