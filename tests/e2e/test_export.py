@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.e2e.conftest import Tllm
 
@@ -43,6 +44,23 @@ config = LlamaConfig(
     bos_token_id=0, eos_token_id=1)
 LlamaForCausalLM(config).save_pretrained(sys.argv[1])
 fast.save_pretrained(sys.argv[1])
+"""
+
+# The demo model as its publisher could have it: argv is the GGUF file, and where the folder goes.
+MAKE_REAL_CHECKPOINT = """
+import sys, torch
+from pathlib import Path
+from transformers import AutoModelForCausalLM, AutoTokenizer
+gguf, folder = Path(sys.argv[1]), sys.argv[2]
+model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
+model.to(torch.bfloat16).save_pretrained(folder)
+AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
+"""
+DECLARED = """\
+model: {name: real, source: "local:checkpoint"}
+build: {quantization: int8, max_batch_size: 8}
+repository: {parameters: {max_queue_size: 5}}
+launch: {timeout_s: 200}
 """
 
 
@@ -89,3 +107,29 @@ def test_other_weights_are_built_too(tiny: Tllm, quantization: str, tmp_path: Pa
     words = ("--engine-dir", str(folder), "--quantization", quantization)
     tiny.done("build", "-m", "tiny", *words)
     assert json.loads((folder / "engine.json").read_text())["weights"] == quantization
+
+
+@pytest.mark.timeout(900)
+def test_a_real_checkpoint_is_exported_as_a_file_says(imported: Tllm, tmp_path: Path) -> None:
+    (gguf,) = imported.home.glob("checkpoints/*/*.gguf")
+    command = (sys.executable, "-W", "ignore", "-c", MAKE_REAL_CHECKPOINT, str(gguf))
+    subprocess.run((*command, str(tmp_path / "checkpoint")), check=True, capture_output=True)
+    (tmp_path / "tllm.yaml").write_text(DECLARED)
+    real = Tllm(tmp_path / "home")
+    real.done("import", "-f", str(tmp_path / "tllm.yaml"))
+    try:
+        assert real.start().returncode == 0
+        answer = real.done("infer", "--raw", "The capital of France is", "--max-tokens", "8")
+    finally:
+        real("stop", "--all")
+    assert "Paris" in answer
+    exported = yaml.safe_load(real.done("export", "real"))
+    assert exported == {
+        "model": {"name": "real", "source": f"local:{tmp_path / 'checkpoint'}"},
+        "engine": {"kind": "openvino"},
+        "build": {"quantization": "int8", "max_batch_size": 8},
+        "repository": {"parameters": {"max_queue_size": "5"}},
+        "launch": {"timeout_s": 200.0},
+    }
+    (engine,) = json.loads(real.done("list", "--engines", "--json"))["engines"]
+    assert (engine["used_by"], engine["kind"]) == (["real"], "openvino")

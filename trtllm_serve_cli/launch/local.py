@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trtllm_serve_cli.build import look_at_machine
 from trtllm_serve_cli.errors import LaunchFailed, MissingPart
+from trtllm_serve_cli.launch.engine_fit import check_engine_fits
 from trtllm_serve_cli.launch.log import find_loading
 from trtllm_serve_cli.launch.machine import find_libpython, find_triton, has_nvidia_gpu
 from trtllm_serve_cli.launch.options import choose_options
@@ -61,6 +63,9 @@ def plan_for_this_machine(
     """
     models = _load_models(home, names, repositories)
     options = choose_options(given, {model.name: model.launch for model in models})
+    machine = look_at_machine()
+    for model in models:
+        check_engine_fits(model, machine)
     triton = find_triton(os.environ)
     libpython_dir = find_libpython()
     if triton.backend_parts is not None and libpython_dir is None:
