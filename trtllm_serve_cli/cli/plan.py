@@ -155,7 +155,7 @@ def _show(plan: SizePlan) -> None:
 
     shape, counts, formats, gpu = plan.facts.shape, plan.parameters, plan.formats, plan.gpu
     active = f", {_billions(counts.active)} active" if counts.active < counts.total else ""
-    quantized = f", weights in {formats.quantization}" if formats.quantization != "none" else ""
+    quantized = f", weights {formats.quantization}" if formats.quantization != "none" else ""
     print(f"{plan.facts.source} ({shape.architecture})")
     stored = f"; {show_size(plan.facts.weight_bytes)} on disk" if plan.facts.weight_bytes else ""
     print(f"  {_billions(counts.total)} parameters{active}; {formats.dtype}{quantized}{stored}")
