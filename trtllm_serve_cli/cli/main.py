@@ -15,6 +15,7 @@ import typer
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.cli import (
     bench,
+    deploy,
     doctor,
     export,
     import_,
@@ -88,6 +89,7 @@ app.add_typer(bench.bench_app, name="bench")
 app.command("metrics")(metrics.metrics)
 app.add_typer(lora.lora_app, name="lora")
 app.command("doctor")(doctor.doctor)
+app.add_typer(deploy.deploy_app, name="deploy")
 
 
 def _explain(error: OSError) -> TllmError:

@@ -135,7 +135,7 @@ def stop(
     if not servers:
         output.say("No server is running.")
     for server in servers:
-        output.say(f"Stopping {', '.join(server.models)} on {server.endpoint.http} …")
+        output.say(f"Stopping {', '.join(server.models)} on {server.place} …")
         launch.stop_server(server)
         output.say("Stopped.")
 
@@ -233,17 +233,18 @@ def _report_ready(server: RunningServer, took_s: float, *, as_json: bool) -> Non
 def _describe(server: RunningServer) -> dict[str, Any]:
     from trtllm_serve_cli import launch
 
-    state, endpoint = server.state, server.endpoint
+    state, endpoint, job = server.state, server.plan.endpoint, server.job
     return {
         "models": list(server.models),
         "state": server.phase,
         "why": list(state.why),
         "uptime_s": round(time.time() - state.ready_at) if state.ready_at else None,
         "restarts": state.restarts,
-        "http": endpoint.http,
-        "grpc": endpoint.grpc,
-        "metrics": endpoint.metrics,
-        "supervisor_pid": state.supervisor_pid,
+        "http": endpoint.http or None,
+        "grpc": endpoint.grpc or None,
+        "metrics": endpoint.metrics or None,
+        "job": {"id": job.id, "state": job.state, "reason": job.reason} if job else None,
+        "supervisor_pid": state.supervisor_pid or None,
         "server_pid": state.server_pid,
         "memory_bytes": launch.measure_memory(server) if server.is_running else {},
         "repository": str(server.plan.repository),
@@ -260,7 +261,10 @@ def _show_server(server: dict[str, Any]) -> None:
     print(f"{', '.join(server['models'])}: {server['state']}{uptime}{restarts}")
     for why in server["why"] if server["state"] != "ready" else ():
         print(f"  {why}")
-    print(f"  HTTP {server['http']}  gRPC {server['grpc']}  metrics {server['metrics']}")
+    if server["http"]:
+        print(f"  HTTP {server['http']}  gRPC {server['grpc']}  metrics {server['metrics']}")
+    if server["job"]:
+        print(f"  Slurm job {server['job']['id']}")
     if memory := server["memory_bytes"]:
         total = show_size(sum(memory.values()))
         print(f"  memory {total} in all:")

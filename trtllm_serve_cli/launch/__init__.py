@@ -5,6 +5,7 @@ waits until a token was generated through the repository, keeps it running and w
 server's folder what it knows. A server that does not become ready leaves nothing running.
 """
 
+from trtllm_serve_cli.launch.deploy import find_image, plan_slurm_here, submit_slurm
 from trtllm_serve_cli.launch.doctor import Finding, diagnose
 from trtllm_serve_cli.launch.facts import MachineFacts, collect_facts
 from trtllm_serve_cli.launch.local import (
@@ -24,6 +25,8 @@ from trtllm_serve_cli.launch.running import (
     measure_memory,
     name_servers,
 )
+from trtllm_serve_cli.launch.slurm import SlurmOptions, SlurmPlan, render_script
+from trtllm_serve_cli.launch.slurm_job import SlurmJob
 
 __all__ = [
     "Finding",
@@ -31,9 +34,13 @@ __all__ = [
     "LaunchPlan",
     "MachineFacts",
     "RunningServer",
+    "SlurmJob",
+    "SlurmOptions",
+    "SlurmPlan",
     "TritonInstallation",
     "collect_facts",
     "diagnose",
+    "find_image",
     "find_running",
     "find_servers",
     "find_triton",
@@ -43,6 +50,9 @@ __all__ = [
     "name_servers",
     "plan_for_this_machine",
     "plan_launch",
+    "plan_slurm_here",
+    "render_script",
     "run_in_foreground",
     "stop_server",
+    "submit_slurm",
 ]

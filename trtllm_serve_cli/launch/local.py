@@ -23,6 +23,7 @@ from trtllm_serve_cli.launch.options import choose_options
 from trtllm_serve_cli.launch.plan import LaunchPlan, plan_launch
 from trtllm_serve_cli.launch.ports import check_ports
 from trtllm_serve_cli.launch.running import RunningServer, read_server
+from trtllm_serve_cli.launch.slurm_job import cancel_job
 from trtllm_serve_cli.launch.state import PLAN_FILE, STATE_FILE, ServerState, read_state
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.processes import die_with_parent, last_lines
@@ -187,6 +188,9 @@ def _write_folder(plan: LaunchPlan) -> None:
 
 def stop_server(server: RunningServer) -> None:
     """End the server in order and wait until it is gone, its processes with it."""
+    if server.job is not None:
+        cancel_job(server.directory, server.job)
+        return
     pid = server.state.supervisor_pid
     if not server.state.is_supervised:
         return

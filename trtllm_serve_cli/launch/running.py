@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import psutil
 from trtllm_serve_cli.client import Endpoint
 from trtllm_serve_cli.errors import NoServer
 from trtllm_serve_cli.launch.plan import LaunchPlan
+from trtllm_serve_cli.launch.slurm_job import JOB_FILE, NOWHERE, SlurmJob, read_job
 from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, read_state
 from trtllm_serve_cli.paths import Home
 
@@ -20,15 +22,31 @@ class RunningServer:
     """A server, running or not: its plan, and its state when it was looked at.
 
     `state.phase` may be "failed"; a server whose supervisor is gone without a word counts as that.
+    `job` is there for one that Slurm runs, which has no supervisor.
     """
 
     directory: Path
     plan: LaunchPlan
     state: ServerState
+    job: SlurmJob | None = None
 
     @property
     def endpoint(self) -> Endpoint:
+        """Where it answers. Raises `NoServer` for a job that is not on a node."""
+        if self.plan.endpoint == NOWHERE:
+            raise NoServer(
+                f"The server for {', '.join(self.models)} has no address yet.",
+                why="; ".join(self.state.why) or f"it is {self.phase}",
+                next_step="`tllm status` shows when it is ready",
+            )
         return self.plan.endpoint
+
+    @property
+    def place(self) -> str:
+        """What tells it from other servers: its address, or its job."""
+        if self.job is not None:
+            return f"Slurm job {self.job.id}"
+        return self.plan.endpoint.http
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -41,18 +59,22 @@ class RunningServer:
 
     @property
     def is_running(self) -> bool:
+        if self.job is not None:
+            return self.job.is_alive
         return self.state.is_supervised
 
     @property
     def phase(self) -> str:
         """What is true now, whatever was written last."""
-        if self.is_running or self.state.phase in ("failed", "stopped"):
+        if self.job is not None or self.is_running or self.state.phase in ("failed", "stopped"):
             return self.state.phase
         return "died"
 
 
 def read_server(directory: Path) -> RunningServer:
     """The server whose folder this is. Raises `NoServer` when it is none."""
+    if (directory / JOB_FILE).exists() and (found := read_job(directory)) is not None:
+        return RunningServer(directory, *found)
     state = read_state(directory)
     try:
         plan = LaunchPlan.from_json((directory / PLAN_FILE).read_text(encoding="utf-8"))
@@ -64,7 +86,10 @@ def read_server(directory: Path) -> RunningServer:
 
 
 def list_servers(home: Home) -> list[RunningServer]:
-    """Every server that was started and not stopped, also those that died, by HTTP port."""
+    """Every server that was started and not stopped, also those that died.
+
+    Those of this machine by HTTP port, then jobs.
+    """
     servers = []
     directories = home.servers.iterdir() if home.servers.exists() else ()
     for directory in directories:
@@ -74,7 +99,12 @@ def list_servers(home: Home) -> list[RunningServer]:
             continue
         if server.phase != "stopped":
             servers.append(server)
-    return sorted(servers, key=lambda server: server.plan.ports["HTTP"])
+    return sorted(servers, key=_order)
+
+
+def _order(server: RunningServer) -> tuple[int, str]:
+    port = server.directory.name
+    return (int(port), "") if port.isdecimal() else (1 << 16, port)
 
 
 def find_servers(home: Home, model: str | None, address: str | None = None) -> list[RunningServer]:
@@ -88,12 +118,13 @@ def find_servers(home: Home, model: str | None, address: str | None = None) -> l
 
 
 def _addresses(server: RunningServer) -> tuple[str, ...]:
-    return server.endpoint.http, server.endpoint.grpc, server.endpoint.metrics
+    where = server.plan.endpoint
+    return where.http, where.grpc, where.metrics
 
 
 def name_servers(servers: Iterable[RunningServer]) -> str:
     """Each server's models and address: one model may be served twice."""
-    return ", ".join(f"{' and '.join(each.models)} on {each.endpoint.http}" for each in servers)
+    return ", ".join(f"{' and '.join(each.models)} on {each.place}" for each in servers)
 
 
 def find_running(home: Home, model: str | None, address: str | None = None) -> RunningServer:
@@ -116,8 +147,7 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
         raise NoServer(
             f"The server for {', '.join(died[0].models)} is not running any more.",
             why="; ".join(died[0].state.why) or "its processes are gone",
-            next_step=f"tllm start -m {' -m '.join(died[0].models)}   "
-            f"(its log: {died[0].plan.log})",
+            next_step=f"{_again(died[0])}   (its log: {died[0].plan.log})",
         )
     if address is not None:
         raise NoServer(
@@ -130,13 +160,22 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
     )
 
 
+def _again(server: RunningServer) -> str:
+    if server.job is not None:
+        return f"sbatch {shlex.quote(server.plan.argv[-1])}"
+    return f"tllm start -m {' -m '.join(server.models)}"
+
+
 def measure_memory(server: RunningServer) -> dict[str, int]:
     """Bytes of memory by part of a running server, shared pages counted once (PSS).
 
+    Nothing of a job, which is on another machine.
     Parts are "supervisor", "tritonserver", one per model's process and "engine worker", with the
     name of its model where there are several models.
     """
     parts: dict[str, int] = {}
+    if server.job is not None:
+        return parts
     try:
         supervisor = psutil.Process(server.state.supervisor_pid)
         processes = [supervisor, *supervisor.children(recursive=True)]

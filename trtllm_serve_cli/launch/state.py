@@ -18,7 +18,10 @@ import psutil
 STATE_FILE = "state.json"
 PLAN_FILE = "plan.json"
 
-Phase = Literal["starting", "ready", "restarting", "stopping", "failed", "stopped"]
+# A job may also wait in a queue, or nobody knows what has become of it.
+Phase = Literal[
+    "queued", "starting", "ready", "restarting", "stopping", "failed", "stopped", "unknown"
+]
 
 
 @dataclass(frozen=True, slots=True)

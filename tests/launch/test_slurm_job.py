@@ -1,0 +1,141 @@
+"""What becomes of a job, as Slurm's commands say it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.launch.test_slurm import PLAIN
+from trtllm_serve_cli.errors import LaunchFailed, MissingPart
+from trtllm_serve_cli.launch.running import list_servers
+from trtllm_serve_cli.launch.slurm_job import (
+    SlurmJob,
+    ask_slurm,
+    cancel_job,
+    make_job_folder,
+    read_job,
+    run_slurm,
+    submit_job,
+)
+from trtllm_serve_cli.paths import find_home
+
+Answer = tuple[int, str, str]
+FORGOTTEN: Answer = (1, "", "slurm_load_jobs error: Invalid job id specified\n")
+
+
+class FakeSlurm:
+    """Answers each command as told, and keeps the commands."""
+
+    def __init__(self, answers: Mapping[str, Answer | Sequence[Answer]]) -> None:
+        self._answers = {
+            name: [said] if isinstance(said[0], int) else list(said)
+            for name, said in answers.items()
+        }
+        self.asked: list[tuple[str, ...]] = []
+
+    def __call__(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        self.asked.append(tuple(command))
+        answers = self._answers[command[0]]
+        code, out, err = answers.pop(0) if len(answers) > 1 else answers[0]
+        return subprocess.CompletedProcess(list(command), code, out, err)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of the job 12, submitted."""
+    directory = make_job_folder(tmp_path, "llama")
+    slurm = FakeSlurm({"sbatch": (0, "12;cluster\n", "")})
+    assert submit_job("script", PLAIN, directory, slurm) == SlurmJob("12", "PENDING")
+    assert slurm.asked == [
+        ("sbatch", "--parsable", f"--chdir={directory}", f"{directory}/job.sbatch")
+    ]
+    return directory
+
+
+def judged(folder: Path, **answers: Answer) -> tuple[str, tuple[str, ...]]:
+    found = read_job(folder, FakeSlurm(answers))
+    assert found is not None
+    return found[1].phase, found[1].why
+
+
+def test_folders_are_private_and_new(tmp_path: Path) -> None:
+    first, second = (make_job_folder(tmp_path, "llama") for _ in range(2))
+    assert (first.name, second.name) == ("slurm-llama-1", "slurm-llama-2")
+    assert first.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("squeue", "phase", "why"),
+    [
+        ("PENDING|Resources\n", "queued", "Slurm job 12 is PENDING (Resources)"),
+        ("RUNNING|None\n", "starting", "Slurm job 12 is RUNNING"),
+        ("COMPLETING|None\n", "stopping", "Slurm job 12 is COMPLETING"),
+        ("TIMEOUT|TimeLimit\n", "failed", "Slurm job 12 is TIMEOUT (TimeLimit)"),
+        ("CANCELLED|None\n", "failed", "Slurm job 12 is CANCELLED"),
+    ],
+)
+def test_states_of_slurm(folder: Path, squeue: str, phase: str, why: str) -> None:
+    assert judged(folder, squeue=(0, squeue, "")) == (phase, (why,))
+
+
+def test_accounting_knows_what_the_controller_forgot(folder: Path) -> None:
+    sacct = (0, "CANCELLED by 1000|None\n", "")
+    assert ask_slurm("12", FakeSlurm({"squeue": FORGOTTEN, "sacct": sacct})) == SlurmJob(
+        "12", "CANCELLED"
+    )
+
+
+def test_forgotten_job_is_known_by_what_it_left(folder: Path) -> None:
+    (folder / "exit-code").write_text("1\n")
+    (folder / "job.log").write_text("srun: error: no such image\n")
+    sacct = (1, "", "Slurm accounting storage is disabled\n")
+    assert judged(folder, squeue=FORGOTTEN, sacct=sacct) == (
+        "failed",
+        (
+            "Slurm does not know job 12 any more; it ended with exit code 1",
+            "srun: error: no such image",
+        ),
+    )
+
+
+def test_controller_that_is_away_is_no_verdict(folder: Path) -> None:
+    squeue = (1, "", "slurm_load_jobs error: Unable to contact slurm controller\n")
+    assert judged(folder, squeue=squeue) == (
+        "unknown",
+        (
+            "Slurm does not answer.",
+            "slurm_load_jobs error: Unable to contact slurm controller",
+        ),
+    )
+
+
+def test_refused_job_says_why_and_is_not_followed(tmp_path: Path) -> None:
+    directory = make_job_folder(tmp_path, "llama")
+    slurm = FakeSlurm({"sbatch": (1, "", "sbatch: error: invalid partition: x\n")})
+    with pytest.raises(LaunchFailed, match="invalid partition: x"):
+        submit_job("script", PLAIN, directory, slurm)
+    assert read_job(directory, slurm) is None
+
+
+def test_cancelled_job_is_waited_for_and_no_longer_listed(home_folder: Path, folder: Path) -> None:
+    slurm = FakeSlurm(
+        {
+            "scancel": (0, "", ""),
+            "squeue": [(0, "COMPLETING|None\n", ""), (0, "CANCELLED|None\n", "")],
+        }
+    )
+    cancel_job(folder, SlurmJob("12", "RUNNING"), slurm)
+    assert [command[0] for command in slurm.asked] == ["scancel", "squeue", "squeue"]
+    servers = find_home().servers
+    servers.mkdir(parents=True)
+    folder.rename(servers / folder.name)
+    assert list_servers(find_home()) == []
+
+
+def test_machine_without_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingPart, match="There is no squeue here"):
+        run_slurm(("squeue",))

@@ -1,0 +1,136 @@
+"""`tllm deploy`: a model on machines that somebody else schedules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trtllm_serve_cli.cli import output
+from trtllm_serve_cli.cli.options import JsonOption, ModelOption
+
+deploy_app = typer.Typer(
+    help="Serve a model on a cluster: Slurm or Kubernetes.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+OutputOption = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", metavar="FILE", help="Write it there, not to stdout."),
+]
+NodesOption = Annotated[
+    int, typer.Option("--nodes", min=1, help="Nodes that share the engine's ranks.")
+]
+TimeoutOption = Annotated[
+    float,
+    typer.Option("--timeout", min=1, metavar="SECONDS", help="How long it may take to be ready."),
+]
+PortOption = Annotated[
+    int | None, typer.Option(min=1, max=65535, help="Default: the job finds a free one.")
+]
+
+
+@deploy_app.command()
+def slurm(
+    model: ModelOption = None,
+    submit: Annotated[
+        bool, typer.Option("--submit", help="Submit it, and follow it with `tllm status`.")
+    ] = False,
+    output_file: OutputOption = None,
+    account: Annotated[str | None, typer.Option("-A", "--account", help="Who is charged.")] = None,
+    partition: Annotated[
+        str | None, typer.Option("-p", "--partition", help="Where it is queued.")
+    ] = None,
+    nodes: NodesOption = 1,
+    ntasks_per_node: Annotated[
+        int | None, typer.Option(min=1, help="Default: as many as the engine has ranks there.")
+    ] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(min=0, help="Default: those of the engine; 0 asks for none.")
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="[D-]HH:MM:SS", help="When Slurm ends it.")
+    ] = None,
+    mpi: Annotated[
+        str | None, typer.Option(help="How srun starts ranks. Default: pmix, for several.")
+    ] = None,
+    container_image: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IMAGE",
+            help="A container with Triton, for pyxis; `auto` is NVIDIA's that fits the engine. "
+            "Default: the Triton found here, on the nodes.",
+        ),
+    ] = None,
+    container_mounts: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SRC:DST[:FLAGS]", help="Beside the model's own folders; repeatable."),
+    ] = None,
+    container_workdir: Annotated[str | None, typer.Option(metavar="DIR")] = None,
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OPTION", help="Any other option of sbatch, such as --sbatch=--exclusive."
+        ),
+    ] = None,
+    prologue: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COMMAND", help="Run on the first node before; repeatable."),
+    ] = None,
+    http_port: PortOption = None,
+    grpc_port: PortOption = None,
+    metrics_port: PortOption = None,
+    log_verbose: Annotated[int, typer.Option(min=0, max=3, help="Triton's verbosity.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the sbatch script that serves a model, or submit it.
+
+    TLLM_HOME has to lie on a file system that the nodes share. The server listens on all addresses
+    of its node, for clients elsewhere; what a Triton restricts stays so.
+
+    Example:  tllm deploy slurm -m demo --partition batch --time 08:00:00 --submit
+    """
+    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.paths import find_home
+
+    home = find_home()
+    if container_image == "auto":
+        container_image = launch.find_image(home, model)
+    options = launch.SlurmOptions(
+        account=account,
+        partition=partition,
+        nodes=nodes,
+        ntasks_per_node=ntasks_per_node,
+        gpus_per_node=gpus_per_node,
+        time=time,
+        mpi=mpi,
+        container_image=container_image,
+        container_mounts=tuple(container_mounts or ()),
+        container_workdir=container_workdir,
+        sbatch=tuple(sbatch or ()),
+        prologue=tuple(prologue or ()),
+        http_port=http_port,
+        grpc_port=grpc_port,
+        metrics_port=metrics_port,
+    )
+    wanted = launch.LaunchOptions(host="0.0.0.0", log_verbose=log_verbose)
+    if not submit:
+        plan = launch.plan_slurm_here(home, model, options, wanted)
+        _give(launch.render_script(plan), output_file, "sbatch")
+        return
+    job, directory = launch.submit_slurm(home, model, options, wanted)
+    if as_json:
+        output.show_json({"job": job.id, "state": job.state, "directory": str(directory)})
+        return
+    output.say(f"Submitted as Slurm job {job.id}; all of it lies in {directory}")
+    output.say("Next: tllm status")
+
+
+def _give(text: str, file: Path | None, command: str) -> None:
+    if file is None:
+        print(text, end="")
+        return
+    file.write_text(text, encoding="utf-8")
+    output.say(f"Next: {command} {file}")

@@ -1,0 +1,267 @@
+"""A server that runs as a Slurm job: submitted, followed and cancelled.
+
+What is known of a job lies in its folder under TLLM_HOME/servers, which the nodes share: what was
+submitted (`job.json`), and what the job itself wrote down (where it answers, its exit code). What
+has become of it, Slurm is asked each time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.client import Endpoint, fetch_model_config
+from trtllm_serve_cli.errors import LaunchFailed, MissingPart, TllmError
+from trtllm_serve_cli.launch.deployment import Deployable
+from trtllm_serve_cli.launch.log import explain_log
+from trtllm_serve_cli.launch.plan import LaunchPlan
+from trtllm_serve_cli.launch.slurm import (
+    ADDRESS_FILE,
+    EXIT_CODE_FILE,
+    JOB_LOG,
+    SCRIPT_FILE,
+)
+from trtllm_serve_cli.launch.state import Phase, ServerState
+from trtllm_serve_cli.processes import last_lines
+
+JOB_FILE = "job.json"
+NOWHERE = Endpoint(grpc="", http="", metrics="")
+
+_QUEUED = (
+    "PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD",
+    "SPECIAL_EXIT",
+)  # fmt: skip
+_RUNNING = ("RUNNING", "RESIZING", "SIGNALING", "STAGE_OUT", "SUSPENDED", "STOPPED")
+_ENDING = ("COMPLETING",)
+_UNKNOWN = "UNKNOWN"
+_ASK_TIMEOUT_S = 20.0
+_READY_TIMEOUT_S = 3.0
+_CANCEL_TIMEOUT_S = 120.0
+_POLL_S = 0.5
+
+Runner = Callable[[Sequence[str]], subprocess.CompletedProcess[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """A job as it was submitted, and Slurm's word for its state when it was asked.
+
+    `reason` is Slurm's as well: why it waits, or why it ended. `state` is "UNKNOWN" for a job that
+    Slurm has forgotten, and where it does not answer.
+    """
+
+    id: str
+    state: str = _UNKNOWN
+    reason: str = ""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it waits or runs."""
+        return self.state in (*_QUEUED, *_RUNNING, *_ENDING)
+
+    def describe(self) -> str:
+        why = f" ({self.reason})" if self.reason else ""
+        return f"Slurm job {self.id} is {self.state}{why}"
+
+
+def run_slurm(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """A command of Slurm's to its end. Raises `MissingPart` where it is not, `LaunchFailed`."""
+    try:
+        return subprocess.run(
+            tuple(command), capture_output=True, text=True, check=False, timeout=_ASK_TIMEOUT_S
+        )
+    except FileNotFoundError as error:
+        raise MissingPart(
+            f"There is no {command[0]} here.",
+            why="jobs are submitted and followed with the commands of Slurm",
+            next_step="run it where you submit jobs; without --submit, the script is only written",
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise LaunchFailed(
+            f"{command[0]} did not answer for {_ASK_TIMEOUT_S:g} s.", next_step="sinfo"
+        ) from error
+
+
+def make_job_folder(servers: Path, name: str) -> Path:
+    """A new folder, of the user alone, for a job that serves the model `name`."""
+    servers.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        folder = servers / f"slurm-{name}-{number}"
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            number += 1
+        else:
+            return folder
+
+
+def submit_job(
+    script: str, model: Deployable, directory: Path, run: Runner = run_slurm
+) -> SlurmJob:
+    """Hand `script` to Slurm from `directory`, where the job is followed from then on.
+
+    Raises `LaunchFailed` with Slurm's words where it refuses.
+    """
+    path = directory / SCRIPT_FILE
+    path.write_text(script, encoding="utf-8")
+    answer = run(("sbatch", "--parsable", f"--chdir={directory}", str(path)))
+    if answer.returncode:
+        raise LaunchFailed(
+            f"Slurm refused the job for {model.name}.",
+            why=_words_of(answer),
+            next_step=f"sinfo shows partitions and nodes; the script is {path}",
+        )
+    job = SlurmJob(answer.stdout.strip().partition(";")[0], "PENDING")
+    plan = _plan(model, directory)
+    facts = {"id": job.id, "submitted_at": time.time(), "stopped_at": None}
+    # Until the first task starts there is a log already, and empty.
+    (directory / "server_0.log").touch()
+    plan.log.symlink_to("server_0.log")
+    _write(directory, {**facts, "plan": json.loads(plan.to_json())})
+    return job
+
+
+def _plan(model: Deployable, directory: Path) -> LaunchPlan:
+    return LaunchPlan(
+        argv=("sbatch", str(directory / SCRIPT_FILE)),
+        environ={},
+        directory=directory,
+        repository=model.repository,
+        models=(model.name,),
+        text_models=(model.text_model,),
+        loading=model.models,
+        endpoint=NOWHERE,
+        host="0.0.0.0",
+    )
+
+
+def read_job(
+    directory: Path, run: Runner = run_slurm
+) -> tuple[LaunchPlan, ServerState, SlurmJob] | None:
+    """The job whose folder this is, as Slurm and its server have it now; None if it is none's."""
+    try:
+        facts = json.loads((directory / JOB_FILE).read_text(encoding="utf-8"))
+        plan = LaunchPlan.from_json(json.dumps(facts["plan"]))
+        job = SlurmJob(facts["id"])
+        is_stopped = facts["stopped_at"] is not None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    address = _read_address(directory)
+    if is_stopped:
+        return plan, _state("stopped"), job
+    try:
+        job = ask_slurm(job.id, run)
+    except TllmError as error:
+        return plan, _state("unknown", tuple(filter(None, (error.what, error.why)))), job
+    if address is not None and job.state in _RUNNING:
+        plan = dataclasses.replace(plan, endpoint=address)
+    return plan, _judge(job, plan), job
+
+
+def ask_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
+    """What Slurm says of the job, of the accounting too if the controller has forgotten it.
+
+    Raises `MissingPart`, and `LaunchFailed` where Slurm cannot be asked.
+    """
+    answer = run(("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T|%r"))
+    if answer.returncode == 0 and answer.stdout.strip():
+        state, _, reason = answer.stdout.splitlines()[0].partition("|")
+        return SlurmJob(job_id, state.strip(), "" if reason == "None" else reason.strip())
+    if answer.returncode and "Invalid job id" not in answer.stderr:
+        raise LaunchFailed("Slurm does not answer.", why=_words_of(answer), next_step="sinfo")
+    said = run(
+        ("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job_id}",
+         "--format=State,Reason")
+    )  # fmt: skip
+    if said.returncode == 0 and said.stdout.strip():
+        state, _, reason = said.stdout.splitlines()[-1].partition("|")
+        # "CANCELLED by 1000"
+        return SlurmJob(job_id, state.split()[0], "" if reason == "None" else reason.strip())
+    return SlurmJob(job_id)
+
+
+def cancel_job(directory: Path, job: SlurmJob, run: Runner = run_slurm) -> None:
+    """End the job in order, and wait until nothing of it runs. Raises `LaunchFailed`."""
+    answer = run(("scancel", job.id))
+    if answer.returncode and "Invalid job id" not in answer.stderr:
+        raise LaunchFailed(
+            f"Slurm did not cancel job {job.id}.", why=_words_of(answer), next_step="squeue --me"
+        )
+    deadline_s = time.monotonic() + _CANCEL_TIMEOUT_S
+    while (now := ask_slurm(job.id, run)).is_alive:
+        if time.monotonic() > deadline_s:
+            raise LaunchFailed(
+                f"Job {job.id} was cancelled, and has not ended after {_CANCEL_TIMEOUT_S:g} s.",
+                why=now.describe(),
+                next_step="tllm status   (then tllm stop again)",
+            )
+        time.sleep(_POLL_S)
+    facts = json.loads((directory / JOB_FILE).read_text(encoding="utf-8"))
+    _write(directory, {**facts, "stopped_at": time.time()})
+
+
+def _judge(job: SlurmJob, plan: LaunchPlan) -> ServerState:
+    if job.state in _QUEUED:
+        return _state("queued", (job.describe(),))
+    if job.state in _ENDING:
+        return _state("stopping", (job.describe(),))
+    if job.state in _RUNNING:
+        if plan.endpoint != NOWHERE and _answers(plan.endpoint, plan.text_models[0]):
+            return _state("ready", started_at=(plan.directory / ADDRESS_FILE).stat().st_mtime)
+        return _state("starting", (job.describe(),))
+    return _state("failed", _explain(job, plan))
+
+
+def _state(
+    phase: Phase, why: tuple[str, ...] = (), *, started_at: float | None = None
+) -> ServerState:
+    return ServerState(phase, 0, 0.0, ready_at=started_at, why=why)
+
+
+def _answers(endpoint: Endpoint, model: str) -> bool:
+    """Triton opens its ports only when its models are loaded."""
+    try:
+        fetch_model_config(endpoint, model, "http", _READY_TIMEOUT_S)
+    except TllmError:
+        return False
+    return True
+
+
+def _explain(job: SlurmJob, plan: LaunchPlan) -> tuple[str, ...]:
+    lines = explain_log(last_lines(plan.log, 400)) or last_lines(plan.directory / JOB_LOG, 5)
+    if job.state != _UNKNOWN:
+        return (job.describe(), *lines)
+    code = last_lines(plan.directory / EXIT_CODE_FILE, 1)
+    how = f"it ended with exit code {code[0]}" if code else "it left no exit code"
+    return (f"Slurm does not know job {job.id} any more; {how}", *lines)
+
+
+def _read_address(directory: Path) -> Endpoint | None:
+    try:
+        said: dict[str, Any] = json.loads((directory / ADDRESS_FILE).read_text(encoding="utf-8"))
+        host = said["host"]
+        return Endpoint(
+            grpc=f"{host}:{said['grpc']}",
+            http=f"{host}:{said['http']}",
+            metrics=f"{host}:{said['metrics']}",
+            restricted_token=said["token"],
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write(directory: Path, facts: dict[str, Any]) -> None:
+    aside = directory / f".{JOB_FILE}"
+    aside.write_text(json.dumps(facts, indent=2), encoding="utf-8")
+    aside.replace(directory / JOB_FILE)
+
+
+def _words_of(answer: subprocess.CompletedProcess[str]) -> str:
+    return " ".join((answer.stderr or answer.stdout).split()) or f"exit code {answer.returncode}"
