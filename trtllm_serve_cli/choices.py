@@ -19,3 +19,6 @@ SpeculativeMode = Literal[
     "mtp",
     "ngram",
 ]
+
+# How a Kubernetes Service is reached.
+ServiceType = Literal["ClusterIP", "NodePort", "LoadBalancer"]

@@ -13,9 +13,9 @@ import pytest
 
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.deployment import Deployable
-from trtllm_serve_cli.launch.machine import TritonInstallation
+from trtllm_serve_cli.launch.machine import IN_CONTAINER, TritonInstallation
 from trtllm_serve_cli.launch.options import LaunchOptions
-from trtllm_serve_cli.launch.slurm import IN_CONTAINER, SlurmOptions, plan_slurm, render_script
+from trtllm_serve_cli.launch.slurm import SlurmOptions, plan_slurm, render_script
 
 ONE_NODE = SlurmOptions()
 OPEN = LaunchOptions(host="0.0.0.0")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from trtllm_serve_cli.choices import ServiceType
 from trtllm_serve_cli.cli import output
 from trtllm_serve_cli.cli.options import JsonOption, ModelOption
 
@@ -126,6 +127,92 @@ def slurm(
         return
     output.say(f"Submitted as Slurm job {job.id}; all of it lies in {directory}")
     output.say("Next: tllm status")
+
+
+@deploy_app.command()
+def k8s(
+    model: ModelOption = None,
+    output_file: OutputOption = None,
+    namespace: Annotated[str | None, typer.Option("-n", "--namespace")] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(
+            help="A container with Triton. Default: NVIDIA's that fits the engine. For several "
+            "nodes it needs kubectl as well."
+        ),
+    ] = None,
+    image_pull_secret: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The Secret that opens the image's registry.")
+    ] = None,
+    nodes: NodesOption = 1,
+    replicas: Annotated[int, typer.Option(min=1, help="Servers, or groups of nodes.")] = 1,
+    max_replicas: Annotated[
+        int, typer.Option(min=1, help="How many the autoscaler may make of them.")
+    ] = 4,
+    queue_target: Annotated[
+        int,
+        typer.Option(min=1, help="Requests that may wait per replica before there is one more."),
+    ] = 4,
+    claim: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The PersistentVolumeClaim with a copy of TLLM_HOME. Default: the nodes have the "
+            "model at the same paths as this machine.",
+        ),
+    ] = None,
+    shared_memory: Annotated[
+        str, typer.Option(metavar="QUANTITY", help="Size of /dev/shm.")
+    ] = "1Gi",
+    cpu: Annotated[str | None, typer.Option(metavar="QUANTITY")] = None,
+    memory: Annotated[str | None, typer.Option(metavar="QUANTITY")] = None,
+    gpu_resource: Annotated[
+        str, typer.Option(metavar="NAME", help="What a GPU is called; nvidia.com/mig-1g.10gb, say.")
+    ] = "nvidia.com/gpu",
+    service_type: Annotated[
+        ServiceType, typer.Option(help="How the server is reached.")
+    ] = "ClusterIP",
+    pod_monitor: Annotated[
+        bool, typer.Option(help="Have the Prometheus operator scrape it.")
+    ] = True,
+    timeout: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="How long it may take to be ready.")
+    ] = 600.0,
+    log_verbose: Annotated[int, typer.Option(min=0, max=3, help="Triton's verbosity.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the manifests that serve a model on Kubernetes.
+
+    One node is a Deployment, several are a LeaderWorkerSet; a Service, an autoscaler by the requests
+    that wait, and a PodMonitor come with it. --json prints them as a List.
+
+    Example:  tllm deploy k8s -m llama-3-8b --claim models | kubectl apply -f -
+    """
+    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.paths import find_home
+
+    options = launch.KubernetesOptions(
+        namespace=namespace,
+        image=image,
+        image_pull_secret=image_pull_secret,
+        nodes=nodes,
+        replicas=replicas,
+        max_replicas=max_replicas,
+        queue_target=queue_target,
+        claim=claim,
+        shared_memory=shared_memory,
+        cpu=cpu,
+        memory=memory,
+        gpu_resource=gpu_resource,
+        service_type=service_type,
+        has_pod_monitor=pod_monitor,
+    )
+    wanted = launch.LaunchOptions(host="0.0.0.0", timeout_s=timeout, log_verbose=log_verbose)
+    manifests = launch.plan_kubernetes_here(find_home(), model, options, wanted)
+    if as_json:
+        output.show_json({"apiVersion": "v1", "kind": "List", "items": manifests})
+        return
+    _give(launch.render_manifests(manifests), output_file, "kubectl apply -f")
 
 
 def _give(text: str, file: Path | None, command: str) -> None:

@@ -5,9 +5,15 @@ waits until a token was generated through the repository, keeps it running and w
 server's folder what it knows. A server that does not become ready leaves nothing running.
 """
 
-from trtllm_serve_cli.launch.deploy import find_image, plan_slurm_here, submit_slurm
+from trtllm_serve_cli.launch.deploy import (
+    find_image,
+    plan_kubernetes_here,
+    plan_slurm_here,
+    submit_slurm,
+)
 from trtllm_serve_cli.launch.doctor import Finding, diagnose
 from trtllm_serve_cli.launch.facts import MachineFacts, collect_facts
+from trtllm_serve_cli.launch.kubernetes import KubernetesOptions, render_manifests
 from trtllm_serve_cli.launch.local import (
     launch,
     plan_for_this_machine,
@@ -30,6 +36,7 @@ from trtllm_serve_cli.launch.slurm_job import SlurmJob
 
 __all__ = [
     "Finding",
+    "KubernetesOptions",
     "LaunchOptions",
     "LaunchPlan",
     "MachineFacts",
@@ -49,8 +56,10 @@ __all__ = [
     "measure_memory",
     "name_servers",
     "plan_for_this_machine",
+    "plan_kubernetes_here",
     "plan_launch",
     "plan_slurm_here",
+    "render_manifests",
     "render_script",
     "run_in_foreground",
     "stop_server",

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 from trtllm_serve_cli.launch.deployment import Deployable, check_image, describe_deployable
-from trtllm_serve_cli.launch.machine import find_libpython, find_triton
+from trtllm_serve_cli.launch.kubernetes import KubernetesOptions, Manifest, plan_kubernetes
+from trtllm_serve_cli.launch.machine import IN_CONTAINER, find_libpython, find_triton
 from trtllm_serve_cli.launch.options import LaunchOptions
 from trtllm_serve_cli.launch.slurm import (
-    IN_CONTAINER,
     SlurmOptions,
     SlurmPlan,
     plan_slurm,
@@ -58,6 +58,13 @@ def submit_slurm(
     directory = make_job_folder(home.servers, model.name)
     plan = plan_slurm_here(home, name, options, launch, directory=directory)
     return submit_job(render_script(plan), model, directory), directory
+
+
+def plan_kubernetes_here(
+    home: Home, name: str | None, options: KubernetesOptions, launch: LaunchOptions
+) -> list[Manifest]:
+    """The manifests that serve an imported model. Raises `UnknownModel`, `BadInput`."""
+    return plan_kubernetes(load_deployable(home, name), options, launch, home=home.root)
 
 
 def find_image(home: Home, name: str | None) -> str:

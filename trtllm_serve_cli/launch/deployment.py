@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from packaging.version import Version
 
 from trtllm_serve_cli.build.tensorrt.versions import (
     find_containers,
@@ -13,8 +16,19 @@ from trtllm_serve_cli.build.tensorrt.versions import (
 )
 from trtllm_serve_cli.build.tensorrt_engine import read_tensorrt_build
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.launch.machine import TritonInstallation
+from trtllm_serve_cli.launch.options import LaunchOptions
+from trtllm_serve_cli.launch.triton import triton_flags
 from trtllm_serve_cli.repository import ImportedModel, OpenRepository
 
+RESTRICTING = ("http-restricted-api", "grpc-restricted-protocol")
+# What a rank is told that only runs its part of the engine.
+OTHER_RANKS = (
+    "--allow-http=false", "--allow-grpc=false", "--allow-metrics=false",
+    "--model-control-mode=explicit", "--load-model=tensorrt_llm",
+)  # fmt: skip
+# From here on the engine says how many requests wait in it.
+_FIRST_WITH_WAITING = Version("0.18.0")
 # Kinds whose ranks are processes that MPI starts, each with a Triton of its own.
 _RANKED = ("tensorrt", "pytorch")
 _PATHS = ("parameters.tokenizer_dir", "parameters.gpt_model_path", "parameters.engine_dir")
@@ -26,7 +40,8 @@ class Deployable:
 
     `folders` have to be there, at the same paths. `num_gpus` is of all machines together, and
     `num_ranks` how many processes MPI has to start: 1 for a model without ranks. `image` is the
-    container that fits the engine, None where no public one has it.
+    container that fits the engine, None where no public one has it. `reports_waiting` tells whether
+    the metrics have how many requests wait in the engine.
     """
 
     name: str
@@ -38,6 +53,7 @@ class Deployable:
     num_gpus: int
     num_ranks: int
     image: str | None
+    reports_waiting: bool = False
 
     @property
     def is_llm_api(self) -> bool:
@@ -58,7 +74,34 @@ def describe_deployable(model: ImportedModel, repository: OpenRepository) -> Dep
         num_gpus=num_gpus,
         num_ranks=num_gpus if model.engine_kind in _RANKED else 1,
         image=_find_image(model),
+        reports_waiting=_reports_waiting(model),
     )
+
+
+def triton_words(
+    model: Deployable,
+    triton: TritonInstallation,
+    launch: LaunchOptions,
+    *,
+    token: str,
+    given: Mapping[str, str],
+) -> dict[str, str]:
+    """Triton's flags by name, each a word as a shell reads it.
+
+    `token`, which opens what is restricted, and the values that are `given` are the shell's to
+    expand.
+    """
+    flags = {
+        "model-repository": str(model.repository),
+        "model-control-mode": "none",
+        "model-load-thread-count": str(max(len(model.models), 4)),
+        **triton_flags(triton, launch, Path(), "", has_gpu=model.num_gpus > 0),
+    }
+    words = {name: f"--{name}={shlex.quote(str(value))}" for name, value in flags.items()}
+    for name in RESTRICTING:
+        words[name] += token
+    words["disable-auto-complete-config"] = "--disable-auto-complete-config"
+    return words | {name: f"--{name}={value}" for name, value in given.items()}
 
 
 def spread(total: int, nodes: int, what: str) -> int:
@@ -109,6 +152,13 @@ def _count_gpus(model: ImportedModel) -> int:
             return 0
 
 
+def _reports_waiting(model: ImportedModel) -> bool:
+    if model.engine_kind == "tensorrt":
+        version = parse_version(read_tensorrt_build(model.engine_path).version)
+        return version >= _FIRST_WITH_WAITING
+    return "tensorrt_llm" in model.models
+
+
 def _find_image(model: ImportedModel) -> str | None:
     newest = load_containers()[-1]
     match model.engine_kind:
@@ -140,7 +190,3 @@ def _with_targets(folder: Path) -> list[Path]:
     """The folder, and those that links in it lead to, such as the hub's cache."""
     links = [each for each in folder.rglob("*") if each.is_symlink()] if folder.is_dir() else []
     return [folder, *(link.resolve().parent for link in links)]
-
-
-def quote_path(path: Path) -> str:
-    return shlex.quote(str(path))

@@ -29,6 +29,9 @@ class TritonInstallation:
     stub: Path | None = None
 
 
+IN_CONTAINER = TritonInstallation(SYSTEM_TRITON, "the container")
+
+
 def find_embedded_root() -> Path | None:
     """The folder of the Triton in `nvidia-pytriton`, whose Python code is not imported."""
     spec = importlib.util.find_spec("pytriton")

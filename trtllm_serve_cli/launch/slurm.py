@@ -14,30 +14,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtllm_serve_cli import __version__
-from trtllm_serve_cli.client import RESTRICTED_HEADER
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.launch.deployment import Deployable, check_nodes, quote_path, spread
-from trtllm_serve_cli.launch.machine import SYSTEM_TRITON, TritonInstallation
+from trtllm_serve_cli.launch.deployment import (
+    OTHER_RANKS,
+    RESTRICTING,
+    Deployable,
+    check_nodes,
+    spread,
+    triton_words,
+)
+from trtllm_serve_cli.launch.machine import TritonInstallation
 from trtllm_serve_cli.launch.options import LaunchOptions
-from trtllm_serve_cli.launch.triton import backend_links, triton_flags
+from trtllm_serve_cli.launch.triton import backend_links
 
 ADDRESS_FILE = "address.json"
 EXIT_CODE_FILE = "exit-code"
 JOB_LOG = "job.log"
 SCRIPT_FILE = "job.sbatch"
-IN_CONTAINER = TritonInstallation(SYSTEM_TRITON, "the container")
 
 # What the script finds out or decides on the node, by the flag it is for.
 _PORTS = {"http-port": "HTTP", "grpc-port": "GRPC", "metrics-port": "METRICS"}
-_RESTRICTING = ("http-restricted-api", "grpc-restricted-protocol")
 # Only the rank that answers has them.
 _SERVING = (
-    *_PORTS, *_RESTRICTING, "http-address", "grpc-address", "metrics-address",
+    *_PORTS, *RESTRICTING, "http-address", "grpc-address", "metrics-address",
     "model-control-mode", "allow-gpu-metrics",
-)  # fmt: skip
-_OTHER_RANKS = (
-    "--allow-http=false", "--allow-grpc=false", "--allow-metrics=false",
-    "--model-control-mode=explicit", "--load-model=tensorrt_llm",
 )  # fmt: skip
 
 
@@ -121,7 +121,18 @@ def plan_slurm(
             next_step="leave --ntasks-per-node out, or change --nodes",
         )
     in_slurm, in_shell = _place(model, directory)
-    flags = _flags(model, triton, launch)
+    prefix = '"tllm-$SLURM_JOB_ID-$SLURM_PROCID-"'
+    flags = triton_words(
+        model,
+        triton,
+        launch,
+        token='"$TLLM_TOKEN"',
+        given={
+            **{flag: f'"$TLLM_{name}_PORT"' for flag, name in _PORTS.items()},
+            **({"backend-directory": '"$TLLM_BACKENDS"'} if triton.backend_parts else {}),
+            "backend-config": f"python,shm-region-prefix-name={prefix}",
+        },
+    )
     is_split = model.num_ranks > 1 and not model.is_llm_api
     ports = (options.http_port, options.grpc_port, options.metrics_port)
     return SlurmPlan(
@@ -140,12 +151,12 @@ def plan_slurm(
             Path(path).relative_to("backends"): shlex.quote(target)
             for path, target in backend_links(triton).items()
         },
-        binary=quote_path(triton.binary),
+        binary=shlex.quote(str(triton.binary)),
         flags=tuple(
             word for name, word in flags.items() if not (is_split and name in _SERVING)
         ) + (('"${role[@]}"',) if is_split else ()),
         first_flags=tuple(flags[name] for name in _SERVING if name in flags) if is_split else (),
-        other_flags=_OTHER_RANKS if is_split else (),
+        other_flags=OTHER_RANKS if is_split else (),
         num_ranks=model.num_ranks,
         is_llm_api=model.is_llm_api,
         moves_ports=ports == (None, None, None),
@@ -217,26 +228,3 @@ def _words(said: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(
         f"--{name}={shlex.quote(str(value))}" for name, value in said.items() if value is not None
     )
-
-
-def _flags(model: Deployable, triton: TritonInstallation, launch: LaunchOptions) -> dict[str, str]:
-    """Triton's flags by name, each as a shell reads it."""
-    flags = {
-        "model-repository": str(model.repository),
-        "model-control-mode": "none",
-        "model-load-thread-count": str(max(len(model.models), 4)),
-        **triton_flags(triton, launch, Path(), "TOKEN", has_gpu=model.num_gpus > 0),
-    }
-    words = {name: f"--{name}={shlex.quote(str(value))}" for name, value in flags.items()}
-    for flag, name in _PORTS.items():
-        words[flag] = f'--{flag}="$TLLM_{name}_PORT"'
-    for flag in _RESTRICTING:
-        apis = str(flags[flag]).partition(":")[0]
-        words[flag] = f'--{flag}={apis}:{RESTRICTED_HEADER}="$TLLM_TOKEN"'
-    if "backend-directory" in words:
-        words["backend-directory"] = '--backend-directory="$TLLM_BACKENDS"'
-    words["disable-auto-complete-config"] = "--disable-auto-complete-config"
-    words["backend-config"] = (
-        '--backend-config=python,shm-region-prefix-name="tllm-$SLURM_JOB_ID-$SLURM_PROCID-"'
-    )
-    return words
