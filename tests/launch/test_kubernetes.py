@@ -155,12 +155,9 @@ def container(manifest: Manifest) -> dict[str, Any]:
 
 def test_probes_ask_what_triton_says_of_itself() -> None:
     server = container(plan(timeout_s=95)["Deployment"])
+    fields = ("httpGet", "periodSeconds", "failureThreshold")
     asked = {
-        name: (
-            server[name]["httpGet"],
-            server[name]["periodSeconds"],
-            server[name]["failureThreshold"],
-        )
+        name: tuple(server[name][field] for field in fields)
         for name in ("startupProbe", "readinessProbe", "livenessProbe")
     }
     assert asked == {
@@ -320,7 +317,7 @@ def test_management_is_closed_with_a_token_that_nobody_has() -> None:
     [
         (SPREAD, KubernetesOptions(nodes=2), "needs an image of your own to run on 2 nodes"),
         (PLAIN, ON_TWO, "cannot be spread over 2 nodes"),
-        (SPREAD, KubernetesOptions(nodes=3, image="i"), "16 GPUs cannot be shared out among 3"),
+        (SPREAD, KubernetesOptions(nodes=3, image="i"), "16 ranks cannot be shared out among 3"),
         (
             dataclasses.replace(PLAIN, image=None, kind="openvino"),
             KubernetesOptions(),

@@ -183,8 +183,8 @@ def k8s(
 ) -> None:
     """Write the manifests that serve a model on Kubernetes.
 
-    One node is a Deployment, several are a LeaderWorkerSet; a Service, an autoscaler by the requests
-    that wait, and a PodMonitor come with it. --json prints them as a List.
+    One node is a Deployment, several are a LeaderWorkerSet; a Service, an autoscaler by the
+    requests that wait, and a PodMonitor come with it. --json prints them as a List.
 
     Example:  tllm deploy k8s -m llama-3-8b --claim models | kubectl apply -f -
     """

@@ -1,8 +1,8 @@
 """A model on Kubernetes, as the manifests that `kubectl apply` takes.
 
 One node is a Deployment. Several are a LeaderWorkerSet (lws.sigs.k8s.io), whose leader starts the
-engine's ranks in the other pods by MPI, with `kubectl exec` in the place of ssh: so do the guides in
-triton-inference-server/tutorials (Deployment/Kubernetes), where the probes are from, too.
+engine's ranks in the other pods by MPI, with `kubectl exec` in the place of ssh. So do the guides
+of triton-inference-server/tutorials (Deployment/Kubernetes); the probes are theirs, too.
 """
 
 from __future__ import annotations
