@@ -106,7 +106,7 @@ def test_controller_that_is_away_is_no_verdict(folder: Path) -> None:
     assert judged(folder, squeue=squeue) == (
         "unknown",
         (
-            "Slurm does not answer.",
+            "Slurm job 12: Slurm does not answer.",
             "slurm_load_jobs error: Unable to contact slurm controller",
         ),
     )

@@ -263,7 +263,7 @@ def _show_server(server: dict[str, Any]) -> None:
         print(f"  {why}")
     if server["http"]:
         print(f"  HTTP {server['http']}  gRPC {server['grpc']}  metrics {server['metrics']}")
-    if server["job"]:
+    if server["job"] and not server["why"]:
         print(f"  Slurm job {server['job']['id']}")
     if memory := server["memory_bytes"]:
         total = show_size(sum(memory.values()))

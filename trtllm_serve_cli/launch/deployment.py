@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from packaging.version import Version
 
@@ -63,7 +64,7 @@ class Deployable:
 
 def describe_deployable(model: ImportedModel, repository: OpenRepository) -> Deployable:
     """What it takes to serve the imported `model` elsewhere, by what its engine says."""
-    num_gpus = _count_gpus(model)
+    num_gpus = _count_gpus(model, repository)
     return Deployable(
         name=model.name,
         text_model=model.text_model,
@@ -138,18 +139,18 @@ def check_image(model: Deployable, image: str | None) -> str:
     return chosen
 
 
-def _count_gpus(model: ImportedModel) -> int:
-    build = dict(model.declaration.get("build", {}))
+def _count_gpus(model: ImportedModel, repository: OpenRepository) -> int:
+    said: Mapping[str, Any]
     match model.engine_kind:
         case "tensorrt":
             return read_tensorrt_build(model.engine_path).world_size
         case "pytorch":
-            return int(build.get("tp", 1)) * int(build.get("pp", 1))
+            said = repository.manifest["engine"]["llm_arguments"] or {}
         case "vllm":
-            parameters = model.declaration.get("repository", {}).get("parameters", {})
-            return int(parameters.get("tensor_parallel_size", build.get("tp", 1)))
+            said = repository.manifest["parameters"]
         case _:
             return 0
+    return int(said.get("tensor_parallel_size", 1)) * int(said.get("pipeline_parallel_size", 1))
 
 
 def _reports_waiting(model: ImportedModel) -> bool:

@@ -159,7 +159,7 @@ def read_job(
     try:
         job = ask_slurm(job.id, run)
     except TllmError as error:
-        return plan, _state("unknown", tuple(filter(None, (error.what, error.why)))), job
+        return plan, _state("unknown", (f"Slurm job {job.id}: {error.what}", error.why)), job
     if address is not None and job.state in _RUNNING:
         plan = dataclasses.replace(plan, endpoint=address)
     return plan, _judge(job, plan), job

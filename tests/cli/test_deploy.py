@@ -1,0 +1,103 @@
+"""`tllm deploy` as its user sees it, with a `sbatch` and a `squeue` that answer as told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cli.running import Tllm
+from tests.repository.samples import add_model
+from trtllm_serve_cli.paths import Home, find_home
+
+
+@pytest.fixture
+def home(home_folder: Path) -> Home:
+    """With the model `m`."""
+    home = find_home()
+    add_model(home, "m")
+    return home
+
+
+@pytest.fixture
+def tllm(
+    home: Home,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> Tllm:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, says in {
+        "tritonserver": "",
+        "sbatch": "42",
+        "squeue": "PENDING|Priority",
+        "scancel": "",
+    }.items():
+        (programs / name).write_text(f"#!/bin/sh\necho '{says}'\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+    return Tllm(monkeypatch, capsys)
+
+
+def test_script_is_written_and_nothing_else(tllm: Tllm, home: Home, tmp_path: Path) -> None:
+    code, out, err = tllm("deploy", "slurm", "--partition", "batch", "--time", "08:00:00")
+    assert (code, err) == (0, "")
+    assert out.startswith("#!/bin/bash\n#SBATCH --job-name=tllm-m\n#SBATCH --partition=batch\n")
+    file = tmp_path / "m.sbatch"
+    assert tllm("deploy", "slurm", "-o", str(file)) == (0, "", f"Next: sbatch {file}\n")
+    assert file.read_text().startswith("#!/bin/bash\n")
+    assert not home.servers.exists()
+
+
+def test_submitted_job_is_followed(tllm: Tllm, home: Home) -> None:
+    directory = home.servers / "slurm-m-1"
+    assert tllm("deploy", "slurm", "--submit") == (
+        0,
+        "",
+        f"Submitted as Slurm job 42; all of it lies in {directory}\nNext: tllm status\n",
+    )
+    assert tllm("status") == (
+        0,
+        "m: queued\n"
+        "  Slurm job 42 is PENDING (Priority)\n"
+        f"  repository {home.models / 'm'}\n"
+        f"  log {directory / 'server.log'}\n",
+        "",
+    )
+    code, out, _ = tllm("status", "--json")
+    (server,) = json.loads(out)["servers"]
+    assert (code, server["http"], server["supervisor_pid"]) == (0, None, None)
+    assert server["job"] == {"id": "42", "state": "PENDING", "reason": "Priority"}
+    code, _, err = tllm("infer", "Hello")
+    assert (code, "The server for m has no address yet." in err) == (3, True)
+    assert tllm("logs")[0] == 0
+
+
+def test_machine_without_slurm_says_so(tllm: Tllm, home: Home, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "sbatch").unlink()
+    code, _, err = tllm("deploy", "slurm", "--submit")
+    assert (code, "Error: There is no sbatch here." in err) == (3, True)
+    assert tllm("status") == (0, "", "No server is running. Next: tllm start\n")
+
+
+def test_manifests_as_yaml_and_as_json(tllm: Tllm) -> None:
+    command = ("deploy", "k8s", "--image", "mine:1", "-n", "llm")
+    code, out, err = tllm(*command)
+    read = list(yaml.safe_load_all(out))
+    assert (code, err) == (0, "")
+    assert [each["kind"] for each in read] == [
+        "Deployment", "Service", "PodMonitor", "HorizontalPodAutoscaler",
+    ]  # fmt: skip
+    assert {each["metadata"]["namespace"] for each in read} == {"llm"}
+    listed = json.loads(tllm(*command, "--json")[1])
+    assert (listed["kind"], listed["items"]) == ("List", read)
+
+
+def test_model_without_an_image_is_refused(tllm: Tllm) -> None:
+    code, out, err = tllm("deploy", "k8s")
+    assert (code, out) == (3, "")
+    assert "Error: No public container image serves m." in err
+    assert "--image IMAGE" in err
