@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,18 @@ import pytest
 from tests.build.samples import ENGINE
 from tests.repository.samples import copy_upstream
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository import ServingOptions, open_repository, plan_repository
-from trtllm_serve_cli.repository.instances import with_instance_count
+from trtllm_serve_cli.repository import (
+    OpenRepository,
+    ServingOptions,
+    open_repository,
+    plan_repository,
+    write_repository,
+)
+from trtllm_serve_cli.repository.instances import (
+    EngineInstances,
+    read_instances,
+    with_instance_count,
+)
 from trtllm_serve_cli.repository.settings import apply_changes, plan_changes
 from trtllm_serve_cli.repository.validate import validate_repository
 
@@ -65,3 +76,32 @@ def test_groups_without_their_instances_are_found(tmp_path: Path) -> None:
     path.write_text(text)
     found = [each.what for each in validate_repository(open_repository(copy.path))]
     assert not [what for what in found if what.startswith("gpu_device_ids")]
+
+
+def filled_copy(directory: Path, **wanted: str) -> OpenRepository:
+    copy = open_repository(copy_upstream(directory))
+    wanted = {"triton_backend": "tensorrtllm", **wanted}
+    texts = apply_changes(copy, plan_changes(copy, wanted))
+    return dataclasses.replace(copy, texts={**copy.texts, **texts})
+
+
+def test_instances_of_upstreams_copy(tmp_path: Path) -> None:
+    one = filled_copy(tmp_path / "one")
+    assert read_instances(one, 2) == EngineInstances("tensorrt_llm", 2)
+    two = filled_copy(tmp_path / "two", gpu_device_ids="0,1;2,3", participant_ids="1,2;3,4")
+    expected = EngineInstances("mine", 2, ((0, 1), (2, 3)), ((1, 2), (3, 4)))
+    assert read_instances(two, 2, name="mine") == expected
+    assert [EngineInstances("mine", 2).count, expected.count] == [1, 2]
+
+
+def test_engine_that_python_serves_has_no_instances_of_that_kind(tmp_path: Path) -> None:
+    write_repository(plan_repository("mine", ENGINE, ServingOptions()), tmp_path / "mine")
+    assert read_instances(open_repository(tmp_path / "mine"), 1) is None
+
+
+def test_groups_that_are_no_numbers(tmp_path: Path) -> None:
+    copy = filled_copy(tmp_path / "copy", gpu_device_ids="0")
+    text = copy.texts["tensorrt_llm"].replace('string_value: "0"', 'string_value: "first"')
+    texts = {**copy.texts, "tensorrt_llm": text}
+    with pytest.raises(BadInput, match="gpu_device_ids of copy is first"):
+        read_instances(dataclasses.replace(copy, texts=texts), 1)

@@ -254,6 +254,25 @@ def test_missing_rank_is_found(copy: Path) -> None:
     assert findings(copy) == [("error", str(config), None, "the engine is of 2 ranks, 1 are there")]
 
 
+def test_instance_with_too_few_gpus_is_found(copy: Path) -> None:
+    engine = copy.parent / "engine"
+    change_json(
+        engine / "config.json",
+        lambda facts: facts["pretrained_config"]["mapping"].update(world_size=2),
+    )
+    (engine / "rank1.engine").touch()
+    repository = open_repository(copy)
+    wanted = {"gpu_device_ids": "0,1;2"}
+    write_changes(repository, apply_changes(repository, plan_changes(repository, wanted)), wanted)
+    (found,) = (
+        each
+        for each in validate_repository(open_repository(copy))
+        if each.what.startswith("gpu_device_ids")
+    )
+    assert found.what == "gpu_device_ids 0,1;2 has the group 2, and the engine is of 2 ranks"
+    assert found.next_step == f'tllm set --repo {copy} "gpu_device_ids=0,1;2,3"'
+
+
 def test_engine_of_another_vocabulary_is_found(ours: Path) -> None:
     engine = ours.parents[1] / "engines" / "mine"
     facts = {"vocab_size": 7, "max_position_embeddings": 16}

@@ -16,9 +16,11 @@ from trtllm_serve_cli.repository.config import (
     RepositoryPlan,
     ServingOptions,
 )
+from trtllm_serve_cli.repository.instances import EngineInstances, read_instances
 from trtllm_serve_cli.repository.opened import OpenRepository, open_repository
 from trtllm_serve_cli.repository.plan import plan_repository
 from trtllm_serve_cli.repository.render import MANIFEST, render_files, write_repository
+from trtllm_serve_cli.repository.served import read_limits
 from trtllm_serve_cli.repository.settings import list_settings
 from trtllm_serve_cli.repository.store import (
     ImportedModel,
@@ -30,6 +32,7 @@ from trtllm_serve_cli.repository.store import (
 
 __all__ = [
     "MANIFEST",
+    "EngineInstances",
     "ImportedModel",
     "ModelConfig",
     "OpenRepository",
@@ -44,6 +47,8 @@ __all__ = [
     "plan_combination",
     "plan_repository",
     "prefixed",
+    "read_instances",
+    "read_limits",
     "read_manifest",
     "render_files",
     "write_combination",

@@ -8,15 +8,70 @@ triton-inference-server/tensorrtllm_backend.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.repository.findings import Checked, Finding
+    from trtllm_serve_cli.repository.opened import OpenRepository
 
 _COUNT = "tensorrt_llm_instance_count"
 _GPUS = "gpu_device_ids"
+_MODEL = "tensorrt_llm"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInstances:
+    """An engine of `world_size` ranks that Triton's C++ backend runs as the model `model`.
+
+    `gpus` and `participants` have a group of numbers per instance, or nothing: the GPUs among those
+    that the process sees, and in orchestrator mode the MPI ranks.
+    """
+
+    model: str
+    world_size: int
+    gpus: tuple[tuple[int, ...], ...] = ()
+    participants: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def count(self) -> int:
+        return max(1, len(self.gpus), len(self.participants))
+
+
+def read_instances(
+    repository: OpenRepository, world_size: int, *, name: str = _MODEL
+) -> EngineInstances | None:
+    """How the repository's engine, of `world_size` ranks and served as `name`, is to be run.
+
+    None for an engine that Triton's C++ backend does not run. Raises `BadInput` for groups that are
+    not numbers.
+    """
+    if _MODEL not in repository.texts or repository.value(_MODEL, "backend") != "tensorrtllm":
+        return None
+    return EngineInstances(
+        name,
+        world_size,
+        _groups(repository, _GPUS),
+        _groups(repository, "participant_ids"),
+    )
+
+
+def _groups(repository: OpenRepository, parameter: str) -> tuple[tuple[int, ...], ...]:
+    value = repository.value(_MODEL, f"parameters.{parameter}")
+    try:
+        return tuple(
+            tuple(int(number) for number in group.split(","))
+            for group in (value.split(";") if value else ())
+        )
+    except ValueError as error:
+        raise BadInput(
+            f"{parameter} of {repository.name} is {value}.",
+            why="it has to be whole numbers: those of an instance between commas, instances "
+            "between semicolons",
+            next_step=f'tllm set -m {repository.name} "{parameter}=0,1;2,3"',
+        ) from error
 
 
 def with_instance_count(wanted: Mapping[str, str]) -> dict[str, str]:
@@ -45,6 +100,33 @@ def check_instances(checked: Checked, model: str) -> Iterator[Finding]:
             f'{checked.set_command} "{_GPUS}={gpus}" {_COUNT}={_count_groups(gpus)}',
             place=f"parameters.{_GPUS}",
         )
+
+
+def check_ranks_of_instances(
+    checked: Checked, model: str, world_size: int | None
+) -> Iterator[Finding]:
+    """A finding when an instance's GPUs are not as many as the engine's ranks."""
+    gpus = checked.repository.value(model, f"parameters.{_GPUS}")
+    if not gpus or world_size is None:
+        return
+    groups = gpus.split(";")
+    odd = [group for group in groups if group.count(",") + 1 != world_size]
+    if odd:
+        yield checked.finding(
+            "error",
+            model,
+            f"{_GPUS} {gpus} has the group {odd[0]}, and the engine is of {world_size} ranks",
+            f'{checked.set_command} "{_GPUS}={_such_as(world_size, len(groups))}"',
+            place=f"parameters.{_GPUS}",
+        )
+
+
+def _such_as(world_size: int, num_instances: int) -> str:
+    """GPUs for the instances, from the first one on."""
+    return ";".join(
+        ",".join(str(each * world_size + gpu) for gpu in range(world_size))
+        for each in range(num_instances)
+    )
 
 
 def _count_groups(gpu_device_ids: str) -> int:

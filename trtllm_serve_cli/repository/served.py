@@ -11,7 +11,7 @@ from typing import Any
 
 from trtllm_serve_cli.build.engine import ENGINE_FILE
 from trtllm_serve_cli.repository.findings import Checked, Finding
-from trtllm_serve_cli.repository.instances import check_instances
+from trtllm_serve_cli.repository.instances import check_instances, check_ranks_of_instances
 from trtllm_serve_cli.repository.opened import OpenRepository
 from trtllm_serve_cli.repository.parameters import load_parameters
 
@@ -42,6 +42,7 @@ def check_served(checked: Checked) -> Iterator[Finding]:
         if limits is not None:
             yield from _check_limits(checked, model, limits)
             yield from _check_ranks(limits)
+            yield from check_ranks_of_instances(checked, model, limits.world_size)
             yield from _check_vocabulary(checked, model, limits)
 
 
