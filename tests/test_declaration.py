@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from trtllm_serve_cli.declaration import (
     render_declaration,
 )
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.launch import LaunchOptions
+from trtllm_serve_cli.launch.options import choose_options
 from trtllm_serve_cli.paths import Home, find_home
 from trtllm_serve_cli.repository import (
     ImportedModel,
@@ -30,6 +33,7 @@ from trtllm_serve_cli.repository import (
     write_repository,
 )
 from trtllm_serve_cli.repository.settings import apply_changes, plan_changes, write_changes
+from trtllm_serve_cli.typed_yaml import plain_changes
 
 TEXT = """\
 model:
@@ -111,6 +115,16 @@ def test_model_is_declared_as_it_is_now(home_folder: Path):
         EngineSection("openvino"),
         repository=RepositorySection(parameters={"max_queue_size": "7", "max_beam_width": "2"}),
         launch=LaunchSection(http_port=9000),
+    )
+
+
+def test_how_it_is_launched_under_mpi_starts_from_the_folder(tmp_path: Path):
+    text = "model: {name: mine}\nlaunch: {mode: mpi, world_size: 2, hostfile: hosts}\n"
+    declared = parse_declaration(text, where="tllm.yaml", folder=tmp_path)
+    assert declared.launch == LaunchSection(mode="mpi", world_size=2, hostfile=tmp_path / "hosts")
+    plain = json.loads(json.dumps(plain_changes(declared.launch)))
+    assert choose_options({}, {"mine": plain}) == LaunchOptions(
+        mode="mpi", world_size=2, hostfile=tmp_path / "hosts"
     )
 
 

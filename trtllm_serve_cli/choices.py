@@ -19,6 +19,7 @@ SpeculativeMode = Literal[
     "mtp",
     "ngram",
 ]
+LaunchMode = Literal["local", "mpi"]
 
 # How a Kubernetes Service is reached.
 ServiceType = Literal["ClusterIP", "NodePort", "LoadBalancer"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.build.options import EngineOptions
-from trtllm_serve_cli.choices import EngineKind, Layout
+from trtllm_serve_cli.choices import EngineKind, LaunchMode, Layout
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository import MANIFEST, ImportedModel, OpenRepository, list_settings
 from trtllm_serve_cli.typed_yaml import parse_yaml, render_yaml
@@ -57,6 +57,13 @@ class LaunchSection:
     metrics_port: int | None = None
     timeout_s: float | None = None
     log_verbose: int | None = None
+    mode: LaunchMode | None = None
+    gpus: str | None = None
+    world_size: int | None = None
+    multi_model: bool | None = None
+    disable_spawn_processes: bool | None = None
+    oversubscribe: bool | None = None
+    hostfile: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +101,7 @@ def parse_declaration(text: str, *, where: str, folder: Path) -> Declaration:
         engine=dataclasses.replace(said.engine, dir=_join(folder, said.engine.dir)),
         build=said.build,
         repository=dataclasses.replace(said.repository, dir=_join(folder, said.repository.dir)),
-        launch=said.launch,
+        launch=dataclasses.replace(said.launch, hostfile=_join(folder, said.launch.hostfile)),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import re
 import sys
 from pathlib import Path
@@ -32,6 +34,25 @@ def fake_plan(servers: Path, *behaviours: str, timeout_s: float = 20.0) -> Launc
         ),
         timeout_s=timeout_s,
         exit_timeout_s=1,
+    )
+
+
+def fake_mpi_plan(servers: Path, *behaviours: str) -> LaunchPlan:
+    """Two ranks, each a fake server; the real `mpirun`."""
+    first = fake_plan(servers)
+    (other,) = free_ports(1)
+    commands = [
+        ("-n", "1", sys.executable, FAKE_SERVER, str(port), *behaviours)
+        for port in (first.ports["HTTP"], other)
+    ]
+    as_root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
+    options = (*as_root, "--oversubscribe", "--bind-to", "none")
+    return dataclasses.replace(
+        first,
+        argv=("mpirun", *options, *commands[0], ":", *commands[1]),
+        mode="mpi",
+        replicas=(Endpoint(http=f"127.0.0.1:{other}"),),
+        exit_timeout_s=5,
     )
 
 

@@ -16,9 +16,10 @@ import filelock
 import psutil
 import pytest
 
+from tests.build.tensorrt_files import tensorrt_engine
 from tests.launch.samples import fake_plan, pids_in
 from tests.waiting import is_gone, wait_until
-from trtllm_serve_cli.errors import LaunchFailed, UnknownModel
+from trtllm_serve_cli.errors import BadInput, LaunchFailed, UnknownModel
 from trtllm_serve_cli.launch import (
     LaunchPlan,
     RunningServer,
@@ -32,6 +33,7 @@ from trtllm_serve_cli.launch import (
 from trtllm_serve_cli.launch.running import read_server
 from trtllm_serve_cli.launch.state import ServerState, read_state, write_state
 from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.repository import ServingOptions, plan_repository, write_repository
 
 # A supervisor is meant to outlive the one that started it.
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
@@ -230,3 +232,21 @@ def test_plan_for_this_machine_has_a_token_of_its_own(home: Home) -> None:
     (folder / "tllm.json").write_text(json.dumps(manifest))
     plans = [plan_for_this_machine(home, [], {}) for _ in range(2)]
     assert len({plan.endpoint.restricted_token for plan in plans}) == 2
+
+
+def test_engine_of_two_ranks_is_planned_as_two_processes(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_repository("mine", tensorrt_engine(tmp_path), ServingOptions())
+    write_repository(plan, home.models / "mine")
+    for program in ("mpirun", "tritonserver"):
+        path = tmp_path / "bin" / program
+        path.parent.mkdir(exist_ok=True)
+        path.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    made = plan_for_this_machine(home, ["mine"], {"mode": "mpi", "gpus": "0,1"})
+    assert (made.argv[0], made.argv.count("-n")) == ("mpirun", 2)
+    assert made.argv.count("--load-model=tensorrt_llm") == 1
+    assert made.environ == {"CUDA_VISIBLE_DEVICES": "0,1"}
+    with pytest.raises(BadInput, match="engine needs 2 processes"):
+        plan_for_this_machine(home, ["mine"], {})

@@ -135,3 +135,18 @@ def test_models_still_loading() -> None:
     lines = (ALWAYS + HTTP_PORT).splitlines()
     assert find_loading(lines, ("m", "n")) == ["n"]
     assert find_loading([], ("m", "n")) == ["m", "n"]
+
+
+MPIRUN = """\
+--------------------------------------------------------------------------
+All nodes which are allocated for this job are already filled.
+--------------------------------------------------------------------------
+mpirun noticed that process rank 1 with PID 0 on node here exited on signal 9 (Killed).
+"""
+
+
+def test_what_mpirun_says_is_told() -> None:
+    assert explain_log(MPIRUN.splitlines()) == [
+        "All nodes which are allocated for this job are already filled.",
+        "mpirun noticed that process rank 1 with PID 0 on node here exited on signal 9 (Killed).",
+    ]

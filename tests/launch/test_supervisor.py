@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,9 +17,10 @@ from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.launch.samples import fake_plan, pids_in
+from tests.launch.samples import fake_mpi_plan, fake_plan, pids_in
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.launch.plan import LaunchPlan
 from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, read_state
@@ -212,3 +215,61 @@ def test_shared_memory_of_a_killed_server_is_removed(tmp_path: Path) -> None:
         assert [region.exists() for region in regions] == [False, True]
     finally:
         regions[1].unlink()
+
+
+needs_mpirun = pytest.mark.skipif(
+    shutil.which("mpirun") is None, reason="no mpirun (apt-get install openmpi-bin)"
+)
+
+
+@needs_mpirun
+def test_ranks_are_ready_together_and_end_in_order(tmp_path: Path) -> None:
+    plan = fake_mpi_plan(tmp_path)
+    with supervised(plan):
+        wait_until(lambda: is_in(plan, "ready"))
+        assert len(pids_in(plan.log)) == 2
+    # An mpirun that is told to end says that it kills its ranks.
+    assert (is_in(plan, "stopped"), "mpirun" in plan.log.read_text()) == (True, False)
+
+
+@needs_mpirun
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_server_that_lost_a_rank_is_started_again(tmp_path: Path, number: signal.Signals) -> None:
+    plan = fake_mpi_plan(tmp_path)
+    with supervised(plan):
+        wait_until(lambda: is_in(plan, "ready"))
+        rank = find_rank(plan, "1")
+        os.kill(rank, number)
+        wait_until(lambda: is_in(plan, "ready", restarts=1))
+        why = read_state(plan.directory).why
+    assert f"rank 1 died, which was process {rank}" in why
+    assert len(pids_in(plan.log)) == 4
+
+
+@needs_mpirun
+def test_ranks_of_a_killed_mpirun_do_not_stay(tmp_path: Path) -> None:
+    plan = fake_mpi_plan(tmp_path, "child")
+    with supervised(plan):
+        wait_until(lambda: is_in(plan, "ready"))
+        os.kill(read_state(plan.directory).server_pid, signal.SIGKILL)
+        wait_until(lambda: is_in(plan, "ready", restarts=1))
+        assert [is_gone(pid) for pid in pids_in(plan.log)] == [True, True, False, False]
+        assert [is_gone(pid) for pid in pids_in(plan.log, "child")] == [True, True, False, False]
+    assert all(is_gone(pid) for pid in pids_in(plan.log, "child"))
+
+
+@needs_mpirun
+def test_ranks_die_with_their_supervisor(tmp_path: Path) -> None:
+    plan = fake_mpi_plan(tmp_path)
+    plan.directory.mkdir(parents=True)
+    (plan.directory / PLAN_FILE).write_text(plan.to_json())
+    command = (sys.executable, "-m", "trtllm_serve_cli.launch.supervisor", str(plan.directory))
+    with subprocess.Popen(command) as supervisor:
+        wait_until(lambda: is_in(plan, "ready"))
+        supervisor.kill()
+    wait_until(lambda: all(is_gone(pid) for pid in pids_in(plan.log)))
+
+
+def find_rank(plan: LaunchPlan, rank: str) -> int:
+    ranks = (psutil.Process(pid) for pid in pids_in(plan.log))
+    return next(each.pid for each in ranks if each.environ()["OMPI_COMM_WORLD_RANK"] == rank)

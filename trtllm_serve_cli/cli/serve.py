@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trtllm_serve_cli.choices import LaunchMode
 from trtllm_serve_cli.cli import output
 from trtllm_serve_cli.cli.options import DryRunOption, JsonOption, ModelOption
 from trtllm_serve_cli.errors import NoServer
@@ -65,6 +66,40 @@ def start(
     log_verbose: Annotated[
         int | None, typer.Option(min=0, max=3, help="Triton's verbosity. Default: 0.")
     ] = None,
+    mode: Annotated[
+        LaunchMode | None,
+        typer.Option(help="Triton by itself, or mpirun's. Default: local."),
+    ] = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option(metavar="IDS", help="GPUs to use: 0,1 or GPU-… or MIG-… Default: all."),
+    ] = None,
+    world_size: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Processes of --mode mpi. Default: the engine's."),
+    ] = None,
+    multi_model: Annotated[
+        bool | None,
+        typer.Option(
+            "--multi-model",
+            help="Orchestrator mode: spawn the engines' processes. It is that for several engines.",
+        ),
+    ] = None,
+    disable_spawn_processes: Annotated[
+        bool | None,
+        typer.Option(
+            "--disable-spawn-processes",
+            help="Orchestrator mode with processes that mpirun starts; models need participant_ids",
+        ),
+    ] = None,
+    oversubscribe: Annotated[
+        bool | None,
+        typer.Option("--oversubscribe", help="Let mpirun start more processes than cores."),
+    ] = None,
+    hostfile: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="mpirun's list of nodes; this machine comes first."),
+    ] = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -87,6 +122,13 @@ def start(
         "metrics_port": metrics_port,
         "timeout_s": timeout,
         "log_verbose": log_verbose,
+        "mode": mode,
+        "gpus": gpus,
+        "world_size": world_size,
+        "multi_model": multi_model,
+        "disable_spawn_processes": disable_spawn_processes,
+        "oversubscribe": oversubscribe,
+        "hostfile": hostfile.absolute() if hostfile is not None else None,
     }
     given = {name: value for name, value in given.items() if value is not None}
     home = find_home()
@@ -249,6 +291,11 @@ def _describe(server: RunningServer) -> dict[str, Any]:
         "memory_bytes": launch.measure_memory(server) if server.is_running else {},
         "repository": str(server.plan.repository),
         "log": str(server.plan.log),
+        "mode": server.plan.mode,
+        "replicas": [
+            {"http": each.http, "grpc": each.grpc, "metrics": each.metrics}
+            for each in server.plan.replicas
+        ],
     }
 
 
@@ -261,8 +308,10 @@ def _show_server(server: dict[str, Any]) -> None:
     print(f"{', '.join(server['models'])}: {server['state']}{uptime}{restarts}")
     for why in server["why"] if server["state"] != "ready" else ():
         print(f"  {why}")
-    if server["http"]:
-        print(f"  HTTP {server['http']}  gRPC {server['grpc']}  metrics {server['metrics']}")
+    for rank, each in enumerate((server, *server["replicas"])):
+        whose = f"rank {rank}: " if server["replicas"] else ""
+        if each["http"]:
+            print(f"  {whose}HTTP {each['http']}  gRPC {each['grpc']}  metrics {each['metrics']}")
     if server["job"] and not server["why"]:
         print(f"  Slurm job {server['job']['id']}")
     if memory := server["memory_bytes"]:

@@ -18,8 +18,14 @@ from trtllm_serve_cli.build import look_at_machine
 from trtllm_serve_cli.errors import LaunchFailed, MissingPart
 from trtllm_serve_cli.launch.engine_fit import check_engine_fits
 from trtllm_serve_cli.launch.log import find_loading
-from trtllm_serve_cli.launch.machine import find_libpython, find_triton, has_nvidia_gpu
-from trtllm_serve_cli.launch.options import choose_options
+from trtllm_serve_cli.launch.machine import (
+    count_nvidia_gpus,
+    find_libpython,
+    find_triton,
+    has_nvidia_gpu,
+)
+from trtllm_serve_cli.launch.mpi import MpiHost, check_mpirun
+from trtllm_serve_cli.launch.options import LaunchOptions, choose_options
 from trtllm_serve_cli.launch.plan import LaunchPlan, plan_launch
 from trtllm_serve_cli.launch.ports import check_ports
 from trtllm_serve_cli.launch.running import RunningServer, read_server
@@ -28,10 +34,14 @@ from trtllm_serve_cli.launch.state import PLAN_FILE, STATE_FILE, ServerState, re
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.processes import die_with_parent, last_lines
 from trtllm_serve_cli.repository import (
+    EngineInstances,
     ImportedModel,
     load_model,
     open_repository,
     plan_combination,
+    prefixed,
+    read_instances,
+    read_limits,
     read_manifest,
     write_combination,
 )
@@ -85,9 +95,33 @@ def plan_for_this_machine(
         combined=plan_combination([open_repository(model.path) for model in models])
         if len(models) > 1
         else (),
+        engines=_read_engines(models),
         libpython_dir=libpython_dir or "",
         has_gpu=has_nvidia_gpu(),
+        mpi=_look_at_mpi(options),
     )
+
+
+def _read_engines(models: Sequence[ImportedModel]) -> list[EngineInstances]:
+    """The engines that Triton's C++ backend runs."""
+    engines = []
+    for model in models:
+        if model.engine_kind != "tensorrt":
+            continue
+        name = "tensorrt_llm" if len(models) == 1 else prefixed(model.name, "tensorrt_llm")
+        limits = read_limits(model.engine_path)
+        world_size = (limits.world_size if limits else None) or 1
+        engine = read_instances(open_repository(model.path), world_size, name=name)
+        engines += [engine] if engine is not None else []
+    return engines
+
+
+def _look_at_mpi(options: LaunchOptions) -> MpiHost:
+    if options.mode != "mpi":
+        return MpiHost()
+    check_mpirun(os.environ)
+    num_gpus = len(options.gpus.split(",")) if options.gpus else count_nvidia_gpus()
+    return MpiHost(os.geteuid() == 0, num_gpus)
 
 
 def _load_models(
@@ -139,7 +173,7 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
     """
     import filelock
 
-    check_ports(plan.host, plan.ports)
+    check_ports(plan.host, plan.every_port)
     plan.directory.mkdir(parents=True, exist_ok=True)
     # The token in here opens what the server restricts.
     plan.directory.chmod(0o700)

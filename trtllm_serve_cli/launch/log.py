@@ -19,6 +19,10 @@ _TELLING = (
     "failed to",
     "Failed to",
     "Error:",
+    "mpirun noticed",
+    "mpirun was unable",
+    "There are not enough slots",
+    "All nodes which are allocated for this job",
 )
 # What a machine without a GPU always logs, and what means nothing here.
 _NOISE = (

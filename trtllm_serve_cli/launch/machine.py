@@ -90,6 +90,11 @@ def has_nvidia_gpu() -> bool:
     return Path("/dev/nvidiactl").exists()
 
 
+def count_nvidia_gpus() -> int:
+    """As many as a process here can see, a container's share in a container."""
+    return sum(path.name.removeprefix("nvidia").isdigit() for path in Path("/dev").glob("nvidia*"))
+
+
 def _is_system_library(name: str) -> bool:
     import ctypes
 

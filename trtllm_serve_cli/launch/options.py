@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from trtllm_serve_cli.choices import LaunchMode
 from trtllm_serve_cli.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """Where the server answers, and how long it may take to become ready or to stop, in seconds."""
+    """Where the server answers, and how long it may take to become ready or to stop, in seconds.
+
+    `gpus` are those it may use, as CUDA_VISIBLE_DEVICES has them. The rest is of the mode `mpi`, by
+    the names of upstream's launch script; `world_size` follows from the engine where it is None.
+    """
 
     host: str = "127.0.0.1"
     http_port: int = 8000
@@ -20,6 +26,13 @@ class LaunchOptions:
     timeout_s: float = 300.0
     exit_timeout_s: int = 30
     log_verbose: int = 0
+    mode: LaunchMode = "local"
+    gpus: str | None = None
+    world_size: int | None = None
+    multi_model: bool = False
+    disable_spawn_processes: bool = False
+    oversubscribe: bool = False
+    hostfile: Path | None = None
 
 
 def choose_options(
@@ -39,4 +52,7 @@ def choose_options(
                     why=f"launch.{name} is {known} for one and {value} for the other",
                     next_step=f"say it now: --{name.removesuffix('_s').replace('_', '-')} {known}",
                 )
-    return LaunchOptions(**{**{name: value for name, (_, value) in said.items()}, **given})
+    chosen = {**{name: value for name, (_, value) in said.items()}, **given}
+    if chosen.get("hostfile") is not None:
+        chosen["hostfile"] = Path(chosen["hostfile"])  # text in what was declared
+    return LaunchOptions(**chosen)

@@ -11,12 +11,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trtllm_serve_cli.choices import LaunchMode
 from trtllm_serve_cli.client import Endpoint
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.machine import TritonInstallation
+from trtllm_serve_cli.launch.mpi import (
+    MpiHost,
+    Ports,
+    check_models,
+    list_ports,
+    mpirun_command,
+    pool_flags,
+    rank_flags,
+    ranks_environ,
+)
 from trtllm_serve_cli.launch.options import LaunchOptions
-from trtllm_serve_cli.launch.triton import backend_links, check_backend, stub_environ, triton_flags
-from trtllm_serve_cli.repository import ImportedModel, PlacedModel, prefixed
+from trtllm_serve_cli.launch.ranks import plan_ranks
+from trtllm_serve_cli.launch.triton import (
+    Flags,
+    backend_links,
+    check_backend,
+    stub_environ,
+    triton_command,
+    triton_flags,
+)
+from trtllm_serve_cli.repository import EngineInstances, ImportedModel, PlacedModel, prefixed
+
+_PLAIN_MPI = MpiHost()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +48,7 @@ class LaunchPlan:
     `models` are what is served, `text_models` what Triton calls the model to ask for each.
     `backends` are links to make there: name below the folder -> what it points to. Of several
     models, `repository` is made there as well, of `combined`. `host` is the address to listen on.
+    `replicas` are the addresses of the ranks after the first, where each serves by itself.
     """
 
     argv: tuple[str, ...]
@@ -37,6 +59,8 @@ class LaunchPlan:
     text_models: tuple[str, ...]
     loading: tuple[str, ...]
     endpoint: Endpoint
+    mode: LaunchMode = "local"
+    replicas: tuple[Endpoint, ...] = ()
     host: str = "127.0.0.1"
     combined: tuple[PlacedModel, ...] = ()
     backends: dict[str, str] = field(default_factory=dict)
@@ -61,12 +85,16 @@ class LaunchPlan:
     @property
     def ports(self) -> dict[str, int]:
         """What for -> port number."""
-        addresses = {
-            "HTTP": self.endpoint.http,
-            "gRPC": self.endpoint.grpc,
-            "metrics": self.endpoint.metrics,
+        return _ports(self.endpoint)
+
+    @property
+    def every_port(self) -> dict[str, int]:
+        """`ports`, and those of the replicas."""
+        return self.ports | {
+            f"{what} of rank {rank}": port
+            for rank, replica in enumerate(self.replicas, 1)
+            for what, port in _ports(replica).items()
         }
-        return {what: int(address.rpartition(":")[2]) for what, address in addresses.items()}
 
     def describe(self) -> str:
         """The plan in a few lines, its command ready to paste; the token is not shown."""
@@ -98,7 +126,8 @@ class LaunchPlan:
         """The plan for `--json`, without the token."""
         plan = dataclasses.asdict(self)
         plan["argv"] = list(self.hide_token(self.argv))
-        plan["endpoint"].pop("restricted_token")
+        for endpoint in (plan["endpoint"], *plan["replicas"]):
+            endpoint.pop("restricted_token")
         return plan
 
     def to_json(self) -> str:
@@ -118,6 +147,7 @@ class LaunchPlan:
                 "directory": Path(plan["directory"]),
                 "repository": Path(plan["repository"]),
                 "endpoint": Endpoint(**plan["endpoint"]),
+                "replicas": tuple(Endpoint(**each) for each in plan.get("replicas", ())),
                 "combined": tuple(
                     PlacedModel(**{**each, "source": Path(each["source"])})
                     for each in plan.get("combined", ())
@@ -134,16 +164,19 @@ def plan_launch(
     servers: Path,
     token: str,
     combined: tuple[PlacedModel, ...] = (),
+    engines: Sequence[EngineInstances] = (),
     libpython_dir: str = "",
     has_gpu: bool = False,
+    mpi: MpiHost = _PLAIN_MPI,
     environ: Mapping[str, str] = os.environ,
 ) -> LaunchPlan:
     """How `triton` serves `models`; `token` opens the APIs that are restricted.
 
     One model is served from its own repository, several from the one that `combined` says.
     `libpython_dir` is where Triton's Python stub finds its libpython, "" for the system's own.
-    Raises `BadInput` for ports that clash, and for an IPv6 address; `MissingPart` for a model whose
-    backend the embedded Triton does not have.
+    `engines` are those that Triton's C++ backend runs, `mpi` matters in that mode alone. Raises
+    `BadInput` for ports that clash, for an IPv6 address, and for processes that do not fit the
+    engines; `MissingPart` for a model whose backend the embedded Triton does not have.
     """
     if ":" in options.host:
         raise BadInput(
@@ -159,26 +192,34 @@ def plan_launch(
         )
     for model in models:
         check_backend(model, triton)
+    ranks = plan_ranks(engines, options)
     directory = servers / str(options.http_port)
     repository = directory / "models" if combined else models[0].path
     loading = tuple(each.name for each in combined) or models[0].models
-    flags = {
+    flags: Flags = {
         "model-repository": str(repository),
         "model-control-mode": "none",
         # All models at once: they wait for disks and for each other's processes.
         "model-load-thread-count": str(max(len(loading), 4)),
         **triton_flags(triton, options, directory, token, has_gpu),
+        "disable-auto-complete-config": None,
+        # Servers on one host must not share memory regions, nor one server with its predecessor.
+        "backend-config": f"python,shm-region-prefix-name=tllm-{options.http_port}-",
     }
-    # Servers on one host must not share memory regions, nor one server with its predecessor.
-    prefix = f"python,shm-region-prefix-name=tllm-{options.http_port}-"
+    changes = stub_environ(triton, libpython_dir, environ) | ranks_environ(ranks, options)
+    argv = triton_command(triton, flags)
+    if options.mode == "mpi":
+        check_models(models)
+        flags |= pool_flags(ranks, mpi.num_gpus, environ)
+        commands = [
+            triton_command(triton, rank_flags(flags, rank, ranks, options))
+            for rank in range(ranks.world_size)
+        ]
+        argv = mpirun_command(commands, mpi, ranks, options, changes)
+    endpoints = [_endpoint(options, ports, token) for ports in list_ports(ranks, options)]
     return LaunchPlan(
-        argv=(
-            str(triton.binary),
-            *(f"--{name}={value}" for name, value in flags.items()),
-            "--disable-auto-complete-config",
-            f"--backend-config={prefix}",
-        ),
-        environ=stub_environ(triton, libpython_dir, environ),
+        argv=argv,
+        environ=changes,
         directory=directory,
         repository=repository,
         models=tuple(model.name for model in models),
@@ -187,12 +228,9 @@ def plan_launch(
             for model in models
         ),
         loading=loading,
-        endpoint=Endpoint(
-            grpc=f"{_reachable(options.host)}:{options.grpc_port}",
-            http=f"{_reachable(options.host)}:{options.http_port}",
-            metrics=f"{_reachable(options.host)}:{options.metrics_port}",
-            restricted_token=token,
-        ),
+        endpoint=endpoints[0],
+        mode=options.mode,
+        replicas=tuple(endpoints[1:]),
         combined=combined,
         host=options.host,
         backends=backend_links(triton),
@@ -201,5 +239,16 @@ def plan_launch(
     )
 
 
-def _reachable(host: str) -> str:
-    return "127.0.0.1" if host == "0.0.0.0" else host
+def _endpoint(options: LaunchOptions, ports: Ports, token: str) -> Endpoint:
+    host = "127.0.0.1" if options.host == "0.0.0.0" else options.host
+    return Endpoint(
+        grpc=f"{host}:{ports.grpc}",
+        http=f"{host}:{ports.http}",
+        metrics=f"{host}:{ports.metrics}",
+        restricted_token=token,
+    )
+
+
+def _ports(endpoint: Endpoint) -> dict[str, int]:
+    addresses = {"HTTP": endpoint.http, "gRPC": endpoint.grpc, "metrics": endpoint.metrics}
+    return {what: int(address.rpartition(":")[2]) for what, address in addresses.items()}

@@ -14,13 +14,15 @@ from trtllm_serve_cli.errors import BadInput, LaunchFailed
 def check_ports(host: str, ports: Mapping[str, int]) -> None:
     """Raise `LaunchFailed`, naming the holder, if one of `ports` (what for -> number) is taken.
 
+    What it is for starts with the word of the option that chooses it: "gRPC", "gRPC of rank 1".
+
     Raises `BadInput` where nobody may listen at all, such as on another machine's address.
     """
     for what, port in ports.items():
         error = try_to_listen(host, port)
         if error is None:
             continue
-        option = f"--{what.lower()}-port"
+        option = f"--{what.split()[0].lower()}-port"
         if error.errno != errno.EADDRINUSE:
             raise BadInput(
                 f"The server cannot listen on {host}, port {port}.",

@@ -118,8 +118,9 @@ def find_servers(home: Home, model: str | None, address: str | None = None) -> l
 
 
 def _addresses(server: RunningServer) -> tuple[str, ...]:
-    where = server.plan.endpoint
-    return where.http, where.grpc, where.metrics
+    plan = server.plan
+    every = (plan.endpoint, *plan.replicas)
+    return tuple(address for each in every for address in (each.http, each.grpc, each.metrics))
 
 
 def name_servers(servers: Iterable[RunningServer]) -> str:

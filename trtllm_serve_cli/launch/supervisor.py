@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import shutil
 import signal
@@ -33,6 +34,9 @@ from trtllm_serve_cli.processes import die_with_parent, last_lines
 
 _MAX_LOG_BYTES = 64 * 1024 * 1024
 _STUB = "triton_python_b"
+_RANK = "OMPI_COMM_WORLD_RANK"
+# It gives the other ranks a second when one has died, and then says which one did.
+_MPIRUN_ABORT_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class Supervisor:
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
-        self._stubs: tuple[psutil.Process, ...] = ()
+        self._parts: dict[psutil.Process, str] = {}
         me = psutil.Process()
         self._state = ServerState("starting", me.pid, me.create_time())
 
@@ -124,7 +128,7 @@ class Supervisor:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self._plan.environ},
                 start_new_session=True,
-                preexec_fn=die_with_parent,
+                preexec_fn=functools.partial(die_with_parent, _death_signal(self._plan)),
             )
         self._tell("starting" if self._state.ready_at is None else "restarting",
                    server_pid=self._process.pid)  # fmt: skip
@@ -139,7 +143,7 @@ class Supervisor:
             if self._process.poll() is not None:
                 return self._explain()
             if answered.is_set():
-                self._stubs = self._find_stubs()
+                self._parts = self._find_parts()
                 return None
             if time.monotonic() > deadline_s:
                 return (f"it was not ready after {self._plan.timeout_s:g} s", *self._explain())
@@ -151,8 +155,9 @@ class Supervisor:
 
     def _probe(self, answered: threading.Event) -> None:
         with contextlib.suppress(TllmError):
-            for model in self._plan.text_models:
-                probe_token(self._plan.endpoint, model, self._patience.probe_timeout_s, "http")
+            for endpoint in (self._plan.endpoint, *self._plan.replicas):
+                for model in self._plan.text_models:
+                    probe_token(endpoint, model, self._patience.probe_timeout_s, "http")
             answered.set()
 
     def _watch(self) -> tuple[str, ...]:
@@ -162,8 +167,11 @@ class Supervisor:
                 how = f"signal {-code}" if code < 0 else f"exit code {code}"
                 return (f"the server ended with {how}", *self._explain())
             self._keep_log_short()
-            if any(not stub.is_running() or _is_zombie(stub) for stub in self._stubs):
-                return ("the process of a model died", *self._explain())
+            if dead := self._find_dead():
+                if self._plan.mode == "mpi":
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        self._process.wait(_MPIRUN_ABORT_S)
+                return (*dead, *self._explain())
         return ()
 
     def _keep_log_short(self) -> None:
@@ -176,13 +184,32 @@ class Supervisor:
                 os.truncate(log, 0)
                 self._log_start = 0
 
-    def _find_stubs(self) -> tuple[psutil.Process, ...]:
+    def _find_parts(self) -> dict[psutil.Process, str]:
+        """The processes without which the server is not whole, and what is said of a dead one."""
+        parts: dict[psutil.Process, str] = {}
+        # A server that is gone already is what the watch will see.
+        with contextlib.suppress(psutil.Error):
+            for triton in self._find_tritons():
+                if self._plan.mode == "mpi":
+                    rank = triton.environ()[_RANK]
+                    parts[triton] = f"rank {rank} died, which was process {triton.pid}"
+                stubs = [each for each in triton.children() if each.name().startswith(_STUB)]
+                parts |= dict.fromkeys(stubs, "the process of a model died")
+        return parts
+
+    def _find_dead(self) -> tuple[str, ...]:
+        """What is said of the parts that are dead."""
+        dead = (what for each, what in self._parts.items() if _is_dead(each))
+        return tuple(dict.fromkeys(dead))
+
+    def _find_tritons(self) -> list[psutil.Process]:
+        """The Tritons on this machine: those that `mpirun` has started, or else our child."""
         assert self._process is not None
-        try:
-            children = psutil.Process(self._process.pid).children()
-            return tuple(child for child in children if child.name().startswith(_STUB))
-        except psutil.NoSuchProcess:
-            return ()  # the server is gone already, which the watch will see
+        process = psutil.Process(self._process.pid)
+        if self._plan.mode != "mpi":
+            return [process]
+        # The other children are its ways to other nodes.
+        return [each for each in process.children() if _RANK in each.environ()]
 
     def _explain(self) -> tuple[str, ...]:
         """What the server that runs or ran last said in its log."""
@@ -196,31 +223,54 @@ class Supervisor:
         tree = _tree(process.pid)
         if process.poll() is None:
             # With a dead stub Triton's orderly exit only waits for its own time limit.
-            is_whole = not any(_is_zombie(stub) or not stub.is_running() for stub in self._stubs)
-            process.send_signal(signal.SIGTERM if is_whole else signal.SIGKILL)
+            self._signal_tritons(signal.SIGKILL if self._find_dead() else signal.SIGTERM)
             try:
                 process.wait(self._plan.exit_timeout_s + 5)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
         # Those of a server that died by itself have lost their parent, but not their session.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill_session(process.pid)
         for child in tree:
             with contextlib.suppress(psutil.Error):
                 child.kill()
-        self._process, self._stubs = None, ()
+        self._process, self._parts = None, {}
+
+    def _signal_tritons(self, number: signal.Signals) -> None:
+        """Tell them ourselves: an `mpirun` that is to end kills its ranks after a second."""
+        assert self._process is not None
+        tritons: list[psutil.Process] = []
+        with contextlib.suppress(psutil.Error):
+            tritons = self._find_tritons()
+        for triton in tritons:
+            with contextlib.suppress(psutil.Error):
+                triton.send_signal(number)
+        if not tritons:
+            self._process.send_signal(number)
 
     def _tell(self, phase: Phase, **changes: Any) -> None:
         self._state = dataclasses.replace(self._state, phase=phase, **changes)
         write_state(self._plan.directory, self._state)
 
 
-def _is_zombie(process: psutil.Process) -> bool:
+def _death_signal(plan: LaunchPlan) -> signal.Signals:
+    """What the server gets when its supervisor is gone: `mpirun` has to live to end its ranks."""
+    return signal.SIGTERM if plan.mode == "mpi" else signal.SIGKILL
+
+
+def _is_dead(process: psutil.Process) -> bool:
     try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.Error:
         return True
+
+
+def _kill_session(sid: int) -> None:
+    """Kill what is left in a session; `mpirun` gives each rank a process group of its own."""
+    for pid in psutil.pids():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(pid) == sid:
+                os.kill(pid, signal.SIGKILL)
 
 
 def _tree(pid: int) -> list[psutil.Process]:

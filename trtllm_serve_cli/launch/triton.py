@@ -14,6 +14,9 @@ from trtllm_serve_cli.launch.machine import TritonInstallation
 from trtllm_serve_cli.launch.options import LaunchOptions
 from trtllm_serve_cli.repository import ImportedModel
 
+# What a flag is told; several times for several, None for a flag that takes nothing.
+Flags = dict[str, str | tuple[str, ...] | None]
+
 _RESTRICTED = "shared-memory,model-repository,trace,logging"
 
 
@@ -29,6 +32,19 @@ def check_backend(model: ImportedModel, triton: TritonInstallation) -> None:
             next_step="mount the repository and its engine into one that has it, at the same "
             f"paths, and run tritonserver --model-repository={shlex.quote(str(model.path))}",
         )
+
+
+def triton_command(triton: TritonInstallation, flags: Flags) -> tuple[str, ...]:
+    words = [str(triton.binary)]
+    for name, value in flags.items():
+        match value:
+            case None:
+                words.append(f"--{name}")
+            case str():
+                words.append(f"--{name}={value}")
+            case tuple():
+                words += [f"--{name}={each}" for each in value]
+    return tuple(words)
 
 
 def triton_flags(
