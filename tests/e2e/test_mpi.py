@@ -1,0 +1,98 @@
+"""Two real Tritons under the real mpirun."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.conftest import Tllm
+from tests.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(
+        shutil.which("mpirun") is None, reason="no mpirun (apt-get install openmpi-bin)"
+    ),
+]
+
+
+def six_ports() -> list[int]:
+    """Free ones in a row: the second rank's follow on the first's."""
+    for first in range(20000, 32000, 6):
+        with_all = [socket.socket() for _ in range(6)]
+        try:
+            for number, each in enumerate(with_all):
+                each.bind(("127.0.0.1", first + number))
+            return list(range(first, first + 6))
+        except OSError:
+            continue
+        finally:
+            for each in with_all:
+                each.close()
+    raise AssertionError("no six free ports in a row")
+
+
+@pytest.fixture
+def in_two(imported: Tllm, tmp_path: Path) -> Iterator[Tllm]:
+    """Starts the demo as two ranks of one model each, in a home of its own."""
+    repository = str(tmp_path / "repository")
+    imported.done("import", "-m", "demo", "--layout", "llmapi", "--repo", repository)
+    tllm = Tllm(tmp_path / "home")
+    http, grpc, metrics, *_ = six_ports()
+    tllm.done(
+        "start", "--repo", repository, "--mode=mpi", "--world-size=2", "--oversubscribe",
+        f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}",
+    )  # fmt: skip
+    yield tllm
+    tllm("stop", "--all")
+
+
+def ask(address: str) -> str:
+    body = {"text_input": "The capital of France is", "sampling_param_max_tokens": 3}
+    url = f"http://{address}/v2/models/tensorrt_llm/generate"
+    with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=60) as answer:
+        return str(json.load(answer)["text_output"])
+
+
+def processes_of(tllm: Tllm) -> list[psutil.Process]:
+    supervisor = psutil.Process(tllm.status()["supervisor_pid"])
+    return [supervisor, *supervisor.children(recursive=True)]
+
+
+def ranks_of(tllm: Tllm) -> dict[str, psutil.Process]:
+    tritons = (each for each in processes_of(tllm) if each.name() == "tritonserver")
+    return {each.environ()["OMPI_COMM_WORLD_RANK"]: each for each in tritons}
+
+
+def test_two_ranks_serve_die_come_back_and_end(in_two: Tllm) -> None:
+    status, ranks = in_two.status(), ranks_of(in_two)
+    assert (sorted(ranks), len(status["replicas"])) == (["0", "1"], 1)
+    # Neither is bound to a core.
+    assert {tuple(each.cpu_affinity()) for each in ranks.values()} == {
+        tuple(psutil.Process().cpu_affinity())
+    }
+    assert "Paris" in in_two.done("infer", "The capital of France is", "--raw", "--max-tokens=3")
+    assert "Paris" in ask(status["http"])
+    assert "Paris" in ask(status["replicas"][0]["http"])
+
+    ranks["1"].send_signal(signal.SIGKILL)
+    wait_until(lambda: in_two.status()["restarts"] == 1, 30)
+    assert f"rank 1 died, which was process {ranks['1'].pid}" in in_two.status()["why"]
+    wait_until(lambda: in_two.status()["state"] == "ready", 120)
+    assert "Paris" in ask(status["http"])
+
+    everything = processes_of(in_two)
+    in_two.done("stop")
+    _, alive = psutil.wait_procs(everything, timeout=5)
+    port = status["http"].rpartition(":")[2]
+    assert (alive, list(Path("/dev/shm").glob(f"tllm-{port}-*"))) == ([], [])
+    (log,) = (in_two.home / "servers").glob("*/server.log")
+    assert "Exit timeout expired" not in log.read_text()
