@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 import signal
 import subprocess
@@ -227,9 +226,11 @@ def test_ranks_are_ready_together_and_end_in_order(tmp_path: Path) -> None:
     plan = fake_mpi_plan(tmp_path)
     with supervised(plan):
         wait_until(lambda: is_in(plan, "ready"))
-        assert len(pids_in(plan.log)) == 2
+        ranks = find_ranks(plan)
+        assert sorted(ranks) == ["0", "1"]
     # An mpirun that is told to end says that it kills its ranks.
     assert (is_in(plan, "stopped"), "mpirun" in plan.log.read_text()) == (True, False)
+    assert all(is_gone(each.pid) for each in ranks.values())
 
 
 @needs_mpirun
@@ -238,12 +239,13 @@ def test_server_that_lost_a_rank_is_started_again(tmp_path: Path, number: signal
     plan = fake_mpi_plan(tmp_path)
     with supervised(plan):
         wait_until(lambda: is_in(plan, "ready"))
-        rank = find_rank(plan, "1")
-        os.kill(rank, number)
+        before = find_ranks(plan)
+        before["1"].send_signal(number)
         wait_until(lambda: is_in(plan, "ready", restarts=1))
         why = read_state(plan.directory).why
-    assert f"rank 1 died, which was process {rank}" in why
-    assert len(pids_in(plan.log)) == 4
+        assert len(find_ranks(plan)) == 2
+    assert f"rank 1 died, which was process {before['1'].pid}" in why
+    assert is_gone(before["0"].pid)
 
 
 @needs_mpirun
@@ -251,11 +253,12 @@ def test_ranks_of_a_killed_mpirun_do_not_stay(tmp_path: Path) -> None:
     plan = fake_mpi_plan(tmp_path, "child")
     with supervised(plan):
         wait_until(lambda: is_in(plan, "ready"))
-        os.kill(read_state(plan.directory).server_pid, signal.SIGKILL)
+        mpirun = psutil.Process(read_state(plan.directory).server_pid)
+        everything = mpirun.children(recursive=True)
+        assert len(everything) == 4
+        mpirun.kill()
         wait_until(lambda: is_in(plan, "ready", restarts=1))
-        assert [is_gone(pid) for pid in pids_in(plan.log)] == [True, True, False, False]
-        assert [is_gone(pid) for pid in pids_in(plan.log, "child")] == [True, True, False, False]
-    assert all(is_gone(pid) for pid in pids_in(plan.log, "child"))
+        assert all(is_gone(each.pid) for each in everything)
 
 
 @needs_mpirun
@@ -266,10 +269,12 @@ def test_ranks_die_with_their_supervisor(tmp_path: Path) -> None:
     command = (sys.executable, "-m", "trtllm_serve_cli.launch.supervisor", str(plan.directory))
     with subprocess.Popen(command) as supervisor:
         wait_until(lambda: is_in(plan, "ready"))
+        ranks = find_ranks(plan)
         supervisor.kill()
-    wait_until(lambda: all(is_gone(pid) for pid in pids_in(plan.log)))
+    wait_until(lambda: all(is_gone(each.pid) for each in ranks.values()))
 
 
-def find_rank(plan: LaunchPlan, rank: str) -> int:
-    ranks = (psutil.Process(pid) for pid in pids_in(plan.log))
-    return next(each.pid for each in ranks if each.environ()["OMPI_COMM_WORLD_RANK"] == rank)
+def find_ranks(plan: LaunchPlan) -> dict[str, psutil.Process]:
+    """By process: in the log, mpirun may run lines of two ranks together."""
+    mpirun = psutil.Process(read_state(plan.directory).server_pid)
+    return {each.environ()["OMPI_COMM_WORLD_RANK"]: each for each in mpirun.children()}
