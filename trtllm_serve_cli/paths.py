@@ -4,6 +4,7 @@
     engines/<name>-<mark>/  what was built, by its plan's fingerprint (ENGINE_DEST_PATH moves this)
     models/<name>/          model repositories, ready for Triton, each with its tllm.json
     servers/<http port>/    state, log and restricted-API token of a server
+    servers/slurm-<name>-N/ script, logs and address of a Slurm job that is one
     locks/                  one lock file per model name
 
 Nothing under a final name is ever half-made: it is written to a sibling and renamed.
