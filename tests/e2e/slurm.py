@@ -66,6 +66,8 @@ def run_cluster(root: Path) -> Iterator[Path]:
     conf.write_text(
         _CONF.format(host=host, root=root, ctld_port=ctld_port, slurmd_port=slurmd_port)
     )
+    # Not in /tmp, where a killed cluster's would be in the way of the next.
+    (root / "mpi.conf").write_text(f"PMIxCliTmpDirBase={root}\n")
     environ = {**os.environ, "SLURM_CONF": str(conf)}
     munge = ("munged", "--force", "--foreground", f"--socket={root}/munge.socket",
              f"--key-file={key}", f"--log-file={root}/munge/log",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,38 @@ import pytest
 from tests.e2e import slurm
 from tests.e2e.conftest import Tllm
 from tests.waiting import wait_until
+from trtllm_serve_cli.launch.deployment import Deployable
+from trtllm_serve_cli.launch.machine import TritonInstallation
+from trtllm_serve_cli.launch.options import LaunchOptions
+from trtllm_serve_cli.launch.slurm import SlurmOptions, plan_slurm, render_script
+from trtllm_serve_cli.launch.slurm_job import ask_slurm, make_job_folder, submit_job
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(bool(slurm.why_not()), reason=slurm.why_not() or "-"),
 ]
 
+RANKED = Deployable(
+    name="ranked",
+    text_model="ranked",
+    kind="tensorrt",
+    models=("tensorrt_llm", "ranked"),
+    repository=Path("/models/ranked"),
+    folders=(Path("/models/ranked"),),
+    num_gpus=2,
+    num_ranks=2,
+    image=None,
+)
+
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    root = tmp_path_factory.mktemp("slurm")
-    with slurm.run_cluster(root) as conf, pytest.MonkeyPatch.context() as patch:
+def cluster() -> Iterator[Path]:
+    # PMIx has sockets in here, and the names of sockets are short.
+    with (
+        tempfile.TemporaryDirectory(prefix="slurm") as root,
+        slurm.run_cluster(Path(root)) as conf,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         patch.setenv("SLURM_CONF", str(conf))
         yield conf
 
@@ -42,18 +64,43 @@ def server(tllm: Tllm) -> dict[str, Any]:
 def test_job_from_submission_to_stop(fresh_home: Callable[[], Tllm]) -> None:
     tllm = fresh_home()
     told = json.loads(tllm.done("deploy", "slurm", "-m", "demo", "--submit", "--json"))
-    assert (told["job"], told["state"]) == ("1", "PENDING")
+    assert (told["state"], Path(told["directory"]).name) == ("PENDING", "slurm-demo-1")
     wait_until(lambda: server(tllm)["state"] == "ready", timeout_s=120)
     status = server(tllm)
-    assert status["job"] == {"id": "1", "state": "RUNNING", "reason": ""}
+    assert status["job"] == {"id": told["job"], "state": "RUNNING", "reason": ""}
     assert status["models"] == ["demo"]
     assert "Paris" in tllm.done("infer", "The capital of France is", "--max-tokens", "5", "--raw")
     assert "successfully loaded 'tensorrt_llm'" in tllm.done("logs", "-n", "500")
-    assert "tllm-demo" not in tllm.done("metrics", "--json")
+    assert json.loads(tllm.done("metrics", "--json"))
     stopped = tllm("stop")
-    assert stopped.stderr == "Stopping demo on Slurm job 1 …\nStopped.\n"
+    assert stopped.stderr == f"Stopping demo on Slurm job {told['job']} …\nStopped.\n"
     assert jobs() == []
     assert json.loads(tllm.done("status", "--json")) == {"servers": []}
+
+
+def test_ranks_are_started_and_told_apart(tmp_path: Path) -> None:
+    """With a Triton that only says what it was told, in folders with spaces."""
+    triton = tmp_path / "my triton"
+    triton.write_text('#!/bin/sh\necho rank "$SLURM_PROCID" of "$SLURM_NTASKS": "$@"\nexit 3\n')
+    triton.chmod(0o755)
+    plugins = subprocess.run(("srun", "--mpi=list"), capture_output=True, text=True, check=True)
+    has_pmix = "pmix" in plugins.stdout + plugins.stderr
+    plan = plan_slurm(
+        RANKED,
+        TritonInstallation(triton, "PATH"),
+        SlurmOptions(gpus_per_node=0, mpi="pmix" if has_pmix else "none"),
+        LaunchOptions(host="0.0.0.0"),
+        directory=(folder := make_job_folder(tmp_path / "100% mine", "ranked")),
+        environ={},
+    )
+    job = submit_job(render_script(plan), RANKED, folder)
+    wait_until(lambda: not ask_slurm(job.id).is_alive, timeout_s=60)
+    first, second = ((folder / f"server_{rank}.log").read_text() for rank in range(2))
+    assert first.startswith(f"rank 0 of 2: --model-repository={RANKED.repository} ")
+    assert "--http-port=" in first
+    assert second.startswith("rank 1 of 2: ")
+    assert second.endswith("--model-control-mode=explicit --load-model=tensorrt_llm\n")
+    assert (folder / "exit-code").read_text() == "3\n"
 
 
 def test_job_that_waits_says_why_and_can_be_stopped(fresh_home: Callable[[], Tllm]) -> None:
