@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from trtllm_serve_cli.launch.slurm_job import ask_slurm, make_job_folder, submit
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.timeout(600),
     pytest.mark.skipif(bool(slurm.why_not()), reason=slurm.why_not() or "-"),
 ]
 
@@ -61,11 +63,21 @@ def server(tllm: Tllm) -> dict[str, Any]:
     return dict(only)
 
 
+def wait_for(tllm: Tllm, state: str) -> None:
+    """Asks seldom: each time is a process that the server has to share its cores with."""
+
+    def is_there() -> bool:
+        time.sleep(2)
+        return bool(server(tllm)["state"] == state)
+
+    wait_until(is_there, timeout_s=240)
+
+
 def test_job_from_submission_to_stop(fresh_home: Callable[[], Tllm]) -> None:
     tllm = fresh_home()
     told = json.loads(tllm.done("deploy", "slurm", "-m", "demo", "--submit", "--json"))
     assert (told["state"], Path(told["directory"]).name) == ("PENDING", "slurm-demo-1")
-    wait_until(lambda: server(tllm)["state"] == "ready", timeout_s=120)
+    wait_for(tllm, "ready")
     status = server(tllm)
     assert status["job"] == {"id": told["job"], "state": "RUNNING", "reason": ""}
     assert status["models"] == ["demo"]
@@ -130,7 +142,7 @@ def test_job_whose_server_fails_says_why(fresh_home: Callable[[], Tllm]) -> None
     config = tllm.home / "models" / "demo" / "preprocessing" / "config.pbtxt"
     config.write_text(config.read_text().replace('name: "preprocessing"', 'name: "other"'))
     tllm.done("deploy", "slurm", "-m", "demo", "--submit")
-    wait_until(lambda: server(tllm)["state"] == "failed", timeout_s=90)
+    wait_for(tllm, "failed")
     why = server(tllm)["why"]
     assert "is FAILED (NonZeroExitCode)" in why[0]
     assert any("preprocessing" in line for line in why[1:])
