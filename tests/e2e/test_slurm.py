@@ -87,6 +87,7 @@ def test_job_from_submission_to_stop(fresh_home: Callable[[], Tllm]) -> None:
     stopped = tllm("stop")
     assert stopped.stderr == f"Stopping demo on Slurm job {told['job']} …\nStopped.\n"
     assert jobs() == []
+    assert list(Path("/dev/shm").glob(f"tllm-{told['job']}-*")) == []
     assert json.loads(tllm.done("status", "--json")) == {"servers": []}
 
 
