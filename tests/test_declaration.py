@@ -80,6 +80,11 @@ def test_paths_start_from_the_folder_of_the_file(tmp_path: Path):
     assert (said.engine.dir, said.repository.dir) == (tmp_path / "e", Path("/r"))
 
 
+def test_folders_of_a_build_start_there_too():
+    build = parse("model: {name: m}\nbuild: {lora_dir: [a, /b], speculative_model: c}").build
+    assert (build.lora_dir, build.speculative_model) == (("/there/a", "/b"), "/there/c")
+
+
 def test_file_that_is_not_there_is_said(tmp_path: Path):
     with pytest.raises(BadInput, match="cannot be read"):
         read_declaration(tmp_path / "tllm.yaml")

@@ -13,7 +13,7 @@ from tests.build.tensorrt_files import write_engine as write_tensorrt_engine
 from tests.build.tensorrt_files import write_tokenizer
 from tests.sources.checkpoints import hf_files, llama_gguf, write_files
 from tests.waiting import wait_until
-from trtllm_serve_cli.build import BuildPlan, Engine, find_engine, read_engine
+from trtllm_serve_cli.build import BuildPlan, Engine, Machine, find_engine, read_engine
 from trtllm_serve_cli.build.engine import write_engine
 from trtllm_serve_cli.declaration import (
     Declaration,
@@ -331,6 +331,12 @@ def test_plan_of_a_hub_model_whose_hub_cannot_be_asked(
     write_files(plan.fetch.destination / "snapshots" / ("0" * 40), {"config.json": b"{}"})
     again = plan_import(Declaration(ModelSection("m", "hf:org/name")), home)
     assert (again.fetch.is_cached, again.build) == (True, None)
+
+
+def test_gguf_file_is_for_openvino_also_where_a_gpu_is(home: Home, gguf: str) -> None:
+    machine = Machine(gpus=("NVIDIA H200",), tensorrt_llm="1.2.0", openvino_genai="2026.4.1")
+    plan = plan_import(Declaration(ModelSection("mine", gguf)), home, machine=machine)
+    assert plan.choice.reason == "Engine kind openvino: it is the one that reads GGUF files."
 
 
 def test_plan_says_what_it_would_do(home: Home, gguf: str) -> None:

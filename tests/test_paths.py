@@ -22,6 +22,15 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def test_home_has_one_name_whatever_leads_there(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    environ = {
+        "TLLM_HOME": str(tmp_path / "link" / "home"),
+        "ENGINE_DEST_PATH": str(tmp_path / "x" / ".." / "engines"),
+    }
+    assert find_home(environ) == Home(tmp_path / "home", tmp_path / "engines")
+
+
 def test_home_is_named_by_the_environment() -> None:
     home = find_home({"TLLM_HOME": "/data/tllm", "ENGINE_DEST_PATH": "/fast"})
     assert home == Home(Path("/data/tllm"), Path("/fast"))

@@ -99,9 +99,19 @@ def parse_declaration(text: str, *, where: str, folder: Path) -> Declaration:
     return Declaration(
         model=dataclasses.replace(said.model, source=_in_folder(said.model.source, folder)),
         engine=dataclasses.replace(said.engine, dir=_join(folder, said.engine.dir)),
-        build=said.build,
+        build=with_absolute_paths(said.build, folder),
         repository=dataclasses.replace(said.repository, dir=_join(folder, said.repository.dir)),
         launch=dataclasses.replace(said.launch, hostfile=_join(folder, said.launch.hostfile)),
+    )
+
+
+def with_absolute_paths(options: EngineOptions, folder: Path) -> EngineOptions:
+    """The options with their folders where they are, seen from `folder`."""
+    model = options.speculative_model
+    return dataclasses.replace(
+        options,
+        lora_dir=tuple(str(folder / Path(each).expanduser()) for each in options.lora_dir),
+        speculative_model=model and str(folder / Path(model).expanduser()),
     )
 
 

@@ -48,6 +48,7 @@ from trtllm_serve_cli.sources import (
     GgufSource,
     HubSource,
     LocalSource,
+    PypiSource,
     Source,
     Watch,
     fetch_checkpoint,
@@ -241,7 +242,12 @@ def _choose_kind(asked: Declaration, source: Source, machine: Machine) -> Engine
         return EngineChoice("tensorrt", "Engine kind tensorrt: that is what engine:DIR holds.")
     if asked.repository.layout == "vllm" and wanted in ("auto", "vllm"):
         return EngineChoice("vllm", "Engine kind vllm: that is what the layout is for.")
-    return choose_engine_kind(wanted, machine, trtllm_version=asked.engine.trtllm_version)
+    choice = choose_engine_kind(wanted, machine, trtllm_version=asked.engine.trtllm_version)
+    is_gguf = isinstance(source, GgufSource | PypiSource)
+    if wanted == "auto" and is_gguf and choice.kind != "openvino":
+        kind = choose_engine_kind("openvino", machine).kind
+        return EngineChoice(kind, f"Engine kind {kind}: it is the one that reads GGUF files.")
+    return choice
 
 
 @contextmanager

@@ -54,15 +54,19 @@ class Home:
 
 
 def find_home(environ: Mapping[str, str] = os.environ) -> Home:
-    """The folders named by TLLM_HOME and ENGINE_DEST_PATH, else the platform's user data folder."""
+    """The folders named by TLLM_HOME and ENGINE_DEST_PATH, else the platform's user data folder.
+
+    Links in them are followed: one folder must not have two names, or what is used under one could
+    be deleted under the other.
+    """
     if named := environ.get("TLLM_HOME"):
-        root = Path(named).expanduser().absolute()
+        root = Path(named).expanduser().resolve()
     else:
         import platformdirs
 
         root = Path(platformdirs.user_data_dir("tllm", appauthor=False))
     engines = environ.get("ENGINE_DEST_PATH")
-    return Home(root, Path(engines).expanduser().absolute() if engines else root / "engines")
+    return Home(root, Path(engines).expanduser().resolve() if engines else root / "engines")
 
 
 def check_model_name(name: str) -> str:

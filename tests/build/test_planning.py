@@ -34,7 +34,13 @@ LLAMA = {
     "max_position_embeddings": 4096,
     "torch_dtype": "float16",
 }
-TOOLS = Toolchain("/venv/bin/python", trtllm_version="0.11.0", gpu=load_gpu("h100"), num_gpus=4)
+TOOLS = Toolchain(
+    "/venv/bin/python",
+    trtllm_version="0.11.0",
+    gpu=load_gpu("h100"),
+    gpu_name="h100-sxm",
+    num_gpus=4,
+)
 OLD = Toolchain("/venv/bin/python", trtllm_version="0.11.0")
 NEW = Toolchain("/venv/bin/python", trtllm_version="1.2.0")
 
@@ -77,6 +83,17 @@ def test_other_version_card_or_option_makes_another_engine(llama: Checkpoint) ->
         plan(llama, "tensorrt", max_batch_size=8),
     ]
     assert len({each.fingerprint for each in plans}) == len(plans)
+
+
+def test_heads_that_were_trained_again_make_another_engine(
+    llama: Checkpoint, tmp_path: Path
+) -> None:
+    (tmp_path / "adapter").mkdir()
+    plans = []
+    for text in ("one", "other"):
+        (tmp_path / "adapter" / "adapter_model.safetensors").write_text(text)
+        plans.append(plan(llama, "tensorrt", lora_dir=(str(tmp_path / "adapter"),)))
+    assert plans[0].fingerprint != plans[1].fingerprint
 
 
 @pytest.mark.parametrize("kind", ["pytorch", "vllm"])

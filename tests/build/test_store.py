@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.build.samples import ENGINE, build_plan
+from tests.build.tensorrt_files import write_engine as write_tensorrt_engine
 from trtllm_serve_cli.build import build_engine
 from trtllm_serve_cli.build.engine import read_making, write_engine
 from trtllm_serve_cli.build.store import StoredEngine, list_engines, lock_of, place_engine
@@ -23,6 +24,14 @@ def store(tmp_path: Path) -> Path:
 
 def placed(store: Path, **changes: str) -> str:
     return place_engine(build_plan(store, **changes), store).engine_dir.name
+
+
+def test_tensorrt_engine_that_lost_a_rank_is_broken_and_in_nobodys_way(tmp_path: Path) -> None:
+    folder = write_tensorrt_engine(tmp_path / "mine-f1", num_ranks=1)
+    facts = {"kind": "tensorrt", "path": folder}
+    write_engine(dataclasses.replace(ENGINE, **facts), folder)
+    assert [each.engine for each in list_engines(tmp_path)] == [None]
+    assert place_engine(build_plan(tmp_path), tmp_path).engine_dir == folder
 
 
 def test_engine_lies_under_name_and_fingerprint(store: Path) -> None:

@@ -31,7 +31,6 @@ def model(tmp_path: Path) -> ImportedModel:
     [
         HERE,
         Machine(),
-        Machine(gpus=("An unknown card",) * 2),
         dataclasses.replace(HERE, tensorrt_llm=None),
     ],
 )

@@ -125,6 +125,14 @@ def test_engine_that_was_set_later_is_in_use(home: Home) -> None:
     assert removed(home, other) == ["other"]
 
 
+def test_store_by_another_name_is_the_same_store(home: Home, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(home.engines.parent)
+    model = add_model(home, "mine", link / "engines" / "mine")
+    assert list(find_users(home)) == [home.engines / "mine"]
+    assert removed(home, model) == ["mine", "mine"]
+
+
 def test_unused_engines_go_when_asked_for(home: Home) -> None:
     model = add_model(home, "mine")
     for name in ("old", "broken"):

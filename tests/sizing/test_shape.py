@@ -100,6 +100,21 @@ def test_key_value_heads_of_families_with_words_of_their_own(
     assert parse_shape(config).num_key_value_heads == kv_heads
 
 
+@pytest.mark.parametrize(
+    ("told", "word"),
+    [
+        ({"quant_method": "gptq"}, "gptq"),
+        ({"quant_method": "gptq", "bits": 4}, "gptq"),
+        ({"quant_method": "gptq", "bits": 8}, "gptq_8_bits"),
+        ({"quant_algo": "FP8"}, "fp8"),
+        ({}, "unknown"),
+    ],
+)
+def test_gptq_stands_for_four_bits_unless_it_says_otherwise(told, word: str) -> None:
+    shape = parse_shape({**configs.LLAMA_2_7B, "quantization_config": told})
+    assert shape.quantization == word
+
+
 def test_how_the_weights_are_quantised() -> None:
     assert parse_shape(configs.DEEPSEEK_V3).quantization == "fp8"
     modelopt = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}

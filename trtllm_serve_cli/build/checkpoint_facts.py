@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.sizing.precision import name_weight_format
+from trtllm_serve_cli.sizing.precision import name_weight_format, read_quantization_word
+from trtllm_serve_cli.sizing.shape import find_text_config
 from trtllm_serve_cli.sources import read_gguf
+from trtllm_serve_cli.sources.checkpoint import has_tokenizer
 
 # Where architectures keep the length of their context in config.json.
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len")
-# Any of these is a tokenizer that Transformers loads.
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,7 @@ def read_context_length(checkpoint: Path) -> int:
 
 def read_text_config(directory: Path) -> dict[str, Any]:
     """The part of `config.json` on the language model."""
-    config: dict[str, Any] = json.loads((directory / "config.json").read_text("utf-8"))
-    return dict(config.get("text_config", config))
+    return dict(find_text_config(json.loads((directory / "config.json").read_text("utf-8"))))
 
 
 def read_weight_format(directory: Path) -> str | None:
@@ -55,16 +54,16 @@ def read_weight_format(directory: Path) -> str | None:
     told = told or read_text_config(directory).get("quantization_config")
     if not isinstance(told, dict):
         return None
-    word = str(told.get("quant_algo") or told.get("quant_method") or "").lower()
-    return name_weight_format(word) or word or None
+    word = read_quantization_word(told)
+    return name_weight_format(word) or word
 
 
 def read_tokenizer_facts(directory: Path) -> TokenizerFacts:
     """Of the Hugging Face tokenizer in `directory`. Raises `BadInput` when there is none."""
-    if not any((directory / name).exists() for name in _TOKENIZER_FILES):
+    if not has_tokenizer([path.name for path in directory.glob("*")]):
         raise BadInput(
             f"{directory} holds no tokenizer.",
-            why=f"it has none of {', '.join(_TOKENIZER_FILES)}",
+            why="it has no tokenizer.json and nothing like it",
             next_step="name the folder of the model's checkpoint: --param tokenizer_dir=DIR",
         )
     try:

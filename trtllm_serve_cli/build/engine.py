@@ -11,7 +11,7 @@ from typing import Any
 
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.build.tensorrt_engine import TensorRtBuild, read_tensorrt_build
-from trtllm_serve_cli.errors import BuildFailed
+from trtllm_serve_cli.errors import BadInput, BuildFailed
 
 ENGINE_FILE = "engine.json"
 # Where a TensorRT engine of ours has its tokenizer.
@@ -74,23 +74,24 @@ class Making:
 
 
 def read_engine(path: Path) -> Engine:
-    """The engine in the folder `path`. Raises `BuildFailed` when there is none, or a broken one.
-
-    Of a TensorRT engine whose files are not whole, `BadInput`.
-    """
+    """The engine in the folder `path`. Raises `BuildFailed` when there is none, or a broken one."""
     try:
         facts: dict[str, Any] = json.loads((path / ENGINE_FILE).read_text(encoding="utf-8"))
         names = {each.name for each in dataclasses.fields(Engine)} - {"path", *_OF_A_KIND}
         engine = Engine(path=path, **{name: facts[name] for name in names})
+        if engine.kind == "tensorrt":
+            engine = dataclasses.replace(engine, tensorrt=read_tensorrt_build(path))
+        return engine
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BuildFailed(
             f"{path} holds no engine of tllm's.",
             why=f"its {ENGINE_FILE} cannot be read: {type(error).__name__}: {error}",
             next_step="build it again with --force",
         ) from error
-    if engine.kind == "tensorrt":
-        return dataclasses.replace(engine, tensorrt=read_tensorrt_build(path))
-    return engine
+    except BadInput as error:
+        raise BuildFailed(
+            error.what, why=error.why, next_step="build it again with --force"
+        ) from error
 
 
 def find_engine(path: Path, fingerprint: str) -> Engine | None:

@@ -22,13 +22,15 @@ class Toolchain:
     """What runs the steps of a build, and the GPU that the engine is for.
 
     `python` is the interpreter, which needs the engine kind's packages; `versions` are those of
-    them that it has. `gpu` and `num_gpus` are None where there is none, or an unknown card.
+    them that it has. `gpu` is None where there is none or its card is unknown; `gpu_name` is then
+    what its driver calls it.
     """
 
     python: str
     versions: Mapping[str, str] = field(default_factory=dict)
     trtllm_version: str | None = None
     gpu: Gpu | None = None
+    gpu_name: str | None = None
     num_gpus: int | None = None
 
 
@@ -74,7 +76,13 @@ class BuildPlan:
             "facts": dict(self.facts),
             "estimated_bytes": self.estimated_bytes,
             "steps": [
-                {"title": step.title, "command": list(step.command_in(self.engine_dir))}
+                {
+                    "title": step.title,
+                    "command": list(step.command_in(self.engine_dir)),
+                    "inputs": list(step.inputs_in(self.engine_dir)),
+                    "outputs": [str(path) for path in step.outputs_in(self.engine_dir)],
+                    "estimated_bytes": step.estimated_bytes,
+                }
                 for step in self.steps
             ],
         }

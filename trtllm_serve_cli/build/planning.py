@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from typing import Any
 
 from trtllm_serve_cli.build.checkpoint_facts import read_weight_format
 from trtllm_serve_cli.build.describe import describe_pytorch, describe_vllm
@@ -10,7 +12,7 @@ from trtllm_serve_cli.build.engine import ENGINE_FILE, Engine
 from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
 from trtllm_serve_cli.build.installed import find_versions
 from trtllm_serve_cli.build.openvino_plan import TOOLS, plan_openvino
-from trtllm_serve_cli.build.options import LIMITS, list_chosen, refuse_unheeded
+from trtllm_serve_cli.build.options import LIMITS, EngineOptions, list_chosen, refuse_unheeded
 from trtllm_serve_cli.build.plan import BuildPlan, BuildRequest, Toolchain, facts_of_engine
 from trtllm_serve_cli.build.pytorch import plan_llm_arguments
 from trtllm_serve_cli.build.steps import WORK, BuildStep
@@ -44,7 +46,8 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
         raise BadInput(
             f"The engine kind {request.kind} needs a Hugging Face checkpoint.",
             why=f"{request.checkpoint.source} is a GGUF file",
-            next_step="import the model's checkpoint instead: -s hf:ORG/NAME",
+            next_step="import the model's checkpoint instead (-s hf:ORG/NAME), or this one with "
+            "--engine openvino",
         )
     return (
         _plan_trtllm_build(request, tools)
@@ -74,13 +77,15 @@ def find_tools(trtllm_version: str | None = None) -> Toolchain:
     """
     packages = tuple(sorted({name for names in TOOLS.values() for name in names}))
     gpus = find_gpus()
+    card = find_card(gpus[0].shown_as) if gpus else None
     installed = find_trtllm_version()
     version = parse_version(trtllm_version) if trtllm_version else installed
     return Toolchain(
         python=sys.executable,
         versions=find_versions(packages),
         trtllm_version=str(version) if version else None,
-        gpu=find_card(gpus[0].shown_as) if gpus else None,
+        gpu=card,
+        gpu_name=card.name if card else (gpus[0].shown_as if gpus else None),
         num_gpus=len(gpus) or None,
     )
 
@@ -102,8 +107,9 @@ def _plan_trtllm_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     facts = {
         **facts_of_engine(checkpoint, "tensorrt", weights),
         "options": list_chosen(options),
+        "folders": _stamp_folders(options),
         "tools": {"tensorrt_llm": str(version)},
-        "gpu": tools.gpu.name if tools.gpu else None,
+        "gpu": tools.gpu_name,
     }
     fingerprint = fingerprint_of_facts(facts)
     describe = BuildStep(
@@ -163,6 +169,19 @@ def _check_parallelism_if_known(request: BuildRequest) -> None:
         check_parallelism(
             parse_shape(config), options.tp, options.pp, options.moe_tp, options.moe_ep
         )
+
+
+def _stamp_folders(options: EngineOptions) -> dict[str, list[list[Any]]]:
+    """The files, with size and time of change, of the folders that go into an engine."""
+    folders = [*options.lora_dir, *filter(None, [options.speculative_model])]
+    return {
+        folder: [
+            [path.name, stat.st_size, stat.st_mtime_ns]
+            for path in sorted(Path(folder).glob("*"))
+            if (stat := path.stat())
+        ]
+        for folder in folders
+    }
 
 
 def _version_of(tools: Toolchain) -> str:

@@ -34,6 +34,10 @@ class BuildStep:
         """The command, writing into `work`."""
         return tuple(_in_work(word, work) for word in self.command)
 
+    def inputs_in(self, work: Path) -> tuple[str, ...]:
+        """What the command reads when it writes into `work`."""
+        return tuple(_in_work(word, work) for word in self.inputs)
+
     def outputs_in(self, work: Path) -> tuple[Path, ...]:
         """What the command must leave when it writes into `work`."""
         return tuple(Path(_in_work(word, work)) for word in self.outputs)

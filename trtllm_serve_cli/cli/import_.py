@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -161,7 +162,7 @@ def build_model(
         output.show_json({"model": asked.model.name, "engine": str(built.path)})
     else:
         output.say(f"Engine: {built.path}")
-        output.say(f"Next: tllm import -m {asked.model.name}")
+        output.say("Next: tllm import with the same options")
 
 
 # Option -> where the declaration has it, if not under that name in `build`.
@@ -184,7 +185,13 @@ _ELSEWHERE = {"file", "force", "dry_run", "as_json", "build_option"}
 def _declare(given: Mapping[str, Any]) -> Declaration:
     """What the file of -f and the options say together; `given` are a command's arguments."""
     from trtllm_serve_cli.build.options import EngineOptions
-    from trtllm_serve_cli.declaration import Declaration, ModelSection, override, read_declaration
+    from trtllm_serve_cli.declaration import (
+        Declaration,
+        ModelSection,
+        override,
+        read_declaration,
+        with_absolute_paths,
+    )
     from trtllm_serve_cli.typed_yaml import parse_words
 
     if given["file"] is not None:
@@ -202,7 +209,8 @@ def _declare(given: Mapping[str, Any]) -> Declaration:
             continue
         section, field = _PLACES.get(option, ("build", option))
         sections[section][field] = _as_declared(value)
-    return override(said, sections)
+    asked = override(said, sections)
+    return replace(asked, build=with_absolute_paths(asked.build, Path.cwd()))
 
 
 def _as_declared(value: Any) -> Any:

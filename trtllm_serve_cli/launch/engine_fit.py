@@ -34,11 +34,12 @@ def check_engine_fits(model: ImportedModel, machine: Machine) -> None:
         )
     making = read_making(model.engine_path)
     built_for = making.facts.get("gpu") if making else None
-    here = find_card(machine.gpus[0])
-    if built_for and here and here.name != built_for:
+    card = find_card(machine.gpus[0])
+    here = card.name if card else machine.gpus[0]
+    if built_for and here != built_for:
         raise BadInput(
             f"The engine of {model.name} was built for another GPU.",
-            why=f"it is for {built_for}, and here is {here.name}; TensorRT's engines run on the "
+            why=f"it is for {built_for}, and here is {here}; TensorRT's engines run on the "
             "card that they were built on",
             next_step=_rebuild(model),
         )

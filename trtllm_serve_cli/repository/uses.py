@@ -90,7 +90,7 @@ def remove(home: Home, removal: Removal) -> list[Path]:
             link.unlink(missing_ok=True)
     needed = []
     for each in removal.engines:
-        mark = each.engine.fingerprint if each.engine else each.path.name
+        mark = each.engine.fingerprint if each.engine else each.path.name.rpartition("-")[2]
         if not _remove_unused(home, each.path, each.path, mark):
             needed.append(each.path)
     for build in removal.unfinished:
@@ -129,4 +129,6 @@ def _paths_in(repository: Path) -> list[Path]:
         named = [manifest["engine"]["path"], *parameters.values()]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
-    return [Path(value) for value in named if isinstance(value, str) and value.startswith("/")]
+    return [
+        Path(value).resolve() for value in named if isinstance(value, str) and value.startswith("/")
+    ]

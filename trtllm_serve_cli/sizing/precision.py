@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.gpus import Gpu
@@ -57,6 +58,16 @@ _CHECKPOINT_WORDS = {
     "fp8_pb_wo": "fp8",
     "w4a16_awq": "int4_awq",
 }
+
+
+def read_quantization_word(told: Mapping[str, Any]) -> str:
+    """What a `quantization_config` calls itself, in lower case; "unknown" where it does not say.
+
+    GPTQ and AWQ stand for 4 bits, unless their config says otherwise.
+    """
+    word = str(told.get("quant_algo") or told.get("quant_method") or "unknown").lower()
+    is_usual = word not in ("gptq", "awq") or told.get("bits") in (None, 4)
+    return word if is_usual else f"{word}_{told['bits']}_bits"
 
 
 def name_weight_format(checkpoint_word: str) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.families import FAMILIES, Config, Family
+from trtllm_serve_cli.sizing.precision import read_quantization_word
 
 # One thing, and the names that configs have for it.
 _NAMES = {
@@ -120,7 +121,7 @@ class ModelShape:
 
 def parse_shape(config: Mapping[str, Any]) -> ModelShape:
     """The shape that a config.json gives; raises `BadInput` where it cannot be told."""
-    text = _find_text_config(config)
+    text = find_text_config(config)
     model_type = text.get("model_type", config.get("model_type"))
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise BadInput(
@@ -137,7 +138,8 @@ def parse_shape(config: Mapping[str, Any]) -> ModelShape:
         raise _broken(f"a value in it is of the wrong kind ({error})") from error
 
 
-def _find_text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def find_text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a config.json says of the language model, wherever it says it."""
     inner = config.get("text_config")
     if not isinstance(inner, Mapping):
         return config
@@ -293,7 +295,7 @@ def _parse_quantization(config: Config) -> str | None:
     told = config.get("quantization_config")
     if not isinstance(told, Mapping):
         return None
-    return str(told.get("quant_algo") or told.get("quant_method") or "unknown").lower()
+    return read_quantization_word(told)
 
 
 def _count(config: Config, what: str) -> int:

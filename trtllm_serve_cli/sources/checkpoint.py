@@ -135,9 +135,14 @@ def explain_no_config(where: str, names: Collection[str] = ()) -> SourceError:
     return SourceError(f"{where} is not a Hugging Face checkpoint.", why=why, next_step=next_step)
 
 
+def has_tokenizer(names: Collection[str]) -> bool:
+    """Whether one of the files is a tokenizer that Transformers loads."""
+    return any(name in _TOKENIZERS or name.endswith(_TOKENIZER_SUFFIXES) for name in names)
+
+
 def check_has_tokenizer(where: str, names: Collection[str]) -> None:
     """Raises `SourceError` when none of the files is a tokenizer's."""
-    if any(name in _TOKENIZERS or name.endswith(_TOKENIZER_SUFFIXES) for name in names):
+    if has_tokenizer(names):
         return
     raise SourceError(
         f"{where} has no tokenizer.",
