@@ -67,6 +67,10 @@ def test_engine_that_does_not_fit_is_said_before_the_start(
     assert (raised.value.what, raised.value.next_step) == (what, next_step)
 
 
+def test_gpus_of_other_machines_count_where_there_are_some(model: ImportedModel) -> None:
+    check_engine_fits(model, Machine(gpus=("NVIDIA H200",)), is_one_machine=False)
+
+
 def test_engine_of_the_users_own_is_not_built_again_by_us(model: ImportedModel) -> None:
     model = dataclasses.replace(model, source=f"engine:{model.engine_path}")
     with pytest.raises(BadInput) as raised:

@@ -255,3 +255,9 @@ def test_models_that_declare_different_ports_need_a_word_now():
     assert caught.value.why == "launch.http_port is 9000 for one and 9001 for the other"
     assert caught.value.next_step == "say it now: --http-port 9000"
     assert choose_options({"http_port": 1}, declared).http_port == 1
+
+
+def test_what_is_declared_for_mpi_means_nothing_without_it():
+    declared = {"a": {"mode": "mpi", "world_size": 2, "oversubscribe": True}}
+    assert choose_options({"mode": "local"}, declared) == LaunchOptions(mode="local")
+    assert choose_options({}, declared).world_size == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from trtllm_serve_cli.runtime.gpu_environment import choose_gpus, leave_mpi_job
 
 
@@ -29,3 +31,11 @@ def test_without_a_choice_all_gpus_are_seen() -> None:
     environ: dict[str, str] = {}
     choose_gpus(environ, [])
     assert environ == {}
+
+
+def test_numbers_count_among_the_gpus_that_the_server_sees() -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "2,GPU-5"}
+    choose_gpus(environ, ["1"])
+    assert environ["CUDA_VISIBLE_DEVICES"] == "GPU-5"
+    with pytest.raises(ValueError, match="gpu_device_ids names GPU 1, and the server sees 1"):
+        choose_gpus(environ, ["1"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from trtllm_serve_cli.choices import ServiceType
 from trtllm_serve_cli.cli import output
 from trtllm_serve_cli.cli.options import JsonOption, ModelOption
+from trtllm_serve_cli.errors import BadInput
 
 deploy_app = typer.Typer(
     help="Serve a model on a cluster: Slurm or Kubernetes.",
@@ -23,10 +25,6 @@ OutputOption = Annotated[
 ]
 NodesOption = Annotated[
     int, typer.Option("--nodes", min=1, help="Nodes that share the engine's ranks.")
-]
-TimeoutOption = Annotated[
-    float,
-    typer.Option("--timeout", min=1, metavar="SECONDS", help="How long it may take to be ready."),
 ]
 PortOption = Annotated[
     int | None, typer.Option(min=1, max=65535, help="Default: the job finds a free one.")
@@ -219,5 +217,12 @@ def _give(text: str, file: Path | None, command: str) -> None:
     if file is None:
         print(text, end="")
         return
-    file.write_text(text, encoding="utf-8")
-    output.say(f"Next: {command} {file}")
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(
+            f"{file} cannot be written.",
+            why=error.strerror or str(error),
+            next_step="name a file in a folder that is there: -o FILE",
+        ) from error
+    output.say(f"Next: {command} {shlex.quote(str(file))}")

@@ -13,11 +13,13 @@ from trtllm_serve_cli.repository import ImportedModel
 from trtllm_serve_cli.sizing.gpus import find_card
 
 
-def check_engine_fits(model: ImportedModel, machine: Machine) -> None:
+def check_engine_fits(
+    model: ImportedModel, machine: Machine, *, is_one_machine: bool = True
+) -> None:
     """Raise `BadInput` where Triton would load the model for minutes and then fail.
 
     What this machine does not tell (no GPU, no TensorRT-LLM: the server runs elsewhere) is left to
-    Triton.
+    Triton. Where `is_one_machine` is false, other machines have GPUs for it, too.
     """
     if model.engine_kind != "tensorrt":
         return
@@ -25,7 +27,7 @@ def check_engine_fits(model: ImportedModel, machine: Machine) -> None:
     _check_version(model, built, machine.tensorrt_llm)
     if not machine.gpus:
         return
-    if built.world_size > len(machine.gpus):
+    if is_one_machine and built.world_size > len(machine.gpus):
         raise BadInput(
             f"The engine of {model.name} needs {built.world_size} GPUs, and here are "
             f"{len(machine.gpus)}.",

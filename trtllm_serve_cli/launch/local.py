@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from trtllm_serve_cli.launch.mpi import MpiHost, check_mpirun
 from trtllm_serve_cli.launch.options import LaunchOptions, choose_options
 from trtllm_serve_cli.launch.plan import LaunchPlan, plan_launch
 from trtllm_serve_cli.launch.ports import check_ports
+from trtllm_serve_cli.launch.ranks import parse_gpus
 from trtllm_serve_cli.launch.running import RunningServer, read_server
 from trtllm_serve_cli.launch.slurm_job import cancel_job
 from trtllm_serve_cli.launch.state import PLAN_FILE, STATE_FILE, ServerState, read_state
@@ -74,9 +76,7 @@ def plan_for_this_machine(
     """
     models = _load_models(home, names, repositories)
     options = choose_options(given, {model.name: model.launch for model in models})
-    machine = look_at_machine()
-    for model in models:
-        check_engine_fits(model, machine)
+    _check_engines_fit(models, options)
     triton = find_triton(os.environ)
     libpython_dir = find_libpython()
     if triton.backend_parts is not None and libpython_dir is None:
@@ -100,6 +100,17 @@ def plan_for_this_machine(
         has_gpu=has_nvidia_gpu(),
         mpi=_look_at_mpi(options),
     )
+
+
+def _check_engines_fit(models: Sequence[ImportedModel], options: LaunchOptions) -> None:
+    machine = look_at_machine()
+    chosen = [int(gpu) for gpu in parse_gpus(options.gpus) if gpu.isdecimal()]
+    if chosen:
+        # One that is not there is found where the ranks are planned.
+        gpus = tuple(machine.gpus[index] for index in chosen if index < len(machine.gpus))
+        machine = replace(machine, gpus=gpus)
+    for model in models:
+        check_engine_fits(model, machine, is_one_machine=options.hostfile is None)
 
 
 def _read_engines(models: Sequence[ImportedModel]) -> list[EngineInstances]:

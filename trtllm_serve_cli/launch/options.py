@@ -35,16 +35,25 @@ class LaunchOptions:
     hostfile: Path | None = None
 
 
+# What only servers under MPI take: declared for that mode, it means nothing in another.
+_OF_MPI = frozenset(
+    ("world_size", "multi_model", "disable_spawn_processes", "oversubscribe", "hostfile")
+)
+
+
 def choose_options(
     given: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]
 ) -> LaunchOptions:
-    """What was `given` now, or else what the models declared, or else the defaults.
+    """What was `given` now, or else what the models declared for that mode, or else the defaults.
 
     `declared` is by the model's name. Raises `BadInput` where models of one server disagree.
     """
     said: dict[str, tuple[str, Any]] = {}
+    modes = [given.get("mode")] if given.get("mode") else [d.get("mode") for d in declared.values()]
     for model, options in declared.items():
         for name, value in options.items():
+            if name in _OF_MPI and "mpi" not in modes:
+                continue
             other, known = said.setdefault(name, (model, value))
             if name not in given and known != value:
                 raise BadInput(

@@ -182,12 +182,12 @@ def _participants(engine: EngineInstances) -> int:
                 f"participant_ids of {engine.model} do not fit its engine.",
                 why=f"{','.join(map(str, group))} should be {engine.world_size} ranks from 1 on; "
                 "rank 0 is the orchestrator",
-                next_step="tllm set -m NAME participant_ids=1,2",
+                next_step=f"tllm set {engine.model} participant_ids=1,2",
             )
     if not engine.participants:
         raise BadInput(
             f"{engine.model} does not say which ranks run it.",
             why="without spawned processes every model has to",
-            next_step="tllm set -m NAME participant_ids=1,2   (rank 0 is the orchestrator)",
+            next_step=f"tllm set {engine.model} participant_ids=1,2   (rank 0 is the orchestrator)",
         )
     return max(max(group) for group in engine.participants)

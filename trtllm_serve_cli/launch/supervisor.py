@@ -32,6 +32,8 @@ from trtllm_serve_cli.launch.plan import LaunchPlan
 from trtllm_serve_cli.launch.state import PLAN_FILE, Phase, ServerState, write_state
 from trtllm_serve_cli.processes import die_with_parent, last_lines
 
+# `mpirun` gives its ranks a second.
+_MPIRUN_PATIENCE_S = 5.0
 _MAX_LOG_BYTES = 64 * 1024 * 1024
 _STUB = "triton_python_b"
 _RANK = "OMPI_COMM_WORLD_RANK"
@@ -227,14 +229,22 @@ class Supervisor:
             try:
                 process.wait(self._plan.exit_timeout_s + 5)
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+                self._kill_server(process)
         # Those of a server that died by itself have lost their parent, but not their session.
         _kill_session(process.pid)
         for child in tree:
             with contextlib.suppress(psutil.Error):
                 child.kill()
         self._process, self._parts = None, {}
+
+    def _kill_server(self, process: subprocess.Popen[bytes]) -> None:
+        """An `mpirun` that is killed leaves its ranks on other nodes, so it is told first."""
+        if self._plan.mode == "mpi":
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_MPIRUN_PATIENCE_S)
+        process.kill()
+        process.wait()
 
     def _signal_tritons(self, number: signal.Signals) -> None:
         """Tell them ourselves: an `mpirun` that is to end kills its ranks after a second."""

@@ -70,7 +70,7 @@ def _groups(repository: OpenRepository, parameter: str) -> tuple[tuple[int, ...]
             f"{parameter} of {repository.name} is {value}.",
             why="it has to be whole numbers: those of an instance between commas, instances "
             "between semicolons",
-            next_step=f'tllm set -m {repository.name} "{parameter}=0,1;2,3"',
+            next_step=f'tllm set {repository.target} "{parameter}=0,1;2,3"',
         ) from error
 
 

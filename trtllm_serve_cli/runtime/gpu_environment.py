@@ -19,8 +19,18 @@ def leave_mpi_job(environ: MutableMapping[str, str]) -> None:
 
 
 def choose_gpus(environ: MutableMapping[str, str], numbers: Iterable[str]) -> None:
-    """Let this process and those it starts see only these GPUs; all when there are none."""
-    if chosen := ",".join(numbers):
+    """Let this process and those it starts see only these GPUs; all when there are none.
+
+    The numbers count among those that it sees already. Raises `ValueError` for one beyond.
+    """
+    seen = [gpu for gpu in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+    numbers = list(numbers)
+    if seen and (beyond := [number for number in numbers if int(number) >= len(seen)]):
+        raise ValueError(
+            f"gpu_device_ids names GPU {beyond[0]}, and the server sees {len(seen)}: "
+            f"{','.join(seen)}"
+        )
+    if chosen := ",".join(seen[int(number)] if seen else number for number in numbers):
         environ["CUDA_VISIBLE_DEVICES"] = chosen
         # What TensorRT-LLM hands to the processes that MPI starts for it.
         environ["TRTLLM_VISIBLE_DEVICES"] = chosen

@@ -185,11 +185,13 @@ class PyTorchEngine:
         running = self._running[request.id]
         running.result = result
         reader = ResultReader(request)
-        async for _ in result:
-            self._tell(reader.read(result))
-            if reader.is_done:
-                break
-        _abort(running)
+        try:
+            async for _ in result:
+                self._tell(reader.read(result))
+                if reader.is_done:
+                    break
+        finally:
+            _abort(running)
 
     async def _lora_request(self, request: GenerationRequest) -> Any:
         if self._adapters is None or key_of(request) is None:

@@ -7,6 +7,7 @@ which of them are in the GPU's memory is up to the engine.
 from __future__ import annotations
 
 import json
+import shutil
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -98,7 +99,10 @@ class AdapterFolders:
         except FileNotFoundError as error:
             # Whoever sent it has cancelled, and took it along.
             raise InvalidRequest(explain_not_found(key)) from error
-        return self._add(key, self._write(adapter))
+        try:
+            return self._add(key, self._write(adapter))
+        except OSError as error:
+            raise InvalidRequest(f"the adapter cannot be kept: {error.strerror}") from error
 
     def _check(self, adapter: Adapter) -> None:
         check_adapter(adapter, self._find_sites(), self._options.lora_cache_max_adapter_size)
@@ -109,10 +113,14 @@ class AdapterFolders:
 
     def _write(self, adapter: Adapter) -> Path:
         folder = self._made / str(self._num_known + 1)
-        folder.mkdir()
         config, weights = as_peft(adapter)
-        (folder / PEFT_CONFIG).write_text(json.dumps(config), encoding="utf-8")
-        (folder / PEFT_WEIGHTS).write_bytes(weights)
+        try:
+            folder.mkdir()
+            (folder / PEFT_CONFIG).write_text(json.dumps(config), encoding="utf-8")
+            (folder / PEFT_WEIGHTS).write_bytes(weights)
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         return folder
 
     def _forget_oldest(self, newest: str) -> None:
