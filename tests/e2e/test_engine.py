@@ -47,7 +47,9 @@ def engine_dir(imported: Tllm) -> Path:
 
 @pytest.fixture(scope="module")
 def engine(engine_dir: Path) -> Iterator[Any]:
-    yield load(engine_dir)
+    engine = load(engine_dir)
+    yield engine
+    engine.close()
 
 
 def run(engine: Any, *requests: GenerationRequest) -> list[list[SequenceUpdate]]:

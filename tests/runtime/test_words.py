@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_serve_cli.runtime.words import Words, decode_words, encode_words, leave_out_longer
+from trtllm_serve_cli.runtime.words import (
+    Words,
+    decode_words,
+    encode_words,
+    find_end,
+    leave_out_longer,
+)
 
 _WORD = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=4).map(tuple)
 _ROWS = st.lists(st.lists(_WORD, max_size=4).map(tuple), min_size=1, max_size=3)
@@ -47,3 +53,34 @@ def test_a_word_that_holds_another_is_left_out() -> None:
 def test_what_is_left_bans_the_same_texts(words: list[str], text: str) -> None:
     left = leave_out_longer(words)
     assert any(word in text for word in left) == any(word in text for word in words)
+
+
+@pytest.mark.parametrize(
+    ("known", "new", "end"),
+    [
+        ([], [1, 2, 3, 4], 3),
+        ([1, 2], [3, 4], 1),
+        ([2, 3], [4], None),
+        ([], [5], 1),
+        ([5], [], None),
+        ([1, 2], [], None),
+    ],
+)
+def test_word_ends_where_its_last_token_is(
+    known: list[int], new: list[int], end: int | None
+) -> None:
+    assert find_end(known, new, ((2, 3), (5,))) == end
+
+
+@given(
+    st.lists(st.integers(0, 2), max_size=12),
+    st.integers(0, 12),
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=3).map(tuple), max_size=3),
+)
+def test_words_are_found_wherever_the_tokens_are_cut(
+    tokens: list[int], cut: int, words: list[tuple[int, ...]]
+) -> None:
+    first = find_end([], tokens[:cut], tuple(words))
+    second = find_end(tokens[:cut], tokens[cut:], tuple(words))
+    whole = find_end([], tokens, tuple(words))
+    assert whole == (first if first is not None else second and second + len(tokens[:cut]))

@@ -59,6 +59,11 @@ class GrammarCheck:
             self._found.popitem(last=False)
         return self._found[key] or None
 
+    def close(self) -> None:
+        """End the process, if there is one; the next guide starts another."""
+        if self._process is not None:
+            self._end()
+
     def _ask(self, question: dict[str, str]) -> str | None:
         """What is wrong, or nothing; None when that took too long."""
         process = self._started()

@@ -28,6 +28,7 @@ from .lora import Adapter
 from .openvino_lora import adapter_properties
 from .openvino_request import Drafts, Guide, find_guide, make_config
 from .prefix_blocks import PrefixBlocks
+from .words import find_end
 
 # How long a step waits for a guide to be checked when there is nothing else to do.
 _IDLE_S = 0.02
@@ -52,6 +53,7 @@ class _Running:
     handle: Any
     num_reused_blocks: int
     cum_log_prob: dict[int, float] = field(default_factory=dict)
+    tokens: dict[int, list[int]] = field(default_factory=dict)
     num_tokens: int = 0
     num_steps: int = 0
     first_scheduled_ns: int = 0
@@ -131,6 +133,8 @@ class OpenVinoEngine:
             updates += new
             if new and (new[-1].error or all(each.finish_reason for each in new)):
                 del self._running[running.request.id]
+                if running.handle.get_status() == _STATUS.RUNNING:
+                    running.handle.cancel()
         return updates
 
     def stats(self) -> EngineStats:
@@ -152,8 +156,8 @@ class OpenVinoEngine:
         )
 
     def close(self) -> None:
-        # All of it is in this process.
-        return
+        self._checker.shutdown()
+        self._grammar_check.close()
 
     def _admit_checked(self) -> list[SequenceUpdate]:
         """Add the requests whose guides have been tried out, or tell what is wrong with them."""
@@ -264,17 +268,31 @@ class OpenVinoEngine:
         # The end token ends the sequence without being part of it, as in TensorRT-LLM.
         if output.finish_reason == _FINISH.STOP and ids and ids[-1] == request.end_id:
             ids, log_probs = ids[:-1], log_probs[:-1]
+        finish_reason = _finish_reason(output.finish_reason)
+        # OpenVINO GenAI looks for the words' texts, and misses some of white space alone.
+        if (end := self._find_stop(running, index, ids)) is not None:
+            ids, log_probs, finish_reason = ids[:end], log_probs[:end], "stop"
         cum = running.cum_log_prob.get(index, 0.0) + sum(log_probs)
         running.cum_log_prob[index] = cum
         return SequenceUpdate(
             request.id,
             index,
             tuple(ids),
-            _finish_reason(output.finish_reason),
+            finish_reason,
             tuple(log_probs) if request.return_log_probs else (),
             cum if request.return_log_probs else None,
             perf=self._perf(running),
         )
+
+    def _find_stop(self, running: _Running, index: int, ids: list[int]) -> int | None:
+        """Where a stop word is whole in `ids`, the next tokens of that sequence; not of beams."""
+        request = running.request
+        if not request.stop_words or request.beam_width > 1:
+            return None
+        known = running.tokens.setdefault(index, [])
+        end = find_end(known, ids, request.stop_words)
+        known += ids
+        return end
 
 
 def _load_pipeline(

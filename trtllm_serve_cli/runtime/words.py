@@ -45,6 +45,24 @@ def decode_words(encoded: np.ndarray[Any, np.dtype[np.int32]]) -> Words:
     return tuple(words)
 
 
+def find_end(known: Sequence[int], new: Sequence[int], words: Words) -> int | None:
+    """How many of the tokens `new`, that follow those `known`, there are when a word is whole.
+
+    None when none of the words ends in `new`.
+    """
+    tokens = (*known, *new)
+    ends = range(len(known) + 1, len(tokens) + 1)
+    return next(
+        (
+            end - len(known)
+            for end in ends
+            for word in words
+            if tokens[max(end - len(word), 0) : end] == word
+        ),
+        None,
+    )
+
+
 def leave_out_longer(texts: Iterable[str]) -> list[str]:
     """Those of `texts` that no other is a part of: who bans these, bans them all."""
     shortest: list[str] = []
