@@ -50,11 +50,23 @@ fast.save_pretrained(sys.argv[1])
 MAKE_REAL_CHECKPOINT = """
 import sys, torch
 from pathlib import Path
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from gguf import GGUFReader
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 gguf, folder = Path(sys.argv[1]), sys.argv[2]
 model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
 model.to(torch.bfloat16).save_pretrained(folder)
-AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
+said = {name: field.contents() for name, field in GGUFReader(gguf).fields.items()}
+tokens = said["tokenizer.ggml.tokens"]
+merges = [tuple(pair.split(" ")) for pair in said["tokenizer.ggml.merges"]]
+tokenizer = Tokenizer(models.BPE({token: n for n, token in enumerate(tokens)}, merges))
+tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+    pre_tokenizers.Digits(individual_digits=True),
+    pre_tokenizers.ByteLevel(add_prefix_space=False)])
+tokenizer.decoder = decoders.ByteLevel()
+PreTrainedTokenizerFast(
+    tokenizer_object=tokenizer, bos_token="<|im_start|>", eos_token="<|im_end|>",
+    chat_template=said["tokenizer.chat_template"]).save_pretrained(folder)
 """
 DECLARED = """\
 model: {name: real, source: "local:checkpoint"}
@@ -131,5 +143,6 @@ def test_a_real_checkpoint_is_exported_as_a_file_says(imported: Tllm, tmp_path: 
         "repository": {"parameters": {"max_queue_size": "5"}},
         "launch": {"timeout_s": 200.0},
     }
-    (engine,) = json.loads(real.done("list", "--engines", "--json"))["engines"]
-    assert (engine["used_by"], engine["kind"]) == (["real"], "openvino")
+    (engine,) = json.loads(real.done("list", "--engines", "--json"))
+    used_by = [str(real.home / "models" / "real")]
+    assert (engine["weights"], engine["used_by"]) == ("int8", used_by)

@@ -113,7 +113,8 @@ def test_stops_and_cancellations_reach_the_instance_that_runs_the_request(two: T
     assert two.start("-m", "one").returncode == 0
     where, cancellation = two.endpoint(), Cancellation()
     long = GenerateRequest("Count to a million:", max_tokens=2000, min_tokens=2000)
-    stopped = dataclasses.replace(long, stop_after_ms=2000)
+    # Long enough for all to be seen at work.
+    stopped = dataclasses.replace(long, stop_after_ms=8000)
 
     def cancelled(_: int) -> None:
         with pytest.raises(TllmError):
@@ -125,7 +126,7 @@ def test_stops_and_cancellations_reach_the_instance_that_runs_the_request(two: T
         wait_until(lambda: num_active(where, "tensorrt_llm") == 12)
         cancellation.set()
         for each in texts:
-            each.result(20)
+            each.result(30)
     wait_until(lambda: num_active(where, "tensorrt_llm") == 0)
     page = fetch_metrics(where.metrics)
     assert {'instance="tensorrt_llm_0_0"', 'instance="tensorrt_llm_0_1"'} <= set(
