@@ -97,9 +97,7 @@ def test_no_step_raises_whatever_is_asked_for(
     try:
         ask_at_random(engine, num_requests)
     finally:
-        engine._checker.shutdown()
-        if engine._grammar_check._process is not None:
-            engine._grammar_check._end()
+        engine.close()
 
 
 def ask_at_random(engine: Any, num_requests: int) -> None:
