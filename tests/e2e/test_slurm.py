@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.e2e import slurm
@@ -58,6 +59,12 @@ def jobs() -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
+def processes_of(tllm: Tllm) -> list[list[str]]:
+    """The commands that still have to do with the home."""
+    commands = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
+    return [words for words in commands if any(str(tllm.home) in word for word in words)]
+
+
 def server(tllm: Tllm) -> dict[str, Any]:
     (only,) = json.loads(tllm.done("status", "--json"))["servers"]
     return dict(only)
@@ -88,6 +95,7 @@ def test_job_from_submission_to_stop(fresh_home: Callable[[], Tllm]) -> None:
     assert stopped.stderr == f"Stopping demo on Slurm job {told['job']} …\nStopped.\n"
     assert jobs() == []
     assert list(Path("/dev/shm").glob(f"tllm-{told['job']}-*")) == []
+    assert processes_of(tllm) == []
     assert json.loads(tllm.done("status", "--json")) == {"servers": []}
 
 
