@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import threading
+from collections.abc import Callable
 
 import psutil
 import pytest
@@ -57,8 +58,8 @@ def test_a_server_that_lost_a_models_process_is_restarted(served: Tllm, endpoint
     assert answers(endpoint)
 
 
-def test_nothing_outlives_a_killed_supervisor(fresh_home: object) -> None:
-    tllm: Tllm = fresh_home()  # type: ignore[operator]
+def test_nothing_outlives_a_killed_supervisor(fresh_home: Callable[[], Tllm]) -> None:
+    tllm = fresh_home()
     assert tllm.start().returncode == 0
     everything = processes_of(tllm)
     everything[0].send_signal(signal.SIGKILL)
@@ -68,8 +69,8 @@ def test_nothing_outlives_a_killed_supervisor(fresh_home: object) -> None:
     assert result.returncode == 3 and "is not running any more" in result.stderr
 
 
-def test_stop_leaves_no_process(fresh_home: object) -> None:
-    tllm: Tllm = fresh_home()  # type: ignore[operator]
+def test_stop_leaves_no_process(fresh_home: Callable[[], Tllm]) -> None:
+    tllm = fresh_home()
     assert tllm.start().returncode == 0
     everything = processes_of(tllm)
     tllm.done("stop")
@@ -77,8 +78,8 @@ def test_stop_leaves_no_process(fresh_home: object) -> None:
     assert (alive, tllm.done("status", "--json").split()) == ([], ["{", '"servers":', "[]", "}"])
 
 
-def test_requests_that_failed_do_not_hold_up_a_stop(fresh_home: object) -> None:
-    tllm: Tllm = fresh_home()  # type: ignore[operator]
+def test_requests_that_failed_do_not_hold_up_a_stop(fresh_home: Callable[[], Tllm]) -> None:
+    tllm = fresh_home()
     assert tllm.start().returncode == 0
     endpoint = tllm.endpoint()
     # Of those that are cancelled at the wrong moment, one in twenty.
@@ -90,8 +91,10 @@ def test_requests_that_failed_do_not_hold_up_a_stop(fresh_home: object) -> None:
     assert "Exit timeout expired" not in log.read_text()
 
 
-def test_a_model_that_cannot_load_is_explained_and_leaves_nothing(fresh_home: object) -> None:
-    tllm: Tllm = fresh_home()  # type: ignore[operator]
+def test_a_model_that_cannot_load_is_explained_and_leaves_nothing(
+    fresh_home: Callable[[], Tllm],
+) -> None:
+    tllm = fresh_home()
     config = tllm.home / "models" / "demo" / "tensorrt_llm" / "config.pbtxt"
     config.write_text(re.sub(r"/engines/demo-\w+", "/engines/gone", config.read_text()))
     result = tllm.start()
@@ -101,13 +104,13 @@ def test_a_model_that_cannot_load_is_explained_and_leaves_nothing(fresh_home: ob
     assert not any(str(tllm.home) in " ".join(_command(each)) for each in psutil.process_iter())
 
 
-def test_the_foreground_server_stops_with_its_terminal(fresh_home: object) -> None:
+def test_the_foreground_server_stops_with_its_terminal(fresh_home: Callable[[], Tllm]) -> None:
     import subprocess
 
     from tests.e2e.conftest import TLLM
     from tests.ports import free_ports
 
-    tllm: Tllm = fresh_home()  # type: ignore[operator]
+    tllm = fresh_home()
     http, grpc, metrics = free_ports(3)
     command = (TLLM, "start", "--foreground", f"--http-port={http}", f"--grpc-port={grpc}",
                f"--metrics-port={metrics}")  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trtllm_serve_cli.choices import LaunchMode
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch import LaunchOptions
 from trtllm_serve_cli.launch.ranks import Ranks, parse_gpus, plan_ranks
@@ -24,8 +25,8 @@ NEXT_TWO = dataclasses.replace(OTHER, participants=((3, 4),))
 LEADER_OF_TWO = Ranks(2, "leader", engines=("tensorrt_llm",))
 
 
-def ranks(*engines: EngineInstances, mode: str = "mpi", **options: Any) -> Ranks:
-    return plan_ranks(engines, LaunchOptions(mode=mode, **options))  # type: ignore[arg-type]
+def ranks(*engines: EngineInstances, mode: LaunchMode = "mpi", **options: Any) -> Ranks:
+    return plan_ranks(engines, LaunchOptions(mode=mode, **options))
 
 
 @pytest.mark.parametrize(

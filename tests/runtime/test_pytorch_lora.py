@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +68,7 @@ def test_a_sent_adapter_stays_known(tmp_path: Path) -> None:
     known = folders(tmp_path)
     file = send(PIRATE, tmp_path / "sent")
     first = known.find(request(lora_task_id=7, lora_file=file))
-    assert first is not None and not os.path.exists(file)  # noqa: PTH110
+    assert first is not None and not Path(file).exists()
     assert as_lists(read_peft(first.folder)) == as_lists(PIRATE)
     assert known.find(request(lora_task_id=7)) == first
 

@@ -106,6 +106,8 @@ def merge_arguments(one: Mapping[str, Any], other: Mapping[str, Any]) -> Argumen
     merged = dict(one)
     for key, value in other.items():
         known = merged.get(key)
-        is_group = isinstance(known, dict) and isinstance(value, dict)
-        merged[key] = {**known, **value} if is_group else value  # type: ignore[dict-item]
+        if isinstance(known, dict) and isinstance(value, dict):
+            merged[key] = {**known, **value}
+        else:
+            merged[key] = value
     return merged
