@@ -5,8 +5,9 @@
 Serves the demo model and asks it the same prompts in turns: as token ids through `tensorrt_llm`,
 as text through `ensemble` and `tensorrt_llm_bls`, always streaming over gRPC. With all requests at
 once it compares output tokens per second; with one in flight, the time to the first response that
-carries a token or text. The figures are medians over the rounds of each model's ratio or difference
-to `tensorrt_llm` in the same round.
+carries a token or text. There the models take turns from request to request, since a machine's
+pace drifts by more than what is measured. The figures are medians: over the rounds, of a model's
+ratio to `tensorrt_llm` in the same round; over the turns, of its difference in the same turn.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from trtllm_serve_cli.paths import find_home
 CORE, TEXT_MODELS = "tensorrt_llm", ("ensemble", "tensorrt_llm_bls")
 PROMPT_TOKENS, OUTPUT_TOKENS = 128, 64
 # Of the requests whose first token is timed.
-NUM_ALONE, TOKENS_ALONE = 12, 2
+NUM_TURNS, TOKENS_ALONE = 12, 2
 # An id that no token has: the answer runs to its full length.
 NO_END_ID = -1
 
@@ -64,18 +65,19 @@ def main() -> None:
 
 
 def measure_round(address: str, tokenizer: Any, num_requests: int, seed: int) -> dict[str, Any]:
-    """Tokens per second and time to first token (ms) of each model, in an order of this round's."""
+    """Tokens per second of each model, and its time to first token (ms) in each turn."""
     rng = np.random.default_rng(seed)
     models = [CORE, *TEXT_MODELS]
     rng.shuffle(models)
-    tokens_per_s, ttft_ms = {}, {}
-    for model in models:
-        prompts = make_prompts(tokenizer, rng, num_requests)
-        tokens_per_s[model] = measure_together(address, model, prompts)
-        singles = make_prompts(tokenizer, rng, NUM_ALONE)
-        ttft_ms[model] = statistics.median(
-            1000 * measure_first(address, model, prompt) for prompt in singles
-        )
+    tokens_per_s = {
+        model: measure_together(address, model, make_prompts(tokenizer, rng, num_requests))
+        for model in models
+    }
+    ttft_ms: dict[str, list[float]] = {model: [] for model in models}
+    for _ in range(NUM_TURNS):
+        rng.shuffle(models)
+        for model, prompt in zip(models, make_prompts(tokenizer, rng, len(models)), strict=True):
+            ttft_ms[model].append(1000 * measure_first(address, model, prompt))
     return {"tokens_per_s": tokens_per_s, "ttft_ms": ttft_ms}
 
 
@@ -171,7 +173,11 @@ def report(rounds: list[dict[str, Any]], *, as_json: bool) -> None:
                 each["tokens_per_s"][model] / each["tokens_per_s"][CORE] for each in rounds
             ),
             "ttft_added_ms": statistics.median(
-                each["ttft_ms"][model] - each["ttft_ms"][CORE] for each in rounds
+                model_ms - core_ms
+                for each in rounds
+                for model_ms, core_ms in zip(
+                    each["ttft_ms"][model], each["ttft_ms"][CORE], strict=True
+                )
             ),
         }
         for model in TEXT_MODELS
@@ -185,7 +191,7 @@ def report(rounds: list[dict[str, Any]], *, as_json: bool) -> None:
     print("  ".join(f"{model:>16}" for model in models * 2))
     for each in rounds:
         cells = [each["tokens_per_s"][model] for model in models]
-        cells += [each["ttft_ms"][model] for model in models]
+        cells += [statistics.median(each["ttft_ms"][model]) for model in models]
         print("  ".join(f"{cell:>16.1f}" for cell in cells))
     for model, figure in figures.items():
         print(
