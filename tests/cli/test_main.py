@@ -25,6 +25,8 @@ HEAVY = {
     "filelock", "google.protobuf", "grpc", "huggingface_hub", "jinja2", "numpy", "openvino",
     "openvino_genai", "prometheus_client", "psutil", "pydantic", "requests", "rich.table",
     "tritonclient", "yaml",
+    "trtllm_serve_cli.build.planning", "trtllm_serve_cli.sizing.plan",
+    "trtllm_serve_cli.sources.hub",
 }  # fmt: skip
 
 

@@ -7,34 +7,6 @@ plan finds it again. What need not be built (a TensorRT engine that is there, a 
 or TensorRT-LLM's LLM API) is described.
 """
 
-from trtllm_serve_cli.build.describe import describe_pytorch, describe_tensorrt, describe_vllm
-from trtllm_serve_cli.build.engine import Engine, find_engine, read_engine
-from trtllm_serve_cli.build.kinds import EngineChoice, Machine, choose_engine_kind, look_at_machine
-from trtllm_serve_cli.build.options import EngineOptions
-from trtllm_serve_cli.build.plan import BuildPlan, BuildRequest, Toolchain
-from trtllm_serve_cli.build.planning import AS_IT_IS, describe_checkpoint, find_tools, plan_build
-from trtllm_serve_cli.build.run import build_engine
-from trtllm_serve_cli.build.steps import BuildStep
+import lazy_loader
 
-__all__ = [
-    "AS_IT_IS",
-    "BuildPlan",
-    "BuildRequest",
-    "BuildStep",
-    "Engine",
-    "EngineChoice",
-    "EngineOptions",
-    "Machine",
-    "Toolchain",
-    "build_engine",
-    "choose_engine_kind",
-    "describe_checkpoint",
-    "describe_pytorch",
-    "describe_tensorrt",
-    "describe_vllm",
-    "find_engine",
-    "find_tools",
-    "look_at_machine",
-    "plan_build",
-    "read_engine",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

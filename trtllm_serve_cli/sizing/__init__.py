@@ -6,34 +6,6 @@ each GPU's memory, how many sequences it has room for, how fast it could go. Not
 weights, needs a GPU or writes anything but the hub's cache.
 """
 
-from trtllm_serve_cli.sizing.facts import ModelFacts, read_facts
-from trtllm_serve_cli.sizing.gpus import Gpu, choose_present, find_gpus, load_gpu
-from trtllm_serve_cli.sizing.parallelism import Parallelism, check_parallelism
-from trtllm_serve_cli.sizing.plan import ParallelPlan, SizeOptions, SizePlan, plan_size
-from trtllm_serve_cli.sizing.shape import (
-    Experts,
-    LatentAttention,
-    ModelShape,
-    SlidingWindow,
-    parse_shape,
-)
+import lazy_loader
 
-__all__ = [
-    "Experts",
-    "Gpu",
-    "LatentAttention",
-    "ModelFacts",
-    "ModelShape",
-    "ParallelPlan",
-    "Parallelism",
-    "SizeOptions",
-    "SizePlan",
-    "SlidingWindow",
-    "check_parallelism",
-    "choose_present",
-    "find_gpus",
-    "load_gpu",
-    "parse_shape",
-    "plan_size",
-    "read_facts",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -6,8 +6,6 @@ no package of TensorRT-LLM is needed. No flag is passed that the version does no
 asked for and cannot be had is a `BadInput` that names version and option.
 """
 
-from trtllm_serve_cli.build.tensorrt.plan import plan_tensorrt
-from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit, find_examples_dir
-from trtllm_serve_cli.build.tensorrt.versions import find_trtllm_version, parse_version
+import lazy_loader
 
-__all__ = ["Toolkit", "find_examples_dir", "find_trtllm_version", "parse_version", "plan_tensorrt"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

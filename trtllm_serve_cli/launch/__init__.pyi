@@ -1,0 +1,60 @@
+from .deploy import (
+    find_image,
+    plan_kubernetes_here,
+    plan_slurm_here,
+    submit_slurm,
+)
+from .doctor import Finding, diagnose
+from .facts import MachineFacts, collect_facts
+from .kubernetes import KubernetesOptions, render_manifests
+from .local import (
+    launch,
+    plan_for_this_machine,
+    run_in_foreground,
+    stop_server,
+)
+from .machine import TritonInstallation, find_triton
+from .options import LaunchOptions
+from .plan import LaunchPlan, plan_launch
+from .running import (
+    RunningServer,
+    find_running,
+    find_servers,
+    list_servers,
+    measure_memory,
+    name_servers,
+)
+from .slurm import SlurmOptions, SlurmPlan, render_script
+from .slurm_job import SlurmJob
+
+__all__ = [
+    "Finding",
+    "KubernetesOptions",
+    "LaunchOptions",
+    "LaunchPlan",
+    "MachineFacts",
+    "RunningServer",
+    "SlurmJob",
+    "SlurmOptions",
+    "SlurmPlan",
+    "TritonInstallation",
+    "collect_facts",
+    "diagnose",
+    "find_image",
+    "find_running",
+    "find_servers",
+    "find_triton",
+    "launch",
+    "list_servers",
+    "measure_memory",
+    "name_servers",
+    "plan_for_this_machine",
+    "plan_kubernetes_here",
+    "plan_launch",
+    "plan_slurm_here",
+    "render_manifests",
+    "render_script",
+    "run_in_foreground",
+    "stop_server",
+    "submit_slurm",
+]
