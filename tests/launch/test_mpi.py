@@ -86,6 +86,7 @@ def test_leader_of_four_ranks_is_upstreams_option_for_option() -> None:
         "--allow-gpu-metrics=true",
         "--log-verbose=0",
     }
+    no_port = {"--allow-http=false", "--allow-grpc=false", "--allow-metrics=false"}
     assert differences == [
         # Ranks may use all cores.
         (set(), {"--bind-to", "none"}),
@@ -95,8 +96,8 @@ def test_leader_of_four_ranks_is_upstreams_option_for_option() -> None:
                 {f"--backend-config=python,shm-region-prefix-name=prefix{rank}_"},
                 own
                 | {f"--backend-config=python,shm-region-prefix-name=tllm-8000-{rank}-"}
-                # Triton's default, said aloud.
-                | (set() if rank else {"--model-control-mode=none"}),
+                # Ranks that the backend lets go of open no port. The other is Triton's default.
+                | (no_port if rank else {"--model-control-mode=none"}),
             )
             for rank in range(4)
         ),
@@ -142,6 +143,17 @@ def test_two_instances_on_four_gpus_in_orchestrator_mode() -> None:
         "--enable-peer-access=false",
         *(f"--cuda-memory-pool-byte-size={gpu}:0" for gpu in range(4)),
     }
+
+
+def test_part_of_a_gpu_by_mig() -> None:
+    """CUDA shows a process one part, by its id: an engine of one rank on each of two."""
+    one = EngineInstances("tensorrt_llm", 1)
+    made = plan(one, gpus="MIG-6b0d5a2c-1")
+    assert made.environ == {"CUDA_VISIBLE_DEVICES": "MIG-6b0d5a2c-1"}
+    assert made.argv.count("-n") == 1
+    servers = plan(world_size=2, gpus="MIG-a,MIG-b", triton=EMBEDDED)
+    told = [word for word in servers.argv if word.startswith("CUDA_VISIBLE_DEVICES=")]
+    assert told == ["CUDA_VISIBLE_DEVICES=MIG-a", "CUDA_VISIBLE_DEVICES=MIG-b"]
 
 
 def test_two_models_on_four_gpus_without_spawned_processes() -> None:

@@ -140,8 +140,10 @@ def test_llm_api_over_two_nodes_has_upstreams_launcher() -> None:
         (MODEL, SlurmOptions(nodes=3), "8 ranks cannot be shared out among 3 nodes."),
         (MODEL, SlurmOptions(ntasks_per_node=4), "llama needs 8 tasks per node, not 4."),
         (PLAIN, SlurmOptions(container_workdir="/w"), "There are mounts or a working directory"),
+        (dataclasses.replace(MODEL, num_ranks=1, spawns=True), ONE_NODE,
+         "llama cannot run under Slurm as it is."),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_is_refused(model: Deployable, options: SlurmOptions, says: str) -> None:
     with pytest.raises(BadInput, match=says):
         script(model, options)

@@ -69,4 +69,4 @@ def plan_kubernetes_here(
 
 def find_image(home: Home, name: str | None) -> str:
     """NVIDIA's image that fits the model's engine. Raises `BadInput` where there is none."""
-    return check_image(load_deployable(home, name), None)
+    return check_image(load_deployable(home, name), None, "--container-image")

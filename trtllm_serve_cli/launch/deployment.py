@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from packaging.version import Version
 
@@ -19,19 +18,23 @@ from trtllm_serve_cli.build.tensorrt_engine import read_tensorrt_build
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.machine import TritonInstallation
 from trtllm_serve_cli.launch.options import LaunchOptions
+from trtllm_serve_cli.launch.ranks import Ranks, plan_ranks
 from trtllm_serve_cli.launch.triton import triton_flags
-from trtllm_serve_cli.repository import ImportedModel, OpenRepository
+from trtllm_serve_cli.repository import (
+    EngineInstances,
+    ImportedModel,
+    OpenRepository,
+    count_gpus,
+    read_gpu_groups,
+    read_instances,
+    read_llm_gpus,
+)
 
 RESTRICTING = ("http-restricted-api", "grpc-restricted-protocol")
-# What a rank is told that only runs its part of the engine.
-OTHER_RANKS = (
-    "--allow-http=false", "--allow-grpc=false", "--allow-metrics=false",
-    "--model-control-mode=explicit", "--load-model=tensorrt_llm",
-)  # fmt: skip
+# The model whose ranks run apart from the others.
+CORE_MODEL = "tensorrt_llm"
 # From here on the engine says how many requests wait in it.
 _FIRST_WITH_WAITING = Version("0.18.0")
-# Kinds whose ranks are processes that MPI starts, each with a Triton of its own.
-_RANKED = ("tensorrt", "pytorch")
 _PATHS = ("parameters.tokenizer_dir", "parameters.gpt_model_path", "parameters.engine_dir")
 
 
@@ -41,8 +44,9 @@ class Deployable:
 
     `folders` have to be there, at the same paths. `num_gpus` is of all machines together, and
     `num_ranks` how many processes MPI has to start: 1 for a model without ranks. `image` is the
-    container that fits the engine, None where no public one has it. `reports_waiting` tells whether
-    the metrics have how many requests wait in the engine.
+    container that fits the engine, None where no public one is known to; `needs` is what it has to
+    have. `ranks` that spawn are several instances of an engine in one process. `reports_waiting`
+    tells whether the metrics have how many requests wait in the engine.
     """
 
     name: str
@@ -54,6 +58,8 @@ class Deployable:
     num_gpus: int
     num_ranks: int
     image: str | None
+    needs: str = ""
+    spawns: bool = False
     reports_waiting: bool = False
 
     @property
@@ -63,8 +69,12 @@ class Deployable:
 
 
 def describe_deployable(model: ImportedModel, repository: OpenRepository) -> Deployable:
-    """What it takes to serve the imported `model` elsewhere, by what its engine says."""
-    num_gpus = _count_gpus(model, repository)
+    """What it takes to serve the imported `model` elsewhere, by what its files say now.
+
+    Raises `BadInput` for GPUs of its instances that do not fit the engine.
+    """
+    num_gpus, ranks = _count(model, repository)
+    image, needs = _find_image(model)
     return Deployable(
         name=model.name,
         text_model=model.text_model,
@@ -73,8 +83,10 @@ def describe_deployable(model: ImportedModel, repository: OpenRepository) -> Dep
         repository=model.path,
         folders=_list_folders(model, repository),
         num_gpus=num_gpus,
-        num_ranks=num_gpus if model.engine_kind in _RANKED else 1,
-        image=_find_image(model),
+        num_ranks=ranks.world_size,
+        image=image,
+        needs=needs,
+        spawns=ranks.spawns,
         reports_waiting=_reports_waiting(model),
     )
 
@@ -126,55 +138,75 @@ def check_nodes(model: Deployable, nodes: int) -> None:
         )
 
 
-def check_image(model: Deployable, image: str | None) -> str:
+def check_image(model: Deployable, image: str | None, option: str = "--image") -> str:
     """The image to use: what was asked for, or else what fits. Raises `BadInput` for neither."""
     chosen = image or model.image
     if chosen is None:
         raise BadInput(
             f"No public container image serves {model.name}.",
-            why=f"none has Triton and the engine kind {model.kind}",
-            next_step="name one of yours that has Triton and `pip install openvino-genai`: "
-            "--image IMAGE",
+            why=f"it takes {model.needs}, and none of NVIDIA's is known to have that",
+            next_step=f"name one of yours that has: {option} IMAGE",
         )
     return chosen
 
 
-def _count_gpus(model: ImportedModel, repository: OpenRepository) -> int:
-    said: Mapping[str, Any]
+def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks]:
+    """How many GPUs there have to be, and the processes that MPI has to start."""
     match model.engine_kind:
         case "tensorrt":
-            return read_tensorrt_build(model.engine_path).world_size
+            size = read_tensorrt_build(model.engine_path).world_size
+            engine = read_instances(repository, size) or EngineInstances(CORE_MODEL, size)
+            return engine.num_gpus, plan_ranks([engine], LaunchOptions(mode="mpi"))
         case "pytorch":
-            said = repository.manifest["engine"]["llm_arguments"] or {}
+            size = read_llm_gpus(repository)
+            engine = EngineInstances(CORE_MODEL, size, read_gpu_groups(repository))
+            # Of several instances each starts the processes of its GPUs itself.
+            return engine.num_gpus, Ranks(size if engine.count == 1 else 1)
         case "vllm":
-            said = repository.manifest["parameters"]
+            return count_gpus(repository.manifest["parameters"]), Ranks()
         case _:
-            return 0
-    return int(said.get("tensor_parallel_size", 1)) * int(said.get("pipeline_parallel_size", 1))
+            return 0, Ranks()
 
 
 def _reports_waiting(model: ImportedModel) -> bool:
     if model.engine_kind == "tensorrt":
-        version = parse_version(read_tensorrt_build(model.engine_path).version)
-        return version >= _FIRST_WITH_WAITING
+        version = _parse(read_tensorrt_build(model.engine_path).version)
+        return version is not None and version >= _FIRST_WITH_WAITING
     return "tensorrt_llm" in model.models
 
 
-def _find_image(model: ImportedModel) -> str | None:
+def _find_image(model: ImportedModel) -> tuple[str | None, str]:
+    """NVIDIA's image for the engine, if there is one, and what any other has to have."""
     newest = load_containers()[-1]
     match model.engine_kind:
         case "tensorrt":
-            version = parse_version(read_tensorrt_build(model.engine_path).version)
-            fitting = find_containers(version)
-            return fitting[-1].image if fitting else None
+            said = read_tensorrt_build(model.engine_path).version
+            if _parse(said) is None:
+                return None, "the TensorRT-LLM that built the engine, which does not say which"
+            return _find_container(said), f"Triton's backend of TensorRT-LLM {said}"
         case "pytorch":
             said = model.declaration.get("engine", {}).get("trtllm_version")
-            fitting = find_containers(parse_version(said)) if said else ()
-            return (fitting or (newest,))[-1].image
+            image = _find_container(said) if said else newest.image
+            return image, f"Triton and TensorRT-LLM {said or newest.trtllm}"
         case "vllm":
-            return newest.image.replace("-trtllm-", "-vllm-")
+            return newest.image.replace("-trtllm-", "-vllm-"), "Triton and vLLM"
         case _:
-            return None
+            return None, "Triton and openvino-genai"
+
+
+def _find_container(said: str) -> str | None:
+    """The newest with exactly this TensorRT-LLM: an engine runs with no other."""
+    version = _parse(said)
+    fitting = find_containers(version) if version is not None else ()
+    return fitting[-1].image if fitting else None
+
+
+def _parse(said: str) -> Version | None:
+    """None for an engine that does not tell its version, or in words that are none."""
+    try:
+        return parse_version(said)
+    except BadInput:
+        return None
 
 
 def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Path, ...]:

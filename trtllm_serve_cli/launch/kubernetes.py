@@ -17,7 +17,7 @@ from typing import Any
 from trtllm_serve_cli.choices import ServiceType
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.deployment import (
-    OTHER_RANKS,
+    CORE_MODEL,
     Deployable,
     check_image,
     check_nodes,
@@ -25,7 +25,10 @@ from trtllm_serve_cli.launch.deployment import (
     triton_words,
 )
 from trtllm_serve_cli.launch.machine import IN_CONTAINER
+from trtllm_serve_cli.launch.mpi import mpirun_words, pool_flags, ranks_environ
 from trtllm_serve_cli.launch.options import LaunchOptions
+from trtllm_serve_cli.launch.ranks import Ranks
+from trtllm_serve_cli.launch.triton import flag_words, other_rank_flags
 
 Manifest = dict[str, Any]
 
@@ -42,7 +45,33 @@ host=$1
 shift
 exec kubectl exec "$host" -- /bin/sh -c "$*"
 """
-_IDLE = "trap 'exit 0' TERM\nsleep infinity &\nwait\n"
+# Ranks run here until the leader has finished what is in flight and lets go of them.
+_IDLE = """\
+trap 'while grep -qsxE "orted|prted|tritonserver" /proc/[0-9]*/comm; do sleep 1; done; exit 0' TERM
+sleep infinity &
+wait
+"""
+# bash passes no signal on, and an mpirun that is to end gives its ranks a second. So the Triton
+# that answers is told first, known by the token; the other ranks serve it until it has ended.
+_FINISH = """\
+servers() {
+  for process in /proc/[0-9]*; do
+    if [ "$(cat "$process/comm")" = tritonserver ] &&
+      grep -qzxF "TLLM_TOKEN=$TLLM_TOKEN" "$process/environ" &&
+      ! grep -qz '^OMPI_COMM_WORLD_RANK=[1-9]' "$process/environ"; then
+      echo "${process#/proc/}"
+    fi
+  done 2> /dev/null
+}
+finish() {
+  for server in $(servers); do kill -TERM "$server"; done
+  while [ -n "$(servers)" ]; do sleep 1; done
+  [ -z "$mpirun" ] || { kill -TERM "$mpirun"; wait "$mpirun"; }
+  exit 0
+}
+mpirun=
+trap finish TERM
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,35 +339,44 @@ def _model_volumes(
 
 
 def _script(model: Deployable, options: KubernetesOptions, launch: LaunchOptions) -> str:
-    """What the pod that answers runs. Nobody knows the token, so what it guards is closed."""
+    """What the pod that answers runs. Nobody else knows the token, so what it guards is closed."""
     words = triton_words(
         model,
         IN_CONTAINER,
         launch,
-        token='"$token"',
+        token='"$TLLM_TOKEN"',
         given={
             **{f"{name}-port": str(port) for name, port in _PORTS.items()},
             "backend-config": "python,shm-region-prefix-name=tllm-",
         },
     )
     server = [str(IN_CONTAINER.binary), *words.values()]
-    token = "token=$(head -c 18 /dev/urandom | base64 | tr '+/' '-_')\n"
-    if options.nodes == 1 and model.num_ranks == 1:
+    token = "TLLM_TOKEN=$(head -c 18 /dev/urandom | base64 | tr '+/' '-_')\n"
+    if options.nodes == 1 and model.num_ranks == 1 and not model.spawns:
         return f"{token}exec {_lines(server)}\n"
     slots = spread(model.num_ranks, options.nodes, "ranks")
-    mpirun = ["mpirun", "--allow-run-as-root"]
-    if options.nodes > 1:
-        mpirun += ["--mca plm_rsh_agent", f"{_AGENT_FOLDER}/kubessh", '--host "$hosts"']
+    agent = ["--mca plm_rsh_agent", f"{_AGENT_FOLDER}/kubessh", '--host "$hosts"']
+    mpirun = mpirun_words(is_root=True, places=agent if options.nodes > 1 else ())
     command = _lines([*mpirun, *_ranks(model, server, words)])
-    return f"{token}{_find_hosts(options.nodes, slots)}exec {command}\n"
+    return (
+        f"{token}export TLLM_TOKEN\n{_FINISH}{_find_hosts(options.nodes, slots)}"
+        f'{command} &\nmpirun=$!\nwait "$mpirun"\n'
+    )
 
 
 def _ranks(model: Deployable, server: list[str], words: dict[str, str]) -> list[str]:
     if model.is_llm_api:
         # The launcher starts the server on the first rank alone.
         return [f"-n {model.num_ranks} trtllm-llmapi-launch", *server]
-    others = [words["model-repository"], words["disable-auto-complete-config"], *OTHER_RANKS]
-    return ["-n 1", *server, f": -n {model.num_ranks - 1}", server[0], *others]
+    if model.spawns:
+        ranks = Ranks(way="orchestrator", spawns=True)
+        environ = ranks_environ(ranks, LaunchOptions())
+        # Instances came to upstream's backend after the Triton that knows none of these flags.
+        pools = flag_words(pool_flags(ranks, model.num_gpus, {}))
+        return ["-n 1", *(f"-x {name}={value}" for name, value in environ.items()), *server, *pools]
+    others = flag_words(other_rank_flags((CORE_MODEL,)))
+    told = [words["model-repository"], words["disable-auto-complete-config"], *others]
+    return ["-n 1", *server, f": -n {model.num_ranks - 1}", server[0], *told]
 
 
 def _find_hosts(nodes: int, slots: int) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.launch.options import LaunchOptions
 from trtllm_serve_cli.launch.ranks import Ranks
-from trtllm_serve_cli.launch.triton import Flags
+from trtllm_serve_cli.launch.triton import Flags, other_rank_flags
 from trtllm_serve_cli.repository import ImportedModel
 
 # The last version that knows no way to leave the GPUs of spawned processes alone.
@@ -79,10 +79,7 @@ def list_ports(ranks: Ranks, options: LaunchOptions) -> list[Ports]:
 
 
 def rank_flags(flags: Flags, rank: int, ranks: Ranks, options: LaunchOptions) -> Flags:
-    """The first process's `flags` for the process `rank`.
-
-    Processes that only run an engine's ranks are given the same ports: they never open them.
-    """
+    """The first process's `flags` for the process `rank`."""
     changes: Flags = {
         "backend-config": f"python,shm-region-prefix-name=tllm-{options.http_port}-{rank}-"
     }
@@ -92,8 +89,7 @@ def rank_flags(flags: Flags, rank: int, ranks: Ranks, options: LaunchOptions) ->
         changes["grpc-port"] = str(ports.grpc)
         changes["metrics-port"] = str(ports.metrics)
     elif rank:
-        changes["model-control-mode"] = "explicit"
-        changes["load-model"] = ranks.engines
+        changes |= other_rank_flags(ranks.engines)
     return flags | changes
 
 
@@ -124,6 +120,16 @@ def ranks_environ(ranks: Ranks, options: LaunchOptions) -> dict[str, str]:
     return changes
 
 
+def mpirun_words(*, is_root: bool, places: Iterable[str] = ()) -> list[str]:
+    """`mpirun` and what it is told whatever it starts; `places` are its words for where."""
+    # By its whole path it would put its own folder before all others in the ranks' PATH.
+    words = ["mpirun"]
+    if is_root:  # Upstream says so always, and always is root.
+        words.append("--allow-run-as-root")
+    # Open MPI would bind all threads of a rank to one core.
+    return [*words, *places, "--bind-to", "none"]
+
+
 def mpirun_command(
     commands: Sequence[tuple[str, ...]],
     mpi: MpiHost,
@@ -135,16 +141,10 @@ def mpirun_command(
 
     `changes` name what other nodes have to be told of the environment; here it is inherited.
     """
-    # By its whole path it would put its own folder before all others in the ranks' PATH.
-    words = ["mpirun"]
-    if mpi.is_root:  # Upstream says so always, and always is root.
-        words.append("--allow-run-as-root")
-    if options.oversubscribe:
-        words.append("--oversubscribe")
+    places = ["--oversubscribe"] if options.oversubscribe else []
     if options.hostfile is not None:
-        words += ["--hostfile", str(options.hostfile)]
-    # Open MPI would bind all threads of a rank to one core.
-    words += ["--bind-to", "none"]
+        places += ["--hostfile", str(options.hostfile)]
+    words = mpirun_words(is_root=mpi.is_root, places=places)
     for rank, command in enumerate(commands):
         words += [":"] if rank else []
         words += ["-n", "1"]

@@ -155,10 +155,9 @@ def _check_gpus(engine: EngineInstances, gpus: tuple[str, ...], *, spans_nodes: 
             )
     if not gpus:
         return
-    needed = max((max(group) + 1 for group in engine.gpus), default=engine.world_size)
-    if needed > len(gpus) and not spans_nodes:
+    if engine.num_gpus > len(gpus) and not spans_nodes:
         raise BadInput(
-            f"{engine.model} needs {needed} GPUs.",
+            f"{engine.model} needs {engine.num_gpus} GPUs.",
             why=f"--gpus {','.join(gpus)} lets the server see {len(gpus)}, which count from 0",
             next_step="name more, or leave --gpus out",
         )

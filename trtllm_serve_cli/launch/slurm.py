@@ -16,7 +16,7 @@ from pathlib import Path
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.deployment import (
-    OTHER_RANKS,
+    CORE_MODEL,
     RESTRICTING,
     Deployable,
     check_nodes,
@@ -25,7 +25,7 @@ from trtllm_serve_cli.launch.deployment import (
 )
 from trtllm_serve_cli.launch.machine import TritonInstallation
 from trtllm_serve_cli.launch.options import LaunchOptions
-from trtllm_serve_cli.launch.triton import backend_links
+from trtllm_serve_cli.launch.triton import backend_links, flag_words, other_rank_flags
 
 ADDRESS_FILE = "address.json"
 EXIT_CODE_FILE = "exit-code"
@@ -108,6 +108,7 @@ def plan_slurm(
     ranks and the nodes do not agree.
     """
     check_nodes(model, options.nodes)
+    _check_not_spawning(model)
     if options.container_image is None and (options.container_mounts or options.container_workdir):
         raise BadInput(
             "There are mounts or a working directory, and no container.",
@@ -156,7 +157,7 @@ def plan_slurm(
             word for name, word in flags.items() if not (is_split and name in _SERVING)
         ) + (('"${role[@]}"',) if is_split else ()),
         first_flags=tuple(flags[name] for name in _SERVING if name in flags) if is_split else (),
-        other_flags=OTHER_RANKS if is_split else (),
+        other_flags=flag_words(other_rank_flags((CORE_MODEL,))) if is_split else (),
         num_ranks=model.num_ranks,
         is_llm_api=model.is_llm_api,
         moves_ports=ports == (None, None, None),
@@ -178,6 +179,17 @@ def render_script(plan: SlurmPlan) -> str:
     )
     context = {each.name: getattr(plan, each.name) for each in dataclasses.fields(plan)}
     return environment.get_template("slurm.sh.j2").render(context, version=__version__)
+
+
+def _check_not_spawning(model: Deployable) -> None:
+    if model.spawns:
+        raise BadInput(
+            f"{model.name} cannot run under Slurm as it is.",
+            why="its instances' processes would be spawned by MPI (upstream's orchestrator mode), "
+            "which srun does not do",
+            next_step=f"tllm set {model.name} gpu_device_ids= tensorrt_llm_instance_count=1   (and "
+            "submit one job per instance)",
+        )
 
 
 def _place(model: Deployable, directory: Path | None) -> tuple[str, str]:

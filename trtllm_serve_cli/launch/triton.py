@@ -35,7 +35,25 @@ def check_backend(model: ImportedModel, triton: TritonInstallation) -> None:
 
 
 def triton_command(triton: TritonInstallation, flags: Flags) -> tuple[str, ...]:
-    words = [str(triton.binary)]
+    return (str(triton.binary), *flag_words(flags))
+
+
+def other_rank_flags(engines: tuple[str, ...]) -> Flags:
+    """What a process is told that only runs ranks of `engines`.
+
+    It would open its ports as soon as it is let go of, so it is to have none.
+    """
+    return {
+        "allow-http": "false",
+        "allow-grpc": "false",
+        "allow-metrics": "false",
+        "model-control-mode": "explicit",
+        "load-model": engines,
+    }
+
+
+def flag_words(flags: Flags) -> tuple[str, ...]:
+    words = []
     for name, value in flags.items():
         match value:
             case None:

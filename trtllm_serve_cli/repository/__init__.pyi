@@ -9,9 +9,10 @@ from .config import (
     RepositoryPlan,
     ServingOptions,
 )
-from .instances import EngineInstances, read_instances
+from .instances import EngineInstances, read_gpu_groups, read_instances
 from .opened import OpenRepository, open_repository
 from .plan import plan_repository
+from .pytorch import count_gpus, read_llm_gpus
 from .render import MANIFEST, render_files, write_repository
 from .served import read_limits
 from .settings import list_settings
@@ -32,6 +33,7 @@ __all__ = [
     "PlacedModel",
     "RepositoryPlan",
     "ServingOptions",
+    "count_gpus",
     "find_model",
     "list_models",
     "list_settings",
@@ -40,8 +42,10 @@ __all__ = [
     "plan_combination",
     "plan_repository",
     "prefixed",
+    "read_gpu_groups",
     "read_instances",
     "read_limits",
+    "read_llm_gpus",
     "read_manifest",
     "render_files",
     "write_combination",

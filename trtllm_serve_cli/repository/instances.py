@@ -39,6 +39,11 @@ class EngineInstances:
     def count(self) -> int:
         return max(1, len(self.gpus), len(self.participants))
 
+    @property
+    def num_gpus(self) -> int:
+        """How many the process has to see: groups count from the first one."""
+        return max((max(group) + 1 for group in self.gpus), default=self.world_size)
+
 
 def read_instances(
     repository: OpenRepository, world_size: int, *, name: str = _MODEL
@@ -51,11 +56,16 @@ def read_instances(
     if _MODEL not in repository.texts or repository.value(_MODEL, "backend") != "tensorrtllm":
         return None
     return EngineInstances(
-        name,
-        world_size,
-        _groups(repository, _GPUS),
-        _groups(repository, "participant_ids"),
+        name, world_size, read_gpu_groups(repository), _groups(repository, "participant_ids")
     )
+
+
+def read_gpu_groups(repository: OpenRepository) -> tuple[tuple[int, ...], ...]:
+    """The GPUs of each instance of `tensorrt_llm`, nothing where that is left open.
+
+    Raises `BadInput` for groups that are not numbers.
+    """
+    return _groups(repository, _GPUS) if _MODEL in repository.texts else ()
 
 
 def _groups(repository: OpenRepository, parameter: str) -> tuple[tuple[int, ...], ...]:

@@ -8,10 +8,11 @@ names.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.repository.config import ServingOptions
 from trtllm_serve_cli.repository.parameters import load_parameters
 from trtllm_serve_cli.runtime.llm_arguments import (
@@ -22,9 +23,11 @@ from trtllm_serve_cli.runtime.llm_arguments import (
     merge_arguments,
     split_arguments,
 )
+from trtllm_serve_cli.runtime.model_yaml import parse_model_yaml
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.build import Engine
+    from trtllm_serve_cli.repository.opened import OpenRepository
 
 # What is served when nothing was asked for; the others are the API's own defaults.
 _MAX_BATCH_SIZE = 256
@@ -70,6 +73,32 @@ def llm_arguments(entries: Mapping[str, str]) -> Arguments:
     arguments = arguments_of(entries)
     first = {name: arguments.pop(name) for name in ("model", "tokenizer")}
     return {**first, "backend": "pytorch", **arguments}
+
+
+def read_llm_gpus(repository: OpenRepository) -> int:
+    """How many GPUs an instance takes, by its arguments as the repository has them now.
+
+    Raises `RepositoryError`.
+    """
+    is_llmapi = repository.layout == "llmapi"
+    where = repository.path / "tensorrt_llm" / ("1/model.yaml" if is_llmapi else "config.pbtxt")
+    try:
+        if is_llmapi:
+            return count_gpus(parse_model_yaml(where.read_text(encoding="utf-8")))
+        said = repository.value("tensorrt_llm", f"parameters.{REST}")
+        return count_gpus(arguments_of({REST: said}))
+    except (OSError, ValueError, TypeError) as error:
+        raise RepositoryError(
+            f"{where} does not say how many GPUs the model takes.",
+            why=str(error),
+            next_step=f"tllm validate {repository.target}",
+        ) from error
+
+
+def count_gpus(arguments: Mapping[str, Any]) -> int:
+    """The world size of these arguments: each rank has a GPU."""
+    kinds = ("tensor", "pipeline", "context")
+    return math.prod(int(arguments.get(f"{kind}_parallel_size") or 1) for kind in kinds)
 
 
 def entries_beside(entries: Mapping[str, str]) -> dict[str, str]:
