@@ -76,6 +76,43 @@ def test_submitted_job_is_followed(tllm: Tllm, home: Home) -> None:
     assert tllm("logs")[0] == 0
 
 
+def answer(tmp_path: Path, **programs: str) -> None:
+    """From now on these say that and fail if they say "error"."""
+    for name, says in programs.items():
+        is_error = "error" in says
+        (tmp_path / "bin" / name).write_text(
+            f"#!/bin/sh\necho '{says}' {'>&2; exit 1' if is_error else ''}\n"
+        )
+
+
+def test_job_of_a_slurm_that_is_away_is_not_called_dead(
+    tllm: Tllm, home: Home, tmp_path: Path
+) -> None:
+    tllm("deploy", "slurm", "--submit")
+    away = "error: Unable to contact slurm controller"
+    answer(tmp_path, squeue=away, scancel=away)
+    assert tllm("status")[1].splitlines()[:3] == [
+        "m: unknown", "  Slurm job 42: Slurm does not answer.", f"  {away}",
+    ]  # fmt: skip
+    code, _, err = tllm("infer", "Hello")
+    assert (code, "Whether the server for m is running is not known." in err) == (3, True)
+    for command in (("stop",), ("stop", "--all")):
+        code, _, err = tllm(*command)
+        assert (code, "Error: Slurm did not cancel job 42." in err, away in err) == (3, True, True)
+    code, _, err = tllm("remove", "m", "--yes")
+    assert (code, "m is being served." in err) == (3, True)
+
+
+def test_job_that_ended_goes_off_the_list(tllm: Tllm, home: Home, tmp_path: Path) -> None:
+    tllm("deploy", "slurm", "--submit")
+    answer(tmp_path, squeue="FAILED|NonZeroExitCode", scancel="error: nobody is to ask")
+    assert "  `tllm stop` takes it off this list\n" in tllm("status")[1]
+    code, _, err = tllm("infer", "Hello")
+    assert (code, "Next: tllm deploy slurm -m m --submit" in err) == (3, True)
+    assert tllm("stop") == (0, "", "Slurm job 42 had ended already.\n")
+    assert tllm("status") == (0, "", "No server is running. Next: tllm start\n")
+
+
 def test_machine_without_slurm_says_so(tllm: Tllm, home: Home, tmp_path: Path) -> None:
     (tmp_path / "bin" / "sbatch").unlink()
     code, _, err = tllm("deploy", "slurm", "--submit")

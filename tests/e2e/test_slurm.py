@@ -155,3 +155,27 @@ def test_job_whose_server_fails_says_why(fresh_home: Callable[[], Tllm]) -> None
     why = server(tllm)["why"]
     assert "is FAILED (NonZeroExitCode)" in why[0]
     assert any("preprocessing" in line for line in why[1:])
+    tllm.done("stop")
+    assert json.loads(tllm.done("status", "--json")) == {"servers": []}
+
+
+def test_job_is_not_called_dead_while_slurm_is_away(
+    fresh_home: Callable[[], Tllm], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tllm = fresh_home()
+    tllm.done("deploy", "slurm", "-m", "demo", "--sbatch=--hold", "--submit")
+    with monkeypatch.context() as away:
+        # The configuration of a controller that is not there.
+        (conf := tmp_path / "slurm.conf").write_text(
+            "ClusterName=away\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort=9\n"
+            "AuthType=auth/none\nNodeName=localhost\nPartitionName=p Nodes=localhost\n"
+        )
+        away.setenv("SLURM_CONF", str(conf))
+        away.setenv("SLURM_MSG_TIMEOUT", "1")
+        assert server(tllm)["state"] == "unknown"
+        stopped = tllm("stop")
+        assert stopped.returncode == 3
+        assert "Slurm did not cancel job" in stopped.stderr
+    assert server(tllm)["state"] == "queued"
+    tllm.done("stop")
+    assert jobs() == []

@@ -11,7 +11,8 @@ import pytest
 from tests.launch.samples import fake_plan
 from trtllm_serve_cli.errors import NoServer
 from trtllm_serve_cli.launch import find_running, list_servers, measure_memory
-from trtllm_serve_cli.launch.running import RunningServer, read_server
+from trtllm_serve_cli.launch.running import RunningServer, find_to_stop, read_server
+from trtllm_serve_cli.launch.slurm_job import NOWHERE, SlurmJob
 from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, write_state
 from trtllm_serve_cli.paths import Home
 
@@ -120,6 +121,70 @@ def test_server_that_died_says_why(home: Home, why: tuple[str, ...], said: str) 
         f"The server for a is not running any more.\nWhy: {said}\n"
         f"Next: tllm start -m a   (its log: {server.plan.log})"
     )
+
+
+def add_job(home: Home, model: str, job: SlurmJob, *why: str) -> RunningServer:
+    """A job as it was submitted; what has become of it is found out with `squeue`."""
+    plan = dataclasses.replace(
+        fake_plan(home.servers), models=(model,), text_models=(model,), endpoint=NOWHERE
+    )
+    plan.directory.mkdir(parents=True)
+    state = ServerState("failed" if job.is_over else "unknown", 0, 0.0, why=why)
+    return RunningServer(plan.directory, plan, state, job)
+
+
+@pytest.fixture
+def listed(home: Home, monkeypatch: pytest.MonkeyPatch) -> list[RunningServer]:
+    """What is listed, of jobs too, without a Slurm."""
+    servers: list[RunningServer] = []
+    monkeypatch.setattr("trtllm_serve_cli.launch.running.list_servers", lambda home: servers)
+    return servers
+
+
+UNKNOWN, FAILED = SlurmJob("12"), SlurmJob("12", "FAILED")
+
+
+def test_job_of_which_slurm_says_nothing_is_neither_running_nor_dead(
+    home: Home, listed: list[RunningServer]
+) -> None:
+    job = add_job(home, "a", UNKNOWN, "Slurm job 12: Slurm does not answer.", "no route")
+    listed.append(job)
+    assert (job.is_running, job.is_over) == (False, False)
+    with pytest.raises(NoServer) as raised:
+        find_running(home, None)
+    assert str(raised.value) == (
+        "Whether the server for a is running is not known.\n"
+        "Why: Slurm job 12: Slurm does not answer.; no route\n"
+        "Next: sinfo   (then `tllm status`)"
+    )
+    assert find_to_stop(home, None) == [job]
+
+
+def test_server_that_runs_is_asked_though_nobody_knows_of_another(
+    home: Home, listed: list[RunningServer]
+) -> None:
+    server = add(home, "a", ALIVE)
+    listed += [server, add_job(home, "b", UNKNOWN, "?")]
+    assert find_running(home, None) == server
+    with pytest.raises(NoServer, match="2 servers may be running"):
+        find_to_stop(home, None)
+    assert find_to_stop(home, "a") == [server]
+
+
+def test_jobs_that_have_ended_are_taken_off_the_list(
+    home: Home, listed: list[RunningServer]
+) -> None:
+    ended = [add_job(home, "a", FAILED, "FAILED"), add_job(home, "b", FAILED, "FAILED")]
+    listed += [*ended, add(home, "c", GONE)]
+    assert find_to_stop(home, None) == ended
+    server = add(home, "d", ALIVE)
+    listed.append(server)
+    assert find_to_stop(home, None) == [server]
+    with pytest.raises(NoServer) as raised:
+        find_running(home, "a")
+    assert raised.value.next_step.startswith("tllm deploy slurm -m a --submit   (its log: ")
+    with pytest.raises(NoServer, match="The server for c is not running any more"):
+        find_to_stop(home, "c")
 
 
 def test_memory_is_told_by_part(home: Home) -> None:

@@ -75,6 +75,7 @@ def test_folders_are_private_and_new(tmp_path: Path) -> None:
         ("COMPLETING|None\n", "stopping", "Slurm job 12 is COMPLETING"),
         ("TIMEOUT|TimeLimit\n", "failed", "Slurm job 12 is TIMEOUT (TimeLimit)"),
         ("CANCELLED|None\n", "failed", "Slurm job 12 is CANCELLED"),
+        ("WHATEVER_IS_NEW|None\n", "unknown", "Slurm job 12 is WHATEVER_IS_NEW"),
     ],
 )
 def test_states_of_slurm(folder: Path, squeue: str, phase: str, why: str) -> None:
@@ -84,7 +85,7 @@ def test_states_of_slurm(folder: Path, squeue: str, phase: str, why: str) -> Non
 def test_accounting_knows_what_the_controller_forgot(folder: Path) -> None:
     sacct = (0, "CANCELLED by 1000|None\n", "")
     assert ask_slurm("12", FakeSlurm({"squeue": FORGOTTEN, "sacct": sacct})) == SlurmJob(
-        "12", "CANCELLED"
+        "12", "CANCELLED", is_forgotten=True
     )
 
 
@@ -99,6 +100,21 @@ def test_forgotten_job_is_known_by_what_it_left(folder: Path) -> None:
             "srun: error: no such image",
         ),
     )
+
+
+def test_slurm_is_asked_no_more_of_a_job_that_it_has_forgotten(folder: Path) -> None:
+    slurm = FakeSlurm({"squeue": FORGOTTEN, "sacct": (0, "FAILED|NonZeroExitCode\n", "")})
+    first, again = read_job(folder, slurm), read_job(folder, slurm)
+    assert first == again
+    assert first is not None
+    assert first[2] == SlurmJob("12", "FAILED", "NonZeroExitCode", is_forgotten=True)
+    assert [command[0] for command in slurm.asked] == ["squeue", "sacct"]
+
+
+def test_job_that_can_be_queued_again_is_asked_for(folder: Path) -> None:
+    slurm = FakeSlurm({"squeue": [(0, "PREEMPTED|None\n", ""), (0, "PENDING|None\n", "")]})
+    phases = [found[1].phase for _ in range(2) if (found := read_job(folder, slurm)) is not None]
+    assert phases == ["failed", "queued"]
 
 
 def test_controller_that_is_away_is_no_verdict(folder: Path) -> None:
@@ -133,6 +149,30 @@ def test_cancelled_job_is_waited_for_and_no_longer_listed(home_folder: Path, fol
     servers.mkdir(parents=True)
     folder.rename(servers / folder.name)
     assert list_servers(find_home()) == []
+
+
+AWAY: Answer = (1, "", "Unable to contact slurm controller\n")
+
+
+def test_job_of_which_nobody_knows_is_not_called_stopped(folder: Path) -> None:
+    slurm = FakeSlurm({"scancel": AWAY})
+    with pytest.raises(LaunchFailed) as raised:
+        cancel_job(folder, SlurmJob("12"), slurm)
+    assert str(raised.value) == (
+        "Slurm did not cancel job 12.\n"
+        "Why: Unable to contact slurm controller\n"
+        "Next: sinfo   (then tllm stop again)"
+    )
+    slurm = FakeSlurm({"scancel": (0, "", ""), "squeue": AWAY})
+    with pytest.raises(LaunchFailed, match="told to end; whether it has, Slurm does not say"):
+        cancel_job(folder, SlurmJob("12"), slurm)
+    assert judged(folder, squeue=AWAY)[0] == "unknown"
+
+
+def test_job_that_has_ended_is_not_cancelled_but_followed_no_longer(folder: Path) -> None:
+    slurm = FakeSlurm({})
+    cancel_job(folder, SlurmJob("12", "FAILED"), slurm)
+    assert judged(folder) == ("stopped", ())
 
 
 def test_machine_without_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def _check_not_served(home: Home, models: list[ImportedModel]) -> None:
     served = {
         model
         for server in launch.list_servers(home)
-        if server.is_running
+        if not server.is_over
         for model in server.models
     }
     for model in models:

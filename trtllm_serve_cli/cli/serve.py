@@ -14,7 +14,7 @@ import typer
 from trtllm_serve_cli.choices import LaunchMode
 from trtllm_serve_cli.cli import output
 from trtllm_serve_cli.cli.options import DryRunOption, JsonOption, ModelOption
-from trtllm_serve_cli.errors import NoServer
+from trtllm_serve_cli.errors import NoServer, TllmError
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.launch import LaunchPlan, RunningServer
@@ -164,6 +164,8 @@ def stop(
 ) -> None:
     """Stop a server, after the requests in flight.
 
+    A Slurm job that has ended by itself goes off the list of `tllm status`.
+
     Example:  tllm stop
     """
     from trtllm_serve_cli import launch
@@ -171,15 +173,33 @@ def stop(
 
     home = find_home()
     if everything:
-        servers = [server for server in launch.list_servers(home) if server.is_running]
+        servers = [
+            server for server in launch.list_servers(home) if server.job or not server.is_over
+        ]
     else:
-        servers = [launch.find_running(home, model, _parse_url(url))]
+        servers = launch.find_to_stop(home, model, _parse_url(url))
     if not servers:
         output.say("No server is running.")
-    for server in servers:
+    errors = [error for server in servers if (error := _stop(server)) is not None]
+    for error in errors[1:]:
+        output.say(f"Error: {error}")
+    if errors:
+        raise errors[0]
+
+
+def _stop(server: RunningServer) -> TllmError | None:
+    """Gives what kept it from being stopped, so that the others are."""
+    from trtllm_serve_cli import launch
+
+    was_over = server.is_over
+    if not was_over:
         output.say(f"Stopping {', '.join(server.models)} on {server.place} …")
+    try:
         launch.stop_server(server)
-        output.say("Stopped.")
+    except TllmError as error:
+        return error
+    output.say(f"{server.place} had ended already." if was_over else "Stopped.")
+    return None
 
 
 def status(as_json: JsonOption = False) -> None:
@@ -314,6 +334,8 @@ def _show_server(server: dict[str, Any]) -> None:
             print(f"  {whose}HTTP {each['http']}  gRPC {each['grpc']}  metrics {each['metrics']}")
     if server["job"] and not server["why"]:
         print(f"  Slurm job {server['job']['id']}")
+    if server["job"] and server["state"] == "failed":
+        print("  `tllm stop` takes it off this list")
     if memory := server["memory_bytes"]:
         total = show_size(sum(memory.values()))
         print(f"  memory {total} in all:")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +63,11 @@ class RunningServer:
         return self.state.is_supervised
 
     @property
+    def is_over(self) -> bool:
+        """Whether it is known to run no more. Of a job, Slurm may say neither this nor that."""
+        return self.job.is_over if self.job is not None else not self.is_running
+
+    @property
     def phase(self) -> str:
         """What is true now, whatever was written last."""
         if self.job is not None or self.is_running or self.state.phase in ("failed", "stopped"):
@@ -86,7 +90,7 @@ def read_server(directory: Path) -> RunningServer:
 
 
 def list_servers(home: Home) -> list[RunningServer]:
-    """Every server that was started and not stopped, also those that died.
+    """Every server that was started and not stopped, also those that died and jobs that ended.
 
     Those of this machine by HTTP port, then jobs.
     """
@@ -131,17 +135,20 @@ def name_servers(servers: Iterable[RunningServer]) -> str:
 def find_running(home: Home, model: str | None, address: str | None = None) -> RunningServer:
     """The running server, or the one of them that serves `model` or listens on `address`.
 
-    Raises `NoServer` when there is none, or there are several to choose from.
+    Raises `NoServer` when there is none, when there are several to choose from, and for a job of
+    which Slurm says nothing.
     """
     servers = find_servers(home, model, address)
     running = [server for server in servers if server.is_running]
     if len(running) == 1:
         return running[0]
     if running:
+        raise _several(running)
+    if unknown := [server for server in servers if not server.is_over]:
         raise NoServer(
-            f"{len(running)} servers are running.",
-            why=f"they serve {name_servers(running)}",
-            next_step="choose one with -m NAME, or its address with -u HOST:PORT",
+            f"Whether the server for {', '.join(unknown[0].models)} is running is not known.",
+            why="; ".join(unknown[0].state.why),
+            next_step="sinfo   (then `tllm status`)",
         )
     died = servers
     if died:
@@ -161,9 +168,31 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
     )
 
 
+def find_to_stop(home: Home, model: str | None, address: str | None = None) -> list[RunningServer]:
+    """The server that runs, or may run, as far as is known; else the jobs that have ended.
+
+    Raises `NoServer` when there is nothing to stop, or there are several to choose from.
+    """
+    servers = find_servers(home, model, address)
+    going = [server for server in servers if not server.is_over]
+    if len(going) > 1:
+        raise _several(going)
+    ended = [server for server in servers if server.job is not None]
+    return going or ended or [find_running(home, model, address)]
+
+
+def _several(servers: list[RunningServer]) -> NoServer:
+    verb = "are" if all(server.is_running for server in servers) else "may be"
+    return NoServer(
+        f"{len(servers)} servers {verb} running.",
+        why=f"they serve {name_servers(servers)}",
+        next_step="choose one with -m NAME, or its address with -u HOST:PORT",
+    )
+
+
 def _again(server: RunningServer) -> str:
     if server.job is not None:
-        return f"sbatch {shlex.quote(server.plan.argv[-1])}"
+        return f"tllm deploy slurm -m {' '.join(server.models)} --submit"
     return f"tllm start -m {' -m '.join(server.models)}"
 
 

@@ -39,6 +39,10 @@ _QUEUED = (
 )  # fmt: skip
 _RUNNING = ("RUNNING", "RESIZING", "SIGNALING", "STAGE_OUT", "SUSPENDED", "STOPPED")
 _ENDING = ("COMPLETING",)
+_ENDED = (
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+    "PREEMPTED", "REVOKED", "TIMEOUT",
+)  # fmt: skip
 _UNKNOWN = "UNKNOWN"
 _ASK_TIMEOUT_S = 20.0
 _READY_TIMEOUT_S = 3.0
@@ -52,18 +56,25 @@ Runner = Callable[[Sequence[str]], subprocess.CompletedProcess[str]]
 class SlurmJob:
     """A job as it was submitted, and Slurm's word for its state when it was asked.
 
-    `reason` is Slurm's as well: why it waits, or why it ended. `state` is "UNKNOWN" for a job that
-    Slurm has forgotten, and where it does not answer.
+    `reason` is Slurm's as well: why it waits, or why it ended. `state` is "UNKNOWN" where Slurm
+    does not answer. One that is forgotten by its controller has ended, and nothing will change
+    that; what its state was, there may be no accounting to tell.
     """
 
     id: str
     state: str = _UNKNOWN
     reason: str = ""
+    is_forgotten: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether Slurm said that it has ended. Both this and `is_alive` may be false."""
+        return self.is_forgotten or self.state in _ENDED
 
     @property
     def is_alive(self) -> bool:
         """Whether it waits or runs."""
-        return self.state in (*_QUEUED, *_RUNNING, *_ENDING)
+        return not self.is_forgotten and self.state in (*_QUEUED, *_RUNNING, *_ENDING)
 
     def describe(self) -> str:
         why = f" ({self.reason})" if self.reason else ""
@@ -77,10 +88,11 @@ def run_slurm(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
             tuple(command), capture_output=True, text=True, check=False, timeout=_ASK_TIMEOUT_S
         )
     except FileNotFoundError as error:
+        script = "; without --submit, the script is only written" if command[0] == "sbatch" else ""
         raise MissingPart(
             f"There is no {command[0]} here.",
             why="jobs are submitted and followed with the commands of Slurm",
-            next_step="run it where you submit jobs; without --submit, the script is only written",
+            next_step=f"run it where you submit jobs{script}",
         ) from error
     except subprocess.TimeoutExpired as error:
         raise LaunchFailed(
@@ -145,21 +157,27 @@ def _plan(model: Deployable, directory: Path) -> LaunchPlan:
 def read_job(
     directory: Path, run: Runner = run_slurm
 ) -> tuple[LaunchPlan, ServerState, SlurmJob] | None:
-    """The job whose folder this is, as Slurm and its server have it now; None if it is none's."""
+    """The job whose folder this is, as Slurm and its server have it now; None if it is none's.
+
+    What Slurm says of a job that it has forgotten is written down, and it is asked no more.
+    """
     try:
         facts = json.loads((directory / JOB_FILE).read_text(encoding="utf-8"))
         plan = LaunchPlan.from_json(json.dumps(facts["plan"]))
         job = SlurmJob(facts["id"])
         is_stopped = facts["stopped_at"] is not None
+        ended = facts.get("ended")
     except (OSError, ValueError, KeyError, TypeError):
         return None
     address = _read_address(directory)
     if is_stopped:
-        return plan, _state("stopped"), job
+        return plan, _state("stopped"), dataclasses.replace(job, is_forgotten=True)
     try:
-        job = ask_slurm(job.id, run)
+        job = SlurmJob(job.id, ended[0], ended[1], True) if ended else ask_slurm(job.id, run)
     except TllmError as error:
         return plan, _state("unknown", (f"Slurm job {job.id}: {error.what}", error.why)), job
+    if job.is_forgotten and not ended:
+        _note(directory, ended=[job.state, job.reason])
     if address is not None and job.state in _RUNNING:
         plan = dataclasses.replace(plan, endpoint=address)
     return plan, _judge(job, plan), job
@@ -183,19 +201,31 @@ def ask_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
     if said.returncode == 0 and said.stdout.strip():
         state, _, reason = said.stdout.splitlines()[-1].partition("|")
         # "CANCELLED by 1000"
-        return SlurmJob(job_id, state.split()[0], "" if reason == "None" else reason.strip())
-    return SlurmJob(job_id)
+        reason = "" if reason == "None" else reason.strip()
+        return SlurmJob(job_id, state.split()[0], reason, is_forgotten=True)
+    return SlurmJob(job_id, is_forgotten=True)
 
 
 def cancel_job(directory: Path, job: SlurmJob, run: Runner = run_slurm) -> None:
-    """End the job in order, and wait until nothing of it runs. Raises `LaunchFailed`."""
+    """End the job in order, wait until nothing of it runs, and follow it no longer.
+
+    Raises `LaunchFailed`, also where Slurm does not say whether it has ended.
+    """
+    if not job.is_over:
+        _cancel(job, run)
+    _note(directory, stopped_at=time.time())
+
+
+def _cancel(job: SlurmJob, run: Runner) -> None:
     answer = run(("scancel", job.id))
     if answer.returncode and "Invalid job id" not in answer.stderr:
         raise LaunchFailed(
-            f"Slurm did not cancel job {job.id}.", why=_words_of(answer), next_step="squeue --me"
+            f"Slurm did not cancel job {job.id}.",
+            why=_words_of(answer),
+            next_step="sinfo   (then tllm stop again)",
         )
     deadline_s = time.monotonic() + _CANCEL_TIMEOUT_S
-    while (now := ask_slurm(job.id, run)).is_alive:
+    while not (now := _ask_of_end(job, run)).is_over:
         if time.monotonic() > deadline_s:
             raise LaunchFailed(
                 f"Job {job.id} was cancelled, and has not ended after {_CANCEL_TIMEOUT_S:g} s.",
@@ -203,8 +233,17 @@ def cancel_job(directory: Path, job: SlurmJob, run: Runner = run_slurm) -> None:
                 next_step="tllm status   (then tllm stop again)",
             )
         time.sleep(_POLL_S)
-    facts = json.loads((directory / JOB_FILE).read_text(encoding="utf-8"))
-    _write(directory, {**facts, "stopped_at": time.time()})
+
+
+def _ask_of_end(job: SlurmJob, run: Runner) -> SlurmJob:
+    try:
+        return ask_slurm(job.id, run)
+    except LaunchFailed as error:
+        raise LaunchFailed(
+            f"Job {job.id} was told to end; whether it has, Slurm does not say.",
+            why=error.why or error.what,
+            next_step="sinfo   (then tllm stop again)",
+        ) from error
 
 
 def _judge(job: SlurmJob, plan: LaunchPlan) -> ServerState:
@@ -216,6 +255,8 @@ def _judge(job: SlurmJob, plan: LaunchPlan) -> ServerState:
         if plan.endpoint != NOWHERE and _answers(plan.endpoint, plan.text_models[0]):
             return _state("ready", started_at=(plan.directory / ADDRESS_FILE).stat().st_mtime)
         return _state("starting", (job.describe(),))
+    if not job.is_over:
+        return _state("unknown", (job.describe(),))
     return _state("failed", _explain(job, plan))
 
 
@@ -255,6 +296,12 @@ def _read_address(directory: Path) -> Endpoint | None:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _note(directory: Path, **facts: Any) -> None:
+    """Add `facts` to what is known of the job."""
+    known = json.loads((directory / JOB_FILE).read_text(encoding="utf-8"))
+    _write(directory, {**known, **facts})
 
 
 def _write(directory: Path, facts: dict[str, Any]) -> None:
