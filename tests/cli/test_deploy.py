@@ -120,7 +120,7 @@ def test_machine_without_slurm_says_so(tllm: Tllm, home: Home, tmp_path: Path) -
     assert tllm("status") == (0, "", "No server is running. Next: tllm start\n")
 
 
-def test_manifests_as_yaml_and_as_json(tllm: Tllm) -> None:
+def test_manifests_as_yaml_and_as_json(tllm: Tllm, tmp_path: Path) -> None:
     command = ("deploy", "k8s", "--image", "mine:1", "-n", "llm")
     code, out, err = tllm(*command)
     read = list(yaml.safe_load_all(out))
@@ -131,6 +131,19 @@ def test_manifests_as_yaml_and_as_json(tllm: Tllm) -> None:
     assert {each["metadata"]["namespace"] for each in read} == {"llm"}
     listed = json.loads(tllm(*command, "--json")[1])
     assert (listed["kind"], listed["items"]) == ("List", read)
+    file = tmp_path / "m.json"
+    next_step = f"Next: kubectl apply -f {file}\n"
+    assert tllm(*command, "--json", "-o", str(file)) == (0, "", next_step)
+    assert json.loads(file.read_text()) == listed
+
+
+def test_script_in_a_file_and_a_job_are_two_things(tllm: Tllm, home: Home, tmp_path: Path) -> None:
+    file = tmp_path / "m.sbatch"
+    code, out, err = tllm("deploy", "slurm", "--submit", "-o", str(file))
+    assert (code, out, "not with --submit" in err, file.exists()) == (2, "", True, False)
+    code, out, err = tllm("deploy", "slurm", "--json")
+    assert (code, out, "only with --submit" in err) == (2, "", True)
+    assert not home.servers.exists()
 
 
 def test_model_without_an_image_is_refused(tllm: Tllm) -> None:

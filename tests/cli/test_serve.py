@@ -218,3 +218,17 @@ def test_foreground_stays_until_interrupted(tllm: Tllm, home: Home, ports: list[
     assert (process.returncode, "Traceback" in rest) == (130, False)
     log = home.servers / ports[1] / "server.log"
     wait_until(lambda: all(is_gone(pid) for pid in pids_in(log)))
+
+
+def test_switch_that_is_declared_can_be_undone(tllm: Tllm, home: Home, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "mpirun").write_text("#!/bin/sh\n")
+    (tmp_path / "bin" / "mpirun").chmod(0o755)
+    file = home.models / "m" / "tllm.json"
+    launch = {"mode": "mpi", "oversubscribe": True, "multi_model": True}
+    file.write_text(json.dumps({**json.loads(file.read_text()), "declaration": {"launch": launch}}))
+    code, _, err = tllm("start", "--dry-run")
+    assert (code, "leave --multi-model" in err) == (3, True)
+    code, out, _ = tllm("start", "--no-multi-model", "--dry-run")
+    assert (code, "--oversubscribe" in out) == (0, True)
+    code, out, _ = tllm("start", "--no-multi-model", "--no-oversubscribe", "--dry-run")
+    assert (code, "--oversubscribe" in out) == (0, False)

@@ -257,6 +257,19 @@ def test_models_that_declare_different_ports_need_a_word_now():
     assert choose_options({"http_port": 1}, declared).http_port == 1
 
 
+@pytest.mark.parametrize(("first", "option"), [(True, "--"), (False, "--no-")])
+def test_switches_that_differ_are_said_as_switches(first: bool, option: str) -> None:
+    declared = {
+        "a": {"mode": "mpi", "disable_spawn_processes": first},
+        "b": {"mode": "mpi", "disable_spawn_processes": not first},
+    }
+    with pytest.raises(BadInput) as caught:
+        choose_options({}, declared)
+    assert caught.value.next_step == f"say it now: {option}disable-spawn-processes"
+    chosen = choose_options({"disable_spawn_processes": first}, declared)
+    assert chosen.disable_spawn_processes is first
+
+
 def test_what_is_declared_for_mpi_means_nothing_without_it():
     declared = {"a": {"mode": "mpi", "world_size": 2, "oversubscribe": True}}
     assert choose_options({"mode": "local"}, declared) == LaunchOptions(mode="local")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -86,11 +87,18 @@ def slurm(
 ) -> None:
     """Write the sbatch script that serves a model, or submit it.
 
+    A job that is submitted keeps its script in its own folder; --json says which that is.
     TLLM_HOME has to lie on a file system that the nodes share. The server listens on all addresses
     of its node, for clients elsewhere; what a Triton restricts stays so.
 
     Example:  tllm deploy slurm -m demo --partition batch --time 08:00:00 --submit
     """
+    if submit and output_file is not None:
+        raise typer.BadParameter(
+            "a job keeps its script itself: not with --submit", param_hint="-o"
+        )
+    if as_json and not submit:
+        raise typer.BadParameter("tells of a job: only with --submit", param_hint="--json")
     from trtllm_serve_cli import launch
     from trtllm_serve_cli.paths import find_home
 
@@ -182,7 +190,7 @@ def k8s(
     """Write the manifests that serve a model on Kubernetes.
 
     One node is a Deployment, several are a LeaderWorkerSet; a Service, an autoscaler by the
-    requests that wait, and a PodMonitor come with it. --json prints them as a List.
+    requests that wait, and a PodMonitor come with it. --json makes a List of them, also in a file.
 
     Example:  tllm deploy k8s -m llama-3-8b --claim models | kubectl apply -f -
     """
@@ -207,10 +215,15 @@ def k8s(
     )
     wanted = launch.LaunchOptions(host="0.0.0.0", timeout_s=timeout, log_verbose=log_verbose)
     manifests = launch.plan_kubernetes_here(find_home(), model, options, wanted)
-    if as_json:
-        output.show_json({"apiVersion": "v1", "kind": "List", "items": manifests})
+    if as_json and output_file is None:
+        output.show_json(_as_list(manifests))
         return
-    _give(launch.render_manifests(manifests), output_file, "kubectl apply -f")
+    text = f"{json.dumps(_as_list(manifests), indent=2)}\n" if as_json else None
+    _give(text or launch.render_manifests(manifests), output_file, "kubectl apply -f")
+
+
+def _as_list(manifests: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "List", "items": manifests}
 
 
 def _give(text: str, file: Path | None, command: str) -> None:

@@ -81,20 +81,22 @@ def start(
     multi_model: Annotated[
         bool | None,
         typer.Option(
-            "--multi-model",
+            "--multi-model/--no-multi-model",
             help="Orchestrator mode: spawn the engines' processes. It is that for several engines.",
         ),
     ] = None,
     disable_spawn_processes: Annotated[
         bool | None,
         typer.Option(
-            "--disable-spawn-processes",
+            "--disable-spawn-processes/--no-disable-spawn-processes",
             help="Orchestrator mode with processes that mpirun starts; models need participant_ids",
         ),
     ] = None,
     oversubscribe: Annotated[
         bool | None,
-        typer.Option("--oversubscribe", help="Let mpirun start more processes than cores."),
+        typer.Option(
+            "--oversubscribe/--no-oversubscribe", help="Let mpirun start more processes than cores."
+        ),
     ] = None,
     hostfile: Annotated[
         Path | None,

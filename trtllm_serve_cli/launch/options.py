@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,9 +60,17 @@ def choose_options(
                 raise BadInput(
                     f"{other} and {model} cannot be served together as they were declared.",
                     why=f"launch.{name} is {known} for one and {value} for the other",
-                    next_step=f"say it now: --{name.removesuffix('_s').replace('_', '-')} {known}",
+                    next_step=f"say it now: {_spell(name, known)}",
                 )
     chosen = {**{name: value for name, (_, value) in said.items()}, **given}
     if chosen.get("hostfile") is not None:
         chosen["hostfile"] = Path(chosen["hostfile"])  # text in what was declared
     return LaunchOptions(**chosen)
+
+
+def _spell(name: str, value: Any) -> str:
+    """The option as `tllm start` takes it."""
+    option = name.removesuffix("_s").replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{'' if value else 'no-'}{option}"
+    return f"--{option} {shlex.quote(str(value))}"
