@@ -12,7 +12,14 @@ import psutil
 import pytest
 
 from tests.waiting import is_gone, wait_until
-from trtllm_serve_cli.processes import ended_by_signals, follow_lines, last_lines, run_logged
+from trtllm_serve_cli.processes import (
+    Answer,
+    ask_program,
+    ended_by_signals,
+    follow_lines,
+    last_lines,
+    run_logged,
+)
 
 
 def is_open_at(path: Path, position: int) -> bool:
@@ -192,3 +199,15 @@ def test_followed_log_gives_whole_lines_also_after_it_was_cut(tmp_path: Path) ->
     log.write_text("new\n")
     reader.join(10)
     assert seen == ["one", "two", "new"]
+
+
+def test_short_command_is_answered_or_says_why_not() -> None:
+    assert ask_program(("no-such-program",), 5) is None
+    assert ask_program(("sh", "-c", "echo said"), 5) == Answer(0, "said\n")
+    failed = ask_program(("sh", "-c", "echo first >&2; echo last >&2; exit 3"), 5)
+    assert failed is not None
+    assert (failed.code, failed.trouble) == (3, "last")
+    late = ask_program(("sleep", "60"), 0.1)
+    assert late is not None
+    assert (late.code, late.trouble) == (None, "it did not answer in time")
+    assert Answer(4).trouble == "exit code 4"

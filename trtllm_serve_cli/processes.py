@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
@@ -51,6 +52,43 @@ def ended_by_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a program said; `code` is its exit code, None where it did not end in time."""
+
+    code: int | None
+    out: str = ""
+    err: str = ""
+
+    @property
+    def trouble(self) -> str:
+        """Why it failed, in its own last words; "" where it did not."""
+        if self.code == 0:
+            return ""
+        said = (self.err or self.out).strip().splitlines()
+        how = "it did not answer in time" if self.code is None else f"exit code {self.code}"
+        return said[-1].strip() if said else how
+
+
+def ask_program(command: Sequence[str], timeout_s: float) -> Answer | None:
+    """A short command's answer; None where there is no such program."""
+    try:
+        ended = subprocess.run(
+            tuple(command),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+            timeout=timeout_s,
+        )
+    except OSError:
+        return None
+    except subprocess.TimeoutExpired:
+        return Answer(None)
+    return Answer(ended.returncode, ended.stdout, ended.stderr)
 
 
 def run_logged(

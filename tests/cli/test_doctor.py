@@ -10,7 +10,8 @@ import pytest
 from tests.cli.running import Tllm
 
 WHAT = ["Triton", "Python stub", "libpython", "NumPy", "engine openvino", "disk", "memory",
-        "shared memory", "GPU", "model hub", "hub token"]  # fmt: skip
+        "shared memory", "GPU", "NVIDIA driver", "models", "model hub", "hub token", "MPI", "Slurm",
+        "Kubernetes"]  # fmt: skip
 
 
 @pytest.fixture

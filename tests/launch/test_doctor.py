@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch import Finding, MachineFacts, TritonInstallation, diagnose
+from trtllm_serve_cli.launch.facts import ModelFacts
+from trtllm_serve_cli.launch.schedulers import Scheduler
 
 GIB = 1 << 30
 GOOD = MachineFacts(
@@ -26,11 +29,17 @@ GOOD = MachineFacts(
     disk_free=50 * GIB,
     memory_available=20 * GIB,
     shared_memory_free=GIB,
-    gpu="H200, 580.1",
+    gpu="H200, 580.126.09",
+    driver="580.126.09",
+    models=(ModelFacts("llama", cuda=12), ModelFacts("demo")),
+    mpi=Scheduler("Open MPI 4.1.4"),
+    slurm=Scheduler("24.05.1"),
+    kubernetes=Scheduler("1.31.0"),
     hub="https://hub",
     hub_error=None,
     has_hub_token=True,
 )
+NEWER_DRIVER = "a driver from 580.65.06 on runs CUDA 13"
 EMBEDDED = "pip install 'trtllm-serve-cli[embedded]'"
 PIN_NUMPY = "/venv/bin/python3 -m pip install 'numpy<2'"
 REMOUNT = "mount -o remount,size=1G /dev/shm   (a container: --shm-size=1g)"
@@ -47,9 +56,14 @@ def test_good_machine_compared_whole() -> None:
         Finding("disk", "ok", "50.0 GiB for /home/tllm"),
         Finding("memory", "ok", "20.0 GiB available"),
         Finding("shared memory", "ok", "1024 MiB free in /dev/shm"),
-        Finding("GPU", "ok", "H200, 580.1"),
+        Finding("GPU", "ok", "H200, 580.126.09"),
+        Finding("NVIDIA driver", "ok", "580.126.09, which runs CUDA 13 and before"),
+        Finding("models", "ok", "2, whose engines fit this machine"),
         Finding("model hub", "ok", "https://hub"),
         Finding("hub token", "ok", "found"),
+        Finding("MPI", "ok", "Open MPI 4.1.4"),
+        Finding("Slurm", "ok", "24.05.1"),
+        Finding("Kubernetes", "ok", "1.31.0"),
     ]
 
 
@@ -124,6 +138,56 @@ def test_good_machine_compared_whole() -> None:
             Finding("GPU", "note", "none seen; the engine kind openvino needs none"),
         ),
         (
+            {"driver": None},
+            Finding("NVIDIA driver", "note", "none; only a GPU needs one"),
+        ),
+        (
+            {"driver": "535.104.05"},
+            Finding("NVIDIA driver", "note",
+                    "535.104.05, which runs CUDA 12 and before: NVIDIA's containers up to 25.10",
+                    NEWER_DRIVER),
+        ),
+        (
+            {"driver": "418.87"},
+            Finding("NVIDIA driver", "note", "418.87, which runs no CUDA from 11 on",
+                    NEWER_DRIVER),
+        ),
+        (
+            {"driver": "[N/A]"},
+            Finding("NVIDIA driver", "note", "[N/A]; what it runs is not known"),
+        ),
+        (
+            {"models": ()},
+            Finding("models", "note", "none imported yet", "tllm import -m demo"),
+        ),
+        (
+            {"models": (ModelFacts("llama", BadInput("It is for another GPU.", why="an L4",
+                                                     next_step="build it again")),)},
+            Finding("engine of llama", "note", "It is for another GPU. an L4", "build it again"),
+        ),
+        (
+            {"mpi": None},
+            Finding("MPI", "note", "no mpirun; only engines of several ranks need one"),
+        ),
+        (
+            {"mpi": Scheduler("MPICH 4.1", "it is not Open MPI's")},
+            Finding("MPI", "note", "MPICH 4.1: it is not Open MPI's",
+                    "apt-get install openmpi-bin"),
+        ),
+        (
+            {"slurm": None},
+            Finding("Slurm", "note", "no sinfo; only tllm deploy slurm --submit needs it"),
+        ),
+        (
+            {"slurm": Scheduler("24.05.1", "Unable to contact slurm controller")},
+            Finding("Slurm", "note", "24.05.1: Unable to contact slurm controller",
+                    "sinfo shows what the controller says"),
+        ),
+        (
+            {"kubernetes": None},
+            Finding("Kubernetes", "note", "no kubectl; only tllm deploy k8s needs one"),
+        ),
+        (
             {"hub_error": "timed out"},
             Finding("model hub", "note",
                     "https://hub cannot be reached (timed out); gguf:, local:, pypi: can",
@@ -141,6 +205,24 @@ def test_broken_fact_is_found(broken: dict[str, Any], finding: Finding) -> None:
     changed = [each for each in diagnose(dataclasses.replace(GOOD, **broken))
                if each not in diagnose(GOOD)]  # fmt: skip
     assert changed[0] == finding
+
+
+def test_driver_too_old_for_the_container_of_an_engine_is_said_of_that_model() -> None:
+    facts = dataclasses.replace(
+        GOOD, driver="570.10", models=(ModelFacts("new", cuda=13), ModelFacts("old", cuda=12))
+    )
+    found = [each for each in diagnose(facts) if each.what.startswith("engine of ")]
+    assert found == [
+        Finding("engine of new", "note",
+                "its container has CUDA 13, which the driver 570.10 does not run", NEWER_DRIVER)
+    ]  # fmt: skip
+
+
+def test_what_most_machines_do_without_keeps_no_server_from_running() -> None:
+    bare = dataclasses.replace(
+        GOOD, gpu=None, driver=None, models=(), mpi=None, slurm=None, kubernetes=None
+    )
+    assert "problem" not in {each.verdict for each in diagnose(bare)}
 
 
 def test_system_triton_needs_no_libpython_of_ours() -> None:

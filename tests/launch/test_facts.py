@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.build.tensorrt_files import tensorrt_engine
 from trtllm_serve_cli.launch import collect_facts
+from trtllm_serve_cli.launch.facts import ModelFacts
 from trtllm_serve_cli.launch.machine import find_embedded_root
 from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.repository import ServingOptions, plan_repository, write_repository
 
 
 @pytest.fixture
@@ -66,3 +69,26 @@ def test_taken_port_has_a_holder(home: Home, tmp_path: Path) -> None:
 def test_hub_whose_address_is_none(home: Home, tmp_path: Path, endpoint: str) -> None:
     environ = write_triton(tmp_path, "exit 1") | {"HF_ENDPOINT": endpoint}
     assert collect_facts(home, environ).hub_error
+
+
+def test_driver_is_told_by_its_own_program(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 'NVIDIA H200, 570.86.10\nNVIDIA H200, 570.86.10'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    facts = collect_facts(home, write_triton(tmp_path, "exit 1"))
+    assert facts.gpu == "NVIDIA H200, 570.86.10; NVIDIA H200, 570.86.10"
+    assert facts.driver == "570.86.10"
+
+
+def test_imported_models_say_what_they_need_of_this_machine(home: Home, tmp_path: Path) -> None:
+    engine = tensorrt_engine(tmp_path)
+    write_repository(plan_repository("big", engine, ServingOptions()), home.models / "big")
+    environ = write_triton(tmp_path, "exit 1")
+    assert collect_facts(home, environ).models == (ModelFacts("big", cuda=13),)
+    (engine.path / "rank1.engine").unlink()
+    (big,) = collect_facts(home, environ).models
+    assert big.misfit is not None
+    assert big.misfit.why == "it was built for 2 GPUs, and lacks rank1.engine"

@@ -10,6 +10,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from trtllm_serve_cli.build.tensorrt.versions import (
+    Container,
     find_containers,
     load_containers,
     parse_version,
@@ -175,30 +176,47 @@ def _reports_waiting(model: ImportedModel) -> bool:
     return "tensorrt_llm" in model.models
 
 
+def find_container_of(model: ImportedModel) -> Container | None:
+    """NVIDIA's newest that serves the engine: with exactly its TensorRT-LLM, or that was stated."""
+    match model.engine_kind:
+        case "tensorrt":
+            return _find_container(read_tensorrt_build(model.engine_path).version)
+        case "pytorch":
+            said = _stated_version(model)
+            return _find_container(said) if said else load_containers()[-1]
+        case "vllm":
+            return load_containers()[-1]
+        case _:
+            return None
+
+
 def _find_image(model: ImportedModel) -> tuple[str | None, str]:
     """NVIDIA's image for the engine, if there is one, and what any other has to have."""
-    newest = load_containers()[-1]
+    container = find_container_of(model)
+    image = container.image if container else None
     match model.engine_kind:
         case "tensorrt":
             said = read_tensorrt_build(model.engine_path).version
             if _parse(said) is None:
                 return None, "the TensorRT-LLM that built the engine, which does not say which"
-            return _find_container(said), f"Triton's backend of TensorRT-LLM {said}"
+            return image, f"Triton's backend of TensorRT-LLM {said}"
         case "pytorch":
-            said = model.declaration.get("engine", {}).get("trtllm_version")
-            image = _find_container(said) if said else newest.image
-            return image, f"Triton and TensorRT-LLM {said or newest.trtllm}"
+            return image, f"Triton and TensorRT-LLM {_stated_version(model) or 'of 1.0 or later'}"
         case "vllm":
-            return newest.image.replace("-trtllm-", "-vllm-"), "Triton and vLLM"
+            return image and image.replace("-trtllm-", "-vllm-"), "Triton and vLLM"
         case _:
             return None, "Triton and openvino-genai"
 
 
-def _find_container(said: str) -> str | None:
-    """The newest with exactly this TensorRT-LLM: an engine runs with no other."""
+def _stated_version(model: ImportedModel) -> str | None:
+    said: str | None = model.declaration.get("engine", {}).get("trtllm_version")
+    return said
+
+
+def _find_container(said: str) -> Container | None:
     version = _parse(said)
     fitting = find_containers(version) if version is not None else ()
-    return fitting[-1].image if fitting else None
+    return fitting[-1] if fitting else None
 
 
 def _parse(said: str) -> Version | None:

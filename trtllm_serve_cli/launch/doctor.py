@@ -6,7 +6,10 @@ import shlex
 from dataclasses import dataclass
 from typing import Literal
 
-from trtllm_serve_cli.launch.facts import MachineFacts
+from trtllm_serve_cli.build.tensorrt.versions import load_containers
+from trtllm_serve_cli.launch.driver import MIN_DRIVERS, newest_cuda
+from trtllm_serve_cli.launch.facts import MachineFacts, ModelFacts
+from trtllm_serve_cli.launch.schedulers import Scheduler
 
 Verdict = Literal["ok", "note", "problem"]
 _GIB = 1 << 30
@@ -43,7 +46,15 @@ def diagnose(facts: MachineFacts) -> list[Finding]:
                   "close other programs, or serve a smaller model"),
         _shared_memory(facts),
         _gpu(facts),
+        _driver(facts),
+        *_models(facts),
         *_hub(facts),
+        _scheduler("MPI", facts.mpi, "no mpirun; only engines of several ranks need one",
+                   "apt-get install openmpi-bin"),
+        _scheduler("Slurm", facts.slurm, "no sinfo; only tllm deploy slurm --submit needs it",
+                   "sinfo shows what the controller says"),
+        _scheduler("Kubernetes", facts.kubernetes, "no kubectl; only tllm deploy k8s needs one",
+                   "kubectl config get-contexts"),
     ]  # fmt: skip
 
 
@@ -133,6 +144,62 @@ def _gpu(facts: MachineFacts) -> Finding:
     if facts.gpu is None:
         return Finding("GPU", "note", "none seen; the engine kind openvino needs none")
     return Finding("GPU", "ok", facts.gpu)
+
+
+def _driver(facts: MachineFacts) -> Finding:
+    if facts.driver is None:
+        return Finding("NVIDIA driver", "note", "none; only a GPU needs one")
+    try:
+        runs = newest_cuda(facts.driver)
+    except ValueError:
+        return Finding("NVIDIA driver", "note", f"{facts.driver}; what it runs is not known")
+    last = max(MIN_DRIVERS)
+    if runs == last:
+        return Finding("NVIDIA driver", "ok", f"{facts.driver}, which runs CUDA {last} and before")
+    fitting = [each.tag for each in load_containers() if each.cuda and each.cuda <= (runs or 0)]
+    what = f"CUDA {runs} and before" if runs else f"no CUDA from {min(MIN_DRIVERS)} on"
+    which = f": NVIDIA's containers up to {fitting[-1]}" if fitting else ""
+    return Finding(
+        "NVIDIA driver", "note", f"{facts.driver}, which runs {what}{which}", _newer_driver(last)
+    )
+
+
+def _newer_driver(cuda: int) -> str:
+    return f"a driver from {MIN_DRIVERS[cuda]} on runs CUDA {cuda}"
+
+
+def _models(facts: MachineFacts) -> list[Finding]:
+    """Those that would not start here: others can be served all the same."""
+    if not facts.models:
+        return [Finding("models", "note", "none imported yet", "tllm import -m demo")]
+    odd = [finding for model in facts.models for finding in _model(model, facts.driver)]
+    return odd or [Finding("models", "ok", f"{len(facts.models)}, whose engines fit this machine")]
+
+
+def _model(model: ModelFacts, driver: str | None) -> list[Finding]:
+    what = f"engine of {model.name}"
+    if model.misfit is not None:
+        detail = " ".join(filter(None, (model.misfit.what, model.misfit.why)))
+        return [Finding(what, "note", detail, model.misfit.next_step)]
+    if driver is None or model.cuda is None or model.cuda not in MIN_DRIVERS:
+        return []
+    try:
+        runs = newest_cuda(driver)
+    except ValueError:
+        return []
+    if runs is not None and runs >= model.cuda:
+        return []
+    detail = f"its container has CUDA {model.cuda}, which the driver {driver} does not run"
+    return [Finding(what, "note", detail, _newer_driver(model.cuda))]
+
+
+def _scheduler(what: str, found: Scheduler | None, needless: str, fix: str) -> Finding:
+    """One that most machines do without."""
+    if found is None:
+        return Finding(what, "note", needless)
+    if found.trouble:
+        return Finding(what, "note", f"{found.version}: {found.trouble}", fix)
+    return Finding(what, "ok", found.version)
 
 
 def _hub(facts: MachineFacts) -> list[Finding]:

@@ -20,15 +20,27 @@ from pathlib import Path
 
 import psutil
 
-from trtllm_serve_cli.errors import MissingPart
+from trtllm_serve_cli.build import Machine, look_at_machine
+from trtllm_serve_cli.errors import MissingPart, TllmError
+from trtllm_serve_cli.launch.deployment import find_container_of
+from trtllm_serve_cli.launch.engine_fit import check_engine_fits
 from trtllm_serve_cli.launch.machine import TritonInstallation, find_libpython, find_triton
 from trtllm_serve_cli.launch.ports import find_holder, try_to_listen
+from trtllm_serve_cli.launch.schedulers import (
+    Scheduler,
+    look_at_kubernetes,
+    look_at_mpi,
+    look_at_slurm,
+)
 from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.processes import ask_program
+from trtllm_serve_cli.repository import ImportedModel, list_models
 from trtllm_serve_cli.sources import find_free_bytes, find_hub
 
 _VERSION = re.compile(r"server_version\s*\|\s*([\d.]+)")
 DEFAULT_PORTS = (8000, 8001, 8002)
 _TRITON_TIMEOUT_S = 30.0
+_GPU_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +67,26 @@ class MachineFacts:
     memory_available: int
     shared_memory_free: int | None
     gpu: str | None
+    driver: str | None
+    models: tuple[ModelFacts, ...]
+    mpi: Scheduler | None
+    slurm: Scheduler | None
+    kubernetes: Scheduler | None
     hub: str
     hub_error: str | None
     has_hub_token: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """An imported model: why its engine cannot run here, and the CUDA of the container for it.
+
+    Both are None where nothing is known of it.
+    """
+
+    name: str
+    misfit: TllmError | None = None
+    cuda: int | None = None
 
 
 def collect_facts(
@@ -74,6 +103,7 @@ def collect_facts(
     version, output = _ask_triton(triton.binary) if triton else (None, "")
     python = _stub_python(triton, environ)
     hub = find_hub(environ).url
+    gpu = _ask_gpu()
     return MachineFacts(
         python=sys.version_info[:2],
         triton=triton,
@@ -89,7 +119,12 @@ def collect_facts(
         disk_free=find_free_bytes(home.root),
         memory_available=psutil.virtual_memory().available,
         shared_memory_free=_shared_memory_free(),
-        gpu=_ask_gpu(),
+        gpu=gpu,
+        driver=gpu.partition("; ")[0].rpartition(", ")[2] if gpu else None,
+        models=_look_at_models(home),
+        mpi=look_at_mpi(),
+        slurm=look_at_slurm(),
+        kubernetes=look_at_kubernetes(),
         hub=hub,
         hub_error=_ask_hub(hub),
         has_hub_token=_has_hub_token(),
@@ -164,11 +199,24 @@ def _shared_memory_free() -> int | None:
 def _ask_gpu() -> str | None:
     """Name and driver of each NVIDIA GPU, or None when there is none."""
     command = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
+    answer = ask_program(command, _GPU_TIMEOUT_S)
+    if answer is None or answer.code != 0:
         return None
-    return "; ".join(answer.stdout.split("\n")).strip("; ") if answer.returncode == 0 else None
+    return "; ".join(answer.out.splitlines()).strip("; ") or None
+
+
+def _look_at_models(home: Home) -> tuple[ModelFacts, ...]:
+    machine = look_at_machine()
+    return tuple(_look_at_model(model, machine) for model in list_models(home))
+
+
+def _look_at_model(model: ImportedModel, machine: Machine) -> ModelFacts:
+    try:
+        check_engine_fits(model, machine)
+        container = find_container_of(model)
+    except TllmError as error:
+        return ModelFacts(model.name, misfit=error)
+    return ModelFacts(model.name, cuda=container.cuda if container else None)
 
 
 def _ask_hub(url: str) -> str | None:

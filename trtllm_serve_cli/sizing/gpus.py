@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -13,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.processes import ask_program
 
 # What people say, where it means one card only by custom.
 _SHORT = {
@@ -103,11 +103,10 @@ def find_card(shown_as: str) -> Gpu | None:
 
 def find_gpus() -> tuple[PresentGpu, ...]:
     """The NVIDIA GPUs of this machine; none where there is no driver."""
-    try:
-        table, listing = (_ask(command) for command in _COMMANDS)
-    except (OSError, subprocess.SubprocessError):
+    table, listing = (ask_program(command, _TIMEOUT_S) for command in _COMMANDS)
+    if table is None or listing is None or table.code != 0 or listing.code != 0:
         return ()
-    return parse_gpus(table, listing)
+    return parse_gpus(table.out, listing.out)
 
 
 def parse_gpus(table: str, listing: str = "") -> tuple[PresentGpu, ...]:
@@ -169,8 +168,3 @@ def _parse_mig_devices(listing: str) -> dict[int, tuple[str, ...]]:
         elif match := _MIG_LINE.match(line):
             devices[index] = (*devices.get(index, ()), match[1])
     return devices
-
-
-def _ask(command: tuple[str, ...]) -> str:
-    answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_S)
-    return answer.stdout

@@ -28,11 +28,15 @@ _TAG = re.compile(r"\d\d\.\d\d")
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """NVIDIA's container of Triton with TensorRT-LLM; `tag` is its month, such as "24.07"."""
+    """NVIDIA's container of Triton with TensorRT-LLM; `tag` is its month, such as "24.07".
+
+    `cuda` is the major version of its CUDA, None where that is not known.
+    """
 
     tag: str
     triton: Version
     trtllm: Version
+    cuda: int | None = None
 
     @property
     def image(self) -> str:
@@ -100,7 +104,12 @@ def find_containers(version: Version) -> tuple[Container, ...]:
 def load_containers() -> tuple[Container, ...]:
     """All that are known, the oldest first."""
     return tuple(
-        Container(row["tag"], Version(row["triton"]), Version(row["trtllm"]))
+        Container(
+            row["tag"],
+            Version(row["triton"]),
+            Version(row["trtllm"]),
+            int(row["cuda"].partition(".")[0]) if "cuda" in row else None,
+        )
         for row in load_table("containers.yaml")
     )
 
