@@ -19,6 +19,7 @@ from trtllm_serve_cli.runtime.engine import (
     PerfMetrics,
     SequenceUpdate,
 )
+from trtllm_serve_cli.runtime.lora import encode_adapter
 from trtllm_serve_cli.runtime.safetensors import write_safetensors
 
 STAND_IN = Path(__file__).with_name("stand_in")
@@ -253,6 +254,32 @@ def test_a_request_brings_its_adapter(load: Load, tmp_path: Path) -> None:
         3, error="lora_name is 'monk', which is no adapter here; there are: pirate"
     )
     assert run(engine, request(3, lora_name="monk")) == [unknown]
+
+
+def test_adapters_of_requests_in_flight_stay(load: Load, tmp_path: Path) -> None:
+    tensors = {f"{module}.weight": np.zeros(size) for module, size in SITES.items()}
+    (tmp_path / "model.safetensors").write_bytes(write_safetensors(tensors))
+    options = {"lora_cache_host_memory_bytes": 1}
+    engine = load(options, model=str(tmp_path), lora_config={"max_lora_rank": 8})
+
+    def submit(number: int, **fields: Any) -> Path:
+        """The folder of its adapter, once it is asked for."""
+        file = tmp_path / f"sent-{number}"
+        with file.open("wb") as opened:
+            for each in encode_adapter(make_adapter(SITES, ["q_proj"])):
+                np.save(opened, each)
+        num_asked = len(engine._llm.requests)
+        engine.submit(request(number, lora_task_id=number, lora_file=str(file), **fields))
+        while len(engine._llm.requests) == num_asked:
+            engine.step()
+        return Path(asked(engine).lora.lora_path)
+
+    first, second = submit(1, max_new_tokens=1000), submit(2, max_new_tokens=1000)
+    assert first.exists() and second.exists()
+    engine.cancel(1)
+    third = submit(3)
+    assert [each.exists() for each in (first, second, third)] == [False, True, True]
+    engine.cancel(2)
 
 
 def test_an_adapter_needs_a_model_that_takes_some(load: Load) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +77,38 @@ def test_a_sent_adapter_stays_known(tmp_path: Path) -> None:
 def test_the_longest_unused_makes_room(tmp_path: Path) -> None:
     known = folders(tmp_path, lora_cache_host_memory_bytes=4000)
     for number in (1, 2, 1, 3):
-        file = send(PIRATE, tmp_path / "sent")
-        known.find(request(lora_task_id=number, lora_file=file))
+        wanted = request(lora_task_id=number, lora_file=send(PIRATE, tmp_path / "sent"))
+        known.find(wanted)
+        known.release(wanted)
     assert known.find(request(lora_task_id=1)) and known.find(request(lora_task_id=3))
     with pytest.raises(InvalidRequest, match="LoRA task 2 not found in cache"):
         known.find(request(lora_task_id=2))
+
+
+def test_what_a_request_uses_stays(tmp_path: Path) -> None:
+    """The engine reads the folder when it likes, also long after the request came."""
+    known = folders(tmp_path, lora_cache_host_memory_bytes=1)
+    wanted = [
+        GenerationRequest(number, (5,), 3, lora_task_id=number % 3) for number in (1, 2, 3, 4)
+    ]
+
+    def find(each: GenerationRequest) -> Path:
+        file = send(PIRATE, tmp_path / "sent")
+        found = known.find(dataclasses.replace(each, lora_file=file))
+        assert found is not None
+        return found.folder
+
+    first, second = find(wanted[0]), find(wanted[1])
+    # Two requests for the task 1, of which one ends.
+    assert find(wanted[3]) == first
+    known.release(wanted[0])
+    known.release(wanted[1])
+    third = find(wanted[2])
+    assert [each.exists() for each in (first, second, third)] == [True, False, True]
+    known.release(wanted[3])
+    known.release(request(lora_task_id=99))
+    assert find(wanted[1]).exists()
+    assert not first.exists()
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from .lora_request import (
     explain_not_found,
     explain_unknown,
     key_of,
-    prefetched_key,
+    read_prefetched,
     read_sent,
 )
 from .peft import read_adapter
@@ -122,17 +122,14 @@ class LoraEngine:
 
     def _prefetch(self, folder: Path) -> None:
         """Read all adapters in `folder`, and load as many as may be."""
-        if not folder.is_dir():
-            raise BadAdapter(f"lora_prefetch_dir is {folder}: no such folder; give its full path")
         sites = self._find_sites()
-        for each in sorted(folder.iterdir()):
-            if each.is_dir() and not each.name.startswith("."):
-                try:
-                    adapter = read_adapter(each, sites)
-                    self._check(adapter, sites)
-                except BadAdapter as error:
-                    raise BadAdapter(f"the adapter in {each} cannot be served: {error}") from error
-                self._prefetched[prefetched_key(each.name)] = adapter
+
+        def read(each: Path) -> Adapter:
+            adapter = read_adapter(each, sites)
+            self._check(adapter, sites)
+            return adapter
+
+        self._prefetched = {key: adapter for key, _, adapter in read_prefetched(folder, read)}
         for key in list(self._prefetched)[: self._options.max_loras]:
             self._loaded[key] = self._load(self._prefetched[key])
 

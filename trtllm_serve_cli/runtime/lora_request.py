@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from .engine import GenerationRequest, InvalidRequest
-from .lora import Array, BadAdapter, check_shapes
+from .lora import Adapter, Array, BadAdapter, check_shapes
 
 LORA_TENSORS = ("lora_task_id", "lora_weights", "lora_config")
 # As Triton's vLLM backend calls it.
@@ -47,6 +47,25 @@ def key_of(request: GenerationRequest) -> str | None:
 def prefetched_key(name: str) -> str:
     """A folder whose name is a number is that task id, however many zeros it starts with."""
     return str(int(name)) if name.isascii() and name.isdecimal() else name
+
+
+def read_prefetched(
+    folder: Path, read: Callable[[Path], Adapter]
+) -> Iterator[tuple[str, Path, Adapter]]:
+    """Of each adapter in `lora_prefetch_dir`: what it is known by, its folder, what `read` makes.
+
+    Raises `BadAdapter`, which names the folder of one that `read` does not take.
+    """
+    if not folder.is_dir():
+        raise BadAdapter(f"lora_prefetch_dir is {folder}: no such folder; give its full path")
+    for each in sorted(folder.iterdir()):
+        if not each.is_dir() or each.name.startswith("."):
+            continue
+        try:
+            adapter = read(each)
+        except BadAdapter as error:
+            raise BadAdapter(f"the adapter in {each} cannot be served: {error}") from error
+        yield prefetched_key(each.name), each, adapter
 
 
 def explain_unknown(request: GenerationRequest, prefetched: Iterable[str]) -> str:

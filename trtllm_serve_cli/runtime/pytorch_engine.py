@@ -171,6 +171,10 @@ class PyTorchEngine:
             # Whatever else is raised, the executor has ended with it, and all requests.
             self._failure = error
             self._news.set()
+        finally:
+            if self._adapters is not None and key_of(request) is not None:
+                # After the search for it, which may go on in that thread.
+                self._reader.submit(self._adapters.release, request)
         self._running.pop(request.id, None)
 
     async def _follow(self, request: GenerationRequest, params: Any) -> None:

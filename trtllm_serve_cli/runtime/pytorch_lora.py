@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -24,7 +24,7 @@ from .lora_request import (
     explain_not_found,
     explain_unknown,
     key_of,
-    prefetched_key,
+    read_prefetched,
     read_sent,
 )
 from .peft import PEFT_CONFIG, PEFT_WEIGHTS, read_adapter
@@ -45,8 +45,9 @@ class KnownAdapter:
 class AdapterFolders:
     """The adapters of `lora_prefetch_dir`, and those that requests have sent.
 
-    What was sent lies in `made`, up to `lora_cache_host_memory_bytes`, the longest unused goes
-    first. Raises `BadAdapter` for a prefetched one that does not fit the model of `find_sites`.
+    What was sent lies in `made`, up to `lora_cache_host_memory_bytes`: when one comes, those that
+    no request uses make room, the longest unused first. Raises `BadAdapter` for a prefetched one
+    that does not fit the model of `find_sites`.
     """
 
     def __init__(self, options: LoraOptions, find_sites: Callable[[], Sites], made: Path) -> None:
@@ -57,11 +58,16 @@ class AdapterFolders:
         self._prefetched: dict[str, KnownAdapter] = {}
         # Least recently used first.
         self._sent: OrderedDict[str, KnownAdapter] = OrderedDict()
+        # Requests in flight, by what they use; the engine may read its folder at any time.
+        self._users: defaultdict[str, set[int]] = defaultdict(set)
         if options.lora_prefetch_dir:
             self._prefetch(Path(options.lora_prefetch_dir))
 
     def find(self, request: GenerationRequest) -> KnownAdapter | None:
-        """What `request` wants; reads and writes files. Raises `InvalidRequest`."""
+        """What `request` wants, which stays until `release`; reads and writes files.
+
+        Raises `InvalidRequest`.
+        """
         key = key_of(request)
         if key is None:
             return None
@@ -73,22 +79,24 @@ class AdapterFolders:
             self._sent[key] = self._take(key, Path(request.lora_file))
             self._forget_oldest(key)
         self._sent.move_to_end(key)
+        self._users[key].add(request.id)
         return self._sent[key]
 
+    def release(self, request: GenerationRequest) -> None:
+        """`request` has ended, whether it was found an adapter or not."""
+        key = key_of(request)
+        if key is not None:
+            self._users[key].discard(request.id)
+
     def _prefetch(self, folder: Path) -> None:
-        if not folder.is_dir():
-            raise BadAdapter(f"lora_prefetch_dir is {folder}: no such folder; give its full path")
-        for each in sorted(folder.iterdir()):
-            if not each.is_dir() or each.name.startswith("."):
-                continue
-            try:
-                adapter = read_adapter(each, self._find_sites())
-                self._check(adapter)
-            except BadAdapter as error:
-                raise BadAdapter(f"the adapter in {each} cannot be served: {error}") from error
-            key = prefetched_key(each.name)
+        for key, each, adapter in read_prefetched(folder, self._read):
             is_peft = (each / PEFT_CONFIG).exists()
             self._prefetched[key] = self._add(key, each if is_peft else self._write(adapter))
+
+    def _read(self, folder: Path) -> Adapter:
+        adapter = read_adapter(folder, self._find_sites())
+        self._check(adapter)
+        return adapter
 
     def _take(self, key: str, file: Path) -> KnownAdapter:
         try:
@@ -125,14 +133,13 @@ class AdapterFolders:
 
     def _forget_oldest(self, newest: str) -> None:
         total = sum(map(_size, self._sent.values()))
-        for key in [key for key in self._sent if key != newest]:
+        for key in [key for key in self._sent if key != newest and not self._users[key]]:
             if total <= self._options.lora_cache_host_memory_bytes:
                 break
             gone = self._sent.pop(key)
+            del self._users[key]
             total -= _size(gone)
-            for file in gone.folder.iterdir():
-                file.unlink()
-            gone.folder.rmdir()
+            shutil.rmtree(gone.folder)
 
 
 def as_peft(adapter: Adapter) -> tuple[dict[str, Any], bytes]:
