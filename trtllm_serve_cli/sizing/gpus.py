@@ -24,7 +24,7 @@ _SHORT = {
     "rtx-a6000": "a6000",
     "rtx-pro-6000-blackwell": "rtx-pro-6000",
 }
-_FIELDS = "index,name,memory.total,memory.free,mig.mode.current"
+_FIELDS = "index,name,memory.total,mig.mode.current"
 _COMMANDS = (
     ("nvidia-smi", f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits"),
     ("nvidia-smi", "-L"),
@@ -67,7 +67,6 @@ class PresentGpu:
     index: int
     shown_as: str
     memory_mib: int
-    free_mib: int | None
     mig_devices: tuple[str, ...] = ()
 
 
@@ -115,12 +114,11 @@ def parse_gpus(table: str, listing: str = "") -> tuple[PresentGpu, ...]:
     gpus = []
     for line in table.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != 5 or not (cells[0].isdecimal() and cells[2].isdecimal()):
+        if len(cells) != 4 or not (cells[0].isdecimal() and cells[2].isdecimal()):
             continue
         index = int(cells[0])
-        free = int(cells[3]) if cells[3].isdecimal() else None
-        mig = devices.get(index, ()) if cells[4] == "Enabled" else ()
-        gpus.append(PresentGpu(index, cells[1], int(cells[2]), free, mig))
+        mig = devices.get(index, ()) if cells[3] == "Enabled" else ()
+        gpus.append(PresentGpu(index, cells[1], int(cells[2]), mig))
     return tuple(gpus)
 
 
