@@ -7,17 +7,16 @@ sampling, speculative decoding and quantization of these versions' documentation
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from trtllm_serve_cli.build.options import EngineOptions, refuse_unheeded
+from trtllm_serve_cli.build.tensorrt.versions import FIRST_WITH_PYTORCH, parse_version
 from trtllm_serve_cli.errors import BadInput
 
 Arguments = dict[str, Any]
 Version = tuple[int, int]
 
 # What each version has and the ones before it have not. A version after the last is taken for it.
-OLDEST: Version = (1, 0)
 _NAMED_AFTER_MODELS: Version = (1, 3)
 _ONE_SAMPLER: Version = (1, 3)
 _SAMPLER_TYPE: Version = (1, 1)
@@ -59,7 +58,7 @@ def plan_llm_arguments(
     `weights` is how the checkpoint's are quantised, in the words of the options, None for not at
     all. Raises `BadInput` for what the version or the backend cannot do.
     """
-    number = parse_version(version)
+    number = _number(version)
     refuse_unheeded(options, "pytorch", heeded=_HEEDED)
     _check_always(options)
     _check_weights(options, weights)
@@ -81,22 +80,16 @@ def plan_llm_arguments(
     return arguments | _adapters(options) | _decoding(options, number)
 
 
-def parse_version(version: str) -> Version:
+def _number(version: str) -> Version:
     """Such as (1, 2) of "1.2.0rc3". Raises `BadInput` for one that has no LLM API to serve with."""
-    match = re.match(r"(\d+)\.(\d+)", version)
-    if match is None:
-        raise BadInput(
-            f"{version!r} is no version of TensorRT-LLM.",
-            next_step="say one such as --trtllm-version 1.2.0",
-        )
-    number = (int(match[1]), int(match[2]))
-    if number < OLDEST:
+    parsed = parse_version(version)
+    if parsed < FIRST_WITH_PYTORCH:
         raise BadInput(
             f"TensorRT-LLM {version} cannot serve an engine of the kind pytorch.",
             why="its LLM API is stable from 1.0 on",
             next_step="use TensorRT-LLM 1.0 or later (Triton 25.09), or --engine tensorrt",
         )
-    return number
+    return (parsed.major, parsed.minor)
 
 
 def _kv_cache(options: EngineOptions, version: Version) -> Arguments:
