@@ -293,19 +293,22 @@ def _describe_tensorrt(asked: Declaration, source: EngineSource) -> Engine:
 
 def _find_source(asked: Declaration, home: Home) -> Source:
     """Paths in it are absolute: what is asked for from here is the same from elsewhere."""
-    source = parse_source(_name_source(asked, home))
+    said = asked.model.source
+    source = find_source(asked.model.name, home) if said is None else parse_source(said)
     if isinstance(source, LocalSource | GgufSource | EngineSource):
         return dataclasses.replace(source, path=source.path.absolute())
     return source
 
 
-def _name_source(asked: Declaration, home: Home) -> str:
-    if asked.model.source is not None:
-        return asked.model.source
-    alias = find_alias(asked.model.name)
-    if alias is None and (known := find_model(home, asked.model.name)):
-        return known.source
-    return (alias or resolve_alias(asked.model.name)).source
+def find_source(name: str, home: Home) -> Source:
+    """Where a model comes from that only has a name: what the catalog says, or what it came from.
+
+    Raises `UnknownModel` for a name that neither the catalog nor an import knows.
+    """
+    alias = find_alias(name)
+    if alias is None and (known := find_model(home, name)):
+        return parse_source(known.source)
+    return parse_source((alias or resolve_alias(name)).source)
 
 
 def _build_request(

@@ -131,9 +131,8 @@ def _find_card(named: str | None) -> tuple[Gpu, int | None]:
 
 
 def _find_source(name: str | None, source: str | None, home: Home) -> Source:
-    from trtllm_serve_cli.catalog import find_alias, resolve_alias
+    from trtllm_serve_cli.importing import find_source
     from trtllm_serve_cli.paths import check_model_name
-    from trtllm_serve_cli.repository import find_model
     from trtllm_serve_cli.sources import parse_source
 
     if source is not None:
@@ -145,9 +144,7 @@ def _find_source(name: str | None, source: str | None, home: Home) -> Source:
             next_step="tllm plan -m llama-3.1-8b --gpu h200",
         )
     check_model_name(name)
-    if not find_alias(name) and (imported := find_model(home, name)):
-        return parse_source(imported.source)
-    return parse_source(resolve_alias(name).source)
+    return find_source(name, home)
 
 
 def _show(plan: SizePlan) -> None:
