@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,12 @@ from tests.sources.checkpoints import gguf, hf_files, llama_gguf, write_files
 from trtllm_serve_cli.cli.import_ import parse_parameters
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.paths import find_home
+from trtllm_serve_cli.repository import (
+    ServingOptions,
+    open_repository,
+    plan_repository,
+    write_repository,
+)
 
 
 @pytest.fixture
@@ -194,3 +202,19 @@ def test_parameters(given: list[str], parsed: dict[str, str]) -> None:
 def test_parameter_that_is_none(word: str) -> None:
     with pytest.raises(BadInput, match="is not KEY=VALUE"):
         parse_parameters([word])
+
+
+@pytest.mark.parametrize("kind", ["openvino", "pytorch"])
+def test_defaults_in_the_help_are_those_of_the_kind(tllm: Tllm, tmp_path: Path, kind: str) -> None:
+    _, out, _ = tllm("import", "--help")
+    told = re.sub(r"\s+", " ", out)
+    engine = dataclasses.replace(ENGINE, kind=kind, path=tmp_path, llm_arguments={})
+    write_repository(plan_repository("m", engine, ServingOptions()), tmp_path / "m")
+    repository = open_repository(tmp_path / "m")
+    for option, entry in {
+        "--max-batch-size": "max_num_seqs",
+        "--max-num-tokens": "max_num_tokens",
+        "--max-beam-width": "max_beam_width",
+    }.items():
+        value = repository.value("tensorrt_llm", f"parameters.{entry}")
+        assert f" {value} ({kind})" in told.partition(f"{option} INTEGER")[2].partition("[x>=1]")[0]

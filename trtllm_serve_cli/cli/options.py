@@ -105,13 +105,17 @@ def _count(flag: str, what: str, least: int = 1) -> object:
     return typer.Option(flag, min=least, help=what)
 
 
+def _usual(openvino: int, pytorch: int) -> str:
+    return f"{openvino} (openvino), {pytorch} (pytorch), trtllm-build's own (tensorrt)"
+
+
 TpOption = Annotated[int | None, _count("--tp", "Tensor parallelism, in GPUs.")]
 PpOption = Annotated[int | None, _count("--pp", "Pipeline parallelism, in GPUs.")]
 MoeTpOption = Annotated[int | None, _count("--moe-tp", "Tensor parallelism of the experts.")]
 MoeEpOption = Annotated[int | None, _count("--moe-ep", "Expert parallelism.")]
 MaxBatchSizeOption = Annotated[
     int | None,
-    _count("--max-batch-size", "Requests at once. Default: 64, or as the engine was built."),
+    _count("--max-batch-size", f"Requests at once. Default: {_usual(64, 256)}."),
 ]
 MaxInputLenOption = Annotated[int | None, _count("--max-input-len", "Longest prompt, in tokens.")]
 MaxSeqLenOption = Annotated[
@@ -119,11 +123,11 @@ MaxSeqLenOption = Annotated[
 ]
 MaxNumTokensOption = Annotated[
     int | None,
-    _count("--max-num-tokens", "Tokens of all requests in one engine step. Default: 256."),
+    _count("--max-num-tokens", f"Tokens in one engine step. Default: {_usual(256, 8192)}."),
 ]
 MaxBeamWidthOption = Annotated[
     int | None,
-    _count("--max-beam-width", "Widest beam search. Default: 4, or as the engine was built."),
+    _count("--max-beam-width", f"Widest beam search. Default: {_usual(4, 1)}."),
 ]
 BuildOptionsOption = Annotated[
     list[str] | None,
