@@ -209,6 +209,9 @@ def test_resources_are_shared_out_among_nodes() -> None:
             "requests": {"nvidia.com/gpu": "8"},
             "limits": {"nvidia.com/gpu": "8"},
         }
+    part = KubernetesOptions(gpu_resource="nvidia.com/mig-1g.10gb")
+    limits = container(plan(options=part)["Deployment"])["resources"]["limits"]
+    assert limits == {"nvidia.com/mig-1g.10gb": "1"}
     cpu = dataclasses.replace(PLAIN, num_gpus=0, kind="openvino")
     assert container(plan(cpu)["Deployment"])["resources"] == {}
 

@@ -145,6 +145,24 @@ def test_two_instances_on_four_gpus_in_orchestrator_mode() -> None:
     }
 
 
+def test_two_models_on_four_gpus_in_orchestrator_mode() -> None:
+    """Upstream's guide: a copy of tensorrt_llm, gpu_device_ids 0,1 and 2,3, --multi-model."""
+    first = dataclasses.replace(TP2, gpus=((0, 1),))
+    other = EngineInstances("tensorrt_llm_2", 2, gpus=((2, 3),))
+    made, declared = plan(first, other), plan(first, other, multi_model=True, world_size=1)
+    assert made == declared
+    assert made.environ == {"TRTLLM_ORCHESTRATOR": "1", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "1"}
+    assert made.argv.count("-n") == 1
+    assert made.argv.count("--pinned-memory-pool-byte-size=0") == 1
+
+
+def test_instances_on_one_gpu_need_no_mpi() -> None:
+    """Upstream's guide: CUDA_VISIBLE_DEVICES=<gpu> tritonserver, with a higher instance count."""
+    made = plan(EngineInstances("tensorrt_llm", 1), mode="local", gpus="2")
+    assert made.environ == {"CUDA_VISIBLE_DEVICES": "2"}
+    assert made.argv[:2] == (str(SYSTEM.binary), "--model-repository=/my models/mine")
+
+
 def test_part_of_a_gpu_by_mig() -> None:
     """CUDA shows a process one part, by its id: an engine of one rank on each of two."""
     one = EngineInstances("tensorrt_llm", 1)

@@ -133,6 +133,20 @@ def test_llm_api_over_two_nodes_has_upstreams_launcher() -> None:
     assert "role" not in task(text)
 
 
+def test_llm_api_over_two_nodes_as_the_backends_guide_has_it() -> None:
+    """`srun -N 2 --ntasks-per-node=8 --mpi=pmix --container-image=…` of its docs/llmapi.md."""
+    text = script(PYTORCH, SlurmOptions(nodes=2, ntasks_per_node=8, container_image="IMAGE"))
+    said = {"nodes": "2", "ntasks-per-node": "8", "mpi": "pmix", "container-image": "IMAGE"}
+    assert said.items() <= (directives(text) | srun_options(text)).items()
+
+
+def test_part_of_a_gpu_by_mig_is_asked_for_by_its_own_name() -> None:
+    one = dataclasses.replace(MODEL, num_gpus=1, num_ranks=1)
+    options = SlurmOptions(gpus_per_node=0, sbatch=("--gres=gpu:1g.10gb:1",))
+    asked = directives(script(one, options))
+    assert (asked["gres"], "gpus-per-node" in asked) == ("gpu:1g.10gb:1", False)
+
+
 @pytest.mark.parametrize(
     ("model", "options", "says"),
     [
