@@ -58,7 +58,7 @@ def test_good_machine_compared_whole() -> None:
         Finding("shared memory", "ok", "1024 MiB free in /dev/shm"),
         Finding("GPU", "ok", "H200, 580.126.09"),
         Finding("NVIDIA driver", "ok", "580.126.09, which runs CUDA 13 and before"),
-        Finding("models", "ok", "2, whose engines fit this machine"),
+        Finding("models", "ok", "2 imported; nothing speaks against their engines"),
         Finding("model hub", "ok", "https://hub"),
         Finding("hub token", "ok", "found"),
         Finding("MPI", "ok", "Open MPI 4.1.4"),

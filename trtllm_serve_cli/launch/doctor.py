@@ -173,7 +173,11 @@ def _models(facts: MachineFacts) -> list[Finding]:
     if not facts.models:
         return [Finding("models", "note", "none imported yet", "tllm import -m demo")]
     odd = [finding for model in facts.models for finding in _model(model, facts.driver)]
-    return odd or [Finding("models", "ok", f"{len(facts.models)}, whose engines fit this machine")]
+    return odd or [
+        Finding(
+            "models", "ok", f"{len(facts.models)} imported; nothing speaks against their engines"
+        )
+    ]
 
 
 def _model(model: ModelFacts, driver: str | None) -> list[Finding]:
