@@ -41,6 +41,7 @@ _VERSION = re.compile(r"server_version\s*\|\s*([\d.]+)")
 DEFAULT_PORTS = (8000, 8001, 8002)
 _TRITON_TIMEOUT_S = 30.0
 _GPU_TIMEOUT_S = 20.0
+_PYTHON_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +175,8 @@ def _stub_python(triton: TritonInstallation | None, environ: Mapping[str, str]) 
 
 def _numpy_version(python: str) -> str | None:
     code = "from importlib.metadata import version; print(version('numpy'))"
-    answer = subprocess.run((python, "-c", code), capture_output=True, text=True, check=False)
-    return answer.stdout.strip() or None
+    answer = ask_program((python, "-c", code), _PYTHON_TIMEOUT_S)
+    return (answer.out.strip() or None) if answer is not None else None
 
 
 def _package_version(name: str) -> str | None:
