@@ -46,8 +46,9 @@ class Deployable:
     `folders` have to be there, at the same paths. `num_gpus` is of all machines together, and
     `num_ranks` how many processes MPI has to start: 1 for a model without ranks. `image` is the
     container that fits the engine, None where no public one is known to; `needs` is what it has to
-    have. `ranks` that spawn are several instances of an engine in one process. `reports_waiting`
-    tells whether the metrics have how many requests wait in the engine.
+    have. `spawns` is true of several instances of a TensorRT engine, which run in upstream's
+    orchestrator mode. `reports_waiting` tells whether the metrics have how many requests wait in
+    the engine.
     """
 
     name: str
@@ -173,7 +174,7 @@ def _reports_waiting(model: ImportedModel) -> bool:
     if model.engine_kind == "tensorrt":
         version = _parse(read_tensorrt_build(model.engine_path).version)
         return version is not None and version >= _FIRST_WITH_WAITING
-    return "tensorrt_llm" in model.models
+    return CORE_MODEL in model.models
 
 
 def find_container_of(model: ImportedModel) -> Container | None:
