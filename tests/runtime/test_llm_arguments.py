@@ -8,11 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_serve_cli.runtime.llm_arguments import (
-    arguments_of,
-    merge_arguments,
-    split_arguments,
-)
+from trtllm_serve_cli.runtime.engine_arguments import merge_arguments
+from trtllm_serve_cli.runtime.llm_arguments import LLM_ARGUMENTS, arguments_of
 
 ENTRIES = {
     "gpt_model_path": "/m",
@@ -84,7 +81,7 @@ _NUMBERS = st.integers(1, 10**6)
     )
 )
 def test_what_is_split_is_put_together_again(arguments: dict[str, Any]) -> None:
-    assert arguments_of(split_arguments(arguments)) == arguments
+    assert arguments_of(LLM_ARGUMENTS.write(arguments)) == arguments
 
 
 def test_groups_are_merged() -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtllm_serve_cli.runtime.engine import GenerationRequest, SequenceUpdate
-from trtllm_serve_cli.runtime.pytorch_answer import ResultReader, find_end
+from trtllm_serve_cli.runtime.pytorch_answer import ResultReader
+from trtllm_serve_cli.runtime.sequence_end import find_end
 
 
 def request(**fields: Any) -> GenerationRequest:

@@ -30,7 +30,7 @@ from trtllm_serve_cli.repository.parameters import (
 from trtllm_serve_cli.repository.pytorch import pytorch_parameters, pytorch_values
 from trtllm_serve_cli.repository.tensorrt import plan_tensorrt_llm, tensorrt_values
 from trtllm_serve_cli.repository.vllm import VLLM_ARGUMENTS, plan_vllm, vllm_values
-from trtllm_serve_cli.runtime.llm_arguments import REST
+from trtllm_serve_cli.runtime.llm_arguments import LLM_ARGUMENTS
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.build import Engine
@@ -145,7 +145,7 @@ def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
         _check_context(engine, given, options)
         asked = pytorch_values(engine, options, given)
         # Those are among the others now.
-        given.pop(REST, None)
+        given.pop(LLM_ARGUMENTS.rest, None)
     else:
         asked = _python_values(engine, options, given)
     return defaults_for(engine.kind) | asked | given

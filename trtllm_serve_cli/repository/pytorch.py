@@ -15,14 +15,8 @@ from typing import TYPE_CHECKING, Any
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.repository.config import ServingOptions
 from trtllm_serve_cli.repository.parameters import load_parameters
-from trtllm_serve_cli.runtime.llm_arguments import (
-    PARAMETERS,
-    REST,
-    Arguments,
-    arguments_of,
-    merge_arguments,
-    split_arguments,
-)
+from trtllm_serve_cli.runtime.engine_arguments import Arguments, merge_arguments
+from trtllm_serve_cli.runtime.llm_arguments import LLM_ARGUMENTS, arguments_of
 from trtllm_serve_cli.runtime.model_yaml import parse_model_yaml
 
 if TYPE_CHECKING:
@@ -48,7 +42,7 @@ def pytorch_values(
     arguments = _arguments(engine, options, given)
     _check_beams(arguments, given)
     values = {
-        _RENAMED.get(entry, entry): value for entry, value in split_arguments(arguments).items()
+        _RENAMED.get(entry, entry): value for entry, value in LLM_ARGUMENTS.write(arguments).items()
     }
     lora = arguments.get("lora_config", {})
     if "max_lora_rank" in lora:
@@ -85,8 +79,8 @@ def read_llm_gpus(repository: OpenRepository) -> int:
     try:
         if is_llmapi:
             return count_gpus(parse_model_yaml(where.read_text(encoding="utf-8")))
-        said = repository.value("tensorrt_llm", f"parameters.{REST}")
-        return count_gpus(arguments_of({REST: said}))
+        said = repository.value("tensorrt_llm", f"parameters.{LLM_ARGUMENTS.rest}")
+        return count_gpus(arguments_of({LLM_ARGUMENTS.rest: said}))
     except (OSError, ValueError, TypeError) as error:
         raise RepositoryError(
             f"{where} does not say how many GPUs the model takes.",
@@ -103,7 +97,7 @@ def count_gpus(arguments: Mapping[str, Any]) -> int:
 
 def entries_beside(entries: Mapping[str, str]) -> dict[str, str]:
     """The entries that say what no argument of `LLM` does, and so stay in `config.pbtxt`."""
-    said = (*PARAMETERS, REST, *_OF_THE_MODEL)
+    said = (*LLM_ARGUMENTS.parameters, *_OF_THE_MODEL)
     # How adapters are kept is said to the worker, too.
     return {
         name: value
@@ -119,7 +113,7 @@ def _arguments(engine: Engine, options: ServingOptions, given: Mapping[str, str]
         if (value := getattr(options, name)) is not None
     }
     said = merge_arguments(engine.llm_arguments or {}, asked)
-    said = merge_arguments(said, json.loads(given.get(REST) or "{}"))
+    said = merge_arguments(said, json.loads(given.get(LLM_ARGUMENTS.rest) or "{}"))
     usual = {
         "model": str(engine.path),
         "tokenizer": str(engine.path),

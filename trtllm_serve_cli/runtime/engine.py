@@ -56,6 +56,12 @@ class GenerationRequest:
     lora_name: str | None = None
     lora_file: str | None = None
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is always taken."""
+        top_k, top_p = self.top_k or 0, self.top_p or 0.0
+        return top_k == 1 or (top_k == 0 and top_p == 0.0) or self.temperature == 0.0
+
     def to_message(self) -> dict[str, Any]:
         """For a `submit` frame. (`dataclasses.asdict` copies every token: ten times the time.)"""
         return {name: getattr(self, name) for name in self.__slots__}

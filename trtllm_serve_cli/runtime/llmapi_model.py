@@ -18,7 +18,7 @@ import triton_python_backend_utils as pb_utils
 from . import tensorrt_llm_model
 from .answers import Answer
 from .engine import InvalidRequest
-from .llm_arguments import split_arguments
+from .llm_arguments import LLM_ARGUMENTS
 from .llmapi_answer import TextAnswer, TextRequest
 from .model_yaml import as_parameters, nest, parse_model_yaml
 from .parameters import Parameters
@@ -130,7 +130,7 @@ def _llm_entries(arguments: dict[str, Any]) -> dict[str, str]:
     """What a `config.pbtxt` would say of these arguments of TensorRT-LLM's `LLM`."""
     nested = nest(arguments)
     nested.pop("triton_config", None)
-    return split_arguments(nested)
+    return LLM_ARGUMENTS.write(nested)
 
 
 def _take_triton_config(parameters: Parameters, arguments: dict[str, Any]) -> None:

@@ -93,13 +93,12 @@ def _set_beams(config: Any, request: GenerationRequest) -> None:
 
 def _set_sampling(config: Any, request: GenerationRequest) -> None:
     top_k, top_p = request.top_k or 0, request.top_p or 0.0
-    is_greedy = top_k == 1 or (top_k == 0 and top_p == 0.0) or request.temperature == 0.0
-    if is_greedy and request.num_return_sequences == 1:
+    if request.is_greedy and request.num_return_sequences == 1:
         return
     config.do_sample = True
     config.rng_seed = request.seed or 0
     config.temperature = request.temperature or 1.0
-    if is_greedy:
+    if request.is_greedy:
         config.top_k = 1
         return
     if top_k:

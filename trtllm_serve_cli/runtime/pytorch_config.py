@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from .llm_arguments import PARAMETERS, REST, arguments_of
+from .llm_arguments import LLM_ARGUMENTS, arguments_of
 from .parameters import Parameters
 
 
 def pytorch_config(parameters: Parameters) -> dict[str, Any]:
     """What the worker of TensorRT-LLM's LLM API gets."""
-    said = {name: parameters.text(name, "") for name in (*PARAMETERS, REST)}
+    said = {name: parameters.text(name, "") for name in LLM_ARGUMENTS.parameters}
     config: dict[str, Any] = {
         "llm": arguments_of(said),
         "max_batch_size": parameters.number("max_num_seqs"),

@@ -27,6 +27,7 @@ from tensorrt_llm.llmapi import (
 )
 from tensorrt_llm.llmapi.llm_utils import update_llm_args_with_extra_dict
 
+from .adapter_folders import AdapterFolders, site_finder
 from .engine import (
     EngineLimits,
     EngineStats,
@@ -35,10 +36,9 @@ from .engine import (
     SequenceUpdate,
     last_line,
 )
-from .llm_arguments import Arguments
+from .engine_arguments import Arguments
 from .lora_request import LoraOptions, key_of
 from .pytorch_answer import ResultReader
-from .pytorch_lora import AdapterFolders, site_finder
 from .pytorch_sampling import check_servable, guide_arguments, long_bad_words, sampling_arguments
 
 # How long a step waits for tokens while new requests may be waiting for it.

@@ -114,7 +114,7 @@ def _check_speculative(request: GenerationRequest, config: Mapping[str, Any]) ->
     }
     decoding_type = config.get("decoding_type")
     if decoding_type in _GREEDY_ONLY and not config.get("allow_advanced_sampling"):
-        asked["runtime_top_k (or runtime_top_p)"] = not _is_greedy(request)
+        asked["runtime_top_k (or runtime_top_p)"] = not request.is_greedy
     for tensor, is_set in asked.items():
         if is_set:
             raise InvalidRequest(
@@ -123,13 +123,8 @@ def _check_speculative(request: GenerationRequest, config: Mapping[str, Any]) ->
             )
 
 
-def _is_greedy(request: GenerationRequest) -> bool:
-    top_k, top_p = request.top_k or 0, request.top_p or 0.0
-    return top_k == 1 or (top_k == 0 and top_p == 0.0) or request.temperature == 0.0
-
-
 def _choice(request: GenerationRequest) -> dict[str, Any]:
-    if _is_greedy(request):
+    if request.is_greedy:
         return {"top_k": 1}
     # Said in full: what None means differs between the samplers.
     choice: dict[str, Any] = {"top_k": request.top_k or 0, "top_p": request.top_p or 1.0}

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from tests.lora_samples import SITES, as_lists, make_adapter, write_peft
+from trtllm_serve_cli.runtime.adapter_folders import AdapterFolders, as_peft, site_finder
 from trtllm_serve_cli.runtime.engine import GenerationRequest, InvalidRequest
 from trtllm_serve_cli.runtime.lora import Adapter, BadAdapter, encode_adapter
 from trtllm_serve_cli.runtime.lora_request import LoraOptions
 from trtllm_serve_cli.runtime.peft import LORA_CONFIG, LORA_WEIGHTS, read_peft
-from trtllm_serve_cli.runtime.pytorch_lora import AdapterFolders, as_peft, site_finder
 from trtllm_serve_cli.runtime.safetensors import write_safetensors
 
 PIRATE = make_adapter(SITES, ["q_proj", "v_proj"], seed=1)

@@ -1,4 +1,4 @@
-"""LoRA adapters for TensorRT-LLM's LLM API, which takes each as a folder in PEFT's format.
+"""LoRA adapters for an engine that takes each as a folder in PEFT's format.
 
 What requests bring as tensors, and folders in upstream's other format, become such folders here;
 which of them are in the GPU's memory is up to the engine.
