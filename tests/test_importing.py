@@ -404,10 +404,6 @@ def test_tokenizer_of_an_engine_is_an_absolute_path(
             ),
             "The engine kind openvino cannot be served in the layout vllm",
         ),
-        (
-            Declaration(ModelSection("m", "local:/x"), engine=EngineSection("vllm")),
-            "is served in a layout of its own",
-        ),
     ],
 )
 def test_engine_or_layout_that_does_not_fit_is_refused(
@@ -429,3 +425,16 @@ def test_checkpoint_is_served_by_vllm_as_it_is(
     model = load_model(home, "mine")
     assert (model.layout, model.engine_path, model.models) == ("vllm", folder, ("mine",))
     assert builder.num_built == 0
+
+
+def test_worker_of_vllm_runs_in_the_python_that_was_named(
+    home: Home, builder: Builder, tmp_path: Path
+) -> None:
+    folder = write_files(tmp_path / "hf", hf_files(vocab_size=7, n_positions=64))
+    write_tokenizer(folder)
+    section = RepositorySection(parameters={"engine_python": "/vllm/bin/python3"})
+    run(home, builder, "mine", f"local:{folder}", engine=EngineSection("vllm"), repository=section)
+    model = load_model(home, "mine")
+    assert (model.engine_kind, model.layout) == ("vllm", "inflight")
+    config = (model.path / "tensorrt_llm" / "config.pbtxt").read_text()
+    assert 'string_value: "/vllm/bin/python3"' in config

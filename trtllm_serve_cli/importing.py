@@ -153,7 +153,7 @@ def plan_import(asked: Declaration, home: Home, *, machine: Machine | None = Non
     check_model_name(asked.model.name)
     check_name_is_free_in_layout(asked.model.name)
     source = apply_revision(_find_source(asked, home), asked.model.revision)
-    choice = _choose_kind(asked, source, machine or look_at_machine())
+    choice = _choose_kind(asked, source, machine or _look_at_machine(asked))
     check_layout(asked.repository.layout, choice.kind)
     check_parameters(asked.repository.parameters, choice.kind)
     fetch = plan_fetch(source, home=home)
@@ -205,11 +205,15 @@ def import_model(
         if not force:
             _check_not_taken(asked.model.name, plan)
         with _obtain_engine(plan, home, force=force, display=display, build=build) as engine:
-            rendered = plan_repository(asked.model.name, engine, serving_options(plan.asked))
+            rendered = plan_repository(asked.model.name, engine, _serving_options(plan))
             rendered = dataclasses.replace(rendered, declaration=plain_changes(asked))
             write_repository(rendered, plan.repository)
             remember_use(home, plan.repository)
     return rendered, plan.repository
+
+
+def _serving_options(plan: ImportPlan) -> ServingOptions:
+    return dataclasses.replace(serving_options(plan.asked), engine_python=plan.choice.python)
 
 
 def serving_options(asked: Declaration) -> ServingOptions:
@@ -227,6 +231,13 @@ def serving_options(asked: Declaration) -> ServingOptions:
 def _fetch_options(asked: Declaration) -> FetchOptions:
     model = asked.model
     return FetchOptions(model.revision, model.trust_remote_code, model.allow_pickle)
+
+
+def _look_at_machine(asked: Declaration) -> Machine:
+    """This one; a Python that is named for the engine is taken at its word."""
+    if python := asked.repository.parameters.get("engine_python"):
+        return dataclasses.replace(look_at_machine(), vllm_python=python)
+    return look_at_machine(asked.engine.kind)
 
 
 def _choose_kind(asked: Declaration, source: Source, machine: Machine) -> EngineChoice:

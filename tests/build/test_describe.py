@@ -45,19 +45,21 @@ def test_checkpoint_for_vllm_is_its_own_engine(tmp_path: Path) -> None:
     engine = describe_vllm(
         "mine",
         checkpoint(tmp_path, vocab_size=7, max_position_embeddings=512, torch_dtype="bfloat16"),
+        EngineOptions(tp=2),
     )
     assert (engine.path, engine.kind, engine.weights) == (tmp_path, "vllm", "bfloat16")
+    assert engine.llm_arguments == {"tensor_parallel_size": 2, "pipeline_parallel_size": 1}
     assert (engine.vocab_size, engine.max_position_embeddings, engine.adds_bos) == (7, 512, True)
 
 
 def test_gguf_file_is_refused_for_vllm() -> None:
-    with pytest.raises(BadInput, match="The vllm layout needs a Hugging Face checkpoint"):
-        describe_vllm("mine", GGUF)
+    with pytest.raises(BadInput, match="The engine kind vllm needs a Hugging Face checkpoint"):
+        describe_vllm("mine", GGUF, EngineOptions())
 
 
 def test_checkpoint_without_a_vocabulary_is_refused_for_vllm(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="does not describe a language model"):
-        describe_vllm("mine", checkpoint(tmp_path, max_position_embeddings=512))
+        describe_vllm("mine", checkpoint(tmp_path, max_position_embeddings=512), EngineOptions())
 
 
 def test_checkpoint_for_the_llm_api_has_its_arguments(tmp_path: Path) -> None:

@@ -1,8 +1,17 @@
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
+
 import pytest
 
-from trtllm_serve_cli.build.installed import find_version, find_versions, has_package
+from trtllm_serve_cli.build.installed import (
+    find_python_with,
+    find_version,
+    find_versions,
+    has_package,
+)
 
 
 def test_versions_are_those_of_the_environment() -> None:
@@ -16,3 +25,19 @@ def test_versions_are_those_of_the_environment() -> None:
 )
 def test_package_is_looked_for_without_its_parent(name: str, is_there: bool) -> None:
     assert has_package(name) is is_there
+
+
+def test_a_python_that_has_a_package_is_this_one_before_those_on_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, code in (("without", 1), ("with", 0)):
+        python = tmp_path / folder / "python3"
+        python.parent.mkdir()
+        python.write_text(f"#!/bin/sh\nexit {code}\n")
+        python.chmod(0o755)
+    folders = [str(tmp_path / "without"), "", str(tmp_path / "nowhere"), str(tmp_path / "with")]
+    monkeypatch.setenv("PATH", os.pathsep.join(folders))
+    assert find_python_with("pytest") == sys.executable
+    assert find_python_with("nowhere") == str(tmp_path / "with" / "python3")
+    monkeypatch.setenv("PATH", str(tmp_path / "without"))
+    assert find_python_with("nowhere") is None

@@ -8,7 +8,7 @@ import pytest
 
 from trtllm_serve_cli.build import EngineChoice, Machine, choose_engine_kind, look_at_machine
 from trtllm_serve_cli.build.installed import find_version
-from trtllm_serve_cli.errors import BadInput, MissingPart
+from trtllm_serve_cli.errors import MissingPart
 
 LAPTOP = Machine(openvino_genai="2026.4.1")
 GPU_BOX = dataclasses.replace(LAPTOP, gpus=("NVIDIA H200", "NVIDIA H200"))
@@ -77,10 +77,23 @@ def test_missing_package_comes_with_the_command_that_installs_it(wanted: str) ->
     )
 
 
-def test_vllm_has_a_layout_of_its_own() -> None:
-    with pytest.raises(BadInput, match="served in a layout of its own") as raised:
+def test_vllm_runs_in_the_python_that_has_it() -> None:
+    machine = Machine(gpus=("NVIDIA H200",), vllm_python="/vllm/bin/python3")
+    assert choose_engine_kind("vllm", machine) == EngineChoice(
+        "vllm", "Engine kind vllm, as asked for.", "/vllm/bin/python3"
+    )
+    assert choose_engine_kind("auto", machine) == EngineChoice(
+        "vllm",
+        "Engine kind vllm: there is no TensorRT-LLM here for 1 x NVIDIA H200, and "
+        "/vllm/bin/python3 has vLLM.",
+        "/vllm/bin/python3",
+    )
+
+
+def test_vllm_that_no_python_has_comes_with_the_commands_that_install_it() -> None:
+    with pytest.raises(MissingPart, match="The engine kind vllm is not installed") as raised:
         choose_engine_kind("vllm", LAPTOP)
-    assert raised.value.next_step == "choose it: --layout vllm"
+    assert "--param engine_python=$PWD/vllm-env/bin/python3" in (raised.value.next_step or "")
 
 
 def test_this_machine_has_what_the_tests_run_on() -> None:

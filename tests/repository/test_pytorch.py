@@ -148,7 +148,7 @@ def worker_config(files: dict[str, str], **more: str) -> dict[str, Any]:
     said = {name: {"string_value": value.string_value} for name, value in config.parameters.items()}
     args = {"model_config": json.dumps({"parameters": said}), "model_name": "tensorrt_llm"}
     parameters = Parameters({**args, "model_version": "1", **more})
-    from trtllm_serve_cli.runtime.pytorch_config import pytorch_config
+    from trtllm_serve_cli.runtime.checkpoint_config import pytorch_config
 
     return pytorch_config(parameters)
 

@@ -14,7 +14,7 @@ import pytest
 from trtllm_serve_cli.runtime.engine import EngineLimits, SequenceUpdate
 from trtllm_serve_cli.runtime.worker_process import WorkerFailed, WorkerProcess
 
-COMMAND = (sys.executable, str(Path(__file__).with_name("pytorch_worker.py")))
+COMMAND = (sys.executable, str(Path(__file__).with_name("stand_in_worker.py")))
 CONFIG: dict[str, Any] = {
     "llm": {"model": "/m", "max_batch_size": 4},
     "max_seq_len": 100,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from trtllm_serve_cli.build.checkpoint_facts import (
     read_context_length,
@@ -17,6 +18,7 @@ from trtllm_serve_cli.build.options import EngineOptions
 from trtllm_serve_cli.build.plan import facts_of_engine
 from trtllm_serve_cli.build.pytorch import plan_llm_arguments
 from trtllm_serve_cli.build.tensorrt_engine import fingerprint_of, read_tensorrt_build
+from trtllm_serve_cli.build.vllm import plan_vllm_arguments
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sources import Checkpoint
 
@@ -39,9 +41,21 @@ def describe_tensorrt(name: str, directory: Path, tokenizer_dir: Path, source: s
     )
 
 
-def describe_vllm(name: str, checkpoint: Checkpoint) -> Engine:
-    """A checkpoint as vLLM serves it: as it is. Raises `BadInput` for a GGUF file."""
-    return _describe_checkpoint(name, checkpoint, "vllm", "The vllm layout")
+def describe_vllm(
+    name: str,
+    checkpoint: Checkpoint,
+    options: EngineOptions,
+    *,
+    trust_remote_code: bool = False,
+) -> Engine:
+    """A checkpoint as vLLM serves it: as it is.
+
+    Raises `BadInput` for a GGUF file, and for what vLLM cannot do.
+    """
+    engine = _describe_checkpoint(name, checkpoint, "vllm", "The engine kind vllm")
+    quantised = read_weight_format(checkpoint.path)
+    arguments = plan_vllm_arguments(options, weights=quantised, trust_remote_code=trust_remote_code)
+    return _with_arguments(engine, checkpoint, quantised, arguments)
 
 
 def describe_pytorch(
@@ -61,8 +75,14 @@ def describe_pytorch(
     arguments = plan_llm_arguments(
         options, version, weights=quantised, trust_remote_code=trust_remote_code
     )
+    return _with_arguments(engine, checkpoint, quantised, arguments)
+
+
+def _with_arguments(
+    engine: Engine, checkpoint: Checkpoint, quantised: str | None, arguments: dict[str, Any]
+) -> Engine:
     weights = quantised or engine.weights
-    facts = {**facts_of_engine(checkpoint, "pytorch", weights), "llm_arguments": arguments}
+    facts = {**facts_of_engine(checkpoint, engine.kind, weights), "llm_arguments": arguments}
     return dataclasses.replace(
         engine,
         weights=weights,

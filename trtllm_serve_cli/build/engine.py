@@ -28,7 +28,7 @@ class Engine:
     `max_position_embeddings` is the context the model was trained on, in tokens. `adds_bos` tells
     whether the tokenizer puts `bos_token` before every text by itself. `chat_template` is Jinja
     source, empty for a model that has none. `tensorrt` is there for that engine kind only, and
-    `llm_arguments`, those of TensorRT-LLM's `LLM`, for the kind pytorch.
+    `llm_arguments`, what the engine's package is loaded with, for those that serve a checkpoint.
     """
 
     path: Path

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+# Longer than a Python takes to start on a loaded machine.
+_PATIENCE_S = 20
 
 
 def find_version(distribution: str) -> str | None:
@@ -26,3 +34,32 @@ def has_package(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
         return False
+
+
+def find_python_with(distribution: str) -> str | None:
+    """A Python that has the package: this one, or the first on PATH; each is asked."""
+    if find_version(distribution) is not None:
+        return sys.executable
+    ask = f"import importlib.metadata as m; m.version({distribution!r})"
+    return next((each for each in _pythons_on_path() if _succeeds(each, ask)), None)
+
+
+def _pythons_on_path() -> Iterator[str]:
+    for folder in dict.fromkeys(os.environ.get("PATH", "").split(os.pathsep)):
+        for name in ("python3", "python"):
+            path = Path(folder, name)
+            if folder and str(path) != sys.executable and os.access(path, os.X_OK):
+                yield str(path)
+                break
+
+
+def _succeeds(python: str, code: str) -> bool:
+    # Not in this environment's packages, which PYTHONPATH may have.
+    environment = {key: text for key, text in os.environ.items() if key != "PYTHONPATH"}
+    try:
+        done = subprocess.run(
+            (python, "-c", code), capture_output=True, timeout=_PATIENCE_S, env=environment
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0

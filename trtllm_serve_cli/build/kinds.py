@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from trtllm_serve_cli.build.installed import find_version
+from trtllm_serve_cli.build.installed import find_python_with, find_version
 from trtllm_serve_cli.build.tensorrt.versions import FIRST_WITH_PYTORCH, parse_version
-from trtllm_serve_cli.errors import BadInput, MissingPart
+from trtllm_serve_cli.errors import MissingPart
 from trtllm_serve_cli.sizing import find_gpus
 
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """An engine kind, and one sentence that says why this one."""
+    """An engine kind, one sentence that says why this one, and the Python that has its package.
+
+    `python` is empty when the engine runs in the Python that Triton runs.
+    """
 
     kind: str
     reason: str
+    python: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,7 @@ class Machine:
     gpus: tuple[str, ...] = ()
     tensorrt_llm: str | None = None
     openvino_genai: str | None = None
+    vllm_python: str | None = None
 
     @property
     def gpus_in_words(self) -> str:
@@ -33,10 +38,16 @@ class Machine:
         return " and ".join(f"{count} x {name}" for name, count in Counter(self.gpus).items())
 
 
-def look_at_machine() -> Machine:
-    """The machine that this runs on; no package is imported."""
+def look_at_machine(wanted: str = "") -> Machine:
+    """The machine that this runs on, and what an engine of the kind `wanted` may need of it.
+
+    No package is imported.
+    """
+    gpus = tuple(gpu.shown_as for gpu in find_gpus())
+    may_be_vllm = wanted == "vllm" or (wanted == "auto" and bool(gpus))
     return Machine(
-        gpus=tuple(gpu.shown_as for gpu in find_gpus()),
+        gpus=gpus,
+        vllm_python=find_python_with("vllm") if may_be_vllm else None,
         tensorrt_llm=find_version("tensorrt_llm"),
         openvino_genai=find_version("openvino-genai"),
     )
@@ -47,21 +58,29 @@ def choose_engine_kind(
 ) -> EngineChoice:
     """The engine kind for `wanted`, which may be "auto".
 
-    A TensorRT-LLM that is stated counts as one that is here. Raises `BadInput` for a kind that
-    cannot be had in the layout that most are served in, and for a version that is none;
-    `MissingPart` for a kind that lacks a package.
+    A TensorRT-LLM that is stated counts as one that is here. Raises `BadInput` for a version that
+    is none, `MissingPart` for a kind that lacks a package.
     """
     version = trtllm_version or machine.tensorrt_llm
     if wanted == "auto" and (trtllm_version or (version and machine.gpus)):
         return _choose_of_tensorrt_llm(machine, str(version), is_stated=bool(trtllm_version))
     if wanted == "vllm":
-        raise BadInput(
-            "An engine of the kind vllm is served in a layout of its own.",
-            why="vLLM serves the checkpoint as it is, through Triton's own backend",
-            next_step="choose it: --layout vllm",
-        )
+        if machine.vllm_python is None:
+            raise MissingPart(
+                "The engine kind vllm is not installed.",
+                why="neither this Python nor one on PATH has the package vllm",
+                next_step="python3 -m venv vllm-env && vllm-env/bin/pip install vllm, then add "
+                "--param engine_python=$PWD/vllm-env/bin/python3",
+            )
+        return EngineChoice("vllm", "Engine kind vllm, as asked for.", machine.vllm_python)
     if wanted in ("tensorrt", "pytorch"):
         return EngineChoice(wanted, f"Engine kind {wanted}, as asked for.")
+    if wanted == "auto" and machine.gpus and machine.vllm_python:
+        reason = (
+            f"Engine kind vllm: there is no TensorRT-LLM here for {machine.gpus_in_words}, and "
+            f"{machine.vllm_python} has vLLM."
+        )
+        return EngineChoice("vllm", reason, machine.vllm_python)
     if machine.openvino_genai is None:
         raise MissingPart(
             "The engine kind openvino is not installed.",

@@ -12,7 +12,7 @@ from trtllm_serve_cli.build.engine import ENGINE_FILE, Engine
 from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
 from trtllm_serve_cli.build.installed import find_versions
 from trtllm_serve_cli.build.openvino_plan import TOOLS, plan_openvino
-from trtllm_serve_cli.build.options import LIMITS, EngineOptions, list_chosen, refuse_unheeded
+from trtllm_serve_cli.build.options import EngineOptions, list_chosen
 from trtllm_serve_cli.build.plan import BuildPlan, BuildRequest, Toolchain, facts_of_engine
 from trtllm_serve_cli.build.pytorch import plan_llm_arguments
 from trtllm_serve_cli.build.steps import WORK, BuildStep
@@ -23,6 +23,7 @@ from trtllm_serve_cli.build.tensorrt import (
     parse_version,
     plan_tensorrt,
 )
+from trtllm_serve_cli.build.vllm import plan_vllm_arguments
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing import check_parallelism, find_gpus, parse_shape
 from trtllm_serve_cli.sizing.families import FAMILIES
@@ -59,7 +60,12 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
 def describe_checkpoint(request: BuildRequest, tools: Toolchain) -> Engine:
     """The checkpoint as an engine of a kind of `AS_IT_IS`. Raises `BadInput` as its plan does."""
     if request.kind == "vllm":
-        return describe_vllm(request.model_name, request.checkpoint)
+        return describe_vllm(
+            request.model_name,
+            request.checkpoint,
+            request.options,
+            trust_remote_code=request.trust_remote_code,
+        )
     return describe_pytorch(
         request.model_name,
         request.checkpoint,
@@ -139,15 +145,19 @@ def _plan_as_it_is(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     _check_num_gpus(request, tools)
     _check_parallelism_if_known(request)
     facts = facts_of_engine(checkpoint, request.kind, options.dtype)
-    if request.kind == "pytorch":
-        facts["llm_arguments"] = plan_llm_arguments(
+    weights = read_weight_format(checkpoint.path)
+    facts["llm_arguments"] = (
+        plan_llm_arguments(
             options,
             _version_of(tools),
-            weights=read_weight_format(checkpoint.path),
+            weights=weights,
             trust_remote_code=request.trust_remote_code,
         )
-    else:
-        refuse_unheeded(options, request.kind, heeded=LIMITS)
+        if request.kind == "pytorch"
+        else plan_vllm_arguments(
+            options, weights=weights, trust_remote_code=request.trust_remote_code
+        )
+    )
     return BuildPlan(
         model_name=request.model_name,
         kind=request.kind,

@@ -18,6 +18,7 @@ class ServingOptions:
     """How an engine is to be served; None means the default that fits the engine.
 
     `parameters` are upstream's template parameters by name (`--param`), and win over the rest.
+    `engine_python` is the Python that was found to have the engine's package, empty for Triton's.
     """
 
     max_batch_size: int | None = None
@@ -26,6 +27,7 @@ class ServingOptions:
     max_beam_width: int | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
     layout: Layout = "inflight"
+    engine_python: str = ""
 
 
 @dataclass(frozen=True, slots=True)

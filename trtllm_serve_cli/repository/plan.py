@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.repository.checkpoints import entries_of
 from trtllm_serve_cli.repository.config import (
     ModelConfig,
     QueuePolicy,
@@ -27,10 +28,12 @@ from trtllm_serve_cli.repository.parameters import (
     refuse_unused,
     type_tensors,
 )
-from trtllm_serve_cli.repository.pytorch import pytorch_parameters, pytorch_values
+from trtllm_serve_cli.repository.pytorch import pytorch_values
 from trtllm_serve_cli.repository.tensorrt import plan_tensorrt_llm, tensorrt_values
-from trtllm_serve_cli.repository.vllm import VLLM_ARGUMENTS, plan_vllm, vllm_values
+from trtllm_serve_cli.repository.vllm import plan_vllm, vllm_uses, vllm_values
+from trtllm_serve_cli.repository.vllm_engine import vllm_engine_values
 from trtllm_serve_cli.runtime.llm_arguments import LLM_ARGUMENTS
+from trtllm_serve_cli.runtime.vllm_arguments import VLLM_ARGUMENTS
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.build import Engine
@@ -42,7 +45,7 @@ RESERVED_NAMES = frozenset(
 # Layout -> the engine kinds that can be served in it.
 _ENGINES: Mapping[Layout, tuple[str, ...]] = {
     "inflight": ENGINE_KINDS,
-    "llmapi": tuple(kind for kind in ENGINE_KINDS if kind != "tensorrt"),
+    "llmapi": tuple(kind for kind in ENGINE_KINDS if kind not in ("tensorrt", "vllm")),
     "vllm": ("vllm",),
 }
 # The KV cache's default size: as many tokens per slot on average. A long request takes more than
@@ -76,7 +79,7 @@ def plan_repository(name: str, engine: Engine, options: ServingOptions) -> Repos
         case "vllm":
             values = vllm_values(options)
             models = plan_vllm(name, engine, values)
-            used = set(VLLM_ARGUMENTS)
+            used = vllm_uses()
     refuse_unused(options.parameters, used, options.layout)
     return RepositoryPlan(
         name=name,
@@ -146,6 +149,10 @@ def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
         asked = pytorch_values(engine, options, given)
         # Those are among the others now.
         given.pop(LLM_ARGUMENTS.rest, None)
+    elif engine.kind == "vllm":
+        _check_context(engine, given, options)
+        asked = vllm_engine_values(engine, options, given)
+        given.pop(VLLM_ARGUMENTS.rest, None)
     else:
         asked = _python_values(engine, options, given)
     return defaults_for(engine.kind) | asked | given
@@ -269,8 +276,8 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     if engine.kind == "tensorrt":
         return plan_tensorrt_llm(engine, values, _engine_queue(values))
     contract = load_contracts()["tensorrt_llm"]
-    if engine.kind == "pytorch":
-        parameters = pytorch_parameters(engine, values)
+    if engine.kind in ("pytorch", "vllm"):
+        parameters = entries_of(engine, values)
     else:
         parameters = _python_parameters(engine, values)
     return ModelConfig(

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trtllm_serve_cli.errors import BadInput, RepositoryError
+from trtllm_serve_cli.repository.checkpoints import MAX_BATCH_SIZE, MAX_NUM_TOKENS, values_of
 from trtllm_serve_cli.repository.config import ServingOptions
-from trtllm_serve_cli.repository.parameters import load_parameters
 from trtllm_serve_cli.runtime.engine_arguments import Arguments, merge_arguments
 from trtllm_serve_cli.runtime.llm_arguments import LLM_ARGUMENTS, arguments_of
 from trtllm_serve_cli.runtime.model_yaml import parse_model_yaml
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.build import Engine
     from trtllm_serve_cli.repository.opened import OpenRepository
 
-# What is served when nothing was asked for; the others are the API's own defaults.
-_MAX_BATCH_SIZE = 256
-_MAX_NUM_TOKENS = 8192
-# Entries whose parameters have other names.
-_RENAMED = {"gpt_model_path": "engine_dir"}
 # Entries that say nothing to the engine: the model answers for them, or the worker.
 _OF_THE_MODEL = ("exclude_input_in_output", "cancellation_check_period_ms")
 
@@ -41,25 +36,11 @@ def pytorch_values(
     """
     arguments = _arguments(engine, options, given)
     _check_beams(arguments, given)
-    values = {
-        _RENAMED.get(entry, entry): value for entry, value in LLM_ARGUMENTS.write(arguments).items()
-    }
+    values = values_of(LLM_ARGUMENTS, arguments)
     lora = arguments.get("lora_config", {})
     if "max_lora_rank" in lora:
         values["lora_cache_max_adapter_size"] = str(lora["max_lora_rank"])
-    return values | {"triton_max_batch_size": values["max_num_seqs"]}
-
-
-def pytorch_parameters(engine: Engine, values: Mapping[str, str]) -> dict[str, str]:
-    """The entries of the `tensorrt_llm` model's `config.pbtxt`; empty where nothing is said."""
-    facts = {"engine_kind": "pytorch", "vocab_size": str(engine.vocab_size)}
-    return facts | {
-        place.removeprefix("parameters."): values.get(each.name, "")
-        for each in load_parameters().values()
-        if each.is_heeded_by("pytorch") and not each.is_fact
-        for place in each.fills.get("tensorrt_llm", ())
-        if place.startswith("parameters.")
-    }
+    return values
 
 
 def llm_arguments(entries: Mapping[str, str]) -> Arguments:
@@ -117,9 +98,9 @@ def _arguments(engine: Engine, options: ServingOptions, given: Mapping[str, str]
     usual = {
         "model": str(engine.path),
         "tokenizer": str(engine.path),
-        "max_batch_size": _MAX_BATCH_SIZE,
+        "max_batch_size": MAX_BATCH_SIZE,
         "max_seq_len": engine.max_position_embeddings,
-        "max_num_tokens": _MAX_NUM_TOKENS,
+        "max_num_tokens": MAX_NUM_TOKENS,
         "max_beam_width": 1,
     }
     return merge_arguments(usual, said)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.build import Engine
 
 # Parameter -> vLLM's engine argument; what is not asked for stays vLLM's to decide.
-VLLM_ARGUMENTS = {
+_ARGUMENTS = {
     "tokenizer_dir": "tokenizer",
     "max_seq_len": "max_model_len",
     "max_num_seqs": "max_num_seqs",
@@ -41,11 +41,17 @@ def vllm_values(options: ServingOptions) -> dict[str, str]:
     return values | check_parameters(options.parameters, "vllm")
 
 
+def vllm_uses() -> set[str]:
+    """The parameters that have an effect in this layout."""
+    return set(_ARGUMENTS)
+
+
 def plan_vllm(name: str, engine: Engine, values: Mapping[str, str]) -> tuple[ModelConfig, ...]:
     """The model `name`, whose engine arguments are `values`."""
     contract = load_contracts()["vllm"]
     arguments: dict[str, Any] = {"model": str(engine.path), "tensor_parallel_size": 1}
-    for parameter, argument in VLLM_ARGUMENTS.items():
+    arguments |= engine.llm_arguments or {}
+    for parameter, argument in _ARGUMENTS.items():
         if parameter in values:
             arguments[argument] = _plain(values[parameter])
     model = ModelConfig(

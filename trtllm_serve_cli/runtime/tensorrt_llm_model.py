@@ -18,11 +18,11 @@ import triton_python_backend_utils as pb_utils
 
 from .answers import Answer, RowAnswer
 from .cancel_watch import CancelWatch
+from .checkpoint_config import pytorch_config, vllm_config
 from .engine import InvalidRequest
 from .engine_metrics import EngineMetrics
 from .in_flight import InFlight, send_error
 from .parameters import Parameters
-from .pytorch_config import pytorch_config
 from .stop_relay import StopRelay, name_server
 from .tensors import (
     UNDERSTOOD,
@@ -151,6 +151,8 @@ def engine_config(parameters: Parameters) -> dict[str, Any]:
     """What the engine worker gets, out of the parameters of `config.pbtxt`."""
     if parameters.text("engine_kind") == "pytorch":
         return pytorch_config(parameters)
+    if parameters.text("engine_kind") == "vllm":
+        return vllm_config(parameters)
     return {
         "engine_dir": parameters.text("gpt_model_path"),
         "max_batch_size": parameters.number("max_num_seqs"),

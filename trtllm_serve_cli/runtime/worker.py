@@ -35,6 +35,7 @@ from .engine import (
     fit_to_vocabulary,
     last_line,
 )
+from .forks import keep_from_children
 from .gpu_environment import choose_gpus, leave_mpi_job
 from .lora_engine import load_with_adapters
 from .protocol import ProtocolError, encode_frame, read_frame
@@ -61,6 +62,11 @@ def load_engine(kind: str, config: dict[str, Any]) -> Engine:
         from .pytorch_engine import PyTorchEngine
 
         return PyTorchEngine(config)
+    if kind == "vllm":
+        choose_gpus(os.environ, config["gpu_device_ids"])
+        from .vllm_engine import VllmEngine
+
+        return VllmEngine(config)
     raise ValueError(f"unknown engine kind {kind!r}")
 
 
@@ -319,6 +325,7 @@ def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
     sock = socket.socket(fileno=arguments.fd)
     listener = _listen(arguments.config.pop("guests", ""))
     for_guests = arguments.config.pop("for_guests", {})
+    keep_from_children(sock, *([listener] if listener else ()))
     try:
         engine = load(arguments.engine, arguments.config)
     except Exception as error:  # the engine's packages raise what they like; the model must know

@@ -1,6 +1,6 @@
-"""The engine worker, with the stand-in of TensorRT-LLM.
+"""The engine worker, with the stand-ins of the engines' packages.
 
-python3 pytorch_worker.py --engine pytorch --fd 5 --config '{...}'
+python3 stand_in_worker.py --engine pytorch --fd 5 --config '{...}'
 """
 
 from __future__ import annotations

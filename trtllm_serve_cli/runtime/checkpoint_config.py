@@ -1,4 +1,4 @@
-"""From a model's parameters to what the worker of TensorRT-LLM's LLM API gets."""
+"""From a model's parameters to what the worker of an engine that serves a checkpoint gets."""
 
 from __future__ import annotations
 
@@ -6,13 +6,24 @@ from typing import Any
 
 from .llm_arguments import LLM_ARGUMENTS, arguments_of
 from .parameters import Parameters
+from .vllm_arguments import VLLM_ARGUMENTS
 
 
 def pytorch_config(parameters: Parameters) -> dict[str, Any]:
     """What the worker of TensorRT-LLM's LLM API gets."""
     said = {name: parameters.text(name, "") for name in LLM_ARGUMENTS.parameters}
+    return {"llm": arguments_of(said), **_beside(parameters)}
+
+
+def vllm_config(parameters: Parameters) -> dict[str, Any]:
+    """What the worker of vLLM gets."""
+    said = {name: parameters.text(name, "") for name in VLLM_ARGUMENTS.parameters}
+    return {"llm": VLLM_ARGUMENTS.read(said), **_beside(parameters)}
+
+
+def _beside(parameters: Parameters) -> dict[str, Any]:
+    """What is no argument of the engine's package."""
     config: dict[str, Any] = {
-        "llm": arguments_of(said),
         "max_batch_size": parameters.number("max_num_seqs"),
         "max_queue_size": parameters.max_queue_size,
         "max_seq_len": parameters.number("max_seq_len"),

@@ -1,0 +1,54 @@
+"""Options as vLLM's engine arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trtllm_serve_cli.build import EngineOptions
+from trtllm_serve_cli.build.vllm import plan_vllm_arguments
+from trtllm_serve_cli.errors import BadInput
+
+ONE_GPU = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "arguments"),
+    [
+        ({}, {}, {}),
+        ({"tp": 4, "pp": 2}, {}, {"tensor_parallel_size": 4, "pipeline_parallel_size": 2}),
+        ({"dtype": "bfloat16", "max_batch_size": 8}, {}, {"dtype": "bfloat16"}),
+        ({"quantization": "fp8"}, {}, {"quantization": "fp8"}),
+        ({"quantization": "int4_awq"}, {"weights": "int4_awq"}, {}),
+        ({"quantization": "none"}, {}, {}),
+        ({"kv_cache_dtype": "fp8", "tokens_per_block": 32}, {},
+         {"kv_cache_dtype": "fp8", "block_size": 32}),
+        ({}, {"trust_remote_code": True}, {"trust_remote_code": True}),
+        ({"max_lora_rank": 16, "lora_target_modules": ("attn_q",)}, {},
+         {"enable_lora": True, "max_lora_rank": 16}),
+    ],
+)  # fmt: skip
+def test_options_become_engine_arguments(
+    options: dict[str, Any], more: dict[str, Any], arguments: dict[str, Any]
+) -> None:
+    assert plan_vllm_arguments(EngineOptions(**options), **more) == {**ONE_GPU, **arguments}
+
+
+@pytest.mark.parametrize(
+    ("options", "weights", "why"),
+    [
+        ({"quantization": "int8"}, None, "cannot make the weights int8"),
+        ({"quantization": "none"}, "fp8", "cannot make the weights none"),
+        ({"kv_cache_dtype": "int8"}, None, "has no kv_cache_dtype int8"),
+        ({"max_lora_rank": 48}, None, "has no max_lora_rank 48"),
+        ({"lora_dir": ("/a",)}, None, "has no option lora_dir"),
+        ({"max_draft_len": 3}, None, "has no option max_draft_len"),
+    ],
+)
+def test_what_vllm_cannot_do_is_refused(
+    options: dict[str, Any], weights: str | None, why: str
+) -> None:
+    with pytest.raises(BadInput) as raised:
+        plan_vllm_arguments(EngineOptions(**options), weights=weights)
+    assert why in raised.value.what

@@ -1,0 +1,94 @@
+"""An engine for vLLM: nothing is built, the options become its engine arguments.
+
+Source of names: vllm-project/vllm, vllm/engine/arg_utils.py and vllm/config (0.26).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trtllm_serve_cli.build.options import LIMITS, EngineOptions, refuse_unheeded
+from trtllm_serve_cli.errors import BadInput
+
+_HEEDED = frozenset(
+    (
+        *LIMITS, "tp", "pp", "dtype", "quantization", "kv_cache_dtype", "tokens_per_block",
+        "lora_dir", "lora_target_modules", "max_lora_rank",
+    )
+)  # fmt: skip
+_KV_CACHE_DTYPES = ("auto", "fp8")
+# The ranks of adapters that vLLM has kernels for.
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+
+
+def plan_vllm_arguments(
+    options: EngineOptions, *, weights: str | None = None, trust_remote_code: bool = False
+) -> dict[str, Any]:
+    """vLLM's engine arguments, but for the model's path and the limits of serving.
+
+    `weights` is how the checkpoint's are quantised, in the words of the options, None for not at
+    all. Raises `BadInput` for what vLLM cannot do.
+    """
+    refuse_unheeded(options, "vllm", heeded=_HEEDED)
+    arguments: dict[str, Any] = {
+        "tensor_parallel_size": options.tp,
+        "pipeline_parallel_size": options.pp,
+    }
+    if options.dtype != "auto":
+        arguments["dtype"] = options.dtype
+    if options.tokens_per_block is not None:
+        arguments["block_size"] = options.tokens_per_block
+    if trust_remote_code:
+        arguments["trust_remote_code"] = True
+    return arguments | _quantization(options, weights) | _kv_cache(options) | _adapters(options)
+
+
+def _quantization(options: EngineOptions, weights: str | None) -> dict[str, Any]:
+    """A checkpoint's own needs no word; FP8 is what vLLM makes of others by itself."""
+    wanted = options.quantization
+    if wanted is None or wanted == (weights or "none"):
+        return {}
+    if wanted == "fp8" and weights is None:
+        return {"quantization": "fp8"}
+    raise BadInput(
+        f"The engine kind vllm cannot make the weights {wanted}.",
+        why=f"it makes fp8 of weights that are not quantised, and this checkpoint's are "
+        f"{weights or 'not quantised'}",
+        next_step="name a checkpoint that is quantised so, or leave --quantization out",
+    )
+
+
+def _kv_cache(options: EngineOptions) -> dict[str, Any]:
+    dtype = options.kv_cache_dtype
+    if dtype in (None, "auto"):
+        return {}
+    if dtype not in _KV_CACHE_DTYPES:
+        raise BadInput(
+            f"The engine kind vllm has no kv_cache_dtype {dtype}.",
+            why=f"it keeps the cache as {' or '.join(_KV_CACHE_DTYPES)}",
+            next_step="choose fp8, or leave it out",
+        )
+    return {"kv_cache_dtype": dtype}
+
+
+def _adapters(options: EngineOptions) -> dict[str, Any]:
+    """Adapters may change any of the modules that vLLM knows, whichever are named."""
+    if not (options.lora_dir or options.lora_target_modules or options.max_lora_rank):
+        return {}
+    if options.lora_dir:
+        raise BadInput(
+            "The engine kind vllm has no option lora_dir.",
+            why="it loads adapters while it runs",
+            next_step="say --param lora_prefetch_dir=DIR (a folder of adapters) and "
+            "--max-lora-rank instead",
+        )
+    arguments: dict[str, Any] = {"enable_lora": True}
+    if options.max_lora_rank is not None:
+        if options.max_lora_rank not in _RANKS:
+            raise BadInput(
+                f"The engine kind vllm has no max_lora_rank {options.max_lora_rank}.",
+                why=f"it has {', '.join(map(str, _RANKS))}",
+                next_step="choose the next larger one of these",
+            )
+        arguments["max_lora_rank"] = options.max_lora_rank
+    return arguments

@@ -1,0 +1,60 @@
+"""What is particular to repositories whose engine is vLLM in a worker of ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.repository.checkpoints import MAX_BATCH_SIZE, MAX_NUM_TOKENS, values_of
+from trtllm_serve_cli.repository.config import ServingOptions
+from trtllm_serve_cli.runtime.engine_arguments import merge_arguments
+from trtllm_serve_cli.runtime.vllm_arguments import VLLM_ARGUMENTS
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.build import Engine
+
+# As upstream's backend has it.
+_GPU_MEMORY_UTILIZATION = 0.9
+# Option -> argument.
+_OPTIONS = {
+    "max_batch_size": "max_num_seqs",
+    "max_seq_len": "max_model_len",
+    "max_num_tokens": "max_num_batched_tokens",
+}
+
+
+def vllm_engine_values(
+    engine: Engine, options: ServingOptions, given: Mapping[str, str]
+) -> dict[str, str]:
+    """Parameter -> value, as the engine and the options ask; `given` are the user's own.
+
+    Raises `BadInput` for beams, which vLLM's engine has none of.
+    """
+    width = int(given.get("max_beam_width") or options.max_beam_width or 1)
+    if width > 1:
+        raise BadInput(
+            f"max_beam_width is {width}, and vLLM's engine has no beam search.",
+            next_step="leave it out, or choose --engine pytorch",
+        )
+    usual = {
+        "model": str(engine.path),
+        "tokenizer": str(engine.path),
+        "max_num_seqs": MAX_BATCH_SIZE,
+        "max_model_len": engine.max_position_embeddings,
+        "max_num_batched_tokens": MAX_NUM_TOKENS,
+        "enable_chunked_prefill": True,
+        "gpu_memory_utilization": _GPU_MEMORY_UTILIZATION,
+    }
+    asked = {
+        argument: value
+        for option, argument in _OPTIONS.items()
+        if (value := getattr(options, option)) is not None
+    }
+    said = merge_arguments(merge_arguments(usual, engine.llm_arguments or {}), asked)
+    said = merge_arguments(said, json.loads(given.get(VLLM_ARGUMENTS.rest) or "{}"))
+    return values_of(VLLM_ARGUMENTS, said) | {
+        "max_beam_width": "1",
+        "engine_python": options.engine_python,
+    }
