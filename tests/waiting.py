@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import queue
 import time
 from collections.abc import Callable
 
 import psutil
+
+from trtllm_serve_cli.runtime.engine import SequenceUpdate, merge_updates
 
 
 def wait_until(is_so: Callable[[], object], timeout_s: float = 20.0) -> None:
@@ -21,3 +24,12 @@ def is_gone(pid: int) -> bool:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
+
+
+def take_whole(updates: queue.Queue[SequenceUpdate], timeout_s: float = 10.0) -> SequenceUpdate:
+    """All that comes of one sequence up to its end, however many steps came together."""
+    taken = [updates.get(timeout=timeout_s)]
+    while taken[-1].finish_reason is None and taken[-1].error is None:
+        taken.append(updates.get(timeout=timeout_s))
+    (whole,) = merge_updates(taken)
+    return whole

@@ -14,10 +14,12 @@ from trtllm_serve_cli.runtime.engine import (
     EngineLimits,
     GenerationRequest,
     InvalidRequest,
+    PerfMetrics,
     SequenceUpdate,
     check_request,
     fit_to_vocabulary,
     last_line,
+    merge_updates,
 )
 
 LIMITS = EngineLimits(max_seq_len=10, max_beam_width=3, vocab_size=100)
@@ -184,3 +186,50 @@ def test_ids_beyond_the_vocabulary_stand_for_their_remainder() -> None:
 )
 def test_an_end_id_that_is_no_token_ends_nothing(end_id: int | None, fitted: int | None) -> None:
     assert fit_to_vocabulary(_request(end_id=end_id), LIMITS) == _request(end_id=fitted)
+
+
+def _told(updates: list[SequenceUpdate], what: str) -> dict[tuple[int, int], tuple[Any, ...]]:
+    """Sequence -> all of its tokens, or log probabilities, in order."""
+    told: dict[tuple[int, int], tuple[Any, ...]] = {}
+    for each in updates:
+        key = (each.request_id, each.sequence_index)
+        told[key] = told.get(key, ()) + getattr(each, what)
+    return told
+
+
+@given(
+    st.lists(
+        st.builds(
+            SequenceUpdate,
+            request_id=st.integers(1, 3),
+            sequence_index=st.integers(0, 1),
+            token_ids=_TOKENS,
+            log_probs=st.lists(_FLOATS, max_size=3).map(tuple),
+        ),
+        max_size=20,
+    )
+)
+def test_merged_updates_say_each_sequences_tokens_once_and_in_order(
+    updates: list[SequenceUpdate],
+) -> None:
+    merged = merge_updates(updates)
+    assert len({(each.request_id, each.sequence_index) for each in merged}) == len(merged)
+    for what in ("token_ids", "log_probs"):
+        assert _told(merged, what) == _told(updates, what)
+
+
+def test_merged_updates_keep_the_end_the_newest_figures_and_the_error() -> None:
+    perf = PerfMetrics(first_token_time_ns=5)
+    merged = merge_updates(
+        [
+            SequenceUpdate(1, 0, (1,), None, (-0.5,), -0.5, perf=perf),
+            SequenceUpdate(2, 0, (7,)),
+            SequenceUpdate(1, 0, (2,), "length", (-1.0,), -1.5),
+            SequenceUpdate(2, error="broken"),
+        ]
+    )
+    assert merged == [
+        SequenceUpdate(1, 0, (1, 2), "length", (-0.5, -1.0), -1.5, perf=perf),
+        SequenceUpdate(2, 0, (7,)),
+        SequenceUpdate(2, error="broken"),
+    ]

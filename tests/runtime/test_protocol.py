@@ -16,6 +16,7 @@ from trtllm_serve_cli.runtime.protocol import (
     ProtocolError,
     encode_frame,
     read_frame,
+    read_frames,
 )
 
 _VALUES = st.recursive(
@@ -91,3 +92,14 @@ def test_what_is_no_json_object_is_refused(payload: bytes, why: str) -> None:
     stream = CutStream(struct.pack(">I", len(payload)) + payload)
     with pytest.raises(ProtocolError, match=f"^{why}$"):
         read_frame(stream)  # type: ignore[arg-type]
+
+
+def test_frames_that_are_there_come_together_and_the_next_is_waited_for() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(10)
+        theirs.sendall(encode_frame({"n": 1}) + encode_frame({"n": 2}))
+        assert read_frames(ours) == [{"n": 1}, {"n": 2}]
+        theirs.sendall(encode_frame({"n": 3}))
+        theirs.shutdown(socket.SHUT_WR)
+        assert (read_frames(ours), read_frames(ours)) == ([{"n": 3}], [])

@@ -122,8 +122,11 @@ def test_the_prompt_can_be_left_out(model: Any) -> None:
     assert _ask(model, COUNT, exclude_input_in_output=[[True]]) == [_sequence([10, 11])]
 
 
-def test_a_stream_brings_each_step_and_never_the_prompt(model: Any) -> None:
-    assert _ask(model, COUNT, streaming=[[True]]) == [_sequence([10]), _sequence([11])]
+def test_a_stream_brings_what_is_new_and_never_the_prompt(model: Any) -> None:
+    answers = _ask(model, COUNT, streaming=[[True]], request_output_len=[[50]])
+    tokens = [answer["output_ids"][0][0] for answer in answers]
+    assert answers == [_sequence(each) for each in tokens]
+    assert [token for each in tokens for token in each] == [*range(10, 60)]
 
 
 def test_each_row_and_sequence_is_answered_by_itself(model: Any) -> None:

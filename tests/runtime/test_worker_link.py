@@ -16,8 +16,14 @@ from tests.runtime.scripted_worker import COUNT, HANG, LIMITS, ScriptedEngine
 from tests.runtime.scripted_worker import TELL_CANCELLED as TELL
 from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.engine import SequenceUpdate
+from trtllm_serve_cli.runtime.protocol import encode_frame
 from trtllm_serve_cli.runtime.worker import Worker
-from trtllm_serve_cli.runtime.worker_link import WorkerFailed, WorkerGuest, guests_of
+from trtllm_serve_cli.runtime.worker_link import (
+    WorkerFailed,
+    WorkerGuest,
+    WorkerLink,
+    guests_of,
+)
 
 
 class House:
@@ -142,3 +148,36 @@ def test_a_guest_outlives_the_worker_and_finds_the_next(name: str) -> None:
 
 def test_each_model_of_a_server_has_its_own_door() -> None:
     assert guests_of("a") == guests_of("a") != guests_of("b")
+
+
+def _step(*updates: SequenceUpdate) -> bytes:
+    return encode_frame({"is": "step", "updates": [each.to_wire() for each in updates]})
+
+
+def test_steps_that_come_while_one_is_told_are_told_as_one() -> None:
+    ours, theirs = socket.socketpair()
+    link = WorkerLink()
+    link._sock = ours
+    told: queue.Queue[SequenceUpdate] = queue.Queue()
+    may_go_on = threading.Event()
+
+    def tell(update: SequenceUpdate) -> None:
+        told.put(update)
+        assert may_go_on.wait(10)
+
+    number = link.submit({"input_ids": (1,), "max_new_tokens": 9}, tell)
+    reader = threading.Thread(target=link._read_until_closed)
+    reader.start()
+    theirs.sendall(_step(SequenceUpdate(number, 0, (1,))))
+    first = told.get(timeout=10)
+    theirs.sendall(b"".join(_step(SequenceUpdate(number, 0, (each,))) for each in (2, 3, 4)))
+    may_go_on.set()
+    assert [first, told.get(timeout=10)] == [
+        SequenceUpdate(number, 0, (1,)),
+        SequenceUpdate(number, 0, (2, 3, 4)),
+    ]
+    theirs.sendall(_step(SequenceUpdate(number, 0, (5,), "length")))
+    assert told.get(timeout=10) == SequenceUpdate(number, 0, (5,), "length")
+    theirs.close()
+    reader.join(10)
+    assert told.empty()

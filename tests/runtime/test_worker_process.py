@@ -19,7 +19,7 @@ import pytest
 
 from tests.runtime.scripted_worker import BREAK, COUNT, DIE, HANG, LIMITS
 from tests.runtime.scripted_worker import TELL_CANCELLED as TELL
-from tests.waiting import wait_until
+from tests.waiting import take_whole, wait_until
 from trtllm_serve_cli.runtime.engine import SequenceUpdate
 from trtllm_serve_cli.runtime.protocol import MAX_FRAME_BYTES, read_frame
 from trtllm_serve_cli.runtime.worker_link import WorkerGuest
@@ -85,10 +85,9 @@ def test_updates_go_to_whoever_sent_the_request() -> None:
         other: queue.Queue[SequenceUpdate] = queue.Queue()
         first = caller.submit(COUNT)
         second = caller.process.submit({"input_ids": (TELL,), "max_new_tokens": 1}, other.put)
-        told = [caller.next_update(), caller.next_update(), other.get(timeout=_TIMEOUT_S)]
+        told = [take_whole(caller.updates), take_whole(other)]
     assert told == [
-        SequenceUpdate(first, 0, (10,)),
-        SequenceUpdate(first, 0, (11,), "length"),
+        SequenceUpdate(first, 0, (10, 11), "length"),
         SequenceUpdate(second, 0, (0,), "stop"),
     ]
 

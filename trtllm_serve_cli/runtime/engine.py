@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal, Protocol
@@ -152,6 +152,29 @@ class SequenceUpdate:
             error,
             PerfMetrics(*perf) if perf else None,
         )
+
+
+def merge_updates(updates: Iterable[SequenceUpdate]) -> list[SequenceUpdate]:
+    """One update per sequence that says all that several of `updates` say; errors stay apart."""
+    merged: dict[tuple[int, int, bool], SequenceUpdate] = {}
+    for update in updates:
+        key = (update.request_id, update.sequence_index, update.error is not None)
+        known = merged.get(key)
+        merged[key] = update if known is None else _join(known, update)
+    return list(merged.values())
+
+
+def _join(one: SequenceUpdate, later: SequenceUpdate) -> SequenceUpdate:
+    return SequenceUpdate(
+        one.request_id,
+        one.sequence_index,
+        one.token_ids + later.token_ids,
+        later.finish_reason,
+        one.log_probs + later.log_probs,
+        one.cum_log_prob if later.cum_log_prob is None else later.cum_log_prob,
+        later.error,
+        later.perf or one.perf,
+    )
 
 
 @dataclass(frozen=True, slots=True)

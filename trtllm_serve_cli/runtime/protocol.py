@@ -18,11 +18,13 @@ Either side ends the conversation by closing its end of the socket.
 from __future__ import annotations
 
 import json
+import select
 import socket
 import struct
 from typing import Any
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
+_MOST_FRAMES = 256
 _LENGTH = struct.Struct(">I")
 
 
@@ -59,6 +61,21 @@ def read_frame(sock: socket.socket) -> dict[str, Any] | None:
     if not isinstance(message, dict):
         raise ProtocolError("a frame holds no JSON object")
     return message
+
+
+def read_frames(sock: socket.socket) -> list[dict[str, Any]]:
+    """The messages of the next frame and of all that are there already; none once it is closed.
+
+    Blocks for the first. Raises `ProtocolError` as `read_frame` does.
+    """
+    waiting = select.poll()
+    waiting.register(sock, select.POLLIN)
+    messages: list[dict[str, Any]] = []
+    while (message := read_frame(sock)) is not None:
+        messages.append(message)
+        if len(messages) == _MOST_FRAMES or not waiting.poll(0):
+            break
+    return messages
 
 
 def _read_exactly(sock: socket.socket, count: int) -> bytes | None:

@@ -12,8 +12,14 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .engine import EngineLimits, EngineStats, GenerationRequest, SequenceUpdate
-from .protocol import ProtocolError, encode_frame, read_frame
+from .engine import (
+    EngineLimits,
+    EngineStats,
+    GenerationRequest,
+    SequenceUpdate,
+    merge_updates,
+)
+from .protocol import ProtocolError, encode_frame, read_frame, read_frames
 from .stop_relay import name_server
 
 OnUpdate = Callable[[SequenceUpdate], None]
@@ -31,6 +37,10 @@ class WorkerLink:
     From the first worker on, `limits` are the engine's. `on_step` hears of all updates of a step
     before those do who submitted the requests. It and `on_stats` are called from the thread that
     reads, which outlives what they raise.
+
+    Steps that come while the last are still being told are told as one, with all tokens of a
+    sequence together: a response costs Triton's Python stub the same for one token as for ten, so
+    whoever falls behind catches up, and whoever keeps up is told each step at once.
     """
 
     limits: EngineLimits
@@ -99,13 +109,15 @@ class WorkerLink:
         sock = self._sock
         assert sock is not None
         try:
-            while (message := read_frame(sock)) is not None:
-                updates = [SequenceUpdate.from_wire(entry) for entry in message["updates"]]
+            while messages := read_frames(sock):
+                entries = (entry for message in messages for entry in message["updates"])
+                updates = merge_updates(map(SequenceUpdate.from_wire, entries))
                 self._tell(self._on_step, updates)
                 for update in updates:
                     self._deliver(update)
-                if "stats" in message:
-                    self._tell(self._on_stats, EngineStats(**message["stats"]))
+                stats = [message["stats"] for message in messages if "stats" in message]
+                if stats:
+                    self._tell(self._on_stats, EngineStats(**stats[-1]))
         except (OSError, ProtocolError) as error:
             print(f"engine worker: {error}", file=sys.stderr, flush=True)
         with self._lock:
