@@ -60,7 +60,7 @@ def measure_served(address: str, num_requests: int, seed: int) -> float:
         num_requests=num_requests,
         seed=seed,
     )
-    result = bench.run_benchmark(settings, address)
+    result = bench.run_benchmark(settings, [bench.Target(address)])
     assert not result.error_messages, result.error_messages
     return float(result.summary.completed_requests_per_s)
 

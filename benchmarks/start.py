@@ -50,7 +50,7 @@ def main() -> None:
                 settings = bench.BenchmarkSettings(
                     bench.TokenNormDist(128, 0, 20, 0), bench.AllAtOnce(), num_requests=64
                 )
-                bench.run_benchmark(settings, server.endpoint.grpc)
+                bench.run_benchmark(settings, [bench.Target(server.endpoint.grpc)])
                 memory["after 64 requests"] = launch.measure_memory(server)
         finally:
             launch.stop_server(server)

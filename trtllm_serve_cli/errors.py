@@ -11,8 +11,9 @@
     ├── RepositoryError     a model repository is missing, taken or broken
     ├── LaunchFailed        the server did not become ready
     ├── NoServer            no server is running, or none answers at the address
-    └── RequestFailed       the server refused or failed a request
-        └── TimedOut        the answer was not whole in time
+    ├── RequestFailed       the server refused or failed a request
+    │   └── TimedOut        the answer was not whole in time
+    └── CheckFailed         what was measured is not what was demanded
 
 Each says three things: what happened, why, and what to do next. `cli.main` prints them and leaves
 with exit code 3. Anything else that escapes is a bug of ours and keeps its traceback.
@@ -85,3 +86,7 @@ class RequestFailed(TllmError):
 
 class TimedOut(RequestFailed):
     """The answer was not whole in time; the request has been cancelled."""
+
+
+class CheckFailed(TllmError):
+    """What was measured is not what was demanded."""

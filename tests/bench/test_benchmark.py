@@ -10,8 +10,10 @@ import pytest
 
 from tests.bench.fake_triton import FakeTriton
 from trtllm_serve_cli.bench.arrivals import AllAtOnce, AtConcurrency, AtRate, Load
-from trtllm_serve_cli.bench.benchmark import BenchmarkResult, BenchmarkSettings, run_benchmark
-from trtllm_serve_cli.bench.workload import TokenNormDist
+from trtllm_serve_cli.bench.benchmark import BenchmarkResult, run_benchmark
+from trtllm_serve_cli.bench.served_model import Target
+from trtllm_serve_cli.bench.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.workloads import TokenNormDist
 
 Serve = Callable[[FakeTriton], str]
 WORKLOAD = TokenNormDist(8, 2, 5, 1)
@@ -19,7 +21,8 @@ WORKLOAD = TokenNormDist(8, 2, 5, 1)
 
 def _run(address: str, load: Load | None = None, **settings: Any) -> BenchmarkResult:
     settings = {"num_requests": 6, "num_warmup_requests": 0} | settings
-    return run_benchmark(BenchmarkSettings(WORKLOAD, load or AllAtOnce(), **settings), address)
+    settings = {"workload": WORKLOAD, "load": load or AllAtOnce()} | settings
+    return run_benchmark(BenchmarkSettings(**settings), [Target(address)])
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

@@ -3,12 +3,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import numpy as np
 import pytest
 
-from trtllm_serve_cli.bench.core_model import SendFailed
-from trtllm_serve_cli.bench.load import EncodedRequest, LoadGenerator
+from trtllm_serve_cli.bench.connection import SendFailed
+from trtllm_serve_cli.bench.load import LoadGenerator, ReadyRequest
 from trtllm_serve_cli.bench.records import RequestError, RequestRecord
 from trtllm_serve_cli.bench.wire import Response
+from trtllm_serve_cli.bench.workloads import RequestSpec
 
 FINAL = b"f"
 _RESPONSES = {b"1": Response(1, False), FINAL: Response(0, True), b"!": Response(0, True, "no")}
@@ -20,8 +22,19 @@ class Server:
     def __init__(self) -> None:
         self.in_flight = 0
         self.most_in_flight = 0
+        self.encoded: list[list[int]] = []
         self.gate = asyncio.Event()
         self.gate.set()
+
+    def encode(self, spec: RequestSpec, request_id: str) -> bytes:
+        self.encoded.append(spec.input_ids.tolist())
+        return b"1f"
+
+    def decode(self, raw: bytes) -> Response:
+        return _RESPONSES[raw]
+
+    async def close(self) -> None:
+        pass
 
     async def send(self, payload: bytes) -> AsyncIterator[bytes]:
         self.in_flight += 1
@@ -37,12 +50,13 @@ class Server:
             self.in_flight -= 1
 
 
-def _requests(*payloads: bytes) -> list[EncodedRequest]:
-    return [EncodedRequest(index, payload, 4) for index, payload in enumerate(payloads)]
+def _requests(*payloads: bytes) -> list[ReadyRequest]:
+    spec = RequestSpec(np.arange(4, dtype=np.int32), 1)
+    return [ReadyRequest(index, payload, spec) for index, payload in enumerate(payloads)]
 
 
 def _generator(server: Server) -> LoadGenerator:
-    return LoadGenerator(server.send, _RESPONSES.__getitem__)
+    return LoadGenerator([server])
 
 
 def _run_open(*payloads: bytes) -> list[RequestRecord]:

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import jsonschema
 import pytest
 
-from trtllm_serve_cli.bench import report
+from trtllm_serve_cli.bench import report, tables
 from trtllm_serve_cli.bench.arrivals import AllAtOnce, AtConcurrency, AtRate, Load
-from trtllm_serve_cli.bench.benchmark import BenchmarkResult, BenchmarkSettings
-from trtllm_serve_cli.bench.core_model import CoreModel
+from trtllm_serve_cli.bench.benchmark import BenchmarkResult, Run
 from trtllm_serve_cli.bench.records import RequestError, RequestRecord
+from trtllm_serve_cli.bench.selfwatch import WorkerLoad, judge_client
+from trtllm_serve_cli.bench.served_model import ServedModel
+from trtllm_serve_cli.bench.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.statistics import summarize
-from trtllm_serve_cli.bench.workload import TokenNormDist
+from trtllm_serve_cli.bench.workloads import TokenNormDist
 from trtllm_serve_cli.errors import BadInput
 
 RECORDS = (
@@ -22,14 +26,14 @@ RECORDS = (
 
 def _result(load: Load | None = None, *, stream: bool = True) -> BenchmarkResult:
     load = load or AtRate(2)
+    summary = summarize(RECORDS, load, streamed=stream)
+    workers = (WorkerLoad(1.0, 0.5, 0.4, ()),)
     return BenchmarkResult(
         settings=BenchmarkSettings(TokenNormDist(), load, num_requests=2, stream=stream),
-        model=CoreModel("127.0.0.1:8001", "tensorrt_llm", "1", "2.51.0", True, 8, None),
-        vocab_size=1000,
-        started_at="2026-11-21T09:00:00+00:00",
-        is_partial=False,
-        records=RECORDS,
-        summary=summarize(RECORDS, load, streamed=stream),
+        models=(ServedModel("127.0.0.1:8001", "tensorrt_llm", "1", "2.51.0", True, 8, None),),
+        runs=(Run("2026-11-21T09:00:00+00:00", 0.0, "finished", RECORDS, workers),),
+        summary=summary,
+        client=judge_client(summary, load, workers),
         versions={"tllm": "0.1.0"},
         machine={"num_cpus": 2},
     )
@@ -57,7 +61,8 @@ def test_upstream_rows_leave_out_what_no_completed_request_tells() -> None:
 
 
 def test_stat_rows_list_failures_and_rates() -> None:
-    assert report.stat_rows(_result().summary)[10:] == [
+    assert tables.stat_rows(_result().summary)[10:] == [
+        ("Tokens/s per user", "4.00"),
         ("Completed requests", "1"),
         ("Failed requests", "1"),
         ("  server", "1"),
@@ -68,19 +73,19 @@ def test_stat_rows_list_failures_and_rates() -> None:
 
 
 def test_closed_run_is_never_called_a_rate() -> None:
-    names = [name for name, _ in report.stat_rows(_result(AtConcurrency(4)).summary)]
+    names = [name for name, _ in tables.stat_rows(_result(AtConcurrency(4)).summary)]
     assert not [name for name in names if "rate" in name]
 
 
 def test_time_rows_have_token_times_only_when_streamed() -> None:
-    titles = [row[0] for row in report.time_rows(_result(stream=False).summary)]
+    titles = [row[0] for row in tables.time_rows(_result(stream=False).summary)]
     assert titles == ["Latency", "Latency (sent)", "Schedule lag"]
 
 
 def test_time_rows_fit_their_columns() -> None:
-    rows = report.time_rows(_result().summary)
-    assert {len(row) for row in rows} == {len(report.TIME_COLUMNS)}
-    assert rows[2] == ("TTFT", *["250.0"] * 7)
+    rows = tables.time_rows(_result().summary)
+    assert {len(row) for row in rows} == {len(tables.TIME_COLUMNS)}
+    assert rows[2] == ("TTFT", *["250.0"] * 8)
 
 
 @pytest.mark.parametrize(
@@ -94,20 +99,22 @@ def test_time_rows_fit_their_columns() -> None:
     ids=["all at once", "closed", "poisson", "gamma"],
 )
 def test_describe_load(load: Load, words: str) -> None:
-    assert report.describe_load(load) == words
+    assert tables.describe_load(load) == words
 
 
 def test_json_tells_settings_server_and_machine() -> None:
     value = report.to_json(_result())
-    assert value["schema_version"] == 1
+    assert value["schema_version"] == 2
     assert value["settings"]["load"] == {
         "kind": "rate",
         "request_rate_per_s": 2,
         "arrival": "poisson",
         "burstiness": 1.0,
+        "concurrency": None,
+        "ramp_s": 0.0,
     }
     assert value["vocab_size"] == {"used": 1000, "source": "fallback"}
-    assert value["server"]["server_version"] == "2.51.0"
+    assert value["targets"][0]["server_version"] == "2.51.0"
     assert value["errors"] == [{"message": "server: no", "num_requests": 1}]
 
 
@@ -115,7 +122,8 @@ def test_write_result_keeps_summary_and_every_request(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "result"
     report.write_result(_result(), folder)
     lines = (folder / "requests.jsonl").read_text().splitlines()
-    assert json.loads((folder / "summary.json").read_text()) == report.to_json(_result())
+    wanted = json.loads(json.dumps(report.to_json(_result())))
+    assert json.loads((folder / "summary.json").read_text()) == wanted
     assert json.loads(lines[0]) == {
         "index": 0,
         "due_s": 0.0,
@@ -125,6 +133,13 @@ def test_write_result_keeps_summary_and_every_request(tmp_path: Path) -> None:
         "chunk_s": [0.25, 0.5],
         "chunk_tokens": [1, 1],
         "error": None,
+        "held_s": 0.0,
+        "queue_s": None,
+        "run": 0,
+        "target": 0,
+        "conversation": None,
+        "turn": 0,
+        "is_ramp": False,
         "first_token_s": 0.25,
         "num_output_tokens": 2,
     }
@@ -145,3 +160,29 @@ def test_taken_output_is_refused_and_untouched(tmp_path: Path, is_folder: bool) 
     with pytest.raises(BadInput, match="is taken"):
         report.write_result(_result(), taken)
     assert kept.read_text() == "mine"
+
+
+@pytest.mark.parametrize("load", [AllAtOnce(), AtConcurrency(4), AtRate(2, "gamma", 0.5, 4, 1.0)])
+def test_files_follow_the_schema(load: Load, tmp_path: Path) -> None:
+    result = replace(_result(load), runs=_result(load).runs * 2)
+    report.write_result(result, tmp_path)
+    schema = json.loads(report.SCHEMA_FILE.read_text())
+    line = {**schema, "$ref": "#/$defs/RequestRecord"}
+    del line["type"], line["properties"], line["required"], line["additionalProperties"]
+    jsonschema.validate(json.loads((tmp_path / "summary.json").read_text()), schema)
+    for each in (tmp_path / "requests.jsonl").read_text().splitlines():
+        jsonschema.validate(json.loads(each), line)
+
+
+def test_a_line_of_requests_is_read_back() -> None:
+    lines = [json.loads(json.dumps(record.to_json())) for record in RECORDS]
+    assert tuple(RequestRecord.from_json(line) for line in lines) == RECORDS
+
+
+def test_csv_has_one_header_and_a_line_for_each_result(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "stats.csv"
+    for _ in range(2):
+        report.append_csv(_result().summary, file)
+    header, *lines = file.read_text().splitlines()
+    assert "Avg. Input tokens per request,Avg. Output tokens per request" in header
+    assert len(lines) == 2

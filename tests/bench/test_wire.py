@@ -7,8 +7,12 @@ from tritonclient.grpc import service_pb2
 
 from tests.bench.fake_triton import _reply, _stream_reply
 from trtllm_serve_cli.bench import wire
-from trtllm_serve_cli.bench.workload import RequestSpec
+from trtllm_serve_cli.bench.served_model import ServedModel
+from trtllm_serve_cli.bench.workloads import RequestSpec
 
+_MODEL = ServedModel("127.0.0.1:1", "tensorrt_llm", "1", "2.51.0", True, 8, 500)
+_ASKING = wire.Asking()
+_STREAMING = wire.Asking(stream=True)
 _SPEC = RequestSpec(np.array([5, 6, 7], np.int32), 20)
 _REQUEST = service_pb2.ModelInferRequest(model_name="tensorrt_llm", id="1")
 
@@ -22,7 +26,7 @@ def _inputs(encoded: bytes) -> dict[str, tuple[str, list[int], bytes]]:
 
 
 def test_encode_request_asks_for_an_exact_length_and_no_echo() -> None:
-    assert _inputs(wire.encode_request(_SPEC, "tensorrt_llm", "1", stream=False)) == {
+    assert _inputs(wire.encode_request(_SPEC, _MODEL, "1", _ASKING)) == {
         "input_ids": ("INT32", [1, 3], np.array([5, 6, 7], np.int32).tobytes()),
         "input_lengths": ("INT32", [1, 1], np.int32(3).tobytes()),
         "request_output_len": ("INT32", [1, 1], np.int32(20).tobytes()),
@@ -31,12 +35,12 @@ def test_encode_request_asks_for_an_exact_length_and_no_echo() -> None:
 
 
 def test_encode_request_streams_when_asked() -> None:
-    encoded = wire.encode_request(_SPEC, "tensorrt_llm", "1", stream=True)
+    encoded = wire.encode_request(_SPEC, _MODEL, "1", _STREAMING)
     assert _inputs(encoded)["streaming"] == ("BOOL", [1, 1], b"\x01")
 
 
 def test_encode_request_asks_for_an_empty_final_response() -> None:
-    encoded = wire.encode_request(_SPEC, "tensorrt_llm", "9", stream=False)
+    encoded = wire.encode_request(_SPEC, _MODEL, "9", _ASKING)
     request = service_pb2.ModelInferRequest.FromString(encoded)
     assert (request.model_name, request.id) == ("tensorrt_llm", "9")
     assert request.parameters["triton_enable_empty_final_response"].bool_param
@@ -47,12 +51,13 @@ def test_decode_stream_response_counts_tokens_and_sees_the_end(
     num_tokens: int, is_final: bool
 ) -> None:
     raw = _stream_reply(_REQUEST, num_tokens, is_final=is_final).SerializeToString()
-    assert wire.decode_stream_response(raw) == wire.Response(num_tokens, is_final)
+    response = wire.decode_stream_response(raw)
+    assert (response.num_tokens, response.is_final) == (num_tokens, is_final)
 
 
 def test_decode_unary_response_is_final() -> None:
     raw = _reply(_REQUEST, 3).SerializeToString()
-    assert wire.decode_unary_response(raw) == wire.Response(3, True)
+    assert wire.decode_unary_response(raw) == wire.Response(3, True, ids=bytes(12))
 
 
 def test_decode_ignores_padding_beyond_the_sequence_length() -> None:

@@ -40,7 +40,11 @@ def test_bench_prints_upstreams_rows_and_times(server: FakeTriton) -> None:
 def test_bench_json_is_alone_on_stdout(server: FakeTriton) -> None:
     result = _bench("-u", server.start(), "--json", "--concurrency", "2", *SMALL)
     value = json.loads(result.stdout)
-    assert value["settings"]["load"] == {"kind": "concurrency", "concurrency": 2}
+    assert value["settings"]["load"] == {
+        "kind": "concurrency",
+        "concurrency": 2,
+        "ramp_s": 0.0,
+    }
     assert value["summary"]["num_completed"] == 4
 
 
@@ -54,13 +58,19 @@ def test_bench_output_keeps_the_same_data(server: FakeTriton, tmp_path: Path) ->
 def test_bench_says_when_the_vocabulary_is_not_told(server: FakeTriton) -> None:
     server.vocab_size = None
     result = _bench("-u", server.start(), *SMALL)
-    assert "The server does not tell its vocabulary; ids are below 1000." in result.stderr
+    assert "The server does not tell its vocabulary; random ids are below 1000." in result.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--request-rate", "2", "--concurrency", "2"), "exclude each other"),
+        (("--num-requests", "2", "--duration", "2"), "exclude each other"),
+        (("--duration", "2"), "--duration needs --request-rate or --concurrency"),
+        (("--ramp", "2"), "--ramp needs --request-rate or --concurrency"),
+        (("--duration", "0"), "not a number above 0"),
+        (("--slo", "ttft:p95<1s"), "needs --stream"),
+        (("--slo", "queue:p95<1s"), "needs --server-times"),
+        (("--check-perf-json", "x"), "needs --check-perf-key"),
         (("--request-rate", "0"), "not a number above 0"),
         (("--request-rate", "nan"), "not a number above 0"),
         (("--request-rate", "inf"), "not a number above 0"),

@@ -19,7 +19,9 @@ from trtllm_serve_cli.repository import store
 
 COMMANDS = [
     "import", "build", "list", "show", "set", "validate", "remove", "start", "stop",
-    "status", "logs", "infer", "bench token-norm-dist", "metrics", "doctor",
+    "status", "logs", "infer", "bench token-norm-dist", "bench token-from-histogram",
+    "bench dataset", "bench end-to-end", "bench shared-prefix", "bench multi-turn",
+    "bench identity", "bench trace", "metrics", "doctor",
 ]  # fmt: skip
 HEAVY = {
     "filelock", "google.protobuf", "grpc", "huggingface_hub", "jinja2", "numpy", "openvino",

@@ -1,15 +1,19 @@
-"""Benchmarks: load a running server's `tensorrt_llm` model and measure what comes back.
+"""Benchmarks: load the models of running servers and measure what comes back.
 
-Takes an address and settings, gives a `BenchmarkResult`: every request's record and the figures
-made of them. It guarantees that the same seed sends the same requests at the same due times, that
-latencies count from when a request was due, that responses are stamped before they are decoded, and
-that the figures are those of docs/metrics.md.
+Takes targets and settings, gives a `BenchmarkResult`: every request's record and the figures made
+of them. It guarantees that the same seed sends the same requests at the same due times, that
+latencies count from when a request was due, that responses are stamped before they are decoded,
+that it says when the client itself was too slow, and that the figures are those of docs/metrics.md.
 
-    workload, arrivals   what to send and when (pure)
-    wire                 requests and responses as bytes (pure)
-    core_model, load     the server's model, and the load generator
-    records, statistics  what was seen, and every formula (pure)
-    benchmark, report    one run from settings to result; tables, JSON, files
+    workloads, arrivals, slo     what to send and when, and what is wanted of it (pure)
+    settings, shares             a whole benchmark, and each worker's part of a run (pure)
+    served_model, wire           a server's model; requests and responses as bytes
+    over_grpc, over_http         what carries them
+    load, worker, crew           the load generator, in one process or several
+    selfwatch, sampling          the client's own load, and the server's metrics meanwhile
+    records, statistics          what was seen, and every formula (pure)
+    benchmark                    from settings to result
+    report, tables, checks       JSON and files; what is printed; references to be held against
 """
 
 from trtllm_serve_cli.bench.arrivals import (
@@ -17,25 +21,29 @@ from trtllm_serve_cli.bench.arrivals import (
     ArrivalProcess,
     AtConcurrency,
     AtRate,
+    AtTimes,
     Load,
 )
-from trtllm_serve_cli.bench.benchmark import (
-    BenchmarkResult,
-    BenchmarkSettings,
-    Progress,
-    run_benchmark,
-)
-from trtllm_serve_cli.bench.workload import TokenNormDist
+from trtllm_serve_cli.bench.benchmark import BenchmarkResult, Progress, run_benchmark
+from trtllm_serve_cli.bench.served_model import Target
+from trtllm_serve_cli.bench.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.slo import Objective, parse_objective
+from trtllm_serve_cli.bench.workloads import TokenNormDist, Workload
 
 __all__ = [
     "AllAtOnce",
     "ArrivalProcess",
     "AtConcurrency",
     "AtRate",
+    "AtTimes",
     "BenchmarkResult",
     "BenchmarkSettings",
     "Load",
+    "Objective",
     "Progress",
+    "Target",
     "TokenNormDist",
+    "Workload",
+    "parse_objective",
     "run_benchmark",
 ]

@@ -3,75 +3,91 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
 import os
 import platform
-import selectors
-import signal
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import partial
 from importlib.metadata import version
-
-import numpy as np
+from itertools import pairwise
+from typing import Literal
 
 from trtllm_serve_cli import __version__
-from trtllm_serve_cli.bench import wire
-from trtllm_serve_cli.bench.arrivals import AtConcurrency, Load, plan_due_times
-from trtllm_serve_cli.bench.core_model import (
-    CORE_MODEL,
-    CoreModel,
-    fetch_core_model,
-    open_channel,
-    open_sender,
-)
-from trtllm_serve_cli.bench.load import EncodedRequest, LoadGenerator
+from trtllm_serve_cli.bench.crew import run_shares
 from trtllm_serve_cli.bench.records import RequestRecord
+from trtllm_serve_cli.bench.sampling import ServerSample, sampling
+from trtllm_serve_cli.bench.selfwatch import ClientReport, WorkerLoad, judge_client
+from trtllm_serve_cli.bench.served_model import ServedModel, Target, fetch_model
+from trtllm_serve_cli.bench.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.shares import find_vocab_size, plan_shares
 from trtllm_serve_cli.bench.statistics import Summary, summarize
-from trtllm_serve_cli.bench.workload import RequestSpec, TokenNormDist
+from trtllm_serve_cli.bench.worker import Counts, ShareResult
+from trtllm_serve_cli.bench.workloads import Tokenizer
 
-FALLBACK_VOCAB_SIZE = 1000
-_PROGRESS_PERIOD_S = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class BenchmarkSettings:
-    """What to send, how much of it, and when."""
-
-    workload: TokenNormDist
-    load: Load
-    num_requests: int = 100
-    num_warmup_requests: int = 1
-    stream: bool = False
-    seed: int = 0
+Ending = Literal["finished", "interrupted", "server_lost"]
+TokenCounts = Literal["server", "re-tokenised", "responses"]
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is; warm-up requests are not counted."""
+    """How far a run is; warm-up requests are not counted, those of conversations singly.
 
-    num_requests: int
+    `num_requests` is None where a duration ends the run.
+    """
+
+    run: int
+    num_requests: int | None
     num_sent: int
     num_ended: int
     num_failed: int
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a benchmark. `start` is on this machine's monotonic clock."""
+
+    started_at: str
+    start: float
+    ending: Ending
+    records: tuple[RequestRecord, ...]
+    workers: tuple[WorkerLoad, ...]
+    samples: tuple[ServerSample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class BenchmarkResult:
-    """A run's records and figures, and what one needs to know to compare them with another's."""
+    """A benchmark's records and figures, and what one needs to know to compare them with another's.
+
+    `summary` is that of all runs together; `summary_of` tells them, or the targets, apart.
+    """
 
     settings: BenchmarkSettings
-    model: CoreModel
-    vocab_size: int
-    started_at: str
-    is_partial: bool
-    records: tuple[RequestRecord, ...]
+    models: tuple[ServedModel, ...]
+    runs: tuple[Run, ...]
     summary: Summary
-    versions: dict[str, str]
-    machine: dict[str, str | int]
+    client: ClientReport
+    token_counts: TokenCounts = "server"
+    versions: dict[str, str] = field(default_factory=dict)
+    machine: dict[str, str | int] = field(default_factory=dict)
+
+    @property
+    def records(self) -> tuple[RequestRecord, ...]:
+        return tuple(record for run in self.runs for record in run.records)
+
+    @property
+    def ending(self) -> Ending:
+        return self.runs[-1].ending
+
+    @property
+    def is_partial(self) -> bool:
+        return self.ending != "finished"
+
+    @property
+    def vocab_size(self) -> int:
+        return find_vocab_size(self.models)
 
     @property
     def error_messages(self) -> list[tuple[str, int]]:
@@ -79,147 +95,127 @@ class BenchmarkResult:
         failed = (r.error for r in self.records if r.error and not r.is_interrupted)
         return Counter(f"{error.kind}: {error.message}" for error in failed).most_common()
 
+    def summary_of(self, *, run: int | None = None, target: int | None = None) -> Summary:
+        """The figures of one run, or of what one target answered."""
+        records = [
+            record
+            for record in self.records
+            if run in (None, record.run) and target in (None, record.target)
+        ]
+        return _summarize(records, self.settings)
+
 
 def run_benchmark(
     settings: BenchmarkSettings,
-    address: str,
+    targets: Sequence[Target],
     watch: Callable[[Progress], None] = lambda progress: None,
     *,
-    core_model: str = CORE_MODEL,
+    metrics: Mapping[int, str] | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> BenchmarkResult:
-    """Load the model `core_model` at `address` (gRPC, `host:port`) and measure it.
+    """Load the targets in turns and measure them.
 
     `watch` is called about twice a second from the loop that also stamps the responses: let it be
-    quick. Ctrl-C ends the load; the result then has what was measured so far, marked partial.
-    Raises `NoServer`, `UnknownModel` or `RequestFailed` before any load.
+    quick. Ctrl-C ends the load; the result then has what was measured so far, marked partial; so it
+    does when no target answers any more. `metrics` has the addresses of metrics pages to sample, by
+    target. `tokenizer` counts the tokens of answers that the server does not count. Raises
+    `NoServer`, `UnknownModel` or `RequestFailed` before any load.
     """
-    # select() takes its time-out in microseconds; epoll's are whole milliseconds, rounded up, and
-    # every request would be sent up to one late.
-    with contextlib.closing(asyncio.SelectorEventLoop(selectors.SelectSelector())) as loop:
-        return loop.run_until_complete(_run(settings, address, watch, core_model))
-
-
-async def _run(
-    settings: BenchmarkSettings, address: str, watch: Callable[[Progress], None], core_model: str
-) -> BenchmarkResult:
-    async with open_channel(address) as channel:
-        model = await fetch_core_model(channel, address, core_model)
-        vocab_size = model.vocab_size or FALLBACK_VOCAB_SIZE
-        warmup_rng, workload_rng, arrivals_rng = np.random.default_rng(settings.seed).spawn(3)
-        warmup = settings.workload.draw(settings.num_warmup_requests, vocab_size, warmup_rng)
-        specs = settings.workload.draw(settings.num_requests, vocab_size, workload_rng)
-        requests = _encode(specs, model, stream=settings.stream)
-        send = open_sender(channel, model)
-        decode = wire.decode_stream_response if model.is_decoupled else wire.decode_unary_response
-
-        generator = LoadGenerator(send, decode)
-
-        async def run_load() -> None:
-            await LoadGenerator(send, decode).run_open(
-                _encode(warmup, model, stream=settings.stream), np.zeros(len(warmup))
-            )
-            await _generate(generator, settings.load, requests, arrivals_rng)
-
-        started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        with _no_collections(), _watching(generator, len(requests), watch):
-            is_partial = await _run_until_interrupted(run_load())
-    records = tuple(sorted(generator.records, key=lambda record: record.index))
+    models = asyncio.run(_fetch_models(targets, settings))
+    runs: list[Run] = []
+    num_uncounted = 0
+    for number in range(settings.repeat):
+        run, uncounted = _run_once(settings, models, number, watch, metrics or {}, tokenizer)
+        runs.append(run)
+        num_uncounted += uncounted
+        if run.ending != "finished":
+            break
+    records = [record for run in runs for record in run.records]
+    summary = _summarize(records, settings)
+    counted_here: TokenCounts = "re-tokenised" if tokenizer is not None else "responses"
     return BenchmarkResult(
         settings=settings,
-        model=model,
-        vocab_size=vocab_size,
-        started_at=started_at,
-        is_partial=is_partial,
-        records=records,
-        summary=summarize(records, settings.load, streamed=settings.stream),
+        models=tuple(models),
+        runs=tuple(runs),
+        summary=summary,
+        client=judge_client(summary, settings.load, [w for run in runs for w in run.workers]),
+        token_counts=counted_here if num_uncounted else "server",
         versions=_versions(),
         machine=_machine(),
     )
 
 
-async def _generate(
-    generator: LoadGenerator,
-    load: Load,
-    requests: Sequence[EncodedRequest],
-    rng: np.random.Generator,
-) -> None:
-    if isinstance(load, AtConcurrency):
-        await generator.run_closed(requests, load.concurrency)
-    else:
-        due_s = plan_due_times(load, len(requests), rng)
-        await generator.run_open(requests, due_s.tolist())
+async def _fetch_models(
+    targets: Sequence[Target], settings: BenchmarkSettings
+) -> list[ServedModel]:
+    return [await fetch_model(target, settings.takes) for target in targets]
 
 
-def _encode(
-    specs: Sequence[RequestSpec], model: CoreModel, *, stream: bool
-) -> list[EncodedRequest]:
-    return [
-        EncodedRequest(
-            index,
-            wire.encode_request(spec, model.name, f"tllm-bench-{index}", stream=stream),
-            spec.input_ids.size,
-        )
-        for index, spec in enumerate(specs)
+def _run_once(
+    settings: BenchmarkSettings,
+    models: Sequence[ServedModel],
+    number: int,
+    watch: Callable[[Progress], None],
+    metrics: Mapping[int, str],
+    tokenizer: Tokenizer | None,
+) -> tuple[Run, int]:
+    """The run, and how many of its answers the server did not count the tokens of."""
+    shares = plan_shares(settings, models, run=number, keeps_text=tokenizer is not None)
+    planned = [share.num_planned for share in shares]
+    total = None if None in planned else sum(each or 0 for each in planned)
+
+    def tell(counts: Counts) -> None:
+        watch(Progress(number, total, counts.num_sent, counts.num_ended, counts.num_failed))
+
+    started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    samples: list[ServerSample] = []
+    with sampling(metrics, settings.sample_interval_s, samples):
+        results = run_shares(shares, tell)
+    run = Run(
+        started_at=started_at,
+        start=results[0].start,
+        ending=_ending(results),
+        records=_merge(results, number, tokenizer),
+        workers=tuple(result.load for result in results),
+        samples=tuple(sorted(samples, key=lambda sample: sample.at_s)),
+    )
+    return run, sum(result.num_uncounted for result in results)
+
+
+def _merge(
+    results: Sequence[ShareResult], run: int, tokenizer: Tokenizer | None
+) -> tuple[RequestRecord, ...]:
+    recount = partial(_recount, tokenizer=tokenizer)
+    records = [
+        replace(recount(record, result.texts.get((record.index, record.turn))), run=run)
+        for result in results
+        for record in result.records
     ]
+    return tuple(sorted(records, key=lambda record: (record.index, record.turn)))
 
 
-async def _run_until_interrupted(work: Awaitable[None]) -> bool:
-    """Whether SIGINT ended the work early. A second SIGINT is Python's own again."""
-    task = asyncio.ensure_future(work)
-    loop = asyncio.get_running_loop()
-
-    def interrupt(*_: object) -> None:
-        signal.signal(signal.SIGINT, before)
-        loop.call_soon_threadsafe(task.cancel)
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        await asyncio.wait([task])
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if not task.cancelled():
-        task.result()
-    return task.cancelled()
+def _recount(
+    record: RequestRecord, text: str | None, *, tokenizer: Tokenizer | None
+) -> RequestRecord:
+    """The tokens of a text that the server did not count, spread evenly over its pieces."""
+    if text is None or tokenizer is None or not record.chunk_s:
+        return record
+    num_tokens, num_chunks = len(tokenizer.encode(text)), len(record.chunk_s)
+    upto = [num_tokens * chunk // num_chunks for chunk in range(num_chunks + 1)]
+    counts = tuple(later - earlier for earlier, later in pairwise(upto))
+    return replace(record, chunk_tokens=counts)
 
 
-@contextlib.contextmanager
-def _no_collections() -> Iterator[None]:
-    """Keep the garbage collector out of the run.
-
-    At 1000 requests/s a full collection held everything up by 15 to 25 ms. A run of 15 000 requests
-    left 20 objects for it to find, and took the same memory without it.
-    """
-    was_enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+def _ending(results: Sequence[ShareResult]) -> Ending:
+    if any(result.was_interrupted for result in results):
+        return "interrupted"
+    return "server_lost" if any(result.is_server_lost for result in results) else "finished"
 
 
-@contextlib.contextmanager
-def _watching(
-    generator: LoadGenerator, num_requests: int, watch: Callable[[Progress], None]
-) -> Iterator[None]:
-    def report() -> None:
-        watch(
-            Progress(num_requests, generator.num_sent, len(generator.records), generator.num_failed)
-        )
-
-    async def report_again_and_again() -> None:
-        while True:
-            await asyncio.sleep(_PROGRESS_PERIOD_S)
-            report()
-
-    task = asyncio.ensure_future(report_again_and_again())
-    report()
-    try:
-        yield
-    finally:
-        task.cancel()
-        report()
+def _summarize(records: Sequence[RequestRecord], settings: BenchmarkSettings) -> Summary:
+    return summarize(
+        records, settings.load, streamed=settings.stream, objectives=settings.objectives
+    )
 
 
 def _versions() -> dict[str, str]:

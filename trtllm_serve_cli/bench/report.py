@@ -1,30 +1,36 @@
-"""A result as tables, as JSON and as files."""
+"""A result as JSON and as files. docs/metrics.md and result.schema.json describe them."""
 
 from __future__ import annotations
 
+import csv
 import json
 import shlex
+import statistics
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trtllm_serve_cli.bench.arrivals import AllAtOnce, AtConcurrency, AtRate, Load
-from trtllm_serve_cli.bench.benchmark import BenchmarkResult, BenchmarkSettings
-from trtllm_serve_cli.bench.statistics import Distribution, Summary
+from trtllm_serve_cli.bench.benchmark import BenchmarkResult
+from trtllm_serve_cli.bench.statistics import Summary
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.paths import write_aside
 
-SCHEMA_VERSION = 1
-TIME_COLUMNS = ("Time (ms)", "Mean", "Min", "P50", "P90", "P95", "P99", "Max")
-_TIMES = {
-    "Latency": "request_latency",
-    "Latency (sent)": "request_latency_from_sent",
-    "TTFT": "ttft",
-    "TTFT (sent)": "ttft_from_sent",
-    "ITL": "itl",
-    "TPOT": "tpot",
-    "Schedule lag": "schedule_lag",
+SCHEMA_VERSION = 2
+SCHEMA_FILE = Path(__file__).with_name("result.schema.json")
+# In upstream's CSV file two of the rows have other names than on the screen.
+_CSV_NAMES = {
+    "Avg. IP tokens per request": "Avg. Input tokens per request",
+    "Avg. OP tokens per request": "Avg. Output tokens per request",
 }
+_ACROSS_RUNS = (
+    "completed_requests_per_s",
+    "goodput_requests_per_s",
+    "output_tokens_per_s",
+    "output_tokens_per_s_per_user",
+)
+_TIMES_ACROSS_RUNS = ("request_latency", "ttft", "itl", "tpot", "queue_time")
+_STATISTICS_ACROSS_RUNS = ("mean_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms")
 
 
 def upstream_rows(summary: Summary) -> dict[str, float]:
@@ -49,59 +55,49 @@ def upstream_rows(summary: Summary) -> dict[str, float]:
     return {name: value for name, value in rows.items() if value is not None}
 
 
-def stat_rows(summary: Summary) -> list[tuple[str, str]]:
-    """Upstream's rows, then what it leaves out: how requests ended, and a rated run's rates."""
-    rows = [(name, _number(value)) for name, value in upstream_rows(summary).items()]
-    rows += [
-        ("Completed requests", str(summary.num_completed)),
-        ("Failed requests", str(summary.num_failed)),
-    ]
-    rows += [(f"  {kind}", str(count)) for kind, count in summary.failures.items()]
-    if summary.num_interrupted:
-        rows.append(("Interrupted requests", str(summary.num_interrupted)))
-    if summary.offered_requests_per_s and summary.achieved_requests_per_s:
-        rows += [
-            ("Offered rate (requests/s)", _number(summary.offered_requests_per_s)),
-            ("Achieved rate (requests/s)", _number(summary.achieved_requests_per_s)),
-            ("Completed rate (requests/s)", _number(summary.completed_requests_per_s)),
-        ]
-    return rows
+def csv_row(summary: Summary) -> dict[str, float]:
+    """`upstream_rows` under the names of upstream's CSV file and reference files."""
+    return {_CSV_NAMES.get(name, name): value for name, value in upstream_rows(summary).items()}
 
 
-def time_rows(summary: Summary) -> list[tuple[str, ...]]:
-    """One row for each distribution that the run has, in the order of `TIME_COLUMNS`."""
-    times = {title: getattr(summary, name) for title, name in _TIMES.items()}
-    return [(title, *_time_cells(times[title])) for title in times if times[title]]
-
-
-def describe_load(load: Load) -> str:
-    """The load in words, for a table's title."""
-    match load:
-        case AllAtOnce():
-            return "all at once"
-        case AtConcurrency(concurrency):
-            return f"{concurrency} in flight"
-        case AtRate(rate, arrival, burstiness):
-            shape = f", burstiness {burstiness:g}" if arrival == "gamma" else ""
-            return f"{rate:g} requests/s, {arrival}{shape}"
+def append_csv(summary: Summary, file: Path) -> None:
+    """A line more in a CSV file of upstream's form, which gets its header if it is new."""
+    row = csv_row(summary)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", newline="", encoding="utf-8") as lines:
+        writer = csv.DictWriter(lines, fieldnames=list(row))
+        if lines.tell() == 0:
+            writer.writeheader()
+        writer.writerow(row)
 
 
 def to_json(result: BenchmarkResult) -> dict[str, Any]:
-    """What `summary.json` and `--json` hold; docs/metrics.md describes it."""
+    """What `summary.json` and `--json` hold."""
+    several = len(result.models) > 1
     return {
         "schema_version": SCHEMA_VERSION,
-        "benchmark": "token-norm-dist",
-        "started_at": result.started_at,
+        "benchmark": result.settings.name,
+        "started_at": result.runs[0].started_at,
         "is_partial": result.is_partial,
-        "settings": _settings_to_json(result.settings),
-        "server": asdict(result.model),
+        "ending": result.ending,
+        "settings": result.settings.to_json(),
+        "targets": [
+            model.to_json()
+            | ({"summary": asdict(result.summary_of(target=target))} if several else {})
+            for target, model in enumerate(result.models)
+        ],
         "vocab_size": {
             "used": result.vocab_size,
-            "source": "model config" if result.model.vocab_size else "fallback",
+            "source": "model config"
+            if all(model.vocab_size for model in result.models)
+            else "fallback",
         },
+        "token_counts": result.token_counts,
         "versions": result.versions,
         "machine": result.machine,
+        "client": asdict(result.client) | {"was_bottleneck": result.client.was_bottleneck},
         "summary": asdict(result.summary),
+        "runs": _runs_to_json(result),
         "upstream": upstream_rows(result.summary),
         "errors": [
             {"message": message, "num_requests": count} for message, count in result.error_messages
@@ -122,31 +118,60 @@ def check_output_folder(folder: Path) -> None:
 
 
 def write_result(result: BenchmarkResult, folder: Path) -> None:
-    """`summary.json` and `requests.jsonl`, a line for each request, in a `folder` that is ours."""
+    """`summary.json`, `requests.jsonl` and `server_samples.jsonl` in a `folder` that is ours.
+
+    The last one only if the server was sampled.
+    """
     check_output_folder(folder)
     with write_aside(folder) as aside:
         summary = json.dumps(to_json(result), indent=2, ensure_ascii=False)
         (aside / "summary.json").write_text(summary + "\n", encoding="utf-8")
-        with (aside / "requests.jsonl").open("w", encoding="utf-8") as lines:
-            for record in result.records:
-                lines.write(json.dumps(record.to_json(), ensure_ascii=False) + "\n")
+        _write_lines(aside / "requests.jsonl", (record.to_json() for record in result.records))
+        samples = [
+            {"run": number, **sample.to_json(run.start)}
+            for number, run in enumerate(result.runs)
+            for sample in run.samples
+        ]
+        if samples:
+            _write_lines(aside / "server_samples.jsonl", samples)
 
 
-def _settings_to_json(settings: BenchmarkSettings) -> dict[str, Any]:
-    kind = {AllAtOnce: "all_at_once", AtRate: "rate", AtConcurrency: "concurrency"}
-    return asdict(settings) | {
-        "load": {"kind": kind[type(settings.load)], **asdict(settings.load)},
+def _write_lines(file: Path, values: Iterable[dict[str, Any]]) -> None:
+    with file.open("w", encoding="utf-8") as lines:
+        for value in values:
+            lines.write(json.dumps(value, ensure_ascii=False) + "\n")
+
+
+def _runs_to_json(result: BenchmarkResult) -> dict[str, Any] | None:
+    """Of a repeated benchmark each run's figures, and how far they lie apart; else None."""
+    if len(result.runs) == 1:
+        return None
+    summaries = [result.summary_of(run=number) for number in range(len(result.runs))]
+    return {
+        "started_at": [run.started_at for run in result.runs],
+        "summaries": [asdict(summary) for summary in summaries],
+        "across": {
+            name: _spread([values[name] for values in map(_main_figures, summaries)])
+            for name in _main_figures(summaries[0])
+            if all(name in _main_figures(summary) for summary in summaries)
+        },
     }
 
 
-def _time_cells(times: Distribution) -> tuple[str, ...]:
-    values = (times.mean_ms, times.min_ms, times.p50_ms, times.p90_ms, times.p95_ms)
-    return tuple(_milliseconds(value) for value in (*values, times.p99_ms, times.max_ms))
+def _main_figures(summary: Summary) -> dict[str, float]:
+    figures = {name: getattr(summary, name) for name in _ACROSS_RUNS}
+    for name in _TIMES_ACROSS_RUNS:
+        times = getattr(summary, name)
+        for statistic in _STATISTICS_ACROSS_RUNS if times else ():
+            figures[f"{name}.{statistic}"] = getattr(times, statistic)
+    return {name: value for name, value in figures.items() if value is not None}
 
 
-def _milliseconds(value: float) -> str:
-    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.2f}"
+def _spread(values: list[float]) -> dict[str, Any]:
+    return {
+        "mean": statistics.fmean(values),
+        "stdev": statistics.stdev(values),
+        "min": min(values),
+        "max": max(values),
+        "values": values,
+    }

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from trtllm_serve_cli.bench.arrivals import AtRate, Load
-from trtllm_serve_cli.bench.records import RequestRecord
+from trtllm_serve_cli.bench.arrivals import AllAtOnce, AtConcurrency, Load
+from trtllm_serve_cli.bench.records import REJECTED, TIMED_OUT, RequestRecord
+from trtllm_serve_cli.bench.slo import Objective
+
+PERCENTS: Mapping[str, float] = {
+    "p50": 50,
+    "p75": 75,
+    "p90": 90,
+    "p95": 95,
+    "p99": 99,
+    "p999": 99.9,
+}
+# Below so many values beyond a percentile, resampling cannot tell how sure it is.
+_LEAST_BEYOND = 5
+_RESAMPLES = (100, 1000)
+_RESAMPLING_WORK = 20_000_000
+# Of a run with a cap on the requests in flight: it is limited by that when so many had to wait.
+_HELD_FRACTION = 0.01
+_BATCH = 5
+_LEAST_BATCHES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,78 +38,153 @@ class Distribution:
     """A sample of times, in milliseconds.
 
     Percentiles are by nearest rank, as upstream's benchmark takes them: the smallest value seen
-    that at least so many per cent of the sample do not exceed.
+    that at least so many per cent of the sample do not exceed. `intervals_ms` has the 95 %
+    confidence interval of each percentile that the sample is large enough for.
     """
 
     num_samples: int
     mean_ms: float
+    stdev_ms: float
     min_ms: float
     p50_ms: float
+    p75_ms: float
     p90_ms: float
     p95_ms: float
     p99_ms: float
+    p999_ms: float
     max_ms: float
+    intervals_ms: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyState:
+    """What comes after a run's beginning has worn off; only the counts are there if it never did.
+
+    Rates are those of what ended between `from_s` and the last request's due time.
+    """
+
+    is_reached: bool
+    num_requests_before: int
+    from_s: float | None = None
+    completed_requests_per_s: float | None = None
+    output_tokens_per_s: float | None = None
+    request_latency_p50_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One objective, and what the run had instead; None where it tells no such time."""
+
+    objective: str
+    limit_ms: float
+    measured_ms: float | None
+    is_met: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of one run. `None` is a quantity that the run cannot tell.
+    """The figures of one run, or of several that repeat each other. `None` is what cannot be told.
 
     Times count from when a request was due, the `…_from_sent` ones from when it was sent. Rates and
     times are those of completed requests; the offered and achieved rates are of all requests and
-    exist only in a run at a rate.
+    exist only in a run at a rate. Requests of the ramp are in none of the figures.
     """
 
     num_requests: int
     num_completed: int
     num_failed: int
     num_interrupted: int
+    num_rejected: int
+    num_timed_out: int
+    num_cancelled: int
+    num_ramp: int
+    num_held: int
     failures: dict[str, int]
     duration_s: float
     num_input_tokens: int
     num_output_tokens: int
     mean_in_flight: float
+    max_in_flight: int
     offered_requests_per_s: float | None
     achieved_requests_per_s: float | None
+    is_limited_by_concurrency: bool
     completed_requests_per_s: float
+    goodput_requests_per_s: float | None
+    input_tokens_per_s: float
     output_tokens_per_s: float
+    output_tokens_per_s_per_user: float | None
     request_latency: Distribution | None
     request_latency_from_sent: Distribution | None
     ttft: Distribution | None
     ttft_from_sent: Distribution | None
     itl: Distribution | None
     tpot: Distribution | None
+    queue_time: Distribution | None
     schedule_lag: Distribution | None
+    steady_state: SteadyState | None
+    objectives: tuple[Outcome, ...] = ()
 
 
-def summarize(records: Sequence[RequestRecord], load: Load, *, streamed: bool) -> Summary:
+def summarize(
+    records: Sequence[RequestRecord],
+    load: Load,
+    *,
+    streamed: bool,
+    objectives: Sequence[Objective] = (),
+) -> Summary:
     """The figures of `records`. TTFT, ITL and TPOT exist only when the answers were streamed."""
-    completed = [record for record in records if record.is_completed]
+    counted = sorted((r for r in records if not r.is_ramp), key=lambda record: record.run)
+    completed = [record for record in counted if record.is_completed]
     streams = [record for record in completed if streamed]
-    interrupted = sum(record.is_interrupted for record in records)
-    duration_s = _span_s(records)
+    failures = _count_failures(counted)
+    interrupted = sum(record.is_interrupted for record in counted)
+    duration_s = _span_s(counted)
+    num_input_tokens = sum(record.num_input_tokens for record in completed)
     num_output_tokens = sum(record.num_output_tokens for record in completed)
+    num_held = sum(record.held_s > 0 for record in counted)
+    tpots = [tpot_s(record) for record in streams if record.num_output_tokens > 1]
+    gaps = [itl_s(record) for record in streams]
+    samples = {
+        "latency": [r.end_s - r.due_s for r in completed],
+        "ttft": [r.chunk_s[0] - r.due_s for r in streams],
+        "itl": list(chain.from_iterable(gaps)),
+        "tpot": tpots,
+        "queue": [r.queue_s for r in completed if r.queue_s is not None],
+    }
     return Summary(
-        num_requests=len(records),
+        num_requests=len(counted),
         num_completed=len(completed),
-        num_failed=len(records) - len(completed) - interrupted,
+        num_failed=len(counted) - len(completed) - interrupted,
         num_interrupted=interrupted,
-        failures=_count_failures(records),
+        num_rejected=failures.get(REJECTED, 0),
+        num_timed_out=failures.get(TIMED_OUT, 0),
+        num_cancelled=failures.get("cancelled", 0),
+        num_ramp=len(records) - len(counted),
+        num_held=num_held,
+        failures=failures,
         duration_s=duration_s,
-        num_input_tokens=sum(record.num_input_tokens for record in completed),
+        num_input_tokens=num_input_tokens,
         num_output_tokens=num_output_tokens,
-        mean_in_flight=_per_s(sum(r.end_s - r.sent_s for r in records), duration_s),
-        offered_requests_per_s=_rate_of(records, load, lambda record: record.due_s),
-        achieved_requests_per_s=_rate_of(records, load, lambda record: record.sent_s),
+        mean_in_flight=_per_s(sum(r.end_s - r.sent_s for r in counted), duration_s),
+        max_in_flight=max_in_flight(counted),
+        offered_requests_per_s=_rate_of(counted, load, lambda record: record.due_s),
+        achieved_requests_per_s=_rate_of(counted, load, lambda record: record.sent_s),
+        is_limited_by_concurrency=num_held > _HELD_FRACTION * len(counted),
         completed_requests_per_s=_per_s(len(completed), duration_s),
+        goodput_requests_per_s=_goodput(completed, objectives, duration_s),
+        input_tokens_per_s=_per_s(num_input_tokens, duration_s),
         output_tokens_per_s=_per_s(num_output_tokens, duration_s),
-        request_latency=distribute(r.end_s - r.due_s for r in completed),
+        output_tokens_per_s_per_user=_mean([1 / tpot for tpot in tpots if tpot > 0]),
+        request_latency=distribute(samples["latency"]),
         request_latency_from_sent=distribute(r.end_s - r.sent_s for r in completed),
-        ttft=distribute(r.chunk_s[0] - r.due_s for r in streams),
+        ttft=distribute(samples["ttft"]),
         ttft_from_sent=distribute(r.chunk_s[0] - r.sent_s for r in streams),
-        itl=distribute(gap for record in streams for gap in itl_s(record)),
-        tpot=distribute(tpot_s(r) for r in streams if r.num_output_tokens > 1),
-        schedule_lag=distribute(r.sent_s - r.due_s for r in records),
+        itl=distribute(samples["itl"], [len(each) for each in gaps]),
+        tpot=distribute(tpots),
+        queue_time=distribute(samples["queue"]),
+        schedule_lag=distribute(r.sent_s - r.due_s - r.held_s for r in counted),
+        steady_state=find_steady_state(completed, load),
+        objectives=tuple(_judge(each, samples[each.metric]) for each in objectives),
     )
 
 
@@ -108,42 +203,196 @@ def tpot_s(record: RequestRecord) -> float:
     return (record.chunk_s[-1] - record.chunk_s[0]) / (record.num_output_tokens - 1)
 
 
-def distribute(times_s: Iterable[float]) -> Distribution | None:
-    """The distribution of times given in seconds; `None` of none."""
+def is_good(record: RequestRecord, objectives: Iterable[Objective]) -> bool:
+    """Whether a completed request meets every objective by itself.
+
+    Its one TTFT, TPOT, latency or queue time is held against the limit, whatever the statistic; of
+    its gaps the statistic is taken. Without a second token there is no gap that could be too long.
+    """
+    for objective in objectives:
+        value_s: float | None
+        match objective.metric:
+            case "itl":
+                value_s = _statistic(itl_s(record), objective.percent) or 0.0
+            case "tpot":
+                value_s = tpot_s(record) if record.num_output_tokens > 1 else 0.0
+            case "ttft":
+                value_s = record.chunk_s[0] - record.due_s
+            case "queue":
+                value_s = record.queue_s
+            case _:
+                value_s = record.end_s - record.due_s
+        if value_s is None or value_s * 1e3 > objective.limit_ms:
+            return False
+    return True
+
+
+def distribute(
+    times_s: Iterable[float], group_sizes: Sequence[int] | None = None
+) -> Distribution | None:
+    """The distribution of times given in seconds; `None` of none.
+
+    Times depend on each other only within a group: so many of them, one after another, as
+    `group_sizes` says, else each by itself. The confidence intervals follow from that.
+    """
     sample = np.fromiter(times_s, np.float64) * 1e3
     if not sample.size:
         return None
-    p50, p90, p95, p99 = np.percentile(sample, (50, 90, 95, 99), method="inverted_cdf")
+    sizes = [1] * sample.size if group_sizes is None else [size for size in group_sizes if size]
+    order = np.argsort(sample, kind="stable")
+    ranked = sample[order]
+    percentiles = np.percentile(ranked, tuple(PERCENTS.values()), method="inverted_cdf")
+    p50, p75, p90, p95, p99, p999 = percentiles.tolist()
     return Distribution(
         num_samples=sample.size,
         mean_ms=float(sample.mean()),
-        min_ms=float(sample.min()),
-        p50_ms=float(p50),
-        p90_ms=float(p90),
-        p95_ms=float(p95),
-        p99_ms=float(p99),
-        max_ms=float(sample.max()),
+        stdev_ms=float(sample.std()),
+        min_ms=float(ranked[0]),
+        p50_ms=p50,
+        p75_ms=p75,
+        p90_ms=p90,
+        p95_ms=p95,
+        p99_ms=p99,
+        p999_ms=p999,
+        max_ms=float(ranked[-1]),
+        intervals_ms=_intervals(ranked, np.repeat(np.arange(len(sizes)), sizes)[order], len(sizes)),
     )
 
 
+def max_in_flight(records: Iterable[RequestRecord]) -> int:
+    """The most requests of one run that were sent and not ended at one time."""
+    most = 0
+    for run in _runs(records).values():
+        starts = [(record.sent_s, 1) for record in run]
+        ends = [(record.end_s, -1) for record in run]
+        # At one moment an end comes first: its place is free for the next.
+        in_flight = np.cumsum([change for _, change in sorted(starts + ends)])
+        most = max(most, int(in_flight.max()))
+    return most
+
+
+def find_steady_state(completed: Sequence[RequestRecord], load: Load) -> SteadyState | None:
+    """Where a run's latencies stop being those of its beginning: MSER-5.
+
+    The request latencies, in the order of their due times, are averaged in batches of five; cut off
+    is the number of batches that makes the standard error of the rest's mean the smallest. A run
+    that would lose more than half has not settled. `None`: too short, all at once, or several runs.
+    Source: K. P. White, "An effective truncation heuristic for bias reduction in simulation
+    output", Simulation 69 (1997).
+    """
+    records = sorted(completed, key=lambda record: record.due_s)
+    num_batches = len(records) // _BATCH
+    if isinstance(load, AllAtOnce) or num_batches < _LEAST_BATCHES or len(_runs(records)) > 1:
+        return None
+    latencies = np.array([record.end_s - record.due_s for record in records])
+    cut = _mser(latencies[: num_batches * _BATCH].reshape(num_batches, _BATCH).mean(axis=1))
+    num_before = cut * _BATCH
+    if cut > num_batches / 2:
+        return SteadyState(False, num_before)
+    from_s, to_s = records[num_before].due_s, records[-1].due_s
+    ended = [record for record in records if from_s <= record.end_s <= to_s]
+    return SteadyState(
+        True,
+        num_before,
+        from_s,
+        _per_s(len(ended), to_s - from_s),
+        _per_s(sum(record.num_output_tokens for record in ended), to_s - from_s),
+        float(np.percentile(latencies[num_before:], 50, method="inverted_cdf")) * 1e3,
+    )
+
+
+def _mser(values: NDArray[np.float64]) -> int:
+    """How many of the first values to leave out; at least five are kept."""
+    centred = values - values.mean()
+    kept = np.arange(values.size, 0, -1)
+    sums = np.cumsum(centred[::-1])[::-1]
+    squares = np.cumsum(centred[::-1] ** 2)[::-1]
+    errors = (squares - sums**2 / kept) / kept**2
+    return int(np.argmin(errors[: max(values.size - 4, 1)]))
+
+
+def _intervals(
+    ranked: NDArray[np.float64], groups: NDArray[np.int64], num_groups: int
+) -> dict[str, tuple[float, float]]:
+    """The percentile bootstrap's 95 % intervals: whole groups are drawn again, with replacement.
+
+    A sample drawn again is how often each of its groups was: so its percentiles are found in the
+    sorted sample, and nothing is sorted again. The seed is fixed: same records, same result.
+    """
+    names = [name for name, q in PERCENTS.items() if ranked.size * (100 - q) >= 100 * _LEAST_BEYOND]
+    if not names:
+        return {}
+    fractions = np.array([PERCENTS[name] / 100 for name in names])
+    least, most = _RESAMPLES
+    num_resamples = min(max(_RESAMPLING_WORK // ranked.size, least), most)
+    rng = np.random.default_rng(0)
+    values = np.empty((num_resamples, len(names)))
+    for row in values:
+        drawn = np.bincount(rng.integers(0, num_groups, num_groups), minlength=num_groups)
+        seen = np.cumsum(drawn[groups])
+        ranks = np.maximum(np.ceil(fractions * seen[-1] - 1e-9), 1)
+        row[:] = ranked[np.minimum(np.searchsorted(seen, ranks), ranked.size - 1)]
+    low, high = np.percentile(values, (2.5, 97.5), axis=0)
+    return {
+        name: (float(lower), float(upper))
+        for name, lower, upper in zip(names, low, high, strict=True)
+    }
+
+
+def _judge(objective: Objective, sample_s: Sequence[float]) -> Outcome:
+    measured_s = _statistic(sample_s, objective.percent)
+    measured_ms = None if measured_s is None else measured_s * 1e3
+    is_met = measured_ms is not None and measured_ms <= objective.limit_ms
+    return Outcome(str(objective), objective.limit_ms, measured_ms, is_met)
+
+
+def _statistic(sample: Sequence[float], percent: float | None) -> float | None:
+    """The mean, or that percentile; `None` of nothing."""
+    if not sample or percent is None:
+        return _mean(sample)
+    return float(np.percentile(sample, percent, method="inverted_cdf"))
+
+
+def _goodput(
+    completed: Iterable[RequestRecord], objectives: Sequence[Objective], duration_s: float
+) -> float | None:
+    if not objectives:
+        return None
+    return _per_s(sum(is_good(record, objectives) for record in completed), duration_s)
+
+
+def _runs(records: Iterable[RequestRecord]) -> dict[int, list[RequestRecord]]:
+    runs: dict[int, list[RequestRecord]] = {}
+    for record in records:
+        runs.setdefault(record.run, []).append(record)
+    return runs
+
+
 def _span_s(records: Sequence[RequestRecord]) -> float:
-    if not records:
-        return 0.0
-    return max(record.end_s for record in records) - min(record.due_s for record in records)
+    """First due to last end, of every run."""
+    return math.fsum(
+        max(record.end_s for record in run) - min(record.due_s for record in run)
+        for run in _runs(records).values()
+    )
 
 
 def _per_s(amount: float, duration_s: float) -> float:
     return amount / duration_s if duration_s > 0 else 0.0
 
 
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
 def _rate_of(
     records: Sequence[RequestRecord], load: Load, time_of: Callable[[RequestRecord], float]
 ) -> float | None:
     """Requests per second between the first and the last such time: n requests make n - 1 gaps."""
-    if not isinstance(load, AtRate) or len(records) < 2:
+    if isinstance(load, AllAtOnce | AtConcurrency):
         return None
-    times_s = [time_of(record) for record in records]
-    return _per_s(len(records) - 1, max(times_s) - min(times_s))
+    times = [[time_of(record) for record in run] for run in _runs(records).values()]
+    num_gaps = sum(len(each) - 1 for each in times)
+    return _per_s(num_gaps, sum(max(each) - min(each) for each in times)) if num_gaps else None
 
 
 def _count_failures(records: Sequence[RequestRecord]) -> dict[str, int]:

@@ -1,253 +1,193 @@
-"""`tllm bench`: load the running server and print what it did."""
+"""`tllm bench`: load running servers and print what they did."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtllm_serve_cli.cli import output
-from trtllm_serve_cli.cli.exits import INTERRUPTED
-from trtllm_serve_cli.cli.options import JsonOption, ModelOption
-from trtllm_serve_cli.cli.target import find_core_model
-from trtllm_serve_cli.errors import RequestFailed
+from trtllm_serve_cli.cli import bench_texts
+from trtllm_serve_cli.cli.bench_options import CommonOptions, with_common_options
+from trtllm_serve_cli.cli.bench_run import Job, run_job
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.bench import BenchmarkResult, BenchmarkSettings, Load, Progress
+    from trtllm_serve_cli.bench import TokenNormDist
 
 _MAX_TOKENS = 1_000_000
 _LENGTHS = "Lengths, in tokens"
-_LOAD = "Load"
 
 bench_app = typer.Typer(
     no_args_is_help=True,
-    help="Load the running server and measure it.\n\n"
+    help="Load running servers and measure them.\n\n"
     "Example:  tllm bench token-norm-dist --request-rate 5 --stream",
 )
 
 
-class Arrival(str, Enum):
-    """The arrival processes, as words of the command line."""
-
-    POISSON = "poisson"
-    CONSTANT = "constant"
-    GAMMA = "gamma"
-
-
 @bench_app.callback()
 def bench() -> None:
-    """Keeps `token-norm-dist` a sub-command while it is the only one."""
+    """Keeps the workloads sub-commands, however many there are."""
 
 
-def _check_positive(value: float | None) -> float | None:
-    if value is not None and not 0 < value < math.inf:
-        raise typer.BadParameter(f"{value:g} is not a number above 0.")
-    return value
+def _length(help_text: str, least: int = 1) -> object:
+    return typer.Option(min=least, max=_MAX_TOKENS, help=help_text, rich_help_panel=_LENGTHS)
+
+
+InputMean = Annotated[int, _length("Mean prompt.")]
+InputStdev = Annotated[int, _length("Its standard deviation.", 0)]
+OutputMean = Annotated[int, _length("Mean answer.")]
+OutputStdev = Annotated[int, _length("Its standard deviation.", 0)]
 
 
 @bench_app.command("token-norm-dist")
+@with_common_options
 def token_norm_dist(
-    input_mean: Annotated[
-        int, typer.Option(min=1, max=_MAX_TOKENS, help="Mean prompt.", rich_help_panel=_LENGTHS)
-    ] = 128,
-    input_stdev: Annotated[
-        int,
-        typer.Option(
-            min=0, max=_MAX_TOKENS, help="Its standard deviation.", rich_help_panel=_LENGTHS
-        ),
-    ] = 5,
-    output_mean: Annotated[
-        int, typer.Option(min=1, max=_MAX_TOKENS, help="Mean answer.", rich_help_panel=_LENGTHS)
-    ] = 20,
-    output_stdev: Annotated[
-        int,
-        typer.Option(
-            min=0, max=_MAX_TOKENS, help="Its standard deviation.", rich_help_panel=_LENGTHS
-        ),
-    ] = 2,
-    num_requests: Annotated[
-        int, typer.Option(min=1, help="How many requests to measure.", rich_help_panel=_LOAD)
-    ] = 100,
-    request_rate: Annotated[
-        float | None,
-        typer.Option(
-            callback=_check_positive,
-            metavar="PER_SECOND",
-            help="Open loop: requests are due at this mean rate, whatever the server does.",
-            rich_help_panel=_LOAD,
-        ),
-    ] = None,
-    concurrency: Annotated[
-        int | None,
-        typer.Option(min=1, help="Closed loop: so many requests in flight.", rich_help_panel=_LOAD),
-    ] = None,
-    arrival: Annotated[
-        Arrival | None,
-        typer.Option(
-            help="How --request-rate spaces requests (else poisson).",
-            rich_help_panel=_LOAD,
-        ),
-    ] = None,
-    burstiness: Annotated[
-        float | None,
-        typer.Option(
-            callback=_check_positive,
-            help="Shape of --arrival gamma: 1 is poisson, less is burstier (else 1).",
-            rich_help_panel=_LOAD,
-        ),
-    ] = None,
-    warmup: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Requests sent before, left out of the figures.", rich_help_panel=_LOAD
-        ),
-    ] = 1,
-    seed: Annotated[
-        int,
-        typer.Option(min=0, help="Same seed, same requests, same times.", rich_help_panel=_LOAD),
-    ] = 0,
-    stream: Annotated[
-        bool, typer.Option("--stream", help="Ask for tokens one by one; measures TTFT and ITL.")
-    ] = False,
-    model: ModelOption = None,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            "-u",
-            "--url",
-            metavar="HOST:PORT",
-            help="The server's gRPC address; of one that is not ours, -m names its engine's model.",
-        ),
-    ] = None,
-    output_folder: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", metavar="DIR", help="Keep summary.json and requests.jsonl in this folder."
-        ),
-    ] = None,
-    as_json: JsonOption = False,
+    common: CommonOptions,
+    input_mean: InputMean = 128,
+    input_stdev: InputStdev = 5,
+    output_mean: OutputMean = 20,
+    output_stdev: OutputStdev = 2,
 ) -> None:
-    """Send random token ids of normally distributed lengths to `tensorrt_llm` over gRPC.
+    """Send random token ids of normally distributed lengths to `tensorrt_llm`.
 
     Without --request-rate and --concurrency, all requests are sent at once. Every answer has
     exactly the length that was drawn.
 
     Example:  tllm bench token-norm-dist --num-requests 64 --concurrency 8 --stream
     """
-    load = _plan_load(request_rate, concurrency, arrival, burstiness)
-
-    from trtllm_serve_cli.bench import BenchmarkSettings, TokenNormDist, report, run_benchmark
-
-    if output_folder is not None:
-        report.check_output_folder(output_folder)
-    settings = BenchmarkSettings(
-        workload=TokenNormDist(input_mean, input_stdev, output_mean, output_stdev),
-        load=load,
-        num_requests=num_requests,
-        num_warmup_requests=warmup,
-        stream=stream,
-        seed=seed,
-    )
-    address, core_model = find_core_model(url, model)
-    with _show_progress(settings, address) as watch:
-        result = run_benchmark(settings, address, watch, core_model=core_model)
-    if output_folder is not None:
-        report.write_result(result, output_folder)
-    _show(result, output_folder, as_json=as_json)
-    _leave(result)
+    workload = _lengths(input_mean, input_stdev, output_mean, output_stdev)
+    run_job(Job("token-norm-dist", common), workload)
 
 
-def _plan_load(
-    request_rate: float | None,
-    concurrency: int | None,
-    arrival: Arrival | None,
-    burstiness: float | None,
-) -> Load:
-    if request_rate is not None and concurrency is not None:
-        raise typer.BadParameter("--request-rate and --concurrency exclude each other.")
-    if arrival is not None and request_rate is None:
-        raise typer.BadParameter("--arrival needs --request-rate.")
-    if burstiness is not None and arrival is not Arrival.GAMMA:
-        raise typer.BadParameter("--burstiness needs --arrival gamma.")
+@bench_app.command("token-from-histogram")
+@with_common_options
+def token_from_histogram(
+    common: CommonOptions,
+    histogram_key: Annotated[
+        str, typer.Option(help="The histograms KEY_ip and KEY_op; upstream's is `example`.")
+    ] = "example",
+    histogram_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Histograms of yours, as JSON (docs/benchmark.md)."),
+    ] = None,
+) -> None:
+    """Send random token ids whose lengths follow histograms to `tensorrt_llm`.
 
-    from trtllm_serve_cli.bench import AllAtOnce, AtConcurrency, AtRate
+    Example:  tllm bench token-from-histogram --histogram-key example --concurrency 32
+    """
+    from trtllm_serve_cli.bench.workloads import find_histogram
 
-    if concurrency is not None:
-        return AtConcurrency(concurrency)
-    if request_rate is None:
-        return AllAtOnce()
-    return AtRate(request_rate, (arrival or Arrival.POISSON).value, burstiness or 1.0)
-
-
-@contextmanager
-def _show_progress(
-    settings: BenchmarkSettings, address: str
-) -> Iterator[Callable[[Progress], None]]:
-    """One line, and on a terminal a bar under it; on stderr."""
-    from trtllm_serve_cli.bench.report import describe_load
-
-    title = f"{settings.num_requests} requests to {address}, {describe_load(settings.load)}"
-    screen = output.console(stderr=True)
-    # A line of its own: beside a bar it leaves no room for the figures in 80 columns.
-    output.say(title)
-    if not screen.is_terminal:
-        yield lambda progress: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-
-    columns = (BarColumn(), MofNCompleteColumn())
-    in_flight = TextColumn("{task.fields[in_flight]} in flight, {task.fields[failed]} failed")
-    # No thread of its own: it would take the interpreter from the load ten times a second.
-    bar = Bar(*columns, in_flight, TimeElapsedColumn(), console=screen, auto_refresh=False)
-    with bar:
-        task = bar.add_task("", total=settings.num_requests, in_flight=0, failed=0)
-
-        def watch(progress: Progress) -> None:
-            bar.update(
-                task,
-                completed=progress.num_ended,
-                in_flight=progress.num_sent - progress.num_ended,
-                failed=progress.num_failed,
-            )
-            bar.refresh()
-
-        yield watch
+    workload = find_histogram(histogram_key, histogram_file)
+    run_job(Job("token-from-histogram", common), workload)
 
 
-def _show(result: BenchmarkResult, folder: Path | None, *, as_json: bool) -> None:
-    from trtllm_serve_cli.bench import report
+@bench_app.command("shared-prefix")
+@with_common_options
+def shared_prefix(
+    common: CommonOptions,
+    prefix_tokens: Annotated[
+        int, typer.Option(min=1, max=_MAX_TOKENS, help="Tokens that requests begin with alike.")
+    ] = 512,
+    num_prefixes: Annotated[int, typer.Option(min=1, help="How many such beginnings.")] = 1,
+    input_mean: InputMean = 128,
+    input_stdev: InputStdev = 5,
+    output_mean: OutputMean = 20,
+    output_stdev: OutputStdev = 2,
+) -> None:
+    """Send prompts that begin alike, as system prompts do: shows what KV-cache reuse saves.
 
-    if as_json:
-        output.show_json(report.to_json(result))
-    else:
-        output.show_table(
-            ("Statistic", "Value"), report.stat_rows(result.summary), are_figures=True
-        )
-        if times := report.time_rows(result.summary):
-            output.show_table(report.TIME_COLUMNS, times, are_figures=True)
-    if result.model.vocab_size is None:
-        output.say(f"The server does not tell its vocabulary; ids are below {result.vocab_size}.")
-    for message, count in result.error_messages[:5]:
-        output.say(f"{count} failed: {message}")
-    if result.is_partial:
-        output.say("Interrupted: the figures are partial.")
-    if folder is not None:
-        output.say(f"Kept in {folder}")
+    Example:  tllm bench shared-prefix --prefix-tokens 1024 --num-prefixes 4 --stream
+    """
+    from trtllm_serve_cli.bench.workloads import SharedPrefix
+
+    own = _lengths(input_mean, input_stdev, output_mean, output_stdev)
+    run_job(Job("shared-prefix", common), SharedPrefix(own, prefix_tokens, num_prefixes))
 
 
-def _leave(result: BenchmarkResult) -> None:
-    if result.is_partial:
-        raise typer.Exit(INTERRUPTED)
-    if result.summary.num_failed and not result.summary.num_completed:
-        message, count = result.error_messages[0]
-        raise RequestFailed(
-            f"Every request failed: {result.summary.num_failed} of {result.summary.num_requests}.",
-            why=f"{count} of them with {message}",
-            next_step="tllm logs",
-        )
+@bench_app.command("multi-turn")
+@with_common_options
+def multi_turn(
+    common: CommonOptions,
+    turns: Annotated[int, typer.Option(min=2, help="Requests of each conversation.")] = 4,
+    think_time: Annotated[
+        float,
+        typer.Option(
+            min=0, metavar="SECONDS", help="Mean time between an answer and the next question."
+        ),
+    ] = 0.0,
+    prefix_tokens: Annotated[
+        int, typer.Option(min=0, max=_MAX_TOKENS, help="A system prompt that all share.")
+    ] = 0,
+    input_mean: InputMean = 128,
+    input_stdev: InputStdev = 5,
+    output_mean: OutputMean = 20,
+    output_stdev: OutputStdev = 2,
+) -> None:
+    """Hold conversations: each prompt has all turns before it, with the server's answers.
+
+    --request-rate and --concurrency count conversations; a turn is due when its user has thought.
+
+    Example:  tllm bench multi-turn --turns 5 --think-time 2 --concurrency 16 --stream
+    """
+    from trtllm_serve_cli.bench.workloads import MultiTurn
+
+    turn = _lengths(input_mean, input_stdev, output_mean, output_stdev)
+    run_job(Job("multi-turn", common), MultiTurn(turn, turns, think_time, prefix_tokens))
+
+
+@bench_app.command("identity")
+@with_common_options
+def identity(
+    common: CommonOptions,
+    batch_size: Annotated[int, typer.Option("-b", "--batch-size", min=1, help="Rows.")] = 8,
+    start_len: Annotated[int, typer.Option("-s", "--start-len", min=1, help="Prompt.")] = 8,
+    output_len: Annotated[int, typer.Option("-o", "--output-len", min=1, help="Answer.")] = 10,
+) -> None:
+    """Send one request of several rows again and again, as upstream's identity test does.
+
+    Example:  tllm bench identity --num-requests 10 --concurrency 1
+    """
+    from trtllm_serve_cli.bench.workloads import Identity
+
+    run_job(Job("identity", common), Identity(batch_size, start_len, output_len))
+
+
+@bench_app.command("trace")
+@with_common_options
+def trace(
+    common: CommonOptions,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="JSONL with timestamp (ms), input_length, output_length, hash_ids.",
+        ),
+    ],
+    speed: Annotated[
+        float, typer.Option(min=0.001, help="Replay so many times as fast as recorded.")
+    ] = 1.0,
+    max_input_len: Annotated[
+        int | None, typer.Option(min=1, help="Cut longer prompts to this.")
+    ] = None,
+) -> None:
+    """Replay a recorded load: its times, its lengths, and which prompts began alike.
+
+    With --request-rate its requests come at that rate instead.
+
+    Example:  tllm bench trace conversation_trace.jsonl --speed 0.5 --duration 60 --stream
+    """
+    from trtllm_serve_cli.bench.workloads import read_trace
+
+    run_job(Job("trace", common), read_trace(file, max_input_len, speed))
+
+
+bench_app.command("dataset")(bench_texts.dataset)
+bench_app.command("end-to-end")(bench_texts.end_to_end)
+
+
+def _lengths(
+    input_mean: int, input_stdev: int, output_mean: int, output_stdev: int
+) -> TokenNormDist:
+    from trtllm_serve_cli.bench import TokenNormDist
+
+    return TokenNormDist(input_mean, input_stdev, output_mean, output_stdev)

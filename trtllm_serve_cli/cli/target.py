@@ -44,11 +44,22 @@ def find_target(
     return Target(running.endpoint, name, interface, timeout_s)
 
 
-def find_core_model(url: str | None, model: str | None) -> tuple[str, str]:
-    """The gRPC address and the `tensorrt_llm` model to load there, by its name on that server.
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoadTarget:
+    """A model to load: its name on the server at `address`, and where that has its metrics."""
 
-    Of a server that is not ours `model` is that name itself. Raises `NoServer`, and `BadInput` when
-    there are several to choose from.
+    address: str
+    model: str
+    metrics: str | None = None
+
+
+def find_load_target(
+    url: str | None, interface: Interface, model: str | None, text_model: str | None = None
+) -> LoadTarget:
+    """The `tensorrt_llm` model to load, or with `text_model` that one, which takes text.
+
+    `text_model` is `own`, or a name of upstream's repository. Of a server that is not ours `model`
+    is the name itself. Raises `NoServer`, and `BadInput` when there are several to choose from.
     """
     from trtllm_serve_cli import launch
     from trtllm_serve_cli.paths import find_home
@@ -63,10 +74,17 @@ def find_core_model(url: str | None, model: str | None) -> tuple[str, str]:
         local = address.replace("localhost", "127.0.0.1")
         ours = [each for each in launch.find_servers(home, model, local) if each.is_running]
         if not ours:
-            return address, model or CORE_MODEL
+            named = {None: CORE_MODEL, "own": _FOREIGN_MODEL}.get(text_model, text_model)
+            return LoadTarget(address, model or named or CORE_MODEL)
         running = ours[0]
-    owner = _choose(running, model, "bench token-norm-dist")
-    return running.endpoint.grpc, running.plan.name_beside(owner, CORE_MODEL)
+    owner = _choose(running, model, "bench")
+    endpoint = running.endpoint
+    if text_model == "own":
+        name = running.text_model(owner)
+    else:
+        name = running.plan.name_beside(owner, text_model or CORE_MODEL)
+    address = endpoint.http if interface == "http" else endpoint.grpc
+    return LoadTarget(address, name, endpoint.metrics)
 
 
 def find_metrics(url: str | None, model: str | None) -> str:

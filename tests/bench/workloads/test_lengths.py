@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_serve_cli.bench.workload import RequestSpec, TokenNormDist
+from trtllm_serve_cli.bench.workloads import RequestSpec, TokenNormDist
 
 
 def _plain(specs: list[RequestSpec]) -> list[tuple[list[int], int]]:

@@ -1,0 +1,101 @@
+"""What the server says of itself during a run, sampled by a process of its own.
+
+A metrics page takes milliseconds to parse, in which a process could send or stamp nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+from trtllm_serve_cli.errors import TllmError
+from trtllm_serve_cli.metrics import Snapshot, fetch_metrics, summarize, watch_metrics
+
+_START_S = 20.0
+_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSample:
+    """A server's metrics at one time of the monotonic clock, or why there are none.
+
+    `state` is a `metrics.Summary` as plain data.
+    """
+
+    target: int
+    at_s: float
+    state: dict[str, Any] | None = None
+    error: str = ""
+
+    def to_json(self, start: float) -> dict[str, Any]:
+        """A line of `server_samples.jsonl`, its time as those of the requests."""
+        line = {"at_s": self.at_s - start, "target": self.target}
+        return line | (self.state if self.state is not None else {"error": self.error})
+
+
+@contextlib.contextmanager
+def sampling(
+    addresses: Mapping[int, str], interval_s: float, samples: list[ServerSample]
+) -> Iterator[None]:
+    """Meanwhile sample the metrics pages at `addresses`, by target; then add to `samples`."""
+    if not addresses:
+        yield
+        return
+    context = multiprocessing.get_context("spawn")
+    pipes, processes = [], []
+    for target, address in addresses.items():
+        ours, theirs = context.Pipe()
+        process = context.Process(
+            target=_sample, args=(theirs, target, address, interval_s), daemon=True
+        )
+        process.start()
+        theirs.close()
+        pipes.append(ours)
+        processes.append(process)
+    try:
+        for pipe in pipes:
+            if pipe.poll(_START_S):
+                pipe.recv()
+        yield
+    finally:
+        for pipe, process in zip(pipes, processes, strict=True):
+            with contextlib.suppress(OSError, EOFError):
+                pipe.send("stop")
+                if pipe.poll(interval_s + 2 * _TIMEOUT_S):
+                    samples += pipe.recv()
+            process.join(timeout=1.0)
+            process.kill()
+
+
+def _sample(pipe: Connection, target: int, address: str, interval_s: float) -> None:
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when it ends
+    taken: list[ServerSample] = []
+    before: Snapshot | None = None
+    pipe.send("ready")
+
+    class Stopped(Exception):
+        pass
+
+    def wait(seconds: float) -> None:
+        if pipe.poll(seconds):
+            raise Stopped
+
+    with contextlib.suppress(Stopped, EOFError, OSError):
+        fetch = partial(fetch_metrics, address, _TIMEOUT_S)
+        for seen in watch_metrics(fetch, interval_s, time.perf_counter, wait):
+            if isinstance(seen, TllmError):
+                taken.append(ServerSample(target, time.perf_counter(), error=seen.what))
+                continue
+            state = asdict(summarize(seen, before))
+            taken.append(ServerSample(target, seen.taken_at_s, state))
+            before = seen
+    with contextlib.suppress(OSError):
+        pipe.send(taken)

@@ -1,0 +1,106 @@
+"""The client watches itself: a figure is the server's only as far as the client kept up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from trtllm_serve_cli.bench.arrivals import AllAtOnce, AtConcurrency, Load
+from trtllm_serve_cli.bench.statistics import Distribution, Summary, distribute
+
+_TICK_S = 0.01
+# The criterion that docs/metrics.md states.
+_BUSY_LOOP = 0.9
+_LATE_LOOP_MS = 10.0
+_LATE_SENDING_MS = 1.0
+_LATE_SENDING_FRACTION = 0.05
+_LEAST_TICKS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLoad:
+    """One worker process during the run: its CPU time, and that of the thread with the event loop.
+
+    `loop_lags_s` are how late a timer of the loop was, every 10 ms.
+    """
+
+    wall_s: float
+    cpu_s: float
+    loop_cpu_s: float
+    loop_lags_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientReport:
+    """What the client was busy with; `bottlenecks` are sentences, none if it kept up."""
+
+    num_workers: int
+    cpu_s: float
+    busiest_loop: float
+    loop_lag: Distribution | None
+    bottlenecks: tuple[str, ...]
+
+    @property
+    def was_bottleneck(self) -> bool:
+        return bool(self.bottlenecks)
+
+
+@contextlib.contextmanager
+def watch_self(loads: list[WorkerLoad]) -> Iterator[None]:
+    """Within a running event loop: adds to `loads` what this process did meanwhile."""
+    lags: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(_TICK_S)
+            lags.append(max(time.perf_counter() - before - _TICK_S, 0.0))
+
+    task = asyncio.ensure_future(tick())
+    wall, cpu, loop_cpu = time.perf_counter(), time.process_time(), time.thread_time()
+    try:
+        yield
+    finally:
+        task.cancel()
+        loads.append(
+            WorkerLoad(
+                time.perf_counter() - wall,
+                time.process_time() - cpu,
+                time.thread_time() - loop_cpu,
+                tuple(lags),
+            )
+        )
+
+
+def judge_client(summary: Summary, load: Load, workers: Sequence[WorkerLoad]) -> ClientReport:
+    """Whether the client was the bottleneck, by the criterion of docs/metrics.md."""
+    busiest = max((w.loop_cpu_s / w.wall_s for w in workers if w.wall_s > 0), default=0.0)
+    lag = distribute(lag for worker in workers for lag in worker.loop_lags_s)
+    bottlenecks = []
+    num_ticks = lag.num_samples if lag else 0
+    if busiest >= _BUSY_LOOP and num_ticks >= _LEAST_TICKS:
+        bottlenecks.append(
+            f"a process of it was busy for {busiest:.0%} of the run: give it more (--workers)"
+        )
+    if lag and num_ticks >= _LEAST_TICKS and lag.p99_ms > _LATE_LOOP_MS:
+        bottlenecks.append(
+            f"its event loop was late by {lag.p99_ms:.1f} ms (p99): answers were stamped that late"
+        )
+    sending, latency = summary.schedule_lag, summary.request_latency
+    if sending and latency and not isinstance(load, AllAtOnce | AtConcurrency):
+        allowed = max(_LATE_SENDING_MS, _LATE_SENDING_FRACTION * latency.p50_ms)
+        if sending.p99_ms > allowed:
+            bottlenecks.append(
+                f"requests were sent late by {sending.p99_ms:.1f} ms (p99), "
+                f"where {allowed:.1f} ms would do"
+            )
+    return ClientReport(
+        num_workers=len(workers),
+        cpu_s=sum(worker.cpu_s for worker in workers),
+        busiest_loop=busiest,
+        loop_lag=lag,
+        bottlenecks=tuple(bottlenecks),
+    )

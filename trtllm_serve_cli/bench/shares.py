@@ -1,0 +1,137 @@
+"""What each worker process of a run has to do: pure data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from trtllm_serve_cli.bench.arrivals import (
+    AllAtOnce,
+    AtConcurrency,
+    AtRate,
+    AtTimes,
+    Load,
+    plan_due_times,
+    plan_due_times_until,
+    ramp_s,
+)
+from trtllm_serve_cli.bench.served_model import ServedModel
+from trtllm_serve_cli.bench.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.wire import Asking
+from trtllm_serve_cli.bench.workloads import RequestSpec, Workload
+
+FALLBACK_VOCAB_SIZE = 1000
+_BLOCK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Requests without an end, drawn as they are needed: for a closed loop with a duration."""
+
+    workload: Workload
+    vocab_size: int
+    rng: np.random.Generator
+
+    def __iter__(self) -> Iterator[RequestSpec]:
+        while True:
+            yield from self.workload.draw(_BLOCK, self.vocab_size, self.rng)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One worker's part of a run: every `step`-th request from `first` on.
+
+    Open loop: `due_s` has the time of each, and `concurrency` is a cap if there is one. Closed
+    loop: `due_s` is None. `num_planned` counts the requests of conversations singly, if
+    there is a count.
+    """
+
+    models: tuple[ServedModel, ...]
+    asking: Asking
+    first: int
+    step: int
+    specs: Sequence[RequestSpec] | Stream
+    due_s: tuple[float, ...] | None
+    concurrency: int | None
+    ramp_s: float
+    duration_s: float | None
+    warmup: tuple[RequestSpec, ...] = ()
+    keeps_text: bool = False
+
+    @property
+    def num_planned(self) -> int | None:
+        if isinstance(self.specs, Stream):
+            return None
+        return sum(1 + len(spec.turns) for spec in self.specs)
+
+    def numbered(self) -> Iterator[tuple[int, RequestSpec]]:
+        """Each request with its index in the whole run."""
+        return zip(count(self.first, self.step), self.specs, strict=False)
+
+
+def plan_shares(
+    settings: BenchmarkSettings,
+    models: Sequence[ServedModel],
+    *,
+    run: int = 0,
+    keeps_text: bool = False,
+) -> list[Share]:
+    """The shares of one run; fewer than the workers asked for where there are not enough places.
+
+    The same settings and run give the same requests at the same times, whatever the warm-up is.
+    """
+    seed = settings.seed if not run else (settings.seed, run)
+    warmup_rng, workload_rng, arrivals_rng = np.random.default_rng(seed).spawn(3)
+    vocab_size = find_vocab_size(models)
+    due_s, num_requests = _plan_times(settings, arrivals_rng)
+    places = _places(settings.load)
+    num_shares = min(settings.num_workers, places or settings.num_workers)
+    warmup = tuple(settings.workload.draw(settings.num_warmup_requests, vocab_size, warmup_rng))
+    if num_requests is None:
+        rngs = [workload_rng] if num_shares == 1 else workload_rng.spawn(num_shares)
+    else:
+        specs = settings.workload.draw(num_requests, vocab_size, workload_rng)
+    return [
+        Share(
+            models=tuple(models),
+            asking=settings.asking,
+            first=first,
+            step=num_shares,
+            specs=Stream(settings.workload, vocab_size, rngs[first])
+            if num_requests is None
+            else specs[first::num_shares],
+            due_s=None if due_s is None else due_s[first::num_shares],
+            concurrency=places and places // num_shares + (first < places % num_shares),
+            ramp_s=ramp_s(settings.load),
+            duration_s=settings.duration_s,
+            warmup=() if first else warmup,
+            keeps_text=keeps_text,
+        )
+        for first in range(num_shares)
+    ]
+
+
+def find_vocab_size(models: Sequence[ServedModel]) -> int:
+    """The bound of random ids that all of the models know."""
+    return min(model.vocab_size or FALLBACK_VOCAB_SIZE for model in models)
+
+
+def _plan_times(
+    settings: BenchmarkSettings, rng: np.random.Generator
+) -> tuple[tuple[float, ...] | None, int | None]:
+    """When requests are due (None: closed loop), and how many there are (None: no count)."""
+    load, duration_s = settings.load, settings.duration_s
+    if isinstance(load, AtConcurrency):
+        return None, None if duration_s is not None else settings.num_requests
+    if duration_s is not None and not isinstance(load, AllAtOnce):
+        due_s = plan_due_times_until(load, duration_s, rng)
+    else:
+        due_s = plan_due_times(load, settings.num_requests, rng)
+    return tuple(due_s.tolist()), len(due_s)
+
+
+def _places(load: Load) -> int | None:
+    return load.concurrency if isinstance(load, AtConcurrency | AtRate | AtTimes) else None

@@ -1,0 +1,69 @@
+"""Objectives: what is wanted of a run's latencies, as text such as `ttft:p95<500ms`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from trtllm_serve_cli.errors import BadInput
+
+METRICS = ("ttft", "itl", "tpot", "latency", "queue")
+_UNITS_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
+_FORM = re.compile(
+    r"(?P<metric>\w+)(?::(?P<statistic>mean|max|p\d+(?:\.\d+)?))?\s*<=?\s*"
+    r"(?P<limit>\d+(?:\.\d+)?)\s*(?P<unit>\w+)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A limit on one statistic of one metric. `percent` is 100 for the maximum, None for the mean.
+
+    `limit_ms` is still good.
+    """
+
+    metric: str
+    percent: float | None
+    limit_ms: float
+
+    def __str__(self) -> str:
+        match self.percent:
+            case None:
+                statistic = "mean"
+            case 100.0:
+                statistic = "max"
+            case percent:
+                statistic = f"p{percent:g}"
+        return f"{self.metric}:{statistic}<{self.limit_ms:g}ms"
+
+
+def parse_objective(text: str) -> Objective:
+    """`METRIC[:STATISTIC]<LIMIT`, the statistic being `mean`, `max` (the default) or `p95`.
+
+    Raises `BadInput`.
+    """
+    found = _FORM.fullmatch(text.strip())
+    if found is None:
+        raise _refuse(text, "its form is METRIC:STATISTIC<LIMIT with a unit (us, ms or s)")
+    metric, statistic, unit = found["metric"], found["statistic"] or "max", found["unit"]
+    if metric not in METRICS:
+        raise _refuse(text, f"the metrics are {', '.join(METRICS)}; {metric!r} is none of them")
+    if unit not in _UNITS_MS:
+        raise _refuse(text, f"{unit!r} is no unit of time here: us, ms or s")
+    percent = {"mean": None, "max": 100.0}.get(statistic, -1.0)
+    if percent == -1.0:
+        percent = float(statistic.removeprefix("p"))
+        if not 0 < percent <= 100:
+            raise _refuse(text, "a percentile is above 0 and at most 100")
+    limit_ms = float(found["limit"]) * _UNITS_MS[unit]
+    if not limit_ms:
+        raise _refuse(text, "nothing is ready in no time")
+    return Objective(metric, percent, limit_ms)
+
+
+def _refuse(text: str, why: str) -> BadInput:
+    return BadInput(
+        f"The objective {text!r} cannot be read.",
+        why=why,
+        next_step="write it as in --slo 'ttft:p95<500ms' --slo 'itl:p99<50ms', in quotes",
+    )

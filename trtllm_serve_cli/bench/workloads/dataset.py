@@ -1,0 +1,255 @@
+"""Prompts of a file (upstream's JSON, ShareGPT's, JSONL with lengths) or of a hub's data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from trtllm_serve_cli.bench.workloads.jsonl import Line, read_objects
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
+from trtllm_serve_cli.errors import BadInput, MissingPart
+
+HUB = "hf:"
+# Upstream's `benchmark_core_model.py` counts so many tokens for each word of the answer.
+UPSTREAMS_TOKENS_PER_WORD = 1.3
+_INPUT_LENGTHS = ("input_length", "input_len", "input_tokens", "prompt_len", "num_input_tokens")
+_OUTPUT_LENGTHS = (
+    "output_length",
+    "output_len",
+    "output_tokens",
+    "num_output_tokens",
+    "max_tokens",
+    "max_new_tokens",
+)
+_TALKS = ("conversations", "conversation", "messages")
+_USERS = ("human", "user")
+
+
+class Tokenizer(Protocol):
+    """What makes ids of text."""
+
+    end_id: int
+
+    def encode(self, text: str) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a data set. A prompt is text, or only its length is known; so is an answer."""
+
+    where: str
+    prompt: str | None
+    num_input_tokens: int | None = None
+    answer: str | None = None
+    num_output_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Requests made of a data set, in its order; it begins again when it is at its end.
+
+    An entry of which only the length is known has random ids.
+    """
+
+    name: str
+    requests: tuple[RequestSpec | int, ...] = field(repr=False)
+    num_output_tokens: tuple[int, ...] = field(repr=False)
+    num_left_out: int = 0
+
+    @property
+    def num_available(self) -> int:
+        return len(self.requests)
+
+    def draw(
+        self, num_requests: int, vocab_size: int, rng: np.random.Generator
+    ) -> list[RequestSpec]:
+        drawn = []
+        for index in range(num_requests):
+            request = self.requests[index % len(self.requests)]
+            if isinstance(request, int):
+                ids = rng.integers(0, vocab_size, request, dtype=np.int32)
+                request = RequestSpec(ids, self.num_output_tokens[index % len(self.requests)])
+            drawn.append(request)
+        return drawn
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "dataset": self.name,
+            "num_available": len(self.requests),
+            "num_left_out": self.num_left_out,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """How long answers are, and which prompts are too long.
+
+    An answer has `num_output_tokens` if given, else the entry's own length, else that of the
+    entry's answer: counted by the tokenizer, or its words times `tokens_per_word`.
+    """
+
+    num_output_tokens: int | None = None
+    tokens_per_word: float | None = None
+    max_input_tokens: int | None = None
+    ignores_eos: bool = True
+
+
+def read_entries(source: str) -> list[Entry]:
+    """The entries of a file, or of `hf:NAME[:SPLIT]`. Raises `BadInput` or `MissingPart`."""
+    lines = _read_hub(source) if source.startswith(HUB) else read_objects(Path(source))
+    if not lines:
+        raise BadInput(f"{source} has no entry.", next_step="give a file with prompts")
+    return [_parse(line) for line in lines]
+
+
+def tokenize(
+    name: str, entries: Iterable[Entry], tokenizer: Tokenizer | None, lengths: Lengths
+) -> Dataset:
+    """The data set as token ids. Without a tokenizer every entry must have its lengths."""
+
+    def encode(entry: Entry) -> RequestSpec | int:
+        if entry.prompt is None:
+            return entry.num_input_tokens or 1
+        if tokenizer is None:
+            raise _no_tokenizer(entry)
+        ids = np.array(tokenizer.encode(entry.prompt), np.int32)
+        end_id = None if lengths.ignores_eos else tokenizer.end_id
+        return RequestSpec(ids, _output_length(entry, tokenizer, lengths), end_id=end_id)
+
+    def length(request: RequestSpec | int) -> int:
+        return request if isinstance(request, int) else request.input_ids.size
+
+    return _collect(name, entries, encode, length, tokenizer, lengths)
+
+
+def as_text(name: str, entries: Iterable[Entry], lengths: Lengths) -> Dataset:
+    """The data set for a model that takes text; a limit to prompts counts 1.3 tokens a word."""
+
+    def send(entry: Entry) -> RequestSpec:
+        if entry.prompt is None:
+            raise BadInput(
+                f"{entry.where}: this entry has no prompt.",
+                why="a model that takes text needs one; only its length is there",
+                next_step="use `tllm bench dataset`, which sends token ids",
+            )
+        return RequestSpec.of_text(
+            entry.prompt, _output_length(entry, None, lengths), ignores_eos=lengths.ignores_eos
+        )
+
+    def length(request: RequestSpec | int) -> int:
+        return 0 if isinstance(request, int) else _count_words(request.text or "")
+
+    return _collect(name, entries, send, length, None, lengths)
+
+
+def _collect(
+    name: str,
+    entries: Iterable[Entry],
+    make: Callable[[Entry], RequestSpec | int],
+    length: Callable[[RequestSpec | int], int],
+    tokenizer: Tokenizer | None,
+    lengths: Lengths,
+) -> Dataset:
+    requests: list[RequestSpec | int] = []
+    outputs: list[int] = []
+    num_left_out = 0
+    for entry in entries:
+        request = make(entry)
+        if not 0 < length(request) <= (lengths.max_input_tokens or 2**31):
+            num_left_out += 1
+            continue
+        requests.append(request)
+        outputs.append(_output_length(entry, tokenizer, lengths))
+    if not requests:
+        raise BadInput(
+            f"{name} has no prompt that can be sent.",
+            why=f"all {num_left_out} are empty, or longer than {lengths.max_input_tokens} tokens",
+            next_step="allow longer prompts with --max-input-len",
+        )
+    return Dataset(name, tuple(requests), tuple(outputs), num_left_out)
+
+
+def _output_length(entry: Entry, tokenizer: Tokenizer | None, lengths: Lengths) -> int:
+    known = lengths.num_output_tokens or entry.num_output_tokens
+    if known is not None:
+        return known
+    if entry.answer is None:
+        raise BadInput(
+            f"{entry.where}: this entry does not say how long its answer is.",
+            why=f"it has neither an answer nor one of {', '.join(_OUTPUT_LENGTHS)}",
+            next_step="give all answers one length: --output-tokens 100",
+        )
+    if tokenizer is None or lengths.tokens_per_word is not None:
+        return max(_count_words(entry.answer, lengths.tokens_per_word), 1)
+    return max(len(tokenizer.encode(entry.answer)), 1)
+
+
+def _count_words(text: str, tokens_per_word: float | None = None) -> int:
+    """Tokens by upstream's rule: words, as single blanks part them, times a factor."""
+    return int(len(text.split(" ")) * (tokens_per_word or UPSTREAMS_TOKENS_PER_WORD))
+
+
+def _parse(line: Line) -> Entry:
+    talk = next((line.fields[name] for name in _TALKS if line.has(name)), None)
+    if talk is not None:
+        return _parse_talk(line, talk)
+    output_tokens = line.count(*_OUTPUT_LENGTHS) if line.has(*_OUTPUT_LENGTHS) else None
+    if line.has("instruction"):
+        prompt = f"{line.text('input')} {line.text('instruction')}"
+        return Entry(line.where, prompt, None, line.text("output"), output_tokens)
+    if not line.has("prompt", "text", "text_input") and line.has(*_INPUT_LENGTHS):
+        return Entry(line.where, None, line.count(*_INPUT_LENGTHS), None, output_tokens)
+    prompt = line.text("prompt", "text", "text_input")
+    answered = line.has("output", "answer", "completion", "response")
+    answer = line.text("output", "answer", "completion", "response") if answered else None
+    return Entry(line.where, prompt, None, answer, output_tokens)
+
+
+def _parse_talk(line: Line, talk: Any) -> Entry:
+    """The first thing that a user said, and what came back."""
+    if not isinstance(talk, Sequence) or not all(isinstance(each, dict) for each in talk):
+        raise line.refuse("its conversation is no list of objects")
+    said = [
+        (str(each.get("from", each.get("role"))), each.get("value", each.get("content")))
+        for each in talk
+    ]
+    first = next((index for index, (who, _) in enumerate(said) if who in _USERS), None)
+    if first is None or first + 1 == len(said):
+        raise line.refuse("its conversation has no user with an answer")
+    question, answer = said[first][1], said[first + 1][1]
+    if not isinstance(question, str) or not isinstance(answer, str):
+        raise line.refuse("its conversation has a part without text")
+    return Entry(line.where, question, None, answer)
+
+
+def _read_hub(source: str) -> list[Line]:
+    name, _, split = source.removeprefix(HUB).partition(":")
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingPart(
+            f"{source} needs the package datasets.",
+            why="it reads data sets of the Hugging Face hub",
+            next_step="pip install datasets",
+        ) from error
+    try:
+        rows = datasets.load_dataset(name, split=split or "train")
+    except (OSError, ValueError) as error:
+        raise BadInput(
+            f"The data set {source} could not be had.",
+            why=str(error).splitlines()[0],
+            next_step="check the name, and the split after a colon: hf:ORG/NAME:test",
+        ) from error
+    return [Line(f"{source}[{index}]", dict(row)) for index, row in enumerate(rows)]
+
+
+def _no_tokenizer(entry: Entry) -> BadInput:
+    return BadInput(
+        "There is no tokenizer for the prompts.",
+        why=f"{entry.where} has text, and `tensorrt_llm` takes token ids",
+        next_step="name the folder of the model's tokenizer: --tokenizer DIR",
+    )

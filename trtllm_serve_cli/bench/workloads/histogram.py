@@ -1,0 +1,114 @@
+"""Lengths from histograms: buckets of lengths and how many requests fall into each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_serve_cli.bench.workloads.lengths import draw_prompts
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
+from trtllm_serve_cli.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """`counts[i]` lengths lie in `buckets[i]`, whose two ends belong to it."""
+
+    buckets: tuple[tuple[int, int], ...]
+    counts: tuple[int, ...]
+
+    def draw(self, num_lengths: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Lengths whose shares are those of the counts, in random order."""
+        shares = np.array(self.counts) / sum(self.counts)
+        chosen = rng.choice(len(self.buckets), num_lengths, p=shares)
+        low, high = np.array(self.buckets).T
+        lengths: NDArray[np.int64] = rng.integers(low[chosen], high[chosen], endpoint=True)
+        return lengths
+
+
+@dataclass(frozen=True, slots=True)
+class TokenHistogram:
+    """Prompt and answer lengths, each from a histogram."""
+
+    key: str
+    inputs: Histogram = field(repr=False)
+    outputs: Histogram = field(repr=False)
+
+    @property
+    def num_available(self) -> int:
+        """As many requests as upstream's program makes of it."""
+        return min(sum(self.inputs.counts), sum(self.outputs.counts))
+
+    def draw(
+        self, num_requests: int, vocab_size: int, rng: np.random.Generator
+    ) -> list[RequestSpec]:
+        inputs = self.inputs.draw(num_requests, rng)
+        outputs = self.outputs.draw(num_requests, rng)
+        prompts = draw_prompts(inputs, vocab_size, rng)
+        return [RequestSpec(ids, int(n)) for ids, n in zip(prompts, outputs, strict=True)]
+
+    def describe(self) -> dict[str, Any]:
+        return {"histogram_key": self.key}
+
+
+# The two that `tools/utils/utils.py` of triton-inference-server/tensorrtllm_backend@c2e65b8 has.
+_UPSTREAMS = {
+    "example_ip": Histogram(
+        ((151, 175), (176, 200), (201, 225), (226, 250), (251, 275)), (220, 225, 150, 150, 140)
+    ),
+    "example_op": Histogram(
+        ((6, 10), (11, 15), (16, 20), (21, 25), (26, 30)), (76, 210, 174, 130, 152)
+    ),
+}
+_FORM = '{"KEY_ip": {"buckets": [[1, 10], [11, 20]], "counts": [3, 7]}, "KEY_op": …}'
+
+
+def find_histogram(key: str, file: Path | None = None) -> TokenHistogram:
+    """The histograms `KEY_ip` and `KEY_op`: upstream's, or those of a JSON file.
+
+    Raises `BadInput`.
+    """
+    known = _UPSTREAMS if file is None else _read(file)
+    where = "the built-in histograms" if file is None else str(file)
+    try:
+        return TokenHistogram(key, known[f"{key}_ip"], known[f"{key}_op"])
+    except KeyError as error:
+        keys = sorted({name.rpartition("_")[0] for name in known})
+        raise BadInput(
+            f"There is no histogram {key!r} in {where}.",
+            why=f"{error.args[0]} is missing; there are {', '.join(keys) or 'none'}",
+            next_step="name another with --histogram-key, or a file of yours with --histogram-file",
+        ) from error
+
+
+def _read(file: Path) -> dict[str, Histogram]:
+    try:
+        loaded = json.loads(file.read_text(encoding="utf-8"))
+        return {name: _parse(name, value) for name, value in loaded.items()}
+    except OSError as error:
+        raise _refuse(file, error.strerror or str(error)) from error
+    except (ValueError, AttributeError, TypeError) as error:
+        raise _refuse(file, str(error)) from error
+
+
+def _parse(name: str, value: Any) -> Histogram:
+    if not isinstance(value, dict) or not {"buckets", "counts"} <= value.keys():
+        raise ValueError(f"{name} has no buckets or no counts")
+    buckets = tuple((int(low), int(high)) for low, high in value["buckets"])
+    counts = tuple(int(count) for count in value["counts"])
+    if len(buckets) != len(counts) or not sum(counts) or min(counts) < 0:
+        raise ValueError(f"{name} needs a count for each bucket, and one above 0")
+    if any(not 1 <= low <= high for low, high in buckets):
+        raise ValueError(f"{name} has a bucket that is no range of lengths from 1 on")
+    return Histogram(buckets, counts)
+
+
+def _refuse(file: Path, why: str) -> BadInput:
+    return BadInput(
+        f"The histograms in {file} cannot be read.", why=why, next_step=f"write {_FORM}"
+    )

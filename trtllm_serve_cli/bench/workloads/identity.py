@@ -1,0 +1,39 @@
+"""One request of several rows, sent again and again: upstream's identity test."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
+
+# The bound that `tools/gpt/identity_test.py` of tensorrtllm_backend@v0.5.0 draws its ids below.
+_UPSTREAMS_VOCABULARY = 50255
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The same `batch_size` prompts of `num_input_tokens` in every request."""
+
+    batch_size: int = 8
+    num_input_tokens: int = 8
+    num_output_tokens: int = 10
+
+    @property
+    def num_available(self) -> None:
+        return None
+
+    def draw(
+        self, num_requests: int, vocab_size: int, rng: np.random.Generator
+    ) -> list[RequestSpec]:
+        shape = (self.batch_size, self.num_input_tokens)
+        # Not from `rng`: the warm-up sends the same.
+        ids = np.random.default_rng(0).integers(
+            0, min(vocab_size, _UPSTREAMS_VOCABULARY), shape, dtype=np.int32
+        )
+        return [RequestSpec(ids, self.num_output_tokens)] * num_requests
+
+    def describe(self) -> dict[str, Any]:
+        return asdict(self)

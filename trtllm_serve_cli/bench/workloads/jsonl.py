@@ -1,0 +1,129 @@
+"""Objects out of JSON files, each with the place that an error about it names."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One object, and where it begins (`file:line`)."""
+
+    where: str
+    fields: dict[str, Any]
+
+    def refuse(self, why: str) -> BadInput:
+        """What is wrong with it, to be raised."""
+        has = ", ".join(self.fields) or "none"
+        return BadInput(
+            f"{self.where}: this entry cannot be used.",
+            why=f"{why}; its fields are {has}",
+            next_step="put that line right; docs/benchmark.md has the forms that are read",
+        )
+
+    def text(self, *names: str) -> str:
+        """The first of these fields that is there, which must be text."""
+        value = self._first(names)
+        if not isinstance(value, str):
+            raise self.refuse(f"{' or '.join(names)} must be text")
+        return value
+
+    def count(self, *names: str) -> int:
+        """The first of these fields that is there: a whole number above 0."""
+        value = self._first(names)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self.refuse(f"{' or '.join(names)} must be a whole number above 0")
+        return value
+
+    def number(self, name: str, least: float) -> float:
+        """That field, finite and not below `least`."""
+        value = self._first((name,))
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or value < least:
+            raise self.refuse(f"{name} must be a number from {least:g} on")
+        return float(value)
+
+    def has(self, *names: str) -> bool:
+        return any(self.fields.get(name) is not None for name in names)
+
+    def _first(self, names: tuple[str, ...]) -> Any:
+        for name in names:
+            if self.fields.get(name) is not None:
+                return self.fields[name]
+        raise self.refuse(f"{' or '.join(names)} is missing")
+
+
+def read_objects(file: Path) -> list[Line]:
+    """The objects of a JSON array, or of JSONL. Raises `BadInput` with the file and the line."""
+    text = _read(file)
+    if text.lstrip().startswith("["):
+        return list(_parse_array(file, text))
+    return list(_parse_lines(file, text))
+
+
+def read_jsonl(file: Path) -> list[Line]:
+    """The objects of JSONL; lines that are empty are skipped. Raises `BadInput`."""
+    return list(_parse_lines(file, _read(file)))
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise BadInput(
+            f"{file} cannot be read.", why=why, next_step="check the path; it must be UTF-8 text"
+        ) from error
+
+
+def _parse_lines(file: Path, text: str) -> Iterator[Line]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            where = f"{file}:{number}"
+            value, end = _decode(where, line, 0)
+            if line[end:].strip():
+                raise Line(where, {}).refuse("there is more than one object in the line")
+            yield _as_line(where, value)
+
+
+def _parse_array(file: Path, text: str) -> Iterator[Line]:
+    """By hand from one element to the next: the parser does not tell where they stand."""
+    position, number, counted = text.index("[") + 1, 1, 0
+    while True:
+        position = _skip(text, position, " \t\r\n,")
+        number += text.count("\n", counted, position)
+        counted, where = position, f"{file}:{number}"
+        if text.startswith("]", position):
+            return
+        value, position = _decode(where, text, position)
+        yield _as_line(where, value)
+
+
+def _skip(text: str, position: int, characters: str) -> int:
+    while position < len(text) and text[position] in characters:
+        position += 1
+    return position
+
+
+def _decode(where: str, text: str, position: int) -> tuple[Any, int]:
+    try:
+        return json.JSONDecoder().raw_decode(text, _skip(text, position, " \t\r"))
+    except ValueError as error:
+        raise BadInput(
+            f"{where}: this is no JSON.",
+            why=str(error),
+            next_step="put that line right, or check that it is the right file",
+        ) from error
+
+
+def _as_line(where: str, value: Any) -> Line:
+    if not isinstance(value, dict):
+        raise Line(where, {}).refuse("it is no JSON object")
+    return Line(where, value)

@@ -1,0 +1,59 @@
+"""Random token ids whose lengths follow a distribution."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_serve_cli.bench.workloads.spec import Ids, RequestSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TokenNormDist:
+    """Prompt and answer lengths drawn from two normal distributions, in tokens.
+
+    Lengths are rounded to whole tokens and are at least 1. The ids are uniform over the vocabulary,
+    so no two prompts share a prefix worth caching.
+    """
+
+    input_mean: float = 128
+    input_stdev: float = 5
+    output_mean: float = 20
+    output_stdev: float = 2
+
+    @property
+    def num_available(self) -> None:
+        return None
+
+    def draw(
+        self, num_requests: int, vocab_size: int, rng: np.random.Generator
+    ) -> list[RequestSpec]:
+        """`num_requests` requests; a generator in the same state gives the same requests."""
+        inputs = draw_lengths(self.input_mean, self.input_stdev, num_requests, rng)
+        outputs = draw_lengths(self.output_mean, self.output_stdev, num_requests, rng)
+        prompts = draw_prompts(inputs, vocab_size, rng)
+        return [RequestSpec(ids, int(n)) for ids, n in zip(prompts, outputs, strict=True)]
+
+    def describe(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def draw_lengths(
+    mean: float, stdev: float, num_requests: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Normally distributed lengths, rounded, at least 1."""
+    drawn = np.rint(rng.normal(mean, stdev, num_requests))
+    lengths: NDArray[np.int64] = np.maximum(drawn, 1).astype(np.int64)
+    return lengths
+
+
+def draw_prompts(
+    lengths: NDArray[np.int64], vocab_size: int, rng: np.random.Generator
+) -> list[Ids]:
+    """Random ids, uniform over the vocabulary, as many for each prompt as `lengths` says."""
+    ids = rng.integers(0, vocab_size, size=int(lengths.sum()), dtype=np.int32)
+    ends = np.cumsum(lengths)
+    return [ids[end - length : end] for end, length in zip(ends, lengths, strict=True)]

@@ -1,0 +1,86 @@
+"""Requests that share what they begin with: for the reuse of KV-cache blocks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist, draw_lengths, draw_prompts
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPrefix:
+    """Each request begins with one of `num_prefixes` system prompts, the same for all that have it.
+
+    `own` is what comes after it, and the answer.
+    """
+
+    own: TokenNormDist
+    num_prefix_tokens: int
+    num_prefixes: int = 1
+
+    @property
+    def num_available(self) -> None:
+        return None
+
+    def draw(
+        self, num_requests: int, vocab_size: int, rng: np.random.Generator
+    ) -> list[RequestSpec]:
+        lengths = np.full(self.num_prefixes, self.num_prefix_tokens)
+        # From a generator of their own: the requests of a warm-up have the same prefixes.
+        prefixes = draw_prompts(lengths, vocab_size, np.random.default_rng(self.num_prefixes))
+        chosen = rng.integers(0, self.num_prefixes, num_requests)
+        return [
+            RequestSpec(np.concatenate((prefixes[which], own.input_ids)), own.num_output_tokens)
+            for which, own in zip(chosen, self.own.draw(num_requests, vocab_size, rng), strict=True)
+        ]
+
+    def describe(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class MultiTurn:
+    """Conversations of `num_turns` requests; each prompt holds all that was said before it.
+
+    `turn` is what the user adds each time, and the answer. The user takes `think_mean_s` to think,
+    exponentially distributed. The first `num_prefix_tokens` of all conversations are the same.
+    """
+
+    turn: TokenNormDist
+    num_turns: int = 4
+    think_mean_s: float = 0.0
+    num_prefix_tokens: int = 0
+
+    @property
+    def num_available(self) -> None:
+        return None
+
+    def draw(
+        self, num_requests: int, vocab_size: int, rng: np.random.Generator
+    ) -> list[RequestSpec]:
+        """`num_requests` conversations."""
+        opening = SharedPrefix(self.turn, self.num_prefix_tokens)
+        return [
+            RequestSpec(
+                first.input_ids, first.num_output_tokens, turns=self._go_on(vocab_size, rng)
+            )
+            for first in opening.draw(num_requests, vocab_size, rng)
+        ]
+
+    def describe(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def _go_on(self, vocab_size: int, rng: np.random.Generator) -> tuple[Turn, ...]:
+        num_turns = self.num_turns - 1
+        inputs = draw_lengths(self.turn.input_mean, self.turn.input_stdev, num_turns, rng)
+        outputs = draw_lengths(self.turn.output_mean, self.turn.output_stdev, num_turns, rng)
+        thinks = rng.exponential(self.think_mean_s, num_turns)
+        prompts = draw_prompts(inputs, vocab_size, rng)
+        return tuple(
+            Turn(ids, int(num_output_tokens), float(think_s))
+            for ids, num_output_tokens, think_s in zip(prompts, outputs, thinks, strict=True)
+        )

@@ -1,0 +1,54 @@
+"""Prompts of random words, for models that take text, where no data set is at hand."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from trtllm_serve_cli.bench.workloads.lengths import draw_lengths
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
+
+# Short and common: about one token each in any English vocabulary.
+_WORDS = (
+    "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world",
+    "school", "state", "family", "student", "group", "country", "problem", "hand", "part", "place",
+    "case", "week", "company", "system", "program", "question", "work", "government", "number",
+    "night", "point", "home", "water", "room", "mother", "area", "money", "story", "fact", "month",
+    "lot", "right", "study", "book", "eye", "job", "word", "business", "issue", "side", "kind",
+    "head", "house", "service", "friend", "father", "power", "hour", "game", "line", "end",
+    "member", "law", "car", "city", "name", "team", "minute", "idea", "body", "back", "parent",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RandomWords:
+    """Prompt lengths in words and answer lengths in tokens, from two normal distributions."""
+
+    input_mean: float = 100
+    input_stdev: float = 5
+    output_mean: float = 20
+    output_stdev: float = 2
+    ignores_eos: bool = True
+
+    @property
+    def num_available(self) -> None:
+        return None
+
+    def draw(
+        self, num_requests: int, vocab_size: int, rng: np.random.Generator
+    ) -> list[RequestSpec]:
+        inputs = draw_lengths(self.input_mean, self.input_stdev, num_requests, rng)
+        outputs = draw_lengths(self.output_mean, self.output_stdev, num_requests, rng)
+        return [
+            RequestSpec.of_text(
+                " ".join(_WORDS[word] for word in rng.integers(0, len(_WORDS), num_words)),
+                int(num_output_tokens),
+                ignores_eos=self.ignores_eos,
+            )
+            for num_words, num_output_tokens in zip(inputs, outputs, strict=True)
+        ]
+
+    def describe(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,291 @@
+"""The options that every benchmark shares, and how a command gets them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, get_type_hints
+
+import typer
+
+from trtllm_serve_cli.cli.options import JsonOption
+
+_AMOUNT = "How much"
+_LOAD = "Load"
+_MEASURED = "What is measured"
+_WHERE = "Where"
+_RESULT = "Result"
+
+
+class Arrival(str, Enum):
+    """The arrival processes, as words of the command line."""
+
+    POISSON = "poisson"
+    CONSTANT = "constant"
+    GAMMA = "gamma"
+
+
+class InterfaceWord(str, Enum):
+    """How requests travel."""
+
+    GRPC = "grpc"
+    HTTP = "http"
+
+
+def _check_positive(value: float | None) -> float | None:
+    if value is not None and not 0 < value < math.inf:
+        raise typer.BadParameter(f"{value:g} is not a number above 0.")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class CommonOptions:
+    """What can be said to any benchmark. None leaves it to the benchmark."""
+
+    num_requests: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many requests to measure (conversations: how many of them). "
+            "Default: 100, or all that a data set has.",
+            rich_help_panel=_AMOUNT,
+        ),
+    ] = None
+    duration: Annotated[
+        float | None,
+        typer.Option(
+            callback=_check_positive,
+            metavar="SECONDS",
+            help="Instead of a number: send for so long.",
+            rich_help_panel=_AMOUNT,
+        ),
+    ] = None
+    repeat: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Measure so often, with other requests each time.",
+            rich_help_panel=_AMOUNT,
+        ),
+    ] = 1
+    warmup: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Requests sent before, left out of the figures.",
+            rich_help_panel=_AMOUNT,
+        ),
+    ] = 1
+    seed: Annotated[
+        int,
+        typer.Option(min=0, help="Same seed, same requests, same times.", rich_help_panel=_AMOUNT),
+    ] = 0
+    request_rate: Annotated[
+        float | None,
+        typer.Option(
+            callback=_check_positive,
+            metavar="PER_SECOND",
+            help="Open loop: requests are due at this mean rate, whatever the server does.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Closed loop: so many requests in flight. With a rate: at most so many.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None
+    arrival: Annotated[
+        Arrival | None,
+        typer.Option(
+            help="How --request-rate spaces requests (else poisson).",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None
+    burstiness: Annotated[
+        float | None,
+        typer.Option(
+            callback=_check_positive,
+            help="Shape of --arrival gamma: 1 is poisson, less is burstier (else 1).",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None
+    ramp: Annotated[
+        float | None,
+        typer.Option(
+            callback=_check_positive,
+            metavar="SECONDS",
+            help="Let the load grow for so long; these requests are left out of the figures.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Processes that send: more where one is too slow.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = 1
+    timeout: Annotated[
+        float,
+        typer.Option(
+            min=0.001,
+            metavar="SECONDS",
+            help="A request that takes longer is given up, and counts as failed.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = 600.0
+    stream: Annotated[
+        bool,
+        typer.Option(
+            "--stream",
+            help="Ask for tokens one by one; measures TTFT and ITL.",
+            rich_help_panel=_MEASURED,
+        ),
+    ] = False
+    slo: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--slo",
+            metavar="OBJECTIVE",
+            help="Such as 'ttft:p95<500ms'; repeated, goodput is of what meets all of them.",
+            rich_help_panel=_MEASURED,
+        ),
+    ] = None
+    server_times: Annotated[
+        bool,
+        typer.Option(
+            "--server-times",
+            help="Ask the server with each request how long it waited for the engine.",
+            rich_help_panel=_MEASURED,
+        ),
+    ] = False
+    sample_interval: Annotated[
+        float,
+        typer.Option(
+            min=0.1,
+            metavar="SECONDS",
+            help="How often the server's own metrics are kept beside the requests.",
+            rich_help_panel=_MEASURED,
+        ),
+    ] = 1.0
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-m",
+            "--model",
+            metavar="NAME",
+            help="The model, by its name in `tllm list`; several are loaded in turns.",
+            rich_help_panel=_WHERE,
+        ),
+    ] = None
+    url: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-u",
+            "--url",
+            metavar="HOST:PORT",
+            help="The server's gRPC address (with -i http its HTTP address), repeated for several; "
+            "of one that is not ours, -m names the model to load itself.",
+            rich_help_panel=_WHERE,
+        ),
+    ] = None
+    interface: Annotated[
+        InterfaceWord,
+        typer.Option("-i", "--interface", help="How to ask.", rich_help_panel=_WHERE),
+    ] = InterfaceWord.GRPC
+    metrics_url: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metrics-url",
+            metavar="HOST:PORT",
+            help="Metrics of a server that is not ours; one for each -u.",
+            rich_help_panel=_WHERE,
+        ),
+    ] = None
+    output_folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="DIR",
+            help="Keep summary.json, requests.jsonl and server_samples.jsonl in this folder.",
+            rich_help_panel=_RESULT,
+        ),
+    ] = None
+    op_stats_csv: Annotated[
+        Path | None,
+        typer.Option(
+            "--op-stats-csv",
+            metavar="FILE",
+            help="Add a line to this CSV file, in upstream's form.",
+            rich_help_panel=_RESULT,
+        ),
+    ] = None
+    check_perf_json: Annotated[
+        Path | None,
+        typer.Option(
+            "--check-perf-json",
+            metavar="FILE",
+            help="Fail (exit code 3) if the figures are not those of this file, upstream's way.",
+            rich_help_panel=_RESULT,
+        ),
+    ] = None
+    check_perf_key: Annotated[
+        str | None,
+        typer.Option("--check-perf-key", help="Which entry of it.", rich_help_panel=_RESULT),
+    ] = None
+    check_perf_atol: Annotated[
+        float,
+        typer.Option(
+            "--check-perf-atol", min=0, help="Absolute tolerance.", rich_help_panel=_RESULT
+        ),
+    ] = 50.0
+    check_perf_rtol: Annotated[
+        float,
+        typer.Option(
+            "--check-perf-rtol", min=0, help="Relative tolerance.", rich_help_panel=_RESULT
+        ),
+    ] = 0.05
+    as_json: JsonOption = False
+
+
+def with_common_options(function: Callable[..., None]) -> Callable[..., None]:
+    """`function`, which takes `common: CommonOptions`, as a command with an option for each field.
+
+    Typer reads a command's options off its signature: this writes one.
+    """
+    own = [
+        parameter
+        for parameter in inspect.signature(function, eval_str=True).parameters.values()
+        if parameter.name != "common"
+    ]
+    hints = get_type_hints(CommonOptions, include_extras=True)
+    names = [field.name for field in fields(CommonOptions)]
+    shared = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(CommonOptions)
+    ]
+
+    def command(**given: object) -> None:
+        common = CommonOptions(**{name: given.pop(name) for name in names})  # type: ignore[arg-type]
+        function(**given, common=common)
+
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + shared
+    functools.update_wrapper(command, function)
+    del vars(command)["__wrapped__"]
+    vars(command)["__signature__"] = inspect.Signature(parameters)
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command

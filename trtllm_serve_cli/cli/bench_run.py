@@ -1,0 +1,247 @@
+"""From the options of a benchmark to its result on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from trtllm_serve_cli.cli import output
+from trtllm_serve_cli.cli.bench_options import Arrival, CommonOptions
+from trtllm_serve_cli.cli.bench_progress import show_progress
+from trtllm_serve_cli.cli.exits import INTERRUPTED
+from trtllm_serve_cli.cli.target import LoadTarget, find_load_target
+from trtllm_serve_cli.errors import RequestFailed
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.bench import BenchmarkResult, BenchmarkSettings, Load, Objective, Workload
+    from trtllm_serve_cli.bench.checks import Reference
+    from trtllm_serve_cli.bench.workloads import Tokenizer
+
+_DEFAULT_NUM_REQUESTS = 100
+# The metrics that only streamed answers have.
+_STREAMED = ("ttft", "itl", "tpot")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A benchmark as its command understands it; `text_model` as in `find_load_target`."""
+
+    name: str
+    common: CommonOptions
+    text_model: str | None = None
+
+    def find_targets(self) -> list[LoadTarget]:
+        """Every model of every server that was named, or the one that is running."""
+        common = self.common
+        found = [
+            find_load_target(url, common.interface.value, model, self.text_model)
+            for url in common.url or (None,)
+            for model in common.model or (None,)
+        ]
+        pages = common.metrics_url
+        if not pages:
+            return found
+        if len(pages) != len(common.url or ()):
+            raise typer.BadParameter("--metrics-url is given once for each -u.")
+        from dataclasses import replace
+
+        from trtllm_serve_cli.client import parse_address
+
+        per_url = len(found) // len(pages)
+        return [
+            replace(target, metrics=parse_address(pages[index // per_url]))
+            for index, target in enumerate(found)
+        ]
+
+
+def run_job(
+    job: Job,
+    workload: Workload,
+    targets: Sequence[LoadTarget] | None = None,
+    *,
+    tokenizer: Tokenizer | None = None,
+) -> None:
+    """Run the benchmark, show and keep its result; raises what its exit code stands for."""
+    common = job.common
+    settings = plan_settings(job, workload)
+    reference = _read_reference(common)
+
+    from trtllm_serve_cli.bench import Target, report, run_benchmark
+
+    if common.output_folder is not None:
+        report.check_output_folder(common.output_folder)
+    found = job.find_targets() if targets is None else targets
+    with show_progress(settings, [target.address for target in found]) as watch:
+        result = run_benchmark(
+            settings,
+            [Target(target.address, target.model, common.interface.value) for target in found],
+            watch,
+            metrics=_metrics_pages(found),
+            tokenizer=tokenizer,
+        )
+    if common.output_folder is not None:
+        report.write_result(result, common.output_folder)
+    if common.op_stats_csv is not None:
+        report.append_csv(result.summary, common.op_stats_csv)
+    _show(result, common.output_folder, as_json=common.as_json)
+    _leave(result, reference)
+
+
+def plan_settings(job: Job, workload: Workload) -> BenchmarkSettings:
+    """The settings that the options mean; raises `BadParameter` for what contradicts itself."""
+    from trtllm_serve_cli.bench import AllAtOnce, BenchmarkSettings
+
+    common = job.common
+    load = _plan_load(common, workload)
+    if common.duration is not None and common.num_requests is not None:
+        raise typer.BadParameter("--duration and --num-requests exclude each other.")
+    if common.duration is not None and isinstance(load, AllAtOnce):
+        raise typer.BadParameter("--duration needs --request-rate or --concurrency.")
+    return BenchmarkSettings(
+        workload=workload,
+        load=load,
+        num_requests=common.num_requests or workload.num_available or _DEFAULT_NUM_REQUESTS,
+        duration_s=common.duration,
+        num_warmup_requests=common.warmup,
+        stream=common.stream,
+        seed=common.seed,
+        name=job.name,
+        takes="tokens" if job.text_model is None else "text",
+        repeat=common.repeat,
+        num_workers=common.workers,
+        timeout_s=common.timeout,
+        wants_times=common.server_times,
+        objectives=_parse_objectives(common),
+        sample_interval_s=common.sample_interval,
+    )
+
+
+def _plan_load(common: CommonOptions, workload: Workload) -> Load:
+    from trtllm_serve_cli.bench import AllAtOnce, AtConcurrency, AtRate, AtTimes
+    from trtllm_serve_cli.bench.workloads import Trace
+
+    rate, concurrency, ramp_s = common.request_rate, common.concurrency, common.ramp or 0.0
+    if common.arrival is not None and rate is None:
+        raise typer.BadParameter("--arrival needs --request-rate.")
+    if common.burstiness is not None and common.arrival is not Arrival.GAMMA:
+        raise typer.BadParameter("--burstiness needs --arrival gamma.")
+    if rate is not None:
+        return AtRate(
+            rate,
+            (common.arrival or Arrival.POISSON).value,
+            common.burstiness or 1.0,
+            concurrency,
+            ramp_s,
+        )
+    if isinstance(workload, Trace):
+        _refuse_ramp(common)
+        return AtTimes(workload.times_s, workload.speed, concurrency)
+    if concurrency is not None:
+        return AtConcurrency(concurrency, ramp_s)
+    _refuse_ramp(common)
+    return AllAtOnce()
+
+
+def _refuse_ramp(common: CommonOptions) -> None:
+    if common.ramp is not None:
+        raise typer.BadParameter("--ramp needs --request-rate or --concurrency.")
+
+
+def _parse_objectives(common: CommonOptions) -> tuple[Objective, ...]:
+    from trtllm_serve_cli.bench import parse_objective
+
+    objectives = tuple(parse_objective(text) for text in common.slo or ())
+    for objective in objectives:
+        if objective.metric in _STREAMED and not common.stream:
+            raise typer.BadParameter(f"--slo {objective} needs --stream.")
+        if objective.metric == "queue" and not common.server_times:
+            raise typer.BadParameter(f"--slo {objective} needs --server-times.")
+    return objectives
+
+
+def _read_reference(common: CommonOptions) -> Reference | None:
+    if common.check_perf_json is None:
+        return None
+    if common.check_perf_key is None:
+        raise typer.BadParameter("--check-perf-json needs --check-perf-key.")
+    from trtllm_serve_cli.bench.checks import read_reference
+
+    return read_reference(
+        common.check_perf_json,
+        common.check_perf_key,
+        common.check_perf_atol,
+        common.check_perf_rtol,
+    )
+
+
+def _metrics_pages(targets: Sequence[LoadTarget]) -> dict[int, str]:
+    """Each page once, at the first target that it is of."""
+    pages: dict[str, int] = {}
+    for index, target in enumerate(targets):
+        if target.metrics is not None:
+            pages.setdefault(target.metrics, index)
+    return {index: page for page, index in pages.items()}
+
+
+def _show(result: BenchmarkResult, folder: Path | None, *, as_json: bool) -> None:
+    from trtllm_serve_cli.bench import report, tables
+
+    if as_json:
+        output.show_json(report.to_json(result))
+    else:
+        _show_tables(result)
+    for remark in tables.remarks(result):
+        output.say(remark)
+    for message, count in result.error_messages[:5]:
+        output.say(f"{count} failed: {message}")
+    screen = output.console(stderr=True)
+    for bottleneck in result.client.bottlenecks:
+        screen.print(f"The client was the bottleneck: {bottleneck}.", style="bold red")
+    if result.ending == "interrupted":
+        output.say("Interrupted: the figures are partial.")
+    if folder is not None:
+        output.say(f"Kept in {folder}")
+
+
+def _show_tables(result: BenchmarkResult) -> None:
+    from trtllm_serve_cli.bench import tables
+
+    summary = result.summary
+    output.show_table(("Statistic", "Value"), tables.stat_rows(summary), are_figures=True)
+    for columns, rows in (
+        (tables.TIME_COLUMNS, tables.time_rows(summary)),
+        (tables.OBJECTIVE_COLUMNS, tables.objective_rows(summary)),
+        (tables.TARGET_COLUMNS, tables.target_rows(result)),
+        (tables.RUN_COLUMNS, tables.run_rows(result)),
+    ):
+        if rows:
+            output.show_table(columns, rows, are_figures=True)
+
+
+def _leave(result: BenchmarkResult, reference: Reference | None) -> None:
+    from trtllm_serve_cli.bench import report
+    from trtllm_serve_cli.bench.checks import check
+
+    summary = result.summary
+    if result.ending == "interrupted":
+        raise typer.Exit(INTERRUPTED)
+    if result.ending == "server_lost":
+        raise RequestFailed(
+            "The server was lost in the middle of the run.",
+            why=f"{summary.num_completed} requests were completed before, {summary.num_failed} "
+            "failed; it then refused every connection, and nothing more was sent",
+            next_step="tllm status",
+        )
+    if summary.num_failed and not summary.num_completed:
+        message, count = result.error_messages[0]
+        raise RequestFailed(
+            f"Every request failed: {summary.num_failed} of {summary.num_requests}.",
+            why=f"{count} of them with {message}",
+            next_step="tllm logs",
+        )
+    if reference is not None:
+        check(report.csv_row(summary), reference)

@@ -1,0 +1,130 @@
+"""The benchmarks whose prompts are text: `tllm bench dataset` and `tllm bench end-to-end`."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trtllm_serve_cli.cli.bench_options import CommonOptions, with_common_options
+from trtllm_serve_cli.cli.bench_run import Job, run_job
+
+if TYPE_CHECKING:
+    pass
+
+_ENTRIES = (
+    "JSON with input, instruction and output; ShareGPT's JSON; JSONL with prompt and lengths; "
+    "or hf:NAME[:SPLIT]."
+)
+OutputTokens = Annotated[
+    int | None,
+    typer.Option("--output-tokens", min=1, help="Length of every answer. Default: the entry's."),
+]
+TokensPerWord = Annotated[
+    float | None,
+    typer.Option(
+        "--op-tokens-per-word",
+        min=0.01,
+        help="Count an entry's answer as upstream does: its words times this (there 1.3).",
+    ),
+]
+MaxInputLen = Annotated[
+    int | None, typer.Option("--max-input-len", min=1, help="Leave out longer prompts.")
+]
+IgnoreEos = Annotated[
+    bool,
+    typer.Option(
+        "--ignore-eos", help="Answers of exactly that length, whatever the model would say."
+    ),
+]
+TokenizerDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--tokenizer",
+        "--tokenizer-dir",
+        metavar="DIR",
+        help="The model's tokenizer. Default: the one that the server's repository names.",
+    ),
+]
+
+
+class TextModel(str, Enum):
+    """The models that take text."""
+
+    OWN = "own"
+    ENSEMBLE = "ensemble"
+    BLS = "tensorrt_llm_bls"
+
+
+@with_common_options
+def dataset(
+    common: CommonOptions,
+    source: Annotated[str, typer.Option("--dataset", metavar="FILE", help=_ENTRIES)],
+    output_tokens: OutputTokens = None,
+    op_tokens_per_word: TokensPerWord = None,
+    max_input_len: MaxInputLen = None,
+    ignore_eos: IgnoreEos = False,
+    tokenizer: TokenizerDir = None,
+) -> None:
+    """Send the prompts of a data set, as token ids, to `tensorrt_llm`.
+
+    Example:  tllm bench dataset --dataset mini_cnn_eval.json --concurrency 16 --stream
+    """
+    from trtllm_serve_cli.bench.tokenizers import find_tokenizer
+    from trtllm_serve_cli.bench.workloads import Lengths, read_entries, tokenize
+
+    entries = read_entries(source)
+    job = Job("dataset", common)
+    targets = job.find_targets()
+    needs = any(entry.prompt is not None for entry in entries)
+    found = None
+    if needs:
+        first = targets[0]
+        found = find_tokenizer(tokenizer, first.address, first.model, common.interface.value)
+    lengths = Lengths(output_tokens, op_tokens_per_word, max_input_len, ignore_eos)
+    run_job(job, tokenize(source, entries, found, lengths), targets)
+
+
+@with_common_options
+def end_to_end(
+    common: CommonOptions,
+    source: Annotated[
+        str | None,
+        typer.Option("--dataset", metavar="FILE", help=f"{_ENTRIES} Default: random words."),
+    ] = None,
+    through: Annotated[
+        TextModel, typer.Option(help="Which of the models that take text.")
+    ] = TextModel.ENSEMBLE,
+    input_words: Annotated[int, typer.Option(min=1, help="Mean words of a random prompt.")] = 100,
+    output_tokens: OutputTokens = None,
+    op_tokens_per_word: TokensPerWord = None,
+    max_input_len: MaxInputLen = None,
+    ignore_eos: IgnoreEos = False,
+    tokenizer: TokenizerDir = None,
+) -> None:
+    """Send text to `ensemble`, `tensorrt_llm_bls` or the model's own name, and get text.
+
+    With -i http through generate_stream (--stream), as a browser would. --tokenizer counts the
+    tokens of answers where the server does not.
+
+    Example:  tllm bench end-to-end -i http --stream --concurrency 8
+    """
+    from trtllm_serve_cli.bench.tokenizers import open_tokenizer
+    from trtllm_serve_cli.bench.workloads import (
+        Lengths,
+        RandomWords,
+        Workload,
+        as_text,
+        read_entries,
+    )
+
+    lengths = Lengths(output_tokens, op_tokens_per_word, max_input_len, ignore_eos)
+    workload: Workload
+    if source is None:
+        workload = RandomWords(input_words, input_words / 20, output_tokens or 20, 0, ignore_eos)
+    else:
+        workload = as_text(source, read_entries(source), lengths)
+    counting = None if tokenizer is None else open_tokenizer(tokenizer)
+    run_job(Job("end-to-end", common, through.value), workload, tokenizer=counting)
