@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_serve_cli.bench.arrivals import AllAtOnce, AtRate, plan_due_times
+from trtllm_serve_cli.bench.arrivals import (
+    AllAtOnce,
+    AtRate,
+    AtTimes,
+    plan_due_times,
+    plan_due_times_until,
+)
 
 rates = st.builds(
     AtRate,
@@ -51,3 +59,34 @@ def test_constant_gaps_are_equal() -> None:
 
 def test_all_at_once_is_due_at_the_start() -> None:
     assert plan_due_times(AllAtOnce(), 3, np.random.default_rng(0)).tolist() == [0, 0, 0]
+
+
+@given(load=rates, duration_s=st.floats(0.01, 2), seed=st.integers(0, 2**32))
+def test_a_duration_has_exactly_what_is_due_in_it(
+    load: AtRate, duration_s: float, seed: int
+) -> None:
+    load = replace(load, request_rate_per_s=min(load.request_rate_per_s, 1000))
+    due_s = plan_due_times_until(load, duration_s, np.random.default_rng(seed))
+    assert due_s[0] == 0
+    assert (np.diff(due_s) >= 0).all()
+    assert due_s[-1] < duration_s
+
+
+def test_a_duration_of_constant_arrivals_has_rate_times_duration() -> None:
+    due_s = plan_due_times_until(AtRate(8, "constant"), 2.0, np.random.default_rng(0))
+    assert due_s.tolist() == [index / 8 for index in range(16)]
+
+
+def test_a_ramp_grows_in_a_straight_line_to_the_rate() -> None:
+    load = AtRate(100, "constant", ramp_s=2.0)
+    due_s = plan_due_times_until(load, 5.0, np.random.default_rng(0))
+    # t² · rate / (2 · ramp) requests by t in the ramp, then the rate.
+    for until, wanted in ((1.0, 25), (2.0, 100), (3.0, 200), (5.0, 400)):
+        assert abs(int((due_s < until).sum()) - wanted) <= 1
+
+
+def test_a_recording_is_replayed_faster_and_from_zero() -> None:
+    due_s = plan_due_times(AtTimes((2.0, 3.0, 6.0), speed=2), 2, np.random.default_rng(0))
+    assert due_s.tolist() == [0, 0.5]
+    due_s = plan_due_times_until(AtTimes((2.0, 3.0, 6.0)), 2.0, np.random.default_rng(0))
+    assert due_s.tolist() == [0, 1]

@@ -132,3 +132,119 @@ def test_interrupt_keeps_what_was_measured(serve: Serve) -> None:
 def _wait_for_requests(server: FakeTriton, num_requests: int) -> None:
     while len(server.received) < num_requests:
         time.sleep(0.001)
+
+
+def test_several_targets_are_loaded_in_turns_and_told_apart(serve: Serve) -> None:
+    servers = [FakeTriton(), FakeTriton(fails_every=1)]
+    targets = [Target(serve(server)) for server in servers]
+    settings = BenchmarkSettings(WORKLOAD, AllAtOnce(), 7, num_warmup_requests=0)
+    result = run_benchmark(settings, targets)
+    assert [len(server.received) for server in servers] == [4, 3]
+    assert result.summary_of(target=0).num_completed == 4
+    assert result.summary_of(target=1).num_failed == 3
+
+
+def test_repeats_have_other_requests_and_the_same_each_time(serve: Serve) -> None:
+    server = FakeTriton()
+    address = serve(server)
+    results = [
+        _run(address, AtConcurrency(1), num_requests=3, repeat=2),
+        _run(address, AtConcurrency(1), num_requests=3, repeat=2),
+    ]
+    prompts = [inputs["input_ids"].tolist() for inputs in server.received]
+    assert prompts[:6] == prompts[6:]
+    assert prompts[:3] != prompts[3:6]
+    assert [record.run for record in results[0].records] == [0, 0, 0, 1, 1, 1]
+    assert results[0].summary.num_requests == 6
+
+
+def test_workers_share_one_load_and_one_clock(serve: Serve) -> None:
+    server = FakeTriton()
+    result = _run(serve(server), AtRate(200, "constant"), num_requests=40, num_workers=2)
+    assert sorted(record.index for record in result.records) == list(range(40))
+    assert result.client.num_workers == 2
+    wanted = [index / 200 for index in range(40)]
+    assert [record.due_s for record in result.records] == pytest.approx(wanted)
+    assert all(record.sent_s >= record.due_s for record in result.records)
+
+
+def test_workers_send_what_one_process_would(serve: Serve) -> None:
+    server = FakeTriton()
+    address = serve(server)
+    for num_workers in (1, 2):
+        _run(address, AtConcurrency(2), num_requests=10, num_workers=num_workers)
+    prompts = [tuple(inputs["input_ids"].ravel()) for inputs in server.received]
+    assert sorted(prompts[:10]) == sorted(prompts[10:])
+
+
+def test_interrupted_workers_keep_what_was_measured(serve: Serve) -> None:
+    server = FakeTriton(sticks_at=4)
+    address = serve(server)
+
+    def interrupt_when_stuck() -> None:
+        _wait_for_requests(server, 4)
+        signal.raise_signal(signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt_when_stuck)
+    thread.start()
+    result = _run(address, AtConcurrency(2), num_requests=20, num_workers=2)
+    thread.join()
+    assert result.ending == "interrupted"
+    assert result.summary.num_interrupted >= 1
+    assert result.summary.num_completed >= 1
+
+
+@pytest.mark.parametrize("load", [AtConcurrency(2), AtRate(100)], ids=["closed loop", "open loop"])
+def test_a_duration_ends_the_run(serve: Serve, load: Load) -> None:
+    result = _run(serve(FakeTriton(ttft_s=0.01)), load, duration_s=0.3)
+    assert result.summary.num_completed >= 5
+    assert max(record.due_s for record in result.records) < 0.35
+
+
+def test_a_request_that_takes_too_long_is_given_up(serve: Serve) -> None:
+    result = _run(serve(FakeTriton(ttft_s=0.5)), num_requests=2, timeout_s=0.1)
+    assert (result.summary.num_timed_out, result.summary.num_completed) == (2, 0)
+
+
+def test_a_server_that_freezes_shows_in_the_p99_of_a_rated_run(serve: Serve) -> None:
+    """A closed loop hides it: only the requests in flight see the freeze."""
+    freeze_s, num_requests = 1.0, 200
+    server = FakeTriton()
+    address = serve(server)
+
+    def freeze(at_request: int) -> threading.Thread:
+        server.sticks_at = len(server.received) + at_request
+
+        def thaw() -> None:
+            _wait_for_requests(server, server.sticks_at)
+            time.sleep(freeze_s)
+            server.hold.set()
+
+        thread = threading.Thread(target=thaw)
+        thread.start()
+        return thread
+
+    thread = freeze(num_requests // 2)
+    rated = _run(address, AtRate(100, "constant"), num_requests=num_requests).summary
+    thread.join()
+    thread = freeze(num_requests // 2)
+    closed = _run(address, AtConcurrency(1), num_requests=num_requests).summary
+    thread.join()
+    assert rated.request_latency and closed.request_latency
+    assert rated.request_latency.p99_ms > 900 * freeze_s
+    # About a hundred requests were due in the meantime: half of the run waited.
+    assert rated.request_latency.p75_ms > 300 * freeze_s
+    assert closed.request_latency.p99_ms < 500 * freeze_s
+
+
+def test_a_server_that_dies_ends_a_rated_run_early(serve: Serve) -> None:
+    server = FakeTriton()
+    address = serve(server)
+    killer = threading.Thread(target=lambda: (_wait_for_requests(server, 5), server.stop()))
+    killer.start()
+    result = _run(address, AtRate(20, "constant"), num_requests=100_000)
+    killer.join()
+    assert result.ending == "server_lost"
+    assert result.is_partial
+    assert result.summary.num_completed >= 4
+    assert set(result.summary.failures) <= {"connection", "unavailable", "cancelled"}

@@ -10,10 +10,14 @@ from trtllm_serve_cli.bench.connection import SendFailed
 from trtllm_serve_cli.bench.load import LoadGenerator, ReadyRequest
 from trtllm_serve_cli.bench.records import RequestError, RequestRecord
 from trtllm_serve_cli.bench.wire import Response
-from trtllm_serve_cli.bench.workloads import RequestSpec
+from trtllm_serve_cli.bench.workloads import RequestSpec, Turn
 
 FINAL = b"f"
-_RESPONSES = {b"1": Response(1, False), FINAL: Response(0, True), b"!": Response(0, True, "no")}
+_RESPONSES = {
+    b"1": Response(1, False, ids=np.int32(9).tobytes()),
+    FINAL: Response(0, True),
+    b"!": Response(0, True, "no"),
+}
 
 
 class Server:
@@ -151,3 +155,120 @@ def test_cancelled_run_keeps_records_and_marks_what_was_in_flight() -> None:
     generator = asyncio.run(run())
     assert [record.is_interrupted for record in generator.records] == [False, False, True]
     assert generator.num_failed == 0
+
+
+def test_a_cap_delays_sending_and_latencies_still_count_from_due() -> None:
+    async def run() -> tuple[int, list[RequestRecord]]:
+        server = Server()
+        generator = _generator(server)
+        await generator.run_open(_requests(*[b"111f"] * 6), [0.0] * 6, concurrency=2)
+        return server.most_in_flight, generator.records
+
+    most, records = asyncio.run(run())
+    assert most == 2
+    assert [record.due_s for record in records] == [0.0] * 6
+    assert sum(record.held_s > 0 for record in records) == 4
+    assert all(record.sent_s >= record.held_s for record in records)
+
+
+def test_a_conversation_holds_what_was_said_and_its_turns_come_in_order() -> None:
+    async def run() -> tuple[Server, LoadGenerator]:
+        server = Server()
+        spec = RequestSpec(
+            np.array([1, 2], np.int32),
+            1,
+            turns=(Turn(np.array([3], np.int32), 1), Turn(np.array([4], np.int32), 1, 0.01)),
+        )
+        generator = _generator(server)
+        await generator.run_open([ReadyRequest(0, b"1f", spec)], [0.0])
+        return server, generator
+
+    server, generator = asyncio.run(run())
+    assert server.encoded == [[1, 2, 9, 3], [1, 2, 9, 3, 9, 4]]  # 9 is what the server says
+    first, second, third = generator.records
+    assert [record.turn for record in generator.records] == [0, 1, 2]
+    assert [record.num_input_tokens for record in generator.records] == [2, 4, 6]
+    assert second.due_s == first.end_s
+    assert third.due_s == pytest.approx(second.end_s + 0.01)
+    assert {record.conversation for record in generator.records} == {0}
+
+
+def test_a_conversation_ends_with_its_first_failure() -> None:
+    generator = _generator(Server())
+    spec = RequestSpec(np.array([1], np.int32), 1, turns=(Turn(np.array([3], np.int32), 1),))
+    asyncio.run(generator.run_open([ReadyRequest(0, b"x", spec)], [0.0]))
+    assert [record.turn for record in generator.records] == [0]
+
+
+def test_requests_of_the_ramp_are_marked() -> None:
+    generator = LoadGenerator([Server()], ramp_s=0.01)
+    asyncio.run(generator.run_open(_requests(b"1f", b"1f"), [0.0, 0.02]))
+    assert [record.is_ramp for record in generator.records] == [True, False]
+
+
+def test_a_closed_loop_ends_with_its_duration() -> None:
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 0.01
+        return now
+
+    generator = LoadGenerator([Server()], clock=clock)
+    endless = (request for _ in range(1000) for request in _requests(b"1f"))
+    asyncio.run(generator.run_closed(endless, 1, duration_s=1.0))
+    assert 5 < len(generator.records) < 100
+    assert max(record.due_s for record in generator.records) <= 1.0
+
+
+class Gone(Server):
+    """Refuses every connection."""
+
+    async def send(self, payload: bytes) -> AsyncIterator[bytes]:
+        raise SendFailed(RequestError("connection", "refused"))
+        yield b""
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
+def test_a_run_ends_when_the_server_is_gone_for_good(closed: bool) -> None:
+    generator = LoadGenerator([Gone()], give_up_s=0.05)
+    requests = _requests(*[b"1f"] * 2000)
+    if closed:
+        asyncio.run(generator.run_closed(requests, 2))
+    else:
+        asyncio.run(generator.run_open(requests, [0.005 * index for index in range(2000)]))
+    assert generator.is_server_lost
+    assert 3 <= generator.num_failed < 200
+
+
+def test_a_run_goes_on_while_another_target_answers() -> None:
+    generator = LoadGenerator([Gone(), Server()], give_up_s=0.0)
+    spec = RequestSpec(np.arange(4, dtype=np.int32), 1)
+    requests = [ReadyRequest(index, b"1f", spec, index % 2) for index in range(20)]
+    asyncio.run(generator.run_open(requests, [0.0] * 20))
+    assert not generator.is_server_lost
+    assert sum(record.is_completed for record in generator.records) == 10
+
+
+def test_tokens_without_text_count_with_the_next_piece() -> None:
+    class Texts(Server):
+        def decode(self, raw: bytes) -> Response:
+            return {
+                b"e": Response(1, False, text=""),
+                b"t": Response(1, False, text="hi"),
+                FINAL: Response(1, True, text=""),
+            }[raw]
+
+    generator = LoadGenerator([Texts()])
+    asyncio.run(generator.run_open(_requests(b"eetf"), [0.0]))
+    assert [record.chunk_tokens for record in generator.records] == [(4,)]
+
+
+def test_a_rejection_in_a_response_is_no_other_error() -> None:
+    class Full(Server):
+        def decode(self, raw: bytes) -> Response:
+            return Response(0, True, "Exceeds maximum queue size")
+
+    generator = LoadGenerator([Full()])
+    asyncio.run(generator.run_open(_requests(b"f"), [0.0]))
+    assert [r.error and r.error.kind for r in generator.records] == ["rejected"]

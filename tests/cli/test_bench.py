@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from tests.bench.fake_triton import FakeTriton
 from trtllm_serve_cli.cli.bench import bench_app
-from trtllm_serve_cli.errors import BadInput, NoServer, RequestFailed
+from trtllm_serve_cli.errors import BadInput, CheckFailed, NoServer, RequestFailed, UnknownModel
 
+CORE = "tensorrt_llm"
 SMALL = ("--num-requests", "4", "--input-mean", "8", "--output-mean", "4")
 
 
@@ -139,6 +140,99 @@ def test_interrupted_bench_prints_what_was_measured(server: FakeTriton) -> None:
     assert result.exit_code == 130
     assert "Interrupted requests" in result.stdout
     assert "the figures are partial" in result.stderr
+
+
+def test_bench_says_what_the_run_was(server: FakeTriton) -> None:
+    result = _bench("-u", server.start(), "--request-rate", "500", "--concurrency", "1", *SMALL)
+    assert "500 requests/s, poisson, at most 1 in flight" in result.stderr
+    assert "so this was no run at a rate" in result.stderr
+    assert "Offered rate" not in result.stdout
+
+
+def test_bench_judges_objectives(server: FakeTriton) -> None:
+    slo = ("--slo", "ttft:p95<60s", "--slo", "latency:p50<1us")
+    result = _bench("-u", server.start(), "--stream", *slo, *SMALL)
+    assert "Goodput (requests/s)" in result.stdout
+    rows = {line.split()[0]: line.split()[-1] for line in result.stdout.splitlines() if "<" in line}
+    assert rows == {"ttft:p95<60000ms": "yes", "latency:p50<0.001ms": "no"}
+
+
+def test_bench_loads_several_addresses(server: FakeTriton) -> None:
+    other = FakeTriton()
+    try:
+        result = _bench("-u", server.start(), "-u", other.start(), "--warmup", "0", *SMALL)
+    finally:
+        other.stop()
+    assert (len(server.received), len(other.received)) == (2, 2)
+    assert result.stdout.count("tensorrt_llm at 127.0.0.1:") == 2
+
+
+def test_bench_repeats_and_shows_each_run(server: FakeTriton) -> None:
+    result = _bench("-u", server.start(), "--repeat", "2", "--json", *SMALL)
+    runs = json.loads(result.stdout)["runs"]
+    assert len(runs["summaries"]) == 2
+    assert len(runs["across"]["completed_requests_per_s"]["values"]) == 2
+
+
+def test_bench_fails_when_figures_are_not_the_references(
+    server: FakeTriton, tmp_path: Path
+) -> None:
+    reference = tmp_path / "perf.json"
+    reference.write_text('{"a": {"Avg. Output tokens per request": 1000}}')
+    check = ("--check-perf-json", str(reference), "--check-perf-key", "a")
+    result = _bench("-u", server.start(), *check, *SMALL)
+    assert isinstance(result.exception, CheckFailed)
+    assert "Avg. OP tokens per request" in result.stdout
+
+
+def test_bench_keeps_upstreams_csv(server: FakeTriton, tmp_path: Path) -> None:
+    _bench("-u", server.start(), "--op-stats-csv", str(tmp_path / "a.csv"), *SMALL)
+    assert len((tmp_path / "a.csv").read_text().splitlines()) == 2
+
+
+def test_bench_says_that_the_server_was_lost(server: FakeTriton) -> None:
+    address = server.start()
+
+    def stop_when_loaded() -> None:
+        while len(server.received) < 4:
+            time.sleep(0.001)
+        server.stop()
+
+    thread = threading.Thread(target=stop_when_loaded)
+    thread.start()
+    result = _bench("-u", address, "--request-rate", "20", "--duration", "3600", "--warmup", "0")
+    thread.join()
+    assert isinstance(result.exception, RequestFailed)
+    assert "lost in the middle of the run" in str(result.exception)
+    assert "Failed requests" in result.stdout
+
+
+def test_bench_of_text_needs_a_model_that_takes_it(server: FakeTriton) -> None:
+    result = CliRunner().invoke(bench_app, ["end-to-end", "-u", server.start(), "-m", CORE])
+    assert isinstance(result.exception, UnknownModel)
+    assert "takes text" in str(result.exception)
+
+
+def test_bench_of_a_data_set_without_a_tokenizer_says_so(
+    server: FakeTriton, tmp_path: Path
+) -> None:
+    file = tmp_path / "data.jsonl"
+    file.write_text('{"prompt": "hello", "output_length": 3}')
+    arguments = ["dataset", "--dataset", str(file), "-u", server.start()]
+    result = CliRunner().invoke(bench_app, arguments)
+    assert isinstance(result.exception, BadInput)
+    assert "--tokenizer DIR" in str(result.exception)
+
+
+def test_bench_replays_a_trace(server: FakeTriton, tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    lines = [{"timestamp": n * 10, "input_length": 5, "output_length": n + 1} for n in range(3)]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    arguments = ["trace", str(file), "-u", server.start(), "--speed", "2", "--json"]
+    value = json.loads(CliRunner().invoke(bench_app, arguments).stdout)
+    assert value["summary"]["num_output_tokens"] == 6
+    assert value["settings"]["load"] == {"kind": "trace", "speed": 2.0, "concurrency": None}
+    assert value["summary"]["offered_requests_per_s"] == 200
 
 
 def test_bench_help_shows_an_example() -> None:

@@ -86,6 +86,8 @@ class LoadGenerator:
         self.start = self.clock() if start is None else start
         places = None if concurrency is None else asyncio.Semaphore(concurrency)
         tasks: set[asyncio.Task[None]] = set()
+        # Until then the cap held back all that was due.
+        free_s = 0.0
 
         def forget(task: asyncio.Task[None]) -> None:
             if task.cancelled() or task.exception() is None:  # else `gather` shall raise it
@@ -96,12 +98,15 @@ class LoadGenerator:
                 wait_s = due - self._now()
                 if wait_s > 0:
                     await asyncio.sleep(wait_s)
-                held_s = 0.0
                 if places is not None:
-                    held_s = await self._take_place(places, due)
+                    if places.locked():
+                        await places.acquire()
+                        free_s = self._now()
+                    else:
+                        await places.acquire()
                 if self.is_server_lost:
                     break
-                task = asyncio.create_task(self._talk(request, due, held_s, places))
+                task = asyncio.create_task(self._talk(request, due, max(free_s - due, 0.0), places))
                 tasks.add(task)
                 task.add_done_callback(forget)
             await asyncio.gather(*tasks)
@@ -141,14 +146,6 @@ class LoadGenerator:
 
     def _now(self) -> float:
         return self.clock() - self.start
-
-    async def _take_place(self, places: asyncio.Semaphore, due_s: float) -> float:
-        """How long after it was due a request gets its place."""
-        if not places.locked():
-            await places.acquire()
-            return 0.0
-        await places.acquire()
-        return max(self._now() - due_s, 0.0)
 
     async def _talk(
         self,

@@ -17,7 +17,8 @@ _BUSY_LOOP = 0.9
 _LATE_LOOP_MS = 10.0
 _LATE_SENDING_MS = 1.0
 _LATE_SENDING_FRACTION = 0.05
-_LEAST_TICKS = 20
+# What is shorter says nothing about a client.
+_LEAST_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +78,15 @@ def watch_self(loads: list[WorkerLoad]) -> Iterator[None]:
 
 def judge_client(summary: Summary, load: Load, workers: Sequence[WorkerLoad]) -> ClientReport:
     """Whether the client was the bottleneck, by the criterion of docs/metrics.md."""
-    busiest = max((w.loop_cpu_s / w.wall_s for w in workers if w.wall_s > 0), default=0.0)
-    lag = distribute(lag for worker in workers for lag in worker.loop_lags_s)
+    judged = [worker for worker in workers if worker.wall_s >= _LEAST_S]
+    busiest = max((worker.loop_cpu_s / worker.wall_s for worker in judged), default=0.0)
+    lag = distribute(lag for worker in judged for lag in worker.loop_lags_s)
     bottlenecks = []
-    num_ticks = lag.num_samples if lag else 0
-    if busiest >= _BUSY_LOOP and num_ticks >= _LEAST_TICKS:
+    if busiest >= _BUSY_LOOP:
         bottlenecks.append(
             f"a process of it was busy for {busiest:.0%} of the run: give it more (--workers)"
         )
-    if lag and num_ticks >= _LEAST_TICKS and lag.p99_ms > _LATE_LOOP_MS:
+    if lag and lag.p99_ms > _LATE_LOOP_MS:
         bottlenecks.append(
             f"its event loop was late by {lag.p99_ms:.1f} ms (p99): answers were stamped that late"
         )

@@ -11,7 +11,7 @@ METRICS = ("ttft", "itl", "tpot", "latency", "queue")
 _UNITS_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 _FORM = re.compile(
     r"(?P<metric>\w+)(?::(?P<statistic>mean|max|p\d+(?:\.\d+)?))?\s*<=?\s*"
-    r"(?P<limit>\d+(?:\.\d+)?)\s*(?P<unit>\w+)"
+    r"(?P<limit>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]+)"
 )
 
 

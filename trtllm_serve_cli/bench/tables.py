@@ -5,7 +5,9 @@ from __future__ import annotations
 from trtllm_serve_cli.bench.arrivals import AllAtOnce, AtConcurrency, AtRate, AtTimes, Load
 from trtllm_serve_cli.bench.benchmark import BenchmarkResult
 from trtllm_serve_cli.bench.report import upstream_rows
+from trtllm_serve_cli.bench.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.statistics import Distribution, Summary
+from trtllm_serve_cli.bench.workloads import Identity, MultiTurn
 
 TIME_COLUMNS = ("Time (ms)", "Mean", "Min", "P50", "P90", "P95", "P99", "P99.9", "Max")
 TARGET_COLUMNS = ("Target", "Requests/s", "Tokens/s", "Latency p50 (ms)", "p99 (ms)", "Failed")
@@ -100,6 +102,16 @@ def run_rows(result: BenchmarkResult) -> list[tuple[str, ...]]:
 RUN_COLUMNS = ("Run", "Requests/s", "Tokens/s", "Latency p50 (ms)", "TTFT p50", "ITL p50")
 
 
+def describe_amount(settings: BenchmarkSettings) -> str:
+    """How much is sent, in words."""
+    talks = isinstance(settings.workload, MultiTurn)
+    what = "conversations" if talks else "requests"
+    times = f", {settings.repeat} times" if settings.repeat > 1 else ""
+    if settings.duration_s is not None:
+        return f"{settings.duration_s:g} s of {what}{times}"
+    return f"{settings.num_requests} {what}{times}"
+
+
 def describe_load(load: Load) -> str:
     """The load in words, for a table's title."""
     match load:
@@ -121,6 +133,10 @@ def remarks(result: BenchmarkResult) -> list[str]:
     """What one must know to read the figures right."""
     summary = result.summary
     said = []
+    workload = result.settings.workload
+    if isinstance(workload, Identity):
+        rows_per_s = summary.completed_requests_per_s * workload.batch_size
+        said.append(f"{rows_per_s:.2f} sentences/s, {workload.batch_size} in each request.")
     if summary.is_limited_by_concurrency:
         said.append(
             f"Limited by concurrency: {summary.num_held} of {summary.num_requests} requests had to "

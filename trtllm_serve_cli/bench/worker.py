@@ -107,13 +107,14 @@ async def _run(
     tell: Callable[[Counts], None],
 ) -> None:
     await _warm_up(share, generator.connections)
-    start = await wait_for_start()
-    with _no_collections(), watch_self(loads), _telling(generator, tell):
-        if share.due_s is not None:
-            await generator.run_open(requests, share.due_s, share.concurrency, start)
-        else:
-            places = share.concurrency or 1
-            await generator.run_closed(requests, places, share.duration_s, start)
+    with _no_collections():
+        start = await wait_for_start()
+        with watch_self(loads), _telling(generator, tell):
+            if share.due_s is not None:
+                await generator.run_open(requests, share.due_s, share.concurrency, start)
+            else:
+                places = share.concurrency or 1
+                await generator.run_closed(requests, places, share.duration_s, start)
 
 
 async def _warm_up(share: Share, connections: Sequence[Connection]) -> None:

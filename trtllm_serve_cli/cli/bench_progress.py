@@ -20,16 +20,11 @@ def show_progress(
     settings: BenchmarkSettings, addresses: Sequence[str]
 ) -> Iterator[Callable[[Progress], None]]:
     """What to call with each `Progress`."""
-    from trtllm_serve_cli.bench.tables import describe_load
+    from trtllm_serve_cli.bench.tables import describe_amount, describe_load
 
-    amount = (
-        f"{settings.num_requests} requests"
-        if settings.duration_s is None
-        else f"{settings.duration_s:g} s of requests"
-    )
-    times = f", {settings.repeat} times" if settings.repeat > 1 else ""
     # A line of its own: beside a bar it leaves no room for the figures in 80 columns.
-    output.say(f"{amount} to {', '.join(addresses)}, {describe_load(settings.load)}{times}")
+    where = ", ".join(addresses)
+    output.say(f"{describe_amount(settings)} to {where}, {describe_load(settings.load)}")
     pace = Pace(settings.duration_s)
     screen = output.console(stderr=True)
     if not screen.is_terminal:

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from trtllm_serve_cli.bench.arrivals import AllAtOnce, AtConcurrency, AtRate, Load
+from trtllm_serve_cli.bench.records import RequestRecord
+from trtllm_serve_cli.bench.selfwatch import WorkerLoad, judge_client, watch_self
+from trtllm_serve_cli.bench.statistics import summarize
+
+CALM = WorkerLoad(10.0, 2.0, 1.0, (0.0001,) * 1000)
+
+
+def _judge(load: Load, worker: WorkerLoad = CALM, lag_s: float = 0.0) -> tuple[str, ...]:
+    records = [
+        RequestRecord(index, index * 0.1, index * 0.1 + lag_s, index * 0.1 + 1.0, 1, (0.0,), (1,))
+        for index in range(100)
+    ]
+    return judge_client(summarize(records, load, streamed=False), load, [CALM, worker]).bottlenecks
+
+
+def test_a_client_that_kept_up_is_no_bottleneck() -> None:
+    assert _judge(AtRate(10)) == ()
+
+
+@pytest.mark.parametrize(
+    ("worker", "words"),
+    [
+        (replace(CALM, loop_cpu_s=9.5), "busy for 95% of the run"),
+        (replace(CALM, loop_lags_s=(0.02,) * 1000), "event loop was late by 20.0 ms"),
+    ],
+    ids=["busy", "late"],
+)
+def test_the_worst_worker_counts(worker: WorkerLoad, words: str) -> None:
+    (bottleneck,) = _judge(AtRate(10), worker)
+    assert words in bottleneck
+
+
+def test_requests_sent_late_are_a_bottleneck_only_beside_their_latency() -> None:
+    assert _judge(AtRate(10), lag_s=0.04) == ()
+    (bottleneck,) = _judge(AtRate(10), lag_s=0.06)
+    assert "sent late by 60.0 ms (p99), where 50.0 ms would do" in bottleneck
+
+
+@pytest.mark.parametrize("load", [AllAtOnce(), AtConcurrency(4)])
+def test_sending_late_means_nothing_without_a_schedule(load: Load) -> None:
+    assert _judge(load, lag_s=0.5) == ()
+
+
+def test_a_run_of_an_instant_is_not_judged() -> None:
+    assert _judge(AllAtOnce(), WorkerLoad(0.01, 0.01, 0.01, (0.5,) * 3)) == ()
+
+
+def test_a_loop_that_is_blocked_is_seen() -> None:
+    loads: list[WorkerLoad] = []
+
+    async def block() -> None:
+        with watch_self(loads):
+            await asyncio.sleep(0.02)
+            for _ in range(3_000_000):
+                pass
+            await asyncio.sleep(0.02)
+
+    asyncio.run(block())
+    (load,) = loads
+    assert max(load.loop_lags_s) > 0.01
+    assert 0 < load.loop_cpu_s <= load.cpu_s + 0.01
+    assert load.wall_s > 0.04

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trtllm_serve_cli.bench.workloads.dataset import (
+    Dataset,
+    Lengths,
+    as_text,
+    read_entries,
+    tokenize,
+)
+from trtllm_serve_cli.errors import BadInput, TllmError
+
+
+class Words:
+    """A tokenizer: each word is a token, numbered by its length."""
+
+    end_id = 99
+
+    def encode(self, text: str) -> list[int]:
+        return [len(word) for word in text.split()]
+
+
+UPSTREAMS = {"input": "a bc def", "instruction": "do it", "output": "well done you"}
+SHAREGPT = {
+    "id": "1",
+    "conversations": [
+        {"from": "system", "value": "be kind"},
+        {"from": "human", "value": "hello there you"},
+        {"from": "gpt", "value": "hi you"},
+    ],
+}
+MESSAGES = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a b"}]}
+LINE = {"prompt": "one two", "output_length": 7}
+LENGTHS_ONLY = {"input_length": 5, "output_length": 3}
+
+
+def _read(tmp_path: Path, *values: object, lines: bool = False) -> str:
+    file = tmp_path / "data"
+    text = "\n".join(map(json.dumps, values)) if lines else json.dumps(values, indent=1)
+    file.write_text(text)
+    return str(file)
+
+
+def _draw(dataset: Dataset, num_requests: int = 1) -> list[tuple[list[int], int]]:
+    specs = dataset.draw(num_requests, 50, np.random.default_rng(0))
+    return [(spec.input_ids.tolist(), spec.num_output_tokens) for spec in specs]
+
+
+@pytest.mark.parametrize(
+    ("value", "ids", "num_output_tokens"),
+    [
+        (UPSTREAMS, [1, 2, 3, 2, 2], 3),
+        (SHAREGPT, [5, 5, 3], 2),
+        (MESSAGES, [1], 2),
+        (LINE, [3, 3], 7),
+    ],
+    ids=["upstream", "ShareGPT", "messages", "JSONL"],
+)
+@pytest.mark.parametrize("lines", [False, True], ids=["array", "lines"])
+def test_every_form_gives_ids_and_a_length(
+    tmp_path: Path, value: object, ids: list[int], num_output_tokens: int, lines: bool
+) -> None:
+    entries = read_entries(_read(tmp_path, value, lines=lines))
+    assert _draw(tokenize("d", entries, Words(), Lengths())) == [(ids, num_output_tokens)]
+
+
+def test_an_answers_length_can_be_upstreams(tmp_path: Path) -> None:
+    entries = read_entries(_read(tmp_path, UPSTREAMS))
+    dataset = tokenize("d", entries, Words(), Lengths(tokens_per_word=1.3))
+    assert _draw(dataset)[0][1] == int(3 * 1.3)
+
+
+def test_lengths_alone_need_no_tokenizer_and_give_random_ids(tmp_path: Path) -> None:
+    entries = read_entries(_read(tmp_path, LENGTHS_ONLY, lines=True))
+    ((ids, num_output_tokens),) = _draw(tokenize("d", entries, None, Lengths()))
+    assert (len(ids), max(ids) < 50, num_output_tokens) == (5, True, 3)
+
+
+def test_a_data_set_begins_again_at_its_end(tmp_path: Path) -> None:
+    dataset = tokenize("d", read_entries(_read(tmp_path, LINE, UPSTREAMS)), Words(), Lengths())
+    drawn = _draw(dataset, 5)
+    assert (dataset.num_available, drawn[0], drawn[1]) == (2, drawn[2], drawn[3])
+
+
+@pytest.mark.parametrize("ignores_eos", [False, True])
+def test_the_end_id_is_sent_unless_lengths_are_to_be_exact(
+    tmp_path: Path, ignores_eos: bool
+) -> None:
+    entries = read_entries(_read(tmp_path, LINE))
+    dataset = tokenize("d", entries, Words(), Lengths(ignores_eos=ignores_eos))
+    (spec,) = dataset.draw(1, 50, np.random.default_rng(0))
+    assert spec.end_id == (None if ignores_eos else 99)
+
+
+def test_longer_prompts_are_left_out_and_counted(tmp_path: Path) -> None:
+    entries = read_entries(_read(tmp_path, LINE, UPSTREAMS))
+    dataset = tokenize("d", entries, Words(), Lengths(max_input_tokens=2))
+    assert (dataset.num_available, dataset.num_left_out) == (1, 1)
+
+
+def test_text_is_sent_as_it_is(tmp_path: Path) -> None:
+    dataset = as_text("d", read_entries(_read(tmp_path, UPSTREAMS)), Lengths())
+    (spec,) = dataset.draw(1, 50, np.random.default_rng(0))
+    assert (spec.text, spec.num_output_tokens) == ("a bc def do it", int(3 * 1.3))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"input": "a", "instruction": "b"}, "output is missing"),
+        ({"prompt": 3, "output_length": 1}, "must be text"),
+        ({"prompt": "a", "output_length": 0}, "whole number above 0"),
+        ({"nothing": 1}, "prompt or text or text_input is missing; its fields are nothing"),
+        ({"conversations": [{"from": "human", "value": "a"}]}, "no user with an answer"),
+        ({"conversations": "a"}, "no list of objects"),
+        ({"conversations": [{"from": "human"}, {"from": "gpt"}]}, "a part without text"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_missing_is_named_with_file_and_line(
+    tmp_path: Path, value: object, words: str
+) -> None:
+    source = _read(tmp_path, LINE, value, lines=True)
+    with pytest.raises(BadInput) as refused:
+        read_entries(source)
+    assert refused.value.what.startswith(f"{source}:2:")
+    assert words in refused.value.why
+
+
+def test_an_entry_without_any_answer_is_named(tmp_path: Path) -> None:
+    source = _read(tmp_path, {"prompt": "a"}, lines=True)
+    with pytest.raises(BadInput, match=f"{source}:1: this entry does not say how long"):
+        tokenize("d", read_entries(source), Words(), Lengths())
+
+
+def test_text_without_a_tokenizer_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no tokenizer"):
+        tokenize("d", read_entries(_read(tmp_path, LINE)), None, Lengths())
+
+
+def test_a_data_set_of_prompts_that_are_too_long_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no prompt that can be sent"):
+        tokenize("d", read_entries(_read(tmp_path, LINE)), Words(), Lengths(max_input_tokens=1))
+
+
+def test_an_empty_data_set_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="has no entry"):
+        read_entries(_read(tmp_path))
+
+
+def test_a_hubs_data_set_says_what_it_needs_or_what_is_wrong() -> None:
+    with pytest.raises(TllmError, match=r"needs the package datasets|could not be had"):
+        read_entries("hf:nobody/nothing-of-this-name")

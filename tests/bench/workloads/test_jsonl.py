@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trtllm_serve_cli.bench.workloads.jsonl import read_jsonl, read_objects
+from trtllm_serve_cli.errors import BadInput
+
+objects = st.lists(
+    st.dictionaries(st.text(max_size=5), st.text(max_size=9) | st.integers(), max_size=3),
+    max_size=5,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(objects, st.sampled_from([None, 1, 4]))
+def test_arrays_and_lines_hold_the_same(
+    tmp_path: Path, values: list[dict[str, Any]], indent: int | None
+) -> None:
+    array, lines = tmp_path / "a.json", tmp_path / "a.jsonl"
+    array.write_text(json.dumps(values, indent=indent))
+    lines.write_text("".join(json.dumps(value) + "\n" for value in values))
+    assert [line.fields for line in read_objects(array)] == values
+    assert [line.fields for line in read_objects(lines)] == values
+
+
+def test_each_object_knows_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text('[\n {"a": 1},\n\n {"b":\n 2}, {"c": 3}\n]')
+    assert [line.where for line in read_objects(file)] == [f"{file}:{n}" for n in (2, 4, 5)]
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [('{"a": 1}\n{"a": \n', 2), ("\n[1]\n", 2), ('{"a": 1} {"b": 2}', 1), ("no JSON", 1)],
+    ids=["cut", "no object", "two in a line", "text"],
+)
+def test_what_is_no_object_is_named_with_its_line(tmp_path: Path, content: str, line: int) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(content)
+    with pytest.raises(BadInput) as refused:
+        read_jsonl(file)
+    assert f"{file}:{line}:" in refused.value.what
+
+
+def test_a_cut_array_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text('[\n{"a": 1},\n{"b"')
+    with pytest.raises(BadInput) as refused:
+        read_objects(file)
+    assert f"{file}:3:" in refused.value.what
+
+
+def test_a_file_that_is_not_there_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_jsonl(tmp_path / "none.jsonl")
