@@ -1,0 +1,296 @@
+"""What the load generator itself can do, against a model that answers at once.
+
+    python benchmarks/load.py [--rounds 3] [--requests 6000] [--json]
+                              [--upstream SCRIPT] [--upstream-python PYTHON]
+
+A Python model in the embedded Triton answers every request at once with one response: decoupled in
+one server, with plain answers in another. Printed for each:
+
+- the highest rate of an open loop that `tllm bench` keeps with a p99 schedule lag under 1 ms, and
+  with as many requests completed as were offered (bisection, four seconds a step);
+- requests/s of a closed loop of 64, and of all requests at once, in turns with upstream's
+  `benchmark_core_model.py` if `--upstream` says where it lies (with `--upstream-python` in an
+  environment of its own), and the client's CPU seconds per 1000 requests: what 1000 requests more
+  cost, so that starting Python and its imports are not in it.
+
+The server takes its share of the same processors. Where it is the limit, the client's loop is not
+busy: that is printed, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import resource
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.launch.machine import find_libpython, find_triton
+from trtllm_serve_cli.launch.triton import backend_links, stub_environ
+
+CONFIG = """\
+name: "tensorrt_llm"
+backend: "python"
+max_batch_size: 64
+model_transaction_policy {{ decoupled: {decoupled} }}
+input [
+  {{ name: "input_ids" data_type: TYPE_INT32 dims: [ -1 ] }},
+  {{ name: "input_lengths" data_type: TYPE_INT32 dims: [ 1 ] reshape: {{ shape: [ ] }} }},
+  {{ name: "request_output_len" data_type: TYPE_INT32 dims: [ 1 ] }},
+  {{ name: "end_id" data_type: TYPE_INT32 dims: [ 1 ] reshape: {{ shape: [ ] }} optional: true }},
+  {{ name: "pad_id" data_type: TYPE_INT32 dims: [ 1 ] reshape: {{ shape: [ ] }} optional: true }},
+  {{ name: "streaming" data_type: TYPE_BOOL dims: [ 1 ] optional: true }},
+  {{ name: "exclude_input_in_output" data_type: TYPE_BOOL dims: [ 1 ] optional: true }}
+]
+output [
+  {{ name: "output_ids" data_type: TYPE_INT32 dims: [ -1, -1 ] }},
+  {{ name: "sequence_length" data_type: TYPE_INT32 dims: [ -1 ] }}
+]
+instance_group [ {{ count: 1 kind: KIND_CPU }} ]
+parameters {{ key: "vocab_size" value {{ string_value: "30000" }} }}
+"""
+MODEL = """\
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+IDS = np.zeros((1, 1, 20), np.int32)
+LENGTH = np.array([[20]], np.int32)
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.is_decoupled = {decoupled}
+
+    def execute(self, requests):
+        answers = [
+            pb_utils.InferenceResponse(
+                [pb_utils.Tensor("output_ids", IDS), pb_utils.Tensor("sequence_length", LENGTH)]
+            )
+            for _ in requests
+        ]
+        if not self.is_decoupled:
+            return answers
+        for request, answer in zip(requests, answers):
+            request.get_response_sender().send(
+                answer, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+            )
+        return None
+"""
+LENGTHS = (
+    "--input-mean",
+    "128",
+    "--input-stdev",
+    "5",
+    "--output-mean",
+    "20",
+    "--output-stdev",
+    "0",
+)
+FEW = 200
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run of a client: requests/s, its whole CPU time, and how busy its loop was (ours)."""
+
+    per_s: float
+    cpu_s: float
+    busiest_loop: float | None = None
+    lag_p99_ms: float | None = None
+    completed: int = 0
+
+
+@contextlib.contextmanager
+def serving(*, decoupled: bool) -> Iterator[int]:
+    """A Triton with the model; its gRPC port."""
+    http, grpc = free_ports(2)
+    triton = find_triton(os.environ)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        version = folder / "models" / "tensorrt_llm" / "1"
+        version.mkdir(parents=True)
+        (version / "model.py").write_text(MODEL.format(decoupled=decoupled))
+        config = CONFIG.format(decoupled=str(decoupled).lower())
+        (version.parent / "config.pbtxt").write_text(config)
+        for link, target in backend_links(triton).items():
+            (folder / link).parent.mkdir(parents=True, exist_ok=True)
+            (folder / link).symlink_to(target)
+        command = [
+            str(triton.binary),
+            f"--model-repository={folder / 'models'}",
+            f"--http-port={http}",
+            f"--grpc-port={grpc}",
+            "--http-address=127.0.0.1",
+            "--grpc-address=127.0.0.1",
+            "--allow-metrics=false",
+            "--exit-timeout-secs=5",
+        ]
+        if triton.backend_parts is not None:
+            command.append(f"--backend-directory={folder / 'backends'}")
+        environ = {**os.environ, **stub_environ(triton, find_libpython() or "", os.environ)}
+        with (folder / "log").open("w") as log:
+            server = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
+        try:
+            wait_until_ready(http, server, folder / "log")
+            yield grpc
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def wait_until_ready(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
+    """Until Triton is ready; its log in the error if it does not become so."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and server.poll() is None:
+        with contextlib.suppress(urllib.error.URLError, OSError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=1).close()
+            return
+        time.sleep(0.1)
+    sys.exit(f"Triton did not become ready:\n{log.read_text()[-3000:]}")
+
+
+def run_client(command: list[str]) -> tuple[str, float]:
+    """What it printed, and its CPU time with that of its children."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if result.returncode:
+        sys.exit(f"{command[:3]} failed:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
+    cpu_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return result.stdout, cpu_s
+
+
+def run_ours(port: int, num_requests: int, *load: str) -> Measured:
+    """`tllm bench` as a user runs it."""
+    words = ["bench", "token-norm-dist", *LENGTHS, "--json", "-u", f"127.0.0.1:{port}", *load]
+    words += ["--num-requests", str(num_requests)]
+    printed, cpu_s = run_client([sys.executable, "-m", "trtllm_serve_cli.cli.main", *words])
+    result = json.loads(printed)
+    summary = result["summary"]
+    assert summary["num_failed"] == 0, result["errors"]
+    return Measured(
+        per_s=summary["completed_requests_per_s"],
+        cpu_s=cpu_s,
+        busiest_loop=result["client"]["busiest_loop"],
+        lag_p99_ms=summary["schedule_lag"]["p99_ms"],
+        completed=summary["num_completed"],
+    )
+
+
+def run_upstreams(port: int, num_requests: int, script: Path, python: str, mode: str) -> Measured:
+    """Upstream's program; its table's first row is the rate."""
+    command = [python, str(script), "-i", "grpc", "-u", f"127.0.0.1:{port}"]
+    command += ["--num-requests", str(num_requests), "--max-input-len", "500"]
+    command += ["--exclude-input-in-output", *(["--decoupled"] if mode == "decoupled" else [])]
+    printed, cpu_s = run_client([*command, "token-norm-dist", *LENGTHS])
+    (row,) = (line for line in printed.splitlines() if "Requests/Sec" in line)
+    return Measured(float(row.split("|")[2]), cpu_s)
+
+
+def find_sustained_rate(port: int, highest: float) -> float:
+    """Bisection between no load and more than a closed loop reaches."""
+    low, high = 0.0, highest
+    for _ in range(6):
+        rate = (low + high) / 2
+        run = run_ours(
+            port, round(rate * 4), "--request-rate", f"{rate:.0f}", "--arrival", "constant"
+        )
+        is_kept = (run.lag_p99_ms or 0.0) < 1.0 and run.per_s > 0.98 * rate
+        low, high = (rate, high) if is_kept else (low, rate)
+    return low
+
+
+def measure(port: int, mode: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """All rounds on one server, the clients taking turns."""
+    count = arguments.requests
+    clients = {
+        "tllm, 64 in flight": lambda n: run_ours(port, n, "--concurrency", "64"),
+        "tllm, all at once": lambda n: run_ours(port, n),
+    }
+    if arguments.upstream is not None:
+        clients["upstream, all at once"] = lambda n: run_upstreams(
+            port, n, arguments.upstream, arguments.upstream_python, mode
+        )
+    rounds = [
+        {name: (run(FEW), run(count)) for name, run in clients.items()}
+        for _ in range(arguments.rounds)
+    ]
+    result: dict[str, Any] = {
+        name: {
+            "requests_per_s": statistics.median(each[name][1].per_s for each in rounds),
+            "cpu_s_per_1000": statistics.median(
+                (each[name][1].cpu_s - each[name][0].cpu_s) / (count - FEW) * 1000
+                for each in rounds
+            ),
+            "busiest_loop": rounds[0][name][1].busiest_loop
+            and statistics.median(each[name][1].busiest_loop or 0.0 for each in rounds),
+        }
+        for name in clients
+    }
+    if arguments.upstream is not None:
+        theirs = result["upstream, all at once"]
+        for name in ("tllm, 64 in flight", "tllm, all at once"):
+            ours = result[name]
+            ours["rate_ratio"] = ours["requests_per_s"] / theirs["requests_per_s"]
+            ours["cpu_ratio"] = ours["cpu_s_per_1000"] / theirs["cpu_s_per_1000"]
+    highest = 1.5 * result["tllm, 64 in flight"]["requests_per_s"]
+    result["sustained_requests_per_s"] = find_sustained_rate(port, highest)
+    return result
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--requests", type=int, default=6000)
+    parser.add_argument("--upstream", type=Path, help="upstream's benchmark_core_model.py")
+    parser.add_argument("--upstream-python", default=sys.executable)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    results = {}
+    for mode in ("decoupled", "one answer"):
+        with serving(decoupled=mode == "decoupled") as port:
+            results[mode] = measure(port, mode, arguments)
+    if arguments.json:
+        print(json.dumps(results, indent=2))
+        return
+    print(f"{platform.machine()}, {os.cpu_count()} cores, server included")
+    for mode, result in results.items():
+        sustained = result.pop("sustained_requests_per_s")
+        print(f"\n{mode}: {sustained:.0f} requests/s with a p99 schedule lag under 1 ms")
+        print(f"{'':<24}requests/s  CPU s per 1000  loop busy   rate/theirs  CPU/theirs")
+        for name, row in result.items():
+            busy = "" if row["busiest_loop"] is None else f"{row['busiest_loop']:.0%}"
+            ratios = "".join(
+                f"{row[key]:>12.2f}" if key in row else "" for key in ("rate_ratio", "cpu_ratio")
+            )
+            print(
+                f"{name:<24}{row['requests_per_s']:>10.0f}{row['cpu_s_per_1000']:>16.3f}"
+                f"{busy:>11}  {ratios}"
+            )
+
+
+if __name__ == "__main__":
+    main()
