@@ -253,3 +253,11 @@ def test_rejections_time_outs_and_cancellations_are_counted_apart() -> None:
     summary = summarize(records, AllAtOnce(), streamed=True)
     counts = (summary.num_rejected, summary.num_timed_out, summary.num_cancelled)
     assert (summary.num_failed, counts) == (5, (1, 2, 1))
+
+
+def test_drawing_samples_again_agrees_with_its_short_cut() -> None:
+    sample = np.random.default_rng(0).exponential(1.0, 400)
+    shortcut, drawn = distribute(sample), distribute(sample, [1] * 400)
+    assert shortcut and drawn
+    for name in ("p50", "p90", "p95"):
+        assert shortcut.intervals_ms[name] == pytest.approx(drawn.intervals_ms[name], rel=0.08)

@@ -26,7 +26,7 @@ PERCENTS: Mapping[str, float] = {
 # Below so many values beyond a percentile, resampling cannot tell how sure it is.
 _LEAST_BEYOND = 5
 _RESAMPLES = (100, 1000)
-_RESAMPLING_WORK = 20_000_000
+_RESAMPLING_WORK = 10_000_000
 # Of a run with a cap on the requests in flight: it is limited by that when so many had to wait.
 _HELD_FRACTION = 0.01
 _BATCH = 5
@@ -238,8 +238,9 @@ def distribute(
     sample = np.fromiter(times_s, np.float64) * 1e3
     if not sample.size:
         return None
-    sizes = [1] * sample.size if group_sizes is None else [size for size in group_sizes if size]
+    sizes = [size for size in group_sizes or () if size]
     order = np.argsort(sample, kind="stable")
+    groups = np.repeat(np.arange(len(sizes)), sizes)[order] if sizes else None
     ranked = sample[order]
     percentiles = np.percentile(ranked, tuple(PERCENTS.values()), method="inverted_cdf")
     p50, p75, p90, p95, p99, p999 = percentiles.tolist()
@@ -255,7 +256,7 @@ def distribute(
         p99_ms=p99,
         p999_ms=p999,
         max_ms=float(ranked[-1]),
-        intervals_ms=_intervals(ranked, np.repeat(np.arange(len(sizes)), sizes)[order], len(sizes)),
+        intervals_ms=_intervals(ranked, groups, len(sizes)),
     )
 
 
@@ -312,31 +313,63 @@ def _mser(values: NDArray[np.float64]) -> int:
 
 
 def _intervals(
-    ranked: NDArray[np.float64], groups: NDArray[np.int64], num_groups: int
+    ranked: NDArray[np.float64], groups: NDArray[np.int64] | None, num_groups: int
 ) -> dict[str, tuple[float, float]]:
-    """The percentile bootstrap's 95 % intervals: whole groups are drawn again, with replacement.
+    """The percentile bootstrap's 95 % intervals; the seed is fixed: same records, same result.
 
-    A sample drawn again is how often each of its groups was: so its percentiles are found in the
-    sorted sample, and nothing is sorted again. The seed is fixed: same records, same result.
+    `ranked` is sorted, and `groups` has the group of each value, if they are not all independent.
     """
     names = [name for name, q in PERCENTS.items() if ranked.size * (100 - q) >= 100 * _LEAST_BEYOND]
     if not names:
         return {}
     fractions = np.array([PERCENTS[name] / 100 for name in names])
-    least, most = _RESAMPLES
-    num_resamples = min(max(_RESAMPLING_WORK // ranked.size, least), most)
     rng = np.random.default_rng(0)
-    values = np.empty((num_resamples, len(names)))
-    for row in values:
-        drawn = np.bincount(rng.integers(0, num_groups, num_groups), minlength=num_groups)
-        seen = np.cumsum(drawn[groups])
-        ranks = np.maximum(np.ceil(fractions * seen[-1] - 1e-9), 1)
-        row[:] = ranked[np.minimum(np.searchsorted(seen, ranks), ranked.size - 1)]
+    if groups is None:
+        values = _resample(ranked, fractions, rng)
+    else:
+        values = _resample_groups(ranked, fractions, groups, num_groups, rng)
     low, high = np.percentile(values, (2.5, 97.5), axis=0)
     return {
         name: (float(lower), float(upper))
         for name, lower, upper in zip(names, low, high, strict=True)
     }
+
+
+def _resample(
+    ranked: NDArray[np.float64], fractions: NDArray[np.float64], rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Percentiles of samples drawn again with replacement, without drawing them.
+
+    The k-th smallest of n drawn again is the value whose rank is n times the k-th smallest of n
+    uniform numbers, rounded up; and that has the distribution Beta(k, n - k + 1).
+    """
+    n = ranked.size
+    k = np.maximum(np.ceil(fractions * n - 1e-9), 1)
+    uniform = rng.beta(k, n - k + 1, (_RESAMPLES[1], fractions.size))
+    values: NDArray[np.float64] = ranked[np.ceil(uniform * n).astype(np.int64) - 1]
+    return values
+
+
+def _resample_groups(
+    ranked: NDArray[np.float64],
+    fractions: NDArray[np.float64],
+    groups: NDArray[np.int64],
+    num_groups: int,
+    rng: np.random.Generator,
+) -> NDArray[np.float64]:
+    """The same of whole groups.
+
+    A sample drawn again is how often each of its groups was: so its percentiles are found in the
+    sorted sample, and nothing is sorted again.
+    """
+    least, most = _RESAMPLES
+    values = np.empty((min(max(_RESAMPLING_WORK // ranked.size, least), most), fractions.size))
+    for row in values:
+        drawn = np.bincount(rng.integers(0, num_groups, num_groups), minlength=num_groups)
+        seen = np.cumsum(drawn[groups])
+        ranks = np.maximum(np.ceil(fractions * seen[-1] - 1e-9), 1)
+        row[:] = ranked[np.minimum(np.searchsorted(seen, ranks), ranked.size - 1)]
+    return values
 
 
 def _judge(objective: Objective, sample_s: Sequence[float]) -> Outcome:
