@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ENGINE_KINDS = ("openvino", "pytorch", "tensorrt")
+ENGINE_KINDS = ("openvino", "pytorch", "sim", "tensorrt")
+# Why the simulated engine cannot do what is about the tokens themselves.
+_NO_MODEL = "it has a timing, and no model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,8 @@ FEATURES = (
         "sampling",
         ("temperature", "runtime_top_k", "runtime_top_p", "top_k", "top_p", "seed"),
         without={},
-        note="pytorch: greedy with drafts of eagle or mtp",
+        note="pytorch: greedy with drafts of eagle or mtp; "
+        "sim: tokens of the prompt, drawn by the seed, whatever else is asked for",
     ),
     Feature(
         "top-p decay",
@@ -37,6 +40,7 @@ FEATURES = (
         without={
             "openvino": "OpenVINO GenAI samples with one top-p for the whole answer",
             "pytorch": "requests reach it with one top-p for the whole answer",
+            "sim": _NO_MODEL,
         },
     ),
     Feature(
@@ -44,7 +48,7 @@ FEATURES = (
         ("repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens"),
         without={},
         note="openvino: presence and frequency penalties from -2 to 2; no penalties with beams; "
-        "pytorch: none with speculative decoding",
+        "pytorch: none with speculative decoding; sim: they change nothing",
     ),
     Feature(
         "several sequences",
@@ -56,14 +60,14 @@ FEATURES = (
     Feature(
         "beam search",
         ("beam_width", "len_penalty", "length_penalty", "early_stopping"),
-        without={},
+        without={"sim": _NO_MODEL},
         note="openvino: the beams arrive together, when they end; "
         "pytorch: they arrive together, too, and all requests are as wide as max_beam_width",
     ),
     Feature(
         "diverse beams",
         ("beam_search_diversity_rate",),
-        without={},
+        without={"sim": _NO_MODEL},
         note="openvino: as diverse beam search with a group for each beam",
     ),
     Feature(
@@ -72,18 +76,18 @@ FEATURES = (
         without={},
         note="openvino: they work on the text, so however a word is tokenised; bad words not "
         "together with guided decoding; "
-        "pytorch: as tokens; with beams, stop words of one token each",
+        "pytorch: as tokens; with beams, stop words of one token each; sim: as tokens",
     ),
     Feature(
         "log probabilities",
         ("return_log_probs",),
-        without={},
+        without={"sim": _NO_MODEL},
         note="pytorch: not with speculative decoding",
     ),
     Feature(
         "guided decoding",
         ("guided_decoding_guide_type", "guided_decoding_guide"),
-        without={},
+        without={"sim": _NO_MODEL},
         note="openvino: a guide that takes over 2 s to compile is refused; "
         "pytorch: of a model served with guided_decoding_backend",
     ),
@@ -99,6 +103,7 @@ FEATURES = (
         without={
             "openvino": "OpenVINO GenAI keeps the logits to itself",
             "pytorch": "they would not fit between the engine's process and Triton's",
+            "sim": _NO_MODEL,
         },
     ),
     Feature(
@@ -107,12 +112,13 @@ FEATURES = (
         without={
             "openvino": "OpenVINO GenAI takes no bias on its logits",
             "pytorch": "requests reach it without one",
+            "sim": _NO_MODEL,
         },
     ),
     Feature(
         "LoRA",
         ("lora_task_id", "lora_weights", "lora_config"),
-        without={},
+        without={"sim": _NO_MODEL},
         note="openvino: by `lora_name`, too; each loaded adapter (max_loras) takes a copy of the "
         "model's memory, and has its own batch and KV cache; "
         "pytorch: by `lora_name`, too, of a model imported with lora_target_modules or lora_dir",
@@ -129,6 +135,7 @@ FEATURES = (
         without={
             "openvino": "it drafts by itself, when served with num_draft_tokens",
             "pytorch": "it drafts by itself, when imported with speculative_decoding_mode",
+            "sim": "its steps give each sequence one token",
         },
     ),
     Feature(
@@ -137,6 +144,7 @@ FEATURES = (
         without={
             "openvino": "it drafts by itself, when served with num_draft_tokens",
             "pytorch": "TensorRT-LLM has it for its own engines only",
+            "sim": "its steps give each sequence one token",
         },
     ),
     Feature(
@@ -150,6 +158,7 @@ FEATURES = (
         without={
             "openvino": "OpenVINO GenAI takes token ids alone",
             "pytorch": "TensorRT-LLM's PyTorch backend takes no prompt table",
+            "sim": _NO_MODEL,
         },
     ),
     Feature(
@@ -168,6 +177,7 @@ FEATURES = (
         without={
             "openvino": "only text models are served",
             "pytorch": "only text models are served",
+            "sim": "only text models are simulated",
         },
     ),
     Feature(
@@ -176,6 +186,7 @@ FEATURES = (
         without={
             "openvino": "only models without an encoder are served",
             "pytorch": "only models without an encoder are served",
+            "sim": "only models without an encoder are simulated",
         },
     ),
     Feature(
@@ -191,6 +202,7 @@ FEATURES = (
         without={
             "openvino": "OpenVINO GenAI evicts the least recently used blocks first",
             "pytorch": "requests reach it without priorities for blocks",
+            "sim": "it evicts the least recently used blocks first",
         },
     ),
     Feature(
@@ -199,6 +211,7 @@ FEATURES = (
         without={
             "openvino": "one process does both phases",
             "pytorch": "one engine does both phases",
+            "sim": "one engine does both phases",
         },
     ),
 )

@@ -153,16 +153,25 @@ def engine_config(parameters: Parameters) -> dict[str, Any]:
         return pytorch_config(parameters)
     if parameters.text("engine_kind") == "vllm":
         return vllm_config(parameters)
-    return {
+    common = {
         "engine_dir": parameters.text("gpt_model_path"),
         "max_batch_size": parameters.number("max_num_seqs"),
         "max_queue_size": parameters.max_queue_size,
-        "max_beam_width": parameters.number("max_beam_width"),
         "max_seq_len": parameters.number("max_seq_len"),
         "max_num_tokens": parameters.number("max_num_tokens"),
         "max_tokens_in_paged_kv_cache": parameters.number("max_tokens_in_paged_kv_cache"),
         "enable_kv_cache_reuse": parameters.flag("enable_kv_cache_reuse", True),
         "vocab_size": parameters.number("vocab_size"),
+    }
+    if parameters.text("engine_kind") == "sim":
+        return common | {
+            "enable_chunked_context": parameters.flag("enable_chunked_context", False),
+            "batch_scheduler_policy": parameters.text(
+                "batch_scheduler_policy", "guaranteed_no_evict"
+            ),
+        }
+    return common | {
+        "max_beam_width": parameters.number("max_beam_width"),
         "lora_prefetch_dir": parameters.text("lora_prefetch_dir", ""),
         "max_loras": parameters.number("max_loras", 4),
         "lora_cache_max_adapter_size": parameters.number("lora_cache_max_adapter_size", 64),

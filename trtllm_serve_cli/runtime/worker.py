@@ -67,6 +67,10 @@ def load_engine(kind: str, config: dict[str, Any]) -> Engine:
         from .vllm_engine import VllmEngine
 
         return VllmEngine(config)
+    if kind == "sim":
+        from .sim_engine import SimEngine
+
+        return SimEngine(config)
     raise ValueError(f"unknown engine kind {kind!r}")
 
 

@@ -1,0 +1,146 @@
+"""What a simulated engine is: how long its steps take, and what its scheduler may do.
+
+`simulation.json` in an engine's folder says it, and `tllm bench calibrate` writes one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SIMULATION_FILE = "simulation.json"
+SCHEMA = 1
+SchedulerPolicy = Literal["guaranteed_no_evict", "max_utilization"]
+POLICIES: tuple[SchedulerPolicy, ...] = ("guaranteed_no_evict", "max_utilization")
+
+
+@dataclass(frozen=True, slots=True)
+class StepTiming:
+    """How long one step of the engine takes:
+
+        step_s + prompt_token_s * p + prompt_pair_s * q + sequence_s * n + kv_token_s * k
+
+    p are the prompt tokens that the step computes, q the tokens before them that they look back at,
+    added up; n are the sequences that get a token from it without a prompt, and k the tokens of the
+    KV cache that those look back at. All are seconds.
+
+    `jitter` is the coefficient of variation of a step, gamma-distributed around what is said above;
+    0 for none. `request_s` is what a server and its network add to each request: the virtual clock
+    takes it, a simulated engine behind a real server does not.
+    """
+
+    step_s: float
+    prompt_token_s: float = 0.0
+    prompt_pair_s: float = 0.0
+    sequence_s: float = 0.0
+    kv_token_s: float = 0.0
+    jitter: float = 0.0
+    request_s: float = 0.0
+
+    def duration_s(self, work: StepWork) -> float:
+        """Of a step with this work, without jitter."""
+        return (
+            self.step_s
+            + self.prompt_token_s * work.prompt_tokens
+            + self.prompt_pair_s * work.prompt_pairs
+            + self.sequence_s * work.sequences
+            + self.kv_token_s * work.kv_tokens
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """What a step does: p, q, n and k of `StepTiming`."""
+
+    prompt_tokens: int = 0
+    prompt_pairs: int = 0
+    sequences: int = 0
+    kv_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """What a scheduler may do; names are upstream's parameters, sizes are tokens."""
+
+    max_batch_size: int = 256
+    max_num_tokens: int = 8192
+    max_tokens_in_paged_kv_cache: int = 1 << 20
+    tokens_per_block: int = 32
+    batch_scheduler_policy: SchedulerPolicy = "guaranteed_no_evict"
+    enable_chunked_context: bool = False
+    enable_kv_cache_reuse: bool = True
+
+    @property
+    def num_blocks(self) -> int:
+        """Of the KV cache."""
+        return self.max_tokens_in_paged_kv_cache // self.tokens_per_block
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A simulated engine; `origin` says in words where its timing comes from."""
+
+    timing: StepTiming
+    limits: SchedulerLimits = field(default_factory=SchedulerLimits)
+    origin: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """What `simulation.json` holds."""
+        return {"schema": SCHEMA, **dataclasses.asdict(self)}
+
+
+def parse_simulation(text: str) -> Simulation:
+    """What a `simulation.json` says; raises `ValueError` that names the field."""
+    said = json.loads(text)
+    if not isinstance(said, dict) or not isinstance(said.get("timing"), dict):
+        raise ValueError("it has no object `timing`")
+    if said.get("schema", SCHEMA) != SCHEMA:
+        raise ValueError(f"its schema is {said['schema']}, and this reads {SCHEMA}")
+    _refuse_unknown("", said, ("schema", "timing", "limits", "origin"))
+    return Simulation(
+        _parse_timing(said["timing"]),
+        parse_limits(said.get("limits", {})),
+        str(said.get("origin", "")),
+    )
+
+
+def parse_limits(said: Mapping[str, Any]) -> SchedulerLimits:
+    """Limits with those of `said` that are not the usual ones; raises `ValueError`."""
+    usual = SchedulerLimits()
+    _refuse_unknown("limits.", said, SchedulerLimits.__slots__)
+    for name, value in said.items():
+        wanted = type(getattr(usual, name))
+        if type(value) is not wanted:
+            raise ValueError(f"limits.{name} is {value!r}, no {wanted.__name__}")
+        if wanted is int and value < 1:
+            raise ValueError(f"limits.{name} is {value}, and must be at least 1")
+    limits = dataclasses.replace(usual, **said)
+    if limits.batch_scheduler_policy not in POLICIES:
+        raise ValueError(
+            f"limits.batch_scheduler_policy is {limits.batch_scheduler_policy!r}; it must be "
+            f"{' or '.join(POLICIES)}"
+        )
+    if not limits.num_blocks:
+        raise ValueError("limits.max_tokens_in_paged_kv_cache is less than tokens_per_block")
+    return limits
+
+
+def _parse_timing(said: Mapping[str, Any]) -> StepTiming:
+    _refuse_unknown("timing.", said, StepTiming.__slots__)
+    for name, value in said.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError(f"timing.{name} is {value!r}, no number")
+        if not 0 <= value < math.inf:
+            raise ValueError(f"timing.{name} is {value:g}, and must not be negative")
+    if not said.get("step_s"):
+        raise ValueError("timing.step_s is missing or 0: no step takes no time")
+    return StepTiming(**{name: float(value) for name, value in said.items()})
+
+
+def _refuse_unknown(place: str, said: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    if unknown := sorted(set(said) - set(known)):
+        raise ValueError(f"{place}{unknown[0]} is no field; known are {', '.join(known)}")
