@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-EngineKind = Literal["auto", "openvino", "tensorrt", "pytorch", "vllm"]
+EngineKind = Literal["auto", "openvino", "tensorrt", "pytorch", "vllm", "sim"]
 Layout = Literal["inflight", "llmapi", "vllm"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 # Weights (w) and activations (a) in bits, and the method; upstream's words where it has one.

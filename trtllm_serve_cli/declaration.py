@@ -31,11 +31,13 @@ class ModelSection:
 
 @dataclass(frozen=True, slots=True)
 class EngineSection:
-    """Which engine kind, and where the engine goes."""
+    """Which engine kind, and where the engine goes; `gpu` and `timing` are of simulated ones."""
 
     kind: EngineKind = "auto"
     trtllm_version: str | None = None
     dir: Path | None = None
+    gpu: str | None = None
+    timing: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,11 @@ def parse_declaration(text: str, *, where: str, folder: Path) -> Declaration:
     said = parse_yaml(Declaration, text, where=where)
     return Declaration(
         model=dataclasses.replace(said.model, source=_in_folder(said.model.source, folder)),
-        engine=dataclasses.replace(said.engine, dir=_join(folder, said.engine.dir)),
+        engine=dataclasses.replace(
+            said.engine,
+            dir=_join(folder, said.engine.dir),
+            timing=_join(folder, said.engine.timing),
+        ),
         build=with_absolute_paths(said.build, folder),
         repository=dataclasses.replace(said.repository, dir=_join(folder, said.repository.dir)),
         launch=dataclasses.replace(said.launch, hostfile=_join(folder, said.launch.hostfile)),

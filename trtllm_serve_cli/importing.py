@@ -163,7 +163,7 @@ def plan_import(asked: Declaration, home: Home, *, machine: Machine | None = Non
         asked = _with_tokenizer(asked, source)
         engine = _describe_tensorrt(asked, source)
         plan_repository(asked.model.name, engine, serving_options(asked))
-    elif checkpoint := inspect_source(source, home=home, options=_fetch_options(asked)):
+    elif checkpoint := inspect_source(source, home=home, options=_fetch_options(asked, choice)):
         build = _plan_build(_build_request(asked, choice, checkpoint, home), asked, home)
     return ImportPlan(asked, source, fetch, choice, build, repository)
 
@@ -228,9 +228,14 @@ def serving_options(asked: Declaration) -> ServingOptions:
     )
 
 
-def _fetch_options(asked: Declaration) -> FetchOptions:
+def _fetch_options(asked: Declaration, choice: EngineChoice) -> FetchOptions:
     model = asked.model
-    return FetchOptions(model.revision, model.trust_remote_code, model.allow_pickle)
+    return FetchOptions(
+        model.revision,
+        model.trust_remote_code,
+        model.allow_pickle,
+        needs_weights=choice.kind != "sim",
+    )
 
 
 def _look_at_machine(asked: Declaration) -> Machine:
@@ -271,8 +276,9 @@ def _obtain_engine(
     if isinstance(source, EngineSource):
         yield _describe_tensorrt(asked, source)
         return
+    options = _fetch_options(asked, plan.choice)
     checkpoint = fetch_checkpoint(
-        source, home=home, options=_fetch_options(asked), say=display.say, watch=display.watch
+        source, home=home, options=options, say=display.say, watch=display.watch
     )
     request = _build_request(asked, plan.choice, checkpoint, home)
     if request.kind in AS_IT_IS:
@@ -332,6 +338,8 @@ def _build_request(
         kind=choice.kind,
         options=asked.build,
         trust_remote_code=asked.model.trust_remote_code,
+        gpu=asked.engine.gpu,
+        timing=asked.engine.timing,
     )
 
 

@@ -143,6 +143,14 @@ def test_folder_without_config_is_no_checkpoint(tmp_path):
     )
 
 
+def test_folder_without_weights_will_do_where_none_are_needed(tmp_path):
+    files = hf_files()
+    del files["model.safetensors"]
+    options = FetchOptions(needs_weights=False)
+    found = inspect_hf_directory(write_files(tmp_path, files), source="local:x", options=options)
+    assert found.size_bytes == 0
+
+
 def test_folder_without_weights_says_so(tmp_path):
     write_files(tmp_path, {"config.json": hf_files()["config.json"], "training_args.bin": b""})
     with pytest.raises(SourceError, match="local:x has no weights"):

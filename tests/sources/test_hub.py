@@ -64,6 +64,13 @@ def test_only_safetensors_and_small_files_are_downloaded(fake, hub):
     assert {path.name for path in folder.iterdir()} == set(hf_files())
 
 
+def test_weights_that_are_not_needed_stay_on_the_hub(fake, hub):
+    checkpoint = fetch(hub, needs_weights=False)
+    names = sorted(path.name for path in checkpoint.path.iterdir())
+    assert (names, checkpoint.size_bytes) == (["config.json", "tokenizer.json"], 0)
+    assert (fetch(hub).path / "model.safetensors").read_bytes() == safetensors()
+
+
 def test_second_fetch_downloads_and_hashes_nothing(fake, hub):
     fetch(hub)
     fake.requests.clear()

@@ -31,7 +31,7 @@ def main() -> None:
         weights=arguments.weights,
         vocab_size=_vocab_size(arguments.directory),
         max_position_embeddings=read_context_length(arguments.checkpoint),
-        **_tokenizer_facts(arguments.directory),
+        **tokenizer_facts(arguments.directory),
     )
     write_engine(engine, arguments.directory)
 
@@ -44,7 +44,8 @@ def _vocab_size(directory: Path) -> int:
     return int(model.output("logits").get_partial_shape()[-1].get_length())
 
 
-def _tokenizer_facts(directory: Path) -> dict[str, Any]:
+def tokenizer_facts(directory: Path) -> dict[str, Any]:
+    """What clients need to know of the OpenVINO tokenizer there, as fields of `Engine`."""
     import openvino_genai
 
     tokenizer = openvino_genai.Tokenizer(directory)

@@ -12,13 +12,14 @@ from typing import Any
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.build.tensorrt_engine import TensorRtBuild, read_tensorrt_build
 from trtllm_serve_cli.errors import BadInput, BuildFailed
+from trtllm_serve_cli.runtime.sim_timing import SIMULATION_FILE, Simulation, parse_simulation
 
 ENGINE_FILE = "engine.json"
 # Where a TensorRT engine of ours has its tokenizer.
 TOKENIZER_FOLDER = "tokenizer"
 ENGINE_SCHEMA = 1
 # Fields that one engine kind has, and that lie elsewhere.
-_OF_A_KIND = ("tensorrt", "llm_arguments")
+_OF_A_KIND = ("tensorrt", "llm_arguments", "simulation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,9 @@ class Engine:
 
     `max_position_embeddings` is the context the model was trained on, in tokens. `adds_bos` tells
     whether the tokenizer puts `bos_token` before every text by itself. `chat_template` is Jinja
-    source, empty for a model that has none. `tensorrt` is there for that engine kind only, and
-    `llm_arguments`, what the engine's package is loaded with, for those that serve a checkpoint.
+    source, empty for a model that has none. `tensorrt` is there for that engine kind only,
+    `llm_arguments`, what the engine's package is loaded with, for those that serve a checkpoint,
+    and `simulation` for sim.
     """
 
     path: Path
@@ -46,6 +48,7 @@ class Engine:
     adds_bos: bool
     tensorrt: TensorRtBuild | None = None
     llm_arguments: Mapping[str, Any] | None = None
+    simulation: Simulation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,9 @@ def read_engine(path: Path) -> Engine:
         engine = Engine(path=path, **{name: facts[name] for name in names})
         if engine.kind == "tensorrt":
             engine = dataclasses.replace(engine, tensorrt=read_tensorrt_build(path))
+        if engine.kind == "sim":
+            text = (path / SIMULATION_FILE).read_text(encoding="utf-8")
+            engine = dataclasses.replace(engine, simulation=parse_simulation(text))
         return engine
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BuildFailed(

@@ -1,6 +1,6 @@
 """Step of a build: a GGUF file becomes an OpenVINO IR with its tokenizer.
 
-    python -m trtllm_serve_cli.build.gguf_to_openvino FILE.gguf DIRECTORY
+    python -m trtllm_serve_cli.build.gguf_to_openvino FILE.gguf DIRECTORY [--tokenizer-only]
 
 OpenVINO GenAI saves what it made of a GGUF file beside that file, so the file is linked into the
 directory first. Its layers get the names that LoRA adapters are written for.
@@ -19,15 +19,20 @@ def main() -> None:
     import openvino_genai
 
     source, directory = Path(sys.argv[1]), Path(sys.argv[2])
+    is_tokenizer_only = "--tokenizer-only" in sys.argv[3:]
     link = directory / "checkpoint.gguf"
     link.symlink_to(source.absolute())
     try:
-        openvino_genai.LLMPipeline(str(link), "CPU", enable_save_ov_model=True)
+        if is_tokenizer_only:
+            openvino_genai.Tokenizer(str(link), enable_save_ov_model=True)
+        else:
+            openvino_genai.LLMPipeline(str(link), "CPU", enable_save_ov_model=True)
     finally:
         link.unlink()
     if not (directory / "openvino_tokenizer.xml").exists():
         sys.exit("OpenVINO GenAI could not make a tokenizer out of this GGUF file")
-    _name_modules(directory)
+    if not is_tokenizer_only:
+        _name_modules(directory)
 
 
 def _name_modules(directory: Path) -> None:

@@ -73,7 +73,7 @@ def choose_engine_kind(
                 "--param engine_python=$PWD/vllm-env/bin/python3",
             )
         return EngineChoice("vllm", "Engine kind vllm, as asked for.", machine.vllm_python)
-    if wanted in ("tensorrt", "pytorch"):
+    if wanted in ("tensorrt", "pytorch", "sim"):
         return EngineChoice(wanted, f"Engine kind {wanted}, as asked for.")
     if wanted == "auto" and machine.gpus and machine.vllm_python:
         reason = (

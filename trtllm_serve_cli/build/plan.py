@@ -44,6 +44,9 @@ class BuildRequest:
     kind: str = "openvino"
     options: EngineOptions = field(default_factory=EngineOptions)
     trust_remote_code: bool = False
+    # What a simulated engine is to be like: a card by its name, or a file that says its timing.
+    gpu: str | None = None
+    timing: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

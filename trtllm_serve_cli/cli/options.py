@@ -81,6 +81,18 @@ EngineDirOption = Annotated[
         help="Where the engine goes, if not TLLM_HOME.",
     ),
 ]
+SimulatedGpuOption = Annotated[
+    str | None,
+    typer.Option("--gpu", metavar="GPU", help="With --engine sim: the card, such as h200."),
+]
+TimingOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--timing",
+        metavar="FILE",
+        help="With --engine sim: a timing that tllm bench calibrate wrote.",
+    ),
+]
 DtypeOption = Annotated[
     Dtype | None,
     typer.Option(

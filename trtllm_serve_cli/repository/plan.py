@@ -29,6 +29,7 @@ from trtllm_serve_cli.repository.parameters import (
     type_tensors,
 )
 from trtllm_serve_cli.repository.pytorch import pytorch_values
+from trtllm_serve_cli.repository.sim import sim_parameters, sim_values
 from trtllm_serve_cli.repository.tensorrt import plan_tensorrt_llm, tensorrt_values
 from trtllm_serve_cli.repository.vllm import plan_vllm, vllm_uses, vllm_values
 from trtllm_serve_cli.repository.vllm_engine import vllm_engine_values
@@ -153,6 +154,8 @@ def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
         _check_context(engine, given, options)
         asked = vllm_engine_values(engine, options, given)
         given.pop(VLLM_ARGUMENTS.rest, None)
+    elif engine.kind == "sim":
+        asked = sim_values(engine, options, _check_context(engine, given, options))
     else:
         asked = _python_values(engine, options, given)
     return defaults_for(engine.kind) | asked | given
@@ -278,6 +281,8 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     contract = load_contracts()["tensorrt_llm"]
     if engine.kind in ("pytorch", "vllm"):
         parameters = entries_of(engine, values)
+    elif engine.kind == "sim":
+        parameters = sim_parameters(engine, values)
     else:
         parameters = _python_parameters(engine, values)
     return ModelConfig(

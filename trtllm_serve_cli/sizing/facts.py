@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.sizing.gguf_config import config_of_gguf
 from trtllm_serve_cli.sizing.shape import ModelShape, parse_shape
 from trtllm_serve_cli.sources import (
+    Checkpoint,
     EngineSource,
     GgufSource,
     HubSource,
@@ -60,6 +61,16 @@ def read_facts(source: Source, home: Home) -> ModelFacts:
                 why="its limits are in its config.json: tllm show has them after an import",
                 next_step="name the checkpoint that it was built from: -s hf:ORG/NAME",
             )
+
+
+def read_checkpoint_facts(checkpoint: Checkpoint) -> ModelFacts:
+    """Of a checkpoint on disk, whose weights need not be there."""
+    if checkpoint.format == "gguf":
+        found = _read_gguf(GgufSource(checkpoint.path), checkpoint.path)
+        return replace(found, source=checkpoint.source)
+    folder = LocalSource(checkpoint.path)
+    shape = parse_shape(fetch_config(folder))
+    return ModelFacts(checkpoint.source, shape, _find_weight_bytes(folder))
 
 
 def _find_weight_bytes(source: HubSource | LocalSource) -> int | None:

@@ -34,6 +34,57 @@ class Speed:
     saturated_requests_per_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """What a step of the engine takes at least, in seconds, in parts that add up.
+
+    For itself, for each sequence that gets a token, for each token of the KV cache that those read,
+    for each token of a prompt, and for each token before it that it looks back at.
+    """
+
+    step_s: float
+    sequence_s: float
+    kv_token_s: float
+    prompt_token_s: float
+    prompt_pair_s: float
+
+
+def estimate_step_cost(
+    shape: ModelShape, parallelism: Parallelism, gpu: Gpu, demand: Demand, num_sequences: int
+) -> StepCost:
+    """The parts that give `estimate_speed`'s step of one sequence, and of all at once.
+
+    In between, a step that is the longer of reading and multiplying is taken as a straight line.
+    Pipeline stages work at the same time, each on its share of the sequences: a step is a turn of
+    all of them.
+    """
+    stages = split_stages(shape, parallelism)
+    costs = [_Cost(shape, parallelism, stage, gpu, demand) for stage in stages]
+    batch = _batch_of_stage(parallelism, demand, num_sequences)
+    all_at_once = batch * parallelism.pp
+    alone_s = sum(cost.step_s(1) for cost in costs)
+    together_s = parallelism.pp * max(cost.step_s(batch) for cost in costs)
+    context = demand.input_len + demand.output_len // 2
+    kv_s = max(cost.kv_s(context) for cost in costs)
+    more_s = (together_s - alone_s) / (all_at_once - 1) if all_at_once > 1 else 0.0
+    sequence_s = max(0.0, more_s - kv_s)
+    slowest = max(costs, key=_Cost.prompt_s)
+    tokens_s = slowest.prompt_s(with_attention=False)
+    pairs = demand.input_len * demand.input_len / 2
+    return StepCost(
+        step_s=alone_s - kv_s - sequence_s,
+        sequence_s=sequence_s,
+        kv_token_s=kv_s / context,
+        prompt_token_s=tokens_s / demand.input_len,
+        prompt_pair_s=(slowest.prompt_s() - tokens_s) / pairs,
+    )
+
+
+def _batch_of_stage(parallelism: Parallelism, demand: Demand, num_sequences: int) -> int:
+    """Each stage works on its share of the sequences while the others work on theirs."""
+    return max(1, min(num_sequences, demand.max_batch_size) // parallelism.pp)
+
+
 def estimate_speed(
     shape: ModelShape, parallelism: Parallelism, gpu: Gpu, demand: Demand, num_sequences: int
 ) -> Speed:
@@ -41,8 +92,7 @@ def estimate_speed(
     stages = split_stages(shape, parallelism)
     costs = [_Cost(shape, parallelism, stage, gpu, demand) for stage in stages]
     alone = 1 / sum(cost.step_s(1) for cost in costs)
-    # Each stage works on its share of the sequences while the others work on theirs.
-    batch = max(1, min(num_sequences, demand.max_batch_size) // parallelism.pp)
+    batch = _batch_of_stage(parallelism, demand, num_sequences)
     round_s = max(
         batch * cost.prompt_s() + demand.output_len * cost.step_s(batch) for cost in costs
     )
@@ -66,12 +116,20 @@ class _Cost:
         read = self._weights_read(batch) + batch * self._kv_read(context)
         attention = self._attend(1, context, is_prompt=False)
         multiplied = batch * self._multiply_s(1, attention)
-        return max(read / (self.gpu.bandwidth_gb_per_s * 1e9 * BANDWIDTH_REACHED), multiplied)
+        return max(self._read_s(read), multiplied)
 
-    def prompt_s(self) -> float:
+    def kv_s(self, context: int) -> float:
+        """To read the KV cache of a sequence."""
+        return self._read_s(self._kv_read(context))
+
+    def prompt_s(self, *, with_attention: bool = True) -> float:
         """To read one prompt among many: only multiplying counts then."""
         tokens = self.demand.input_len
-        return self._multiply_s(tokens, self._attend(tokens, tokens / 2, is_prompt=True))
+        attention = self._attend(tokens, tokens / 2, is_prompt=True) if with_attention else 0.0
+        return self._multiply_s(tokens, attention)
+
+    def _read_s(self, num_bytes: float) -> float:
+        return num_bytes / (self.gpu.bandwidth_gb_per_s * 1e9 * BANDWIDTH_REACHED)
 
     def _weights_read(self, batch: int) -> float:
         """Of the experts, as many as `batch` tokens are expected to choose, and one at least."""

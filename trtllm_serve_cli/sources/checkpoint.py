@@ -55,11 +55,12 @@ _NOT_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state", "scaler"
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """Which revision is wanted, and what the user takes the risk of."""
+    """Which revision is wanted, what the user takes the risk of, and whether weights are needed."""
 
     revision: str | None = None
     trust_remote_code: bool = False
     allow_pickle: bool = False
+    needs_weights: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +109,22 @@ def inspect_hf_directory(
     if not options.trust_remote_code:
         check_runs_no_code(path)
     architecture = read_architecture(path)
+    weights = _check_weights(path, source, names, options) if options.needs_weights else ()
+    check_has_tokenizer(source, names)
+    size_bytes = sum((path / name).stat().st_size for name in weights)
+    return Checkpoint(path, "hf", source, revision, architecture, size_bytes)
+
+
+def _check_weights(
+    path: Path, source: str, names: Collection[str], options: FetchOptions
+) -> tuple[str, ...]:
+    """The files of the weights, all of them whole."""
     index = read_index(path / WEIGHTS_INDEX) if WEIGHTS_INDEX in names else {}
     weights = choose_weights(source, names, lambda: index, options)
     for name in weights:
         if name.endswith(".safetensors"):
             _check_tensors(path / name, index.get(name, set()))
-    check_has_tokenizer(source, names)
-    size_bytes = sum((path / name).stat().st_size for name in weights)
-    return Checkpoint(path, "hf", source, revision, architecture, size_bytes)
+    return weights
 
 
 def check_has_config(where: str, names: Collection[str]) -> None:

@@ -250,9 +250,10 @@ def _choose_files(
     if not options.trust_remote_code:
         check_runs_no_code(folder)
     read_architecture(folder)
-    weights = choose_weights(
-        str(pinned), files, lambda: read_index(_download_one(pinned, WEIGHTS_INDEX, hub)), options
-    )
+    weights: tuple[str, ...] = ()
+    if options.needs_weights:
+        index = partial(_download_one, pinned, WEIGHTS_INDEX, hub)
+        weights = choose_weights(str(pinned), files, lambda: read_index(index()), options)
     check_has_tokenizer(str(pinned), files)
     wanted = (*_SMALL_FILES, ".py") if options.trust_remote_code else _SMALL_FILES
     return [file for name, file in files.items() if name in weights or name.endswith(wanted)]

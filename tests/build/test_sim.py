@@ -1,0 +1,196 @@
+"""A simulated engine: planned from a card or a timing, and really built of a small checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.build.samples import GGUF, HF
+from tests.build.tensorrt_files import write_tokenizer
+from tests.sizing import configs
+from trtllm_serve_cli.build import (
+    BuildPlan,
+    BuildRequest,
+    EngineOptions,
+    Toolchain,
+    build_engine,
+    plan_build,
+    read_engine,
+)
+from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart
+from trtllm_serve_cli.runtime.sim_timing import Simulation, StepTiming
+from trtllm_serve_cli.sizing import load_gpu
+from trtllm_serve_cli.sources import Checkpoint
+
+TOOLS = Toolchain(sys.executable, versions={"transformers": "5", "openvino-genai": "2026"})
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    """Without its weights."""
+    folder = write_tokenizer(tmp_path / "hf")
+    (folder / "config.json").write_text(json.dumps(configs.LLAMA_3_1_8B))
+    return dataclasses.replace(HF, path=folder)
+
+
+@pytest.fixture
+def timing(tmp_path: Path) -> Path:
+    path = tmp_path / "timing.json"
+    path.write_text('{"timing": {"step_s": 0.02}}')
+    return path
+
+
+def plan(
+    checkpoint: Checkpoint, engine_dir: Path, *, tools: Toolchain = TOOLS, kind: str = "sim",
+    gpu: str | None = None, timing: Path | None = None, **options: Any,
+) -> BuildPlan:  # fmt: skip
+    request = BuildRequest(
+        "mine", checkpoint, engine_dir, kind=kind, options=EngineOptions(**options),
+        gpu=gpu, timing=timing,
+    )  # fmt: skip
+    return plan_build(request, tools)
+
+
+def simulation_of(plan: BuildPlan) -> dict[str, Any]:
+    return dict(plan.facts["simulation"])
+
+
+def test_a_card_gives_timing_and_room(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    found = simulation_of(plan(checkpoint, tmp_path / "e", gpu="h200"))
+    # 15 GB of weights in bfloat16 and half of an answer's KV cache, at 4.3 TB/s.
+    assert found["timing"]["step_s"] == pytest.approx(15.0e9 / 4.3e12, rel=0.01)
+    # 131072 bytes of each token, in 0.9 of what 16 GB of weights leave of 151 GB.
+    assert found["timing"]["kv_token_s"] == pytest.approx(131072 / 4.3e12, rel=0.01)
+    assert found["timing"]["prompt_token_s"] == pytest.approx(2 * 7.5e9 / 790e12, rel=0.1)
+    assert found["limits"]["max_tokens_in_paged_kv_cache"] == pytest.approx(0.905e6, rel=0.01)
+    assert found["origin"] == (
+        "ceilings of 1 x h200 for local:/models/hf (bfloat16, weights none, KV cache bfloat16)"
+    )
+
+
+def test_two_gpus_take_half_the_time(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    one, two = (
+        simulation_of(plan(checkpoint, tmp_path / "e", gpu="h200", tp=tp))["timing"]
+        for tp in (1, 2)
+    )
+    assert two["step_s"] == pytest.approx(one["step_s"] / 2, rel=0.01)
+    assert two["prompt_token_s"] == pytest.approx(one["prompt_token_s"] / 2, rel=0.01)
+
+
+def test_the_card_that_is_here_is_the_one(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    here = dataclasses.replace(TOOLS, gpu=load_gpu("l4"))
+    assert "1 x l4" in simulation_of(plan(checkpoint, tmp_path / "e", tools=here))["origin"]
+
+
+def test_a_timing_is_taken_as_it_is(checkpoint: Checkpoint, timing: Path, tmp_path: Path) -> None:
+    found = plan(checkpoint, tmp_path / "e", timing=timing)
+    assert simulation_of(found) == Simulation(StepTiming(0.02)).to_json()
+
+
+def test_another_timing_is_another_engine(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    plans = [plan(checkpoint, tmp_path / "e", gpu=gpu) for gpu in ("h200", "h100", "h200")]
+    assert plans[0].fingerprint == plans[2].fingerprint != plans[1].fingerprint
+
+
+def test_it_is_built_of_a_checkpoint_without_weights(
+    checkpoint: Checkpoint, timing: Path, tmp_path: Path
+) -> None:
+    planned = plan(checkpoint, tmp_path / "engine", timing=timing)
+    engine = build_engine(planned, force=False, say=print)
+    assert (engine.kind, engine.vocab_size, engine.eos_token) == ("sim", 128256, "</s>")
+    assert engine.simulation == Simulation(StepTiming(0.02))
+    assert (engine.path / "tokenizer.json").exists()
+    assert read_engine(tmp_path / "engine") == engine
+
+
+def test_an_engine_whose_timing_is_broken_is_none(
+    checkpoint: Checkpoint, timing: Path, tmp_path: Path
+) -> None:
+    engine = build_engine(
+        plan(checkpoint, tmp_path / "engine", timing=timing), force=False, say=print
+    )
+    (engine.path / "simulation.json").write_text("{}")
+    with pytest.raises(BuildFailed, match="holds no engine"):
+        read_engine(engine.path)
+
+
+def test_of_a_gguf_file_only_the_tokenizer_is_taken(timing: Path, tmp_path: Path) -> None:
+    convert, _ = plan(GGUF, tmp_path / "e", timing=timing).steps
+    assert convert.command[1:] == (
+        "-m", "trtllm_serve_cli.build.gguf_to_openvino", str(GGUF.path), "{work}",
+        "--tokenizer-only",
+    )  # fmt: skip
+
+
+def test_without_card_or_timing_it_is_told_what_to_say(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput) as refused:
+        plan(checkpoint, tmp_path / "e")
+    assert str(refused.value) == (
+        "Which engine is to be simulated is not known.\n"
+        "Why: no GPU is named, and there is none here that is known\n"
+        "Next: name a card (--gpu h200), or a timing of your own (--timing FILE)"
+    )
+
+
+def test_a_model_that_does_not_fit_is_told_how_to_find_out(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match="does not fit on 1 x t4") as refused:
+        plan(checkpoint, tmp_path / "e", gpu="t4")
+    assert "tllm plan -s local:/models/hf --gpu t4" in refused.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [(None, "No such file"), ("{", "Expecting"), ('{"timing": {}}', "step_s is missing")],
+)
+def test_a_timing_that_is_none_is_told_why(
+    checkpoint: Checkpoint, tmp_path: Path, text: str | None, why: str
+) -> None:
+    path = tmp_path / "none.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(BadInput, match="is no timing of an engine") as refused:
+        plan(checkpoint, tmp_path / "e", timing=path)
+    assert why in refused.value.why
+
+
+def test_a_card_beside_a_timing_is_refused(
+    checkpoint: Checkpoint, timing: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match="A card and a timing are named"):
+        plan(checkpoint, tmp_path / "e", gpu="h200", timing=timing)
+
+
+def test_beams_and_tp_beside_a_timing_are_refused(
+    checkpoint: Checkpoint, timing: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match="sim has no option max_beam_width"):
+        plan(checkpoint, tmp_path / "e", gpu="h200", max_beam_width=2)
+    with pytest.raises(BadInput, match="sim with a --timing has no option tp"):
+        plan(checkpoint, tmp_path / "e", timing=timing, tp=2)
+
+
+@pytest.mark.parametrize("asked", [{"gpu": "h200"}, {"timing": Path("t.json")}], ids=str)
+def test_other_kinds_have_no_card_and_no_timing(tmp_path: Path, asked: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="The engine kind openvino takes no --") as refused:
+        plan(GGUF, tmp_path / "e", kind="openvino", **asked)
+    assert "--engine sim --" in refused.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "package"), [(HF, "transformers"), (GGUF, "openvino-genai")]
+)
+def test_what_loads_the_tokenizer_has_to_be_here(
+    checkpoint: Checkpoint, package: str, tmp_path: Path
+) -> None:
+    with pytest.raises(MissingPart) as missing:
+        plan(checkpoint, tmp_path / "e", gpu="h200", tools=Toolchain("python3"))
+    assert missing.value.next_step == f"pip install {package}"

@@ -1,0 +1,186 @@
+"""The plan of a simulated engine: a timing, and the checkpoint's tokenizer.
+
+The timing is that of a file, or what a card could do at best (`sizing.roofline`), with the KV cache
+that fits there.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+from trtllm_serve_cli.build.engine import ENGINE_FILE
+from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
+from trtllm_serve_cli.build.options import EngineOptions, refuse_unheeded
+from trtllm_serve_cli.build.plan import BuildPlan, BuildRequest, Toolchain, facts_of_engine
+from trtllm_serve_cli.build.steps import WORK, BuildStep
+from trtllm_serve_cli.errors import BadInput, MissingPart
+from trtllm_serve_cli.runtime.sim_timing import (
+    SIMULATION_FILE,
+    SchedulerLimits,
+    Simulation,
+    StepTiming,
+    parse_simulation,
+)
+from trtllm_serve_cli.sizing import Gpu, ModelFacts, SizeOptions, SizePlan, load_gpu, plan_size
+from trtllm_serve_cli.sizing.facts import read_checkpoint_facts
+from trtllm_serve_cli.sizing.kv_cache import TOKENS_PER_BLOCK, kv_bytes_of_sequence
+from trtllm_serve_cli.sizing.roofline import estimate_step_cost
+from trtllm_serve_cli.sources import Checkpoint
+
+_OF_A_CARD = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dtype")
+_LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens")
+_TOKENIZER_FILES = tuple(f"{WORK}/openvino_{name}.xml" for name in ("tokenizer", "detokenizer"))
+# What loads the tokenizer where it is served, by the checkpoint's format.
+_TOKENIZER_PACKAGE = {"gguf": "openvino-genai", "hf": "transformers"}
+
+
+def refuse_simulated(request: BuildRequest) -> None:
+    """Raise `BadInput` for what only a simulated engine is told."""
+    for option, value in (("--gpu", request.gpu), ("--timing", request.timing)):
+        if value is not None:
+            raise BadInput(
+                f"The engine kind {request.kind} takes no {option}.",
+                why="it says what a simulated engine is like",
+                next_step=f"leave it out, or simulate: --engine sim {option} {value}",
+            )
+
+
+def plan_sim(request: BuildRequest, tools: Toolchain) -> BuildPlan:
+    """The steps for this checkpoint. Raises `BadInput` for a card or a timing that cannot be."""
+    checkpoint = request.checkpoint
+    _check_tokenizer(checkpoint, tools)
+    simulation = _find_simulation(request, tools)
+    facts = {
+        **facts_of_engine(checkpoint, "sim", "none"),
+        "simulation": simulation.to_json(),
+    }
+    fingerprint = fingerprint_of_facts(facts)
+    describe = BuildStep(
+        "Write the timing and the tokenizer down",
+        (
+            tools.python, "-m", "trtllm_serve_cli.build.describe_sim", WORK,
+            "--checkpoint", str(checkpoint.path), "--model-name", request.model_name,
+            "--source", checkpoint.source, "--architecture", checkpoint.architecture,
+            "--fingerprint", fingerprint, "--simulation", json.dumps(simulation.to_json()),
+        ),
+        outputs=(f"{WORK}/{ENGINE_FILE}", f"{WORK}/{SIMULATION_FILE}"),
+    )  # fmt: skip
+    return BuildPlan(
+        model_name=request.model_name,
+        kind="sim",
+        weights="no",
+        checkpoint=checkpoint,
+        engine_dir=request.engine_dir,
+        steps=(*_convert_tokenizer(checkpoint, tools), describe),
+        fingerprint=fingerprint,
+        estimated_bytes=0,
+        facts=facts,
+    )
+
+
+def read_simulation(path: Path) -> Simulation:
+    """What the file says. Raises `BadInput` naming what is wrong with it."""
+    try:
+        return parse_simulation(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInput(
+            f"{path} is no timing of an engine.",
+            why=getattr(error, "strerror", None) or str(error),
+            next_step="make one of a measured run: tllm bench calibrate RESULT_DIR -o timing.json "
+            "(docs/simulation.md has the fields)",
+        ) from error
+
+
+def plan_simulation(facts: ModelFacts, gpu: Gpu, options: EngineOptions) -> Simulation:
+    """What the model could do at best on that card. Raises `BadInput` where it does not fit."""
+    usual = SchedulerLimits()
+    sized = plan_size(
+        facts,
+        gpu,
+        options=SizeOptions(
+            **{name: getattr(options, name) for name in _OF_A_CARD},
+            max_batch_size=options.max_batch_size or usual.max_batch_size,
+            max_num_tokens=options.max_num_tokens or usual.max_num_tokens,
+        ),
+    )
+    plan = sized.plans[0]
+    if plan.speed is None:
+        raise BadInput(
+            f"The model does not fit on {plan.parallelism.world_size} x {gpu.name}.",
+            why="its weights leave too little room for a KV cache",
+            next_step=f"see on how many it does: tllm plan -s {shlex.quote(facts.source)} "
+            f"--gpu {gpu.name}; then say --tp N",
+        )
+    cost = estimate_step_cost(
+        facts.shape, plan.parallelism, gpu, sized.demand, plan.memory.num_sequences
+    )
+    return Simulation(
+        timing=StepTiming(**{name: getattr(cost, name) for name in cost.__slots__}),
+        limits=SchedulerLimits(
+            max_batch_size=sized.demand.max_batch_size,
+            max_num_tokens=sized.demand.max_num_tokens,
+            max_tokens_in_paged_kv_cache=_count_kv_tokens(sized),
+            tokens_per_block=TOKENS_PER_BLOCK,
+        ),
+        origin=f"ceilings of {plan.parallelism.world_size} x {gpu.name} for {facts.source} "
+        f"({sized.formats.dtype}, weights {sized.formats.quantization}, KV cache "
+        f"{sized.formats.kv_cache_dtype})",
+    )
+
+
+def _find_simulation(request: BuildRequest, tools: Toolchain) -> Simulation:
+    if request.timing is not None:
+        refuse_unheeded(request.options, "sim with a --timing", heeded=_LIMITS)
+        if request.gpu is not None:
+            raise BadInput(
+                "A card and a timing are named, and a timing says all.",
+                why=f"--gpu {request.gpu} and --timing {request.timing}",
+                next_step="leave one of them out",
+            )
+        return read_simulation(request.timing)
+    refuse_unheeded(request.options, "sim", heeded=(*_OF_A_CARD, *_LIMITS))
+    gpu = load_gpu(request.gpu) if request.gpu else tools.gpu
+    if gpu is None:
+        raise BadInput(
+            "Which engine is to be simulated is not known.",
+            why="no GPU is named, and there is none here that is known",
+            next_step="name a card (--gpu h200), or a timing of your own (--timing FILE)",
+        )
+    return plan_simulation(read_checkpoint_facts(request.checkpoint), gpu, request.options)
+
+
+def _count_kv_tokens(sized: SizePlan) -> int:
+    """How many tokens the KV cache has room for, in sequences of the length that was planned for.
+
+    With sliding windows, longer sequences would take less for each.
+    """
+    plan, demand = sized.plans[0], sized.demand
+    length = demand.input_len + demand.output_len
+    num_bytes = kv_bytes_of_sequence(
+        sized.facts.shape, length, demand.kv.bits, tp=plan.parallelism.tp
+    )
+    # The fullest stage has its share of the layers only.
+    return int(plan.memory.kv_cache * plan.parallelism.pp / num_bytes * length)
+
+
+def _check_tokenizer(checkpoint: Checkpoint, tools: Toolchain) -> None:
+    package = _TOKENIZER_PACKAGE[checkpoint.format]
+    if package not in tools.versions:
+        raise MissingPart(
+            f"The package {package} is not installed.",
+            why="it is what the tokenizer of this checkpoint is loaded with",
+            next_step=f"pip install {package}",
+        )
+
+
+def _convert_tokenizer(checkpoint: Checkpoint, tools: Toolchain) -> tuple[BuildStep, ...]:
+    if checkpoint.format == "hf":
+        return ()
+    command = (
+        tools.python, "-m", "trtllm_serve_cli.build.gguf_to_openvino",
+        str(checkpoint.path), WORK, "--tokenizer-only",
+    )  # fmt: skip
+    title = "Take the tokenizer out of the GGUF file"
+    return (BuildStep(title, command, outputs=_TOKENIZER_FILES),)
