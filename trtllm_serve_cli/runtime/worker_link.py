@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .delivery import Delivery
 from .engine import (
     EngineLimits,
     EngineStats,
@@ -55,6 +56,7 @@ class WorkerLink:
         self._lock = threading.Lock()
         # Held while a frame is written, which takes as long as the worker likes; `_lock` is not.
         self._sending = threading.Lock()
+        self._delivery = Delivery(self._deliver)
         self._handlers: dict[int, OnUpdate] = {}
         self._ids = itertools.count(1)
         self._sock: socket.socket | None = None
@@ -68,8 +70,8 @@ class WorkerLink:
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
         """Queue a request made of GenerationRequest's `fields`; returns its id.
 
-        `on_update` is called from the reader thread for each update until `forget` or `cancel`; an
-        error is the last. Raises `WorkerFailed` while the worker is down.
+        `on_update` is called from one thread at a time for each update until `forget` or `cancel`;
+        an error is the last. Raises `WorkerFailed` while the worker is down.
         """
         request = GenerationRequest(id=next(self._ids), **fields)
         with self._lock:
@@ -113,8 +115,7 @@ class WorkerLink:
                 entries = (entry for message in messages for entry in message["updates"])
                 updates = merge_updates(map(SequenceUpdate.from_wire, entries))
                 self._tell(self._on_step, updates)
-                for update in updates:
-                    self._deliver(update)
+                self._delivery.deliver(updates)
                 stats = [message["stats"] for message in messages if "stats" in message]
                 if stats:
                     self._tell(self._on_stats, EngineStats(**stats[-1]))
@@ -184,6 +185,7 @@ class WorkerGuest(WorkerLink):
                     "the engine worker died; it is being restarted, send the request again"
                 )
             self._closing.wait(_RECONNECT_S)
+        self._delivery.close()
 
     def _connect(self) -> bool:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

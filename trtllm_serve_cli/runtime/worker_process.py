@@ -142,6 +142,7 @@ class WorkerProcess(WorkerLink):
                 backoff_s = self._first_backoff_s
             backoff_s = self._start_again(backoff_s)
         self._fail_all("the engine worker was closed; the model is being unloaded")
+        self._delivery.close()
 
     def _start_again(self, backoff_s: float) -> float:
         """Try until the worker runs or `close` is called; returns the next back-off."""
