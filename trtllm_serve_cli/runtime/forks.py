@@ -18,15 +18,22 @@ def keep_from_children(*socks: socket.socket) -> None:
     on would keep its GPU.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    process, thread = os.getpid(), threading.get_ident()
+    here = os.getpid(), threading.get_ident()
+    forking = here
+
+    def before() -> None:
+        nonlocal forking
+        forking = os.getpid(), threading.get_ident()
 
     def in_child() -> None:
         for sock in socks:
             sock.close()
-        # The signal comes when the thread ends that has forked.
-        if os.getppid() == process and threading.get_ident() == thread:
+        # The signal comes when the thread ends that has forked: others come and go.
+        if forking == here:
             libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+            if os.getppid() != here[0]:  # it had ended before
+                os.kill(os.getpid(), signal.SIGKILL)
 
     for sock in socks:
         sock.set_inheritable(False)
-    os.register_at_fork(after_in_child=in_child)
+    os.register_at_fork(before=before, after_in_child=in_child)
