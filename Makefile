@@ -8,7 +8,7 @@ BIN = $(VENV)/bin
 # The version that the export of Hugging Face checkpoints is tested with.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test unit e2e lint format docs bench clean help
+.PHONY: demo test unit e2e lint format docs bench gpu-check clean help
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -60,6 +60,10 @@ bench: $(VENV)/.embedded
 	$(BIN)/python benchmarks/serving.py
 	$(BIN)/python benchmarks/contract.py
 	$(BIN)/python benchmarks/hub.py --per-connection 20
+
+# Needs a GPU and a Python with vLLM: docs/gpu.md. Such as: make gpu-check GPU_CHECK='--only raw'
+gpu-check: $(VENV)/.embedded
+	$(BIN)/python benchmarks/gpu.py $(GPU_CHECK)
 
 clean:
 	rm -rf $(VENV) .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

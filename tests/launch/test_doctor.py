@@ -24,6 +24,7 @@ GOOD = MachineFacts(
     stub_python="/venv/bin/python3",
     numpy_version="1.26.4",
     engine_version="2026.4.1",
+    vllm_python="/vllm/bin/python3",
     ports={8000: None},
     home=Path("/home/tllm"),
     disk_free=50 * GIB,
@@ -52,6 +53,7 @@ def test_good_machine_compared_whole() -> None:
         Finding("libpython", "ok", "/py/lib"),
         Finding("NumPy", "ok", "1.26.4 for /venv/bin/python3"),
         Finding("engine openvino", "ok", "openvino-genai 2026.4.1"),
+        Finding("engine vllm", "ok", "in /vllm/bin/python3"),
         Finding("port 8000", "ok", "free"),
         Finding("disk", "ok", "50.0 GiB for /home/tllm"),
         Finding("memory", "ok", "20.0 GiB available"),
@@ -107,7 +109,7 @@ def test_good_machine_compared_whole() -> None:
                     "2.3.1 for /venv/bin/python3: Triton's stub garbles strings", PIN_NUMPY),
         ),
         (
-            {"engine_version": None},
+            {"engine_version": None, "vllm_python": None, "gpu": None},
             Finding("engine openvino", "problem", "openvino-genai is missing", EMBEDDED),
         ),
         (
@@ -240,3 +242,12 @@ def test_numpy_of_a_python_that_triton_will_not_use_is_no_problem() -> None:
     """The embedded Triton, once it is here, takes the one beside it, not the one on PATH."""
     found = diagnose(dataclasses.replace(GOOD, triton=None, numpy_version="2.3.1"))
     assert Finding("NumPy", "note", "the right one comes with Triton") in found
+
+
+def test_vllm_is_looked_for_where_there_is_a_gpu() -> None:
+    def found(**changes: object) -> dict[str, Finding]:
+        return {each.what: each for each in diagnose(dataclasses.replace(GOOD, **changes))}
+
+    assert "engine vllm" not in found(gpu=None, vllm_python=None)
+    assert found(vllm_python=None)["engine vllm"].verdict == "note"
+    assert found(engine_version=None)["engine openvino"].verdict == "note"

@@ -36,6 +36,16 @@ def test_the_table_says_what_the_kinds_of_our_worker_understand(kind: str) -> No
     assert served & _inputs("tensorrt_llm") == (UNDERSTOOD - PLAIN) & _inputs("tensorrt_llm")
 
 
+def test_vllm_understands_the_same_but_beams() -> None:
+    def served(kind: str) -> set[str]:
+        return {tensor for each in FEATURES if kind not in each.without for tensor in each.tensors}
+
+    assert served("pytorch") - served("vllm") == {
+        "beam_width", "len_penalty", "length_penalty", "early_stopping",
+        "beam_search_diversity_rate",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
 def test_only_known_kinds_are_without(feature: Feature) -> None:
     assert set(feature.without) <= set(ENGINE_KINDS)

@@ -165,7 +165,9 @@ def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks
             # Of several instances each starts the processes of its GPUs itself.
             return engine.num_gpus, Ranks(size if engine.count == 1 else 1)
         case "vllm":
-            return count_gpus(repository.manifest["parameters"]), Ranks()
+            manifest = repository.manifest
+            said = {**(manifest["engine"]["llm_arguments"] or {}), **manifest["parameters"]}
+            return count_gpus(said), Ranks()
         case _:
             return 0, Ranks()
 

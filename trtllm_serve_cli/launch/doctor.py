@@ -39,6 +39,7 @@ def diagnose(facts: MachineFacts) -> list[Finding]:
         _libpython(facts),
         _numpy(facts),
         _engine(facts),
+        *_vllm(facts),
         *(_port(port, holder) for port, holder in facts.ports.items()),
         _at_least("disk", facts.disk_free, _MIN_DISK, f"for {facts.home}",
                   "free some space, or point TLLM_HOME to another disk"),
@@ -113,8 +114,20 @@ def _numpy(facts: MachineFacts) -> Finding:
 
 def _engine(facts: MachineFacts) -> Finding:
     if facts.engine_version is None:
-        return Finding("engine openvino", "problem", "openvino-genai is missing", _EMBEDDED)
+        # With another engine there is something to serve with.
+        verdict: Verdict = "problem" if facts.vllm_python is None else "note"
+        return Finding("engine openvino", verdict, "openvino-genai is missing", _EMBEDDED)
     return Finding("engine openvino", "ok", f"openvino-genai {facts.engine_version}")
+
+
+def _vllm(facts: MachineFacts) -> list[Finding]:
+    """Only where there is a GPU for it."""
+    if facts.vllm_python is not None:
+        return [Finding("engine vllm", "ok", f"in {facts.vllm_python}")]
+    if facts.gpu is None:
+        return []
+    return [Finding("engine vllm", "note", "no Python on PATH has the package vllm",
+                    "python3 -m venv vllm-env && vllm-env/bin/pip install vllm")]  # fmt: skip
 
 
 def _port(port: int, holder: str | None) -> Finding:

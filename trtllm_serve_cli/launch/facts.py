@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from trtllm_serve_cli.build import Machine, look_at_machine
+from trtllm_serve_cli.build.installed import find_python_with
 from trtllm_serve_cli.errors import MissingPart, TllmError
 from trtllm_serve_cli.launch.deployment import find_container_of
 from trtllm_serve_cli.launch.engine_fit import check_engine_fits
@@ -50,7 +51,8 @@ class MachineFacts:
 
     `triton_version` is what the binary said when it was run, or None when it did not start, with
     its last words in `triton_output`. `numpy_version` is the one that Triton's Python stub will
-    find, None when there is none. `hub_error` is None when the hub answered.
+    find, None when there is none. `vllm_python` is the one that `tllm import` would run vLLM in.
+    `hub_error` is None when the hub answered.
     """
 
     python: tuple[int, int]
@@ -62,6 +64,7 @@ class MachineFacts:
     stub_python: str | None
     numpy_version: str | None
     engine_version: str | None
+    vllm_python: str | None
     ports: Mapping[int, str | None]
     home: Path
     disk_free: int
@@ -115,6 +118,7 @@ def collect_facts(
         stub_python=python,
         numpy_version=_numpy_version(python) if python else None,
         engine_version=_package_version("openvino-genai"),
+        vllm_python=find_python_with("vllm"),
         ports={port: _holder(port) for port in ports},
         home=home.root,
         disk_free=find_free_bytes(home.root),

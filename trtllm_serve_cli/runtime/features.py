@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ENGINE_KINDS = ("openvino", "pytorch", "sim", "tensorrt")
+ENGINE_KINDS = ("openvino", "pytorch", "sim", "tensorrt", "vllm")
 # Why the simulated engine cannot do what is about the tokens themselves.
 _NO_MODEL = "it has a timing, and no model"
 
@@ -32,7 +32,8 @@ FEATURES = (
         ("temperature", "runtime_top_k", "runtime_top_p", "top_k", "top_p", "seed"),
         without={},
         note="pytorch: greedy with drafts of eagle or mtp; "
-        "sim: tokens of the prompt, drawn by the seed, whatever else is asked for",
+        "sim: tokens of the prompt, drawn by the seed, whatever else is asked for; "
+        "vllm: temperatures up to 2",
     ),
     Feature(
         "top-p decay",
@@ -41,6 +42,7 @@ FEATURES = (
             "openvino": "OpenVINO GenAI samples with one top-p for the whole answer",
             "pytorch": "requests reach it with one top-p for the whole answer",
             "sim": _NO_MODEL,
+            "vllm": "requests reach it with one top-p for the whole answer",
         },
     ),
     Feature(
@@ -48,7 +50,8 @@ FEATURES = (
         ("repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens"),
         without={},
         note="openvino: presence and frequency penalties from -2 to 2; no penalties with beams; "
-        "pytorch: none with speculative decoding; sim: they change nothing",
+        "pytorch: none with speculative decoding; sim: they change nothing; "
+        "vllm: presence and frequency penalties from -2 to 2",
     ),
     Feature(
         "several sequences",
@@ -60,14 +63,14 @@ FEATURES = (
     Feature(
         "beam search",
         ("beam_width", "len_penalty", "length_penalty", "early_stopping"),
-        without={"sim": _NO_MODEL},
+        without={"sim": _NO_MODEL, "vllm": "vLLM's engine has no beam search"},
         note="openvino: the beams arrive together, when they end; "
         "pytorch: they arrive together, too, and all requests are as wide as max_beam_width",
     ),
     Feature(
         "diverse beams",
         ("beam_search_diversity_rate",),
-        without={"sim": _NO_MODEL},
+        without={"sim": _NO_MODEL, "vllm": "vLLM's engine has no beam search"},
         note="openvino: as diverse beam search with a group for each beam",
     ),
     Feature(
@@ -76,7 +79,8 @@ FEATURES = (
         without={},
         note="openvino: they work on the text, so however a word is tokenised; bad words not "
         "together with guided decoding; "
-        "pytorch: as tokens; with beams, stop words of one token each; sim: as tokens",
+        "pytorch: as tokens; with beams, stop words of one token each; sim: as tokens; "
+        "vllm: as tokens",
     ),
     Feature(
         "log probabilities",
@@ -89,13 +93,15 @@ FEATURES = (
         ("guided_decoding_guide_type", "guided_decoding_guide"),
         without={"sim": _NO_MODEL},
         note="openvino: a guide that takes over 2 s to compile is refused; "
-        "pytorch: of a model served with guided_decoding_backend",
+        "pytorch: of a model served with guided_decoding_backend; "
+        "vllm: an answer whose request names no end token ends with the tokenizer's",
     ),
     Feature(
         "performance figures",
         ("return_perf_metrics", "return_num_input_tokens", "return_num_output_tokens"),
         without={},
-        note="openvino: reused blocks are deduced from the prompts seen",
+        note="openvino: reused blocks are deduced from the prompts seen; "
+        "vllm: blocks are deduced from the numbers of tokens",
     ),
     Feature(
         "logits",
@@ -104,6 +110,7 @@ FEATURES = (
             "openvino": "OpenVINO GenAI keeps the logits to itself",
             "pytorch": "they would not fit between the engine's process and Triton's",
             "sim": _NO_MODEL,
+            "vllm": "they would not fit between the engine's process and Triton's",
         },
     ),
     Feature(
@@ -113,6 +120,7 @@ FEATURES = (
             "openvino": "OpenVINO GenAI takes no bias on its logits",
             "pytorch": "requests reach it without one",
             "sim": _NO_MODEL,
+            "vllm": "requests reach it without one",
         },
     ),
     Feature(
@@ -121,7 +129,8 @@ FEATURES = (
         without={"sim": _NO_MODEL},
         note="openvino: by `lora_name`, too; each loaded adapter (max_loras) takes a copy of the "
         "model's memory, and has its own batch and KV cache; "
-        "pytorch: by `lora_name`, too, of a model imported with lora_target_modules or lora_dir",
+        "pytorch: by `lora_name`, too, of a model imported with lora_target_modules or lora_dir; "
+        "vllm: by `lora_name`, too, of a model imported with max_lora_rank",
     ),
     Feature(
         "draft tokens of the caller's",
@@ -136,6 +145,7 @@ FEATURES = (
             "openvino": "it drafts by itself, when served with num_draft_tokens",
             "pytorch": "it drafts by itself, when imported with speculative_decoding_mode",
             "sim": "its steps give each sequence one token",
+            "vllm": "it drafts by itself, when served with speculative_config in vllm_args",
         },
     ),
     Feature(
@@ -145,6 +155,7 @@ FEATURES = (
             "openvino": "it drafts by itself, when served with num_draft_tokens",
             "pytorch": "TensorRT-LLM has it for its own engines only",
             "sim": "its steps give each sequence one token",
+            "vllm": "TensorRT-LLM has it for its own engines only",
         },
     ),
     Feature(
@@ -159,6 +170,7 @@ FEATURES = (
             "openvino": "OpenVINO GenAI takes token ids alone",
             "pytorch": "TensorRT-LLM's PyTorch backend takes no prompt table",
             "sim": _NO_MODEL,
+            "vllm": "requests reach it as token ids alone",
         },
     ),
     Feature(
@@ -178,6 +190,7 @@ FEATURES = (
             "openvino": "only text models are served",
             "pytorch": "only text models are served",
             "sim": "only text models are simulated",
+            "vllm": "only text models are served",
         },
     ),
     Feature(
@@ -187,6 +200,7 @@ FEATURES = (
             "openvino": "only models without an encoder are served",
             "pytorch": "only models without an encoder are served",
             "sim": "only models without an encoder are simulated",
+            "vllm": "only models without an encoder are served",
         },
     ),
     Feature(
@@ -203,6 +217,7 @@ FEATURES = (
             "openvino": "OpenVINO GenAI evicts the least recently used blocks first",
             "pytorch": "requests reach it without priorities for blocks",
             "sim": "it evicts the least recently used blocks first",
+            "vllm": "vLLM evicts the least recently used blocks first",
         },
     ),
     Feature(
@@ -212,6 +227,7 @@ FEATURES = (
             "openvino": "one process does both phases",
             "pytorch": "one engine does both phases",
             "sim": "one engine does both phases",
+            "vllm": "one engine does both phases",
         },
     ),
 )

@@ -1,1 +1,45 @@
 """A stand-in of vLLM 0.26, as far as the engine worker uses it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from vllm.sampling_params import SamplingParams
+
+__all__ = ["LLM", "SamplingParams"]
+
+
+class LLM:
+    """vLLM called directly, as far as `benchmarks/gpu_raw.py` does it."""
+
+    def __init__(self, **arguments: Any) -> None:
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.v1.engine.core_client import SyncMPClient
+
+        self._core = SyncMPClient(EngineArgs(**arguments).create_engine_config())
+        self._num_requests = 0
+
+    def generate(
+        self, prompts: list[dict[str, Any]], params: list[SamplingParams], use_tqdm: bool = True
+    ) -> list[Any]:
+        from vllm.v1.engine import EngineCoreRequest
+
+        tokens: dict[str, list[int]] = {}
+        for prompt, each in zip(prompts, params, strict=True):
+            self._num_requests += 1
+            name = str(self._num_requests)
+            tokens[name] = []
+            self._core.add_request(
+                EngineCoreRequest(
+                    name, prompt["prompt_token_ids"], None, each, None, 0.0, None, None, None
+                )
+            )
+        num_open = len(tokens)
+        while num_open:
+            outputs = self._core.outputs_queue.get()
+            assert not isinstance(outputs, Exception)
+            for output in outputs.outputs:
+                tokens[output.request_id] += output.new_token_ids
+                num_open -= output.finish_reason is not None
+        return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=t)]) for t in tokens.values()]

@@ -30,6 +30,7 @@ class SamplingParams:
     min_tokens: int = 0
     logprobs: int | None = None
     detokenize: bool = True
+    ignore_eos: bool = False
     structured_outputs: StructuredOutputsParams | None = None
     _bad_words_token_ids: list[list[int]] | None = field(default=None, init=False)
 

@@ -24,6 +24,8 @@ class ValidationError(ValueError):
 class EngineArgs:
     model: str = "m"
     tokenizer: str | None = None
+    dtype: str = "auto"
+    load_format: str = "auto"
     max_model_len: int = 1024
     max_num_seqs: int = 8
     max_num_batched_tokens: int = 64

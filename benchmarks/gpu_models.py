@@ -1,0 +1,108 @@
+"""Checkpoints for the GPU check: shapes without weights, and a small model with some.
+
+Both have a real tokenizer of whole words (`w17`), so that a text of n words is n tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trtllm_serve_cli.runtime.safetensors import write_safetensors
+
+BOS, EOS = 1, 2
+LLAMA_2_7B = {
+    "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32000,
+    "max_position_embeddings": 4096, "torch_dtype": "bfloat16",
+}  # fmt: skip
+SMALL = {
+    "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 2048,
+    "max_position_embeddings": 1024, "torch_dtype": "float16",
+}  # fmt: skip
+# So that the layers add to what the embeddings say, and do not drown it.
+_LAYER_STD = 0.02
+
+
+def write_shape(folder: Path, shape: dict[str, Any]) -> Path:
+    """A Llama checkpoint without weights, for `load_format=dummy`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+        "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False,
+        "initializer_range": 0.02, "use_cache": True, "attention_bias": False,
+        "bos_token_id": BOS, "eos_token_id": EOS, **shape,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    # What looks for the weights finds a file; what loads dummies does not open it.
+    empty = write_safetensors({"model.norm.weight": np.ones(shape["hidden_size"], np.float16)})
+    (folder / "model.safetensors").write_bytes(empty)
+    _write_tokenizer(folder, shape["vocab_size"])
+    return folder
+
+
+def write_small(folder: Path, seed: int = 0) -> Path:
+    """A Llama checkpoint with random weights that prefers one next token clearly, mostly.
+
+    The output layer is the embeddings, each moved on by one, and noise: so the likeliest token
+    leads by more than what other kernels or other GPUs add up differently.
+    """
+    write_shape(folder, SMALL)
+    rng = np.random.default_rng(seed)
+    hidden, inner, vocab = SMALL["hidden_size"], SMALL["intermediate_size"], SMALL["vocab_size"]
+    keys = hidden * SMALL["num_key_value_heads"] // SMALL["num_attention_heads"]
+
+    def random(*shape: int, std: float = _LAYER_STD) -> np.ndarray[Any, Any]:
+        return rng.normal(0, std, shape).astype(np.float16)
+
+    embeddings = random(vocab, hidden, std=1.0)
+    tensors = {
+        "model.embed_tokens.weight": embeddings,
+        "lm_head.weight": np.roll(embeddings, 1, axis=0) + random(vocab, hidden, std=0.5),
+        "model.norm.weight": np.ones(hidden, np.float16),
+    }
+    shapes = {
+        "self_attn.q_proj": (hidden, hidden), "self_attn.k_proj": (keys, hidden),
+        "self_attn.v_proj": (keys, hidden), "self_attn.o_proj": (hidden, hidden),
+        "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+    }  # fmt: skip
+    for layer in range(SMALL["num_hidden_layers"]):
+        for name, shape in shapes.items():
+            tensors[f"model.layers.{layer}.{name}.weight"] = random(*shape)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            tensors[f"model.layers.{layer}.{name}.weight"] = np.ones(hidden, np.float16)
+    (folder / "model.safetensors").write_bytes(write_safetensors(tensors))
+    return folder
+
+
+def text_of(token_ids: list[int]) -> str:
+    """What the tokenizer makes these tokens of."""
+    return " ".join(f"w{token}" for token in token_ids)
+
+
+def _write_tokenizer(folder: Path, vocab_size: int) -> None:
+    special = ["<unk>", "<s>", "</s>"]
+    vocab = {text: number for number, text in enumerate(special)}
+    vocab |= {f"w{number}": number for number in range(len(special), vocab_size)}
+    added = [
+        {"id": number, "content": text, "single_word": False, "lstrip": False, "rstrip": False,
+         "normalized": False, "special": True}
+        for number, text in enumerate(special)
+    ]  # fmt: skip
+    tokenizer = {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
+        "normalizer": None, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None,
+        "decoder": None, "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"},
+    }  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>",
+        "unk_token": "<unk>", "pad_token": "</s>", "add_bos_token": False,
+        "model_max_length": 4096, "clean_up_tokenization_spaces": False,
+    }  # fmt: skip
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))

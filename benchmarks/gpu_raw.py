@@ -1,0 +1,137 @@
+"""vLLM without us: what the GPU check compares with. Runs in the Python that has vLLM.
+
+    python gpu_raw.py JOBS.json RESULT.json
+
+JOBS has `arguments` (vLLM's engine arguments) and `jobs`, each with a `kind`:
+
+    greedy   prompts, num_tokens           -> tokens, one prompt after another
+    burst    prompts, lengths              -> duration_s, all at once
+    alone    prompt, num_tokens, repeats   -> duration_s and ttft_s of each repeat, by itself
+    stream   url, model, prompts, num_tokens, concurrency -> what vLLM's own server streams
+
+Prompts are token ids. Only `stream` needs no engine: its server is there. Needs vLLM, and aiohttp
+for `stream`; nothing of this project.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def main() -> None:
+    """Do the jobs, and write after each what there is so far."""
+    work = json.loads(Path(sys.argv[1]).read_text())
+    results: dict[str, Any] = {}
+    engine = None
+    for name, job in work["jobs"].items():
+        if job["kind"] == "stream":
+            results[name] = asyncio.run(stream_all(job))
+        else:
+            engine = engine or _load(work["arguments"])
+            results[name] = _KINDS[job["kind"]](engine, job)
+        Path(sys.argv[2]).write_text(json.dumps(results))
+
+
+def _load(arguments: dict[str, Any]) -> Any:
+    from vllm import LLM
+
+    return LLM(**arguments)
+
+
+def _generate(engine: Any, prompts: list[list[int]], lengths: list[int]) -> list[list[int]]:
+    from vllm import SamplingParams
+
+    params = [
+        SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True, detokenize=False)
+        for length in lengths
+    ]
+    given = [{"prompt_token_ids": prompt} for prompt in prompts]
+    answers = engine.generate(given, params, use_tqdm=False)
+    return [list(answer.outputs[0].token_ids) for answer in answers]
+
+
+def run_greedy(engine: Any, job: dict[str, Any]) -> dict[str, Any]:
+    """One after another, so that every step has the same shape wherever it runs."""
+    return {
+        "tokens": [_generate(engine, [prompt], [job["num_tokens"]])[0] for prompt in job["prompts"]]
+    }
+
+
+def run_burst(engine: Any, job: dict[str, Any]) -> dict[str, Any]:
+    """All at once, after a few that warm up."""
+    _generate(engine, job["prompts"][:32], [8] * 32)
+    started_s = time.perf_counter()
+    answers = _generate(engine, job["prompts"], job["lengths"])
+    return {
+        "duration_s": time.perf_counter() - started_s,
+        "num_tokens": sum(map(len, answers)),
+    }
+
+
+def run_alone(engine: Any, job: dict[str, Any]) -> dict[str, Any]:
+    """The time of one token, and of the whole, in turns."""
+    times: dict[str, list[float]] = {"ttft_s": [], "duration_s": []}
+    for turn in range(job["repeats"] + 1):
+        for name, length in (("ttft_s", 1), ("duration_s", job["num_tokens"])):
+            # Each prompt another, so that no cache answers it.
+            prompt = [turn + 3, length + 3, *job["prompt"][2:]]
+            started_s = time.perf_counter()
+            _generate(engine, [prompt], [length])
+            if turn:
+                times[name].append(time.perf_counter() - started_s)
+    return times
+
+
+async def stream_all(job: dict[str, Any]) -> dict[str, Any]:
+    """Stream from vLLM's OpenAI server, so many requests in flight."""
+    import aiohttp
+
+    waiting = iter(job["prompts"])
+    records: list[dict[str, Any]] = []
+    limits = aiohttp.ClientTimeout(total=None)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(timeout=limits, connector=connector) as session:
+
+        async def take_turns() -> None:
+            for prompt in waiting:
+                records.append(await _stream_one(session, job, prompt))
+
+        started_s = time.perf_counter()
+        await asyncio.gather(*(take_turns() for _ in range(job["concurrency"])))
+        duration_s = time.perf_counter() - started_s
+    return {"duration_s": duration_s, "records": records}
+
+
+async def _stream_one(session: Any, job: dict[str, Any], prompt: list[int]) -> dict[str, Any]:
+    body = {
+        "model": job["model"], "prompt": prompt, "max_tokens": job["num_tokens"],
+        "temperature": 0, "ignore_eos": True, "stream": True,
+        "stream_options": {"include_usage": True},
+    }  # fmt: skip
+    sent_s = time.perf_counter()
+    chunk_s: list[float] = []
+    num_tokens = 0
+    async with session.post(f"{job['url']}/v1/completions", json=body) as answer:
+        answer.raise_for_status()
+        async for line in answer.content:
+            at_s = time.perf_counter()
+            if not line.startswith(b"data: {"):
+                continue
+            event = json.loads(line[6:])
+            if event["choices"]:
+                chunk_s.append(at_s - sent_s)
+            if event.get("usage"):
+                num_tokens = event["usage"]["completion_tokens"]
+    return {"chunk_s": chunk_s, "num_tokens": num_tokens}
+
+
+_KINDS = {"greedy": run_greedy, "burst": run_burst, "alone": run_alone}
+
+
+if __name__ == "__main__":
+    main()
