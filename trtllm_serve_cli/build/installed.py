@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from trtllm_serve_cli.processes import ask_program
 
 # Longer than a Python takes to start on a loaded machine.
 _PATIENCE_S = 20
@@ -54,12 +55,6 @@ def _pythons_on_path() -> Iterator[str]:
 
 
 def _succeeds(python: str, code: str) -> bool:
-    # Not in this environment's packages, which PYTHONPATH may have.
-    environment = {key: text for key, text in os.environ.items() if key != "PYTHONPATH"}
-    try:
-        done = subprocess.run(
-            (python, "-c", code), capture_output=True, timeout=_PATIENCE_S, env=environment
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+    # Its own packages only, not those of PYTHONPATH.
+    answer = ask_program((python, "-E", "-c", code), _PATIENCE_S)
+    return answer is not None and answer.code == 0

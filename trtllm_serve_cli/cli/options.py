@@ -117,8 +117,8 @@ def _count(flag: str, what: str, least: int = 1) -> object:
     return typer.Option(flag, min=least, help=what)
 
 
-def _usual(openvino: int, pytorch: int) -> str:
-    return f"{openvino} (openvino), {pytorch} (pytorch), trtllm-build's own (tensorrt)"
+def _usual(openvino: int, on_gpus: int) -> str:
+    return f"{openvino} (openvino), {on_gpus} (pytorch, vllm), trtllm-build's own (tensorrt)"
 
 
 TpOption = Annotated[int | None, _count("--tp", "Tensor parallelism, in GPUs.")]
