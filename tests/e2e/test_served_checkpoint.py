@@ -1,4 +1,4 @@
-"""The engine kind pytorch on a real Triton, in both layouts, with a stand-in of TensorRT-LLM."""
+"""Kinds that serve a checkpoint as it is, on a real Triton, with stand-ins of their packages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.conftest import Tllm
 from tests.runtime.test_pytorch_engine import STAND_IN
-from trtllm_serve_cli.build import EngineOptions, describe_pytorch
+from trtllm_serve_cli.build import EngineOptions, describe_pytorch, describe_vllm
 from trtllm_serve_cli.repository import ServingOptions, plan_repository, write_repository
 from trtllm_serve_cli.sources import Checkpoint
 
@@ -51,21 +51,31 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=["inflight", "llmapi"])
+@pytest.fixture(
+    scope="module",
+    params=[("pytorch", "inflight"), ("pytorch", "llmapi"), ("vllm", "inflight")],
+    ids="-".join,
+)
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, checkpoint: Path
 ) -> Iterator[Tllm]:
     """A home whose only model counts through the letters, being served."""
-    home = tmp_path_factory.mktemp(f"pytorch-{request.param}") / "home"
+    kind, layout = request.param
+    home = tmp_path_factory.mktemp(f"{kind}-{layout}") / "home"
     home.mkdir()
-    python = home / "python-with-tensorrt-llm"
+    python = home / "python-of-the-engine"
     python.write_text(
         f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{STAND_IN}" exec {sys.executable} "$@"\n'
     )
     python.chmod(0o755)
     there = Checkpoint(checkpoint, "hf", f"local:{checkpoint}", None, "LlamaForCausalLM", 1)
-    engine = describe_pytorch("letters", there, EngineOptions(tp=2), "1.2.0")
-    serving = ServingOptions(layout=request.param, parameters={"engine_python": str(python)})
+    options = EngineOptions(tp=2)
+    engine = (
+        describe_pytorch("letters", there, options, "1.2.0")
+        if kind == "pytorch"
+        else describe_vllm("letters", there, options)
+    )
+    serving = ServingOptions(layout=layout, parameters={"engine_python": str(python)})
     repository = plan_repository("letters", engine, serving)
     write_repository(repository, home / "models" / "letters")
     tllm = Tllm(home)
