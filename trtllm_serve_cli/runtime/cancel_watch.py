@@ -7,9 +7,10 @@ response sender of each, which is a round trip to the server. One thread asks fo
 from __future__ import annotations
 
 import threading
-import traceback
 from collections.abc import Callable
 from typing import Any
+
+from .log import write_traceback
 
 
 class Watched:
@@ -82,5 +83,5 @@ class CancelWatch:
                     if each.is_cancelled():
                         each.on_cancel()
                 except Exception:  # one request's failure must not end the watch over all others
-                    traceback.print_exc()
+                    write_traceback()
                     self.remove(each)

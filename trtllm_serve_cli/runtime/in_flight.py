@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import threading
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import triton_python_backend_utils as pb_utils
 from .answers import Answer, merge_answers
 from .cancel_watch import CancelWatch, Watched
 from .engine import GenerationRequest, SequenceUpdate, check_request
+from .log import write_traceback
 from .lora_request import discard, parse_lora, read_lora_name
 from .python_stub import pick_requested
 from .tensors import INTERNAL_ID_PREFIX, Array, EngineRow, GetTensor, pack_failure
@@ -167,7 +167,7 @@ class _Request:
             try:
                 self._take(answer, update)
             except Exception as error:  # or the caller would wait for ever
-                traceback.print_exc()
+                write_traceback()
                 self.fail(f"the answer could not be told: {type(error).__name__}: {error}")
 
         return take

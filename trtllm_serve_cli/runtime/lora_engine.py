@@ -9,7 +9,6 @@ and stay known, those that were sent up to `lora_cache_host_memory_bytes`.
 
 from __future__ import annotations
 
-import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .engine import Engine, EngineStats, GenerationRequest, InvalidRequest, SequenceUpdate
+from .log import write_traceback
 from .lora import Adapter, BadAdapter, Sites, check_adapter, decode_adapter
 from .lora_request import (
     LoraOptions,
@@ -160,7 +160,7 @@ class LoraEngine:
                 # Whoever sent it has cancelled, and took it along.
                 updates += self._fail(key, explain_not_found(key))
             except Exception as error:  # must not end what runs
-                traceback.print_exc()
+                write_traceback()
                 updates += self._fail(key, f"the adapter could not be read: {error}")
         return updates
 
@@ -170,7 +170,7 @@ class LoraEngine:
             try:
                 self._loaded[key] = self._loading.pop(key).result()
             except Exception as error:  # an engine's packages raise what they like
-                traceback.print_exc()
+                write_traceback()
                 updates += self._fail(key, f"the adapter could not be loaded: {error}")
         return updates
 
@@ -190,7 +190,7 @@ class LoraEngine:
                 except InvalidRequest as error:
                     updates.append(SequenceUpdate(request.id, error=str(error)))
                 except Exception as error:  # must not end what runs
-                    traceback.print_exc()
+                    write_traceback()
                     why = f"the engine could not take the request: {error}"
                     updates.append(SequenceUpdate(request.id, error=why))
         return updates

@@ -11,7 +11,6 @@ import contextlib
 import math
 import os
 import tempfile
-import traceback
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ from .engine import (
     last_line,
 )
 from .engine_arguments import Arguments
+from .log import write_traceback
 from .lora_request import LoraOptions, key_of
 from .pytorch_answer import ResultReader
 from .pytorch_sampling import check_servable, guide_arguments, long_bad_words, sampling_arguments
@@ -219,7 +219,7 @@ class PyTorchEngine:
             async for iteration in self._llm.get_stats_async(_STATS_PATIENCE_S):
                 self._iteration = iteration
         except Exception:  # without statistics there are still tokens
-            traceback.print_exc()
+            write_traceback()
             self._stats_due_s = math.inf
 
 

@@ -19,6 +19,7 @@ import triton_python_backend_utils as pb_utils
 from .answers import Answer, RowAnswer
 from .cancel_watch import CancelWatch
 from .checkpoint_config import pytorch_config, vllm_config
+from .draining import refuse_if_draining
 from .engine import InvalidRequest
 from .engine_metrics import EngineMetrics
 from .in_flight import InFlight, send_error
@@ -46,6 +47,7 @@ class TritonPythonModel:
     def _start(self, parameters: Parameters, understood: Container[str]) -> None:
         """Start the engine worker that `parameters` describe."""
         self._not_understood = [each for each in parameters.input_names if each not in understood]
+        self._name = parameters.model_name
         self._engine_kind = parameters.text("engine_kind")
         self._exclude_input = parameters.flag("exclude_input_in_output", False)
         self._is_decoupled = parameters.is_decoupled
@@ -109,6 +111,7 @@ class TritonPythonModel:
         if _is_set(get("stop")):
             self._stop(request.request_id(), sender)
             return
+        refuse_if_draining(self._name)
         refuse_set(get, self._not_understood, self._engine_kind)
         is_streaming = _is_set(get("streaming"))
         if is_streaming and not self._is_decoupled:

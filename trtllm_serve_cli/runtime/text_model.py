@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-import traceback
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,8 +24,10 @@ import triton_python_backend_utils as pb_utils
 from .answers import merge_answers
 from .cancel_watch import CancelWatch
 from .detokenize import StreamDecoder, decode_whole
+from .draining import refuse_if_draining
 from .engine import PERF_OUTPUTS, InvalidRequest
 from .in_flight import InFlight, send_error
+from .log import write_traceback
 from .lora_request import NAME_PARAMETER, read_lora_name
 from .parameters import Parameters
 from .python_stub import StreamKeeper, pick_requested
@@ -110,6 +111,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         parameters = Parameters(args)
+        self._name = parameters.model_name
         self._tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
         self._skips_special_tokens = parameters.flag("skip_special_tokens", True)
         self._preprocessing = parameters.text("preprocessing_model_name", "preprocessing")
@@ -143,10 +145,11 @@ class TritonPythonModel:
         except (InvalidRequest, RequestError, WorkerFailed) as error:
             send_error(sender, str(error))
         except Exception as error:  # or the caller would wait for ever
-            traceback.print_exc()
+            write_traceback()
             send_error(sender, f"the text model failed: {type(error).__name__}: {error}")
 
     def _generate(self, request: Any, sender: Any) -> None:
+        refuse_if_draining(self._name)
         refuse_set(lambda name: _as_array(request, name), _NOT_SERVED, self._engine_kind)
         if _is_streaming(request) and not self._is_decoupled:
             raise RequestError(

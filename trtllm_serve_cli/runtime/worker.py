@@ -19,7 +19,6 @@ import struct
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -37,6 +36,7 @@ from .engine import (
 )
 from .forks import keep_from_children
 from .gpu_environment import choose_gpus, leave_mpi_job
+from .log import write_log, write_traceback
 from .lora_engine import load_with_adapters
 from .protocol import ProtocolError, encode_frame, read_frame
 
@@ -184,7 +184,7 @@ class Worker:
             while (message := read_frame(caller.sock)) is not None:
                 self._commands.put((caller, message))
         except (OSError, ProtocolError) as error:
-            print(f"engine worker: a model's side broke off: {error}", file=sys.stderr)
+            write_log("W", f"engine worker: a model's side broke off: {error}")
         self._commands.put((caller, None))
 
     def _take_commands(self) -> tuple[list[SequenceUpdate], bool]:
@@ -243,7 +243,7 @@ class Worker:
         except InvalidRequest as error:
             return [SequenceUpdate(request.id, error=str(error))]
         except Exception as error:  # what one request makes an engine raise must not end the others
-            traceback.print_exc()
+            write_traceback()
             why = f"the engine could not take the request: {type(error).__name__}: {error}"
             return [SequenceUpdate(request.id, error=why)]
         caller.open[request.id] = request.num_return_sequences
@@ -313,7 +313,7 @@ def _listen(name: str) -> socket.socket | None:
         listener.bind(f"\0{name}")
         listener.listen()
     except OSError as error:
-        print(f"engine worker: no guests, since {name} is taken: {error}", file=sys.stderr)
+        write_log("W", f"engine worker: no guests, since {name} is taken: {error}")
         listener.close()
         return None
     return listener
@@ -355,7 +355,7 @@ def _run_to_end(worker: Worker, engine: Engine, sock: socket.socket) -> int:
     try:
         worker.run()
     except Exception:  # the engine's, whose requests have been told
-        traceback.print_exc()
+        write_traceback()
         code = 1
     # The model should know before what may take its time.
     with contextlib.suppress(OSError):

@@ -6,9 +6,7 @@ import contextlib
 import hashlib
 import itertools
 import socket
-import sys
 import threading
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +18,7 @@ from .engine import (
     SequenceUpdate,
     merge_updates,
 )
+from .log import write_log, write_traceback
 from .protocol import ProtocolError, encode_frame, read_frame, read_frames
 from .stop_relay import name_server
 
@@ -120,7 +119,7 @@ class WorkerLink:
                 if stats:
                     self._tell(self._on_stats, EngineStats(**stats[-1]))
         except (OSError, ProtocolError) as error:
-            print(f"engine worker: {error}", file=sys.stderr, flush=True)
+            write_log("E", f"engine worker: {error}")
         with self._lock:
             self._sock = None
         # A sender may be at it still; the number of a closed socket can be another's at once.
@@ -143,13 +142,13 @@ class WorkerLink:
         try:
             listener(*facts)
         except Exception:  # a figure that nobody takes must not stop the answers
-            traceback.print_exc()
+            write_traceback()
 
     def _call(self, handler: OnUpdate, update: SequenceUpdate) -> None:
         try:
             handler(update)
         except Exception:  # one request's failure must not stop the thread that serves them all
-            traceback.print_exc()
+            write_traceback()
             self.cancel(update.request_id)
 
 

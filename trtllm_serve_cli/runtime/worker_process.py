@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .engine import EngineLimits, EngineStats
+from .log import write_log
 from .protocol import ProtocolError, read_frame
 from .worker_link import WorkerFailed, WorkerLink
 
@@ -135,7 +136,7 @@ class WorkerProcess(WorkerLink):
                 break
             assert self._process is not None
             why = f"the engine worker died ({_ending(_wait_for_end(self._process))})"
-            print(f"{why}; restarting it", file=sys.stderr, flush=True)
+            write_log("E", f"{why}; restarting it")
             self._tell(self._on_state, False, self._num_restarts)
             self._fail_all(f"{why}; it is being restarted, send the request again")
             if time.monotonic() - started_s > _WELL_AFTER_S:
@@ -152,7 +153,7 @@ class WorkerProcess(WorkerLink):
             try:
                 self._spawn()
             except WorkerFailed as error:
-                print(str(error), file=sys.stderr, flush=True)
+                write_log("E", str(error))
                 continue
             self._tell(self._on_state, True, self._num_restarts)
             break
