@@ -17,7 +17,6 @@ from tests.build.samples import ENGINE, HF, build_plan, python, write_engine_ste
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.build import BuildPlan, BuildStep, Engine, build_engine
 from trtllm_serve_cli.build.engine import MadeStep, Making, read_making
-from trtllm_serve_cli.build.run import show_duration
 from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart, SourceError
 
 LAST = write_engine_step(ENGINE)
@@ -288,15 +287,6 @@ def test_interrupt_before_any_step_is_done_leaves_nothing(tmp_path: Path) -> Non
     with pytest.raises(KeyboardInterrupt):
         build_engine(plan, force=False, say=print, on_line=interrupt)
     assert list((tmp_path / "engines").iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [(0.04, "0.0 s"), (59.94, "59.9 s"), (60, "1 min 0 s"), (3599, "59 min 59 s"),
-     (3600, "1 h 0 min"), (86_400, "24 h 0 min")],
-)  # fmt: skip
-def test_duration(seconds: float, shown: str) -> None:
-    assert show_duration(seconds) == shown
 
 
 def test_disk_that_is_too_full_is_seen_before_the_build(tmp_path: Path) -> None:

@@ -72,7 +72,11 @@ def test_figures_read_as_a_line(file, shown):
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
-        (0.4, "0 s"),
+        (0.04, "0 s"),
+        (0.44, "0.4 s"),
+        (3, "3 s"),
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
         (59.4, "59 s"),
         (59.6, "1 min 00 s"),
         (3601, "1 h 00 min"),

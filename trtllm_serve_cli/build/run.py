@@ -35,7 +35,7 @@ from trtllm_serve_cli.build.unfinished import (
 from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart
 from trtllm_serve_cli.paths import put_in_place
 from trtllm_serve_cli.processes import last_lines, run_logged
-from trtllm_serve_cli.sources import check_space
+from trtllm_serve_cli.sources import check_space, show_duration
 
 Say = Callable[[str], None]
 BUILD_LOG = "build.log"
@@ -96,16 +96,6 @@ def _run_steps(plan: BuildPlan, build: UnfinishedBuild, say: Say, on_line: Say) 
     if not (build.work / ENGINE_FILE).exists():
         raise _failure(plan.steps[-1], f"it left no {ENGINE_FILE}", build.log)
     return build
-
-
-def show_duration(seconds: float) -> str:
-    """`seconds` for people."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def _making_of(plan: BuildPlan, build: UnfinishedBuild, started_at: int) -> Making:

@@ -14,7 +14,7 @@ from .fetch import (
 )
 from .gguf import GgufFacts, read_gguf
 from .hub import find_hub
-from .progress import FileProgress, Progress, Watch, show_progress
+from .progress import FileProgress, Progress, Watch, show_duration, show_progress
 from .source import (
     CheckpointSource,
     EngineSource,
@@ -54,6 +54,7 @@ __all__ = [
     "parse_source",
     "plan_fetch",
     "read_gguf",
+    "show_duration",
     "show_progress",
     "show_size",
 ]

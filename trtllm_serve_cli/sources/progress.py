@@ -66,7 +66,9 @@ def show_progress(file: FileProgress) -> str:
 
 
 def show_duration(seconds: float) -> str:
-    """`seconds` for people, in the two largest units."""
+    """`seconds` for people, in the two largest units; a few seconds to a tenth."""
+    if seconds < 9.95:
+        return f"{round(seconds, 1):g} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
