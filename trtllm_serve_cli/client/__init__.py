@@ -10,7 +10,7 @@ from trtllm_serve_cli.client.address import parse_address
 from trtllm_serve_cli.client.ask import generate, stream, stream_apart
 from trtllm_serve_cli.client.batch import parse_batch, run_batch
 from trtllm_serve_cli.client.cancellation import Cancellation
-from trtllm_serve_cli.client.endpoint import RESTRICTED_HEADER, Endpoint
+from trtllm_serve_cli.client.endpoint import RESTRICTED_HEADER, Endpoint, Tls
 from trtllm_serve_cli.client.generate import (
     Completion,
     GenerateRequest,
@@ -20,7 +20,10 @@ from trtllm_serve_cli.client.generate import (
     summarize_pieces,
 )
 from trtllm_serve_cli.client.server import (
+    IndexedModel,
     ModelInfo,
+    change_model,
+    fetch_index,
     fetch_model_config,
     probe_token,
 )
@@ -31,10 +34,14 @@ __all__ = [
     "Completion",
     "Endpoint",
     "GenerateRequest",
+    "IndexedModel",
     "Interface",
     "ModelInfo",
     "Piece",
     "RawTensor",
+    "Tls",
+    "change_model",
+    "fetch_index",
     "fetch_model_config",
     "generate",
     "parse_address",

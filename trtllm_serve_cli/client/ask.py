@@ -49,7 +49,7 @@ def stream(
     if interface == "grpc":
         from trtllm_serve_cli.client.over_grpc import stream_grpc
 
-        pieces = stream_grpc(endpoint.grpc, model, request, limit_s, cancellation)
+        pieces = stream_grpc(endpoint, model, request, limit_s, cancellation)
     else:
         from trtllm_serve_cli.client.over_http import stream_http
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -18,6 +19,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from trtllm_serve_cli.client import faults
 from trtllm_serve_cli.client.cancellation import Cancellation
+from trtllm_serve_cli.client.endpoint import Endpoint, Tls
 from trtllm_serve_cli.client.generate import GenerateRequest, Piece
 from trtllm_serve_cli.client.llmapi import name_inputs, shape_input
 from trtllm_serve_cli.client.tensors import (
@@ -28,7 +30,7 @@ from trtllm_serve_cli.client.tensors import (
     plan_inputs,
     plan_parameters,
 )
-from trtllm_serve_cli.errors import TllmError
+from trtllm_serve_cli.errors import BadInput, TllmError
 
 # Triton answers UNAVAILABLE for reasons of its own too; these words tell them from a dead address.
 _SAID_BY_TRITON = ("restricted", "unknown model", "in-flight", "not ready")
@@ -42,16 +44,17 @@ _OPTIONS = (
 
 
 def stream_grpc(
-    address: str,
+    endpoint: Endpoint,
     model: str,
     request: GenerateRequest,
     timeout_s: float | None,
     cancellation: Cancellation,
 ) -> Generator[Piece, None, None]:
     """The pieces of the answer as they arrive; leaving early cancels the request on the server."""
+    address = endpoint.grpc
     message = _plan_message(model, request)
     has_begun = False
-    with connect(address) as stub:
+    with connect(address, endpoint.tls) as stub:
         call = stub.ModelStreamInfer(iter([message]), timeout=timeout_s)
         try:
             with cancellation.calling(call.cancel):
@@ -87,15 +90,39 @@ def _let_end(call: Any) -> None:
 
 
 @contextmanager
-def connect(address: str) -> Iterator[Any]:
+def connect(address: str, tls: Tls | None = None) -> Iterator[Any]:
     """A stub of Triton's gRPC service; calls still open when the block ends are cancelled."""
-    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+    with _open_channel(address, tls) as channel:
         yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
 
-def fetch_config_grpc(address: str, model: str, timeout_s: float) -> tuple[dict[str, str], bool]:
+def _open_channel(address: str, tls: Tls | None) -> Any:
+    if tls is None:
+        return grpc.insecure_channel(address, options=_OPTIONS)
+    paths = (tls.root_certificates, tls.private_key, tls.certificate_chain)
+    try:
+        credentials = grpc.ssl_channel_credentials(*(_read_pem(path) for path in paths))
+    except OSError as error:
+        raise BadInput(
+            f"{error.filename} cannot be read.",
+            why=f"{address} speaks TLS, and that file is needed for it: {error.strerror}",
+            next_step="put it back, or ask the server over HTTP: -i http",
+        ) from error
+    named = ("grpc.ssl_target_name_override", tls.server_name)
+    options = (*_OPTIONS, named) if tls.server_name else _OPTIONS
+    return grpc.secure_channel(address, credentials, options=options)
+
+
+def _read_pem(path: str | None) -> bytes | None:
+    return Path(path).read_bytes() if path else None
+
+
+def fetch_config_grpc(
+    endpoint: Endpoint, model: str, timeout_s: float
+) -> tuple[dict[str, str], bool]:
     """The string parameters of the model's configuration, and whether it is decoupled."""
-    with connect(address) as stub:
+    address = endpoint.grpc
+    with connect(address, endpoint.tls) as stub:
         try:
             response = stub.ModelConfig(
                 service_pb2.ModelConfigRequest(name=model), timeout=timeout_s

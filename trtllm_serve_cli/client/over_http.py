@@ -13,12 +13,13 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 from trtllm_serve_cli.client import faults
 from trtllm_serve_cli.client.address import split_address
 from trtllm_serve_cli.client.cancellation import Cancellation
+from trtllm_serve_cli.client.endpoint import RESTRICTED_HEADER, Endpoint
 from trtllm_serve_cli.client.events import EventParser
 from trtllm_serve_cli.client.generate import GenerateRequest, Piece
 from trtllm_serve_cli.client.llmapi import name_inputs
@@ -59,9 +60,42 @@ def stream_http(
 
 def fetch_config_http(address: str, model: str, timeout_s: float) -> tuple[dict[str, str], bool]:
     """The string parameters of the model's configuration, and whether it is decoupled."""
+    content = _ask(address, "GET", f"/v2/models/{quote(model, safe='')}/config", model, timeout_s)
+    config = _load_object(address, content)
+    parameters = config.get("parameters", {})
+    return (
+        {name: str(value.get("string_value", "")) for name, value in parameters.items()},
+        bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
+    )
+
+
+def fetch_index_http(endpoint: Endpoint, timeout_s: float) -> list[dict[str, str]]:
+    """What the repository has: name, version, state and reason of each model, as far as said."""
+    path = "/v2/repository/index"
+    content = _ask(endpoint.http, "POST", path, "the server", timeout_s, endpoint.restricted_token)
+    try:
+        return [{key: str(value) for key, value in each.items()} for each in json.loads(content)]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise faults.not_understood(endpoint.http, "it is no list of models") from error
+
+
+def change_model_http(
+    endpoint: Endpoint, model: str, verb: Literal["load", "unload"], timeout_s: float
+) -> None:
+    """Have the server load or unload `model`; unloading goes on after that."""
+    path = f"/v2/repository/models/{quote(model, safe='')}/{verb}"
+    _ask(endpoint.http, "POST", path, model, timeout_s, endpoint.restricted_token)
+
+
+def _ask(
+    address: str, method: str, path: str, model: str, timeout_s: float, token: str | None = None
+) -> bytes:
+    """The body of the answer; `token` opens what is restricted, `model` is whom errors name."""
+    headers = {RESTRICTED_HEADER: token} if token else {}
     with _connect(address, timeout_s) as connection:
+        connection.sock.settimeout(timeout_s)
         try:
-            connection.request("GET", f"/v2/models/{quote(model, safe='')}/config")
+            connection.request(method, path, headers=headers)
             with connection.getresponse() as response:
                 content = response.read()
         except TimeoutError as error:
@@ -72,12 +106,7 @@ def fetch_config_http(address: str, model: str, timeout_s: float) -> tuple[dict[
             raise faults.not_understood(address, "it is not HTTP") from error
     if response.status != 200:
         raise faults.refused(model, _read_error(response, content))
-    config = _load_object(address, content)
-    parameters = config.get("parameters", {})
-    return (
-        {name: str(value.get("string_value", "")) for name, value in parameters.items()},
-        bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
-    )
+    return content
 
 
 def _plan_body(model: str, request: GenerateRequest) -> str:

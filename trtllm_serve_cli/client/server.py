@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from trtllm_serve_cli.client import ask
 from trtllm_serve_cli.client.endpoint import Endpoint
@@ -30,6 +31,16 @@ class ModelInfo:
     is_decoupled: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class IndexedModel:
+    """A model of a server's repository. `state` is Triton's word, "" for one never loaded."""
+
+    name: str
+    version: str = ""
+    state: str = ""
+    reason: str = ""
+
+
 def fetch_model_config(
     endpoint: Endpoint, model: str, interface: Interface = "grpc", timeout_s: float = 10.0
 ) -> ModelInfo:
@@ -37,7 +48,7 @@ def fetch_model_config(
     if interface == "grpc":
         from trtllm_serve_cli.client.over_grpc import fetch_config_grpc
 
-        parameters, is_decoupled = fetch_config_grpc(endpoint.grpc, model, timeout_s)
+        parameters, is_decoupled = fetch_config_grpc(endpoint, model, timeout_s)
     else:
         from trtllm_serve_cli.client.over_http import fetch_config_http
 
@@ -53,6 +64,35 @@ def fetch_model_config(
         engine_kind=parameters.get("engine_kind") or None,
         is_decoupled=is_decoupled,
     )
+
+
+def fetch_index(endpoint: Endpoint, timeout_s: float = 3.0) -> tuple[IndexedModel, ...]:
+    """The models of the running server's repository, by name; raises as above."""
+    from trtllm_serve_cli.client.over_http import fetch_index_http
+
+    said = fetch_index_http(endpoint, timeout_s)
+    models = (
+        IndexedModel(
+            name=each.get("name", ""),
+            version=each.get("version", ""),
+            state=each.get("state", ""),
+            reason=each.get("reason", ""),
+        )
+        for each in said
+    )
+    return tuple(sorted(models, key=lambda model: (model.name, model.version)))
+
+
+def change_model(
+    endpoint: Endpoint, model: str, verb: Literal["load", "unload"], timeout_s: float
+) -> None:
+    """Have the server load `model` and wait for it, or begin to unload it.
+
+    Raises `NoServer`, and `RequestFailed` with Triton's words.
+    """
+    from trtllm_serve_cli.client.over_http import change_model_http
+
+    change_model_http(endpoint, model, verb, timeout_s)
 
 
 def probe_token(
