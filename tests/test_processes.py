@@ -185,7 +185,7 @@ def test_last_lines_without_a_log(tmp_path: Path) -> None:
 def test_followed_log_gives_whole_lines_also_after_it_was_cut(tmp_path: Path) -> None:
     log, seen = tmp_path / "log", []
     log.write_text("old\n")
-    lines = follow_lines(log, poll_s=0.001)
+    lines = follow_lines(log, 4, poll_s=0.001)
     reader = threading.Thread(
         target=lambda: seen.extend(next(lines) for _ in range(3)), daemon=True
     )

@@ -20,6 +20,8 @@ SpeculativeMode = Literal[
     "ngram",
 ]
 LaunchMode = Literal["local", "mpi"]
+# Whether models may come and go while the server runs, in Triton's words.
+ModelControlMode = Literal["none", "explicit", "poll"]
 
 # How a Kubernetes Service is reached.
 ServiceType = Literal["ClusterIP", "NodePort", "LoadBalancer"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.build.options import EngineOptions
-from trtllm_serve_cli.choices import EngineKind, LaunchMode, Layout
+from trtllm_serve_cli.choices import EngineKind, LaunchMode, Layout, ModelControlMode
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository import MANIFEST, ImportedModel, OpenRepository, list_settings
 from trtllm_serve_cli.typed_yaml import parse_yaml, render_yaml
@@ -66,6 +66,14 @@ class LaunchSection:
     disable_spawn_processes: bool | None = None
     oversubscribe: bool | None = None
     hostfile: Path | None = None
+    model_control_mode: ModelControlMode | None = None
+    load_model: tuple[str, ...] | None = None
+    cache_config: str | None = None
+    trace_config: tuple[str, ...] | None = None
+    grpc_server_cert: Path | None = None
+    grpc_server_key: Path | None = None
+    grpc_root_cert: Path | None = None
+    triton_args: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,18 @@ def parse_declaration(text: str, *, where: str, folder: Path) -> Declaration:
         ),
         build=with_absolute_paths(said.build, folder),
         repository=dataclasses.replace(said.repository, dir=_join(folder, said.repository.dir)),
-        launch=dataclasses.replace(said.launch, hostfile=_join(folder, said.launch.hostfile)),
+        launch=_launch_in(folder, said.launch),
+    )
+
+
+def _launch_in(folder: Path, launch: LaunchSection) -> LaunchSection:
+    """The section with its files where they are, seen from `folder`."""
+    return dataclasses.replace(
+        launch,
+        hostfile=_join(folder, launch.hostfile),
+        grpc_server_cert=_join(folder, launch.grpc_server_cert),
+        grpc_server_key=_join(folder, launch.grpc_server_key),
+        grpc_root_cert=_join(folder, launch.grpc_root_cert),
     )
 
 

@@ -167,10 +167,10 @@ def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
         os.killpg(process.pid, number)
 
 
-def follow_lines(log: Path, poll_s: float = 0.2) -> Iterator[str]:
-    """The lines that are added to `log` from now on, without end; starts anew when it is cut."""
+def follow_lines(log: Path, start: int, poll_s: float = 0.2) -> Iterator[str]:
+    """The lines of `log` after its first `start` bytes, without end; anew when it is cut."""
     with log.open(encoding="utf-8", errors="replace") as file:
-        file.seek(0, os.SEEK_END)
+        file.seek(start)
         rest = ""
         while True:
             chunk = file.read()
@@ -183,14 +183,14 @@ def follow_lines(log: Path, poll_s: float = 0.2) -> Iterator[str]:
             yield from lines
 
 
-def last_lines(log: Path, count: int, *, since: int = 0) -> list[str]:
+def last_lines(log: Path, count: int, *, since: int = 0, max_bytes: int = 64 * 1024) -> list[str]:
     """The last lines of `log` that say something, `since` bytes of it left out.
 
-    None when there is no such file.
+    At most `max_bytes` of it are read. None when there is no such file.
     """
     try:
         with log.open("rb") as file:
-            file.seek(max(since, log.stat().st_size - 64 * 1024))
+            file.seek(max(since, log.stat().st_size - max_bytes))
             text = file.read().decode(errors="replace")
     except OSError:
         return []

@@ -7,7 +7,6 @@ import json
 import re
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.build.samples import ENGINE, build_plan, write_engine_step
@@ -19,7 +18,7 @@ from trtllm_serve_cli.build.engine import write_engine
 from trtllm_serve_cli.build.store import place_engine
 from trtllm_serve_cli.build.unfinished import take_up
 from trtllm_serve_cli.cli.engines import show_age
-from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, write_state
+from trtllm_serve_cli.launch.state import PLAN_FILE, describe_myself, write_state
 from trtllm_serve_cli.paths import Home, find_home, find_size
 from trtllm_serve_cli.repository import list_models
 from trtllm_serve_cli.sources import show_size
@@ -211,10 +210,10 @@ def test_remove_of_a_model_that_is_not_there(tllm: Tllm, home: Home, name: str) 
 
 def test_model_that_is_served_is_not_removed(tllm: Tllm, home: Home) -> None:
     add_model(home, "m")
-    plan, me = fake_plan(home.servers), psutil.Process()
+    plan = fake_plan(home.servers)
     plan.directory.mkdir(parents=True)
     (plan.directory / PLAN_FILE).write_text(plan.to_json())
-    write_state(plan.directory, ServerState("ready", me.pid, me.create_time()))
+    write_state(plan.directory, describe_myself("ready"))
     assert tllm("remove", "m", "--yes") == (
         3, "", "Error: m is being served.\n Next: tllm stop -m m\n",
     )  # fmt: skip

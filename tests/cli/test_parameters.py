@@ -6,13 +6,12 @@ import dataclasses
 import json
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.cli.running import Tllm
 from tests.launch.samples import fake_plan
 from tests.repository.samples import add_model, copy_upstream
-from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, write_state
+from trtllm_serve_cli.launch.state import PLAN_FILE, describe_myself, write_state
 from trtllm_serve_cli.paths import Home, find_home
 
 
@@ -63,12 +62,11 @@ def test_set_as_json(tllm: Tllm, home: Home) -> None:
 def test_set_tells_of_a_running_server(tllm: Tllm, home: Home) -> None:
     add_model(home, "m")
     plan = dataclasses.replace(fake_plan(home.servers), repository=home.models / "m")
-    me = psutil.Process()
     plan.directory.mkdir(parents=True)
     (plan.directory / PLAN_FILE).write_text(plan.to_json())
-    write_state(plan.directory, ServerState("ready", me.pid, me.create_time()))
+    write_state(plan.directory, describe_myself("ready"))
     _, out, err = tllm("set", "m", "max_beam_width=2")
-    assert err == ("A running server has the old values. Next: tllm stop -m m && tllm start -m m\n")
+    assert err == ("A running server has the old values. Next: tllm restart -m m\n")
     _, out, _ = tllm("set", "m", "max_beam_width=3", "--json")
     assert json.loads(out)["needs_restart"] == ["m"]
 

@@ -187,7 +187,7 @@ def test_several_models_in_one_server(tllm: Tllm, home: Home, ports: list[str]) 
     assert (code, "Next: tllm bench token-norm-dist -m m" in err) == (3, True)
     assert tllm("remove", "n", "--yes")[0] == 3
     _, _, err = tllm("set", "n", "max_num_tokens=128")
-    assert err.endswith("Next: tllm stop -m n && tllm start -m m -m n\n")
+    assert err.endswith("Next: tllm restart -m n\n")
     assert tllm("stop", "-m", "n")[0] == 0
 
 

@@ -65,6 +65,4 @@ def test_values_are_shown_with_their_origins(changed: Tllm) -> None:
 
 def test_set_says_that_the_server_must_start_again(changed: Tllm) -> None:
     result = changed("set", "demo", "max_beam_width=2")
-    assert result.stderr == (
-        "A running server has the old values. Next: tllm stop -m demo && tllm start -m demo\n"
-    )
+    assert result.stderr == ("A running server has the old values. Next: tllm restart -m demo\n")

@@ -13,7 +13,6 @@ import threading
 from pathlib import Path
 
 import filelock
-import psutil
 import pytest
 
 from tests.build.tensorrt_files import tensorrt_engine
@@ -31,7 +30,7 @@ from trtllm_serve_cli.launch import (
     stop_server,
 )
 from trtllm_serve_cli.launch.running import read_server
-from trtllm_serve_cli.launch.state import ServerState, read_state, write_state
+from trtllm_serve_cli.launch.state import ServerState, describe_myself, read_state, write_state
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository import ServingOptions, plan_repository, write_repository
 
@@ -166,8 +165,7 @@ def test_server_that_holds_no_port_yet_is_not_started_twice(home: Home) -> None:
 def test_server_between_two_lives_is_not_started_twice(home: Home) -> None:
     plan = fake_plan(home.servers)
     plan.directory.mkdir(parents=True)
-    started_at = psutil.Process().create_time()
-    write_state(plan.directory, ServerState("restarting", os.getpid(), started_at))
+    write_state(plan.directory, describe_myself("restarting"))
     with pytest.raises(LaunchFailed, match="There is a server for the HTTP port") as raised:
         start(plan)
     assert raised.value.why == f"it is restarting, and its supervisor is {os.getpid()}"

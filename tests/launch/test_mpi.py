@@ -75,7 +75,7 @@ def test_leader_of_four_ranks_is_upstreams_option_for_option() -> None:
     restricted = "shared-memory,model-repository,trace,logging:tllm-token=secret"
     own = {  # What every server of ours is told.
         "--model-load-thread-count=5",
-        "--exit-timeout-secs=30",
+        "--exit-timeout-secs=86400",
         "--http-address=127.0.0.1",
         "--grpc-address=127.0.0.1",
         "--metrics-address=127.0.0.1",

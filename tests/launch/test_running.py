@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.launch.samples import fake_plan
@@ -13,11 +12,10 @@ from trtllm_serve_cli.errors import NoServer
 from trtllm_serve_cli.launch import find_running, list_servers, measure_memory
 from trtllm_serve_cli.launch.running import RunningServer, find_to_stop, read_server
 from trtllm_serve_cli.launch.slurm_job import NOWHERE, SlurmJob
-from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, write_state
+from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, describe_myself, write_state
 from trtllm_serve_cli.paths import Home
 
-ME = psutil.Process()
-ALIVE = ServerState("ready", ME.pid, ME.create_time())
+ALIVE = describe_myself("ready")
 GONE = dataclasses.replace(ALIVE, supervisor_started_at=0.0)
 
 
@@ -112,7 +110,7 @@ def test_model_that_nobody_serves(home: Home) -> None:
     assert str(raised.value) == "No server is running for b.\nNext: tllm start -m b"
 
 
-@pytest.mark.parametrize(("why", "said"), [((), "its processes are gone"), (("a", "b"), "a; b")])
+@pytest.mark.parametrize(("why", "said"), [((), "it was ended"), (("a", "b"), "a; b")])
 def test_server_that_died_says_why(home: Home, why: tuple[str, ...], said: str) -> None:
     server = add(home, "a", dataclasses.replace(GONE, phase="failed", why=why))
     with pytest.raises(NoServer) as raised:

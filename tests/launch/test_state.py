@@ -7,16 +7,21 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.waiting import wait_until
-from trtllm_serve_cli.launch.state import ServerState, is_same_process, read_state, write_state
+from trtllm_serve_cli.launch.state import (
+    ServerState,
+    describe_myself,
+    is_same_process,
+    read_state,
+    started_at_s,
+    write_state,
+)
 
-ME = psutil.Process()
-MINE = ServerState("ready", ME.pid, ME.create_time())
+MINE = describe_myself("ready")
 
 
 @given(st.from_type(ServerState))
@@ -48,19 +53,25 @@ def test_state_of_a_living_process_is_believed() -> None:
 
 
 def test_state_is_not_believed_when_the_process_id_belongs_to_another() -> None:
-    rebooted = dataclasses.replace(MINE, supervisor_started_at=ME.create_time() - 100)
-    assert not rebooted.is_supervised
+    later = dataclasses.replace(MINE, supervisor_started_at=MINE.supervisor_started_at - 100)
+    assert (later.is_of_this_boot, later.is_supervised) == (True, False)
+
+
+def test_state_of_a_former_boot_is_not_believed() -> None:
+    """Its process may have a namesake that started as long after this boot."""
+    rebooted = dataclasses.replace(MINE, boot_id="another")
+    assert (rebooted.is_of_this_boot, rebooted.is_supervised) == (False, False)
 
 
 def test_state_is_not_believed_after_the_process_is_gone() -> None:
     with subprocess.Popen((sys.executable, "-c", "input()"), stdin=subprocess.PIPE) as process:
-        started_at = psutil.Process(process.pid).create_time()
+        started_at = started_at_s(process.pid)
         assert is_same_process(process.pid, started_at)
     assert not is_same_process(process.pid, started_at)
 
 
 def test_process_that_nobody_waited_for_counts_as_gone() -> None:
     with subprocess.Popen((sys.executable, "-c", "input()"), stdin=subprocess.PIPE) as process:
-        started_at = psutil.Process(process.pid).create_time()
+        started_at = started_at_s(process.pid)
         process.kill()
         wait_until(lambda: not is_same_process(process.pid, started_at))

@@ -183,8 +183,8 @@ def test_stop_during_the_pause_before_a_restart(tmp_path: Path) -> None:
 
 
 def test_server_that_will_not_stop_is_killed(tmp_path: Path) -> None:
-    plan = dataclasses.replace(fake_plan(tmp_path, "stubborn", "child"), exit_timeout_s=-4)
-    with supervised(plan):
+    plan = fake_plan(tmp_path, "stubborn", "child")
+    with supervised(plan, dataclasses.replace(QUICK, exit_s=0.5)):
         wait_until(lambda: is_in(plan, "ready"))
     assert is_gone(pids_in(plan.log, "child")[0])
 

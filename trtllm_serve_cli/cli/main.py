@@ -20,13 +20,18 @@ from trtllm_serve_cli.cli import (
     export,
     import_,
     infer,
+    load,
+    logs,
     lora,
     metrics,
     models,
     output,
     parameters,
     plan,
+    restart,
     serve,
+    status,
+    stop,
 )
 from trtllm_serve_cli.cli.exits import USER_CAN_FIX
 from trtllm_serve_cli.errors import TllmError
@@ -81,9 +86,12 @@ app.command("validate")(parameters.validate)
 app.command("export")(export.export)
 app.command("remove")(models.remove)
 app.command("start")(serve.start)
-app.command("stop")(serve.stop)
-app.command("status")(serve.status)
-app.command("logs")(serve.logs)
+app.command("stop")(stop.stop)
+app.command("restart")(restart.restart)
+app.command("status")(status.status)
+app.command("logs")(logs.logs)
+app.command("load")(load.load)
+app.command("unload")(load.unload)
 app.command("infer")(infer.infer)
 app.add_typer(bench.bench_app, name="bench")
 app.command("metrics")(metrics.metrics)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -119,8 +118,7 @@ def set_(
     _show_changes(changes)
     for server in serving:
         name = _name_served(repository, server)
-        output.say("A running server has the old values. "
-                   f"Next: tllm stop -m {name} && tllm start {_start_words(server)}")  # fmt: skip
+        output.say(f"A running server has the old values. Next: tllm restart -m {name}")
 
 
 def validate(
@@ -178,17 +176,6 @@ def _find_serving(repository: OpenRepository) -> list[RunningServer]:
 
 def _name_served(repository: OpenRepository, server: RunningServer) -> str:
     return repository.name if repository.name in server.models else server.models[0]
-
-
-def _start_words(server: RunningServer) -> str:
-    """How `tllm start` is told what this server serves."""
-    from trtllm_serve_cli.paths import find_home
-
-    models = find_home().models
-    return " ".join(
-        f"-m {path.name}" if path.parent == models else f"--repo {shlex.quote(str(path))}"
-        for path in server.plan.repositories
-    )
 
 
 def _is_imported(repository: OpenRepository) -> bool:

@@ -1,4 +1,4 @@
-"""`tllm start`, `stop`, `status` and `logs`: the life of a server."""
+"""`tllm start`: from imported models to a server that answers."""
 
 from __future__ import annotations
 
@@ -7,24 +7,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtllm_serve_cli.choices import LaunchMode
+from trtllm_serve_cli.choices import LaunchMode, ModelControlMode
 from trtllm_serve_cli.cli import output
-from trtllm_serve_cli.cli.options import DryRunOption, JsonOption, ModelOption
-from trtllm_serve_cli.errors import NoServer, TllmError
+from trtllm_serve_cli.cli.options import DryRunOption, JsonOption
+from trtllm_serve_cli.cli.status import describe_server
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.launch import LaunchPlan, RunningServer
-
-ServerOption = Annotated[
-    str | None,
-    typer.Option(
-        "-u", "--url", metavar="HOST:PORT", help="The server, by an address in `tllm status`."
-    ),
-]
 
 
 def start(
@@ -102,17 +95,49 @@ def start(
         Path | None,
         typer.Option(metavar="FILE", help="mpirun's list of nodes; this machine comes first."),
     ] = None,
+    model_control_mode: Annotated[
+        ModelControlMode | None,
+        typer.Option(
+            help="Triton's: none; explicit, for tllm load and unload; poll, to reload what changes."
+        ),
+    ] = None,
+    load_model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="In mode explicit, load these models alone; repeatable."),
+    ] = None,
+    cache_config: Annotated[
+        str | None,
+        typer.Option(metavar="CONFIG", help="Triton's response cache: local,size=1048576."),
+    ] = None,
+    trace_config: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CONFIG", help="Triton's tracing: level=TIMESTAMPS; repeatable."),
+    ] = None,
+    grpc_server_cert: Annotated[
+        Path | None, typer.Option(metavar="PEM", help="TLS for gRPC: the server's certificate.")
+    ] = None,
+    grpc_server_key: Annotated[
+        Path | None, typer.Option(metavar="PEM", help="TLS for gRPC: the certificate's key.")
+    ] = None,
+    grpc_root_cert: Annotated[
+        Path | None,
+        typer.Option(metavar="PEM", help="TLS for gRPC: who has to vouch for clients, too."),
+    ] = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
+    triton_args: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- OPTION…]", help="Any other option of tritonserver's."),
+    ] = None,
 ) -> None:
     """Serve imported models; returns when they answer.
 
     The server goes on running, watched by a supervisor; `tllm stop` ends it. Beside the own names
     of several models, NAME_ensemble, NAME_tensorrt_llm and so on are served; of one alone they are
     ensemble, tensorrt_llm and so on. What the launch section of a model's tllm.yaml says is the
-    default here.
+    default here. What stands after -- is given to tritonserver as it is.
 
-    Example:  tllm start -m demo
+    Example:  tllm start -m demo -- --http-thread-count=16
     """
     from trtllm_serve_cli import launch
     from trtllm_serve_cli.paths import find_home
@@ -130,9 +155,21 @@ def start(
         "multi_model": multi_model,
         "disable_spawn_processes": disable_spawn_processes,
         "oversubscribe": oversubscribe,
-        "hostfile": hostfile.absolute() if hostfile is not None else None,
+        "hostfile": hostfile,
+        "model_control_mode": model_control_mode,
+        "load_model": load_model,
+        "cache_config": cache_config,
+        "trace_config": trace_config,
+        "grpc_server_cert": grpc_server_cert,
+        "grpc_server_key": grpc_server_key,
+        "grpc_root_cert": grpc_root_cert,
+        "triton_args": triton_args,
     }
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {
+        name: value.absolute() if isinstance(value, Path) else value
+        for name, value in given.items()
+        if value not in (None, [])
+    }
     home = find_home()
     plan = launch.plan_for_this_machine(home, model or (), given, repositories=repo or ())
     if dry_run:
@@ -153,117 +190,17 @@ def start(
     if foreground:
         _serve_attached(plan)
         return
+    launch_and_say(plan, as_json=as_json)
+
+
+def launch_and_say(plan: LaunchPlan, *, as_json: bool = False) -> None:
+    """Start the server of `plan`, and tell how it goes and where it answers."""
+    from trtllm_serve_cli import launch
+
     started_s = time.monotonic()
     with _progress() as on_progress:
         server = launch.launch(plan, on_progress=on_progress)
     _report_ready(server, time.monotonic() - started_s, as_json=as_json)
-
-
-def stop(
-    model: ModelOption = None,
-    url: ServerOption = None,
-    everything: Annotated[bool, typer.Option("--all", help="Stop every server.")] = False,
-) -> None:
-    """Stop a server, after the requests in flight.
-
-    A Slurm job that has ended by itself goes off the list of `tllm status`.
-
-    Example:  tllm stop
-    """
-    from trtllm_serve_cli import launch
-    from trtllm_serve_cli.paths import find_home
-
-    home = find_home()
-    if everything:
-        servers = [
-            server for server in launch.list_servers(home) if server.job or not server.is_over
-        ]
-    else:
-        servers = launch.find_to_stop(home, model, _parse_url(url))
-    if not servers:
-        output.say("No server is running.")
-    errors = [error for server in servers if (error := _stop(server)) is not None]
-    for error in errors[1:]:
-        output.say(f"Error: {error}")
-    if errors:
-        raise errors[0]
-
-
-def _stop(server: RunningServer) -> TllmError | None:
-    """Gives what kept it from being stopped, so that the others are."""
-    from trtllm_serve_cli import launch
-
-    was_over = server.is_over
-    if not was_over:
-        output.say(f"Stopping {', '.join(server.models)} on {server.place} …")
-    try:
-        launch.stop_server(server)
-    except TllmError as error:
-        return error
-    output.say(f"{server.place} had ended already." if was_over else "Stopped.")
-    return None
-
-
-def status(as_json: JsonOption = False) -> None:
-    """Show the servers: state, ports, memory.
-
-    Example:  tllm status
-    """
-    from trtllm_serve_cli import launch
-    from trtllm_serve_cli.paths import find_home
-
-    servers = [_describe(server) for server in launch.list_servers(find_home())]
-    if as_json:
-        output.show_json({"servers": servers})
-        return
-    if not servers:
-        output.say("No server is running. Next: tllm start")
-    for server in servers:
-        _show_server(server)
-
-
-def logs(
-    model: ModelOption = None,
-    url: ServerOption = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as the log grows.")] = False,
-    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="How many last lines.")] = 100,
-) -> None:
-    """Print the end of a server's log, also of one that died.
-
-    Example:  tllm logs -f
-    """
-    from trtllm_serve_cli import launch, processes
-    from trtllm_serve_cli.paths import find_home
-
-    chosen = launch.find_servers(find_home(), model, _parse_url(url))
-    if not chosen:
-        if model is None and url is None:
-            raise NoServer("No server has been started.", next_step="tllm start")
-        raise NoServer(
-            f"There is no server {f'for {model}' if model else f'on {url}'}.",
-            next_step="`tllm status` shows the servers",
-        )
-    if len(chosen) > 1:
-        raise NoServer(
-            f"There are {len(chosen)} servers.",
-            why=f"they serve {launch.name_servers(chosen)}",
-            next_step="choose one with -m NAME, or its address with -u HOST:PORT",
-        )
-    log = chosen[0].plan.log
-    output.say(f"{log}:")
-    for line in processes.last_lines(log, lines) if lines else ():
-        print(line)
-    if follow:
-        for line in processes.follow_lines(log):
-            print(line, flush=True)
-
-
-def _parse_url(url: str | None) -> str | None:
-    if url is None:
-        return None
-    from trtllm_serve_cli.client import parse_address
-
-    return parse_address(url).replace("localhost", "127.0.0.1")
 
 
 def _serve_attached(plan: LaunchPlan) -> None:
@@ -281,7 +218,7 @@ def _report_ready(server: RunningServer, took_s: float, *, as_json: bool) -> Non
     endpoint, name = server.endpoint, server.models[0]
     are_several = len(server.models) > 1
     if as_json:
-        output.show_json(_describe(server) | {"took_s": round(took_s, 2)})
+        output.show_json(describe_server(server) | {"took_s": round(took_s, 2)})
         return
     names, verb = " and ".join(server.models), "are" if are_several else "is"
     output.say(f"{names} {verb} ready after {took_s:.1f} s.")
@@ -292,68 +229,6 @@ def _report_ready(server: RunningServer, took_s: float, *, as_json: bool) -> Non
     output.say(f"  log      {server.plan.log}")
     chosen = f" -m {name}" if are_several else ""
     output.say(f'Next: tllm infer{chosen} "What is ML?"')
-
-
-def _describe(server: RunningServer) -> dict[str, Any]:
-    from trtllm_serve_cli import launch
-
-    state, endpoint, job = server.state, server.plan.endpoint, server.job
-    return {
-        "models": list(server.models),
-        "state": server.phase,
-        "why": list(state.why),
-        "uptime_s": round(time.time() - state.ready_at) if state.ready_at else None,
-        "restarts": state.restarts,
-        "http": endpoint.http or None,
-        "grpc": endpoint.grpc or None,
-        "metrics": endpoint.metrics or None,
-        "job": {"id": job.id, "state": job.state, "reason": job.reason} if job else None,
-        "supervisor_pid": state.supervisor_pid or None,
-        "server_pid": state.server_pid,
-        "memory_bytes": launch.measure_memory(server) if server.is_running else {},
-        "repository": str(server.plan.repository),
-        "log": str(server.plan.log),
-        "mode": server.plan.mode,
-        "replicas": [
-            {"http": each.http, "grpc": each.grpc, "metrics": each.metrics}
-            for each in server.plan.replicas
-        ],
-    }
-
-
-def _show_server(server: dict[str, Any]) -> None:
-    from trtllm_serve_cli.sources import show_size
-
-    uptime = f", up {_duration(server['uptime_s'])}" if server["state"] == "ready" else ""
-    count = server["restarts"]
-    restarts = f", {count} restart{'s' * (count != 1)}" if count else ""
-    print(f"{', '.join(server['models'])}: {server['state']}{uptime}{restarts}")
-    for why in server["why"] if server["state"] != "ready" else ():
-        print(f"  {why}")
-    for rank, each in enumerate((server, *server["replicas"])):
-        whose = f"rank {rank}: " if server["replicas"] else ""
-        if each["http"]:
-            print(f"  {whose}HTTP {each['http']}  gRPC {each['grpc']}  metrics {each['metrics']}")
-    if server["job"] and not server["why"]:
-        print(f"  Slurm job {server['job']['id']}")
-    if server["job"] and server["state"] == "failed":
-        print("  `tllm stop` takes it off this list")
-    if memory := server["memory_bytes"]:
-        total = show_size(sum(memory.values()))
-        print(f"  memory {total} in all:")
-        width = max(24, *map(len, memory))
-        for part, size in sorted(memory.items(), key=lambda item: -item[1]):
-            print(f"    {part:<{width}} {show_size(size):>10}")
-    print(f"  repository {server['repository']}")
-    print(f"  log {server['log']}")
-
-
-def _duration(seconds: int) -> str:
-    minutes, seconds = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
 @contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from trtllm_serve_cli.errors import BadInput
 
@@ -11,6 +13,12 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.client import Endpoint, Interface
     from trtllm_serve_cli.launch import RunningServer
 
+ServerOption = Annotated[
+    str | None,
+    typer.Option(
+        "-u", "--url", metavar="HOST:PORT", help="The server, by an address in `tllm status`."
+    ),
+]
 # Every copy of upstream's repository has a text model of this name.
 _FOREIGN_MODEL = "tensorrt_llm_bls"
 CORE_MODEL = "tensorrt_llm"
@@ -109,3 +117,12 @@ def _choose(running: RunningServer, model: str | None, command: str) -> str:
             next_step=f"tllm {command} -m {running.models[0]} …",
         )
     return running.models[0]
+
+
+def parse_url(url: str | None) -> str | None:
+    """`-u` as a plain `host:port`, as servers of this machine say theirs; None if not given."""
+    if url is None:
+        return None
+    from trtllm_serve_cli.client import parse_address
+
+    return parse_address(url).replace("localhost", "127.0.0.1")

@@ -1,3 +1,4 @@
+from .control import find_controlled, load_models, unload_models
 from .deploy import (
     find_image,
     plan_kubernetes_here,
@@ -5,14 +6,18 @@ from .deploy import (
     submit_slurm,
 )
 from .doctor import Finding, diagnose
+from .drain import show_in_flight
 from .facts import MachineFacts, collect_facts
 from .kubernetes import KubernetesOptions, render_manifests
 from .local import (
     launch,
+    plan_again,
     plan_for_this_machine,
     run_in_foreground,
     stop_server,
 )
+from .log_lines import LogReader
+from .look import look_at_gpus, look_at_models
 from .machine import TritonInstallation, find_triton
 from .options import LaunchOptions
 from .plan import LaunchPlan, plan_launch
@@ -20,6 +25,7 @@ from .running import (
     RunningServer,
     find_running,
     find_servers,
+    find_started,
     find_to_stop,
     list_servers,
     measure_memory,
@@ -33,6 +39,7 @@ __all__ = [
     "KubernetesOptions",
     "LaunchOptions",
     "LaunchPlan",
+    "LogReader",
     "MachineFacts",
     "RunningServer",
     "SlurmJob",
@@ -41,15 +48,21 @@ __all__ = [
     "TritonInstallation",
     "collect_facts",
     "diagnose",
+    "find_controlled",
     "find_image",
     "find_running",
     "find_servers",
+    "find_started",
     "find_to_stop",
     "find_triton",
     "launch",
     "list_servers",
+    "load_models",
+    "look_at_gpus",
+    "look_at_models",
     "measure_memory",
     "name_servers",
+    "plan_again",
     "plan_for_this_machine",
     "plan_kubernetes_here",
     "plan_launch",
@@ -57,6 +70,8 @@ __all__ = [
     "render_manifests",
     "render_script",
     "run_in_foreground",
+    "show_in_flight",
     "stop_server",
     "submit_slurm",
+    "unload_models",
 ]

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import secrets
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,8 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from trtllm_serve_cli.build import look_at_machine
-from trtllm_serve_cli.errors import LaunchFailed, MissingPart
+from trtllm_serve_cli.errors import BadInput, LaunchFailed, MissingPart
 from trtllm_serve_cli.launch.engine_fit import check_engine_fits
 from trtllm_serve_cli.launch.log import find_loading
 from trtllm_serve_cli.launch.machine import (
@@ -27,12 +30,18 @@ from trtllm_serve_cli.launch.machine import (
 )
 from trtllm_serve_cli.launch.mpi import MpiHost, check_mpirun
 from trtllm_serve_cli.launch.options import LaunchOptions, choose_options
-from trtllm_serve_cli.launch.plan import LaunchPlan, plan_launch
+from trtllm_serve_cli.launch.plan import LaunchPlan, LaunchRequest, plan_launch
 from trtllm_serve_cli.launch.ports import check_ports
 from trtllm_serve_cli.launch.ranks import parse_gpus
 from trtllm_serve_cli.launch.running import RunningServer, read_server
 from trtllm_serve_cli.launch.slurm_job import cancel_job
-from trtllm_serve_cli.launch.state import PLAN_FILE, STATE_FILE, ServerState, read_state
+from trtllm_serve_cli.launch.state import (
+    PLAN_FILE,
+    ServerState,
+    forget_states,
+    read_state,
+    write_stop_timeout,
+)
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.processes import die_with_parent, last_lines
 from trtllm_serve_cli.repository import (
@@ -49,6 +58,9 @@ from trtllm_serve_cli.repository import (
 )
 
 _POLL_S = 0.1
+# What ending takes once no request is in flight, and what a process takes once it is killed.
+_ENDING_S = 45.0
+_LAST_WORDS_S = 5.0
 # What an engine that does not fit here says of it when it is loaded, of build/failures.yaml.
 _ENGINE_FAILURES = (
     "engine_of_another_device",
@@ -86,7 +98,7 @@ def plan_for_this_machine(
             why="neither this Python nor the system has it",
             next_step=f"apt-get install libpython{version}   (`tllm doctor` checks the rest)",
         )
-    return plan_launch(
+    plan = plan_launch(
         models,
         triton,
         options,
@@ -100,6 +112,38 @@ def plan_for_this_machine(
         has_gpu=has_nvidia_gpu(),
         mpi=_look_at_mpi(options),
     )
+    return replace(plan, request=_request(models, repositories, given))
+
+
+def plan_again(home: Home, server: RunningServer) -> LaunchPlan:
+    """How to serve what `server` serves, as it was asked for and as the models are now.
+
+    Raises `BadInput` for a job, and as `plan_for_this_machine` does.
+    """
+    if server.job is not None:
+        raise BadInput(
+            f"{server.place} cannot be started again from here.",
+            why="it is a job of Slurm's, which has a place in its queue",
+            next_step=f"tllm stop -m {server.models[0]}, and sbatch "
+            f"{shlex.quote(server.plan.argv[-1])}",
+        )
+    request = server.plan.request or LaunchRequest(server.models, (), {})
+    return plan_for_this_machine(
+        home, request.models, request.given, repositories=request.repositories
+    )
+
+
+def _request(
+    models: Sequence[ImportedModel], repositories: Sequence[Path], given: Mapping[str, Any]
+) -> LaunchRequest:
+    folders = tuple(path.absolute() for path in repositories)
+    return LaunchRequest(
+        models=tuple(model.name for model in models if model.path not in folders),
+        repositories=folders,
+        # As plain data, which is how it is read back.
+        given={key: str(value) if isinstance(value, Path) else value
+               for key, value in given.items()},
+    )  # fmt: skip
 
 
 def _check_engines_fit(models: Sequence[ImportedModel], options: LaunchOptions) -> None:
@@ -213,7 +257,7 @@ def _taken(plan: LaunchPlan, why: str) -> LaunchFailed:
 
 
 def _write_folder(plan: LaunchPlan) -> None:
-    (plan.directory / STATE_FILE).unlink(missing_ok=True)
+    forget_states(plan.directory)
     plan.log.write_bytes(b"")
     if plan.combined:
         write_combination(plan.combined, plan.repository)
@@ -231,29 +275,68 @@ def _write_folder(plan: LaunchPlan) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def stop_server(server: RunningServer) -> None:
-    """End the server in order and wait until it is gone, its processes with it."""
+def stop_server(
+    server: RunningServer,
+    timeout_s: float | None = None,
+    *,
+    on_progress: Callable[[Mapping[str, int]], None] = lambda in_flight: None,
+) -> tuple[str, ...]:
+    """End the server in order and wait until all that it started is gone.
+
+    It takes no new requests; those in flight have `timeout_s`, or else as long as it was started
+    with. `on_progress` gets how many each engine still has. Returns what was cut off, in sentences.
+    """
     if server.job is not None:
         cancel_job(server.directory, server.job)
-        return
-    pid = server.state.supervisor_pid
+        return ()
     if not server.state.is_supervised:
-        return
+        return ()
+    everything = _list_processes(server)
+    if timeout_s is not None:
+        write_stop_timeout(server.directory, timeout_s)
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
-    deadline_s = time.monotonic() + server.plan.exit_timeout_s + 15
+        os.kill(server.state.supervisor_pid, signal.SIGTERM)
+    limit_s = server.plan.exit_timeout_s if timeout_s is None else timeout_s
+    deadline_s = time.monotonic() + limit_s + _ENDING_S
     while server.state.is_supervised and time.monotonic() < deadline_s:
+        on_progress(state.in_flight if (state := read_state(server.directory)) else {})
         time.sleep(_POLL_S)
-    if server.state.is_supervised:
-        # The server dies with its supervisor.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    state = read_state(server.directory)
+    _end_processes(everything)
+    return state.why if state is not None else ()
+
+
+def _list_processes(server: RunningServer) -> list[psutil.Process]:
+    """The supervisor and all that it has started."""
+    try:
+        supervisor = psutil.Process(server.state.supervisor_pid)
+        return [supervisor, *supervisor.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def _end_processes(processes: Sequence[psutil.Process]) -> None:
+    """Wait for those that are ending, and kill what does not."""
+    _, alive = psutil.wait_procs(processes, timeout=_LAST_WORDS_S)
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, timeout=_LAST_WORDS_S)
 
 
 def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
     """Why the server did not become ready, in a few lines of its log."""
     from trtllm_serve_cli.build.explain import explain_failure
 
+    if state.phase == "stopped":
+        return LaunchFailed(
+            f"The server for {', '.join(plan.models)} was stopped before it was ready.",
+            why="somebody asked for it, such as with tllm stop",
+            next_step=f"tllm start -m {' -m '.join(plan.models)}",
+        )
+    if any("already in use" in line for line in state.why):
+        # Somebody was quicker than the server; this names who it is.
+        check_ports(plan.host, plan.every_port)
     why = state.why or tuple(last_lines(plan.log, 5))
     told = explain_failure(1, why, among=_ENGINE_FAILURES)
     return LaunchFailed(

@@ -5,10 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-# glog's prefix: level, date, time, process, place.
-_PREFIX = re.compile(r"^([IWEF])\d{4} [\d:.]+ +\d+ (\S+\])\s*")
+# glog's prefix: level, date, time, process, place; or as with --log-format=ISO8601.
+PREFIX = re.compile(
+    r"^(?:(?P<level>[IWEF])\d{4} [\d:.]+|\d{4}-\d\d-\d\dT[\d:.]+Z (?P<iso_level>[IWEF]))"
+    r" +(?P<pid>\d+) (?P<place>[^\]\s]+)\]\s*"
+)
 _FAILED = re.compile(r"failed to load '([^']+)' version \d+: (.*)")
 _LOADED = re.compile(r"successfully loaded '([^']+)'")
+# It prints all its options when it does not understand one, before or after saying which.
+_USAGE = "Usage: tritonserver [options]"
+_PROGRAM = re.compile(r"^\S*tritonserver: ")
 # Words of a line that is worth showing when no model says why it failed.
 _TELLING = (
     "tritonserver: ",
@@ -40,6 +46,9 @@ def explain_log(lines: Iterable[str], *, limit: int = 6) -> list[str]:
     """The last lines that say why a server did not start, without Triton's prefixes."""
     causes: list[str] = []
     telling: list[str] = []
+    lines = list(lines)
+    if _USAGE in lines:
+        return [_tidy(_PROGRAM.sub("", line)) for line in lines if _is_refusal(line)]
     for line in lines:
         level, text = _split(line)
         if any(noise in text for noise in _NOISE):
@@ -58,9 +67,14 @@ def find_loading(lines: Iterable[str], expected: Sequence[str]) -> list[str]:
     return [model for model in expected if model not in loaded]
 
 
+def _is_refusal(line: str) -> bool:
+    """Whether a line beside Triton's list of options says what is wrong with those it got."""
+    return bool(line) and line != _USAGE and not line[0].isspace() and not line.endswith(":")
+
+
 def _split(line: str) -> tuple[str, str]:
-    found = _PREFIX.match(line)
-    return (found[1], line[found.end() :]) if found else ("", line)
+    found = PREFIX.match(line)
+    return (found["level"] or found["iso_level"], line[found.end() :]) if found else ("", line)
 
 
 def _tidy(text: str) -> str:

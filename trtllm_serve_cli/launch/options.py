@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtllm_serve_cli.choices import LaunchMode
+from trtllm_serve_cli.choices import LaunchMode, ModelControlMode
 from trtllm_serve_cli.errors import BadInput
 
 
@@ -16,8 +16,11 @@ from trtllm_serve_cli.errors import BadInput
 class LaunchOptions:
     """Where the server answers, and how long it may take to become ready or to stop, in seconds.
 
-    `gpus` are those it may use, as CUDA_VISIBLE_DEVICES has them. The rest is of the mode `mpi`, by
-    the names of upstream's launch script; `world_size` follows from the engine where it is None.
+    `gpus` are those it may use, as CUDA_VISIBLE_DEVICES has them. From `world_size` on it is of the
+    mode `mpi`, by the names of upstream's launch script; `world_size` follows from the engine where
+    it is None. From `model_control_mode` on it is Triton's, by the names of its own options;
+    `load_model` are imported models, all of them where it is empty, and `triton_args` are words as
+    Triton has them.
     """
 
     host: str = "127.0.0.1"
@@ -34,12 +37,21 @@ class LaunchOptions:
     disable_spawn_processes: bool = False
     oversubscribe: bool = False
     hostfile: Path | None = None
+    model_control_mode: ModelControlMode = "none"
+    load_model: tuple[str, ...] = ()
+    cache_config: str | None = None
+    trace_config: tuple[str, ...] = ()
+    grpc_server_cert: Path | None = None
+    grpc_server_key: Path | None = None
+    grpc_root_cert: Path | None = None
+    triton_args: tuple[str, ...] = ()
 
 
 # What only servers under MPI take: declared for that mode, it means nothing in another.
 _OF_MPI = frozenset(
     ("world_size", "multi_model", "disable_spawn_processes", "oversubscribe", "hostfile")
 )
+_PATHS = ("hostfile", "grpc_server_cert", "grpc_server_key", "grpc_root_cert")
 
 
 def choose_options(
@@ -63,9 +75,14 @@ def choose_options(
                     next_step=f"say it now: {_spell(name, known)}",
                 )
     chosen = {**{name: value for name, (_, value) in said.items()}, **given}
-    if chosen.get("hostfile") is not None:
-        chosen["hostfile"] = Path(chosen["hostfile"])  # text in what was declared
-    return LaunchOptions(**chosen)
+    return LaunchOptions(**{name: _typed(name, value) for name, value in chosen.items()})
+
+
+def _typed(name: str, value: Any) -> Any:
+    """`value`, which is plain data where it was declared."""
+    if name in _PATHS and value is not None:
+        return Path(value)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _spell(name: str, value: Any) -> str:
@@ -73,4 +90,7 @@ def _spell(name: str, value: Any) -> str:
     option = name.removesuffix("_s").replace("_", "-")
     if isinstance(value, bool):
         return f"--{'' if value else 'no-'}{option}"
-    return f"--{option} {shlex.quote(str(value))}"
+    if name == "triton_args":
+        return shlex.join(("--", *value))
+    values = value if isinstance(value, list | tuple) else (value,)
+    return " ".join(f"--{option} {shlex.quote(str(each))}" for each in values)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trtllm_serve_cli.choices import LaunchMode
-from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.choices import LaunchMode, ModelControlMode
+from trtllm_serve_cli.client import Endpoint, Tls
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.launch.arguments import find_names, without_given
 from trtllm_serve_cli.launch.machine import TritonInstallation
 from trtllm_serve_cli.launch.mpi import (
     MpiHost,
@@ -27,10 +28,12 @@ from trtllm_serve_cli.launch.mpi import (
 )
 from trtllm_serve_cli.launch.options import LaunchOptions
 from trtllm_serve_cli.launch.ranks import plan_ranks
+from trtllm_serve_cli.launch.tls import plan_tls
 from trtllm_serve_cli.launch.triton import (
     Flags,
     backend_links,
     check_backend,
+    chosen_flags,
     stub_environ,
     triton_command,
     triton_flags,
@@ -38,6 +41,20 @@ from trtllm_serve_cli.launch.triton import (
 from trtllm_serve_cli.repository import EngineInstances, ImportedModel, PlacedModel, prefixed
 
 _PLAIN_MPI = MpiHost()
+# The supervisor says how long requests in flight may take: it can be asked for more or less.
+_NO_EXIT_TIMEOUT_S = "86400"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """What a plan was made of, so that it can be made anew: the same models, as they are then.
+
+    `models` are imported ones, `repositories` folders, `given` the options that were wanted.
+    """
+
+    models: tuple[str, ...]
+    repositories: tuple[Path, ...]
+    given: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +66,8 @@ class LaunchPlan:
     `backends` are links to make there: name below the folder -> what it points to. Of several
     models, `repository` is made there as well, of `combined`. `host` is the address to listen on.
     `replicas` are the addresses of the ranks after the first, where each serves by itself.
+    `loading` are the models that are loaded at the start.
+    `exit_timeout_s` is how long requests in flight have when it is stopped.
     """
 
     argv: tuple[str, ...]
@@ -66,6 +85,8 @@ class LaunchPlan:
     backends: dict[str, str] = field(default_factory=dict)
     timeout_s: float = 300.0
     exit_timeout_s: int = 30
+    model_control_mode: ModelControlMode = "none"
+    request: LaunchRequest | None = None
 
     @property
     def log(self) -> Path:
@@ -77,6 +98,18 @@ class LaunchPlan:
         return tuple(dict.fromkeys(each.source.parent for each in self.combined)) or (
             self.repository,
         )
+
+    @property
+    def every_model(self) -> tuple[str, ...]:
+        """Triton's models, loaded at the start or not."""
+        return tuple(each.name for each in self.combined) or self.loading
+
+    def parts_of(self, model: str) -> tuple[str, ...]:
+        """The models of Triton's that the imported `model` is made of, loaded or not."""
+        if not self.combined:
+            return self.loading
+        folder = dict(zip(self.models, self.repositories, strict=True))[model]
+        return tuple(each.name for each in self.combined if each.source.parent == folder)
 
     def name_beside(self, owner: str, model: str) -> str:
         """What this server calls the `model` of the imported model `owner`."""
@@ -146,14 +179,27 @@ class LaunchPlan:
                 "loading": tuple(plan["loading"]),
                 "directory": Path(plan["directory"]),
                 "repository": Path(plan["repository"]),
-                "endpoint": Endpoint(**plan["endpoint"]),
-                "replicas": tuple(Endpoint(**each) for each in plan.get("replicas", ())),
+                "endpoint": _read_endpoint(plan["endpoint"]),
+                "replicas": tuple(map(_read_endpoint, plan.get("replicas", ()))),
+                "request": _read_request(plan.get("request")),
                 "combined": tuple(
                     PlacedModel(**{**each, "source": Path(each["source"])})
                     for each in plan.get("combined", ())
                 ),
             }
         )
+
+
+def _read_endpoint(facts: Mapping[str, Any]) -> Endpoint:
+    tls = facts.get("tls")
+    return Endpoint(**{**facts, "tls": Tls(**tls) if tls else None})
+
+
+def _read_request(facts: Mapping[str, Any] | None) -> LaunchRequest | None:
+    if facts is None:
+        return None
+    repositories = tuple(map(Path, facts["repositories"]))
+    return LaunchRequest(tuple(facts["models"]), repositories, facts["given"])
 
 
 def plan_launch(
@@ -175,8 +221,9 @@ def plan_launch(
     One model is served from its own repository, several from the one that `combined` says.
     `libpython_dir` is where Triton's Python stub finds its libpython, "" for the system's own.
     `engines` are those that Triton's C++ backend runs, `mpi` matters in that mode alone. Raises
-    `BadInput` for ports that clash, for an IPv6 address, and for processes that do not fit the
-    engines; `MissingPart` for a model whose backend the embedded Triton does not have.
+    `BadInput` for ports that clash, for an IPv6 address, for options of Triton's that cannot be,
+    and for processes that do not fit the engines; `MissingPart` for a model whose backend the
+    embedded Triton does not have.
     """
     if ":" in options.host:
         raise BadInput(
@@ -195,28 +242,33 @@ def plan_launch(
     ranks = plan_ranks(engines, options)
     directory = servers / str(options.http_port)
     repository = directory / "models" if combined else models[0].path
-    loading = tuple(each.name for each in combined) or models[0].models
+    at_start = _choose_loaded(models, options)
+    loading = _list_loaded(at_start, combined) or models[0].models
+    tls = plan_tls(options.grpc_server_cert, options.grpc_server_key, options.grpc_root_cert)
     flags: Flags = {
         "model-repository": str(repository),
-        "model-control-mode": "none",
+        "model-control-mode": options.model_control_mode,
         # All models at once: they wait for disks and for each other's processes.
         "model-load-thread-count": str(max(len(loading), 4)),
         **triton_flags(triton, options, directory, token, has_gpu),
+        "exit-timeout-secs": _NO_EXIT_TIMEOUT_S,
+        **chosen_flags(triton, options, loading),
         "disable-auto-complete-config": None,
         # Servers on one host must not share memory regions, nor one server with its predecessor.
         "backend-config": f"python,shm-region-prefix-name=tllm-{options.http_port}-",
     }
+    flags = without_given(flags, find_names(options.triton_args))
     changes = stub_environ(triton, libpython_dir, environ) | ranks_environ(ranks, options)
-    argv = triton_command(triton, flags)
+    argv = triton_command(triton, flags, options.triton_args)
     if options.mode == "mpi":
         check_models(models)
         flags |= pool_flags(ranks, mpi.num_gpus, environ)
         commands = [
-            triton_command(triton, rank_flags(flags, rank, ranks, options))
+            triton_command(triton, rank_flags(flags, rank, ranks, options), options.triton_args)
             for rank in range(ranks.world_size)
         ]
         argv = mpirun_command(commands, mpi, ranks, options, changes)
-    endpoints = [_endpoint(options, ports, token) for ports in list_ports(ranks, options)]
+    endpoints = [_endpoint(options, ports, token, tls) for ports in list_ports(ranks, options)]
     return LaunchPlan(
         argv=argv,
         environ=changes,
@@ -236,16 +288,50 @@ def plan_launch(
         backends=backend_links(triton),
         timeout_s=options.timeout_s,
         exit_timeout_s=options.exit_timeout_s,
+        model_control_mode=options.model_control_mode,
     )
 
 
-def _endpoint(options: LaunchOptions, ports: Ports, token: str) -> Endpoint:
+def _choose_loaded(
+    models: Sequence[ImportedModel], options: LaunchOptions
+) -> tuple[ImportedModel, ...]:
+    """The models to load at the start. Raises `BadInput`."""
+    if not options.load_model:
+        return tuple(models)
+    names = ", ".join(options.load_model)
+    if options.model_control_mode != "explicit":
+        raise BadInput(
+            f"The server loads all of its models, not {names} alone.",
+            why=f"its model control mode is {options.model_control_mode}",
+            next_step="add --model-control-mode explicit, and later: tllm load NAME",
+        )
+    known = {model.name: model for model in models}
+    for name in options.load_model:
+        if name not in known:
+            raise BadInput(
+                f"The server has no model {name!r} to load.",
+                why=f"it serves {', '.join(known)}",
+                next_step=f"name it to the server, too: -m {name}",
+            )
+    return tuple(known[name] for name in dict.fromkeys(options.load_model))
+
+
+def _list_loaded(
+    models: Sequence[ImportedModel], combined: Sequence[PlacedModel]
+) -> tuple[str, ...]:
+    """What Triton calls the parts of `models` in a combined repository."""
+    folders = {model.path for model in models}
+    return tuple(each.name for each in combined if each.source.parent in folders)
+
+
+def _endpoint(options: LaunchOptions, ports: Ports, token: str, tls: Tls | None) -> Endpoint:
     host = "127.0.0.1" if options.host == "0.0.0.0" else options.host
     return Endpoint(
         grpc=f"{host}:{ports.grpc}",
         http=f"{host}:{ports.http}",
         metrics=f"{host}:{ports.metrics}",
         restricted_token=token,
+        tls=tls,
     )
 
 

@@ -10,10 +10,12 @@ import psutil
 
 from trtllm_serve_cli.client import Endpoint
 from trtllm_serve_cli.errors import NoServer
+from trtllm_serve_cli.launch.log import explain_log
 from trtllm_serve_cli.launch.plan import LaunchPlan
 from trtllm_serve_cli.launch.slurm_job import JOB_FILE, NOWHERE, SlurmJob, read_job
 from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, read_state
 from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.processes import last_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,16 @@ class RunningServer:
         if self.job is not None or self.is_running or self.state.phase in ("failed", "stopped"):
             return self.state.phase
         return "died"
+
+    @property
+    def why(self) -> tuple[str, ...]:
+        """Why it is as it is; of one that died without a word, what its log said last."""
+        if self.phase != "died":
+            return self.state.why
+        if not self.state.is_of_this_boot:
+            return ("it ended when this machine was started anew",)
+        said = explain_log(last_lines(self.plan.log, 400))
+        return ("its supervisor was killed", *said)
 
 
 def read_server(directory: Path) -> RunningServer:
@@ -154,7 +166,7 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
     if died:
         raise NoServer(
             f"The server for {', '.join(died[0].models)} is not running any more.",
-            why="; ".join(died[0].state.why) or "its processes are gone",
+            why="; ".join(died[0].why) or "it was ended",
             next_step=f"{_again(died[0])}   (its log: {died[0].plan.log})",
         )
     if address is not None:
@@ -166,6 +178,14 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
     raise NoServer(
         f"No server is running{' for ' + model if model else ''}.", next_step=f"tllm start{suffix}"
     )
+
+
+def find_started(home: Home, model: str | None, address: str | None = None) -> RunningServer:
+    """As `find_running`, and where nothing runs, the one server that died or failed."""
+    servers = find_servers(home, model, address)
+    if len(servers) == 1:
+        return servers[0]
+    return find_running(home, model, address)
 
 
 def find_to_stop(home: Home, model: str | None, address: str | None = None) -> list[RunningServer]:

@@ -1,15 +1,19 @@
 """What a supervisor writes down of its server, and what is true of it now.
 
 A state file can outlive its supervisor (a crash, a reboot), so it is believed only as long as the
-process that wrote it lives: same id, same start time.
+process that wrote it lives: same boot of the machine, same id, same start. The start is counted
+from the boot, since a clock that is set moves all times of day.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import errno
+import functools
 import json
 import os
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +21,10 @@ import psutil
 
 STATE_FILE = "state.json"
 PLAN_FILE = "plan.json"
+_STOP_FILE = "stop-timeout"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+# A state is shorter; its file is as long from the start, so that a full disk does not matter.
+_ROOM_BYTES = 4096
 
 # A job may also wait in a queue, or nobody knows what has become of it.
 Phase = Literal[
@@ -28,7 +36,9 @@ Phase = Literal[
 class ServerState:
     """One moment of a supervised server; times are seconds since the epoch.
 
-    `why` says in a few lines why a server failed or is being restarted.
+    `supervisor_started_at` alone counts from the boot `boot_id`. `why` says in a few lines why a
+    server failed or is being restarted, or what became of requests when it was stopped; `in_flight`
+    are those that it waits for: engine -> how many.
     """
 
     phase: Phase
@@ -38,18 +48,42 @@ class ServerState:
     ready_at: float | None = None
     restarts: int = 0
     why: tuple[str, ...] = ()
+    boot_id: str = ""
+    in_flight: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_of_this_boot(self) -> bool:
+        """Whether the machine has not been started anew since."""
+        return self.boot_id == read_boot_id()
 
     @property
     def is_supervised(self) -> bool:
         """Whether the supervisor that wrote this still runs."""
-        return is_same_process(self.supervisor_pid, self.supervisor_started_at)
+        return self.is_of_this_boot and is_same_process(
+            self.supervisor_pid, self.supervisor_started_at
+        )
+
+
+def describe_myself(phase: Phase) -> ServerState:
+    """The state of a server whose supervisor is this process."""
+    return ServerState(phase, os.getpid(), started_at_s(os.getpid()), boot_id=read_boot_id())
 
 
 def write_state(directory: Path, state: ServerState) -> None:
-    """Replace the state of the server in `directory` at once."""
-    aside = directory / f".{STATE_FILE}.{os.getpid()}"
-    aside.write_text(json.dumps(dataclasses.asdict(state), indent=2), encoding="utf-8")
-    aside.replace(directory / STATE_FILE)
+    """Replace the state of the server in `directory` at once, on a full disk, too."""
+    text = json.dumps(dataclasses.asdict(state), indent=2).encode()
+    content = text.ljust(_ROOM_BYTES)
+    path, aside = directory / STATE_FILE, directory / f".{STATE_FILE}.{os.getpid()}"
+    try:
+        aside.write_bytes(content)
+        aside.replace(path)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        aside.unlink(missing_ok=True)
+        # No new room is needed where the file lies already.
+        with path.open("r+b") as file:
+            file.write(content)
 
 
 def read_state(directory: Path) -> ServerState | None:
@@ -61,11 +95,49 @@ def read_state(directory: Path) -> ServerState | None:
         return None
 
 
-def is_same_process(pid: int, started_at: float) -> bool:
+def write_stop_timeout(directory: Path, timeout_s: float) -> None:
+    """Say how long requests in flight may still take, to a supervisor that is to stop."""
+    (directory / _STOP_FILE).write_text(f"{timeout_s}\n", encoding="utf-8")
+
+
+def read_stop_timeout(directory: Path) -> float | None:
+    """What was said last; None when nobody has."""
+    try:
+        return float((directory / _STOP_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def forget_states(directory: Path) -> None:
+    """Remove what was said of a former server in `directory`."""
+    for name in (STATE_FILE, _STOP_FILE):
+        (directory / name).unlink(missing_ok=True)
+
+
+def is_same_process(pid: int, started_s: float) -> bool:
     """Whether the process `pid` is the one that started then, and no zombie."""
     try:
         process = psutil.Process(pid)
-        is_same = abs(process.create_time() - started_at) < 1.0
+        is_same = abs(started_at_s(pid) - started_s) < 0.1
         return is_same and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
+    except (psutil.Error, OSError):
         return False
+
+
+def started_at_s(pid: int) -> float:
+    """When a process started, in seconds since the boot (elsewhere than on Linux, the epoch)."""
+    if sys.platform != "linux":
+        return psutil.Process(pid).create_time()
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    # The second field is the name, in which anything may stand; the 22nd is the start.
+    ticks = stat.rpartition(")")[2].split()[19]
+    return int(ticks) / os.sysconf("SC_CLK_TCK")
+
+
+@functools.cache
+def read_boot_id() -> str:
+    """What Linux calls this boot of the machine; "" elsewhere."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""

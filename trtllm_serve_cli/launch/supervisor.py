@@ -25,11 +25,18 @@ from typing import Any
 
 import psutil
 
-from trtllm_serve_cli.client import probe_token
+from trtllm_serve_cli.client import fetch_index, probe_token
 from trtllm_serve_cli.errors import TllmError
+from trtllm_serve_cli.launch.drain import count_in_flight, drain_environ, draining, show_in_flight
 from trtllm_serve_cli.launch.log import explain_log
 from trtllm_serve_cli.launch.plan import LaunchPlan
-from trtllm_serve_cli.launch.state import PLAN_FILE, Phase, ServerState, write_state
+from trtllm_serve_cli.launch.state import (
+    PLAN_FILE,
+    Phase,
+    describe_myself,
+    read_stop_timeout,
+    write_state,
+)
 from trtllm_serve_cli.processes import die_with_parent, last_lines
 
 # `mpirun` gives its ranks a second.
@@ -42,10 +49,22 @@ _MPIRUN_ABORT_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A process without which the server is not whole: what is said when it is dead.
+
+    `model` is what a model's process serves, which may be unloaded.
+    """
+
+    what: str
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Patience:
     """How often a supervisor looks, and when it gives up.
 
-    More than `max_restarts` in a row, none after more than `good_time_s`, end it.
+    More than `max_restarts` in a row, none after more than `good_time_s`, end it. A server without
+    requests in flight has `exit_s` to end.
     """
 
     poll_s: float = 0.2
@@ -55,6 +74,7 @@ class Patience:
     longest_backoff_s: float = 30.0
     max_restarts: int = 5
     good_time_s: float = 120.0
+    exit_s: float = 30.0
 
 
 class Supervisor:
@@ -66,9 +86,8 @@ class Supervisor:
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
-        self._parts: dict[psutil.Process, str] = {}
-        me = psutil.Process()
-        self._state = ServerState("starting", me.pid, me.create_time())
+        self._parts: dict[psutil.Process, Part] = {}
+        self._state = describe_myself("starting")
 
     def stop(self) -> None:
         """Ask for an orderly end; returns at once."""
@@ -115,7 +134,7 @@ class Supervisor:
             self._tell("ready", ready_at=time.time())
             why = self._watch()
         if self._stopping.is_set():
-            self._tell("stopping")
+            self._tell("stopping", why=())
             self._end_server()
         return why
 
@@ -128,7 +147,7 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **self._plan.environ},
+                env={**os.environ, **self._plan.environ, **drain_environ(self._plan.directory)},
                 start_new_session=True,
                 preexec_fn=functools.partial(die_with_parent, _death_signal(self._plan)),
             )
@@ -156,9 +175,10 @@ class Supervisor:
         return ()
 
     def _probe(self, answered: threading.Event) -> None:
+        loaded = [model for model in self._plan.text_models if model in self._plan.loading]
         with contextlib.suppress(TllmError):
             for endpoint in (self._plan.endpoint, *self._plan.replicas):
-                for model in self._plan.text_models:
+                for model in loaded:
                     probe_token(endpoint, model, self._patience.probe_timeout_s, "http")
             answered.set()
 
@@ -169,6 +189,8 @@ class Supervisor:
                 how = f"signal {-code}" if code < 0 else f"exit code {code}"
                 return (f"the server ended with {how}", *self._explain())
             self._keep_log_short()
+            if self._plan.model_control_mode != "none":
+                self._follow_models()
             if dead := self._find_dead():
                 if self._plan.mode == "mpi":
                     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -186,23 +208,45 @@ class Supervisor:
                 os.truncate(log, 0)
                 self._log_start = 0
 
-    def _find_parts(self) -> dict[psutil.Process, str]:
-        """The processes without which the server is not whole, and what is said of a dead one."""
-        parts: dict[psutil.Process, str] = {}
+    def _find_parts(self) -> dict[psutil.Process, Part]:
+        parts: dict[psutil.Process, Part] = {}
         # A server that is gone already is what the watch will see.
         with contextlib.suppress(psutil.Error):
             for triton in self._find_tritons():
                 if self._plan.mode == "mpi":
                     rank = triton.environ()[_RANK]
-                    parts[triton] = f"rank {rank} died, which was process {triton.pid}"
-                stubs = [each for each in triton.children() if each.name().startswith(_STUB)]
-                parts |= dict.fromkeys(stubs, "the process of a model died")
+                    parts[triton] = Part(f"rank {rank} died, which was process {triton.pid}")
+                for child in triton.children():
+                    if (model := _model_of(child)) is not None:
+                        parts[child] = Part(f"the process of the model {model} died", model)
         return parts
 
     def _find_dead(self) -> tuple[str, ...]:
         """What is said of the parts that are dead."""
-        dead = (what for each, what in self._parts.items() if _is_dead(each))
-        return tuple(dict.fromkeys(dead))
+        dead = [part for process, part in self._parts.items() if _is_dead(process)]
+        return tuple(dict.fromkeys(part.what for part in dead))
+
+    def _follow_models(self) -> None:
+        """Heed that processes end with models that are unloaded, and come with others."""
+        now = self._find_parts()
+        if gone := {process: part for process, part in self._parts.items() if process not in now}:
+            # Of a model that is loaded anew, the old processes end when it is ready.
+            anew = {part.model for process, part in now.items() if process not in self._parts}
+            ready = self._list_ready()
+            now |= {
+                process: part
+                for process, part in gone.items()
+                if part.model is None or (part.model in ready and part.model not in anew)
+            }
+        self._parts = now
+
+    def _list_ready(self) -> set[str]:
+        """The models that Triton takes for ready; all, if it does not say."""
+        try:
+            index = fetch_index(self._plan.endpoint)
+        except TllmError:
+            return set(self._plan.loading)
+        return {model.name for model in index if model.state == "READY"}
 
     def _find_tritons(self) -> list[psutil.Process]:
         """The Tritons on this machine: those that `mpirun` has started, or else our child."""
@@ -215,27 +259,55 @@ class Supervisor:
 
     def _explain(self) -> tuple[str, ...]:
         """What the server that runs or ran last said in its log."""
-        return tuple(explain_log(last_lines(self._plan.log, 400, since=self._log_start)))
+        return tuple(explain_log(last_lines(self._plan.log, 1000, since=self._log_start)))
 
     def _end_server(self) -> None:
-        """End the server and whatever it started; gently first, but not if a stub is dead."""
+        """End the server and whatever it started, in order unless a stub is dead."""
         process = self._process
         if process is None:
             return
         tree = _tree(process.pid)
         if process.poll() is None:
-            # With a dead stub Triton's orderly exit only waits for its own time limit.
-            self._signal_tritons(signal.SIGKILL if self._find_dead() else signal.SIGTERM)
-            try:
-                process.wait(self._plan.exit_timeout_s + 5)
-            except subprocess.TimeoutExpired:
-                self._kill_server(process)
+            with draining(self._plan.directory, self._plan.every_model):
+                self._end_in_order(process)
         # Those of a server that died by itself have lost their parent, but not their session.
         _kill_session(process.pid)
         for child in tree:
             with contextlib.suppress(psutil.Error):
                 child.kill()
         self._process, self._parts = None, {}
+
+    def _end_in_order(self, process: subprocess.Popen[bytes]) -> None:
+        # With a dead stub Triton's orderly exit only waits for its own time limit.
+        may_wait = not self._find_dead() and (not self._stopping.is_set() or self._drain(process))
+        self._signal_tritons(signal.SIGTERM if may_wait else signal.SIGKILL)
+        try:
+            process.wait(self._patience.exit_s)
+        except subprocess.TimeoutExpired:
+            self._kill_server(process)
+
+    def _drain(self, process: subprocess.Popen[bytes]) -> bool:
+        """Let requests in flight end; returns whether they did in the time they have."""
+        endpoints = (self._plan.endpoint, *self._plan.replicas)
+        started_s, num_idle = time.monotonic(), 0
+        # One look may fall between a request's arrival and the engine.
+        while num_idle < 2 and process.poll() is None:
+            in_flight = count_in_flight(endpoints)
+            num_idle = 0 if in_flight else num_idle + 1
+            if in_flight != self._state.in_flight:
+                self._tell("stopping", in_flight=in_flight)
+            if in_flight and time.monotonic() - started_s > self._drain_limit_s():
+                why = f"requests were cut off: {show_in_flight(in_flight)}"
+                self._tell("stopping", in_flight={}, why=(why,))
+                return False
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(self._patience.poll_s)
+        return True
+
+    def _drain_limit_s(self) -> float:
+        """Whoever stops the server may say another limit, and again while it waits."""
+        said = read_stop_timeout(self._plan.directory)
+        return self._plan.exit_timeout_s if said is None else said
 
     def _kill_server(self, process: subprocess.Popen[bytes]) -> None:
         """An `mpirun` that is killed leaves its ranks on other nodes, so it is told first."""
@@ -266,6 +338,16 @@ class Supervisor:
 def _death_signal(plan: LaunchPlan) -> signal.Signals:
     """What the server gets when its supervisor is gone: `mpirun` has to live to end its ranks."""
     return signal.SIGTERM if plan.mode == "mpi" else signal.SIGKILL
+
+
+def _model_of(process: psutil.Process) -> str | None:
+    """The model whose process it is, if it is one's and lives."""
+    try:
+        command = process.cmdline()
+        is_stub = process.name().startswith(_STUB) and len(command) > 1
+    except psutil.Error:
+        return None
+    return Path(command[1]).parent.parent.name if is_stub else None
 
 
 def _is_dead(process: psutil.Process) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trtllm_serve_cli.client import RESTRICTED_HEADER
@@ -34,8 +34,11 @@ def check_backend(model: ImportedModel, triton: TritonInstallation) -> None:
         )
 
 
-def triton_command(triton: TritonInstallation, flags: Flags) -> tuple[str, ...]:
-    return (str(triton.binary), *flag_words(flags))
+def triton_command(
+    triton: TritonInstallation, flags: Flags, more: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The command line of `flags` and of `more` words that are Triton's already."""
+    return (str(triton.binary), *flag_words(flags), *more)
 
 
 def other_rank_flags(engines: tuple[str, ...]) -> Flags:
@@ -62,7 +65,7 @@ def flag_words(flags: Flags) -> tuple[str, ...]:
                 words.append(f"--{name}={value}")
             case tuple():
                 words += [f"--{name}={each}" for each in value]
-    return tuple(words)
+    return (*words, *more)
 
 
 def triton_flags(
@@ -92,6 +95,29 @@ def triton_flags(
         flags["pinned-memory-pool-byte-size"] = "0"
     if triton.backend_parts is not None:
         flags["backend-directory"] = str(directory / "backends")
+    return flags
+
+
+def chosen_flags(
+    triton: TritonInstallation, options: LaunchOptions, loading: tuple[str, ...]
+) -> Flags:
+    """What the user asked for; `loading` are the models to load at the start."""
+    flags: Flags = {}
+    if options.model_control_mode == "explicit":
+        flags["load-model"] = loading
+    if options.cache_config is not None:
+        flags["cache-config"] = options.cache_config
+        if triton.backend_parts is not None:
+            flags["cache-directory"] = str(triton.binary.parent.parent / "caches")
+    if options.trace_config:
+        flags["trace-config"] = options.trace_config
+    if options.grpc_server_cert is not None:
+        flags["grpc-use-ssl"] = "true"
+        flags["grpc-server-cert"] = str(options.grpc_server_cert)
+        flags["grpc-server-key"] = str(options.grpc_server_key)
+    if options.grpc_root_cert is not None:
+        flags["grpc-use-ssl-mutual"] = "true"
+        flags["grpc-root-cert"] = str(options.grpc_root_cert)
     return flags
 
 

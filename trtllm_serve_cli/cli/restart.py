@@ -1,0 +1,29 @@
+"""`tllm restart`: a server anew, as it was started."""
+
+from __future__ import annotations
+
+from trtllm_serve_cli.cli.options import ModelOption
+from trtllm_serve_cli.cli.serve import launch_and_say
+from trtllm_serve_cli.cli.stop import DrainOption, stop_and_say
+from trtllm_serve_cli.cli.target import ServerOption, parse_url
+
+
+def restart(
+    model: ModelOption = None, url: ServerOption = None, timeout: DrainOption = None
+) -> None:
+    """Stop a server after the requests in flight, and start it again with the same options.
+
+    What `tllm set` or an editor has changed since takes effect. A server that died is started, too.
+
+    Example:  tllm restart
+    """
+    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.paths import find_home
+
+    home = find_home()
+    server = launch.find_started(home, model, parse_url(url))
+    # Whatever is wrong is said while the server still runs.
+    plan = launch.plan_again(home, server)
+    if server.is_running:
+        stop_and_say(server, timeout)
+    launch_and_say(plan)

@@ -1,0 +1,63 @@
+"""Requests in flight: how many there are, and how others are kept from joining them.
+
+Triton does not count what a decoupled Python model still answers, so a server that is to end is
+drained before it is told: its models refuse what comes, and their engines say what they still have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.errors import TllmError
+from trtllm_serve_cli.metrics import fetch_metrics, parse_metrics, summarize
+
+# As runtime/draining.py has it, which looks there for a file of its model's name.
+_VARIABLE = "TLLM_DRAINING"
+_FOLDER = "draining"
+_TIMEOUT_S = 5.0
+
+
+def drain_environ(directory: Path) -> dict[str, str]:
+    """Where the models of the server in `directory` look."""
+    return {_VARIABLE: str(directory / _FOLDER)}
+
+
+@contextlib.contextmanager
+def draining(directory: Path, models: Iterable[str]) -> Iterator[None]:
+    """Meanwhile `models`, Triton's, take no new requests."""
+    folder = directory / _FOLDER
+    marks = [folder / model for model in models]
+    # On a full disk there is no room for it, and they go on taking some.
+    with contextlib.suppress(OSError):
+        folder.mkdir(exist_ok=True)
+        for mark in marks:
+            mark.touch()
+    try:
+        yield
+    finally:
+        for mark in marks:
+            mark.unlink(missing_ok=True)
+
+
+def count_in_flight(endpoints: Iterable[Endpoint]) -> dict[str, int]:
+    """Engine -> requests that it has, of those that have any; a server that is silent has none."""
+    counts: dict[str, int] = {}
+    for endpoint in endpoints:
+        try:
+            page = fetch_metrics(endpoint.metrics, _TIMEOUT_S)
+            engines = summarize(parse_metrics(page, 0.0)).engines
+        except TllmError:
+            continue
+        for engine in engines:
+            # The figures of a worker that died are those that it had.
+            if engine.num_active and engine.is_worker_up is not False:
+                counts[engine.model] = counts.get(engine.model, 0) + engine.num_active
+    return counts
+
+
+def show_in_flight(in_flight: Mapping[str, int]) -> str:
+    """The counts for people."""
+    return ", ".join(f"{count} in {engine}" for engine, count in in_flight.items())
