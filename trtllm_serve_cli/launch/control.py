@@ -63,9 +63,13 @@ def load_models(
 ) -> None:
     """Load `name`, as its configuration is now; each part within `timeout_s`.
 
-    Raises `RequestFailed` with Triton's reason; what was loaded before it stays.
+    What is loaded is unloaded first: two engines at once may be more than the memory holds. Raises
+    `RequestFailed` with Triton's reason, and then what was loaded before it stays; `TimedOut`.
     """
     plan = server.plan
+    loaded = {each.name for each in fetch_index(plan.endpoint) if each.state == "READY"}
+    if loaded.intersection(list_parts(plan, name)):
+        unload_models(server, name, timeout_s, on_model=lambda part: None)
     if plan.combined:
         write_combination(plan.combined, plan.repository)
     for part in list_parts(plan, name):

@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from trtllm_serve_cli.client import fetch_index, probe_token
+from trtllm_serve_cli.client import probe_token
 from trtllm_serve_cli.errors import TllmError
 from trtllm_serve_cli.launch.drain import count_in_flight, drain_environ, draining, show_in_flight
 from trtllm_serve_cli.launch.log import explain_log
@@ -229,24 +229,13 @@ class Supervisor:
     def _follow_models(self) -> None:
         """Heed that processes end with models that are unloaded, and come with others."""
         now = self._find_parts()
-        if gone := {process: part for process, part in self._parts.items() if process not in now}:
-            # Of a model that is loaded anew, the old processes end when it is ready.
-            anew = {part.model for process, part in now.items() if process not in self._parts}
-            ready = self._list_ready()
-            now |= {
-                process: part
-                for process, part in gone.items()
-                if part.model is None or (part.model in ready and part.model not in anew)
-            }
+        # Triton waits for those that it ends itself, and not for those that die.
+        now |= {
+            process: part
+            for process, part in self._parts.items()
+            if process not in now and (part.model is None or _is_zombie(process))
+        }
         self._parts = now
-
-    def _list_ready(self) -> set[str]:
-        """The models that Triton takes for ready; all, if it does not say."""
-        try:
-            index = fetch_index(self._plan.endpoint)
-        except TllmError:
-            return set(self._plan.loading)
-        return {model.name for model in index if model.state == "READY"}
 
     def _find_tritons(self) -> list[psutil.Process]:
         """The Tritons on this machine: those that `mpirun` has started, or else our child."""
@@ -355,6 +344,13 @@ def _is_dead(process: psutil.Process) -> bool:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.Error:
         return True
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
 
 
 def _kill_session(sid: int) -> None:

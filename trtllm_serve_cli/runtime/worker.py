@@ -47,6 +47,7 @@ _CALLER_SHIFT = 40
 _OWN_ID = (1 << _CALLER_SHIFT) - 1
 # How long a guest may not read.
 _PATIENCE_S = 5
+_NAME_RETRY_S = 0.2
 
 
 def load_engine(kind: str, config: dict[str, Any]) -> Engine:
@@ -136,7 +137,7 @@ class Worker:
     def _serve(self) -> None:
         self._welcome(self._host)
         if self._listener is not None:
-            threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+            threading.Thread(target=self.accept, args=(self._listener,), daemon=True).start()
         while True:
             updates, is_open = self._take_commands()
             if not is_open:
@@ -165,7 +166,8 @@ class Worker:
         caller.send({"is": "ready", "limits": limits, "for_guests": self._for_guests})
         threading.Thread(target=self._read_commands, args=(caller,), daemon=True).start()
 
-    def _accept(self, listener: socket.socket) -> None:
+    def accept(self, listener: socket.socket) -> None:
+        """Take the guests who connect to `listener`, until it is closed."""
         for number in itertools.count(1):
             try:
                 sock, _ = listener.accept()
@@ -305,18 +307,24 @@ def _as_dict(record: Any) -> dict[str, Any]:
 
 
 def _listen(name: str) -> socket.socket | None:
-    """Where guests may come, at a name that needs no file; nowhere when it is taken."""
+    """Where guests may come, at a name that needs no file; nowhere while it is taken."""
     if not name:
         return None
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(f"\0{name}")
         listener.listen()
-    except OSError as error:
-        write_log("W", f"engine worker: no guests, since {name} is taken: {error}")
+    except OSError:
         listener.close()
         return None
     return listener
+
+
+def _listen_later(name: str, worker: Worker) -> None:
+    """While a model is loaded anew, the worker that it had has the name."""
+    while (listener := _listen(name)) is None:
+        time.sleep(_NAME_RETRY_S)
+    worker.accept(listener)
 
 
 def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
@@ -327,7 +335,8 @@ def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
     parser.add_argument("--config", type=json.loads, required=True)
     arguments = parser.parse_args()
     sock = socket.socket(fileno=arguments.fd)
-    listener = _listen(arguments.config.pop("guests", ""))
+    guests = arguments.config.pop("guests", "")
+    listener = _listen(guests)
     for_guests = arguments.config.pop("for_guests", {})
     keep_from_children(sock, *([listener] if listener else ()))
     try:
@@ -343,6 +352,8 @@ def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
         num_slots=int(arguments.config.get("max_batch_size", 0)),
         max_queue_size=int(arguments.config.get("max_queue_size", 0)),
     )
+    if guests and listener is None:
+        threading.Thread(target=_listen_later, args=(guests, worker), daemon=True).start()
     os._exit(_run_to_end(worker, engine, sock))
 
 
