@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import shutil
 import signal
-import threading
-from collections.abc import Callable
+import socket
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from tests.e2e.conftest import Tllm
+from tests.e2e.conftest import TLLM, Tllm
+from tests.ports import free_ports
 from tests.waiting import wait_until
 from trtllm_serve_cli.client import Endpoint, GenerateRequest, generate, probe_token, stream
 from trtllm_serve_cli.errors import RequestFailed, TllmError
@@ -28,6 +35,30 @@ def processes_of(tllm: Tllm) -> list[psutil.Process]:
 
 def find_process(tllm: Tllm, word: str) -> psutil.Process:
     return next(each for each in processes_of(tllm) if word in " ".join(each.cmdline()))
+
+
+def servers_of(tllm: Tllm) -> list[dict[str, Any]]:
+    servers: list[dict[str, Any]] = json.loads(tllm.done("status", "--json"))["servers"]
+    return servers
+
+
+def port_options(ports: Sequence[int]) -> list[str]:
+    names = ("http", "grpc", "metrics")
+    return [f"--{name}-port={port}" for name, port in zip(names, ports, strict=True)]
+
+
+def port_of(endpoint: Endpoint) -> int:
+    return int(endpoint.http.rpartition(":")[2])
+
+
+def assert_nothing_is_left(
+    tllm: Tllm, http_port: int, everything: Sequence[psutil.Process] = ()
+) -> None:
+    """No process of the server on that port, and none of its shared memory."""
+    assert psutil.wait_procs(everything, timeout=10)[1] == []
+    folder = str(tllm.home / "servers" / str(http_port))
+    assert [each for each in psutil.process_iter() if folder in " ".join(_command(each))] == []
+    assert list(Path("/dev/shm").glob(f"tllm-{http_port}-*")) == []
 
 
 def answers(endpoint: Endpoint) -> bool:
@@ -104,33 +135,156 @@ def test_a_model_that_cannot_load_is_explained_and_leaves_nothing(
     assert not any(str(tllm.home) in " ".join(_command(each)) for each in psutil.process_iter())
 
 
-def test_the_foreground_server_stops_with_its_terminal(fresh_home: Callable[[], Tllm]) -> None:
-    import subprocess
-
-    from tests.e2e.conftest import TLLM
-    from tests.ports import free_ports
-
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_foreground_server_stops_with_its_terminal(
+    fresh_home: Callable[[], Tllm], number: signal.Signals, code: int
+) -> None:
     tllm = fresh_home()
-    http, grpc, metrics = free_ports(3)
-    command = (TLLM, "start", "--foreground", f"--http-port={http}", f"--grpc-port={grpc}",
-               f"--metrics-port={metrics}")  # fmt: skip
+    ports = free_ports(3)
+    command = (TLLM, "start", "--foreground", *port_options(ports))
     with subprocess.Popen(command, env=tllm.environ, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        ready = threading.Event()
-
-        def read() -> None:
-            for line in process.stderr:  # type: ignore[union-attr]
-                if "Ready on" in line:
-                    ready.set()
-
-        reader = threading.Thread(target=read)
-        reader.start()
-        assert ready.wait(60)
+        lines = iter(process.stderr.readline, "")
+        assert any("Ready on" in line for line in lines)
         everything = processes_of(tllm)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
-        reader.join()
-    assert psutil.wait_procs(everything, timeout=10)[1] == []
+        process.send_signal(number)
+        assert process.wait(60) == code
+    assert_nothing_is_left(tllm, ports[0], everything)
+    assert servers_of(tllm) == []
+
+
+def test_a_killed_triton_comes_back(fresh_home: Callable[[], Tllm]) -> None:
+    tllm = fresh_home()
+    assert tllm.start().returncode == 0
+    endpoint, before = tllm.endpoint(), processes_of(tllm)
+    psutil.Process(tllm.status()["server_pid"]).kill()
+    wait_until(lambda: tllm.status()["restarts"] == 1, 20)
+    wait_until(lambda: tllm.status()["state"] == "ready", 90)
+    assert answers(endpoint)
+    # All that the killed one had started went with it.
+    assert [each for each in before[1:] if each.is_running()] == []
+    everything = processes_of(tllm)
+    tllm.done("stop")
+    assert_nothing_is_left(tllm, port_of(endpoint), everything)
+
+
+def test_a_start_that_takes_too_long_leaves_nothing(fresh_home: Callable[[], Tllm]) -> None:
+    tllm, ports = fresh_home(), free_ports(3)
+    result = tllm("start", "--timeout", "1", *port_options(ports))
+    assert (result.returncode, "it was not ready after 1 s" in result.stderr) == (3, True)
+    assert_nothing_is_left(tllm, ports[0])
+    (server,) = servers_of(tllm)
+    assert (server["state"], server["why"][0]) == ("failed", "it was not ready after 1 s")
+
+
+def test_a_port_that_is_taken_after_the_check_is_named_with_its_holder(
+    fresh_home: Callable[[], Tllm],
+) -> None:
+    tllm, ports = fresh_home(), free_ports(3)
+    with (
+        socket.socket() as quicker,
+        subprocess.Popen(
+            (TLLM, "start", *port_options(ports)),
+            env=tllm.environ, stderr=subprocess.PIPE, text=True,
+        ) as starting,
+    ):  # fmt: skip
+        # The plan is written after the check, and Triton binds once its models are loaded.
+        wait_until((tllm.home / "servers" / str(ports[0]) / "plan.json").exists)
+        quicker.bind(("127.0.0.1", ports[1]))
+        quicker.listen()
+        _, said = starting.communicate(timeout=120)
+        assert f"The gRPC port {ports[1]} is in use." in said
+        assert f"(pid {psutil.Process().pid}) listens on it" in said
+    assert starting.returncode == 3
+    assert_nothing_is_left(tllm, ports[0])
+    assert [server["state"] for server in servers_of(tllm)] == ["failed"]
+
+
+def test_of_two_starts_at_once_one_serves(fresh_home: Callable[[], Tllm]) -> None:
+    tllm, ports = fresh_home(), free_ports(3)
+    with ThreadPoolExecutor(2) as both:
+        asked = [both.submit(tllm, "start", *port_options(ports)) for _ in range(2)]
+        results = sorted((each.result() for each in asked), key=lambda each: each.returncode)
+    assert [each.returncode for each in results] == [0, 3]
+    assert "There is a server for the HTTP port" in results[1].stderr
+    assert [server["state"] for server in servers_of(tllm)] == ["ready"]
+    everything = processes_of(tllm)
+    tllm.done("stop")
+    assert_nothing_is_left(tllm, ports[0], everything)
+
+
+def test_a_model_is_started_twice_at_once_on_other_ports(fresh_home: Callable[[], Tllm]) -> None:
+    tllm, ports = fresh_home(), free_ports(6)
+    with ThreadPoolExecutor(2) as both:
+        asked = [both.submit(tllm, "start", *port_options(each)) for each in (ports[:3], ports[3:])]
+        assert [each.result().returncode for each in asked] == [0, 0]
+    assert [server["state"] for server in servers_of(tllm)] == ["ready", "ready"]
+    tllm.done("stop", "--all")
+    for port in (ports[0], ports[3]):
+        assert_nothing_is_left(tllm, port)
+    assert servers_of(tllm) == []
+
+
+def test_a_server_is_stopped_while_it_starts(fresh_home: Callable[[], Tllm]) -> None:
+    tllm, ports = fresh_home(), free_ports(3)
+    with subprocess.Popen(
+        (TLLM, "start", *port_options(ports)), env=tllm.environ, stderr=subprocess.PIPE, text=True
+    ) as starting:
+        log = tllm.home / "servers" / str(ports[0]) / "server.log"
+        wait_until(lambda: log.exists() and "loading: tensorrt_llm:1" in log.read_text())
+        everything = processes_of(tllm)
+        tllm.done("stop")
+        _, said = starting.communicate(timeout=60)
+    assert (starting.returncode, "was stopped before it was ready" in said) == (3, True)
+    assert_nothing_is_left(tllm, ports[0], everything)
+    assert servers_of(tllm) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
+    """Mounts a disk of a megabyte on a folder, until the test is over."""
+    mounted: list[Path] = []
+
+    def mount(folder: Path) -> None:
+        folder.mkdir(parents=True)
+        command = ("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder))
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"a disk cannot be mounted here: {done.stderr.strip()}")
+        mounted.append(folder)
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(("umount", "-l", str(folder)), check=True)
+
+
+def test_a_full_disk_takes_the_log_and_nothing_else(
+    fresh_home: Callable[[], Tllm], small_disk: Callable[[Path], None]
+) -> None:
+    tllm, ports = fresh_home(), free_ports(3)
+    folder = tllm.home / "servers" / str(ports[0])
+    small_disk(folder)
+    assert tllm("start", *port_options(ports)).returncode == 0
+    endpoint = tllm.endpoint()
+    fill(folder / "filling")
+    assert answers(endpoint)
+    find_process(tllm, "tllm_runtime.worker").kill()
+    wait_until(lambda: answers(endpoint), 60)
+    psutil.Process(tllm.status()["server_pid"]).kill()
+    wait_until(lambda: tllm.status()["restarts"] == 1, 20)
+    wait_until(lambda: tllm.status()["state"] == "ready", 90)
+    assert answers(endpoint)
+    everything = processes_of(tllm)
+    tllm.done("stop")
+    assert_nothing_is_left(tllm, ports[0], everything)
+    assert servers_of(tllm) == []
+
+
+def fill(path: Path) -> None:
+    """Write until the disk is full."""
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 512)
 
 
 def test_a_repository_without_its_engine_stays_importable(imported: Tllm, tmp_path: object) -> None:

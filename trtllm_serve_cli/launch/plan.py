@@ -259,6 +259,9 @@ def plan_launch(
     }
     flags = without_given(flags, find_names(options.triton_args))
     changes = stub_environ(triton, libpython_dir, environ) | ranks_environ(ranks, options)
+    if options.model_control_mode == "poll":
+        # Files that Python writes beside a model's would look like a change of it.
+        changes["PYTHONDONTWRITEBYTECODE"] = "1"
     argv = triton_command(triton, flags, options.triton_args)
     if options.mode == "mpi":
         check_models(models)

@@ -1,0 +1,123 @@
+"""A server from its start to its end: what it is asked, what it changes, what it finishes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import TLLM, Tllm
+from tests.launch.test_tls import certify
+from tests.waiting import wait_until
+from trtllm_serve_cli.client import GenerateRequest, generate, stream
+from trtllm_serve_cli.errors import RequestFailed
+
+pytestmark = pytest.mark.e2e
+
+PARTS = (
+    "demo", "ensemble", "postprocessing", "preprocessing", "tensorrt_llm", "tensorrt_llm_bls",
+)  # fmt: skip
+LONG = GenerateRequest("Tell me a story", max_tokens=150, min_tokens=150)
+
+
+def states(tllm: Tllm) -> dict[str, str]:
+    return {each["name"]: each["state"] for each in tllm.status()["triton_models"]}
+
+
+@pytest.fixture
+def controlled(fresh_home: Callable[[], Tllm], tmp_path: Path) -> Iterator[Tllm]:
+    """With models that come and go, TLS, and an option of Triton's that tllm does not know."""
+    certificate, key = certify(tmp_path, "llm.example")
+    tllm = fresh_home()
+    started = tllm.start(
+        "--model-control-mode=explicit", f"--grpc-server-cert={certificate}",
+        f"--grpc-server-key={key}", "--", "--http-thread-count=3",
+    )  # fmt: skip
+    assert started.returncode == 0, started.stderr
+    yield tllm
+    tllm("stop", "--all", "--timeout", "0")
+
+
+def test_models_come_and_go(controlled: Tllm) -> None:
+    assert states(controlled) == dict.fromkeys(PARTS, "READY")
+    assert "tensorrt_llm                   1  ready" in controlled.done("status")
+    assert max(map(len, controlled.done("status").splitlines()[:13])) <= 80
+    assert controlled.done("infer", "hi", "--max-tokens=2")  # over TLS
+    controlled.done("unload", "demo")
+    assert states(controlled) == dict.fromkeys(PARTS, "UNAVAILABLE")
+    assert controlled("infer", "hi").returncode == 3
+    loaded = controlled("load", "demo")
+    assert [line.split()[1] for line in loaded.stderr.splitlines()[:3]] == [
+        "tensorrt_llm", "preprocessing", "postprocessing",
+    ]  # fmt: skip
+    assert (controlled.status()["restarts"], states(controlled)["demo"]) == (0, "READY")
+    assert controlled.done("infer", "hi", "--max-tokens=2")
+    # The log is known by model.
+    said = controlled.done("logs", "--source", "tensorrt_llm", "-n", "1000").splitlines()
+    assert any("successfully unloaded 'tensorrt_llm'" in line for line in said)
+    assert not any("'preprocessing'" in line for line in said)
+
+
+def test_models_stay_unless_the_server_was_started_for_it(served: Tllm) -> None:
+    result = served("unload", "demo")
+    assert result.returncode == 3
+    assert "The server keeps the models that it has" in result.stderr
+    assert "--model-control-mode explicit" in result.stderr
+
+
+def test_option_that_triton_does_not_know(fresh_home: Callable[[], Tllm]) -> None:
+    result = fresh_home().start("--", "--no-such-thing=1")
+    assert result.returncode == 3
+    assert "Why: unrecognized option '--no-such-thing=1'\n" in result.stderr
+
+
+@pytest.mark.parametrize("interface", ["grpc", "http"])
+def test_a_stop_waits_for_requests_and_takes_no_more(
+    fresh_home: Callable[[], Tllm], interface: str
+) -> None:
+    tllm = fresh_home()
+    assert tllm.start().returncode == 0
+    endpoint = tllm.endpoint()
+    pieces = stream(endpoint, "demo", LONG, interface)
+    next(pieces)
+    command = (TLLM, "stop", "--timeout", "120")
+    with subprocess.Popen(command, env=tllm.environ, stderr=subprocess.PIPE, text=True) as stopping:
+        wait_until(lambda: tllm.status()["state"] == "stopping")
+        with pytest.raises(RequestFailed, match="takes no new requests") as raised:
+            generate(endpoint, "demo", GenerateRequest("hi", max_tokens=1), interface)
+        assert raised.value.why
+        rest = list(pieces)
+        _, said = stopping.communicate(timeout=60)
+    assert sum(piece.num_output_tokens or 0 for piece in rest) > 100
+    assert "waiting for requests in flight: 1 in tensorrt_llm" in said
+    assert (stopping.returncode, said.splitlines()[-1]) == (0, "Stopped.")
+
+
+def test_a_stop_that_must_not_wait_says_what_it_cut_off(fresh_home: Callable[[], Tllm]) -> None:
+    tllm = fresh_home()
+    assert tllm.start().returncode == 0
+    pieces = stream(
+        tllm.endpoint(), "demo", GenerateRequest("Go", max_tokens=4000, min_tokens=4000)
+    )
+    next(pieces)
+    said = tllm("stop", "--timeout", "0").stderr
+    assert "requests were cut off: 1 in tensorrt_llm" in said
+    with pytest.raises(RequestFailed):
+        list(pieces)
+
+
+def test_a_restart_serves_what_was_set_as_it_was_started(fresh_home: Callable[[], Tllm]) -> None:
+    tllm = fresh_home()
+    assert tllm.start("--", "--http-thread-count=3").returncode == 0
+    before = tllm.status()
+    assert "Next: tllm restart -m demo" in tllm("set", "demo", "num_threads=1").stderr
+    restarted = tllm("restart")
+    assert restarted.returncode == 0, restarted.stderr
+    after = tllm.status()
+    assert (after["http"], after["state"]) == (before["http"], "ready")
+    assert after["supervisor_pid"] != before["supervisor_pid"]
+    (plan,) = (tllm.home / "servers").glob("*/plan.json")
+    assert json.loads(plan.read_text())["argv"][-1] == "--http-thread-count=3"
