@@ -138,3 +138,26 @@ def test_model_of_an_import_that_wrote_no_declaration(home_folder: Path):
     assert declare_model(model, open_repository(model.path)) == Declaration(
         ModelSection("mine", ENGINE.source), EngineSection("openvino")
     )
+
+
+def test_options_of_tritons_are_the_same_in_a_file(tmp_path: Path):
+    text = (
+        "model: {name: mine}\n"
+        "launch: {model_control_mode: explicit, load_model: [mine], trace_config: [rate=1],\n"
+        "  grpc_server_cert: s.crt, grpc_server_key: s.key, triton_args: [--log-info=no]}\n"
+    )
+    declared = parse_declaration(text, where="tllm.yaml", folder=tmp_path)
+    plain = json.loads(json.dumps(plain_changes(declared.launch)))
+    assert choose_options({}, {"mine": plain}) == LaunchOptions(
+        model_control_mode="explicit",
+        load_model=("mine",),
+        trace_config=("rate=1",),
+        grpc_server_cert=tmp_path / "s.crt",
+        grpc_server_key=tmp_path / "s.key",
+        triton_args=("--log-info=no",),
+    )
+
+
+def test_what_a_file_can_say_of_launching_is_an_option():
+    said = {each.name for each in dataclasses.fields(LaunchSection)}
+    assert {each.name for each in dataclasses.fields(LaunchOptions)} - said == {"exit_timeout_s"}

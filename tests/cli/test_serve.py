@@ -6,6 +6,7 @@ The Triton that they find on PATH is the tests' fake server.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -232,3 +233,55 @@ def test_switch_that_is_declared_can_be_undone(tllm: Tllm, home: Home, tmp_path:
     assert (code, "--oversubscribe" in out) == (0, True)
     code, out, _ = tllm("start", "--no-multi-model", "--no-oversubscribe", "--dry-run")
     assert (code, "--oversubscribe" in out) == (0, False)
+
+
+def test_log_by_gravity_and_by_model(tllm: Tllm, home: Home, ports: list[str]) -> None:
+    tllm("start", *ports)
+    with (home.servers / ports[1] / "server.log").open("a") as log:
+        log.write("W m] careful\nE m] Traceback (most recent call last):\n  File\nOSError\n")
+    shown = "E m] Traceback (most recent call last):\n  File\nOSError\n"
+    assert tllm("logs", "--level", "error")[1] == shown
+    assert tllm("logs", "--level", "warning", "--source", "m")[1] == f"W m] careful\n{shown}"
+    assert tllm("logs", "--level", "warning", "-n", "1")[1] == "OSError\n"
+    code, _, err = tllm("logs", "--source", "nope")
+    assert (code, "The server has no model 'nope'." in err) == (3, True)
+
+
+def test_restart_is_a_new_server_as_it_was_asked_for(
+    tllm: Tllm, home: Home, ports: list[str]
+) -> None:
+    tllm("start", *ports, "--", "--log-info=true")
+    before = json.loads(tllm("status", "--json")[1])["servers"][0]
+    code, _, err = tllm("restart")
+    after = json.loads(tllm("status", "--json")[1])["servers"][0]
+    assert (code, err.startswith("Stopping m on ")) == (0, True)
+    assert is_gone(before["supervisor_pid"])
+    assert (after["state"], after["http"]) == ("ready", before["http"])
+    plan = json.loads((home.servers / ports[1] / "plan.json").read_text())
+    assert plan["argv"][-1] == "--log-info=true"
+
+
+def test_server_that_died_is_started_again(tllm: Tllm, ports: list[str]) -> None:
+    tllm("start", *ports)
+    os.kill(json.loads(tllm("status", "--json")[1])["servers"][0]["supervisor_pid"], signal.SIGKILL)
+    wait_until(lambda: "m: died\n  its supervisor was killed\n" in tllm("status")[1])
+    assert tllm("restart")[0] == 0
+    assert tllm("status")[1].startswith("m: ready")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("start", "m"), "Error: 'm' is no option of Triton's."),
+        (("start", "--", "--http-port=1"), "Next: say it so: --http-port N"),
+        (("start", "--load-model", "m"), "add --model-control-mode explicit"),
+        (("start", "--grpc-server-cert", "x"), "TLS needs a certificate and its key."),
+        (("restart",), "Error: No server is running."),
+        (("load", "m"), "Error: No server is running."),
+    ],
+)
+def test_what_a_server_cannot_be_asked_is_3(
+    tllm: Tllm, arguments: tuple[str, ...], says: str
+) -> None:
+    code, out, err = tllm(*arguments)
+    assert (code, out, says in err) == (3, "", True), err

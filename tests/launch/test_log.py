@@ -150,3 +150,32 @@ def test_what_mpirun_says_is_told() -> None:
         "All nodes which are allocated for this job are already filled.",
         "mpirun noticed that process rank 1 with PID 0 on node here exited on signal 9 (Killed).",
     ]
+
+
+# Triton prints every option that it has, the reason before or after them.
+USAGE = """\
+Usage: tritonserver [options]
+  --help
+\tPrint usage
+
+Server:
+  --id <string>
+\tIdentifier for this server. Error: failed to be read as such.
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "causes"),
+    [
+        ("/opt/tritonserver/bin/tritonserver: unrecognized option '--x'\n", "",
+         ["unrecognized option '--x'"]),
+        ("", 'Bad option: "--http-port".\nInvalid option value. Got abc\n\n',
+         ['Bad option: "--http-port".', "Invalid option value. Got abc"]),
+        ("", "Unexpected argument: foo\n", ["Unexpected argument: foo"]),
+    ],
+    ids=["unknown", "bad value", "no option"],
+)  # fmt: skip
+def test_option_that_triton_refuses_is_told_from_its_list_of_options(
+    before: str, after: str, causes: list[str]
+) -> None:
+    assert explain_log((before + USAGE + after).splitlines()) == causes

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.client import Endpoint, Tls
 from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.launch import LaunchOptions, LaunchPlan, TritonInstallation, plan_launch
 from trtllm_serve_cli.launch.options import choose_options
+from trtllm_serve_cli.launch.plan import LaunchRequest
 from trtllm_serve_cli.repository import ImportedModel, PlacedModel
 
 MODEL = ImportedModel(
@@ -274,3 +275,69 @@ def test_what_is_declared_for_mpi_means_nothing_without_it():
     declared = {"a": {"mode": "mpi", "world_size": 2, "oversubscribe": True}}
     assert choose_options({"mode": "local"}, declared) == LaunchOptions(mode="local")
     assert choose_options({}, declared).world_size == 2
+
+
+def test_options_of_tritons_by_name(tmp_path: Path) -> None:
+    made = plan(
+        model_control_mode="explicit",
+        cache_config="local,size=1048576",
+        trace_config=("level=TIMESTAMPS", "rate=1"),
+        triton_args=("--log-verbose=1", "--http-thread-count", "16"),
+    )
+    assert made.model_control_mode == "explicit"
+    flags = [word for word in made.argv if word.startswith(("--load", "--cache", "--trace"))]
+    assert flags == [
+        *(f"--load-model={name}" for name in MODEL.models),
+        "--cache-config=local,size=1048576",
+        "--cache-directory=/wheel/caches",
+        "--trace-config=level=TIMESTAMPS",
+        "--trace-config=rate=1",
+    ]
+    # What is given by hand stands last, and alone.
+    assert made.argv[-3:] == ("--log-verbose=1", "--http-thread-count", "16")
+    assert "--log-verbose=0" not in made.argv
+
+
+def test_python_writes_nothing_beside_models_that_are_polled() -> None:
+    assert plan(model_control_mode="poll").environ["PYTHONDONTWRITEBYTECODE"] == "1"
+    assert "PYTHONDONTWRITEBYTECODE" not in plan().environ
+
+
+def test_one_of_two_models_is_loaded_at_the_start() -> None:
+    other = dataclasses.replace(MODEL, name="other", path=Path("/others/other"))
+    made = plan_launch(
+        [MODEL, other],
+        EMBEDDED,
+        LaunchOptions(model_control_mode="explicit", load_model=("other",)),
+        servers=Path("/servers"),
+        token="secret",
+        combined=COMBINED,
+    )
+    assert (made.loading, made.every_model) == (("other",), tuple(each.name for each in COMBINED))
+    assert (made.parts_of("mine"), made.parts_of("other")) == (
+        ("mine", "mine_ensemble"),
+        ("other",),
+    )
+    assert LaunchPlan.from_json(made.to_json()) == made
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"load_model": ("mine",)}, "its model control mode is none"),
+        ({"load_model": ("nope",), "model_control_mode": "explicit"}, "it serves mine"),
+        ({"grpc_server_key": Path("/key")}, "only one of --grpc-server-cert"),
+    ],
+)
+def test_options_of_tritons_that_cannot_be(options: dict[str, object], why: str) -> None:
+    with pytest.raises(BadInput) as raised:
+        plan(**options)
+    assert why in raised.value.why
+
+
+def test_plan_that_was_asked_for_is_read_back() -> None:
+    request = LaunchRequest(("mine",), (Path("/r"),), {"http_port": 1, "triton_args": ["--x"]})
+    tls = Tls("/a.crt", "name")
+    made = dataclasses.replace(plan(), request=request)
+    made = dataclasses.replace(made, endpoint=dataclasses.replace(made.endpoint, tls=tls))
+    assert LaunchPlan.from_json(made.to_json()) == made

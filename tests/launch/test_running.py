@@ -9,7 +9,7 @@ import pytest
 
 from tests.launch.samples import fake_plan
 from trtllm_serve_cli.errors import NoServer
-from trtllm_serve_cli.launch import find_running, list_servers, measure_memory
+from trtllm_serve_cli.launch import find_running, find_started, list_servers, measure_memory
 from trtllm_serve_cli.launch.running import RunningServer, find_to_stop, read_server
 from trtllm_serve_cli.launch.slurm_job import NOWHERE, SlurmJob
 from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, describe_myself, write_state
@@ -201,3 +201,25 @@ def test_model_is_asked_by_the_name_that_triton_has_for_it(home: Home) -> None:
     )
     server = RunningServer(plan.directory, plan, ALIVE)
     assert server.text_model() == server.text_model("mine") == "tensorrt_llm"
+
+
+def test_what_died_without_a_word_is_told_by_its_log(home: Home) -> None:
+    server = add(home, "a", GONE)
+    server.plan.log.write_text("E demo] the engine worker died\nError: no memory\n")
+    assert server.why == (
+        "its supervisor was killed", "demo: the engine worker died", "Error: no memory",
+    )  # fmt: skip
+
+
+def test_what_ran_before_the_machine_was_started_anew(home: Home) -> None:
+    server = add(home, "a", dataclasses.replace(ALIVE, boot_id="another"))
+    assert server.phase == "died"
+    assert server.why == ("it ended when this machine was started anew",)
+
+
+def test_server_to_start_again_may_have_died(home: Home) -> None:
+    died = add(home, "a", GONE)
+    assert find_started(home, None) == died
+    running = add(home, "b", ALIVE)
+    assert find_started(home, None) == running
+    assert find_started(home, "a") == died

@@ -85,9 +85,10 @@ def _show_server(server: dict[str, Any]) -> None:
         whose = f"rank {rank}: " if server["replicas"] else ""
         if each["http"]:
             print(f"  {whose}HTTP {each['http']}  gRPC {each['grpc']}  metrics {each['metrics']}")
-    print(f"  mode {server['mode']}, model control {server['model_control_mode']}"
-          f"{', gRPC with TLS' * server['grpc_tls']}")  # fmt: skip
-    if server["job"] and not server["why"]:
+    if server["job"] is None:
+        tls = ", gRPC with TLS" if server["grpc_tls"] else ""
+        print(f"  mode {server['mode']}, model control {server['model_control_mode']}{tls}")
+    elif not server["why"]:
         print(f"  Slurm job {server['job']['id']}")
     if server["job"] and server["state"] == "failed":
         print("  `tllm stop` takes it off this list")

@@ -10,6 +10,8 @@ PREFIX = re.compile(
     r"^(?:(?P<level>[IWEF])\d{4} [\d:.]+|\d{4}-\d\d-\d\dT[\d:.]+Z (?P<iso_level>[IWEF]))"
     r" +(?P<pid>\d+) (?P<place>[^\]\s]+)\]\s*"
 )
+# What our models and workers write, as runtime/log.py has it.
+OURS = re.compile(r"^(?P<level>[IWE]) (?P<model>[^\s\]]+)\] ")
 _FAILED = re.compile(r"failed to load '([^']+)' version \d+: (.*)")
 _LOADED = re.compile(r"successfully loaded '([^']+)'")
 # It prints all its options when it does not understand one, before or after saying which.
@@ -73,8 +75,11 @@ def _is_refusal(line: str) -> bool:
 
 
 def _split(line: str) -> tuple[str, str]:
-    found = PREFIX.match(line)
-    return (found["level"] or found["iso_level"], line[found.end() :]) if found else ("", line)
+    if found := PREFIX.match(line):
+        return found["level"] or found["iso_level"], line[found.end() :]
+    if found := OURS.match(line):
+        return found["level"], f"{found['model']}: {line[found.end() :]}"
+    return "", line
 
 
 def _tidy(text: str) -> str:

@@ -11,14 +11,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from trtllm_serve_cli.launch.log import PREFIX
+from trtllm_serve_cli.launch.log import OURS, PREFIX
 
 Level = Literal["error", "warning", "info"]
 
 _LEVELS: dict[str, Level] = {"F": "error", "E": "error", "W": "warning", "I": "info"}
 _GRAVITY: dict[Level, int] = {"info": 0, "warning": 1, "error": 2}
-# What our models and workers write, as runtime/log.py has it.
-_OURS = re.compile(r"(?P<level>[IWE]) (?P<model>[^\s\]]+)\] ")
 # TensorRT-LLM's own, of its C++ and its Python parts.
 _TRTLLM = re.compile(r"\[TensorRT-LLM\]\[(?P<word>[A-Z]+)\]|.*\[TRT-LLM\] \[(?P<letter>[A-Z])\]")
 _WORDS: tuple[tuple[str, Level], ...] = (
@@ -72,7 +70,7 @@ class LogReader:
             self._is_in_traceback = False
             level = _LEVELS[found["level"] or found["iso_level"]]
             return LogLine(text, level, self._find_model(text[found.end() :]))
-        if found := _OURS.match(text):
+        if found := OURS.match(text):
             self._is_in_traceback = text[found.end() :] == _TRACEBACK
             return LogLine(text, _LEVELS[found["level"]], found["model"])
         if self._follows(text):
