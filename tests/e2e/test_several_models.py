@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.e2e.conftest import Tllm
@@ -84,6 +86,49 @@ def test_status_names_both_and_their_engines(two: Tllm) -> None:
     assert (status["state"], status["models"]) == ("ready", ["one", "two"])
     parts = {f"engine worker of {name}_tensorrt_llm" for name in ("one", "two")}
     assert parts <= set(status["memory_bytes"])
+
+
+def worker_of(tllm: Tllm, model: str) -> psutil.Process:
+    supervisor = psutil.Process(tllm.status()["supervisor_pid"])
+    return next(
+        each
+        for each in supervisor.children(recursive=True)
+        if "tllm_runtime.worker" in each.cmdline()
+        and f"/{model}/" in " ".join(each.parent().cmdline())
+    )
+
+
+def test_a_killed_worker_takes_only_its_own_requests(two: Tllm, where: Endpoint) -> None:
+    """Under load: its own fail at once, the other model's go on, and it comes back."""
+
+    long = GenerateRequest("Go on", max_tokens=4000, min_tokens=4000)
+
+    def fail() -> float:
+        with pytest.raises(RequestFailed, match="engine worker died"):
+            generate(where, "one", long, timeout_s=60.0)
+        return time.monotonic()
+
+    with ThreadPoolExecutor(5) as threads:
+        failing = [threads.submit(fail) for _ in range(4)]
+        going_on = threads.submit(
+            generate, where, "two", GenerateRequest("Go on", max_tokens=300, min_tokens=300)
+        )
+        wait_until(lambda: num_active(where, "one_tensorrt_llm") == 4)
+        wait_until(lambda: num_active(where, "two_tensorrt_llm") == 1)
+        killed_s = time.monotonic()
+        worker_of(two, "one_tensorrt_llm").kill()
+        failed_s = [each.result(30) for each in failing]
+        assert going_on.result(120).texts[0]
+    assert max(failed_s) - killed_s < 1.0
+
+    def is_back() -> bool:
+        try:
+            return bool(generate(where, "one", QUESTION).texts)
+        except RequestFailed:
+            return False
+
+    wait_until(is_back, 60)
+    assert (two.status()["state"], two.status()["restarts"]) == ("ready", 0)
 
 
 def test_bench_loads_the_engine_that_was_named(two: Tllm, where: Endpoint) -> None:

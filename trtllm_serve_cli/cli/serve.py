@@ -205,13 +205,16 @@ def launch_and_say(plan: LaunchPlan, *, as_json: bool = False) -> None:
 
 def _serve_attached(plan: LaunchPlan) -> None:
     from trtllm_serve_cli import launch
+    from trtllm_serve_cli.processes import ended_by_signals
 
     output.say(f"Starting {', '.join(plan.models)}; its log is {plan.log}")
 
     def on_ready() -> None:
         output.say(f"Ready on http://{plan.endpoint.http}; Ctrl-C stops it.")
 
-    launch.run_in_foreground(plan, on_ready=on_ready)
+    # SIGTERM, too, ends the server in order before it ends us.
+    with ended_by_signals():
+        launch.run_in_foreground(plan, on_ready=on_ready)
 
 
 def _report_ready(server: RunningServer, took_s: float, *, as_json: bool) -> None:
