@@ -118,11 +118,10 @@ def _read_pem(path: str | None) -> bytes | None:
 
 
 def fetch_config_grpc(
-    endpoint: Endpoint, model: str, timeout_s: float
+    address: str, model: str, timeout_s: float, tls: Tls | None = None
 ) -> tuple[dict[str, str], bool]:
     """The string parameters of the model's configuration, and whether it is decoupled."""
-    address = endpoint.grpc
-    with connect(address, endpoint.tls) as stub:
+    with connect(address, tls) as stub:
         try:
             response = stub.ModelConfig(
                 service_pb2.ModelConfigRequest(name=model), timeout=timeout_s

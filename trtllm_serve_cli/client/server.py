@@ -48,7 +48,7 @@ def fetch_model_config(
     if interface == "grpc":
         from trtllm_serve_cli.client.over_grpc import fetch_config_grpc
 
-        parameters, is_decoupled = fetch_config_grpc(endpoint, model, timeout_s)
+        parameters, is_decoupled = fetch_config_grpc(endpoint.grpc, model, timeout_s, endpoint.tls)
     else:
         from trtllm_serve_cli.client.over_http import fetch_config_http
 

@@ -65,7 +65,7 @@ def flag_words(flags: Flags) -> tuple[str, ...]:
                 words.append(f"--{name}={value}")
             case tuple():
                 words += [f"--{name}={each}" for each in value]
-    return (*words, *more)
+    return tuple(words)
 
 
 def triton_flags(
