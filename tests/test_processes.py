@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from trtllm_serve_cli.processes import (
     follow_lines,
     last_lines,
     run_logged,
+    run_shown,
 )
 
 
@@ -211,3 +213,34 @@ def test_short_command_is_answered_or_says_why_not() -> None:
     assert late is not None
     assert (late.code, late.trouble) == (None, "it did not answer in time")
     assert Answer(4).trouble == "exit code 4"
+
+
+def test_shown_output_comes_as_it_is_written_and_its_end_is_kept() -> None:
+    shown: list[bytes] = []
+    code = (
+        "import sys; sys.stdout.buffer.write(b'\\x1b[31mred\\x1b[0m\\rx' * 4000);"
+        "print('why', file=sys.stderr); sys.exit(3)"
+    )
+    exit_code, told = run_shown(python(code), shown.append)
+    assert (exit_code, len(b"".join(shown)), "\x1b" in told) == (3, 4000 * 14 + 4, False)
+    assert len(told) < 16 * 1024
+
+
+def test_program_that_is_shown_believes_in_a_terminal() -> None:
+    code = "import os, sys; print(os.get_terminal_size(1), sys.stderr.isatty())"
+    size = os.terminal_size((77, 11))
+    _, told = run_shown(python(code), lambda text: None, terminal=size)
+    assert told == "os.terminal_size(columns=77, lines=11) True\r\n"
+
+
+def test_interrupt_ends_what_is_shown() -> None:
+    pids: list[int] = []
+
+    def interrupt(text: bytes) -> None:
+        pids.append(int(text))
+        raise KeyboardInterrupt
+
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    with pytest.raises(KeyboardInterrupt):
+        run_shown(python(code), interrupt)
+    assert is_gone(pids[0])

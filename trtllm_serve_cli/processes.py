@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,9 @@ from typing import TextIO
 
 _PR_SET_PDEATHSIG = 1
 _EXIT_TIMEOUT_S = 10.0
+_KEPT_BYTES = 16 * 1024
+# What moves a terminal's cursor, or colours its text.
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def die_with_parent(number: int | None = None) -> None:
@@ -131,6 +135,65 @@ def run_logged(
         finally:
             waiter.join()
     return process.returncode
+
+
+def run_shown(
+    command: Sequence[str],
+    on_output: Callable[[bytes], None],
+    *,
+    terminal: os.terminal_size | None = None,
+) -> tuple[int, str]:
+    """Run `command` to its end; `on_output` gets what it writes, as it comes.
+
+    With `terminal`, it writes to one of that size, and may draw its progress. Returns its exit code
+    and the end of what it wrote. An interrupt ends it and all it started.
+    """
+    ours, theirs = _open_terminal(terminal) if terminal is not None else os.pipe()
+    try:
+        process = subprocess.Popen(
+            tuple(command),
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+    except BaseException:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
+    written = b""
+    try:
+        while chunk := _read_some(ours):
+            on_output(chunk)
+            written = (written + chunk)[-_KEPT_BYTES:]
+        code = process.wait()
+    except BaseException:
+        _end_group(process)
+        raise
+    finally:
+        os.close(ours)
+    return code, _ESCAPES.sub("", written.decode(errors="replace"))
+
+
+def _open_terminal(size: os.terminal_size) -> tuple[int, int]:
+    """Both ends of a terminal: the one to read from, and the one to give to a program."""
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", size.lines, size.columns, 0, 0))
+    return ours, theirs
+
+
+def _read_some(fd: int) -> bytes:
+    try:
+        return os.read(fd, 4096)
+    except OSError:  # how a terminal says that nobody writes to it any more
+        return b""
 
 
 def _copy_lines(lines: TextIO, file: TextIO, on_line: Callable[[str], None]) -> None:
