@@ -19,9 +19,10 @@ SpeculativeMode = Literal[
     "mtp",
     "ngram",
 ]
-LaunchMode = Literal["local", "mpi"]
+LaunchMode = Literal["local", "container", "mpi", "auto"]
 # Whether models may come and go while the server runs, in Triton's words.
 ModelControlMode = Literal["none", "explicit", "poll"]
+ContainerEngine = Literal["docker", "podman"]
 
 # How a Kubernetes Service is reached.
 ServiceType = Literal["ClusterIP", "NodePort", "LoadBalancer"]

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.build.options import EngineOptions
-from trtllm_serve_cli.choices import EngineKind, LaunchMode, Layout, ModelControlMode
+from trtllm_serve_cli.choices import (
+    ContainerEngine,
+    EngineKind,
+    LaunchMode,
+    Layout,
+    ModelControlMode,
+)
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository import MANIFEST, ImportedModel, OpenRepository, list_settings
 from trtllm_serve_cli.typed_yaml import parse_yaml, render_yaml
@@ -61,6 +67,8 @@ class LaunchSection:
     log_verbose: int | None = None
     mode: LaunchMode | None = None
     gpus: str | None = None
+    image: str | None = None
+    container_engine: ContainerEngine | None = None
     world_size: int | None = None
     multi_model: bool | None = None
     disable_spawn_processes: bool | None = None

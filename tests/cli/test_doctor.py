@@ -8,17 +8,20 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import Tllm
+from tests.launch.container_engines import write_engine
 
 WHAT = ["Triton", "Python stub", "libpython", "NumPy", "engine openvino", "disk", "memory",
-        "shared memory", "GPU", "NVIDIA driver", "models", "model hub", "hub token", "MPI", "Slurm",
-        "Kubernetes"]  # fmt: skip
+        "shared memory", "GPU", "NVIDIA driver", "models", "docker", "podman", "model hub",
+        "hub token", "MPI", "Slurm", "Kubernetes"]  # fmt: skip
 
 
 @pytest.fixture
 def tllm(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Tllm:
-    """On a machine whose Triton does not start, and which reaches no hub."""
+    """On a machine whose Triton does not start, with containers, and which reaches no hub."""
+    for engine in ("docker", "podman"):
+        write_engine(tmp_path, engine)
     (tmp_path / "tritonserver").write_text("#!/bin/sh\necho no libb64\n")
     (tmp_path / "tritonserver").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")

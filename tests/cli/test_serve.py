@@ -19,11 +19,13 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import Tllm
+from tests.launch.container_engines import calls_of, write_engine
 from tests.launch.samples import FAKE_SERVER, pids_in
 from tests.ports import free_ports
 from tests.repository.samples import add_model
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.launch import list_servers, stop_server
+from trtllm_serve_cli.launch.machine import find_embedded_root
 from trtllm_serve_cli.paths import Home, find_home
 from trtllm_serve_cli.repository.uses import find_users
 
@@ -123,6 +125,7 @@ def test_port_in_use_names_the_process(tllm: Tllm, ports: list[str]) -> None:
         (("start", "-m", "nope"), "Error: No model 'nope' has been imported."),
         (("start", "-m", "m", "-m", "m"), "Error: One server cannot serve two models called m."),
         (("start", "--http-port", "8001"), "are not three different ones."),
+        (("start", "--image", "mine:1"), "Error: --image is for servers in containers."),
         (("start", "--host", "::1"), "Error: The server cannot listen on ::1."),
         (("start", "--host", "203.0.113.7"), "Error: The server cannot listen on 203.0.113.7"),
         (("stop",), "Error: No server is running."),
@@ -147,6 +150,47 @@ def test_dry_run_prints_the_command_and_starts_nothing(
     assert f"  --http-port={ports[1]} \\\n" in out
     code, out, err = tllm("start", *ports, "--dry-run", "--json")
     assert (code, err, f"--http-port={ports[1]}" in json.loads(out)["argv"]) == (0, "", True)
+
+
+def test_image_that_is_not_here_is_fetched_with_its_progress_shown(
+    tllm: Tllm, home: Home, ports: list[str], tmp_path: Path
+) -> None:
+    podman = write_engine(tmp_path / "bin", "podman", pull="echo Copying blob")
+    container = ("--mode", "container", "--container-engine", "podman", "--image", "img")
+    code, out, err = tllm("start", *ports, *container, "--dry-run")
+    assert (code, err, "  podman \\\n  run \\\n" in out) == (0, "", True)
+    assert calls_of(podman, "pull") == []
+    code, out, err = tllm("start", *ports, *container, "--json")
+    assert (code, json.loads(out)["mode"]) == (0, "container")
+    assert err.startswith("Fetching img …\nCopying blob\n")
+    assert tllm("stop")[0] == 0
+
+
+def test_image_that_cannot_be_fetched_is_3_and_starts_nothing(
+    tllm: Tllm, home: Home, ports: list[str], tmp_path: Path
+) -> None:
+    podman = write_engine(tmp_path / "bin", "podman", pull="echo unauthorized >&2; exit 125")
+    container = ("--mode", "container", "--container-engine", "podman", "--image", "nvcr.io/img")
+    code, out, err = tllm("start", *ports, *container)
+    assert (code, out, calls_of(podman, "run")) == (3, "", [])
+    assert err.endswith(
+        "Error: The image nvcr.io/img could not be fetched.\n"
+        "  Why: the registry wants you to log in, or does not let you have it: unauthorized\n"
+        " Next: podman login nvcr.io   (user $oauthtoken, password: a key of NGC)\n"
+    )
+
+
+def test_mode_that_was_chosen_is_told(
+    tllm: Tllm, home: Home, ports: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "bin" / "tritonserver").unlink()
+    write_engine(tmp_path / "bin", "docker", info="exit 1")
+    write_engine(tmp_path / "bin", "podman")
+    mode = ("--mode", "auto", "--image", "img")
+    code, out, _ = tllm("start", *ports, *mode, "--dry-run")
+    # Where there is an embedded Triton, that one serves.
+    assert (code, "Serve m from" in out) == (0, True)
+    assert ("In a container, since" in out) == (find_embedded_root() is None)
 
 
 def test_logs_also_of_a_server_that_died(

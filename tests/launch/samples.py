@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.ports import free_ports
 from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.launch.container import Container
 from trtllm_serve_cli.launch.plan import LaunchPlan
 from trtllm_serve_cli.processes import last_lines
 
@@ -53,6 +54,18 @@ def fake_mpi_plan(servers: Path, *behaviours: str) -> LaunchPlan:
         mode="mpi",
         replicas=(Endpoint(http=f"127.0.0.1:{other}"),),
         exit_timeout_s=5,
+    )
+
+
+def fake_container_plan(servers: Path, program: Path, *behaviours: str) -> LaunchPlan:
+    """A fake server as `program`, in the place of an engine, runs it."""
+    inside = fake_plan(servers, *behaviours)
+    container = Container("podman", "img", f"tllm-{inside.directory.name}")
+    return dataclasses.replace(
+        inside,
+        argv=(str(program), "run", "--rm", f"--name={container.name}", "img", *inside.argv),
+        mode="container",
+        container=container,
     )
 
 

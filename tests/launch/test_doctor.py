@@ -10,6 +10,7 @@ import pytest
 
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch import Finding, MachineFacts, TritonInstallation, diagnose
+from trtllm_serve_cli.launch.container import ContainerHost
 from trtllm_serve_cli.launch.facts import ModelFacts
 from trtllm_serve_cli.launch.schedulers import Scheduler
 
@@ -36,6 +37,10 @@ GOOD = MachineFacts(
     mpi=Scheduler("Open MPI 4.1.4"),
     slurm=Scheduler("24.05.1"),
     kubernetes=Scheduler("1.31.0"),
+    containers={
+        "docker": ContainerHost("docker", "27.1.1", has_gpu_toolkit=True),
+        "podman": "not installed",
+    },
     hub="https://hub",
     hub_error=None,
     has_hub_token=True,
@@ -61,6 +66,7 @@ def test_good_machine_compared_whole() -> None:
         Finding("GPU", "ok", "H200, 580.126.09"),
         Finding("NVIDIA driver", "ok", "580.126.09, which runs CUDA 13 and before"),
         Finding("models", "ok", "2 imported; nothing speaks against their engines"),
+        Finding("docker", "ok", "27.1.1"),
         Finding("model hub", "ok", "https://hub"),
         Finding("hub token", "ok", "found"),
         Finding("MPI", "ok", "Open MPI 4.1.4"),
@@ -190,6 +196,27 @@ def test_good_machine_compared_whole() -> None:
             Finding("Kubernetes", "note", "no kubectl; only tllm deploy k8s needs one"),
         ),
         (
+            {"containers": {"docker": "not installed", "podman": "not installed"}},
+            Finding("containers", "note",
+                    "neither docker nor podman; only --mode container needs one",
+                    "apt-get install podman"),
+        ),
+        (
+            {"containers": {"docker": "Cannot connect to the Docker daemon at unix:///d.sock."}},
+            Finding("docker", "note",
+                    "runs no containers: Cannot connect to the Docker daemon at unix:///d.sock.",
+                    "sudo systemctl start docker"),
+        ),
+        (
+            {"containers": {"podman": ContainerHost("podman", "5.2.0")}},
+            Finding("podman", "note",
+                    "5.2.0; neither /etc/cdi nor /var/run/cdi says how a container gets NVIDIA's "
+                    "GPUs",
+                    "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml   (of the NVIDIA "
+                    "Container Toolkit: "
+                    "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit)"),
+        ),
+        (
             {"hub_error": "timed out"},
             Finding("model hub", "note",
                     "https://hub cannot be reached (timed out); gguf:, local:, pypi: can",
@@ -225,6 +252,12 @@ def test_what_most_machines_do_without_keeps_no_server_from_running() -> None:
         GOOD, gpu=None, driver=None, models=(), mpi=None, slurm=None, kubernetes=None
     )
     assert "problem" not in {each.verdict for each in diagnose(bare)}
+
+
+def test_containers_without_gpus_are_well_where_there_is_none() -> None:
+    podman = ContainerHost("podman", "5.2.0")
+    facts = dataclasses.replace(GOOD, gpu=None, containers={"podman": podman})
+    assert Finding("podman", "ok", "5.2.0") in diagnose(facts)
 
 
 def test_system_triton_needs_no_libpython_of_ours() -> None:

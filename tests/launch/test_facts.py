@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.build.tensorrt_files import tensorrt_engine
+from tests.launch.container_engines import write_engine
 from trtllm_serve_cli.launch import collect_facts
 from trtllm_serve_cli.launch.facts import ModelFacts
 from trtllm_serve_cli.launch.machine import find_embedded_root
@@ -54,6 +55,13 @@ def test_triton_on_path_is_asked(home: Home, tmp_path: Path) -> None:
     script = "echo '| server_version   | 9.9.0 |'; exec sleep 600"
     facts = collect_facts(home, write_triton(tmp_path, script))
     assert (facts.triton_version, facts.triton.origin) == ("9.9.0", "PATH")
+
+
+def test_engines_of_containers_are_asked(home: Home, tmp_path: Path) -> None:
+    write_engine(tmp_path, "docker", info="echo no daemon >&2; exit 1")
+    write_engine(tmp_path, "podman")
+    found = collect_facts(home, write_triton(tmp_path, "exit 1")).containers
+    assert (found["docker"], found["podman"].version) == ("no daemon", "5.2.0")
 
 
 def test_taken_port_has_a_holder(home: Home, tmp_path: Path) -> None:

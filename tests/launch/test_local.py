@@ -16,12 +16,17 @@ import filelock
 import pytest
 
 from tests.build.tensorrt_files import tensorrt_engine
-from tests.launch.samples import fake_plan, pids_in
+from tests.launch.container_engines import calls_of
+from tests.launch.container_engines import write_engine as write_container_engine
+from tests.launch.samples import fake_container_plan, fake_plan, pids_in
+from tests.repository.samples import add_model
 from tests.waiting import is_gone, wait_until
-from trtllm_serve_cli.errors import BadInput, LaunchFailed, UnknownModel
+from trtllm_serve_cli.build import Machine
+from trtllm_serve_cli.errors import BadInput, LaunchFailed, MissingPart, UnknownModel
 from trtllm_serve_cli.launch import (
     LaunchPlan,
     RunningServer,
+    clear_remains,
     find_running,
     launch,
     list_servers,
@@ -29,6 +34,7 @@ from trtllm_serve_cli.launch import (
     run_in_foreground,
     stop_server,
 )
+from trtllm_serve_cli.launch.machine import find_embedded_root
 from trtllm_serve_cli.launch.running import read_server
 from trtllm_serve_cli.launch.state import ServerState, describe_myself, read_state, write_state
 from trtllm_serve_cli.paths import Home
@@ -36,6 +42,11 @@ from trtllm_serve_cli.repository import ServingOptions, plan_repository, write_r
 
 # A supervisor is meant to outlive the one that started it.
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+
+NGC = "nvcr.io/nvidia/tritonserver"
+needs_embedded = pytest.mark.skipif(
+    find_embedded_root() is None, reason="needs the extra: embedded"
+)
 
 
 @pytest.fixture
@@ -248,3 +259,98 @@ def test_engine_of_two_ranks_is_planned_as_two_processes(
     assert made.environ == {"CUDA_VISIBLE_DEVICES": "0,1"}
     with pytest.raises(BadInput, match="engine needs 2 processes"):
         plan_for_this_machine(home, ["mine"], {})
+
+
+@pytest.fixture
+def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    write_container_engine(tmp_path / "bin", "docker", info="exit 1")
+    return write_container_engine(tmp_path / "bin", "podman")
+
+
+def test_what_a_killed_server_left_in_a_container_goes_with_the_next_start(
+    home: Home, podman: Path
+) -> None:
+    plan = fake_container_plan(home.servers, podman)
+    first = start(plan)
+    for pid in (first.state.supervisor_pid, first.state.server_pid):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not read_server(plan.directory).is_running)
+    # What the container itself would be: it holds the ports.
+    wait_until(lambda: is_gone(pids_in(plan.log)[0]))
+    before = len(calls_of(podman, "rm"))
+    clear_remains(plan.directory)
+    assert len(calls_of(podman, "rm")) == before + 1
+    second = start(plan)
+    clear_remains(plan.directory)
+    assert second.phase == "ready"
+    stop_server(second)
+
+
+def test_remains_are_nobody_elses_while_it_is_started(home: Home, podman: Path) -> None:
+    plan = fake_container_plan(home.servers, podman)
+    stop_server(start(plan))
+    before = len(calls_of(podman, "rm"))
+    with filelock.FileLock(plan.directory / "start.lock"):
+        clear_remains(plan.directory)
+    assert len(calls_of(podman, "rm")) == before
+
+
+def add_tensorrt_model(home: Home, folder: Path) -> None:
+    plan = plan_repository("mine", tensorrt_engine(folder), ServingOptions())
+    write_repository(plan, home.models / "mine")
+
+
+@needs_embedded
+def test_auto_is_a_container_where_the_triton_here_cannot(
+    home: Home, tmp_path: Path, podman: Path
+) -> None:
+    add_tensorrt_model(home, tmp_path)
+    write_container_engine(podman.parent, "docker")
+    (podman.parent / "nvidia-container-runtime-hook").touch(0o755)
+    made = plan_for_this_machine(home, [], {"mode": "auto"})
+    assert (made.mode, made.container.image) == ("container", f"{NGC}:26.02-trtllm-python-py3")
+    assert made.argv.count("mpirun") == 1
+    assert made.reason == (
+        "In a container, since by itself it cannot: The Triton in the package nvidia-pytriton "
+        "cannot serve mine (the model needs Triton's backend tensorrtllm, which only containers "
+        "have)"
+    )
+    assert made.reason in made.describe()
+
+
+@needs_embedded
+def test_auto_without_any_way_says_both_reasons(home: Home, tmp_path: Path, podman: Path) -> None:
+    add_tensorrt_model(home, tmp_path)
+    write_container_engine(podman.parent, "podman", info="exit 1")
+    with pytest.raises(MissingPart, match="mine can be served neither by") as raised:
+        plan_for_this_machine(home, [], {"mode": "auto"})
+    assert "the model needs Triton's backend tensorrtllm" in raised.value.why
+    assert "No program here runs containers" in raised.value.why
+
+
+def test_auto_prefers_the_triton_here(home: Home, podman: Path) -> None:
+    add_model(home, "m")
+    made = plan_for_this_machine(home, [], {"mode": "auto", "image": "mine:1"})
+    assert (made.mode, made.container, made.reason) == ("local", None, "")
+
+
+def test_what_is_wrong_anywhere_is_said_once(home: Home, podman: Path) -> None:
+    add_model(home, "m")
+    with pytest.raises(BadInput, match=r"^The ports 1, 1, 2 are not three different ones"):
+        ports = {"http_port": 1, "grpc_port": 1, "metrics_port": 2}
+        plan_for_this_machine(home, [], {"mode": "auto", "image": "mine:1", **ports})
+
+
+def test_engine_of_another_version_is_no_matter_in_a_container(
+    home: Home, tmp_path: Path, podman: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_tensorrt_model(home, tmp_path)
+    write_container_engine(podman.parent, "docker")
+    (podman.parent / "nvidia-container-runtime-hook").touch(0o755)
+    monkeypatch.setattr(
+        "trtllm_serve_cli.launch.local.look_at_machine", lambda: Machine(tensorrt_llm="0.9.0")
+    )
+    with pytest.raises(BadInput, match="was built by another TensorRT-LLM"):
+        plan_for_this_machine(home, [], {"mode": "mpi"})
+    assert plan_for_this_machine(home, [], {"mode": "container"}).mode == "container"

@@ -16,6 +16,7 @@ from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.launch import LaunchOptions, LaunchPlan, TritonInstallation, plan_launch
 from trtllm_serve_cli.launch.options import choose_options
 from trtllm_serve_cli.launch.plan import LaunchRequest
+from trtllm_serve_cli.launch.ranks import plan_ranks
 from trtllm_serve_cli.repository import ImportedModel, PlacedModel
 
 MODEL = ImportedModel(
@@ -237,8 +238,7 @@ def test_backend_that_only_containers_have(changes: dict[str, str], backend: str
     assert str(raised.value) == (
         "The Triton in the wheel cannot serve mine.\n"
         f"Why: the model needs Triton's backend {backend}, which only containers have\n"
-        "Next: mount the repository and its engine into one that has it, at the same paths, and "
-        "run tritonserver --model-repository='/my models/mine'"
+        "Next: tllm start -m mine --mode container   (for a Slurm job: --container-image IMAGE)"
     )
 
 
@@ -341,3 +341,23 @@ def test_plan_that_was_asked_for_is_read_back() -> None:
     made = dataclasses.replace(plan(), request=request)
     made = dataclasses.replace(made, endpoint=dataclasses.replace(made.endpoint, tls=tls))
     assert LaunchPlan.from_json(made.to_json()) == made
+
+
+def test_what_is_declared_for_containers_means_nothing_without_one():
+    declared = {"a": {"mode": "container", "image": "mine:1"}}
+    assert choose_options({"mode": "local"}, declared) == LaunchOptions(mode="local")
+    assert choose_options({}, declared).image == "mine:1"
+    assert choose_options({"mode": "auto"}, declared).image == "mine:1"
+
+
+@pytest.mark.parametrize("given", [{"mode": "mpi"}, {}])
+def test_image_without_a_container_is_refused(given: dict[str, str]):
+    with pytest.raises(BadInput, match="--image is for servers in containers") as caught:
+        choose_options({"image": "mine:1", **given}, {})
+    assert caught.value.next_step == "add --mode container"
+
+
+def test_container_has_no_processes_on_other_machines():
+    options = LaunchOptions(mode="container", hostfile=Path("/hosts"))
+    with pytest.raises(BadInput, match="The processes of a container are all on this machine"):
+        plan_ranks([], options)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.launch.samples import fake_plan
 from trtllm_serve_cli.errors import NoServer
 from trtllm_serve_cli.launch import find_running, find_started, list_servers, measure_memory
+from trtllm_serve_cli.launch.container import Container
 from trtllm_serve_cli.launch.running import RunningServer, find_to_stop, read_server
 from trtllm_serve_cli.launch.slurm_job import NOWHERE, SlurmJob
 from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, describe_myself, write_state
@@ -223,3 +227,30 @@ def test_server_to_start_again_may_have_died(home: Home) -> None:
     running = add(home, "b", ALIVE)
     assert find_started(home, None) == running
     assert find_started(home, "a") == died
+
+
+def test_server_in_a_container_is_started_again_in_it(home: Home) -> None:
+    server = add(home, "a", GONE)
+    container = Container("podman", "mine:1", "tllm-1")
+    plan = dataclasses.replace(server.plan, mode="container", container=container)
+    (plan.directory / PLAN_FILE).write_text(plan.to_json())
+    with pytest.raises(NoServer) as raised:
+        find_running(home, None)
+    assert raised.value.next_step.startswith(
+        "tllm start -m a --mode container --image mine:1   (its log: "
+    )
+
+
+def test_memory_in_a_container_counts(home: Home) -> None:
+    """Its processes are nobody's children that a supervisor knows."""
+    server = add(home, "a", ALIVE)
+    with subprocess.Popen((sys.executable, "-c", "input()"), stdin=subprocess.PIPE) as inside:
+        container = Container("podman", "mine:1", "tllm-1")
+        server = dataclasses.replace(
+            server,
+            plan=dataclasses.replace(server.plan, container=container),
+            state=dataclasses.replace(ALIVE, server_pid=inside.pid),
+        )
+        memory = measure_memory(server)
+        assert set(memory) == {"supervisor", psutil.Process(inside.pid).name()}
+        inside.communicate(b"\n")

@@ -19,7 +19,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.launch.samples import fake_mpi_plan, fake_plan, pids_in
+from tests.launch.container_engines import calls_of, write_engine
+from tests.launch.samples import fake_container_plan, fake_mpi_plan, fake_plan, pids_in
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.launch.plan import LaunchPlan
 from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, read_state
@@ -214,6 +215,43 @@ def test_shared_memory_of_a_killed_server_is_removed(tmp_path: Path) -> None:
         assert [region.exists() for region in regions] == [False, True]
     finally:
         regions[1].unlink()
+
+
+@pytest.fixture
+def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    return write_engine(tmp_path / "bin", "podman")
+
+
+def test_container_is_cleared_away_before_and_after_each_life(tmp_path: Path, podman: Path) -> None:
+    plan = fake_container_plan(tmp_path, podman)
+    with supervised(plan):
+        wait_until(lambda: is_in(plan, "ready"))
+        crash(plan)
+        wait_until(lambda: is_in(plan, "ready", restarts=1))
+        assert read_state(plan.directory).why == ("the server ended with signal 11",)
+    lines = podman.with_name("podman.calls").read_text().splitlines()
+    told = [line.split()[0] for line in lines if not line.startswith("inspect")]
+    assert told == ["rm", "run", "rm", "rm", "run", "rm"]
+    assert set(calls_of(podman, "rm")) == {f"rm --force --time=0 --ignore {plan.container.name}"}
+
+
+def test_ending_of_a_container_is_told_as_a_shell_does(tmp_path: Path, podman: Path) -> None:
+    """Whoever is attached to it ends with 128 and the signal that ended what ran in it."""
+    write_engine(podman.parent, "podman", run='shift 4; "$@"; exit $((128 + 9))')
+    plan = fake_container_plan(tmp_path, podman, "brief")
+    with supervised(plan):
+        wait_until(lambda: is_in(plan, "restarting", restarts=1))
+        assert read_state(plan.directory).why == ("the server ended with signal 9",)
+
+
+def test_server_in_a_container_is_told_to_end_by_who_is_attached(
+    tmp_path: Path, podman: Path
+) -> None:
+    plan = fake_container_plan(tmp_path, podman)
+    with supervised(plan):
+        wait_until(lambda: is_in(plan, "ready"))
+    assert is_in(plan, "stopped")
 
 
 needs_mpirun = pytest.mark.skipif(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtllm_serve_cli.choices import LaunchMode, ModelControlMode
+from trtllm_serve_cli.choices import ContainerEngine, LaunchMode, ModelControlMode
 from trtllm_serve_cli.cli import output
 from trtllm_serve_cli.cli.options import DryRunOption, JsonOption
 from trtllm_serve_cli.cli.status import describe_server
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.launch import LaunchPlan, RunningServer
+    from trtllm_serve_cli.launch.container import Container
 
 
 def start(
@@ -61,11 +63,22 @@ def start(
     ] = None,
     mode: Annotated[
         LaunchMode | None,
-        typer.Option(help="Triton by itself, or mpirun's. Default: local."),
+        typer.Option(
+            help="Triton by itself, in a container, or mpirun's; auto: in a container where it "
+            "cannot be by itself. Default: local."
+        ),
     ] = None,
     gpus: Annotated[
         str | None,
         typer.Option(metavar="IDS", help="GPUs to use: 0,1 or GPU-… or MIG-… Default: all."),
+    ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(metavar="IMAGE", help="Of --mode container. Default: what the engine needs."),
+    ] = None,
+    container_engine: Annotated[
+        ContainerEngine | None,
+        typer.Option(help="Of --mode container. Default: the first of these that works."),
     ] = None,
     world_size: Annotated[
         int | None,
@@ -151,6 +164,8 @@ def start(
         "log_verbose": log_verbose,
         "mode": mode,
         "gpus": gpus,
+        "image": image,
+        "container_engine": container_engine,
         "world_size": world_size,
         "multi_model": multi_model,
         "disable_spawn_processes": disable_spawn_processes,
@@ -178,6 +193,8 @@ def start(
         else:
             print(plan.describe())
         return
+    if plan.reason:
+        output.say(plan.reason)
     if plan.host not in ("127.0.0.1", "localhost"):
         output.say(
             f"Whoever reaches {plan.host} can use this server: nothing stands guard before it."
@@ -187,6 +204,8 @@ def start(
 
         for each in repo:
             remember_use(home, each.absolute())
+    if plan.container is not None:
+        _fetch_image(plan.container)
     if foreground:
         _serve_attached(plan)
         return
@@ -201,6 +220,21 @@ def launch_and_say(plan: LaunchPlan, *, as_json: bool = False) -> None:
     with _progress() as on_progress:
         server = launch.launch(plan, on_progress=on_progress)
     _report_ready(server, time.monotonic() - started_s, as_json=as_json)
+
+
+def _fetch_image(container: Container) -> None:
+    from trtllm_serve_cli import launch
+
+    if launch.is_image_here(container):
+        return
+    output.say(f"Fetching {container.image} …")
+    terminal = os.get_terminal_size(sys.stderr.fileno()) if sys.stderr.isatty() else None
+    launch.pull_image(container, _write_stderr, terminal)
+
+
+def _write_stderr(text: bytes) -> None:
+    sys.stderr.buffer.write(text)
+    sys.stderr.flush()
 
 
 def _serve_attached(plan: LaunchPlan) -> None:

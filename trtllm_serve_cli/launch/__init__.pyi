@@ -1,3 +1,4 @@
+from .container_engine import is_image_here, pull_image
 from .control import find_controlled, load_models, unload_models
 from .deploy import (
     find_image,
@@ -10,6 +11,7 @@ from .drain import show_in_flight
 from .facts import MachineFacts, collect_facts
 from .kubernetes import KubernetesOptions, render_manifests
 from .local import (
+    clear_remains,
     launch,
     plan_again,
     plan_for_this_machine,
@@ -46,6 +48,7 @@ __all__ = [
     "SlurmOptions",
     "SlurmPlan",
     "TritonInstallation",
+    "clear_remains",
     "collect_facts",
     "diagnose",
     "find_controlled",
@@ -55,6 +58,7 @@ __all__ = [
     "find_started",
     "find_to_stop",
     "find_triton",
+    "is_image_here",
     "launch",
     "list_servers",
     "load_models",
@@ -67,6 +71,7 @@ __all__ = [
     "plan_kubernetes_here",
     "plan_launch",
     "plan_slurm_here",
+    "pull_image",
     "render_manifests",
     "render_script",
     "run_in_foreground",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -152,6 +152,12 @@ def check_image(model: Deployable, image: str | None, option: str = "--image") -
     return chosen
 
 
+def outermost(folders: Iterable[Path]) -> tuple[Path, ...]:
+    """Each of them once, none that lies in another."""
+    found = dict.fromkeys(folders)
+    return tuple(path for path in found if not any(other in path.parents for other in found))
+
+
 def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks]:
     """How many GPUs there have to be, and the processes that MPI has to start."""
     match model.engine_kind:
@@ -234,10 +240,8 @@ def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Pat
     """The repository, its engine, and what its models name; none that lies in another."""
     said = (repository.value(name, place) for name in repository.texts for place in _PATHS)
     named = [Path(value) for value in said if value and value.startswith("/")]
-    found = dict.fromkeys(
-        each for path in (model.path, model.engine_path, *named) for each in _with_targets(path)
-    )
-    return tuple(path for path in found if not any(other in path.parents for other in found))
+    paths = (model.path, model.engine_path, *named)
+    return outermost(each for path in paths for each in _with_targets(path))
 
 
 def _with_targets(folder: Path) -> list[Path]:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trtllm_serve_cli.build.tensorrt.versions import load_containers
+from trtllm_serve_cli.choices import ContainerEngine
+from trtllm_serve_cli.launch.container import ContainerHost, no_toolkit
+from trtllm_serve_cli.launch.container_engine import NOT_INSTALLED, mend_engine
 from trtllm_serve_cli.launch.driver import MIN_DRIVERS, newest_cuda
 from trtllm_serve_cli.launch.facts import MachineFacts, ModelFacts
 from trtllm_serve_cli.launch.schedulers import Scheduler
@@ -49,6 +52,7 @@ def diagnose(facts: MachineFacts) -> list[Finding]:
         _gpu(facts),
         _driver(facts),
         *_models(facts),
+        *_containers(facts),
         *_hub(facts),
         _scheduler("MPI", facts.mpi, "no mpirun; only engines of several ranks need one",
                    "apt-get install openmpi-bin"),
@@ -217,6 +221,28 @@ def _scheduler(what: str, found: Scheduler | None, needless: str, fix: str) -> F
     if found.trouble:
         return Finding(what, "note", f"{found.version}: {found.trouble}", fix)
     return Finding(what, "ok", found.version)
+
+
+def _containers(facts: MachineFacts) -> list[Finding]:
+    """Of the engines that are installed; `tllm start` needs one in a single mode."""
+    installed = {
+        engine: found for engine, found in facts.containers.items() if found != NOT_INSTALLED
+    }
+    if not installed:
+        detail = "neither docker nor podman; only --mode container needs one"
+        return [Finding("containers", "note", detail, mend_engine())]
+    return [_engine_of_containers(facts, name, found) for name, found in installed.items()]
+
+
+def _engine_of_containers(
+    facts: MachineFacts, engine: ContainerEngine, found: ContainerHost | str
+) -> Finding:
+    if isinstance(found, str):
+        return Finding(engine, "note", f"runs no containers: {found}", mend_engine(found))
+    if facts.gpu is not None and not found.has_gpu_toolkit:
+        missing = no_toolkit("a container", engine)
+        return Finding(engine, "note", f"{found.version}; {missing.why}", missing.next_step)
+    return Finding(engine, "ok", found.version)
 
 
 def _hub(facts: MachineFacts) -> list[Finding]:

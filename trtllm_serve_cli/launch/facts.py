@@ -22,7 +22,10 @@ import psutil
 
 from trtllm_serve_cli.build import Machine, look_at_machine
 from trtllm_serve_cli.build.installed import find_python_with
+from trtllm_serve_cli.choices import ContainerEngine
 from trtllm_serve_cli.errors import MissingPart, TllmError
+from trtllm_serve_cli.launch.container import ContainerHost
+from trtllm_serve_cli.launch.container_engine import ENGINES, look_at_engine
 from trtllm_serve_cli.launch.deployment import find_container_of
 from trtllm_serve_cli.launch.engine_fit import check_engine_fits
 from trtllm_serve_cli.launch.machine import TritonInstallation, find_libpython, find_triton
@@ -52,7 +55,8 @@ class MachineFacts:
     `triton_version` is what the binary said when it was run, or None when it did not start, with
     its last words in `triton_output`. `numpy_version` is the one that Triton's Python stub will
     find, None when there is none. `vllm_python` is the one that `tllm import` would run vLLM in.
-    `hub_error` is None when the hub answered.
+    `containers` has what each engine runs them with, or why it does not. `hub_error` is None when
+    the hub answered.
     """
 
     python: tuple[int, int]
@@ -76,6 +80,7 @@ class MachineFacts:
     mpi: Scheduler | None
     slurm: Scheduler | None
     kubernetes: Scheduler | None
+    containers: Mapping[ContainerEngine, ContainerHost | str]
     hub: str
     hub_error: str | None
     has_hub_token: bool
@@ -130,6 +135,7 @@ def collect_facts(
         mpi=look_at_mpi(),
         slurm=look_at_slurm(),
         kubernetes=look_at_kubernetes(),
+        containers={engine: look_at_engine(engine, environ) for engine in ENGINES},
         hub=hub,
         hub_error=_ask_hub(hub),
         has_hub_token=_has_hub_token(),

@@ -19,7 +19,10 @@ from typing import Any
 import psutil
 
 from trtllm_serve_cli.build import look_at_machine
-from trtllm_serve_cli.errors import BadInput, LaunchFailed, MissingPart
+from trtllm_serve_cli.errors import BadInput, LaunchFailed, MissingPart, NoServer, TllmError
+from trtllm_serve_cli.launch.container import IN_IMAGE, ContainerSetup, plan_container
+from trtllm_serve_cli.launch.container_engine import find_container_host, remove_container
+from trtllm_serve_cli.launch.deployment import describe_deployable
 from trtllm_serve_cli.launch.engine_fit import check_engine_fits
 from trtllm_serve_cli.launch.log import find_loading
 from trtllm_serve_cli.launch.machine import (
@@ -88,8 +91,41 @@ def plan_for_this_machine(
     """
     models = _load_models(home, names, repositories)
     options = choose_options(given, {model.name: model.launch for model in models})
+    plan = (_plan_wherever if options.mode == "auto" else _plan)(home, models, options)
+    return replace(plan, request=_request(models, repositories, given))
+
+
+def _plan_wherever(
+    home: Home, models: Sequence[ImportedModel], options: LaunchOptions
+) -> LaunchPlan:
+    """By itself if that can be, or else in a container; the plan says why."""
+    plain = replace(options, mode="local", image=None, container_engine=None)
+    try:
+        return _plan(home, models, plain)
+    except (BadInput, MissingPart) as error:
+        here = error
+    try:
+        plan = _plan(home, models, replace(options, mode="container"))
+    except TllmError as error:
+        if error.what == here.what:  # it is no matter of where
+            raise
+        raise MissingPart(
+            f"{' and '.join(model.name for model in models)} can be served neither by the Triton "
+            "of this machine nor in a container.",
+            why=f"{_in_a_line(here)}; {_in_a_line(error)}",
+            next_step=f"{here.next_step}   or: {error.next_step}",
+        ) from error
+    return replace(plan, reason=f"In a container, since by itself it cannot: {_in_a_line(here)}")
+
+
+def _in_a_line(error: TllmError) -> str:
+    return f"{error.what.removesuffix('.')} ({error.why})" if error.why else error.what
+
+
+def _plan(home: Home, models: Sequence[ImportedModel], options: LaunchOptions) -> LaunchPlan:
     _check_engines_fit(models, options)
-    triton = find_triton(os.environ)
+    setup = _look_at_containers(models, options) if options.mode == "container" else None
+    triton = IN_IMAGE if setup is not None else find_triton(os.environ)
     libpython_dir = find_libpython()
     if triton.backend_parts is not None and libpython_dir is None:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -98,7 +134,7 @@ def plan_for_this_machine(
             why="neither this Python nor the system has it",
             next_step=f"apt-get install libpython{version}   (`tllm doctor` checks the rest)",
         )
-    plan = plan_launch(
+    return plan_launch(
         models,
         triton,
         options,
@@ -109,10 +145,19 @@ def plan_for_this_machine(
         else (),
         engines=_read_engines(models),
         libpython_dir=libpython_dir or "",
-        has_gpu=has_nvidia_gpu(),
-        mpi=_look_at_mpi(options),
+        has_gpu=bool(setup.gpus) if setup is not None else has_nvidia_gpu(),
+        mpi=_look_at_mpi(options, setup),
+        setup=setup,
     )
-    return replace(plan, request=_request(models, repositories, given))
+
+
+def _look_at_containers(models: Sequence[ImportedModel], options: LaunchOptions) -> ContainerSetup:
+    return plan_container(
+        [describe_deployable(model, open_repository(model.path)) for model in models],
+        find_container_host(options.container_engine),
+        image=options.image,
+        gpus=parse_gpus(options.gpus),
+    )
 
 
 def plan_again(home: Home, server: RunningServer) -> LaunchPlan:
@@ -153,6 +198,9 @@ def _check_engines_fit(models: Sequence[ImportedModel], options: LaunchOptions) 
         # One that is not there is found where the ranks are planned.
         gpus = tuple(machine.gpus[index] for index in chosen if index < len(machine.gpus))
         machine = replace(machine, gpus=gpus)
+    if options.mode == "container":
+        # The image has its own, which was chosen by the engine, or by the user.
+        machine = replace(machine, tensorrt_llm=None)
     for model in models:
         check_engine_fits(model, machine, is_one_machine=options.hostfile is None)
 
@@ -171,11 +219,12 @@ def _read_engines(models: Sequence[ImportedModel]) -> list[EngineInstances]:
     return engines
 
 
-def _look_at_mpi(options: LaunchOptions) -> MpiHost:
-    if options.mode != "mpi":
-        return MpiHost()
-    check_mpirun(os.environ)
+def _look_at_mpi(options: LaunchOptions, setup: ContainerSetup | None) -> MpiHost:
     num_gpus = len(options.gpus.split(",")) if options.gpus else count_nvidia_gpus()
+    if setup is not None:
+        return MpiHost(setup.host.runs_as is None, num_gpus)
+    if options.mode == "mpi":
+        check_mpirun(os.environ)
     return MpiHost(os.geteuid() == 0, num_gpus)
 
 
@@ -228,6 +277,7 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
     """
     import filelock
 
+    clear_remains(plan.directory)
     check_ports(plan.host, plan.every_port)
     plan.directory.mkdir(parents=True, exist_ok=True)
     # The token in here opens what the server restricts.
@@ -239,6 +289,23 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
             yield
     except filelock.Timeout as error:
         raise _taken(plan, "another tllm is starting it") from error
+
+
+def clear_remains(directory: Path) -> None:
+    """End what the server whose folder this is has left: a container outlives its supervisor.
+
+    That is if both it and the program attached to the container were killed.
+    """
+    import filelock
+
+    with contextlib.suppress(NoServer, filelock.Timeout):
+        server = read_server(directory)
+        if server.plan.container is None or server.is_running:
+            return
+        # Not between the plan and the first state of a server that somebody starts.
+        with filelock.FileLock(directory / "start.lock", timeout=0):
+            if not read_server(directory).is_running:
+                remove_container(server.plan.container)
 
 
 def _check_not_supervised(plan: LaunchPlan) -> None:
@@ -290,6 +357,7 @@ def stop_server(
         cancel_job(server.directory, server.job)
         return ()
     if not server.state.is_supervised:
+        clear_remains(server.directory)
         return ()
     everything = _list_processes(server)
     if timeout_s is not None:
@@ -303,6 +371,8 @@ def stop_server(
         time.sleep(_POLL_S)
     state = read_state(server.directory)
     _end_processes(everything)
+    if server.plan.container is not None:
+        remove_container(server.plan.container)
     return state.why if state is not None else ()
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtllm_serve_cli.choices import LaunchMode, ModelControlMode
+from trtllm_serve_cli.choices import ContainerEngine, LaunchMode, ModelControlMode
 from trtllm_serve_cli.errors import BadInput
 
 
@@ -16,11 +16,12 @@ from trtllm_serve_cli.errors import BadInput
 class LaunchOptions:
     """Where the server answers, and how long it may take to become ready or to stop, in seconds.
 
-    `gpus` are those it may use, as CUDA_VISIBLE_DEVICES has them. From `world_size` on it is of the
-    mode `mpi`, by the names of upstream's launch script; `world_size` follows from the engine where
-    it is None. From `model_control_mode` on it is Triton's, by the names of its own options;
-    `load_model` are imported models, all of them where it is empty, and `triton_args` are words as
-    Triton has them.
+    `gpus` are those it may use, as CUDA_VISIBLE_DEVICES has them. `image` and `container_engine`
+    are of containers, and follow from the engine and from what is installed where they are None.
+    From `world_size` on it is of the mode `mpi`, by the names of upstream's launch script;
+    `world_size` follows from the engine where it is None. From `model_control_mode` on it is
+    Triton's, by the names of its own options; `load_model` are imported models, all of them where
+    it is empty, and `triton_args` are words as Triton has them.
     """
 
     host: str = "127.0.0.1"
@@ -32,6 +33,8 @@ class LaunchOptions:
     log_verbose: int = 0
     mode: LaunchMode = "local"
     gpus: str | None = None
+    image: str | None = None
+    container_engine: ContainerEngine | None = None
     world_size: int | None = None
     multi_model: bool = False
     disable_spawn_processes: bool = False
@@ -47,10 +50,13 @@ class LaunchOptions:
     triton_args: tuple[str, ...] = ()
 
 
-# What only servers under MPI take: declared for that mode, it means nothing in another.
-_OF_MPI = frozenset(
-    ("world_size", "multi_model", "disable_spawn_processes", "oversubscribe", "hostfile")
-)
+# What only servers of some modes take: declared for those, it means nothing in another.
+_OF_MPI = ("world_size", "multi_model", "disable_spawn_processes", "oversubscribe", "hostfile")
+_OF_CONTAINERS = ("image", "container_engine")
+_MEANT_FOR = {
+    **dict.fromkeys(_OF_MPI, ("mpi",)),
+    **dict.fromkeys(_OF_CONTAINERS, ("container", "auto")),
+}
 _PATHS = ("hostfile", "grpc_server_cert", "grpc_server_key", "grpc_root_cert")
 
 
@@ -59,13 +65,14 @@ def choose_options(
 ) -> LaunchOptions:
     """What was `given` now, or else what the models declared for that mode, or else the defaults.
 
-    `declared` is by the model's name. Raises `BadInput` where models of one server disagree.
+    `declared` is by the model's name. Raises `BadInput` where models of one server disagree, and
+    for a container's options without one.
     """
     said: dict[str, tuple[str, Any]] = {}
     modes = [given.get("mode")] if given.get("mode") else [d.get("mode") for d in declared.values()]
     for model, options in declared.items():
         for name, value in options.items():
-            if name in _OF_MPI and "mpi" not in modes:
+            if not {*_MEANT_FOR.get(name, modes)} & {*modes}:
                 continue
             other, known = said.setdefault(name, (model, value))
             if name not in given and known != value:
@@ -75,6 +82,8 @@ def choose_options(
                     next_step=f"say it now: {_spell(name, known)}",
                 )
     chosen = {**{name: value for name, (_, value) in said.items()}, **given}
+    if chosen.get("mode") not in _MEANT_FOR["image"]:
+        _check_no_container(chosen)
     return LaunchOptions(**{name: _typed(name, value) for name, value in chosen.items()})
 
 
@@ -94,3 +103,12 @@ def _spell(name: str, value: Any) -> str:
         return shlex.join(("--", *value))
     values = value if isinstance(value, list | tuple) else (value,)
     return " ".join(f"--{option} {shlex.quote(str(each))}" for each in values)
+
+
+def _check_no_container(chosen: Mapping[str, Any]) -> None:
+    if said := [f"--{name.replace('_', '-')}" for name in _OF_CONTAINERS if chosen.get(name)]:
+        raise BadInput(
+            f"{' and '.join(said)} {'are' if len(said) > 1 else 'is'} for servers in containers.",
+            why=f"this one is to run in the mode {chosen.get('mode') or 'local'}",
+            next_step="add --mode container",
+        )

@@ -15,6 +15,12 @@ from trtllm_serve_cli.choices import LaunchMode, ModelControlMode
 from trtllm_serve_cli.client import Endpoint, Tls
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.arguments import find_names, without_given
+from trtllm_serve_cli.launch.container import (
+    Container,
+    ContainerSetup,
+    container_command,
+    name_container,
+)
 from trtllm_serve_cli.launch.machine import TritonInstallation
 from trtllm_serve_cli.launch.mpi import (
     MpiHost,
@@ -68,6 +74,7 @@ class LaunchPlan:
     `replicas` are the addresses of the ranks after the first, where each serves by itself.
     `loading` are the models that are loaded at the start.
     `exit_timeout_s` is how long requests in flight have when it is stopped.
+    `container` is there for a server in one, and `reason` where the mode was chosen for the user.
     """
 
     argv: tuple[str, ...]
@@ -80,6 +87,8 @@ class LaunchPlan:
     endpoint: Endpoint
     mode: LaunchMode = "local"
     replicas: tuple[Endpoint, ...] = ()
+    container: Container | None = None
+    reason: str = ""
     host: str = "127.0.0.1"
     combined: tuple[PlacedModel, ...] = ()
     backends: dict[str, str] = field(default_factory=dict)
@@ -87,6 +96,11 @@ class LaunchPlan:
     exit_timeout_s: int = 30
     model_control_mode: ModelControlMode = "none"
     request: LaunchRequest | None = None
+
+    @property
+    def runs_mpirun(self) -> bool:
+        """Whether `mpirun` starts the Tritons, in a container or not."""
+        return "mpirun" in self.argv
 
     @property
     def log(self) -> Path:
@@ -133,6 +147,7 @@ class LaunchPlan:
         """The plan in a few lines, its command ready to paste; the token is not shown."""
         changes = " ".join(f"{key}={shlex.quote(value)}" for key, value in self.environ.items())
         lines = [
+            *((self.reason,) if self.reason else ()),
             f"Serve {', '.join(self.models)} from {self.repository}",
             *(f"  {line}" for line in self._describe_combined()),
             f"on {self.endpoint.http} (HTTP), {self.endpoint.grpc} (gRPC), "
@@ -182,6 +197,7 @@ class LaunchPlan:
                 "endpoint": _read_endpoint(plan["endpoint"]),
                 "replicas": tuple(map(_read_endpoint, plan.get("replicas", ()))),
                 "request": _read_request(plan.get("request")),
+                "container": Container(**plan["container"]) if plan.get("container") else None,
                 "combined": tuple(
                     PlacedModel(**{**each, "source": Path(each["source"])})
                     for each in plan.get("combined", ())
@@ -214,16 +230,17 @@ def plan_launch(
     libpython_dir: str = "",
     has_gpu: bool = False,
     mpi: MpiHost = _PLAIN_MPI,
+    setup: ContainerSetup | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> LaunchPlan:
     """How `triton` serves `models`; `token` opens the APIs that are restricted.
 
     One model is served from its own repository, several from the one that `combined` says.
     `libpython_dir` is where Triton's Python stub finds its libpython, "" for the system's own.
-    `engines` are those that Triton's C++ backend runs, `mpi` matters in that mode alone. Raises
-    `BadInput` for ports that clash, for an IPv6 address, for options of Triton's that cannot be,
-    and for processes that do not fit the engines; `MissingPart` for a model whose backend the
-    embedded Triton does not have.
+    `engines` are those that Triton's C++ backend runs; `mpi` matters where they have ranks, and
+    `setup` is there for a container. Raises `BadInput` for ports that clash, for an IPv6 address,
+    for options of Triton's that cannot be, and for processes that do not fit the engines;
+    `MissingPart` for a model whose backend the embedded Triton does not have.
     """
     if ":" in options.host:
         raise BadInput(
@@ -257,13 +274,15 @@ def plan_launch(
         # Servers on one host must not share memory regions, nor one server with its predecessor.
         "backend-config": f"python,shm-region-prefix-name=tllm-{options.http_port}-",
     }
+    if setup is not None:  # It has only the GPUs that it is to use, and an environment of its own.
+        options, environ = dataclasses.replace(options, gpus=None), setup.environ
     flags = without_given(flags, find_names(options.triton_args))
     changes = stub_environ(triton, libpython_dir, environ) | ranks_environ(ranks, options)
     if options.model_control_mode == "poll":
         # Files that Python writes beside a model's would look like a change of it.
         changes["PYTHONDONTWRITEBYTECODE"] = "1"
     argv = triton_command(triton, flags, options.triton_args)
-    if options.mode == "mpi":
+    if ranks.way != "alone":
         check_models(models)
         flags |= pool_flags(ranks, mpi.num_gpus, environ)
         commands = [
@@ -271,6 +290,12 @@ def plan_launch(
             for rank in range(ranks.world_size)
         ]
         argv = mpirun_command(commands, mpi, ranks, options, changes)
+    container = None
+    if setup is not None:
+        container = Container(setup.host.engine, setup.image, name_container(directory))
+        folders = (repository,) if combined else ()
+        argv = container_command(container, setup, argv, folders=folders, environ=changes)
+        changes = {}
     endpoints = [_endpoint(options, ports, token, tls) for ports in list_ports(ranks, options)]
     return LaunchPlan(
         argv=argv,
@@ -285,6 +310,7 @@ def plan_launch(
         loading=loading,
         endpoint=endpoints[0],
         mode=options.mode,
+        container=container,
         replicas=tuple(endpoints[1:]),
         combined=combined,
         host=options.host,

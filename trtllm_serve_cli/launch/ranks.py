@@ -45,9 +45,16 @@ def plan_ranks(engines: Sequence[EngineInstances], options: LaunchOptions) -> Ra
     Raises `BadInput` where engines and options do not agree.
     """
     gpus = parse_gpus(options.gpus)
+    if options.mode == "container" and options.hostfile is not None:
+        raise BadInput(
+            "The processes of a container are all on this machine.",
+            why="--hostfile is for mpirun on several nodes",
+            next_step="leave it out; for several nodes with containers: tllm deploy slurm --help",
+        )
     for engine in engines:
         _check_gpus(engine, gpus, spans_nodes=options.hostfile is not None)
-    if options.mode != "mpi":
+    has_ranks = any(engine.world_size > 1 for engine in engines)
+    if options.mode == "local" or (options.mode == "container" and not has_ranks):
         return _plan_alone(engines, options)
     if not engines:
         return _plan_servers(options, gpus)

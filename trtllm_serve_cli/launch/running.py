@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -213,7 +214,11 @@ def _several(servers: list[RunningServer]) -> NoServer:
 def _again(server: RunningServer) -> str:
     if server.job is not None:
         return f"tllm deploy slurm -m {' '.join(server.models)} --submit"
-    return f"tllm start -m {' -m '.join(server.models)}"
+    plan = server.plan
+    words = ["tllm", "start", *(word for model in plan.models for word in ("-m", model))]
+    words += ["--mode", plan.mode] if plan.mode != "local" else []
+    words += ["--image", plan.container.image] if plan.container else []
+    return shlex.join(words)
 
 
 def measure_memory(server: RunningServer) -> dict[str, int]:
@@ -229,6 +234,9 @@ def measure_memory(server: RunningServer) -> dict[str, int]:
     try:
         supervisor = psutil.Process(server.state.supervisor_pid)
         processes = [supervisor, *supervisor.children(recursive=True)]
+        if server.plan.container is not None and server.state.server_pid is not None:
+            first = psutil.Process(server.state.server_pid)
+            processes = list(dict.fromkeys((*processes, first, *first.children(recursive=True))))
     except psutil.Error:
         return parts
     for process in processes:

@@ -2,7 +2,9 @@
 
     python -m trtllm_serve_cli.launch.supervisor SERVER_DIRECTORY
 
-It is the only writer of the server's state. The server dies with it, whatever kills it. A server
+It is the only writer of the server's state. The server dies with it, whatever kills it. One in a
+container is another's child: our child is the program that is attached to it, which passes our
+SIGTERM on, and the container is removed by its name before and after each life. A server
 that was ready once and died, or lost a model's process (its Triton would go on answering ready), is
 started again; one that never became ready is not.
 """
@@ -27,6 +29,7 @@ import psutil
 
 from trtllm_serve_cli.client import probe_token
 from trtllm_serve_cli.errors import TllmError
+from trtllm_serve_cli.launch.container_engine import find_first_process, remove_container
 from trtllm_serve_cli.launch.drain import count_in_flight, drain_environ, draining, show_in_flight
 from trtllm_serve_cli.launch.log import explain_log
 from trtllm_serve_cli.launch.plan import LaunchPlan
@@ -131,7 +134,7 @@ class Supervisor:
             return (f"{self._plan.argv[0]} does not start: {error.strerror}",)
         why = self._wait_until_ready()
         if why is None:
-            self._tell("ready", ready_at=time.time())
+            self._tell("ready", ready_at=time.time(), server_pid=self._find_first())
             why = self._watch()
         if self._stopping.is_set():
             self._tell("stopping", why=())
@@ -139,6 +142,7 @@ class Supervisor:
         return why
 
     def _spawn(self) -> None:
+        self._clear_container()
         _remove_shared_memory(self._plan)
         with self._plan.log.open("ab") as log:
             self._log_start = log.tell()
@@ -186,17 +190,22 @@ class Supervisor:
         assert self._process is not None
         while not self._stopping.wait(self._patience.watch_s):
             if (code := self._process.poll()) is not None:
-                how = f"signal {-code}" if code < 0 else f"exit code {code}"
-                return (f"the server ended with {how}", *self._explain())
+                return (f"the server ended with {self._how(code)}", *self._explain())
             self._keep_log_short()
             if self._plan.model_control_mode != "none":
                 self._follow_models()
             if dead := self._find_dead():
-                if self._plan.mode == "mpi":
+                if self._plan.runs_mpirun:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         self._process.wait(_MPIRUN_ABORT_S)
                 return (*dead, *self._explain())
         return ()
+
+    def _how(self, code: int) -> str:
+        """Of the one in a container, whoever is attached to it says so as a shell does."""
+        if self._plan.container is not None and code > 128:
+            code = 128 - code
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     def _keep_log_short(self) -> None:
         """Move a log that has grown long aside; Triton goes on appending to the same file."""
@@ -213,7 +222,7 @@ class Supervisor:
         # A server that is gone already is what the watch will see.
         with contextlib.suppress(psutil.Error):
             for triton in self._find_tritons():
-                if self._plan.mode == "mpi":
+                if self._plan.runs_mpirun:
                     rank = triton.environ()[_RANK]
                     parts[triton] = Part(f"rank {rank} died, which was process {triton.pid}")
                 for child in triton.children():
@@ -239,12 +248,17 @@ class Supervisor:
 
     def _find_tritons(self) -> list[psutil.Process]:
         """The Tritons on this machine: those that `mpirun` has started, or else our child."""
-        assert self._process is not None
-        process = psutil.Process(self._process.pid)
-        if self._plan.mode != "mpi":
-            return [process]
+        first = psutil.Process(self._find_first())
+        if not self._plan.runs_mpirun:
+            return [first]
         # The other children are its ways to other nodes.
-        return [each for each in process.children() if _RANK in each.environ()]
+        return [each for each in first.children() if _RANK in each.environ()]
+
+    def _find_first(self) -> int:
+        """Our child, or the first process of the container that it is attached to."""
+        assert self._process is not None
+        pid = find_first_process(self._plan.container) if self._plan.container else None
+        return pid or self._process.pid
 
     def _explain(self) -> tuple[str, ...]:
         """What the server that runs or ran last said in its log."""
@@ -264,6 +278,7 @@ class Supervisor:
         for child in tree:
             with contextlib.suppress(psutil.Error):
                 child.kill()
+        self._clear_container()
         self._process, self._parts = None, {}
 
     def _end_in_order(self, process: subprocess.Popen[bytes]) -> None:
@@ -298,9 +313,13 @@ class Supervisor:
         said = read_stop_timeout(self._plan.directory)
         return self._plan.exit_timeout_s if said is None else said
 
+    def _clear_container(self) -> None:
+        if self._plan.container is not None:
+            remove_container(self._plan.container)
+
     def _kill_server(self, process: subprocess.Popen[bytes]) -> None:
         """An `mpirun` that is killed leaves its ranks on other nodes, so it is told first."""
-        if self._plan.mode == "mpi":
+        if self._plan.runs_mpirun:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_MPIRUN_PATIENCE_S)
@@ -310,13 +329,15 @@ class Supervisor:
     def _signal_tritons(self, number: signal.Signals) -> None:
         """Tell them ourselves: an `mpirun` that is to end kills its ranks after a second."""
         assert self._process is not None
+        if self._plan.container is not None and number == signal.SIGKILL:
+            self._clear_container()  # nobody passes this one on
+            return
         tritons: list[psutil.Process] = []
-        with contextlib.suppress(psutil.Error):
-            tritons = self._find_tritons()
-        for triton in tritons:
+        if self._plan.container is None or self._plan.runs_mpirun:
             with contextlib.suppress(psutil.Error):
-                triton.send_signal(number)
-        if not tritons:
+                tritons = self._find_tritons()
+        told = [triton for triton in tritons if _send(triton, number)]
+        if not told:
             self._process.send_signal(number)
 
     def _tell(self, phase: Phase, **changes: Any) -> None:
@@ -325,8 +346,16 @@ class Supervisor:
 
 
 def _death_signal(plan: LaunchPlan) -> signal.Signals:
-    """What the server gets when its supervisor is gone: `mpirun` has to live to end its ranks."""
-    return signal.SIGTERM if plan.mode == "mpi" else signal.SIGKILL
+    """What our child gets when its supervisor is gone: who has to end others must live to do so."""
+    return signal.SIGKILL if plan.mode == "local" else signal.SIGTERM
+
+
+def _send(process: psutil.Process, number: signal.Signals) -> bool:
+    """Whether it could be sent: those in a container may be another user's."""
+    with contextlib.suppress(psutil.Error):
+        process.send_signal(number)
+        return True
+    return False
 
 
 def _model_of(process: psutil.Process) -> str | None:

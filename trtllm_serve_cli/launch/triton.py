@@ -29,8 +29,8 @@ def check_backend(model: ImportedModel, triton: TritonInstallation) -> None:
         raise MissingPart(
             f"The Triton in {triton.origin} cannot serve {model.name}.",
             why=f"the model needs Triton's backend {backend}, which only containers have",
-            next_step="mount the repository and its engine into one that has it, at the same "
-            f"paths, and run tritonserver --model-repository={shlex.quote(str(model.path))}",
+            next_step=f"tllm start -m {shlex.quote(model.name)} --mode container   (for a Slurm "
+            "job: --container-image IMAGE)",
         )
 
 
