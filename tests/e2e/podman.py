@@ -1,0 +1,157 @@
+"""Podman with a store of its own, and an image that is made from what this machine has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+IMAGE = "tllm-test"
+PROGRAMS = ("podman", "runc")
+# What the models and the engine worker import, and Triton itself, by the folders of their wheels.
+_WHEELS = (
+    "numpy", "numpy.libs", "openvino", "openvino_genai", "openvino_tokenizers",
+    "pytriton", "nvidia_pytriton.libs",
+)  # fmt: skip
+_LEFT_OUT = ("test", "tests", "__pycache__", "site-packages", "idlelib", "ensurepip", "include")
+_OTHER_DEVICES = ("libopenvino_intel_gpu", "libopenvino_intel_npu")
+_SYSTEM = ("/lib", "/usr/lib")
+_CONTAINERS_CONF = """\
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+"""
+_STORAGE_CONF = """\
+[storage]
+driver = "{driver}"
+graphroot = "{root}/graph"
+runroot = "{root}/run"
+"""
+_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def why_not() -> str:
+    """Why there can be no container here; "" if it is worth a trial."""
+    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    return f"no {' and no '.join(missing)}: apt-get install podman runc" if missing else ""
+
+
+def use_own_store(root: Path) -> dict[str, str]:
+    """The environment in which podman keeps to `root`."""
+    environ = {
+        "CONTAINERS_CONF": str(root / "containers.conf"),
+        "CONTAINERS_STORAGE_CONF": str(root / "storage.conf"),
+    }
+    (root / "containers.conf").write_text(_CONTAINERS_CONF)
+    for driver in ("overlay", "vfs"):  # the latter copies, but works on any file system
+        (root / "storage.conf").write_text(_STORAGE_CONF.format(root=root, driver=driver))
+        if run_podman("info", environ=environ).returncode == 0:
+            break
+    return environ
+
+
+def run_podman(*words: str, environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ("podman", *words), env={**os.environ, **environ}, capture_output=True, text=True
+    )
+
+
+def why_none_runs(environ: Mapping[str, str]) -> str:
+    """What podman says against running a container of `IMAGE`; "" if it does."""
+    limits = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=4096:4096")
+    words = ("run", "--rm", "--net=host", *limits, IMAGE, "python3", "-c", "")
+    answer = run_podman(*words, environ=environ)
+    return answer.stderr.strip() if answer.returncode else ""
+
+
+def make_image(root: Path, environ: Mapping[str, str]) -> None:
+    """Import `IMAGE`: Triton in /opt/tritonserver, as in NVIDIA's images, Python and the wheels."""
+    archive = root / "image.tar"
+    with tarfile.open(archive, "w") as tar:
+        for source, name in sorted(_list_files(), key=lambda each: each[1]):
+            tar.add(source.resolve(), name)
+        for name, target in _LINKS.items():
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = tarfile.SYMTYPE, target
+            tar.addfile(link)
+        tmp = tarfile.TarInfo("tmp")
+        tmp.type, tmp.mode = tarfile.DIRTYPE, 0o1777
+        tar.addfile(tmp)
+    changes = (
+        "ENV PATH=/opt/tritonserver/bin:/usr/local/bin:/usr/bin:/bin",
+        "ENV LD_LIBRARY_PATH=/usr/local/lib",
+    )
+    options = (word for change in changes for word in ("--change", change))
+    words = ("import", "--quiet", *options, str(archive), IMAGE)
+    run_podman(*words, environ=environ).check_returncode()
+    archive.unlink()
+
+
+_SITE = f"usr/local/lib/python{_VERSION}/site-packages"
+_TRITON = f"{_SITE}/pytriton/tritonserver"
+_LINKS = {
+    "bin/sh": "bash",
+    "opt/tritonserver/bin/tritonserver": f"/{_TRITON}/bin/tritonserver",
+    **{
+        f"opt/tritonserver/backends/python/{name}": f"/{_TRITON}/backends/python/{name}"
+        for name in ("libtriton_python.so", "triton_python_backend_utils.py")
+    },
+    "opt/tritonserver/backends/python/triton_python_backend_stub": f"/{_TRITON}/"
+    f"python_backend_stubs/{_VERSION}/triton_python_backend_stub",
+}
+
+
+def _list_files() -> Iterator[tuple[Path, str]]:
+    """Each file and its name in the image; the libraries of the system that they load come last."""
+    files = list(_list_own_files())
+    yield from files
+    binaries = [source for source, _ in files if ".so" in source.name or _is_program(source)]
+    for library in _find_libraries(binaries):
+        yield Path(library), library.lstrip("/")
+
+
+def _list_own_files() -> Iterator[tuple[Path, str]]:
+    purelib = Path(sysconfig.get_paths()["purelib"])
+    for wheel in _WHEELS:
+        yield from _walk(purelib / wheel, f"{_SITE}/{wheel}")
+    stdlib = Path(sysconfig.get_paths()["stdlib"])
+    yield from _walk(stdlib, f"usr/local/lib/python{_VERSION}")
+    libpython = f"libpython{_VERSION}.so.1.0"
+    folders = (Path(sysconfig.get_config_var("LIBDIR")), Path("/usr/lib/x86_64-linux-gnu"))
+    found = next((folder / libpython for folder in folders if (folder / libpython).exists()), None)
+    if found is not None:
+        yield found, f"usr/local/lib/{libpython}"
+    yield Path(sys.executable).resolve(), "usr/local/bin/python3"
+    yield Path("/bin/bash"), "bin/bash"
+
+
+def _walk(folder: Path, name: str) -> Iterator[tuple[Path, str]]:
+    for path in folder.iterdir():
+        if path.is_dir():
+            if path.name not in _LEFT_OUT:
+                yield from _walk(path, f"{name}/{path.name}")
+        elif path.suffix not in (".a", ".pyc") and not path.name.startswith(_OTHER_DEVICES):
+            yield path, f"{name}/{path.name}"
+
+
+def _is_program(path: Path) -> bool:
+    return path.name in ("python3", "bash", "tritonserver", "triton_python_backend_stub") or (
+        path == Path(sys.executable).resolve()
+    )
+
+
+def _find_libraries(binaries: Iterable[Path]) -> set[str]:
+    """Those of the system, as the dynamic linker finds them."""
+    answer = subprocess.run(
+        ("ldd", *map(str, binaries)), capture_output=True, text=True, check=False
+    )
+    words = set(answer.stdout.split())
+    return {
+        word for word in words if word.startswith(_SYSTEM) and ".so" in word and word[-1] != ":"
+    }

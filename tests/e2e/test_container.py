@@ -1,0 +1,198 @@
+"""Real containers of the real podman, with the demo model in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.e2e.conftest import Tllm
+from tests.e2e.podman import (
+    IMAGE,
+    make_image,
+    run_podman,
+    use_own_store,
+    why_none_runs,
+    why_not,
+)
+from tests.waiting import is_gone, wait_until
+from trtllm_serve_cli.launch.state import ServerState, read_state
+
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(why_not() != "", reason=why_not())]
+
+
+@dataclass(frozen=True)
+class InContainers(Tllm):
+    """`tllm` where podman has a store of its own."""
+
+    store: Mapping[str, str] = field(default_factory=dict)
+    repository: Path = Path()
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {**super().environ, **self.store}
+
+    def serve(self, image: str = IMAGE) -> subprocess.CompletedProcess[str]:
+        return self.start(*self.words(image))
+
+    def words(self, image: str = IMAGE) -> tuple[str, ...]:
+        where = ("--mode=container", "--container-engine=podman", f"--image={image}")
+        return (f"--repo={self.repository}", *where)
+
+    def podman(self, *words: str) -> str:
+        answer = run_podman(*words, environ=self.store)
+        answer.check_returncode()
+        return answer.stdout
+
+    def containers(self) -> list[str]:
+        return self.podman("ps", "--all", "--format={{.Names}}").split()
+
+    def servers(self) -> list[dict[str, Any]]:
+        servers: list[dict[str, Any]] = json.loads(self.done("status", "--json"))["servers"]
+        return servers
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    """With the image in it."""
+    root = tmp_path_factory.mktemp("podman")
+    environ = use_own_store(root)
+    make_image(root, environ)
+    if why := why_none_runs(environ):
+        pytest.skip(f"podman runs no container here: {why}")
+    yield environ
+    run_podman("rmi", "--all", "--force", environ=environ).check_returncode()
+
+
+@pytest.fixture(scope="module")
+def repository(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo in the layout that is one model, which starts sooner."""
+    folder = tmp_path_factory.mktemp("llmapi") / "repository"
+    imported.done("import", "-m", "demo", "--layout", "llmapi", "--repo", str(folder))
+    return folder
+
+
+@pytest.fixture
+def tllm(tmp_path: Path, store: Mapping[str, str], repository: Path) -> Iterator[InContainers]:
+    """In a home of its own; no container of it is left."""
+    tllm = InContainers(tmp_path / "home", store, repository)
+    yield tllm
+    tllm("stop", "--all")
+    for name in tllm.containers():
+        tllm.podman("rm", "--force", "--time=0", name)
+
+
+def state_of(tllm: InContainers) -> ServerState:
+    (server,) = (tllm.home / "servers").iterdir()
+    state = read_state(server)
+    assert state is not None
+    return state
+
+
+def is_back(tllm: InContainers, restarts: int) -> bool:
+    """By the file: asking `tllm status` takes the cores that the server starts with."""
+    state = state_of(tllm)
+    return (state.phase, state.restarts) == ("ready", restarts)
+
+
+def ask(tllm: Tllm, *words: str) -> str:
+    return tllm.done("infer", "The capital of France is", "--raw", "--max-tokens=3", *words)
+
+
+def test_server_in_a_container_answers_comes_back_and_ends(tllm: InContainers) -> None:
+    started = tllm.serve()
+    assert started.returncode == 0, started.stdout + started.stderr
+    (name,) = tllm.containers()
+    assert "Paris" in ask(tllm)
+    status = tllm.status()
+    # What runs in there is seen from here, though nothing of it is a child of the supervisor's.
+    assert {"supervisor", "tritonserver", "engine worker", "model tensorrt_llm"} <= set(
+        status["memory_bytes"]
+    )
+    assert psutil.Process(status["server_pid"]).name() == "tritonserver"
+
+    tllm.podman("kill", name)
+    wait_until(lambda: state_of(tllm).restarts == 1, 30)
+    assert "the server ended with signal 9" in state_of(tllm).why
+    wait_until(lambda: is_back(tllm, 1), 120)
+    assert "Paris" in ask(tllm)
+
+    stubs = psutil.Process(tllm.status()["server_pid"]).children()
+    stubs[0].kill()
+    wait_until(lambda: state_of(tllm).restarts == 2, 30)
+    assert "the process of a model died" in state_of(tllm).why
+    wait_until(lambda: is_back(tllm, 2), 120)
+    assert "Paris" in ask(tllm)
+
+    triton = psutil.Process(tllm.status()["server_pid"])
+    everything = [triton, *triton.children(recursive=True)]
+    tllm.done("stop")
+    assert ([each for each in everything if each.is_running()], tllm.containers()) == ([], [])
+    log = next(tllm.home.glob("servers/*/server.log")).read_text()
+    assert "Exit timeout expired" not in log
+    assert log.count("successfully unloaded 'tensorrt_llm'") == 1
+
+
+def test_container_does_not_outlive_its_supervisor(tllm: InContainers) -> None:
+    tllm.serve()
+    triton = tllm.status()["server_pid"]
+    os.kill(tllm.status()["supervisor_pid"], signal.SIGKILL)
+    # Whoever is attached to it passes on that it is to end.
+    wait_until(lambda: is_gone(triton), 60)
+    wait_until(lambda: tllm.containers() == [], 20)
+    assert [server["state"] for server in tllm.servers()] == ["died"]
+
+
+def test_container_that_nobody_is_attached_to_goes_with_the_next_start(tllm: InContainers) -> None:
+    tllm.serve()
+    status = tllm.status()
+    supervisor = psutil.Process(status["supervisor_pid"])
+    for process in (supervisor, *supervisor.children()):
+        process.kill()
+    assert not is_gone(status["server_pid"])
+    assert len(tllm.containers()) == 1
+    ports = {what: int(status[what].rpartition(":")[2]) for what in ("http", "grpc", "metrics")}
+    started = tllm.done(
+        "start", *tllm.words(), "--json",
+        *(f"--{what}-port={port}" for what, port in ports.items()),
+    )  # fmt: skip
+    assert is_gone(status["server_pid"])
+    assert json.loads(started)["http"] == status["http"]
+    assert len(tllm.containers()) == 1
+
+
+def test_two_servers_in_containers_side_by_side(tllm: InContainers) -> None:
+    for _ in range(2):
+        assert tllm.serve().returncode == 0
+    first, second = (server["http"] for server in tllm.servers())
+    taken = tllm("start", *tllm.words(), f"--http-port={first.rpartition(':')[2]}")
+    assert (taken.returncode, "is in use." in taken.stderr) == (3, True)
+    assert len(tllm.containers()) == 2
+    assert "Paris" in ask(tllm, "--model=tensorrt_llm", f"--url={first}", "-i", "http")
+    tllm.done("stop", "-u", first)
+    assert "Paris" in ask(tllm, "--model=tensorrt_llm", f"--url={second}", "-i", "http")
+    assert len(tllm.containers()) == 1
+    tllm.done("stop")
+    assert tllm.containers() == []
+
+
+def test_image_without_triton_says_so_and_leaves_nothing(
+    tllm: InContainers, tmp_path: Path
+) -> None:
+    (tmp_path / "nothing").write_text("here\n")
+    archive = tmp_path / "empty.tar"
+    subprocess.run(("tar", "-cf", archive, "-C", tmp_path, "nothing"), check=True)
+    tllm.podman("import", "--quiet", str(archive), "empty")
+    result = tllm.serve("empty")
+    assert (result.returncode, "did not become ready" in result.stderr) == (3, True)
+    assert "tritonserver" in result.stderr
+    assert "executable file not found in $PATH" in result.stderr
+    assert tllm.containers() == []
