@@ -44,6 +44,7 @@ COMMANDS = (
     ("bench", "multi-turn"),
     ("bench", "identity"),
     ("bench", "trace"),
+    ("bench", "calibrate"),
     ("metrics",),
     ("lora", "convert"),
     ("doctor",),

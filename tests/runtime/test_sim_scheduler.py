@@ -83,7 +83,7 @@ def test_who_comes_later_joins_between_steps() -> None:
     submit(steps, (10, 3))
     steps.step()
     steps.submit(request(7, 10, 2))
-    assert [told(step) for step in run_out(steps)] == [[0, 7], [0, 7]]
+    assert [told(step) for step in run_out(steps)] == [[7, 0], [0, 7]]
 
 
 def test_no_more_run_than_the_batch_has_room_for() -> None:
@@ -103,7 +103,7 @@ def test_chunked_context_fills_a_step_with_a_part_of_a_prompt() -> None:
     submit(steps, (60, 2), (60, 1))
     done = run_out(steps)
     assert [step.work.prompt_tokens for step in done] == [100, 20]
-    assert [told(step) for step in done] == [[0], [0, 1]]
+    assert [told(step) for step in done] == [[0], [1, 0]]
     # The 20 tokens of the second chunk look back at 40 tokens before them, and at each other.
     assert done[1].work.prompt_pairs == 20 * 40 + 190
 

@@ -13,6 +13,8 @@ that it says when the client itself was too slow, and that the figures are those
     selfwatch, sampling          the client's own load, and the server's metrics meanwhile
     records, statistics          what was seen, and every formula (pure)
     benchmark                    from settings to result
+    virtual_clock, virtual       the same without a server, on simulated engines
+    calibrate                    the timing of a simulated engine, out of measured runs
     report, tables, checks       JSON and files; what is printed; references to be held against
 """
 

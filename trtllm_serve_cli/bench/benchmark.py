@@ -140,8 +140,8 @@ def run_benchmark(
         summary=summary,
         client=judge_client(summary, settings.load, [w for run in runs for w in run.workers]),
         token_counts=counted_here if num_uncounted else "server",
-        versions=_versions(),
-        machine=_machine(),
+        versions=client_versions(),
+        machine=client_machine(),
     )
 
 
@@ -218,12 +218,14 @@ def _summarize(records: Sequence[RequestRecord], settings: BenchmarkSettings) ->
     )
 
 
-def _versions() -> dict[str, str]:
+def client_versions() -> dict[str, str]:
+    """What sends: `tllm`, Python, and the packages that matter to it."""
     packages = {name: version(name) for name in ("grpcio", "numpy", "tritonclient")}
     return {"tllm": __version__, "python": platform.python_version(), **packages}
 
 
-def _machine() -> dict[str, str | int]:
+def client_machine() -> dict[str, str | int]:
+    """Where it runs."""
     cpus = os.sched_getaffinity(0) if sys.platform == "linux" else range(os.cpu_count() or 1)
     return {
         "platform": platform.platform(),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trtllm_serve_cli.cli import bench_texts
+from trtllm_serve_cli.cli.bench_calibrate import calibrate
 from trtllm_serve_cli.cli.bench_options import CommonOptions, with_common_options
 from trtllm_serve_cli.cli.bench_run import Job, run_job
 
@@ -22,11 +23,6 @@ bench_app = typer.Typer(
     help="Load running servers and measure them.\n\n"
     "Example:  tllm bench token-norm-dist --request-rate 5 --stream",
 )
-
-
-@bench_app.callback()
-def bench() -> None:
-    """Keeps the workloads sub-commands, however many there are."""
 
 
 def _length(help_text: str, least: int = 1) -> object:
@@ -183,6 +179,7 @@ def trace(
 
 bench_app.command("dataset")(bench_texts.dataset)
 bench_app.command("end-to-end")(bench_texts.end_to_end)
+bench_app.command("calibrate")(calibrate)
 
 
 def _lengths(

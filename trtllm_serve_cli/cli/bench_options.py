@@ -211,6 +211,25 @@ class CommonOptions:
             rich_help_panel=_WHERE,
         ),
     ] = None
+    virtual: Annotated[
+        str | None,
+        typer.Option(
+            "--virtual",
+            metavar="NAME|FILE",
+            help="No server: simulate this imported model of the engine kind sim, or this timing "
+            "(docs/simulation.md).",
+            rich_help_panel=_WHERE,
+        ),
+    ] = None
+    replicas: Annotated[
+        int,
+        typer.Option(
+            "--replicas",
+            min=1,
+            help="With --virtual: so many engines, each request to the one with the fewest.",
+            rich_help_panel=_WHERE,
+        ),
+    ] = 1
     output_folder: Annotated[
         Path | None,
         typer.Option(

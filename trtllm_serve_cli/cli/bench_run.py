@@ -12,6 +12,7 @@ import typer
 from trtllm_serve_cli.cli import output
 from trtllm_serve_cli.cli.bench_options import Arrival, CommonOptions
 from trtllm_serve_cli.cli.bench_progress import show_progress
+from trtllm_serve_cli.cli.bench_virtual import simulate
 from trtllm_serve_cli.cli.exits import INTERRUPTED
 from trtllm_serve_cli.cli.target import LoadTarget, find_load_target
 from trtllm_serve_cli.errors import RequestFailed
@@ -74,15 +75,18 @@ def run_job(
 
     if common.output_folder is not None:
         report.check_output_folder(common.output_folder)
-    found = job.find_targets() if targets is None else targets
-    with show_progress(settings, [target.address for target in found]) as watch:
-        result = run_benchmark(
-            settings,
-            [Target(target.address, target.model, common.interface.value) for target in found],
-            watch,
-            metrics=_metrics_pages(found),
-            tokenizer=tokenizer,
-        )
+    if common.virtual is not None:
+        result = simulate(settings, common)
+    else:
+        found = job.find_targets() if targets is None else targets
+        with show_progress(settings, [target.address for target in found]) as watch:
+            result = run_benchmark(
+                settings,
+                [Target(target.address, target.model, common.interface.value) for target in found],
+                watch,
+                metrics=_metrics_pages(found),
+                tokenizer=tokenizer,
+            )
     if common.output_folder is not None:
         report.write_result(result, common.output_folder)
     if common.op_stats_csv is not None:

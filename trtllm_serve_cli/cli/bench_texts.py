@@ -72,17 +72,21 @@ def dataset(
 
     Example:  tllm bench dataset --dataset mini_cnn_eval.json --concurrency 16 --stream
     """
-    from trtllm_serve_cli.bench.tokenizers import find_tokenizer
+    from trtllm_serve_cli.bench.tokenizers import find_tokenizer, open_tokenizer
     from trtllm_serve_cli.bench.workloads import Lengths, read_entries, tokenize
 
     entries = read_entries(source)
     job = Job("dataset", common)
-    targets = job.find_targets()
+    targets = None if common.virtual else job.find_targets()
     needs = any(entry.prompt is not None for entry in entries)
     found = None
-    if needs:
+    if needs and targets:
         first = targets[0]
         found = find_tokenizer(tokenizer, first.address, first.model, common.interface.value)
+    elif needs and tokenizer is None:
+        raise typer.BadParameter("--virtual needs --tokenizer: no server tells it.")
+    elif needs and tokenizer:
+        found = open_tokenizer(tokenizer)
     lengths = Lengths(output_tokens, op_tokens_per_word, max_input_len, ignore_eos)
     run_job(job, tokenize(source, entries, found, lengths), targets)
 

@@ -7,10 +7,15 @@ take stays in the engine's folder.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from trtllm_serve_cli.build.engine import read_engine
+from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.config import ServingOptions
-from trtllm_serve_cli.runtime.sim_timing import SchedulerLimits
+from trtllm_serve_cli.repository.opened import OpenRepository, open_repository
+from trtllm_serve_cli.repository.store import ImportedModel
+from trtllm_serve_cli.runtime.sim_timing import SchedulerLimits, Simulation, parse_limits
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.build import Engine
@@ -27,6 +32,15 @@ _ENTRIES = (
     "cancellation_check_period_ms",
     "engine_python",
 )
+# What `tensorrt_llm` calls them, whatever its engine.
+_LIMITS = {
+    "max_batch_size": "max_num_seqs",
+    "max_num_tokens": "max_num_tokens",
+    "max_tokens_in_paged_kv_cache": "max_tokens_in_paged_kv_cache",
+    "batch_scheduler_policy": "batch_scheduler_policy",
+    "enable_chunked_context": "enable_chunked_context",
+    "enable_kv_cache_reuse": "enable_kv_cache_reuse",
+}
 
 
 def sim_values(engine: Engine, options: ServingOptions, max_seq_len: int) -> dict[str, str]:
@@ -55,3 +69,40 @@ def sim_parameters(engine: Engine, values: Mapping[str, str]) -> dict[str, str]:
         "gpt_model_type": "inflight_fused_batching",
         "vocab_size": str(engine.vocab_size),
     } | {name: values[name] for name in _ENTRIES}
+
+
+def read_simulation_of(model: ImportedModel) -> Simulation:
+    """What the engine of an imported model simulates, with what was set since.
+
+    Raises `BadInput` for a model whose engine is a real one.
+    """
+    simulation = read_engine(model.engine_path).simulation if model.engine_kind == "sim" else None
+    if simulation is None:
+        raise BadInput(
+            f"The engine of {model.name} is not simulated.",
+            why=f"it is of the kind {model.engine_kind}, whose timing is not known",
+            next_step="measure it, and make a timing of that: tllm bench calibrate RESULT_DIR "
+            "-o timing.json",
+        )
+    limits = read_limits(open_repository(model.path), simulation.limits)
+    return replace(simulation, limits=limits)
+
+
+def read_limits(repository: OpenRepository, usual: SchedulerLimits) -> SchedulerLimits:
+    """The limits that the parameters of the repository say, of any engine kind."""
+    manifest = repository.manifest
+    known = {**manifest.get("parameters", {}), **manifest.get("set", {})}
+    said = {}
+    for limit, parameter in _LIMITS.items():
+        value = known.get(parameter, "")
+        if repository.layout == "inflight":
+            value = repository.value("tensorrt_llm", f"parameters.{parameter}")
+        if value:
+            said[limit] = _typed(value, getattr(usual, limit))
+    return parse_limits({"tokens_per_block": usual.tokens_per_block, **said})
+
+
+def _typed(value: str, like: object) -> object:
+    if isinstance(like, bool):
+        return value == "true"
+    return int(value) if isinstance(like, int) else value

@@ -55,7 +55,7 @@ class SimRequest:
 class Step:
     """One step: `tokens` are the requests whose sequences have a new token when it ends.
 
-    `started` are those that were in no step before.
+    Those with their first token come first. `started` are those that were in no step before.
     """
 
     duration_s: float
@@ -130,13 +130,13 @@ class Scheduler:
             self._make_room()
         started = self._admit()
         sequences, kv_tokens = self._num_decoding, self._kv_tokens
-        tokens = self._decode()
-        prompt_tokens, prompt_pairs = self._compute_prompts(sequences, tokens)
+        decoded = self._decode()
+        completed, prompt_tokens, prompt_pairs = self._compute_prompts(sequences)
         work = StepWork(prompt_tokens, prompt_pairs, sequences, kv_tokens)
         duration_s = self._timing.duration_s(work)
         if jitter := self._timing.jitter:
             duration_s *= self._rng.gammavariate(jitter**-2, jitter**2)
-        return Step(duration_s, work, tokens, started)
+        return Step(duration_s, work, completed + decoded, started)
 
     def _admit(self) -> list[SimRequest]:
         """Start what has room, in order; returns what never ran before."""
@@ -198,14 +198,15 @@ class Scheduler:
                 self._release(request)
         return tokens
 
-    def _compute_prompts(self, num_decoded: int, tokens: list[SimRequest]) -> tuple[int, int]:
-        """Compute prompts within the budget, and add those to `tokens` that are whole then.
+    def _compute_prompts(self, num_decoded: int) -> tuple[list[SimRequest], int, int]:
+        """Compute prompts within the budget: those that are whole then, tokens, pairs of them.
 
         A prompt that is alone is computed whatever the budget: with all that it has said, a paused
         request may have outgrown it.
         """
         budget = self._limits.max_num_tokens - num_decoded
         is_chunked = self._limits.enable_chunked_context
+        completed = []
         num_tokens = num_pairs = 0
         for request in list(self._prompts.values()):
             start = request.num_computed
@@ -220,8 +221,8 @@ class Scheduler:
             if take == rest:
                 del self._prompts[request.id]
                 self._begin_to_decode(request)
-                tokens.append(request)
-        return num_tokens, num_pairs
+                completed.append(request)
+        return completed, num_tokens, num_pairs
 
     def _begin_to_decode(self, request: SimRequest) -> None:
         """The step that completes a prompt gives its first token."""

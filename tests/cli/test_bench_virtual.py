@@ -1,0 +1,173 @@
+"""`tllm bench --virtual` and `tllm bench calibrate`, from one to the other."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.build.samples import ENGINE
+from tests.repository.samples import add_model
+from trtllm_serve_cli.build.engine import write_engine
+from trtllm_serve_cli.cli.bench import bench_app
+from trtllm_serve_cli.errors import BadInput, UnknownModel
+from trtllm_serve_cli.paths import find_home
+from trtllm_serve_cli.repository import ServingOptions, plan_repository, write_repository
+from trtllm_serve_cli.runtime.sim_timing import Simulation, StepTiming
+
+TIMING = StepTiming(0.02, prompt_token_s=1e-4, sequence_s=1e-4, kv_token_s=1e-7)
+SMALL = ("--num-requests", "40", "--input-stdev", "60", "--stream")
+
+
+def bench(*words: str) -> Any:
+    return CliRunner().invoke(bench_app, words)
+
+
+def virtual(named: object, *words: str) -> Any:
+    return bench("token-norm-dist", "--virtual", str(named), *SMALL, *words)
+
+
+def summary(result: Any) -> dict[str, Any]:
+    assert result.exit_code == 0, result.output
+    return dict(json.loads(result.stdout)["summary"])
+
+
+@pytest.fixture
+def timing(tmp_path: Path) -> Path:
+    path = tmp_path / "timing.json"
+    path.write_text(json.dumps(Simulation(TIMING).to_json()))
+    return path
+
+
+def _import(**options: Any) -> None:
+    home = find_home()
+    engine_dir = home.engines / "mine"
+    engine_dir.mkdir(parents=True)
+    engine = dataclasses.replace(ENGINE, path=engine_dir, kind="sim", simulation=Simulation(TIMING))
+    write_engine(engine, engine_dir)
+    (engine_dir / "simulation.json").write_text(json.dumps(Simulation(TIMING).to_json()))
+    write_repository(
+        plan_repository("mine", engine, ServingOptions(**options)), home.models / "mine"
+    )
+
+
+def test_a_timing_is_run_without_a_server(timing: Path) -> None:
+    result = virtual(timing, "--concurrency", "1")
+    assert result.exit_code == 0
+    assert "TTFT" in result.stdout
+    told = json.loads(virtual(timing, "--concurrency", "1", "--json").stdout)
+    assert told["summary"]["num_completed"] == 40
+    assert told["summary"]["itl"]["p50_ms"] == pytest.approx(20.1, abs=0.1)
+    assert told["targets"][0]["address"] == f"virtual clock, 1 x {timing}"
+
+
+def test_the_same_seed_is_the_same_run(timing: Path) -> None:
+    runs = [summary(virtual(timing, "--request-rate", "20", "--json")) for _ in range(2)]
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("identity",), ("end-to-end",)],
+    ids=lambda words: words[0],
+)
+def test_what_has_not_one_prompt_of_tokens_is_refused(timing: Path, words: tuple[str, ...]) -> None:
+    result = bench(*words, "--virtual", str(timing))
+    assert isinstance(result.exception, BadInput)
+    assert "cannot run on a virtual clock" in result.exception.what
+
+
+def test_conversations_and_prefixes_run_on_it_too(timing: Path) -> None:
+    talks = ("multi-turn", "--turns", "3", "--num-requests", "5", "--concurrency", "2")
+    alike = ("shared-prefix", "--num-requests", "5", "--request-rate", "3", "--slo", "latency<9s")
+    for words, number in ((talks, 15), (alike, 5)):
+        found = summary(bench(*words, "--virtual", str(timing), "--json"))
+        assert found["num_completed"] == number
+
+
+def test_a_server_beside_it_is_wrong_usage(timing: Path) -> None:
+    result = virtual(timing, "-u", "localhost:1")
+    assert (result.exit_code, "asks no server" in result.stderr) == (2, True)
+
+
+def test_more_engines_answer_sooner(timing: Path) -> None:
+    one = summary(virtual(timing, "--json"))
+    four = summary(virtual(timing, "--json", "--replicas", "4"))
+    assert four["ttft"]["p50_ms"] < one["ttft"]["p50_ms"] / 2
+
+
+def test_an_imported_model_is_run_within_its_parameters() -> None:
+    _import(max_batch_size=1)
+    found = summary(virtual("mine", "--json"))
+    # One after the other: the last waits for all the others.
+    assert found["ttft"]["max_ms"] > 39 * 20 * 15
+
+
+def test_a_model_with_a_real_engine_is_told_how_to_get_a_timing() -> None:
+    add_model(find_home(), "real")
+    result = virtual("real")
+    assert isinstance(result.exception, BadInput)
+    assert "tllm bench calibrate" in result.exception.next_step
+
+
+def test_what_is_nowhere_is_told() -> None:
+    result = virtual("nothing")
+    assert isinstance(result.exception, UnknownModel)
+    assert "nothing to simulate called 'nothing'" in result.exception.what
+
+
+def test_a_run_is_calibrated_and_simulated_again(timing: Path, tmp_path: Path) -> None:
+    folders = [str(tmp_path / name) for name in ("alone", "many")]
+    for folder, number in zip(folders, ("1", "16"), strict=True):
+        assert virtual(timing, "--concurrency", number, "--output", folder).exit_code == 0
+    found = tmp_path / "found.json"
+    result = bench("calibrate", *folders, "-o", str(found))
+    assert result.exit_code == 0, result.output
+    assert "Tokens/s" in result.stdout
+    assert f"--virtual {found}" in result.stderr
+    known, again = (
+        summary(virtual(each, "--json", "--concurrency", "8")) for each in (timing, found)
+    )
+    assert again["itl"]["p50_ms"] == pytest.approx(known["itl"]["p50_ms"], rel=0.02)
+
+
+def test_a_calibration_as_json_is_a_timing_and_how_well_it_fits(
+    timing: Path, tmp_path: Path
+) -> None:
+    folders = [str(tmp_path / name) for name in ("alone", "many")]
+    for folder, number in zip(folders, ("1", "16"), strict=True):
+        virtual(timing, "--concurrency", number, "--output", folder)
+    told = json.loads(bench("calibrate", *folders, "--json").stdout)
+    assert told["timing"]["step_s"] == pytest.approx(0.02, rel=0.02)
+    assert {"run", "figure", "measured", "simulated", "deviation"} == set(told["comparisons"][0])
+
+
+def test_the_limits_of_the_model_that_was_measured_are_its_own(
+    timing: Path, tmp_path: Path
+) -> None:
+    add_model(find_home(), "real")
+    folder = str(tmp_path / "run")
+    virtual(timing, "--request-rate", "10", "--output", folder, "--num-requests", "100")
+    told = json.loads(bench("calibrate", folder, "-m", "real", "--json").stdout)
+    assert told["limits"]["max_batch_size"] == 64
+    assert told["limits"]["max_tokens_in_paged_kv_cache"] == 64 * 512
+
+
+def test_a_run_that_tells_too_little_is_refused(timing: Path, tmp_path: Path) -> None:
+    folder = str(tmp_path / "run")
+    virtual(timing, "--concurrency", "1", "--output", folder)
+    result = bench("calibrate", folder)
+    assert isinstance(result.exception, BadInput)
+    assert "--concurrency 32" in result.exception.next_step
+
+
+def test_a_timing_goes_to_a_folder_that_is_there(timing: Path, tmp_path: Path) -> None:
+    folder = str(tmp_path / "run")
+    virtual(timing, "--request-rate", "10", "--output", folder, "--num-requests", "100")
+    result = bench("calibrate", folder, "-o", str(tmp_path / "no" / "timing.json"))
+    assert isinstance(result.exception, BadInput)
+    assert "cannot be written" in result.exception.what
