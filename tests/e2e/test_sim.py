@@ -1,0 +1,127 @@
+"""The simulated engine behind a real Triton, and the virtual clock beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Tllm
+from tests.e2e.core import ask, gauge, tokens
+from tests.waiting import wait_until
+from trtllm_serve_cli.catalog import resolve_alias
+from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.metrics import fetch_metrics, parse_metrics
+
+pytestmark = pytest.mark.e2e
+
+STEP_S = 0.2
+# What a busy machine may add: the medians are compared, and they are of long steps.
+SAME = 0.1
+LOADS = {
+    "closed": ("--concurrency", "8", "--num-requests", "24"),
+    "open": ("--request-rate", "3", "--num-requests", "30"),
+}
+
+
+@pytest.fixture(scope="module")
+def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
+    """A home with a simulated model `sim`, being served."""
+    folder = tmp_path_factory.mktemp("sim")
+    timing = folder / "timing.json"
+    timing.write_text(
+        json.dumps({"timing": {"step_s": STEP_S, "prompt_token_s": 1e-4, "sequence_s": 1e-3}})
+    )
+    tllm = Tllm(folder / "home")
+    source = resolve_alias("demo").source
+    tllm.done("import", "-m", "sim", "-s", source, "--engine", "sim", "--timing", str(timing))
+    started = tllm.start("-m", "sim")
+    assert started.returncode == 0, started.stdout + started.stderr
+    yield tllm
+    tllm("stop", "--all")
+
+
+@pytest.fixture(scope="module")
+def endpoint(sim: Tllm) -> Endpoint:
+    return sim.endpoint()
+
+
+def bench(tllm: Tllm, *words: str) -> dict[str, Any]:
+    said = tllm.done(
+        "bench", "token-norm-dist", "--json", "--stream", "--output-mean", "12", *words
+    )
+    return dict(json.loads(said)["summary"])
+
+
+def test_it_answers_with_text_of_the_prompt(sim: Tllm) -> None:
+    said = [
+        sim.done("infer", "-m", "sim", "--raw", "one two three", "--max-tokens", "4", "--seed", "5")
+        for _ in range(2)
+    ]
+    assert said[0] == said[1]
+    assert set(said[0].split()) & {"one", "two", "three"}
+
+
+def test_tokens_stream_and_stop_as_asked(endpoint: Endpoint) -> None:
+    outputs = ask(endpoint, [30, 31, 32], 6, streaming=True)
+    assert len(tokens(outputs)) == 6
+    assert set(tokens(outputs)) <= {30, 31, 32}
+
+
+def test_what_it_cannot_do_is_refused_by_tensor(endpoint: Endpoint) -> None:
+    with pytest.raises(Exception, match=r"beam_width \(beam search\) is not supported .* sim"):
+        ask(endpoint, [30, 31], 2, beam_width=2)
+
+
+def test_the_metrics_have_its_kv_cache_and_no_requests_at_rest(endpoint: Endpoint) -> None:
+    def blocks(kind: str) -> float | None:
+        snapshot = parse_metrics(fetch_metrics(endpoint.metrics), 0.0)
+        return snapshot.value("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type=kind)
+
+    ask(endpoint, [30, 31, 32], 2)
+    assert blocks("max") == (1 << 20) / 32
+    wait_until(lambda: (blocks("used"), gauge(endpoint, "active")) == (0, 0))
+
+
+@pytest.fixture(scope="module")
+def simulation(sim: Tllm, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What the server simulates, and what Triton adds to each request, as a request alone tells."""
+    alone = ("--concurrency", "1", "--num-requests", "5")
+    served, virtual = (
+        bench(sim, *where, *alone)["ttft"]["p50_ms"] for where in ((), ("--virtual", "sim"))
+    )
+    said = json.loads((sim.engine("sim") / "simulation.json").read_text())
+    said["timing"]["request_s"] = max(served - virtual, 0) / 1000
+    path = tmp_path_factory.mktemp("timing") / "timing.json"
+    path.write_text(json.dumps(said))
+    return str(path)
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_a_server_and_the_virtual_clock_agree(sim: Tllm, simulation: str, load: str) -> None:
+    served = bench(sim, *LOADS[load])
+    virtual = bench(sim, "--virtual", simulation, *LOADS[load])
+    assert served["num_completed"] == virtual["num_completed"]
+    for name in ("itl", "request_latency"):
+        assert served[name]["p50_ms"] == pytest.approx(virtual[name]["p50_ms"], rel=SAME), name
+    # A request that just misses a step waits for the next one.
+    step_ms = virtual["itl"]["p50_ms"]
+    assert served["ttft"]["p50_ms"] == pytest.approx(virtual["ttft"]["p50_ms"], abs=step_ms / 2)
+    rate = served["output_tokens_per_s"]
+    assert rate == pytest.approx(virtual["output_tokens_per_s"], rel=SAME)
+
+
+def test_the_llmapi_layout_serves_it_too(sim: Tllm, tmp_path: Path) -> None:
+    other = Tllm(tmp_path / "home")
+    source = next(f"gguf:{path}" for path in sim.home.rglob("*.gguf") if path.is_file())
+    try:
+        other.done("import", "-m", "text", "-s", source, "--engine", "sim", "--gpu", "h200",
+                   "--layout", "llmapi", "--max-seq-len", "512")  # fmt: skip
+        started = other.start("-m", "text")
+        assert started.returncode == 0, started.stdout + started.stderr
+        assert other.done("infer", "-m", "text", "--raw", "one two three", "--max-tokens", "4")
+    finally:
+        other("stop", "--all")
