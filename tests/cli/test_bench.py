@@ -143,6 +143,7 @@ def test_interrupted_bench_prints_what_was_measured(server: FakeTriton) -> None:
 
 
 def test_bench_says_what_the_run_was(server: FakeTriton) -> None:
+    server.ttft_s = 0.05
     result = _bench("-u", server.start(), "--request-rate", "500", "--concurrency", "1", *SMALL)
     assert "500 requests/s, poisson, at most 1 in flight" in result.stderr
     assert "so this was no run at a rate" in result.stderr

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
 from typing import Literal
@@ -185,18 +184,17 @@ def _run_once(
 def _merge(
     results: Sequence[ShareResult], run: int, tokenizer: Tokenizer | None
 ) -> tuple[RequestRecord, ...]:
-    recount = partial(_recount, tokenizer=tokenizer)
     records = [
-        replace(recount(record, result.texts.get((record.index, record.turn))), run=run)
+        _recount(record, result.texts.get((record.index, record.turn)), tokenizer)
         for result in results
         for record in result.records
     ]
+    if run:
+        records = [replace(record, run=run) for record in records]
     return tuple(sorted(records, key=lambda record: (record.index, record.turn)))
 
 
-def _recount(
-    record: RequestRecord, text: str | None, *, tokenizer: Tokenizer | None
-) -> RequestRecord:
+def _recount(record: RequestRecord, text: str | None, tokenizer: Tokenizer | None) -> RequestRecord:
     """The tokens of a text that the server did not count, spread evenly over its pieces."""
     if text is None or tokenizer is None or not record.chunk_s:
         return record

@@ -1,0 +1,307 @@
+"""As much of HTTP/2 as a gRPC client needs, on asyncio: many calls on one connection.
+
+gRPC's own client for asyncio takes several times the processor time for a call, which a load
+generator takes from the rate it can send at, and from the server beside it (docs/performance.md).
+Frames: RFC 9113. The server is asked to keep no header table, so equal header blocks mean the same
+and are decoded once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Sequence
+
+from hpack import Decoder, Encoder, HPACKError
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW, _CONTINUATION = (
+    0, 1, 3, 4, 6, 7, 8, 9,
+)  # fmt: skip
+_END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
+_HEADER_TABLE_SIZE, _ENABLE_PUSH, _MAX_STREAMS, _INITIAL_WINDOW, _MAX_FRAME = 1, 2, 3, 4, 5
+_CANCEL = 8
+_LARGEST = 2**31 - 1
+_DEFAULT_WINDOW = 65535
+# What may come unannounced is as much as can be said; it is said again when half is used up.
+_TOP_UP = 2**30
+_FRAME = struct.Struct(">HBBBL")
+
+Headers = dict[str, str]
+
+
+class ConnectionGone(Exception):
+    """The connection ended, or never began, with calls on it."""
+
+
+class CallReset(Exception):
+    """The server ended one call; `code` is HTTP/2's."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"the server reset the stream (HTTP/2 error {code})")
+        self.code = code
+
+
+def encode_headers(headers: Sequence[tuple[str, str]]) -> bytes:
+    """A header block that leaves no trace in the server's table, so it can be sent every time."""
+    encoder = Encoder()
+    encoder.header_table_size = 0
+    block: bytes = encoder.encode([(name, value, True) for name, value in headers])
+    return block
+
+
+class Call:
+    """One request and what has come of its answer."""
+
+    def __init__(self, stream: int, window: int) -> None:
+        self.stream = stream
+        self.messages: deque[bytes] = deque()
+        self.headers: Headers = {}
+        self.error: Exception | None = None
+        self.is_done = False
+        self.window = window
+        self._rest = b""
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def wait(self) -> None:
+        """Until something more has come."""
+        if not self.messages and not self.is_done:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    def feed(self, data: bytes) -> None:
+        """A part of the answer's body: messages, each after a flag and its length in five bytes."""
+        data = self._rest + data if self._rest else data
+        position = 0
+        while len(data) >= position + 5:
+            end = position + 5 + int.from_bytes(data[position + 1 : position + 5], "big")
+            if len(data) < end:
+                break
+            self.messages.append(data[position + 5 : end])
+            position = end
+        self._rest = data[position:]
+        if self.messages:
+            self._wake()
+
+    def end(self, error: Exception | None = None) -> None:
+        if not self.is_done:
+            self.is_done, self.error = True, error
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Http2Connection(asyncio.Protocol):
+    """The client's end of one connection."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._calls: dict[int, Call] = {}
+        self._next_stream = 1
+        self._received = b""
+        self._block: tuple[int, int, bytes] | None = None
+        self._decoder = Decoder()
+        self._decoder.header_table_size = 0
+        self._decoder.max_allowed_table_size = 0
+        self._decoded: dict[bytes, Headers] = {}
+        self._unsent: deque[tuple[Call, bytes]] = deque()
+        self._window = _DEFAULT_WINDOW
+        self._stream_window = _DEFAULT_WINDOW
+        self._largest_frame = 16384
+        self._most_calls = _LARGEST
+        self._places: deque[asyncio.Future[None]] = deque()
+        self._num_received = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.is_open = True
+        settings = ((_HEADER_TABLE_SIZE, 0), (_ENABLE_PUSH, 0), (_INITIAL_WINDOW, _LARGEST))
+        content = b"".join(struct.pack(">HL", name, value) for name, value in settings)
+        more = struct.pack(">L", _LARGEST - _DEFAULT_WINDOW)
+        transport.write(_PREFACE + _frame(_SETTINGS, 0, 0, content) + _frame(_WINDOW, 0, 0, more))
+
+    async def start(self, block: bytes, body: bytes) -> Call:
+        """Send a request with these headers and this body, which ends it.
+
+        Waits while the server has as many calls as it takes. Raises `ConnectionGone`.
+        """
+        while self.is_open and len(self._calls) >= self._most_calls:
+            self._places.append(asyncio.get_running_loop().create_future())
+            await self._places[-1]
+        if not self.is_open:
+            raise ConnectionGone("the server closed the connection")
+        call = Call(self._next_stream, self._stream_window)
+        self._next_stream += 2
+        if self._next_stream > _LARGEST:
+            self.is_open = False
+        self._calls[call.stream] = call
+        head = _frame(_HEADERS, _END_HEADERS, call.stream, block)
+        room = min(self._window, call.window, self._largest_frame)
+        if len(body) <= room and not self._unsent:
+            self._window -= len(body)
+            self._transport.write(head + _frame(_DATA, _END_STREAM, call.stream, body))
+        else:
+            self._transport.write(head)
+            self._unsent.append((call, body))
+            self._send_what_fits()
+        return call
+
+    def cancel(self, call: Call) -> None:
+        """Tell the server that nobody wants the rest."""
+        if self._calls.pop(call.stream, None) is not None and self.is_open:
+            reset = struct.pack(">L", _CANCEL)
+            self._transport.write(_frame(_RST_STREAM, 0, call.stream, reset))
+            self._free_place()
+
+    def close(self) -> None:
+        self.is_open = False
+        self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_open = False
+        gone = ConnectionGone(str(exc or "the server closed the connection"))
+        self._end_all(list(self._calls.values()), gone)
+        for place in self._places:
+            if not place.done():
+                place.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        data = self._received + data if self._received else data
+        position = 0
+        while len(data) >= position + 9:
+            high, low, kind, flags, stream = _FRAME.unpack_from(data, position)
+            end = position + 9 + (high << 8 | low)
+            if len(data) < end:
+                break
+            self._take(kind, flags, stream & _LARGEST, data[position + 9 : end])
+            position = end
+        self._received = data[position:]
+
+    def _take(self, kind: int, flags: int, stream: int, content: bytes) -> None:
+        if kind == _DATA:
+            self._take_data(flags, stream, content)
+        elif kind in (_HEADERS, _CONTINUATION):
+            self._take_block(kind, flags, stream, content)
+        elif kind == _SETTINGS and not flags & _ACK:
+            self._take_settings(content)
+        elif kind == _WINDOW:
+            self._take_window(stream, int.from_bytes(content[:4], "big") & _LARGEST)
+        elif kind == _PING and not flags & _ACK:
+            self._transport.write(_frame(_PING, _ACK, 0, content))
+        elif kind == _RST_STREAM:
+            self._end(stream, CallReset(int.from_bytes(content[:4], "big")))
+        elif kind == _GOAWAY:
+            self._take_goaway(int.from_bytes(content[:4], "big") & _LARGEST)
+
+    def _take_data(self, flags: int, stream: int, content: bytes) -> None:
+        self._num_received += len(content)
+        if self._num_received >= _TOP_UP:
+            more = struct.pack(">L", self._num_received)
+            self._transport.write(_frame(_WINDOW, 0, 0, more))
+            self._num_received = 0
+        if flags & _PADDED:
+            content = content[1 : len(content) - content[0]]
+        call = self._calls.get(stream)
+        if call is not None:
+            call.feed(content)
+            if flags & _END_STREAM:
+                self._end(stream, None)
+
+    def _take_block(self, kind: int, flags: int, stream: int, content: bytes) -> None:
+        if kind == _HEADERS:
+            padding = content[0] if flags & _PADDED else 0
+            begin = bool(flags & _PADDED) + (5 if flags & _PRIORITY else 0)
+            content = content[begin : len(content) - padding]
+        elif self._block is not None:
+            _, first_flags, before = self._block
+            content, flags = before + content, flags | (first_flags & _END_STREAM)
+        if not flags & _END_HEADERS:
+            self._block = (stream, flags, content)
+            return
+        self._block = None
+        call = self._calls.get(stream)
+        if call is None:
+            return
+        try:
+            call.headers = call.headers | self._decode(content)
+        except HPACKError as error:
+            self._end(stream, ConnectionGone(f"its headers cannot be read: {error}"))
+            return
+        if flags & _END_STREAM:
+            self._end(stream, None)
+
+    def _decode(self, block: bytes) -> Headers:
+        known = self._decoded.get(block)
+        if known is None:
+            known = {str(name): str(value) for name, value in self._decoder.decode(block)}
+            if len(self._decoded) < 64:
+                self._decoded[block] = known
+        return known
+
+    def _take_settings(self, content: bytes) -> None:
+        for name, value in struct.iter_unpack(">HL", content):
+            if name == _INITIAL_WINDOW:
+                for call in self._calls.values():
+                    call.window += value - self._stream_window
+                self._stream_window = value
+            elif name == _MAX_FRAME:
+                self._largest_frame = value
+            elif name == _MAX_STREAMS:
+                self._most_calls = value
+        self._transport.write(_frame(_SETTINGS, _ACK, 0, b""))
+        self._send_what_fits()
+
+    def _take_window(self, stream: int, more: int) -> None:
+        if not stream:
+            self._window += more
+        elif stream in self._calls:
+            self._calls[stream].window += more
+        self._send_what_fits()
+
+    def _take_goaway(self, last: int) -> None:
+        self.is_open = False
+        refused = [call for stream, call in self._calls.items() if stream > last]
+        self._end_all(refused, ConnectionGone("the server is going away"))
+
+    def _send_what_fits(self) -> None:
+        """Bodies wait for room in the order of their calls; one that has none lets others by."""
+        waiting: deque[tuple[Call, bytes]] = deque()
+        while self._unsent:
+            call, body = self._unsent.popleft()
+            while body and not call.is_done and call.stream in self._calls:
+                room = min(self._window, call.window, self._largest_frame)
+                if room <= 0:
+                    waiting.append((call, body))
+                    break
+                part, body = body[:room], body[room:]
+                self._window -= len(part)
+                call.window -= len(part)
+                flags = 0 if body else _END_STREAM
+                self._transport.write(_frame(_DATA, flags, call.stream, part))
+        self._unsent = waiting
+
+    def _end(self, stream: int, error: Exception | None) -> None:
+        call = self._calls.pop(stream, None)
+        if call is not None:
+            call.end(error)
+            self._free_place()
+
+    def _end_all(self, calls: Sequence[Call], error: Exception) -> None:
+        for call in calls:
+            self._end(call.stream, error)
+
+    def _free_place(self) -> None:
+        while self._places:
+            place = self._places.popleft()
+            if not place.done():
+                place.set_result(None)
+                return
+
+
+def _frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
+    length = len(content)
+    return _FRAME.pack(length >> 8, length & 255, kind, flags, stream) + content
