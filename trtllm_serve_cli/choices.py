@@ -24,5 +24,8 @@ LaunchMode = Literal["local", "container", "mpi", "auto"]
 ModelControlMode = Literal["none", "explicit", "poll"]
 ContainerEngine = Literal["docker", "podman"]
 
+# For which program metrics are prepared.
+MetricsExport = Literal["prometheus", "grafana"]
+
 # How a Kubernetes Service is reached.
 ServiceType = Literal["ClusterIP", "NodePort", "LoadBalancer"]

@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pyte
+
 _TIMEOUT_S = 30.0
 # The session's terminal is the one that it controls: so Ctrl-C is typed, and not sent to a process.
 _TLLM = """
@@ -51,6 +53,15 @@ class Terminal:
             self.type(key)
         self.expect(until)
 
+    def resize(self, columns: int, lines: int) -> None:
+        """As its user drags the window's corner."""
+        _resize(self._end, columns, lines)
+
+    def feed(self, stream: pyte.ByteStream) -> None:
+        """Give an emulator what has been shown since the last call, once something has."""
+        assert select.select([self._end], [], [], _TIMEOUT_S)[0], "nothing was shown"
+        stream.feed(self._read())
+
     def wait(self) -> int:
         """The exit code; whatever is still shown meanwhile is kept for `expect`."""
         while received := self._read():
@@ -75,18 +86,26 @@ class Terminal:
             return b""
 
 
+def _resize(terminal: int, columns: int, lines: int) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+
 @contextmanager
-def run_at_terminal(*arguments: str) -> Iterator[Terminal]:
-    """`tllm` with these arguments, whose stdin, stdout and stderr are the terminal."""
+def run_at_terminal(*arguments: str, kind: str = "dumb") -> Iterator[Terminal]:
+    """`tllm` with these arguments, whose stdin, stdout and stderr are the terminal.
+
+    `kind` is what TERM says of it.
+    """
     end, terminal = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    _resize(terminal, 80, 24)
     process = subprocess.Popen(
         [sys.executable, "-c", _TLLM, *arguments],
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
         start_new_session=True,
-        env={**os.environ, "TERM": "dumb"},
+        env={key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
+        | {"TERM": kind},
     )
     os.close(terminal)
     try:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from tests.client import fake_triton
 from tests.client.fake_triton import FakeTriton
-from tests.metrics.pages import PAGE
+from tests.metrics.pages import OURS, PAGE
 from trtllm_serve_cli import launch
 from trtllm_serve_cli.cli.main import main
 
@@ -64,7 +67,7 @@ def test_json_has_the_same_data(triton: FakeTriton, run: Run) -> None:
     code, out, err = run("-u", triton.endpoint.metrics, "--json")
     summary = json.loads(out)
     assert (code, err) == (0, "")
-    assert summary["models"][0]["failures"] == {"CANCELED": 2, "BACKEND": 1}
+    assert summary["models"][0]["failures"] == {"canceled": 2, "backend": 1}
     assert summary["engines"][0]["kv_fraction"] == 0.25
 
 
@@ -88,18 +91,92 @@ def test_nobody_there(run: Run) -> None:
 def test_running_server_is_found(
     triton: FakeTriton, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = SimpleNamespace(endpoint=triton.endpoint, models=("demo",))
+    running = SimpleNamespace(
+        endpoint=triton.endpoint, models=("demo",), plan=SimpleNamespace(replicas=())
+    )
     monkeypatch.setattr(launch, "find_running", lambda home, model: running)
     assert run("--raw")[1] == PAGE
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--raw", "--json"), ("--raw", "--watch"), ("-m", "x", "-u", "a:1"), ("--interval", "0")],
+    [
+        ("--raw", "--since", "x"),
+        ("--since", "x", "--watch"),
+        ("--since", "x", "-u", "a:1", "-u", "b:1"),
+        ("--raw", "-u", "a:1", "-u", "b:1"),
+        ("export",),
+        ("export", "graphite", "-o", "x"),
+        ("--raw", "--json"),
+        ("--raw", "--watch"),
+        ("-m", "x", "-u", "a:1"),
+        ("--interval", "0"),
+    ],
     ids=" ".join,
 )
 def test_wrong_usage_ends_with_2(run: Run, arguments: tuple[str, ...]) -> None:
     assert run(*arguments)[0] == 2
+
+
+def test_since_a_saved_page_there_are_rates(triton: FakeTriton, run: Run, tmp_path: Path) -> None:
+    saved = tmp_path / "before.prom"
+    saved.write_text(OURS)
+    os.utime(saved, (time.time() - 100, time.time() - 100))
+    triton.metrics_page = OURS.replace("} 593\n", "} 1593\n").encode()
+    code, out, _ = run("-u", triton.endpoint.metrics, "--since", str(saved), "--json")
+    model = next(each for each in json.loads(out)["models"] if each["model"] == "demo")
+    assert (code, round(model["tokens_per_s"])) == (0, 10)
+
+
+def test_a_file_that_is_no_page_is_told(triton: FakeTriton, run: Run, tmp_path: Path) -> None:
+    saved = tmp_path / "cut.prom"
+    saved.write_text(PAGE[:500])
+    code, _, err = run("-u", triton.endpoint.metrics, "--since", str(saved))
+    assert code == 3
+    assert "cut.prom is no saved metrics page." in err and "tllm metrics --raw >" in err
+
+
+def test_our_models_have_what_their_clients_had(triton: FakeTriton, run: Run) -> None:
+    triton.metrics_page = OURS.encode()
+    code, out, _ = run("-u", triton.endpoint.metrics)
+    words = [line.split() for line in out.splitlines()]
+    assert code == 0
+    assert ["demo", "30", "3", "-", "-", "-"] in words
+    assert ["demo", "3847", "593", "625", "925", "-", "-"] in words
+    assert "demo failed: 2 cancelled, 1 rejected" in out
+    assert "25 % of prompts' blocks reused, 1 preemption " in out
+
+
+def test_several_servers_stand_below_each_other(triton: FakeTriton, run: Run) -> None:
+    triton.metrics_page = OURS.encode()
+    other = triton.endpoint.metrics.replace("127.0.0.1", "localhost")
+    code, out, err = run("-u", triton.endpoint.metrics, "-u", other, "-u", "127.0.0.1:1")
+    lines = [line.split() for line in out.splitlines() if ":" in line]
+    assert [line[3:9] for line in lines] == [["625", "-", "4", "3", "25", "%"]] * 2
+    assert (code, err.count("Error:")) == (3, 1)
+
+
+def test_several_servers_as_json(triton: FakeTriton, run: Run) -> None:
+    other = triton.endpoint.metrics.replace("127.0.0.1", "localhost")
+    code, out, _ = run("-u", triton.endpoint.metrics, "-u", other, "--json")
+    assert (code, [each["server"] for each in json.loads(out)]) == (
+        0, [triton.endpoint.metrics, other],
+    )  # fmt: skip
+
+
+def test_export_writes_what_prometheus_reads(run: Run, tmp_path: Path) -> None:
+    words = ("export", "prometheus", "-u", "a:8002", "-u", "b:8002", "-o", str(tmp_path))
+    code, out, _ = run(*words)
+    assert code == 0
+    assert [Path(line).name for line in out.split()] == ["prometheus.yml", "tllm-rules.yml"]
+    assert "a:8002" in (tmp_path / "prometheus.yml").read_text()
+    code, _, err = run(*words)
+    assert code == 3 and "is there already" in err and "--force" in err
+
+
+def test_export_of_a_dashboard_needs_no_server(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("export", "grafana", "-o", str(tmp_path))
+    assert (code, json.loads(Path(out.strip()).read_text())["title"]) == (0, "tllm")
 
 
 def test_watch_prints_lines_and_survives_the_server(triton: FakeTriton) -> None:

@@ -64,3 +64,34 @@ tllm_engine_worker_restarts{model="tensorrt_llm",version="1"} 2
 # TYPE something_of_tomorrow gauge
 something_of_tomorrow{kind="new"} 1
 """
+
+# With the families of our own models.
+OURS = (
+    PAGE
+    + """\
+# TYPE tllm_requests_total counter
+tllm_requests_total{model="demo",outcome="stop",version="1"} 10
+tllm_requests_total{model="demo",outcome="length",version="1"} 20
+tllm_requests_total{model="demo",outcome="cancelled",version="1"} 2
+tllm_requests_total{model="demo",outcome="error",version="1"} 0
+tllm_requests_total{model="demo",outcome="rejected",version="1"} 1
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{model="demo",version="1"} 33
+# TYPE tllm_prompt_tokens_total counter
+tllm_prompt_tokens_total{model="demo",version="1"} 3847
+# TYPE tllm_generation_tokens_total counter
+tllm_generation_tokens_total{model="demo",version="1"} 593
+# TYPE tllm_time_to_first_token_seconds_bucket counter
+tllm_time_to_first_token_seconds_bucket{le="0.5",model="demo",version="1"} 10
+tllm_time_to_first_token_seconds_bucket{le="1",model="demo",version="1"} 30
+tllm_time_to_first_token_seconds_bucket{le="+Inf",model="demo",version="1"} 30
+# TYPE tllm_time_to_first_token_seconds_sum counter
+tllm_time_to_first_token_seconds_sum{model="demo",version="1"} 18
+# TYPE tllm_preemptions_total counter
+tllm_preemptions_total{model="tensorrt_llm",version="1"} 1
+# TYPE tllm_prefix_cache_queries_total counter
+tllm_prefix_cache_queries_total{model="tensorrt_llm",version="1"} 200
+# TYPE tllm_prefix_cache_hits_total counter
+tllm_prefix_cache_hits_total{model="tensorrt_llm",version="1"} 50
+"""
+)

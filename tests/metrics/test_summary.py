@@ -23,7 +23,7 @@ def test_model_has_its_requests_and_mean_times() -> None:
         version="1",
         num_succeeded=6,
         num_failed=3,
-        failures={"CANCELED": 2, "BACKEND": 1},
+        failures={"canceled": 2, "backend": 1},
         num_inferences=8,
         num_pending=5,
         queue_ms=0.5,

@@ -20,6 +20,13 @@ STATS = EngineStats(
     iteration=9,
     context_tokens=300,
     memory_bytes=1000,
+    gpu_memory_bytes=2000,
+    pinned_memory_bytes=30,
+    micro_batch_id=1,
+    paused_requests=3,
+    preemptions=4,
+    kv_blocks_reused=6,
+    kv_blocks_missed=10,
 )
 _REQUESTS = "nv_trt_llm_request_metrics"
 _GENERAL = "nv_trt_llm_general_metrics"
@@ -64,17 +71,18 @@ def test_figures_have_upstreams_names() -> None:
         (_REQUESTS, "context"): 2,
         (_REQUESTS, "waiting"): 1,
         ("nv_trt_llm_runtime_memory_metrics", "cpu"): 1000,
-        ("nv_trt_llm_runtime_memory_metrics", "gpu"): 0,
-        ("nv_trt_llm_runtime_memory_metrics", "pinned"): 0,
+        ("nv_trt_llm_runtime_memory_metrics", "gpu"): 2000,
+        ("nv_trt_llm_runtime_memory_metrics", "pinned"): 30,
         ("nv_trt_llm_kv_cache_block_metrics", "max"): 80,
         ("nv_trt_llm_kv_cache_block_metrics", "free"): 60,
         ("nv_trt_llm_kv_cache_block_metrics", "used"): 20,
         ("nv_trt_llm_kv_cache_block_metrics", "tokens_per"): 32,
+        ("nv_trt_llm_kv_cache_block_metrics", "reused"): 6,
         ("nv_trt_llm_kv_cache_block_metrics", "fraction"): 0.25,
         ("nv_trt_llm_inflight_batcher_metrics", "total_context_tokens"): 300,
         ("nv_trt_llm_inflight_batcher_metrics", "generation_requests"): 4,
-        ("nv_trt_llm_inflight_batcher_metrics", "micro_batch_id"): 0,
-        ("nv_trt_llm_inflight_batcher_metrics", "paused_requests"): 0,
+        ("nv_trt_llm_inflight_batcher_metrics", "micro_batch_id"): 1,
+        ("nv_trt_llm_inflight_batcher_metrics", "paused_requests"): 3,
         (_GENERAL, "iteration_counter"): 9,
     }
 
@@ -89,7 +97,20 @@ def test_the_first_figures_are_all_told() -> None:
     _metrics(families).publish(STATS)
     told = {(family, own): value for family, own, value in families.told}
     assert told.pop((_GENERAL, "timestamp")) > 0
-    assert told == figures_of(STATS, max_batch_size=8)
+    assert told == figures_of(STATS, max_batch_size=8) | {
+        ("tllm_preemptions_total", ""): 4,
+        ("tllm_prefix_cache_hits_total", ""): 6,
+        ("tllm_prefix_cache_queries_total", ""): 16,
+    }
+
+
+def test_a_worker_that_counts_from_zero_again_takes_nothing_back() -> None:
+    families = Families()
+    metrics = _metrics(families)
+    for preemptions in (4, 6, 1, 1):
+        metrics.publish(EngineStats(preemptions=preemptions))
+    told = [value for family, _, value in families.told if family == "tllm_preemptions_total"]
+    assert told == [4, 2, 1]
 
 
 def test_figures_are_labelled_as_upstream_does() -> None:
@@ -127,7 +148,7 @@ def test_the_workers_state_is_told_and_its_restarts_counted_once() -> None:
     metrics = _metrics(families)
     for is_up, num_restarts in ((True, 0), (False, 0), (True, 2), (False, 2)):
         metrics.tell_state(is_up, num_restarts)
-    up, restarts = "tllm_engine_worker_up", "tllm_engine_worker_restarts"
+    up, restarts = "tllm_engine_worker_up", "tllm_engine_worker_restarts_total"
     assert families.told == [(up, "", 1), (up, "", 0), (up, "", 1), (restarts, "", 2), (up, "", 0)]
 
 

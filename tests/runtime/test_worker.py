@@ -104,19 +104,20 @@ def test_cancelling_what_does_not_run_is_ignored(model: Model) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "fields", "why"),
+    ("command", "fields", "why", "refused"),
     [
-        (COUNT, {"max_new_tokens": 0}, "request_output_len (max_tokens) is 0; ask for at least 1"),
-        (REFUSE, {}, "the script refuses it"),
-        (RAISE, {}, "the engine could not take the request: TypeError: the script is wrong"),
-        (FAIL, {}, "the script says so"),
+        (COUNT, {"max_new_tokens": 0}, "request_output_len (max_tokens) is 0; ask for at least 1",
+         True),
+        (REFUSE, {}, "the script refuses it", True),
+        (RAISE, {}, "the engine could not take the request: TypeError: the script is wrong", False),
+        (FAIL, {}, "the script says so", False),
     ],
-)
+)  # fmt: skip
 def test_a_request_that_cannot_run_is_answered_with_the_reason(
-    model: Model, command: int, fields: dict[str, Any], why: str
+    model: Model, command: int, fields: dict[str, Any], why: str, refused: bool
 ) -> None:
     model.submit(7, command, **fields)
-    assert model.read_updates(1) == [SequenceUpdate(7, error=why)]
+    assert model.read_updates(1) == [SequenceUpdate(7, error=why, refused=refused)]
 
 
 def test_a_bad_request_leaves_the_others_running(model: Model) -> None:

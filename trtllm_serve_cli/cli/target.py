@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -95,16 +96,20 @@ def find_load_target(
     return LoadTarget(address, name, endpoint.metrics)
 
 
-def find_metrics(url: str | None, model: str | None) -> str:
-    """The `host:port` of the server's metrics; raises `NoServer`, `BadInput`."""
-    if url is not None:
+def find_metrics(urls: Sequence[str], model: str | None) -> tuple[str, ...]:
+    """The `host:port` of each server's metrics, those of `urls` or of the one that runs.
+
+    That of several ranks has as many. Raises `NoServer`, `BadInput`.
+    """
+    if urls:
         from trtllm_serve_cli.client import parse_address
 
-        return parse_address(url)
+        return tuple(dict.fromkeys(map(parse_address, urls)))
     from trtllm_serve_cli import launch
     from trtllm_serve_cli.paths import find_home
 
-    return launch.find_running(find_home(), model).endpoint.metrics
+    running = launch.find_running(find_home(), model)
+    return (running.endpoint.metrics, *(each.metrics for each in running.plan.replicas))
 
 
 def _choose(running: RunningServer, model: str | None, command: str) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from http.client import HTTPException
+from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, build_opener
 
-from trtllm_serve_cli.errors import NoServer, RequestFailed
+from trtllm_serve_cli.errors import BadInput, NoServer, RequestFailed
+from trtllm_serve_cli.metrics.parse import Snapshot, parse_metrics
 
 
 def fetch_metrics(address: str, timeout_s: float = 5.0) -> str:
@@ -32,6 +34,19 @@ def fetch_metrics(address: str, timeout_s: float = 5.0) -> str:
             why=str(getattr(error, "reason", None) or error),
             next_step="`tllm status` shows what is running; Triton's metrics port is 8002, unless "
             "it was started with another or with metrics off",
+        ) from error
+
+
+def read_saved_metrics(path: Path) -> Snapshot:
+    """A page that was saved, as of when its file was last written; raises `BadInput`."""
+    try:
+        return parse_metrics(path.read_text(encoding="utf-8"), path.stat().st_mtime)
+    except (OSError, UnicodeDecodeError, RequestFailed) as error:
+        why = error.why if isinstance(error, RequestFailed) else str(error)
+        raise BadInput(
+            f"{path} is no saved metrics page.",
+            why=why,
+            next_step=f"save one: tllm metrics --raw > {path}",
         ) from error
 
 

@@ -2,27 +2,34 @@
 
 Counters count since the server (or the model) started; a rate needs an earlier snapshot. A value
 that the page does not have is `None`, never zero. Names are those of Triton (`nv_inference_…`,
-`nv_cpu_…`, `nv_gpu_…`), of its TensorRT-LLM backend (`nv_trt_llm_…`) and of our engine worker
-(`tllm_engine_…`).
+`nv_cpu_…`, `nv_gpu_…`), of its TensorRT-LLM backend (`nv_trt_llm_…`) and of our models and engine
+worker (`tllm_…`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
+from trtllm_serve_cli.metrics.histogram import Latency, read_latency
 from trtllm_serve_cli.metrics.parse import Snapshot
 
 _COMPUTE = ("input", "infer", "output")
 _ENGINE_PREFIXES = ("nv_trt_llm_", "tllm_engine_")
+# Without `_total`, as samples are named.
+_OUTCOMES = "tllm_requests"
+_SUCCESSES = ("stop", "length")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
     """One Triton model. `num_inferences` counts batch rows, `num_succeeded` requests.
 
-    `queue_ms` and `compute_ms` are means over all requests so far that succeeded; `requests_per_s`
-    counts those that succeeded since the earlier snapshot.
+    Of our models `num_succeeded` and `failures` are what became of clients' requests. Triton's own
+    counts, which stand for those of others, take every request of a decoupled model for a success.
+    `queue_ms` and `compute_ms` are means over all requests that Triton counts as successes;
+    `requests_per_s` counts those that succeeded since the earlier snapshot. `ttft` and `itl` are
+    since then, too, or since the server started when there is none.
     """
 
     model: str
@@ -35,13 +42,20 @@ class ModelRow:
     queue_ms: float | None
     compute_ms: float | None
     requests_per_s: float | None
+    num_prompt_tokens: int | None = None
+    num_generated_tokens: int | None = None
+    tokens_per_s: float | None = None
+    ttft: Latency | None = None
+    itl: Latency | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRow:
     """One engine: its requests, its paged KV cache (in blocks), its memory, its worker process.
 
-    Of several instances of a model it is their sum, and up only if all of them are.
+    Of several instances of a model it is their sum, and up only if all of them are. `num_scheduled`
+    is the batch size of the last step. `prefix_hit_fraction` is how many of the blocks that prompts
+    needed were in the KV cache already. `v1` is what static batching, upstream's V1, tells.
     """
 
     model: str
@@ -60,6 +74,12 @@ class EngineRow:
     iterations_per_s: float | None
     is_worker_up: bool | None
     num_worker_restarts: int | None
+    num_generating: int | None = None
+    num_paused: int | None = None
+    context_tokens: int | None = None
+    num_preemptions: int | None = None
+    prefix_hit_fraction: float | None = None
+    v1: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,29 +149,57 @@ def rate_per_s(now: Snapshot, before: Snapshot | None, name: str, **labels: str)
 
 def _summarize_model(now: Snapshot, before: Snapshot | None, model: str, version: str) -> ModelRow:
     labels = {"model": model, "version": version}
-    failures = {
-        sample.labels.get("reason", "OTHER"): int(sample.value)
-        for sample in now.find("nv_inference_request_failure", **labels)
-        if sample.value
-    }
-    num_succeeded = _whole(now.value("nv_inference_request_success", **labels))
+    is_ours = bool(now.find(_OUTCOMES, **labels))
+    num_counted = _whole(now.value("nv_inference_request_success", **labels))
+    failures = _read_failures(now, labels, is_ours=is_ours)
     return ModelRow(
         model=model,
         version=version,
-        num_succeeded=num_succeeded,
+        num_succeeded=_count_successes(now, labels) if is_ours else num_counted,
         num_failed=sum(failures.values()),
         failures=failures,
         num_inferences=_whole(now.value("nv_inference_count", **labels)),
         num_pending=_whole(now.value("nv_inference_pending_request_count", **labels)),
-        queue_ms=_mean_ms(now, ("nv_inference_queue_duration_us",), labels, num_succeeded),
+        queue_ms=_mean_ms(now, ("nv_inference_queue_duration_us",), labels, num_counted),
         compute_ms=_mean_ms(
             now,
             tuple(f"nv_inference_compute_{part}_duration_us" for part in _COMPUTE),
             labels,
-            num_succeeded,
+            num_counted,
         ),
-        requests_per_s=rate_per_s(now, before, "nv_inference_request_success", **labels),
+        requests_per_s=(
+            _sum_known(
+                rate_per_s(now, before, _OUTCOMES, outcome=each, **labels) for each in _SUCCESSES
+            )
+            if is_ours
+            else rate_per_s(now, before, "nv_inference_request_success", **labels)
+        ),
+        num_prompt_tokens=_whole(now.value("tllm_prompt_tokens", **labels)),
+        num_generated_tokens=_whole(now.value("tllm_generation_tokens", **labels)),
+        tokens_per_s=rate_per_s(now, before, "tllm_generation_tokens", **labels),
+        ttft=read_latency(now, before, "tllm_time_to_first_token_seconds", labels),
+        itl=read_latency(now, before, "tllm_inter_token_latency_seconds", labels),
     )
+
+
+def _count_successes(now: Snapshot, labels: Mapping[str, str]) -> int:
+    return sum(int(now.value(_OUTCOMES, outcome=each, **labels) or 0) for each in _SUCCESSES)
+
+
+def _read_failures(now: Snapshot, labels: Mapping[str, str], *, is_ours: bool) -> dict[str, int]:
+    """Why requests failed -> how many, where there are any."""
+    name, label = (_OUTCOMES, "outcome") if is_ours else ("nv_inference_request_failure", "reason")
+    failures: dict[str, int] = {}
+    for sample in now.find(name, **labels):
+        reason = sample.labels.get(label, "OTHER").lower()
+        if sample.value and reason not in _SUCCESSES:
+            failures[reason] = failures.get(reason, 0) + int(sample.value)
+    return failures
+
+
+def _sum_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _summarize_engine(
@@ -173,6 +221,13 @@ def _summarize_engine(
     )
     ups = _values(now, "tllm_engine_worker_up", **labels)
     general = {"general_type": "iteration_counter", **labels}
+    batcher = "nv_trt_llm_inflight_batcher_metrics"
+
+    def batched(kind: str) -> int | None:
+        return _whole(now.value(batcher, inflight_batcher_specific_metric=kind, **labels))
+
+    hits = now.value("tllm_prefix_cache_hits", **labels)
+    queries = now.value("tllm_prefix_cache_queries", **labels)
     return EngineRow(
         model=model,
         version=version,
@@ -185,20 +240,26 @@ def _summarize_engine(
         kv_blocks_max=_whole(most),
         kv_fraction=fraction,
         tokens_per_block=_whole(max(per_block, default=None)),
-        memory_bytes=_memory(now, labels),
+        memory_bytes=_by_label(now, "nv_trt_llm_runtime_memory_metrics", "memory_type", labels),
         iteration=_whole(now.value("nv_trt_llm_general_metrics", **general)),
         iterations_per_s=rate_per_s(now, before, "nv_trt_llm_general_metrics", **general),
         is_worker_up=min(ups) > 0 if ups else None,
         num_worker_restarts=_whole(now.value("tllm_engine_worker_restarts", **labels)),
+        num_generating=batched("generation_requests"),
+        num_paused=batched("paused_requests"),
+        context_tokens=batched("total_context_tokens"),
+        num_preemptions=_whole(now.value("tllm_preemptions", **labels)),
+        prefix_hit_fraction=hits / queries if hits is not None and queries else None,
+        v1=_by_label(now, "nv_trt_llm_v1_metrics", "v1_specific_metric", labels),
     )
 
 
-def _memory(now: Snapshot, labels: Mapping[str, str]) -> dict[str, int]:
-    memory: dict[str, int] = {}
-    for sample in now.find("nv_trt_llm_runtime_memory_metrics", **labels):
-        kind = sample.labels.get("memory_type", "")
-        memory[kind] = memory.get(kind, 0) + int(sample.value)
-    return memory
+def _by_label(now: Snapshot, name: str, label: str, labels: Mapping[str, str]) -> dict[str, int]:
+    figures: dict[str, int] = {}
+    for sample in now.find(name, **labels):
+        kind = sample.labels.get(label, "")
+        figures[kind] = figures.get(kind, 0) + int(sample.value)
+    return figures
 
 
 def _values(now: Snapshot, name: str, **labels: str) -> list[float]:

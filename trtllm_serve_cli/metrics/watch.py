@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from trtllm_serve_cli.errors import TllmError
 from trtllm_serve_cli.metrics.parse import Snapshot, parse_metrics
+
+Watch = Callable[[], Iterator[Snapshot | TllmError]]
+News = queue.SimpleQueue[tuple[str, Snapshot | TllmError]]
 
 
 def watch_metrics(
@@ -29,3 +34,16 @@ def watch_metrics(
             yield error
         turns = (clock() - started_s) // interval_s + 1
         sleep(max(0.0, started_s + turns * interval_s - clock()))
+
+
+def start_watches(sources: Mapping[str, Watch]) -> News:
+    """Where the watches, each in a thread of its own, put what they give, with their names."""
+    news: News = queue.SimpleQueue()
+
+    def follow(name: str) -> None:
+        for scraped in sources[name]():
+            news.put((name, scraped))
+
+    for name in sources:
+        threading.Thread(target=follow, args=(name,), daemon=True).start()
+    return news

@@ -114,7 +114,8 @@ class SequenceUpdate:
     """New tokens of one sequence of one request, or its end, or both.
 
     `log_probs` goes with `token_ids`; `cum_log_prob` is of the whole sequence so far, `perf` of the
-    whole request. A request that failed has `error` and nothing else follows for it.
+    whole request. A request that failed has `error` and nothing else follows for it; it was
+    `refused` if it never ran.
     """
 
     request_id: int
@@ -125,6 +126,7 @@ class SequenceUpdate:
     cum_log_prob: float | None = None
     error: str | None = None
     perf: PerfMetrics | None = None
+    refused: bool = False
 
     def to_wire(self) -> list[Any]:
         """As one entry of a `step` frame: positional, since there is one per token."""
@@ -137,11 +139,12 @@ class SequenceUpdate:
             self.cum_log_prob,
             self.error,
             [getattr(self.perf, name) for name in PerfMetrics.__slots__] if self.perf else None,
+            self.refused,
         ]
 
     @classmethod
     def from_wire(cls, entry: list[Any]) -> SequenceUpdate:
-        request_id, sequence, tokens, finish, log_probs, cum, error, perf = entry
+        request_id, sequence, tokens, finish, log_probs, cum, error, perf, refused = entry
         return cls(
             request_id,
             sequence,
@@ -151,6 +154,7 @@ class SequenceUpdate:
             cum,
             error,
             PerfMetrics(*perf) if perf else None,
+            refused,
         )
 
 
@@ -188,7 +192,13 @@ class EngineLimits:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """How an engine is doing now. Sizes are bytes, the KV cache counts blocks."""
+    """How an engine is doing now. Sizes are bytes, the KV cache counts blocks.
+
+    Paused are requests that had tokens already and lost their place in the KV cache to others.
+    Of the blocks of all prompts since the engine was loaded, `kv_blocks_reused` were in the KV
+    cache and `kv_blocks_missed` were not; `preemptions` counts the pauses. `memory_bytes` is the
+    machine's.
+    """
 
     active_requests: int = 0
     scheduled_requests: int = 0
@@ -200,6 +210,17 @@ class EngineStats:
     iteration: int = 0
     context_tokens: int = 0
     memory_bytes: int = 0
+    gpu_memory_bytes: int = 0
+    pinned_memory_bytes: int = 0
+    micro_batch_id: int = 0
+    paused_requests: int = 0
+    preemptions: int = 0
+    kv_blocks_reused: int = 0
+    kv_blocks_missed: int = 0
+
+
+# Those of its figures that only grow.
+COUNTS = ("iteration", "preemptions", "kv_blocks_reused", "kv_blocks_missed")
 
 
 class Engine(Protocol):

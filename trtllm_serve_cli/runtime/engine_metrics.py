@@ -13,17 +13,36 @@ from .engine import EngineStats
 
 # family -> (help, its own label)
 _FAMILIES = {
-    "nv_trt_llm_request_metrics": ("TRT LLM request metrics", "request_type"),
-    "nv_trt_llm_runtime_memory_metrics": ("TRT LLM runtime memory metrics", "memory_type"),
+    "nv_trt_llm_request_metrics": (
+        "TRT LLM request metrics: active requests, of which scheduled in the last step, of which "
+        "in context (their prompts being read), and waiting; bad when waiting keeps growing",
+        "request_type",
+    ),
+    "nv_trt_llm_runtime_memory_metrics": (
+        "TRT LLM runtime memory metrics, in bytes",
+        "memory_type",
+    ),
     "nv_trt_llm_kv_cache_block_metrics": (
-        "TRT LLM KV cache block metrics",
+        "TRT LLM KV cache block metrics; near a fraction of 1 requests wait or are preempted",
         "kv_cache_block_type",
     ),
     "nv_trt_llm_inflight_batcher_metrics": (
         "TRT LLM inflight_batcher-specific metrics",
         "inflight_batcher_specific_metric",
     ),
-    "nv_trt_llm_general_metrics": ("General TRT LLM metrics", "general_type"),
+    "nv_trt_llm_general_metrics": (
+        "General TRT LLM metrics: steps so far, and when the last figure changed, in microseconds",
+        "general_type",
+    ),
+}
+_COUNTERS = {
+    "tllm_preemptions_total": "Requests that lost their place in the KV cache to others and were "
+    "computed again; good: none",
+    "tllm_prefix_cache_queries_total": "KV cache blocks that prompts needed",
+    "tllm_prefix_cache_hits_total": "Of them, those that an earlier prompt had left in the KV "
+    "cache; the more, the sooner first tokens come",
+    "tllm_engine_worker_restarts_total": "How often the engine worker died and was started again; "
+    "good: never",
 }
 
 
@@ -51,14 +70,18 @@ class EngineMetrics:
             description="Whether the engine worker is running (1) or being restarted (0)",
             kind=pb_utils.MetricFamily.GAUGE,
         )
-        self._families["restarts"] = pb_utils.MetricFamily(
-            name="tllm_engine_worker_restarts",
-            description="How often the engine worker died and was started again",
-            kind=pb_utils.MetricFamily.COUNTER,
-        )
+        counters = {
+            name: pb_utils.MetricFamily(
+                name=name, description=text, kind=pb_utils.MetricFamily.COUNTER
+            )
+            for name, text in _COUNTERS.items()
+        }
+        self._families |= counters
         self._up = self._families["up"].Metric(labels=self._labels)
-        self._restarts = self._families["restarts"].Metric(labels=self._labels)
-        self._num_restarts = 0
+        self._counters = {
+            name: family.Metric(labels=self._labels) for name, family in counters.items()
+        }
+        self._counted = dict.fromkeys(counters, 0)
         self._metrics: dict[tuple[str, str], Any] = {}
         self._last: dict[tuple[str, str], float] = {}
 
@@ -71,13 +94,16 @@ class EngineMetrics:
         for key, value in changed.items():
             self._metric(key).set(value)
         self._last.update(changed)
+        self._count("tllm_preemptions_total", stats.preemptions)
+        self._count("tllm_prefix_cache_hits_total", stats.kv_blocks_reused)
+        self._count(
+            "tllm_prefix_cache_queries_total", stats.kv_blocks_reused + stats.kv_blocks_missed
+        )
 
     def tell_state(self, is_up: bool, num_restarts: int) -> None:
         """Set whether the worker runs, and count its restarts."""
         self._up.set(int(is_up))
-        if num_restarts > self._num_restarts:
-            self._restarts.increment(num_restarts - self._num_restarts)
-            self._num_restarts = num_restarts
+        self._count("tllm_engine_worker_restarts_total", num_restarts)
 
     def close(self) -> None:
         """Let go of everything while Triton still listens: the end of a metric is a message to it.
@@ -85,8 +111,16 @@ class EngineMetrics:
         Nothing may be published afterwards.
         """
         self._metrics.clear()
-        self._up = self._restarts = None
+        self._counters.clear()
+        self._up = None
         self._families.clear()
+
+    def _count(self, name: str, count: int) -> None:
+        """Add what has come; a worker that was started again counts from zero."""
+        known = self._counted[name]
+        if grown := count - known if count >= known else count:
+            self._counters[name].increment(grown)
+        self._counted[name] = count
 
     def _metric(self, key: tuple[str, str]) -> Any:
         if key not in self._metrics:
@@ -107,19 +141,24 @@ def figures_of(stats: EngineStats, max_batch_size: int) -> dict[tuple[str, str],
             "context": stats.context_requests,
             "waiting": stats.waiting_requests,
         },
-        "nv_trt_llm_runtime_memory_metrics": {"cpu": stats.memory_bytes, "gpu": 0, "pinned": 0},
+        "nv_trt_llm_runtime_memory_metrics": {
+            "cpu": stats.memory_bytes,
+            "gpu": stats.gpu_memory_bytes,
+            "pinned": stats.pinned_memory_bytes,
+        },
         "nv_trt_llm_kv_cache_block_metrics": {
             "max": stats.kv_blocks_max,
             "free": stats.kv_blocks_max - stats.kv_blocks_used,
             "used": stats.kv_blocks_used,
             "tokens_per": stats.tokens_per_block,
+            "reused": stats.kv_blocks_reused,
             "fraction": stats.kv_blocks_used / stats.kv_blocks_max if stats.kv_blocks_max else 0.0,
         },
         "nv_trt_llm_inflight_batcher_metrics": {
             "total_context_tokens": stats.context_tokens,
             "generation_requests": max(generating, 0),
-            "micro_batch_id": 0,
-            "paused_requests": 0,
+            "micro_batch_id": stats.micro_batch_id,
+            "paused_requests": stats.paused_requests,
         },
         "nv_trt_llm_general_metrics": {"iteration_counter": stats.iteration},
     }

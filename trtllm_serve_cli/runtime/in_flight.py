@@ -16,6 +16,7 @@ from .engine import GenerationRequest, SequenceUpdate, check_request
 from .log import write_traceback
 from .lora_request import discard, parse_lora, read_lora_name
 from .python_stub import pick_requested
+from .request_record import RequestRecord
 from .tensors import INTERNAL_ID_PREFIX, Array, EngineRow, GetTensor, pack_failure
 from .worker_link import WorkerFailed, WorkerLink
 
@@ -41,11 +42,15 @@ class InFlight:
         get: GetTensor,
         rows: Sequence[EngineRow],
         answer: Callable[[Any], Answer],
+        record: RequestRecord | None,
     ) -> None:
         """Run the rows, with the adapters that the request wants, and answer each with its answer.
 
-        Raises `InvalidRequest` or `WorkerFailed`, and runs none of them then.
+        Raises `InvalidRequest` or `WorkerFailed`, and runs none of them then. `record` is told what
+        becomes of the request; one of our own, from a model to another, has none.
         """
+        if record is not None:
+            record.num_prompt_tokens = sum(len(row.fields["input_ids"]) for row in rows)
         for row in rows:
             check_request(GenerationRequest(id=0, **row.fields), self.worker.limits)
         answers = [answer(row) for row in rows]
@@ -54,7 +59,7 @@ class InFlight:
         for row, adapter in zip(rows, adapters, strict=True):
             row.fields.update(adapter)
         try:
-            _Request(self, request, sender, rows, answers).start()
+            _Request(self, request, sender, rows, answers, record).start()
         except WorkerFailed:
             discard(row.fields for row in rows)
             raise
@@ -105,6 +110,7 @@ class _Request:
         sender: Any,
         rows: Sequence[EngineRow],
         answers: Sequence[Answer],
+        record: RequestRecord | None,
     ) -> None:
         self.id = request.request_id()
         self.num_rows = len(rows)
@@ -114,6 +120,7 @@ class _Request:
         self._sender = sender
         self._rows = rows
         self._answers = answers
+        self._record = record
         self._untold: list[dict[str, Array]] = []
         self._lock = threading.RLock()
         self._is_open = True
@@ -125,8 +132,8 @@ class _Request:
         worker = self._all.worker
         with self._lock:
             try:
-                for row, answer in zip(self._rows, self._answers, strict=True):
-                    self._engine_ids.append(worker.submit(row.fields, self._handler(answer)))
+                for index, row in enumerate(self._rows):
+                    self._engine_ids.append(worker.submit(row.fields, self._handler(index)))
             except WorkerFailed:
                 self._cancel_engine()
                 self._is_open = False
@@ -146,15 +153,19 @@ class _Request:
             if not self._is_open:
                 return
             self._cancel_engine()
+            if self._record is not None:
+                self._record.end("cancelled")
             self._untold += [tensors for answer in self._answers for tensors in answer.cut()]
             self._flush(is_last=True)
 
-    def fail(self, why: str) -> None:
+    def fail(self, why: str, *, was_refused: bool = False) -> None:
         """End all rows with an error."""
         with self._lock:
             if not self._is_open:
                 return
             self._cancel_engine()
+            if self._record is not None:
+                self._record.end("rejected" if was_refused else "error", why)
             if self._is_internal and self._all.is_decoupled:
                 self._close(self._response(pack_failure(why)))
                 return
@@ -162,27 +173,40 @@ class _Request:
             self._forget()
             send_error(self._sender, why)
 
-    def _handler(self, answer: Answer) -> Callable[[SequenceUpdate], None]:
+    def _handler(self, row: int) -> Callable[[SequenceUpdate], None]:
         def take(update: SequenceUpdate) -> None:
             try:
-                self._take(answer, update)
+                self._take(row, update)
             except Exception as error:  # or the caller would wait for ever
                 write_traceback()
                 self.fail(f"the answer could not be told: {type(error).__name__}: {error}")
 
         return take
 
-    def _take(self, answer: Answer, update: SequenceUpdate) -> None:
+    def _take(self, row: int, update: SequenceUpdate) -> None:
         with self._lock:
             if not self._is_open:
                 return
             if update.error is not None:
-                self.fail(update.error)
+                self.fail(update.error, was_refused=update.refused)
                 return
-            tensors = answer.take(update)
+            tensors = self._answers[row].take(update)
             if tensors is not None:
                 self._untold.append(tensors)
-            self._flush(is_last=all(each.is_done for each in self._answers))
+            is_last = all(each.is_done for each in self._answers)
+            if self._record is not None:
+                self._note(self._record, row, update, is_last=is_last)
+            self._flush(is_last=is_last)
+
+    def _note(
+        self, record: RequestRecord, row: int, update: SequenceUpdate, *, is_last: bool
+    ) -> None:
+        if update.token_ids:
+            record.note_tokens((row, update.sequence_index), len(update.token_ids))
+        if update.finish_reason == "length":
+            record.was_cut = True
+        if is_last:
+            record.complete()
 
     def _flush(self, *, is_last: bool) -> None:
         """Send what is due; a model that is not decoupled sends everything at the end."""

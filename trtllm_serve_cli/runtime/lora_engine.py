@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .engine import Engine, EngineStats, GenerationRequest, InvalidRequest, SequenceUpdate
+from .engine import COUNTS, Engine, EngineStats, GenerationRequest, InvalidRequest, SequenceUpdate
 from .log import write_traceback
 from .lora import Adapter, BadAdapter, Sites, check_adapter, decode_adapter
 from .lora_request import (
@@ -59,6 +59,8 @@ class LoraEngine:
         # Least recently used first.
         self._loaded: OrderedDict[str, Engine] = OrderedDict()
         self._leaving: str | None = None
+        # What the engines of adapters had counted that are loaded no more.
+        self._counted = dict.fromkeys(COUNTS, 0)
         self._reading: dict[str, Future[Adapter]] = {}
         self._loading: dict[str, Future[Engine]] = {}
         self._waiting: dict[str, list[GenerationRequest]] = {}
@@ -106,6 +108,7 @@ class LoraEngine:
             for name in EngineStats.__slots__
             if name not in ("memory_bytes", "tokens_per_block")
         }
+        total |= {name: total[name] + self._counted[name] for name in COUNTS}
         total["active_requests"] += num_waiting
         total["waiting_requests"] += num_waiting
         return replace(all_stats[0], **total)
@@ -188,7 +191,7 @@ class LoraEngine:
                 try:
                     self._loaded[key].submit(request)
                 except InvalidRequest as error:
-                    updates.append(SequenceUpdate(request.id, error=str(error)))
+                    updates.append(SequenceUpdate(request.id, error=str(error), refused=True))
                 except Exception as error:  # must not end what runs
                     write_traceback()
                     why = f"the engine could not take the request: {error}"
@@ -210,7 +213,8 @@ class LoraEngine:
             if leaving is None:
                 self._leaving = oldest
                 return
-            del self._loaded[leaving]
+            stats = self._loaded.pop(leaving).stats()
+            self._counted = {name: self._counted[name] + getattr(stats, name) for name in COUNTS}
         adapter = self._prefetched.get(key) or self._sent[key]
         self._loading[key] = self._thread.submit(self._load, adapter)
 

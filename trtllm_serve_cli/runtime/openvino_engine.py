@@ -56,6 +56,7 @@ class _Running:
     tokens: dict[int, list[int]] = field(default_factory=dict)
     num_tokens: int = 0
     num_steps: int = 0
+    is_paused: bool = False
     first_scheduled_ns: int = 0
     first_token_ns: int = 0
     last_token_ns: int = 0
@@ -87,6 +88,7 @@ class OpenVinoEngine:
         self._checker = ThreadPoolExecutor(1, thread_name_prefix="grammar")
         self._unchecked: dict[int, _Unchecked] = {}
         self._iteration = 0
+        self._num_preemptions = self._num_blocks_reused = self._num_blocks_missed = 0
         self.limits = EngineLimits(
             max_seq_len=int(config["max_seq_len"]),
             max_beam_width=int(config["max_beam_width"]),
@@ -131,6 +133,7 @@ class OpenVinoEngine:
         for running in list(self._running.values()):
             new = self._read(running)
             updates += new
+            self._note_pause(running, has_tokens=bool(new))
             if new and (new[-1].error or all(each.finish_reason for each in new)):
                 del self._running[running.request.id]
                 if running.handle.get_status() == _STATUS.RUNNING:
@@ -151,6 +154,10 @@ class OpenVinoEngine:
             kv_blocks_used=used,
             tokens_per_block=TOKENS_PER_BLOCK,
             iteration=self._iteration,
+            paused_requests=sum(each.is_paused for each in self._running.values()),
+            preemptions=self._num_preemptions,
+            kv_blocks_reused=self._num_blocks_reused,
+            kv_blocks_missed=self._num_blocks_missed,
             context_tokens=sum(len(request.input_ids) for request in context),
             memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         )
@@ -172,7 +179,8 @@ class OpenVinoEngine:
                     raise InvalidRequest(problem)
                 self._add(request, each.config)
             except (InvalidRequest, OSError, RuntimeError) as error:
-                updates.append(SequenceUpdate(request.id, error=str(error)))
+                is_its_fault = isinstance(error, InvalidRequest)
+                updates.append(SequenceUpdate(request.id, error=str(error), refused=is_its_fault))
         return updates
 
     def _find_problem(self, guide: Guide) -> str | None:
@@ -186,6 +194,8 @@ class OpenVinoEngine:
         except RuntimeError as error:
             raise InvalidRequest(last_line(error)) from error
         num_reused = self._prefix_blocks.take(request.input_ids)
+        self._num_blocks_reused += num_reused
+        self._num_blocks_missed += -(-len(request.input_ids) // TOKENS_PER_BLOCK) - num_reused
         self._running[request.id] = _Running(request, handle, num_reused)
 
     def _note_scheduled(self, started_ns: int) -> None:
@@ -240,6 +250,19 @@ class OpenVinoEngine:
         running.last_token_ns = now_ns
         running.num_tokens += number
         running.num_steps += 1
+
+    def _note_pause(self, running: _Running, *, has_tokens: bool) -> None:
+        """The scheduler serves sequences that have begun before any other.
+
+        So one without a token of a step has lost its KV cache to others. Of several sequences
+        nothing comes before the end.
+        """
+        request = running.request
+        if not running.num_tokens or max(request.beam_width, request.num_return_sequences) > 1:
+            return
+        if not has_tokens and not running.is_paused:
+            self._num_preemptions += 1
+        running.is_paused = not has_tokens
 
     def _perf(self, running: _Running) -> PerfMetrics | None:
         request = running.request

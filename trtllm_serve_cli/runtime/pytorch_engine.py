@@ -76,6 +76,8 @@ class PyTorchEngine:
         self._failure: Exception | None = None
         # The last that the executor has told, as it writes it.
         self._iteration: dict[str, Any] = {}
+        # Those of the iterations that it has told of.
+        self._num_preemptions = 0
         self._stats_due_s = 0.0
         self._stats_task: asyncio.Task[None] | None = None
         self.limits = EngineLimits(
@@ -124,7 +126,14 @@ class PyTorchEngine:
             tokens_per_block=cache.get("tokensPerBlock", 0),
             iteration=self._iteration.get("iter", 0),
             context_tokens=batch.get("numCtxTokens", 0),
-            memory_bytes=self._iteration.get("gpuMemUsage", 0),
+            memory_bytes=self._iteration.get("cpuMemUsage", 0),
+            gpu_memory_bytes=self._iteration.get("gpuMemUsage", 0),
+            pinned_memory_bytes=self._iteration.get("pinnedMemUsage", 0),
+            micro_batch_id=batch.get("microBatchId", 0),
+            paused_requests=batch.get("numPausedRequests", 0),
+            preemptions=self._num_preemptions,
+            kv_blocks_reused=cache.get("reusedBlocks", 0),
+            kv_blocks_missed=cache.get("missedBlocks", 0),
         )
 
     def close(self) -> None:
@@ -218,6 +227,8 @@ class PyTorchEngine:
         try:
             async for iteration in self._llm.get_stats_async(_STATS_PATIENCE_S):
                 self._iteration = iteration
+                batch = iteration.get("inflightBatchingStats") or {}
+                self._num_preemptions += batch.get("numPausedRequests", 0)
         except Exception:  # without statistics there are still tokens
             write_traceback()
             self._stats_due_s = math.inf

@@ -24,8 +24,10 @@ from .engine import InvalidRequest
 from .engine_metrics import EngineMetrics
 from .in_flight import InFlight, send_error
 from .parameters import Parameters
+from .request_record import RequestLedger, RequestRecord
 from .stop_relay import StopRelay, name_server
 from .tensors import (
+    INTERNAL_ID_PREFIX,
     UNDERSTOOD,
     Array,
     GetTensor,
@@ -60,6 +62,7 @@ class TritonPythonModel:
             parameters.number("max_num_seqs"),
             parameters.instance_name if parameters.num_instances > 1 else "",
         )
+        self._ledger = RequestLedger(pb_utils, parameters.model_name, parameters.model_version)
         self._worker = WorkerProcess(
             self._engine_kind,
             {
@@ -99,11 +102,10 @@ class TritonPythonModel:
             self._relay.close()
         self._worker.close()
         self._metrics.close()
+        self._ledger.close()
         self._in_flight.close()
 
     def _begin(self, request: Any, sender: Any) -> None:
-        arrival_time_ns = time.monotonic_ns()
-
         def get(name: str) -> Array | None:
             tensor = pb_utils.get_input_tensor_by_name(request, name)
             return None if tensor is None else tensor.as_numpy()
@@ -111,7 +113,18 @@ class TritonPythonModel:
         if _is_set(get("stop")):
             self._stop(request.request_id(), sender)
             return
+        is_internal = request.request_id().startswith(INTERNAL_ID_PREFIX)
+        record = None if is_internal else self._ledger.open_record(request.request_id())
+        try:
+            self._run(request, sender, get, record)
+        except (InvalidRequest, WorkerFailed) as error:
+            if record is not None:
+                record.refuse(error)
+            raise
+
+    def _run(self, request: Any, sender: Any, get: GetTensor, record: RequestRecord | None) -> None:
         refuse_if_draining(self._name)
+        arrival_time_ns = record.arrival_ns if record else time.monotonic_ns()
         refuse_set(get, self._not_understood, self._engine_kind)
         is_streaming = _is_set(get("streaming"))
         if is_streaming and not self._is_decoupled:
@@ -120,8 +133,10 @@ class TritonPythonModel:
                 "(decoupled_mode is false); leave it out, or serve with decoupled_mode=true"
             )
         rows = self._parse(get, is_streaming)
+        if record is not None and self._ledger.log.has_prompts:
+            record.prompt = [list(row.fields["input_ids"]) for row in rows]
         answer = partial(self._answer, arrival_time_ns=arrival_time_ns, is_streaming=is_streaming)
-        self._in_flight.start(request, sender, get, rows, answer)
+        self._in_flight.start(request, sender, get, rows, answer, record)
 
     def _parse(self, get: GetTensor, is_streaming: bool) -> Sequence[Any]:
         """What to run for a request: `EngineRow`s, which `_answer` takes one by one."""

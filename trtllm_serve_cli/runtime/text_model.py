@@ -10,9 +10,8 @@ own ensemble scheduler neither keeps that state nor passes a cancellation on to 
 from __future__ import annotations
 
 import contextlib
-import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -31,6 +30,7 @@ from .log import write_traceback
 from .lora_request import NAME_PARAMETER, read_lora_name
 from .parameters import Parameters
 from .python_stub import StreamKeeper, pick_requested
+from .request_record import AnswerFollower, RequestLedger, RequestRecord
 from .step_decoder import StepDecoder
 from .tensors import (
     INTERNAL_ID_PREFIX,
@@ -103,7 +103,7 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class RequestError(Exception):
-    """What to answer instead of text."""
+    """A failure of `tensorrt_llm`, to be answered instead of text."""
 
 
 class TritonPythonModel:
@@ -121,6 +121,7 @@ class TritonPythonModel:
         taken = {*_PREPROCESSING_INPUTS, *_NOT_SERVED}
         self._passed_on = tuple(name for name in parameters.input_names if name not in taken)
         self._is_decoupled = parameters.is_decoupled
+        self._ledger = RequestLedger(pb_utils, parameters.model_name, parameters.model_version)
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="text")
         self._watch = CancelWatch(parameters.number("cancellation_check_period_ms", 100) / 1000)
         self._streams = StreamKeeper()
@@ -130,41 +131,46 @@ class TritonPythonModel:
 
     def execute(self, requests: Sequence[Any]) -> None:
         for request in requests:
-            self._threads.submit(self._serve, request)
+            record = self._ledger.open_record(request.request_id())
+            self._threads.submit(self._serve, request, record)
 
     def finalize(self) -> None:
         self._watch.close()
         self._worker.close()
         self._threads.shutdown(cancel_futures=True)
         self._in_flight.close()
+        self._ledger.close()
 
-    def _serve(self, request: Any) -> None:
+    def _serve(self, request: Any, record: RequestRecord) -> None:
         sender = request.get_response_sender()
         try:
-            self._generate(request, sender)
+            self._generate(request, sender, record)
         except (InvalidRequest, RequestError, WorkerFailed) as error:
+            record.refuse(error)
             send_error(sender, str(error))
         except Exception as error:  # or the caller would wait for ever
             write_traceback()
+            record.refuse(error)
             send_error(sender, f"the text model failed: {type(error).__name__}: {error}")
 
-    def _generate(self, request: Any, sender: Any) -> None:
+    def _generate(self, request: Any, sender: Any, record: RequestRecord) -> None:
         refuse_if_draining(self._name)
         refuse_set(lambda name: _as_array(request, name), _NOT_SERVED, self._engine_kind)
         if _is_streaming(request) and not self._is_decoupled:
-            raise RequestError(
+            raise InvalidRequest(
                 "stream needs a decoupled model, and this one answers each request once "
                 "(decoupled_mode is false); leave it out, or serve with decoupled_mode=true"
             )
-        arrival_time_ns = time.monotonic_ns()
+        if self._ledger.log.has_prompts:
+            record.prompt = _prompt_of(request)
         inputs = [*self._preprocess(request), *_renamed(request, self._passed_on)]
         if self._worker.was_open:
-            self._ask_worker(request, sender, inputs, arrival_time_ns)
+            self._ask_worker(request, sender, inputs, record)
         else:
-            self._ask_model(request, sender, inputs)
+            self._ask_model(request, sender, inputs, record)
 
     def _ask_worker(
-        self, request: Any, sender: Any, inputs: list[Any], arrival_time_ns: int
+        self, request: Any, sender: Any, inputs: list[Any], record: RequestRecord
     ) -> None:
         """Have the tokens straight from the engine worker of `tensorrt_llm`.
 
@@ -177,19 +183,28 @@ class TritonPythonModel:
         answer = partial(
             RowTextAnswer,
             decoder=self._decoder,
-            arrival_time_ns=arrival_time_ns,
+            arrival_time_ns=record.arrival_ns,
             is_streaming=_is_streaming(request),
         )
-        self._in_flight.start(request, sender, get, rows, answer)
+        self._in_flight.start(request, sender, get, rows, answer, record)
 
-    def _ask_model(self, request: Any, sender: Any, inputs: list[Any]) -> None:
+    def _ask_model(
+        self, request: Any, sender: Any, inputs: list[Any], record: RequestRecord
+    ) -> None:
         """Have the tokens from `tensorrt_llm`, whoever serves that and however requests queue."""
+        follower = AnswerFollower(record, {each.name(): each.as_numpy() for each in inputs})
+
+        def stop() -> None:
+            record.end("cancelled")
+            self._stop(internal_id)
+
         adapter = read_lora_name(request.parameters())
         internal_id = f"{INTERNAL_ID_PREFIX}{uuid.uuid4().hex}"
-        watched = self._watch.add(sender, lambda: self._stop(internal_id))
+        watched = self._watch.add(sender, stop)
         only = None
         try:
-            for tensors in self._texts(inputs, internal_id, adapter, _is_streaming(request)):
+            answers = map(follower.note, self._ask_engine(inputs, internal_id, adapter))
+            for tensors in self._texts(answers, _is_streaming(request)):
                 answer = _answer(request, tensors)
                 if self._is_decoupled:
                     sender.send(answer)
@@ -197,16 +212,16 @@ class TritonPythonModel:
                     only = answer
         finally:
             self._watch.remove(watched)
+        record.complete()
         if self._is_decoupled:
             sender.send(flags=_FINAL)
         else:
             sender.send(only or pb_utils.InferenceResponse([]), flags=_FINAL)
 
     def _texts(
-        self, inputs: list[Any], internal_id: str, adapter: str | None, is_streaming: bool
+        self, answers: Iterable[dict[str, Array]], is_streaming: bool
     ) -> Iterator[list[Any]]:
         """The tensors of each response: pieces of text, or whole ones."""
-        answers = self._ask_engine(inputs, internal_id, adapter)
         if is_streaming:
             decoders: dict[tuple[int, int], StreamDecoder] = {}
             for outputs in answers:
@@ -230,9 +245,9 @@ class TritonPythonModel:
             if not response.has_error():
                 break
             if _MALFORMED not in response.error().message():
-                raise RequestError(response.error().message())
+                raise InvalidRequest(response.error().message())
         else:
-            raise RequestError(response.error().message())
+            raise InvalidRequest(response.error().message())
         return [
             pb_utils.Tensor(_PREPROCESSING_OUTPUTS[tensor.name()], tensor.as_numpy())
             for tensor in response.output_tensors()
@@ -362,6 +377,12 @@ def _renamed(request: Any, names: Sequence[str]) -> list[Any]:
 def _is_streaming(request: Any) -> bool:
     tensor = _as_array(request, "stream")
     return tensor is not None and bool(np.any(tensor))
+
+
+def _prompt_of(request: Any) -> str:
+    texts = _as_array(request, "text_input")
+    lines = [] if texts is None else texts.reshape(-1).tolist()
+    return "\n".join(each.decode(errors="replace") for each in lines)
 
 
 def _as_strings(rows: list[list[str]]) -> Any:

@@ -243,7 +243,7 @@ class Worker:
             check_request(request, self._engine.limits)
             self._engine.submit(fit_to_vocabulary(request, self._engine.limits))
         except InvalidRequest as error:
-            return [SequenceUpdate(request.id, error=str(error))]
+            return [SequenceUpdate(request.id, error=str(error), refused=True)]
         except Exception as error:  # what one request makes an engine raise must not end the others
             write_traceback()
             why = f"the engine could not take the request: {type(error).__name__}: {error}"

@@ -224,14 +224,24 @@ class LLM:
 async def _stats() -> AsyncIterator[dict[str, Any]]:
     yield {
         "iter": 7,
+        "cpuMemUsage": 1 << 20,
         "gpuMemUsage": 1 << 30,
+        "pinnedMemUsage": 1 << 10,
         "numActiveRequests": 1,
         "numQueuedRequests": 3,
-        "kvCacheStats": {"maxNumBlocks": 100, "usedNumBlocks": 6, "tokensPerBlock": 32},
+        "kvCacheStats": {
+            "maxNumBlocks": 100,
+            "usedNumBlocks": 6,
+            "tokensPerBlock": 32,
+            "reusedBlocks": 4,
+            "missedBlocks": 12,
+        },
         "inflightBatchingStats": {
             "numScheduledRequests": 1,
             "numContextRequests": 0,
             "numCtxTokens": 0,
+            "numPausedRequests": 0,
+            "microBatchId": 1,
         },
     }
 

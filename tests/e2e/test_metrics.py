@@ -1,0 +1,233 @@
+"""What the metrics say is what clients saw."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import signal
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import TLLM, Tllm
+from tests.e2e.core import gauge
+from tests.e2e.test_resilience import answers, find_process
+from tests.ports import free_ports
+from tests.waiting import wait_until
+from trtllm_serve_cli.client import Endpoint, GenerateRequest, generate, stream
+from trtllm_serve_cli.errors import RequestFailed
+from trtllm_serve_cli.metrics import Snapshot, fetch_metrics, parse_metrics
+
+pytestmark = pytest.mark.e2e
+
+LONG = 6000
+_TTFT = "tllm_time_to_first_token_seconds"
+
+
+def scrape(endpoint: Endpoint) -> Snapshot:
+    return parse_metrics(fetch_metrics(endpoint.metrics), 0.0)
+
+
+class Grown:
+    """How much a model's counters have grown since this was made."""
+
+    def __init__(self, endpoint: Endpoint, model: str) -> None:
+        self._endpoint = endpoint
+        self._labels = {"model": model}
+        self._before = scrape(endpoint)
+
+    def __call__(self, name: str, **labels: str) -> float:
+        now = scrape(self._endpoint).value(name, **self._labels, **labels)
+        return (now or 0.0) - (self._before.value(name, **self._labels, **labels) or 0.0)
+
+    def outcomes(self) -> dict[str, int]:
+        """Only of requests that have ended since."""
+        ended = ((each, self("tllm_requests", outcome=each)) for each in
+                 ("stop", "length", "cancelled", "error", "rejected"))  # fmt: skip
+        return {outcome: int(count) for outcome, count in ended if count}
+
+    def buckets(self) -> dict[float, float]:
+        bounds = {each.labels["le"] for each in self._before.find(f"{_TTFT}_bucket")}
+        return {float(bound): self(f"{_TTFT}_bucket", le=bound) for bound in bounds}
+
+
+def median_bucket(buckets: dict[float, float]) -> tuple[float, float]:
+    """The bounds of the bucket that has the median."""
+    bounds = [0.0, *sorted(buckets)]
+    rank = math.ceil(buckets[math.inf] / 2)
+    index = next(i for i, bound in enumerate(bounds[1:], 1) if buckets[bound] >= rank)
+    return bounds[index - 1], bounds[index]
+
+
+def test_figures_are_what_the_load_generator_saw(
+    served: Tllm, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    grown = Grown(endpoint, "tensorrt_llm")
+    served.done(
+        "bench", "token-norm-dist", "--num-requests", "12", "--concurrency", "3", "--stream",
+        "--warmup", "0", "--input-mean", "40", "--output-mean", "12", "--output", str(tmp_path),
+    )  # fmt: skip
+    seen = json.loads((tmp_path / "summary.json").read_text())
+    lines = (tmp_path / "requests.jsonl").read_text().splitlines()
+    requests: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    wait_until(lambda: grown.outcomes() == {"length": 12}, 10)
+    num_tokens = sum(each["num_output_tokens"] for each in requests)
+    assert grown("tllm_generation_tokens") == num_tokens
+    assert grown("nv_llm_output_token_len_sum") == num_tokens
+    assert grown("tllm_prompt_tokens") == sum(each["num_input_tokens"] for each in requests)
+    assert grown("tllm_inter_token_latency_seconds_count") == num_tokens - 12
+    assert grown(f"{_TTFT}_count") == grown("tllm_request_duration_seconds_count") == 12
+    # The server's first tokens come before the client's, by what gRPC takes on a busy machine.
+    lower, upper = median_bucket(grown.buckets())
+    assert lower <= seen["summary"]["ttft"]["p50"] / 1000 <= upper + 0.1
+    wait_until(lambda: gauge(endpoint, "active") == 0, 10)
+    assert gauge(endpoint, "scheduled") == gauge(endpoint, "waiting") == 0
+
+
+def test_a_request_that_is_given_up_counts_as_cancelled(endpoint: Endpoint) -> None:
+    grown = Grown(endpoint, "demo")
+    pieces = stream(endpoint, "demo", GenerateRequest("Tell me", max_tokens=LONG, min_tokens=LONG))
+    next(pieces)
+    pieces.close()
+    wait_until(lambda: grown.outcomes() == {"cancelled": 1}, 10)
+    assert grown("tllm_generation_tokens") >= 1
+    assert grown("tllm_request_duration_seconds_count") == 0
+    wait_until(lambda: gauge(endpoint, "active") == 0, 10)
+
+
+def test_requests_that_cannot_run_count_as_rejected(endpoint: Endpoint) -> None:
+    grown = Grown(endpoint, "demo")
+    for wrong in (GenerateRequest("hi", max_tokens=0), GenerateRequest("hi", max_tokens=10**6)):
+        with pytest.raises(RequestFailed):
+            generate(endpoint, "demo", wrong, "grpc")
+    wait_until(lambda: grown.outcomes() == {"rejected": 2}, 10)
+    assert grown("tllm_generation_tokens") == grown(f"{_TTFT}_count") == 0
+
+
+def test_requests_of_a_dead_worker_count_as_errors(served: Tllm, endpoint: Endpoint) -> None:
+    grown, engine = Grown(endpoint, "demo"), Grown(endpoint, "tensorrt_llm")
+    pieces = stream(endpoint, "demo", GenerateRequest("Tell me", max_tokens=LONG, min_tokens=LONG))
+    next(pieces)
+    find_process(served, "tllm_runtime.worker").send_signal(signal.SIGKILL)
+    with pytest.raises(RequestFailed):
+        list(pieces)
+    wait_until(lambda: grown.outcomes() == {"error": 1}, 10)
+    wait_until(lambda: answers(endpoint), 60)
+    assert engine("tllm_engine_worker_restarts") == 1
+
+
+def test_an_answer_that_ends_by_itself_counts_as_stop(endpoint: Endpoint) -> None:
+    grown = Grown(endpoint, "demo")
+    whole = generate(endpoint, "demo", GenerateRequest("What is ML?", max_tokens=8), "grpc")
+    request = GenerateRequest("What is ML?", max_tokens=8, stop_words=(whole.texts[0].strip()[2],))
+    generate(endpoint, "demo", request, "grpc")
+    wait_until(lambda: grown.outcomes() == {"length": 1, "stop": 1}, 10)
+
+
+def test_watching_goes_on_when_the_server_is_back(served: Tllm, endpoint: Endpoint) -> None:
+    """`--watch --json` as a program reads it."""
+    command = (TLLM, "metrics", "--watch", "--json", "--interval", "0.3")
+    with subprocess.Popen(
+        command, env=served.environ, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        first, second = (json.loads(process.stdout.readline()) for _ in range(2))
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    names = [each["model"] for each in first["models"]]
+    assert {"demo", "ensemble", "tensorrt_llm"} <= set(names)
+    assert first["models"][0]["requests_per_s"] is None
+    assert second["models"][0]["requests_per_s"] is not None
+    assert process.returncode == 130
+
+
+@contextmanager
+def prometheus(folder: Path, port: int) -> Iterator[Callable[[str], Any]]:
+    """A real Prometheus that runs on what `folder` has; asks its API."""
+    command = (
+        "prometheus", f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}",
+    )  # fmt: skip
+
+    def ask(path: str) -> Any:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
+                return json.load(response)["data"]
+        except (urllib.error.URLError, OSError, ValueError):
+            return None
+
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        wait_until(lambda: ask("/api/v1/status/config"), 60)
+        yield ask
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def query(ask: Callable[[str], Any], expression: str) -> dict[str, float]:
+    """Model (or metric) -> value now."""
+    quoted = urllib.parse.quote(expression)
+    found = (ask(f"/api/v1/query?query={quoted}") or {}).get("result", [])
+    return {each["metric"].get("model", ""): float(each["value"][1]) for each in found}
+
+
+@pytest.mark.skipif(
+    not shutil.which("prometheus"), reason="needs Prometheus: apt-get install prometheus"
+)
+def test_prometheus_reads_it_and_the_alert_that_should_fire_fires(
+    served: Tllm, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    """More requests at once than the engine has slots: some wait, for as long as that lasts."""
+    served.done("metrics", "export", "prometheus", "-o", str(tmp_path), "--for", "2s")
+    served.done("metrics", "export", "grafana", "-o", str(tmp_path))
+    config = tmp_path / "prometheus.yml"
+    config.write_text(config.read_text().replace("15s", "1s"))
+    load = subprocess.Popen(
+        ("nice", TLLM, "bench", "token-norm-dist", "--num-requests", "400",
+         "--input-mean", "64", "--output-mean", "64", "--warmup", "0"),
+        env=served.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        with prometheus(tmp_path, *free_ports(1)) as ask:
+            wait_until(lambda: "TllmQueueGrowing" in firing(ask), 120)
+            assert "TllmServerDown" not in firing(ask)
+            wait_until(lambda: query(ask, "tllm:generation_tokens:rate5m").get("tensorrt_llm"), 60)
+            p50 = query(ask, "tllm:ttft_seconds:p50_rate5m")["tensorrt_llm"]
+            assert 0 < p50 < 60
+            check_dashboard(ask, tmp_path / "tllm-dashboard.json")
+    finally:
+        load.send_signal(signal.SIGINT)
+        load.wait(60)
+    wait_until(lambda: gauge(endpoint, "active") == 0, 60)
+
+
+def firing(ask: Callable[[str], Any]) -> set[str]:
+    alerts = (ask("/api/v1/alerts") or {}).get("alerts", [])
+    return {each["labels"]["alertname"] for each in alerts if each["state"] == "firing"}
+
+
+def check_dashboard(ask: Callable[[str], Any], path: Path) -> None:
+    """Every query of it is one that Prometheus takes, and those of a CPU's server have answers."""
+    without_data = set()
+    for panel in json.loads(path.read_text())["panels"]:
+        for target in panel["targets"]:
+            expression = target["expr"].replace("$__rate_interval", "1m")
+            for name in ("$instance", "$model"):
+                expression = expression.replace(name, ".*")
+            told = ask(f"/api/v1/query?query={urllib.parse.quote(expression)}")
+            assert told is not None, expression
+            if not told["result"]:
+                without_data.add(panel["title"])
+    assert without_data <= {
+        "GPU and CPU use", "Memory", "GPU power", "Prompts found in the KV cache",
+    }  # fmt: skip

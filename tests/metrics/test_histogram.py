@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtllm_serve_cli.metrics import parse_metrics
+from trtllm_serve_cli.metrics.histogram import quantile, read_latency
+
+BOUNDS = (0.01, 0.1, 1.0)
+
+
+def page(counts: tuple[int, ...], total_s: float) -> str:
+    bounds = (*map(str, BOUNDS), "+Inf")
+    lines = [f'h_bucket{{model="m",le="{b}"}} {c}\n' for b, c in zip(bounds, counts, strict=True)]
+    return "".join(lines) + f'h_sum{{model="m"}} {total_s}\n'
+
+
+def test_percentiles_lie_within_their_buckets_as_prometheus_has_them() -> None:
+    snapshot = parse_metrics(page((0, 8, 10, 10), 5.0), 0.0)
+    latency = read_latency(snapshot, None, "h", {"model": "m"})
+    assert latency is not None
+    assert (latency.count, latency.mean_ms) == (10, 500.0)
+    assert latency.p50_ms == pytest.approx(10 + 90 * 5 / 8)
+    assert latency.p90_ms == pytest.approx(100 + 900 * 1 / 2)
+
+
+def test_between_two_scrapes_only_what_came_counts() -> None:
+    before = parse_metrics(page((0, 8, 10, 10), 5.0), 0.0)
+    now = parse_metrics(page((2, 10, 12, 12), 5.02), 1.0)
+    latency = read_latency(now, before, "h", {"model": "m"})
+    assert latency is not None
+    assert (latency.count, round(latency.mean_ms), latency.p50_ms) == (2, 10, 5.0)
+
+
+def test_a_server_that_began_again_tells_what_came_since() -> None:
+    before = parse_metrics(page((0, 8, 10, 10), 5.0), 0.0)
+    now = parse_metrics(page((1, 1, 1, 1), 0.004), 1.0)
+    latency = read_latency(now, before, "h", {"model": "m"})
+    assert latency is not None
+    assert (latency.count, latency.mean_ms, latency.p50_ms) == (1, 4.0, 5.0)
+
+
+def test_nothing_is_known_of_no_requests() -> None:
+    assert read_latency(parse_metrics(page((0, 0, 0, 0), 0.0), 0.0), None, "h", {}) is None
+    assert read_latency(parse_metrics("a 1\n", 0.0), None, "h", {}) is None
+
+
+@given(values=st.lists(st.floats(0.0001, 0.99), min_size=1), q=st.floats(0.01, 1.0))
+def test_a_percentile_is_in_the_bucket_of_the_value_that_it_stands_for(
+    values: list[float], q: float
+) -> None:
+    buckets = {bound: float(sum(v <= bound for v in values)) for bound in (*BOUNDS, math.inf)}
+    exact = sorted(values)[math.ceil(q * len(values)) - 1]
+    upper = min(bound for bound in BOUNDS if exact <= bound)
+    lower = max((bound for bound in BOUNDS if bound < upper), default=0.0)
+    assert lower <= quantile(buckets, q) <= upper
+
+
+def test_what_is_beyond_the_last_bound_is_that_bound() -> None:
+    assert quantile({0.1: 0.0, 1.0: 1.0, math.inf: 10.0}, 0.9) == 1.0

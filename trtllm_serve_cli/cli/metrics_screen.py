@@ -1,0 +1,208 @@
+"""A server's metrics for the eye: one screen, tables that fit 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
+    from rich.table import Table
+
+    from trtllm_serve_cli.metrics import EngineRow, GpuRow, HostRow, Latency, ModelRow, Summary
+
+_BAR_WIDTH = 24
+_MIB = 1024 * 1024
+UNKNOWN = "-"
+
+
+def render_summary(summary: Summary) -> Group:
+    """Models, engines and host of one server."""
+    from rich.console import Group
+
+    parts: list[RenderableType] = []
+    if summary.models:
+        parts.append(_render_models(summary.models))
+        parts += [_describe_failures(row) for row in summary.models if row.num_failed]
+        answering = [row for row in summary.models if row.num_generated_tokens]
+        parts += [_render_answers(answering)] if answering else []
+    else:
+        parts.append("No model is loaded.\n")
+    parts += [_render_block(f"engine {e.model}", _engine_lines(e)) for e in summary.engines]
+    parts.append(_render_block("host", _host_lines(summary.host)))
+    return Group(*parts)
+
+
+def _render_models(rows: tuple[ModelRow, ...]) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    has_rates = any(row.requests_per_s is not None for row in rows)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("model", overflow="fold")
+    for name in ("ok", "failed", "pending", "queue ms", "compute ms"):
+        table.add_column(name, justify="right", overflow="fold")
+    if has_rates:
+        table.add_column("ok/s", justify="right")
+    for row in rows:
+        cells = [
+            row.model,
+            text(row.num_succeeded),
+            str(row.num_failed),
+            text(row.num_pending),
+            _ms(row.queue_ms),
+            _ms(row.compute_ms),
+        ]
+        table.add_row(*cells, *([rate(row.requests_per_s)] if has_rates else []))
+    return table
+
+
+def _render_answers(rows: list[ModelRow]) -> Table:
+    """What clients had of the models: tokens, and how soon."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    has_rates = any(row.tokens_per_s is not None for row in rows)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("answers of", overflow="fold")
+    for name in ("tokens in", "out", "TTFT p50", "p90", "ITL p50", "p90 ms"):
+        table.add_column(name, justify="right", overflow="fold")
+    if has_rates:
+        table.add_column("tokens/s", justify="right")
+    for row in rows:
+        cells = [row.model, text(row.num_prompt_tokens), text(row.num_generated_tokens)]
+        cells += [*show_latency(row.ttft), *show_latency(row.itl)]
+        table.add_row(*cells, *([rate(row.tokens_per_s)] if has_rates else []))
+    return table
+
+
+def show_latency(latency: Latency | None) -> tuple[str, str]:
+    """Median and 90th percentile in milliseconds."""
+    if latency is None:
+        return UNKNOWN, UNKNOWN
+    return show_ms(latency.p50_ms), show_ms(latency.p90_ms)
+
+
+def show_ms(value: float) -> str:
+    """Milliseconds, as exactly as buckets tell them."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _describe_failures(row: ModelRow) -> str:
+    reasons = ", ".join(f"{count} {why.lower()}" for why, count in row.failures.items())
+    return f"{row.model} failed: {reasons}\n"
+
+
+def _render_block(title: str, lines: list[tuple[str, str]]) -> Table:
+    from rich.table import Table
+
+    table = Table(
+        title=title, title_justify="left", title_style="bold", show_header=False, box=None
+    )
+    table.add_column(min_width=14)
+    table.add_column(overflow="fold")
+    for name, value in lines:
+        table.add_row(name, value)
+    table.add_row("", "")
+    return table
+
+
+def _engine_lines(engine: EngineRow) -> list[tuple[str, str]]:
+    lines = []
+    if engine.is_worker_up is not None:
+        lines.append(("engine worker", describe_worker(engine)))
+    lines.append(
+        (
+            "requests",
+            f"{text(engine.num_active)} active, {text(engine.num_scheduled)} scheduled, "
+            f"{text(engine.num_context)} in context, {text(engine.num_waiting)} waiting, "
+            f"{text(engine.max_requests)} at most",
+        )
+    )
+    if engine.kv_blocks_max is not None:
+        lines.append(
+            (
+                "KV cache",
+                f"{bar(engine.kv_fraction)} {percent(engine.kv_fraction)}, "
+                f"{text(engine.kv_blocks_used)} of {engine.kv_blocks_max} blocks "
+                f"of {text(engine.tokens_per_block)} tokens",
+            )
+        )
+    if engine.prefix_hit_fraction is not None:
+        preempted = engine.num_preemptions or 0
+        lines.append(
+            (
+                "",
+                f"{percent(engine.prefix_hit_fraction)} of prompts' blocks reused, "
+                f"{preempted} preemption{'s' * (preempted != 1)}",
+            )
+        )
+    memory = ", ".join(f"{kind} {_mib(size)}" for kind, size in engine.memory_bytes.items() if size)
+    if memory:
+        lines.append(("memory", memory))
+    if engine.v1:
+        lines.append(("V1 batching", _join_words(engine.v1)))
+    if engine.iteration is not None:
+        per_s = engine.iterations_per_s
+        shown = f"{engine.iteration}" + (f", {rate(per_s)}" if per_s else "")
+        lines.append(("iteration", shown))
+    return lines
+
+
+def describe_worker(engine: EngineRow) -> str:
+    """Whether it runs, and how often it had to be started again."""
+    restarts = engine.num_worker_restarts or 0
+    state = "up" if engine.is_worker_up else "DOWN"
+    return f"{state}, {restarts} restart{'s' * (restarts != 1)}"
+
+
+def _join_words(figures: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in figures.items())
+
+
+def _host_lines(host: HostRow) -> list[tuple[str, str]]:
+    return [
+        ("CPU", percent(host.cpu_utilization)),
+        ("memory", f"{_mib(host.memory_used_bytes)} of {_mib(host.memory_total_bytes)}"),
+        *((f"GPU {index}", describe_gpu(gpu)) for index, gpu in enumerate(host.gpus)),
+    ]
+
+
+def describe_gpu(gpu: GpuRow) -> str:
+    """Its use, memory and power."""
+    power = "" if gpu.power_w is None else f", {gpu.power_w:.0f} W"
+    if gpu.power_w is not None and gpu.power_limit_w:
+        power += f" of {gpu.power_limit_w:.0f} W"
+    return (
+        f"{percent(gpu.utilization)}, {_mib(gpu.memory_used_bytes)} "
+        f"of {_mib(gpu.memory_total_bytes)}{power}"
+    )
+
+
+def bar(fraction: float | None, width: int = _BAR_WIDTH) -> str:
+    """How full something is."""
+    filled = round(min(1.0, max(0.0, fraction or 0.0)) * width)
+    return "█" * filled + "░" * (width - filled)
+
+
+def text(value: int | None) -> str:
+    """A count, if it is known."""
+    return UNKNOWN if value is None else str(value)
+
+
+def _ms(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.2f}"
+
+
+def rate(value: float | None) -> str:
+    """How many a second."""
+    return UNKNOWN if value is None else f"{value:.1f}/s"
+
+
+def percent(fraction: float | None) -> str:
+    """A share of the whole."""
+    return UNKNOWN if fraction is None else f"{fraction * 100:.0f} %"
+
+
+def _mib(size: int | None) -> str:
+    return UNKNOWN if size is None else f"{size / _MIB:,.0f} MiB"

@@ -1,0 +1,214 @@
+"""A Grafana dashboard of a server's figures, as Grafana imports it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_ON = 'instance=~"$instance",model=~"$model"'
+_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+_WIDTH, _HEIGHT, _PER_ROW = 8, 8, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One graph: legend -> PromQL. `unit` is Grafana's name of it, `most` where its axis ends."""
+
+    title: str
+    help: str
+    unit: str
+    queries: Mapping[str, str]
+    most: float | None = None
+    warn_above: float | None = None
+
+
+def _quantiles(histogram: str) -> dict[str, str]:
+    return {
+        f"p{round(q * 100)} {{{{model}}}}": f"histogram_quantile({q}, sum by (model, le) "
+        f"(rate({histogram}_bucket{{{_ON}}}[$__rate_interval])))"
+        for q in (0.5, 0.9, 0.99)
+    }
+
+
+def _blocks(kind: str) -> str:
+    name = "nv_trt_llm_kv_cache_block_metrics"
+    return f'sum by (model) ({name}{{{_ON},kv_cache_block_type="{kind}"}})'
+
+
+def _rate(name: str, by: str = "model") -> str:
+    return f"sum by ({by}) (rate({name}{{{_ON}}}[$__rate_interval]))"
+
+
+PANELS: Sequence[Panel] = (
+    Panel(
+        "Requests by how they ended",
+        "Good: no error. Rejected are bad requests, or a full queue.",
+        "reqps",
+        {"{{model}} {{outcome}}": _rate("tllm_requests_total", "model, outcome")},
+    ),
+    Panel(
+        "Tokens generated",
+        "The throughput. It levels off when the engine is full.",
+        "cps",
+        {"{{model}}": _rate("tllm_generation_tokens_total")},
+    ),
+    Panel(
+        "Requests in the engine",
+        "Bad when waiting keeps growing: more come than are served.",
+        "short",
+        {
+            "{{request_type}}": "sum by (request_type) "
+            f'(nv_trt_llm_request_metrics{{{_ON},request_type!="max"}})'
+        },
+    ),
+    Panel(
+        "Time to first token",
+        "Grows with the queue, and with long prompts.",
+        "s",
+        _quantiles("tllm_time_to_first_token_seconds"),
+    ),
+    Panel(
+        "Inter-token latency",
+        "Grows with the batch. Readers notice it above 0.1 s.",
+        "s",
+        _quantiles("tllm_inter_token_latency_seconds"),
+    ),
+    Panel(
+        "Duration of requests",
+        "From arrival to end, of those that ended by themselves.",
+        "s",
+        _quantiles("tllm_request_duration_seconds"),
+    ),
+    Panel(
+        "KV cache",
+        "Near full, requests wait or are preempted.",
+        "percentunit",
+        {"{{model}}": f"{_blocks('used')} / {_blocks('max')}"},
+        most=1,
+        warn_above=0.9,
+    ),
+    Panel(
+        "Prompts found in the KV cache",
+        "The more, the sooner first tokens come.",
+        "percentunit",
+        {
+            "{{model}}": f"{_rate('tllm_prefix_cache_hits_total')} / "
+            f"({_rate('tllm_prefix_cache_queries_total')} > 0)"
+        },
+        most=1,
+    ),
+    Panel(
+        "Preemptions and worker restarts",
+        "Good: none.",
+        "short",
+        {
+            "preemptions {{model}}": f"sum by (model) (increase(tllm_preemptions_total{{{_ON}}}"
+            "[$__rate_interval]))",
+            "restarts {{model}}": "sum by (model) "
+            f"(increase(tllm_engine_worker_restarts_total{{{_ON}}}[$__rate_interval]))",
+        },
+    ),
+    Panel(
+        "GPU and CPU use",
+        "A GPU well below full with requests waiting is held up by something else.",
+        "percentunit",
+        {
+            "{{gpu_uuid}}": 'nv_gpu_utilization{instance=~"$instance"}',
+            "CPU {{instance}}": 'nv_cpu_utilization{instance=~"$instance"}',
+        },
+        most=1,
+    ),
+    Panel(
+        "Memory",
+        "Of the GPUs, and of the machine.",
+        "bytes",
+        {
+            "{{gpu_uuid}}": 'nv_gpu_memory_used_bytes{instance=~"$instance"}',
+            "machine {{instance}}": 'nv_cpu_memory_used_bytes{instance=~"$instance"}',
+        },
+    ),
+    Panel(
+        "GPU power",
+        "At its limit a GPU is well used, and lowers its clocks.",
+        "watt",
+        {"{{gpu_uuid}}": 'nv_gpu_power_usage{instance=~"$instance"}'},
+    ),
+)
+
+
+def make_dashboard() -> dict[str, Any]:
+    """What Grafana imports; the data source, the servers and the models are chosen there."""
+    return {
+        "title": "tllm",
+        "uid": "tllm",
+        "tags": ["tllm", "triton", "llm"],
+        "schemaVersion": 39,
+        "version": 1,
+        "editable": True,
+        "refresh": "15s",
+        "time": {"from": "now-1h", "to": "now"},
+        "annotations": {"list": []},
+        "templating": {"list": [_datasource(), _variable("instance"), _variable("model")]},
+        "panels": [_panel(index, panel) for index, panel in enumerate(PANELS)],
+    }
+
+
+def _datasource() -> dict[str, Any]:
+    return {"name": "datasource", "label": "Data source", "type": "datasource",
+            "query": "prometheus"}  # fmt: skip
+
+
+def _variable(label: str) -> dict[str, Any]:
+    query = f"label_values(tllm_requests_total, {label})"
+    return {
+        "name": label,
+        "type": "query",
+        "datasource": _SOURCE,
+        "query": {"query": query, "refId": label},
+        "definition": query,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
+        "refresh": 2,
+        "sort": 1,
+    }
+
+
+def _panel(index: int, panel: Panel) -> dict[str, Any]:
+    row, column = divmod(index, _PER_ROW)
+    steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
+    if panel.warn_above is not None:
+        steps.append({"color": "red", "value": panel.warn_above})
+    return {
+        "id": index + 1,
+        "type": "timeseries",
+        "title": panel.title,
+        "description": panel.help,
+        "datasource": _SOURCE,
+        "gridPos": {"x": column * _WIDTH, "y": row * _HEIGHT, "w": _WIDTH, "h": _HEIGHT},
+        "fieldConfig": {
+            "defaults": {
+                "unit": panel.unit,
+                "min": 0,
+                **({"max": panel.most} if panel.most is not None else {}),
+                "custom": {
+                    "lineWidth": 1,
+                    "fillOpacity": 10,
+                    "thresholdsStyle": {"mode": "line" if panel.warn_above else "off"},
+                },
+                "thresholds": {"mode": "absolute", "steps": steps},
+            },
+            "overrides": [],
+        },
+        "options": {
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+            "tooltip": {"mode": "multi", "sort": "desc"},
+        },
+        "targets": [
+            {"refId": chr(ord("A") + number), "datasource": _SOURCE, "expr": query,
+             "legendFormat": legend, "editorMode": "code", "range": True}
+            for number, (legend, query) in enumerate(panel.queries.items())
+        ],
+    }  # fmt: skip

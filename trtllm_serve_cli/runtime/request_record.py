@@ -1,0 +1,188 @@
+"""What is known of each request that a model was asked: counted, timed, and told to the log."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from .engine import InvalidRequest
+from .request_log import RequestLog
+from .tally import (
+    DURATION,
+    GENERATION_TOKENS,
+    INPUT_LENGTH,
+    ITL,
+    OUTPUT_LENGTH,
+    PROMPT_TOKENS,
+    REQUESTS,
+    TTFT,
+    Tally,
+    TallyMetrics,
+)
+from .tensors import Array
+
+Outcome = Literal["stop", "length", "cancelled", "error", "rejected"]
+# How long a count may be unpublished.
+_PERIOD_S = 0.5
+
+
+class RequestRecord:
+    """One request, from its arrival to its end; times are nanoseconds of the monotonic clock."""
+
+    def __init__(self, ledger: RequestLedger, request_id: str, now_ns: int) -> None:
+        self.id = request_id
+        self.arrival_ns = now_ns
+        self.num_prompt_tokens = 0
+        self.num_tokens = 0
+        self.first_token_ns = 0
+        self.prompt: str | list[list[int]] | None = None
+        self._ledger = ledger
+        self._last_ns: dict[tuple[int, int], int] = {}
+        # A sequence ended at the number of tokens that was asked for.
+        self.was_cut = False
+        self._lock = threading.Lock()
+        self._has_ended = False
+
+    def note_tokens(self, sequence: tuple[int, int], number: int) -> None:
+        """`number` new tokens of a sequence, which goes by the request's row and its own index."""
+        tally, now_ns = self._ledger.tally, self._ledger.now_ns()
+        if self.first_token_ns == 0:
+            self.first_token_ns = now_ns
+            tally.observe(TTFT, (now_ns - self.arrival_ns) / 1e9)
+        if last_ns := self._last_ns.get(sequence):
+            tally.observe(ITL, (now_ns - last_ns) / 1e9)
+        self._last_ns[sequence] = now_ns
+        self.num_tokens += number
+        tally.count(GENERATION_TOKENS, number)
+
+    def complete(self) -> None:
+        """All sequences have ended by themselves."""
+        self.end("length" if self.was_cut else "stop")
+
+    def refuse(self, error: Exception) -> None:
+        """It does not run: because of what it asks, or because there is nobody to run it."""
+        self.end("rejected" if isinstance(error, InvalidRequest) else "error", str(error))
+
+    def end(self, outcome: Outcome, why: str = "") -> None:
+        """No more is to come; only the first end counts."""
+        with self._lock:
+            if self._has_ended:
+                return
+            self._has_ended = True
+        self._ledger.close_record(self, outcome, why)
+
+
+class AnswerFollower:
+    """Tells a record what the responses of `tensorrt_llm` bring, which has run elsewhere.
+
+    `inputs` are the tensors that it was asked with.
+    """
+
+    def __init__(self, record: RequestRecord, inputs: Mapping[str, Array]) -> None:
+        self._record = record
+        lengths = inputs["input_lengths"].reshape(-1)
+        self._prompts = [
+            ids[:length] for ids, length in zip(inputs["input_ids"], lengths, strict=False)
+        ]
+        self._limit = int(np.max(inputs["request_output_len"]))
+        self._is_streaming = bool(np.any(inputs.get("streaming", False)))
+        self._num_tokens: dict[tuple[int, int], int] = {}
+        record.num_prompt_tokens = int(lengths.sum())
+
+    def note(self, outputs: dict[str, Array]) -> dict[str, Array]:
+        """`outputs`, once they are noted."""
+        first_row = int(outputs["batch_index"][0, 0]) if "batch_index" in outputs else 0
+        first_sequence = int(outputs["sequence_index"][0, 0]) if "sequence_index" in outputs else 0
+        for row, beams in enumerate(outputs["sequence_length"], first_row):
+            for sequence, length in enumerate(beams, first_sequence):
+                ids = outputs["output_ids"][row - first_row, sequence - first_sequence, :length]
+                self._note((row, sequence), ids)
+        return outputs
+
+    def _note(self, sequence: tuple[int, int], ids: Array) -> None:
+        # A whole answer has its prompt before it, unless that was to be left out.
+        prompt = self._prompts[sequence[0]] if sequence[0] < len(self._prompts) else ids[:0]
+        has_prompt = not self._is_streaming and np.array_equal(ids[: len(prompt)], prompt)
+        if number := len(ids) - (len(prompt) if has_prompt else 0):
+            self._record.note_tokens(sequence, number)
+        total = self._num_tokens[sequence] = self._num_tokens.get(sequence, 0) + number
+        self._record.was_cut = self._record.was_cut or total >= self._limit
+
+
+class RequestLedger:
+    """The requests of one model: their counts, which Triton publishes, and their log lines.
+
+    Threads write into it; one of its own publishes, until `close`. `now_ns` is the clock.
+    """
+
+    def __init__(
+        self,
+        pb_utils: Any,
+        model: str,
+        version: str,
+        log: RequestLog | None = None,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.tally = Tally()
+        self.log = RequestLog.of(os.environ) if log is None else log
+        self._model = model
+        self.now_ns = now_ns
+        self._metrics = TallyMetrics(pb_utils, {"model": model, "version": version})
+        self._closing = threading.Event()
+        self._publisher = threading.Thread(target=self._keep_publishing, daemon=True)
+        self._publisher.start()
+
+    def open_record(self, request_id: str) -> RequestRecord:
+        """A request has arrived. One without an id gets one, for the log."""
+        if not request_id and self.log.is_on:
+            request_id = uuid.uuid4().hex
+        return RequestRecord(self, request_id, self.now_ns())
+
+    def close_record(self, record: RequestRecord, outcome: Outcome, why: str) -> None:
+        """Count a request that has ended, and write its line."""
+        duration_s = (self.now_ns() - record.arrival_ns) / 1e9
+        self.tally.count(REQUESTS, 1, outcome)
+        if outcome != "rejected":
+            self.tally.count(PROMPT_TOKENS, record.num_prompt_tokens)
+            self.tally.observe(INPUT_LENGTH, record.num_prompt_tokens)
+            self.tally.observe(OUTPUT_LENGTH, record.num_tokens)
+        if outcome in ("stop", "length"):
+            self.tally.observe(DURATION, duration_s)
+        if self.log.is_on:
+            self.log.write(self._facts(record, outcome, why, duration_s))
+
+    def close(self) -> None:
+        """Publish what is left and end."""
+        self._closing.set()
+        self._publisher.join()
+        self._metrics.publish(self.tally.read())
+        self._metrics.close()
+
+    def _keep_publishing(self) -> None:
+        while not self._closing.wait(_PERIOD_S):
+            self._metrics.publish(self.tally.read())
+
+    def _facts(
+        self, record: RequestRecord, outcome: Outcome, why: str, duration_s: float
+    ) -> dict[str, Any]:
+        first_ns = record.first_token_ns
+        facts: dict[str, Any] = {
+            "id": record.id,
+            "model": self._model,
+            "outcome": outcome,
+            "input_tokens": record.num_prompt_tokens,
+            "output_tokens": record.num_tokens,
+            "ttft_ms": round((first_ns - record.arrival_ns) / 1e6, 3) if first_ns else None,
+            "duration_ms": round(duration_s * 1e3, 3),
+        }
+        if why:
+            facts["error"] = why
+        if self.log.has_prompts and record.prompt is not None:
+            facts["prompt"] = record.prompt
+        return facts
