@@ -46,6 +46,7 @@ COMMANDS = (
     ("bench", "trace"),
     ("bench", "calibrate"),
     ("metrics",),
+    ("metrics", "export"),
     ("lora", "convert"),
     ("doctor",),
 )

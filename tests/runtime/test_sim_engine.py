@@ -179,7 +179,9 @@ def test_statistics_count_what_waits_and_what_runs(tmp_path: Path, clock: Stoppe
     assert (stats.active_requests, stats.scheduled_requests, stats.waiting_requests) == (2, 1, 1)
     assert (stats.kv_blocks_used, stats.iteration, stats.context_tokens) == (1, 1, 10)
     run_out(engine)
-    assert (engine.stats().active_requests, engine.stats().kv_blocks_used) == (0, 0)
+    stats = engine.stats()
+    assert (stats.active_requests, stats.kv_blocks_used) == (0, 0)
+    assert (stats.kv_blocks_reused, stats.kv_blocks_missed) == (0, 2)
 
 
 def test_what_it_cannot_do_is_refused_as_the_table_says(engine: SimEngine) -> None:

@@ -199,12 +199,34 @@ def test_statistics_are_the_last_steps_while_something_runs(load: Load) -> None:
         tokens_per_block=4,
         iteration=stats.iteration,
         context_tokens=stats.context_tokens,
+        kv_blocks_reused=2,
+        kv_blocks_missed=1,
     )
     assert stats.iteration >= 1
     engine.cancel(1)
     assert engine.stats() == EngineStats(
-        kv_blocks_max=100, tokens_per_block=4, iteration=stats.iteration
+        kv_blocks_max=100,
+        tokens_per_block=4,
+        iteration=stats.iteration,
+        kv_blocks_reused=2,
+        kv_blocks_missed=1,
     )
+
+
+def test_sequences_that_lost_their_place_are_counted(load: Load) -> None:
+    engine = load()
+    from vllm.v1.engine import (
+        EngineCoreEvent,
+        EngineCoreEventType,
+        EngineCoreOutput,
+        EngineCoreOutputs,
+    )
+
+    for event in (EngineCoreEventType.QUEUED, *[EngineCoreEventType.PREEMPTED] * 2):
+        output = EngineCoreOutput("gone-0", [], events=[EngineCoreEvent(event, 1.0)])
+        engine._core.outputs_queue.put(EngineCoreOutputs([output]))
+        engine.step()
+    assert engine.stats().preemptions == 2
 
 
 def test_the_context_is_what_vllm_found_room_for(load: Load) -> None:

@@ -102,6 +102,7 @@ class SimEngine:
         self._scheduler = Scheduler(self._simulation)
         self._running: dict[int, _Running] = {}
         self._iteration = 0
+        self._num_blocks_reused = self._num_blocks_missed = 0
         self._context_tokens = 0
         # When the step before ended, if there was work for the next.
         self._goes_on_from_s: float | None = None
@@ -158,6 +159,8 @@ class SimEngine:
             iteration=self._iteration,
             context_tokens=self._context_tokens if scheduler.has_work else 0,
             memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            kv_blocks_reused=self._num_blocks_reused,
+            kv_blocks_missed=self._num_blocks_missed,
         )
 
     def close(self) -> None:
@@ -166,6 +169,9 @@ class SimEngine:
     def _tell(self, step: Step, begun_ns: int, end_ns: int) -> list[SequenceUpdate]:
         for sim in step.started:
             self._running[sim.id].first_scheduled_ns = begun_ns
+            needed = -(-len(sim.input_ids) // self._simulation.limits.tokens_per_block)
+            self._num_blocks_reused += sim.num_reused_blocks
+            self._num_blocks_missed += needed - sim.num_reused_blocks
         updates: list[SequenceUpdate] = []
         for sim in step.tokens:
             running = self._running[sim.id]

@@ -25,7 +25,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.tokenizers import cached_tokenizer_from_config
-from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine import EngineCoreEventType, EngineCoreRequest
 from vllm.v1.engine.core_client import EngineCoreClient
 from vllm.v1.executor.abstract import Executor
 
@@ -80,7 +80,7 @@ class VllmEngine:
         self._updates: list[SequenceUpdate] = []
         # The last that the scheduler has told.
         self._scheduler: Any = None
-        self._num_steps = 0
+        self._num_steps = self._num_preemptions = self._num_cached = self._num_uncached = 0
         self._num_context_tokens = 0
         self.limits = EngineLimits(
             # It may have found less room than was asked for.
@@ -147,6 +147,10 @@ class VllmEngine:
             tokens_per_block=cache.block_size or 0,
             iteration=self._num_steps,
             context_tokens=self._num_context_tokens if now else 0,
+            preemptions=self._num_preemptions,
+            # It tells them in tokens.
+            kv_blocks_reused=self._num_cached // (cache.block_size or 1),
+            kv_blocks_missed=self._num_uncached // (cache.block_size or 1),
         )
 
     def close(self) -> None:
@@ -249,8 +253,14 @@ class VllmEngine:
         if outputs.scheduler_stats is not None:
             self._scheduler = outputs.scheduler_stats
             self._num_steps += 1
+            found = outputs.scheduler_stats.prefix_cache_stats
+            self._num_cached += found.hits
+            self._num_uncached += found.queries - found.hits
         self._num_context_tokens = 0
         for output in outputs.outputs:
+            self._num_preemptions += sum(
+                event.type == EngineCoreEventType.PREEMPTED for event in output.events or ()
+            )
             if output.prefill_stats is not None:
                 self._num_context_tokens += output.prefill_stats.num_computed_tokens
             # None: it was cancelled, or has ended with a stop word.

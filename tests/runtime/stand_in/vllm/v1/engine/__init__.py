@@ -32,6 +32,12 @@ class EngineCoreRequest:
     data_parallel_rank: int | None
 
 
+class EngineCoreEventType(enum.IntEnum):
+    QUEUED = 1
+    SCHEDULED = 2
+    PREEMPTED = 3
+
+
 @dataclass
 class EngineCoreEvent:
     type: int
@@ -60,11 +66,18 @@ class EngineCoreOutput:
 
 
 @dataclass
+class PrefixCacheStats:
+    queries: int = 0
+    hits: int = 0
+
+
+@dataclass
 class SchedulerStats:
     num_running_reqs: int = 0
     num_waiting_reqs: int = 0
     num_skipped_waiting_reqs: int = 0
     kv_cache_usage: float = 0.0
+    prefix_cache_stats: PrefixCacheStats = field(default_factory=PrefixCacheStats)
 
 
 @dataclass
