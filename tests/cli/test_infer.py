@@ -26,7 +26,7 @@ from trtllm_serve_cli.cli.target import Target
 from trtllm_serve_cli.client import Completion, Endpoint, GenerateRequest, Interface, Piece
 
 Run = Callable[..., tuple[int, str, str]]
-FIGURES = re.compile(r"3 tokens · first after \d+ ms · [\d.]+ tokens/s\n")
+FIGURES = re.compile(r"3 tokens · first after \d+ ms · [\d.]+ tokens/s · id [0-9a-f]{16}\n")
 
 
 @pytest.fixture
@@ -312,6 +312,28 @@ def test_batch_answers_in_the_order_of_the_file(
     assert (code, err) == (0, "")
     assert [(a["index"], a["text_output"]) for a in answers] == [(0, "é"), (1, "b")]
     assert sorted(r["max_tokens"] for r in triton.requests) == [3, 200]
+
+
+@pytest.mark.parametrize("interface", ["grpc", "http"])
+def test_the_server_is_told_the_id_that_is_printed(
+    triton: FakeTriton, run: Run, interface: str
+) -> None:
+    address = triton.endpoint.grpc if interface == "grpc" else triton.endpoint.http
+    words = ("go", "-i", interface, "-u", address, "--json")
+    _, out, _ = run(*words, "--request-id", "r-7")
+    assert json.loads(out)["request_id"] == triton.request_ids[0] == "r-7"
+    _, out, _ = run(*words)
+    assert json.loads(out)["request_id"] == triton.request_ids[1]
+
+
+def test_each_line_of_a_batch_has_an_id_of_its_own(
+    triton: FakeTriton, run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "echo:a"}\n[]\n{"prompt": "echo:b", "request_id": "mine"}\n')
+    _, out, _ = run("--batch", str(file), "-u", triton.endpoint.grpc, "--request-id", "r")
+    assert [json.loads(line)["request_id"] for line in out.splitlines()] == ["r-0", "", "mine"]
+    assert sorted(triton.request_ids) == ["mine", "r-0"]
 
 
 def test_batch_with_a_failed_line_goes_on_and_ends_with_3(triton: FakeTriton, run: Run) -> None:

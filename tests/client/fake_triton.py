@@ -73,6 +73,7 @@ class FakeTriton:
         # How long a gRPC stream stays open after an error.
         self.ending_s = 0.0
         self.request_parameters: list[dict[str, str]] = []
+        self.request_ids: list[str] = []
         self.metrics_page = b"# TYPE nv_cpu_utilization gauge\nnv_cpu_utilization 0.5\n"
         self.metrics_length: int | None = None
         self.endpoint = Endpoint()
@@ -172,6 +173,7 @@ def _service(fake: FakeTriton, server: grpc.Server) -> Any:
             for request in requests:
                 named = {name: value.string_param for name, value in request.parameters.items()}
                 fake.request_parameters.append(named)
+                fake.request_ids.append(request.id)
                 try:
                     for outputs in fake.answer(request.model_name, _read(request)):
                         yield _message(outputs)
@@ -247,6 +249,7 @@ def _handler(fake: FakeTriton) -> type[BaseHTTPRequestHandler]:
             assert verb == "generate_stream"
             inputs = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             fake.request_parameters.append(inputs.pop("parameters", {}))
+            fake.request_ids.append(inputs.pop("id", ""))
             has_begun = False
             try:
                 for outputs in fake.answer(model, inputs):

@@ -22,7 +22,7 @@ from trtllm_serve_cli.errors import BadInput
 
 def test_every_field_of_a_request_is_a_tensor() -> None:
     fields = {field.name for field in dataclasses.fields(GenerateRequest)}
-    assert fields - {"lora_name", "stop_after_ms"} == set(INPUTS)
+    assert fields - {"lora_name", "request_id", "stop_after_ms"} == set(INPUTS)
 
 
 def test_what_is_left_open_is_not_sent() -> None:

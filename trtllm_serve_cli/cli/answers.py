@@ -78,14 +78,14 @@ def show_texts(completion: Completion) -> None:
         print(f"[{index}] {printable(text)}")
 
 
-def show_figures(heard: Heard, *, was_streamed: bool) -> None:
+def show_figures(heard: Heard, request_id: str, *, was_streamed: bool) -> None:
     """What is to be said below an answer."""
     for line in describe_log_probs(heard, _width()):
         output.say(line)
     completion = heard.completion
     if completion.perf and (perf := describe_perf(completion.perf)):
         output.say(perf)
-    output.say(describe(completion, was_streamed=was_streamed))
+    output.say(f"{describe(completion, was_streamed=was_streamed)} · id {request_id}")
 
 
 def printable(text: str) -> str:

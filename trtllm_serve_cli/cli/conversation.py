@@ -93,7 +93,8 @@ def _answer(
     if num_forgotten := num_before - len(conversation.turns):
         turns = "turn" if num_forgotten == 1 else f"{num_forgotten} turns"
         output.say(f"The context is full: the oldest {turns} had to be forgotten.")
-    request = dataclasses.replace(request, text_input=prompt)
+    name = f"{request.request_id}-{len(conversation.turns)}"
+    request = dataclasses.replace(request, text_input=prompt, request_id=name)
     heard = answers.hear(target, request, is_live=is_live)
     completion = heard.completion
     conversation.measure(prompt, completion.num_input_tokens)
@@ -102,4 +103,4 @@ def _answer(
     if not is_live:
         answers.show_texts(completion)
     if not heard.was_interrupted:
-        answers.show_figures(heard, was_streamed=is_live)
+        answers.show_figures(heard, name, was_streamed=is_live)

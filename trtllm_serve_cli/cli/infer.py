@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import sys
+import uuid
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -20,7 +21,7 @@ from trtllm_serve_cli.cli.target import Target, find_target
 from trtllm_serve_cli.errors import TllmError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from trtllm_serve_cli.client import GenerateRequest, RawTensor
 
@@ -60,6 +61,7 @@ def infer(
     stream: options.StreamOption = True,
     log_probs: options.LogProbsOption = False,
     perf: options.PerfOption = False,
+    request_id: options.RequestIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Ask the running model, and see the answer as it comes.
@@ -120,6 +122,7 @@ def infer(
         lora_weights=lora_weights,
         lora_config=lora_config,
         stop_after_ms=stop_after_ms,
+        request_id=request_id or uuid.uuid4().hex[:16],
         return_log_probs=log_probs,
         return_perf_metrics=perf,
     )
@@ -181,11 +184,12 @@ def _ask_one(target: Target, request: GenerateRequest, *, is_live: bool, as_json
     if heard.was_interrupted:
         raise typer.Exit(INTERRUPTED)
     if as_json:
-        output.show_json({"model": target.model, **answers.as_data(heard.completion)})
+        told = {"model": target.model, "request_id": request.request_id}
+        output.show_json({**told, **answers.as_data(heard.completion)})
         return
     if not is_live:
         answers.show_texts(heard.completion)
-    answers.show_figures(heard, was_streamed=is_live and request.stream)
+    answers.show_figures(heard, request.request_id, was_streamed=is_live and request.stream)
 
 
 def _ask_all(
@@ -204,12 +208,14 @@ def _ask_all(
         )
 
     num_failed = index = 0
-    requests = parse_batch(prompts.read_lines(file), defaults, to_prompt)
-    with closing(run_batch(ask, requests)) as arriving:
+    names: list[str] = []
+    unnamed = dataclasses.replace(defaults, request_id="")
+    requests = parse_batch(prompts.read_lines(file), unnamed, to_prompt)
+    with closing(run_batch(ask, _name_all(requests, defaults.request_id, names))) as arriving:
         try:
             for index, answer in enumerate(arriving):
                 num_failed += isinstance(answer, TllmError)
-                line = {"index": index, **answers.as_data(answer)}
+                line = {"index": index, "request_id": names[index], **answers.as_data(answer)}
                 print(json.dumps(line, ensure_ascii=False), flush=True)
         except KeyboardInterrupt:
             output.say(answers.describe_cancel(target, defaults, "what was in flight"))
@@ -217,3 +223,16 @@ def _ask_all(
     if num_failed:
         output.say(f'{num_failed} of {index + 1} lines failed: see their "error".')
         raise typer.Exit(USER_CAN_FIX)
+
+
+def _name_all(
+    requests: Iterable[GenerateRequest | TllmError], name: str, names: list[str]
+) -> Iterator[GenerateRequest | TllmError]:
+    """The requests of a batch, each with an id of its own, which are put in `names`, too."""
+    for index, request in enumerate(requests):
+        if isinstance(request, TllmError):
+            names.append("")
+            yield request
+        else:
+            names.append(request.request_id or f"{name}-{index}")
+            yield dataclasses.replace(request, request_id=names[-1])

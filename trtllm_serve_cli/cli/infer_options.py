@@ -190,6 +190,12 @@ StreamOption = Annotated[
 LogProbsOption = Annotated[
     bool, typer.Option("--logprobs", help="Show log probabilities, each token's too.")
 ]
+RequestIdOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID", help="What the server's log and traces call it. Default: a new one."
+    ),
+]
 PerfOption = Annotated[
     bool, typer.Option("--perf", help="Show the server's times and KV cache blocks.")
 ]

@@ -1,7 +1,7 @@
 """What is asked of a text model and what comes back, whichever interface carries it.
 
 Fields of `GenerateRequest` have the names of upstream's tensors, and `lora_name` that of a request
-parameter; `stop_after_ms` stays here.
+parameter; `stop_after_ms` stays here, and `request_id` is no tensor either.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class GenerateRequest:
 
     Values are checked when the request is sent (`BadInput` names the tensor that cannot hold one).
     After `stop_after_ms` the request is cancelled, and what has come by then is the answer.
+    The server's log and traces know the request by its `request_id`.
     """
 
     text_input: str
@@ -52,6 +53,7 @@ class GenerateRequest:
     lora_weights: RawTensor | None = None
     lora_config: RawTensor | None = None
     stop_after_ms: int | None = None
+    request_id: str = ""
     return_log_probs: bool = False
     return_perf_metrics: bool = False
     exclude_input_in_output: bool = True

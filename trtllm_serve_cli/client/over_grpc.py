@@ -134,7 +134,7 @@ def fetch_config_grpc(
 
 
 def _plan_message(model: str, request: GenerateRequest) -> Any:
-    message = service_pb2.ModelInferRequest(model_name=model)
+    message = service_pb2.ModelInferRequest(model_name=model, id=request.request_id)
     inputs = plan_inputs(request)
     for name, called in name_inputs(model, inputs).items():
         shape, content = encode_raw(INPUTS[name], inputs[name])

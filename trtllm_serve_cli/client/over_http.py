@@ -117,9 +117,14 @@ def _plan_body(model: str, request: GenerateRequest) -> str:
             why="Triton's generate_stream endpoint takes JSON, and no FP16 in it",
             next_step="send the adapter over gRPC, once; after that its task id will do over HTTP",
         )
-    inputs = {called: inputs[name] for name, called in name_inputs(model, inputs).items()}
-    parameters = plan_parameters(request)
-    return json.dumps({**inputs, "parameters": parameters} if parameters else inputs)
+    body: dict[str, Any] = {
+        called: inputs[name] for name, called in name_inputs(model, inputs).items()
+    }
+    if request.request_id:
+        body["id"] = request.request_id
+    if parameters := plan_parameters(request):
+        body["parameters"] = parameters
+    return json.dumps(body)
 
 
 @contextmanager

@@ -67,6 +67,7 @@ def plan_inputs(request: GenerateRequest) -> dict[str, Value]:
         inputs[name] = value
     if request.stop_after_ms is not None:  # no tensor, but as likely to be wrong
         _check("stop_after_ms", "UINT64", request.stop_after_ms)
+    _check("request_id", "BYTES", request.request_id)
     return inputs
 
 
