@@ -1,0 +1,100 @@
+"""Where a value lies on an axis, and which values are written beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_STEPS = (1, 2, 2.5, 5, 10)
+# Beyond so many times the smallest value, the small ones could not be told apart on a line.
+_LOG_FROM = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """From `low` to `high`, which differ; a logarithmic one begins above 0."""
+
+    low: float
+    high: float
+    is_log: bool = False
+
+    def place(self, value: float) -> float:
+        """From 0 at `low` to 1 at `high`; a value outside lies at the nearer end."""
+        inside = min(max(value, self.low), self.high)
+        if self.is_log:
+            return math.log(inside / self.low) / math.log(self.high / self.low)
+        return (inside - self.low) / (self.high - self.low)
+
+    def holds(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    def ticks(self, most: int) -> list[float]:
+        """Round values on this scale, at least two and about as many as `most`."""
+        return _log_ticks(self, most) if self.is_log else _linear_ticks(self, most)
+
+
+def fit_scale(
+    values: Iterable[float], *, from_zero: bool = False, may_be_log: bool = False
+) -> Scale:
+    """A scale that holds all `values`, which may be none; it ends at a round one."""
+    finite = [value for value in values if math.isfinite(value)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
+    positive = [value for value in finite if value > 0]
+    if may_be_log and positive and high > _LOG_FROM * min(positive):
+        return Scale(_round_down(min(positive)), _round_up(high), is_log=True)
+    if from_zero:
+        low = min(low, 0.0)
+    if high == low:
+        low, high = (0.0, high * 2) if high > 0 else (low, low + 1.0)
+    step = _step((high - low) / 5)
+    return Scale(math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step)
+
+
+def write_number(value: float) -> str:
+    """A figure as short as an axis has room for: `1,500`, `20k`, `0.25`."""
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:.10g}M"
+    if abs(value) >= 1e4:
+        return f"{value / 1e3:.10g}k"
+    return f"{value:,.10g}"
+
+
+def _linear_ticks(scale: Scale, most: int) -> list[float]:
+    step = _step((scale.high - scale.low) / max(most, 1))
+    first, last = math.ceil(scale.low / step - 1e-9), math.floor(scale.high / step + 1e-9)
+    ticks = [round(number * step, 12) for number in range(first, last + 1)]
+    return ticks if len(ticks) > 1 else [scale.low, scale.high]
+
+
+def _log_ticks(scale: Scale, most: int) -> list[float]:
+    first, last = math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high))
+    powers = range(first, last + 1)
+    for digits in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [_shift(digit, power) for power in powers for digit in digits]
+        within = [t for t in ticks if scale.low * 0.999 <= t <= scale.high * 1.001]
+        if len(within) <= most:
+            break
+    every = math.ceil(len(within) / most)
+    return within[::every] if len(within) > 1 else [scale.low, scale.high]
+
+
+def _step(least: float) -> float:
+    """The smallest round number from `least` on."""
+    power = math.floor(math.log10(least))
+    return next(_shift(s, power) for s in _STEPS if _shift(s, power) >= least * (1 - 1e-9))
+
+
+def _round_down(value: float) -> float:
+    power = math.floor(math.log10(value))
+    return next(_shift(s, power) for s in (5, 2, 1) if _shift(s, power) <= value * (1 + 1e-9))
+
+
+def _round_up(value: float) -> float:
+    power = math.floor(math.log10(value))
+    return next(_shift(s, power) for s in (1, 2, 5, 10) if _shift(s, power) >= value * (1 - 1e-9))
+
+
+def _shift(digit: float, power: int) -> float:
+    """digit · 10^power, without the error of a negative power."""
+    return digit * 10.0**power if power >= 0 else digit / 10.0**-power
