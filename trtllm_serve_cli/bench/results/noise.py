@@ -1,0 +1,120 @@
+"""How far a figure lies from another, and how much of that could be chance. All at 95 %.
+
+Of several runs each, what differs from run to run is the noise: Welch's interval for the difference
+of the means of the figures' logarithms, which is a ratio. Of one run, only what differs from
+request to request can be told: the percentile bootstrap, whole requests being drawn again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, variance
+
+import numpy as np
+from numpy.typing import NDArray
+
+Interval = tuple[float, float]
+_CONFIDENCE = 0.95
+_RESAMPLES = 1000
+_RESAMPLING_WORK = 50_000_000
+
+
+def statistic(sample: Sequence[float], percent: float | None) -> float:
+    """The mean (`None`), or a percentile by nearest rank, of a sample that is not empty."""
+    if percent is None:
+        return fmean(sample)
+    return float(np.percentile(np.asarray(sample), percent, method="inverted_cdf"))
+
+
+def ratio_of_runs(before: Sequence[float], after: Sequence[float]) -> Interval | None:
+    """Between which ratios `after` lies to `before`, from a figure of each run.
+
+    `None` with fewer than two runs on a side, or a figure that is not above 0.
+    """
+    if min(len(before), len(after)) < 2 or min(*before, *after) <= 0:
+        return None
+    a, b = [math.log(value) for value in before], [math.log(value) for value in after]
+    parts = (variance(a) / len(a), variance(b) / len(b))
+    difference = fmean(b) - fmean(a)
+    error = math.sqrt(sum(parts))
+    if not error:
+        return math.exp(difference), math.exp(difference)
+    # Welch and Satterthwaite.
+    shares = parts[0] ** 2 / (len(a) - 1) + parts[1] ** 2 / (len(b) - 1)
+    half = t_quantile(sum(parts) ** 2 / shares) * error
+    return math.exp(difference - half), math.exp(difference + half)
+
+
+def mean_of_runs(values: Sequence[float]) -> Interval | None:
+    """Between which values the geometric mean of a run's figure lies, by Student's t."""
+    if len(values) < 2 or min(values) <= 0:
+        return None
+    logs = [math.log(value) for value in values]
+    half = t_quantile(len(logs) - 1) * math.sqrt(variance(logs) / len(logs))
+    return math.exp(fmean(logs) - half), math.exp(fmean(logs) + half)
+
+
+def ratio_of_requests(
+    before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], percent: float | None
+) -> Interval | None:
+    """The same from one run's requests, each with the values that it has; `None` without any."""
+    drawn = [resample(groups, percent, seed) for seed, groups in enumerate((before, after))]
+    if any(not values.size or values.min() <= 0 for values in drawn):
+        return None
+    num = min(values.size for values in drawn)
+    return middle(drawn[1][:num] / drawn[0][:num])
+
+
+def resample(
+    groups: Sequence[Sequence[float]], percent: float | None, seed: int = 0
+) -> NDArray[np.float64]:
+    """The statistic of samples whose groups were drawn again, with replacement; empty of nothing.
+
+    A sample drawn again is how often each group was drawn, so nothing is sorted twice.
+    """
+    filled = [group for group in groups if len(group)]
+    if not filled:
+        return np.zeros(0)
+    sizes = [len(group) for group in filled]
+    values = np.concatenate([np.asarray(group, np.float64) for group in filled])
+    order = np.argsort(values, kind="stable")
+    ranked, owner = values[order], np.repeat(np.arange(len(filled)), sizes)[order]
+    rng = np.random.default_rng(seed)
+    num = int(min(max(_RESAMPLING_WORK // ranked.size, 200), _RESAMPLES))
+    found = np.empty(num)
+    for place in range(num):
+        times = np.bincount(rng.integers(0, len(filled), len(filled)), minlength=len(filled))
+        found[place] = _weighted(ranked, times[owner], percent)
+    return found
+
+
+def middle(values: NDArray[np.float64]) -> Interval:
+    """What the middle 95 % of values lie between."""
+    outside = 100 * (1 - _CONFIDENCE) / 2
+    low, high = np.percentile(values, (outside, 100 - outside))
+    return float(low), float(high)
+
+
+def _weighted(
+    ranked: NDArray[np.float64], times: NDArray[np.int64], percent: float | None
+) -> float:
+    if percent is None:
+        return float(np.average(ranked, weights=times))
+    seen = np.cumsum(times)
+    rank = max(math.ceil(percent / 100 * seen[-1] - 1e-9), 1)
+    return float(ranked[np.searchsorted(seen, rank)])
+
+
+def t_quantile(freedom: float, confidence: float = _CONFIDENCE) -> float:
+    """Within how many standard errors of 0 Student's t lies so surely, at `freedom` from 1 on.
+
+    With t = sqrt(freedom) · tan(angle), its density is cos(angle)^(freedom - 1) up to a factor: the
+    area under that, halved again and again, gives the angle.
+    """
+    angles = np.linspace(0, math.pi / 2, 20_001)
+    density = np.cos(angles) ** (freedom - 1)
+    steps = (density[1:] + density[:-1]) / 2
+    area = np.concatenate(([0.0], np.cumsum(steps)))
+    angle = float(np.interp(confidence * area[-1], area, angles))
+    return math.sqrt(freedom) * math.tan(angle)
