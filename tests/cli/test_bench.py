@@ -12,7 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.bench.fake_triton import FakeTriton
+from tests.bench.results.made import make_result, store
+from trtllm_serve_cli.bench.arrivals import AtConcurrency
+from trtllm_serve_cli.bench.search import Measured, Probe, conclude
 from trtllm_serve_cli.cli.bench import bench_app
+from trtllm_serve_cli.cli.bench_search import leave
 from trtllm_serve_cli.errors import BadInput, CheckFailed, NoServer, RequestFailed, UnknownModel
 
 CORE = "tensorrt_llm"
@@ -239,3 +243,165 @@ def test_bench_replays_a_trace(server: FakeTriton, tmp_path: Path) -> None:
 def test_bench_help_shows_an_example() -> None:
     result = _bench("--help")
     assert "tllm bench token-norm-dist --num-requests 64" in result.stdout
+
+
+def _invoke(*arguments: str) -> Any:
+    return CliRunner().invoke(bench_app, arguments)
+
+
+def test_output_has_a_page_and_a_trace(server: FakeTriton, tmp_path: Path) -> None:
+    result = _bench("-u", server.start(), "--stream", "--output", str(tmp_path / "a"), *SMALL)
+    assert "with a page:" in result.stderr
+    assert (tmp_path / "a" / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert json.loads((tmp_path / "a" / "trace.json").read_text())["traceEvents"]
+
+
+def test_report_is_made_again_or_of_several(server: FakeTriton, tmp_path: Path) -> None:
+    url = server.start()
+    folders = [str(tmp_path / name) for name in ("a", "b")]
+    for folder in folders:
+        _bench("-u", url, "--stream", "--output", folder, *SMALL)
+    (tmp_path / "a" / "report.html").unlink()
+    assert _invoke("report", folders[0]).stdout.strip() == f"{folders[0]}/report.html"
+    page, trace = tmp_path / "new" / "page.html", tmp_path / "new" / "trace.json"
+    assert _invoke("report", *folders, "-o", str(page)).exit_code == 0
+    assert "2 loads" in page.read_text()
+    assert _invoke("report", folders[0], "--trace", str(trace)).exit_code == 0
+    assert trace.exists()
+    assert _invoke("report", *folders).exit_code == 2
+    assert _invoke("report", *folders, "-o", str(page), "--trace", str(trace)).exit_code == 2
+
+
+def test_report_of_no_result_is_refused(tmp_path: Path) -> None:
+    assert isinstance(_invoke("report", str(tmp_path)).exception, BadInput)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> tuple[str, str]:
+    """Two results, the second a quarter slower."""
+    before = store(make_result(runs=3), tmp_path / "before")
+    after = store(make_result(runs=3, gap_s=0.025), tmp_path / "after")
+    return str(before), str(after)
+
+
+def test_compare_says_what_is_worse_in_eighty_columns(results: tuple[str, str]) -> None:
+    result = _invoke("compare", *results)
+    assert result.exit_code == 0
+    row = next(line for line in result.stdout.splitlines() if "itl:p50" in line)
+    assert "WORSE" in row
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "from run to run (3 and 3 runs)" in result.stderr
+
+
+def test_compare_fails_beyond_its_limits(results: tuple[str, str]) -> None:
+    assert _invoke("compare", *results, "--fail-on", "itl:p50>+40%").exit_code == 0
+    failed = _invoke("compare", *results, "--fail-on", "itl:p50>+5%", "--json")
+    assert isinstance(failed.exception, CheckFailed)
+    changes = {change["measure"]: change for change in json.loads(failed.stdout)["changes"]}
+    assert changes["itl:p50"]["verdict"] == "worse"
+
+
+def test_compare_refuses_other_questions_unless_told(
+    results: tuple[str, str], tmp_path: Path
+) -> None:
+    other = str(store(make_result(AtConcurrency(3)), tmp_path / "other"))
+    refused = _invoke("compare", results[0], other)
+    assert isinstance(refused.exception, BadInput)
+    assert "--anyway" in refused.exception.next_step
+    told = _invoke("compare", results[0], other, "--anyway")
+    assert told.exit_code == 0
+    assert "load.kind" in told.stdout
+
+
+def test_compare_wants_two_results_and_not_sweeps(results: tuple[str, str], tmp_path: Path) -> None:
+    refused = _invoke("compare", str(tmp_path), results[1])
+    assert isinstance(refused.exception, BadInput)
+    assert "holds 2 results" in refused.exception.what
+    assert isinstance(_invoke("compare", *results, "--fail-on", "tftt>5%").exception, BadInput)
+
+
+def test_sweep_measures_every_load(server: FakeTriton, tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    options = ("--concurrency", "1,2", "--repeat", "2", "--stream", "--output", str(folder))
+    result = _invoke("sweep", "token-norm-dist", "-u", server.start(), *options, *SMALL)
+    assert result.exit_code == 0
+    assert "1 in flight" in result.stdout
+    assert "2 in flight" in result.stdout
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "concurrency-1",
+        "concurrency-2",
+        "report.html",
+    ]
+    page = (folder / "report.html").read_text()
+    assert "Request latency against throughput" in page
+    summary = json.loads((folder / "concurrency-2" / "summary.json").read_text())
+    assert len(summary["runs"]["summaries"]) == 2
+
+
+def test_sweep_as_json_has_every_point(server: FakeTriton) -> None:
+    options = ("--request-rate", "50,100", "--json", *SMALL)
+    result = _invoke("sweep", "token-norm-dist", "-u", server.start(), *options)
+    points = json.loads(result.stdout)["points"]
+    rates = [point["settings"]["load"]["request_rate_per_s"] for point in points]
+    assert rates == [50, 100]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "A sweep needs several loads"),
+        (("--concurrency", "4"), "A sweep needs several loads"),
+        (("--concurrency", "4,x"), "'4,x' is no list of whole numbers"),
+        (("--concurrency", "1.5,2"), "no list of whole numbers"),
+        (("--request-rate", "1,0"), "not a number above 0"),
+        (("--request-rate", "1,inf"), "not a number above 0"),
+    ],
+)
+def test_sweep_refuses_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
+    result = _invoke("sweep", "token-norm-dist", "-u", "127.0.0.1:1", *arguments)
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.split())
+
+
+def test_search_finds_a_rate_and_keeps_its_probes(server: FakeTriton, tmp_path: Path) -> None:
+    folder = tmp_path / "search"
+    options = ("--slo", "latency:p95<5s", "--min-rate", "40", "--max-rate", "80")
+    options += ("--output", str(folder), *SMALL)
+    result = _invoke("search", "token-norm-dist", "-u", server.start(), *options)
+    assert result.exit_code == 0
+    assert "Highest rate that met every objective: 80 requests/s, the highest" in result.stdout
+    assert json.loads((folder / "search.json").read_text())["rate"] == 80
+    assert (folder / "rate-40" / "summary.json").exists()
+    assert (folder / "report.html").exists()
+
+
+def _probe(*, was_client_bottleneck: bool = False) -> Probe:
+    measured = Measured("ttft:p95<500ms", 500, None, (None, None), False, True)
+    return Probe(2.0, 1, (measured,), was_client_bottleneck)
+
+
+def test_search_whose_lowest_rate_fails_says_so() -> None:
+    with pytest.raises(CheckFailed, match="The lowest rate, 2/s, already misses") as failed:
+        leave(conclude([_probe()], None))
+    assert failed.value.why == "ttft:p95<500ms measured as never"
+    assert "--min-rate 0.2" in failed.value.next_step
+
+
+def test_search_that_the_client_ended_says_so() -> None:
+    with pytest.raises(CheckFailed, match="The client was the bottleneck before the server"):
+        leave(conclude([_probe(was_client_bottleneck=True)], "client"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "A search needs objectives"),
+        (("--slo", "ttft:p95<1s"), "needs --stream"),
+        (("--slo", "latency<1s", "--min-rate", "0"), "not a number above 0"),
+        (("--slo", "latency<1s", "--min-rate", "3", "--max-rate", "2"), "below --min-rate"),
+    ],
+)
+def test_search_refuses_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
+    result = _invoke("search", "token-norm-dist", "-u", "127.0.0.1:1", *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr

@@ -15,7 +15,9 @@ that it says when the client itself was too slow, and that the figures are those
     benchmark                    from settings to result
     virtual_clock, virtual       the same without a server, on simulated engines
     calibrate                    the timing of a simulated engine, out of measured runs
+    sweep, search                several benchmarks in turns; the highest rate that will do
     report, tables, checks       JSON and files; what is printed; references to be held against
+    results                      what is made of result folders: pages, traces, comparisons
 """
 
 from trtllm_serve_cli.bench.arrivals import (
@@ -26,7 +28,13 @@ from trtllm_serve_cli.bench.arrivals import (
     AtTimes,
     Load,
 )
-from trtllm_serve_cli.bench.benchmark import BenchmarkResult, Progress, run_benchmark
+from trtllm_serve_cli.bench.benchmark import (
+    Benchmark,
+    BenchmarkResult,
+    Progress,
+    open_benchmark,
+    run_benchmark,
+)
 from trtllm_serve_cli.bench.served_model import Target
 from trtllm_serve_cli.bench.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.slo import Objective, parse_objective
@@ -38,6 +46,7 @@ __all__ = [
     "AtConcurrency",
     "AtRate",
     "AtTimes",
+    "Benchmark",
     "BenchmarkResult",
     "BenchmarkSettings",
     "Load",
@@ -46,6 +55,7 @@ __all__ = [
     "Target",
     "TokenNormDist",
     "Workload",
+    "open_benchmark",
     "parse_objective",
     "run_benchmark",
 ]

@@ -104,10 +104,72 @@ class BenchmarkResult:
         return _summarize(records, self.settings)
 
 
+Watch = Callable[[Progress], None]
+
+
+@dataclass(slots=True)
+class Benchmark:
+    """A benchmark that is under way: `run` measures once more, `result` is of all runs so far.
+
+    Several may take turns, so that what drifts on a machine drifts for all of them. `measure` gives
+    the run of a number, and how many of its answers the server did not count the tokens of.
+    """
+
+    settings: BenchmarkSettings
+    models: tuple[ServedModel, ...]
+    measure: Callable[[int, Watch], tuple[Run, int]]
+    counts_tokens: bool = False
+    runs: list[Run] = field(default_factory=list)
+    num_uncounted: int = 0
+
+    def run(self, watch: Watch = lambda progress: None) -> Run:
+        run, num_uncounted = self.measure(len(self.runs), watch)
+        self.runs.append(run)
+        self.num_uncounted += num_uncounted
+        return run
+
+    def result(self) -> BenchmarkResult:
+        """That of at least one run."""
+        records = [record for run in self.runs for record in run.records]
+        workers = [worker for run in self.runs for worker in run.workers]
+        summary = _summarize(records, self.settings)
+        counted_here: TokenCounts = "re-tokenised" if self.counts_tokens else "responses"
+        return BenchmarkResult(
+            settings=replace(self.settings, repeat=max(self.settings.repeat, len(self.runs))),
+            models=self.models,
+            runs=tuple(self.runs),
+            summary=summary,
+            client=judge_client(summary, self.settings.load, workers),
+            token_counts=counted_here if self.num_uncounted else "server",
+            versions=client_versions(),
+            machine=client_machine(),
+        )
+
+
+def open_benchmark(
+    settings: BenchmarkSettings,
+    targets: Sequence[Target],
+    *,
+    metrics: Mapping[int, str] | None = None,
+    tokenizer: Tokenizer | None = None,
+) -> Benchmark:
+    """A benchmark of the targets, in turns, of which nothing has run yet.
+
+    `metrics` has the addresses of metrics pages to sample, by target. `tokenizer` counts the tokens
+    of answers that the server does not count. Raises `NoServer`, `UnknownModel` or `RequestFailed`.
+    """
+    models = tuple(asyncio.run(_fetch_models(targets, settings)))
+
+    def measure(number: int, watch: Watch) -> tuple[Run, int]:
+        return _run_once(settings, models, number, watch, metrics or {}, tokenizer)
+
+    return Benchmark(settings, models, measure, counts_tokens=tokenizer is not None)
+
+
 def run_benchmark(
     settings: BenchmarkSettings,
     targets: Sequence[Target],
-    watch: Callable[[Progress], None] = lambda progress: None,
+    watch: Watch = lambda progress: None,
     *,
     metrics: Mapping[int, str] | None = None,
     tokenizer: Tokenizer | None = None,
@@ -116,32 +178,13 @@ def run_benchmark(
 
     `watch` is called about twice a second from the loop that also stamps the responses: let it be
     quick. Ctrl-C ends the load; the result then has what was measured so far, marked partial; so it
-    does when no target answers any more. `metrics` has the addresses of metrics pages to sample, by
-    target. `tokenizer` counts the tokens of answers that the server does not count. Raises
-    `NoServer`, `UnknownModel` or `RequestFailed` before any load.
+    does when no target answers any more. The rest is as in `open_benchmark`.
     """
-    models = asyncio.run(_fetch_models(targets, settings))
-    runs: list[Run] = []
-    num_uncounted = 0
-    for number in range(settings.repeat):
-        run, uncounted = _run_once(settings, models, number, watch, metrics or {}, tokenizer)
-        runs.append(run)
-        num_uncounted += uncounted
-        if run.ending != "finished":
+    benchmark = open_benchmark(settings, targets, metrics=metrics, tokenizer=tokenizer)
+    for _ in range(settings.repeat):
+        if benchmark.run(watch).ending != "finished":
             break
-    records = [record for run in runs for record in run.records]
-    summary = _summarize(records, settings)
-    counted_here: TokenCounts = "re-tokenised" if tokenizer is not None else "responses"
-    return BenchmarkResult(
-        settings=settings,
-        models=tuple(models),
-        runs=tuple(runs),
-        summary=summary,
-        client=judge_client(summary, settings.load, [w for run in runs for w in run.workers]),
-        token_counts=counted_here if num_uncounted else "server",
-        versions=client_versions(),
-        machine=client_machine(),
-    )
+    return benchmark.result()
 
 
 async def _fetch_models(
@@ -154,7 +197,7 @@ def _run_once(
     settings: BenchmarkSettings,
     models: Sequence[ServedModel],
     number: int,
-    watch: Callable[[Progress], None],
+    watch: Watch,
     metrics: Mapping[int, str],
     tokenizer: Tokenizer | None,
 ) -> tuple[Run, int]:

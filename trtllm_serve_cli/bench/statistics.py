@@ -203,6 +203,21 @@ def tpot_s(record: RequestRecord) -> float:
     return (record.chunk_s[-1] - record.chunk_s[0]) / (record.num_output_tokens - 1)
 
 
+def times_of(record: RequestRecord, metric: str) -> list[float]:
+    """What a completed, streamed request adds to the sample of one of `slo.METRICS`, in seconds."""
+    match metric:
+        case "ttft":
+            return [record.chunk_s[0] - record.due_s]
+        case "itl":
+            return itl_s(record)
+        case "tpot":
+            return [tpot_s(record)] if record.num_output_tokens > 1 else []
+        case "queue":
+            return [] if record.queue_s is None else [record.queue_s]
+        case _:
+            return [record.end_s - record.due_s]
+
+
 def is_good(record: RequestRecord, objectives: Iterable[Objective]) -> bool:
     """Whether a completed request meets every objective by itself.
 

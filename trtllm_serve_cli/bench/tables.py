@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trtllm_serve_cli.bench.arrivals import AllAtOnce, AtConcurrency, AtRate, AtTimes, Load
 from trtllm_serve_cli.bench.benchmark import BenchmarkResult
 from trtllm_serve_cli.bench.report import upstream_rows
+from trtllm_serve_cli.bench.search import Probe, SearchResult
 from trtllm_serve_cli.bench.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.statistics import Distribution, Summary
 from trtllm_serve_cli.bench.workloads import Identity, MultiTurn
@@ -110,6 +113,68 @@ def describe_amount(settings: BenchmarkSettings) -> str:
     if settings.duration_s is not None:
         return f"{settings.duration_s:g} s of {what}{times}"
     return f"{settings.num_requests} {what}{times}"
+
+
+POINT_COLUMNS = ("Load", "Req/s", "Tok/s", "Latency p50", "p99", "TTFT p50", "p99", "ITL p50")
+
+
+def point_rows(results: Sequence[BenchmarkResult]) -> list[tuple[str, ...]]:
+    """One row for each point of a sweep, in the order of `POINT_COLUMNS`; times in ms."""
+    names = [", ".join(model.name for model in result.models) for result in results]
+    several = len(set(names)) > 1
+    return [
+        (
+            f"{name}: {describe_load(result.settings.load)}"
+            if several
+            else describe_load(result.settings.load),
+            _number(result.summary.completed_requests_per_s),
+            _number(result.summary.output_tokens_per_s),
+            *_p50_p99(result.summary.request_latency),
+            *_p50_p99(result.summary.ttft),
+            _p50_p99(result.summary.itl)[0],
+        )
+        for name, result in zip(names, results, strict=True)
+    ]
+
+
+PROBE_COLUMNS = ("Rate (1/s)", "Runs", "Objective", "Measured (ms)", "95 % interval", "")
+
+
+def probe_rows(probes: Sequence[Probe]) -> list[tuple[str, ...]]:
+    """One row for each objective at each rate that a search tried, the rates sorted."""
+    return [
+        (
+            f"{probe.rate:g}" if number == 0 else "",
+            str(probe.num_runs) if number == 0 else "",
+            each.objective,
+            _maybe(each.measured_ms),
+            " … ".join(_maybe(end) for end in each.interval_ms),
+            ("met" if each.is_met else "missed") + ("" if each.is_sure else "?"),
+        )
+        for probe in sorted(probes, key=lambda probe: probe.rate)
+        for number, each in enumerate(probe.measured)
+    ]
+
+
+def search_words(result: SearchResult) -> list[str]:
+    """What a search found, in sentences; nothing where it found no rate."""
+    if result.rate is None:
+        return []
+    low, high = result.interval
+    sure = [] if low is None else [f"{low:g}/s is sure to meet them"]
+    sure += [] if high is None else [f"{high:g}/s is sure not to"]
+    met = f"Highest rate that met every objective: {result.rate:g} requests/s"
+    if result.ending == "all_met":
+        met += ", the highest that was tried"
+    return [f"{met} (95 %: {', '.join(sure) or 'no rate is sure'})."]
+
+
+def _maybe(value_ms: float | None) -> str:
+    return "never" if value_ms is None else _milliseconds(value_ms)
+
+
+def _p50_p99(times: Distribution | None) -> tuple[str, str]:
+    return (_milliseconds(times.p50_ms), _milliseconds(times.p99_ms)) if times else ("-", "-")
 
 
 def describe_load(load: Load) -> str:

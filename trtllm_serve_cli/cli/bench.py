@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtllm_serve_cli.cli import bench_texts
+from trtllm_serve_cli.cli import bench_results, bench_texts
 from trtllm_serve_cli.cli.bench_calibrate import calibrate
-from trtllm_serve_cli.cli.bench_options import CommonOptions, with_common_options
+from trtllm_serve_cli.cli.bench_options import CommonOptions, SharedOptions, with_options
 from trtllm_serve_cli.cli.bench_run import Job, run_job
+from trtllm_serve_cli.cli.bench_search import SearchOptions
+from trtllm_serve_cli.cli.bench_sweep import SweepOptions
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.bench import TokenNormDist
@@ -25,6 +28,20 @@ bench_app = typer.Typer(
 )
 
 
+sweep_app = typer.Typer(
+    no_args_is_help=True,
+    help="Measure a workload at several loads, or on several models, in turns.\n\n"
+    "With --output each point has a folder, and one page shows throughput against latency.\n\n"
+    "Example:  tllm bench sweep token-norm-dist --concurrency 1,2,4,8,16 --stream --output sweep",
+)
+search_app = typer.Typer(
+    no_args_is_help=True,
+    help="Find the highest rate that meets objectives, with its confidence interval.\n\n"
+    "Example:  tllm bench search token-norm-dist --slo 'ttft:p95<500ms' --slo 'itl:p99<50ms' "
+    "--stream",
+)
+
+
 def _length(help_text: str, least: int = 1) -> object:
     return typer.Option(min=least, max=_MAX_TOKENS, help=help_text, rich_help_panel=_LENGTHS)
 
@@ -35,10 +52,8 @@ OutputMean = Annotated[int, _length("Mean answer.")]
 OutputStdev = Annotated[int, _length("Its standard deviation.", 0)]
 
 
-@bench_app.command("token-norm-dist")
-@with_common_options
 def token_norm_dist(
-    common: CommonOptions,
+    common: SharedOptions,
     input_mean: InputMean = 128,
     input_stdev: InputStdev = 5,
     output_mean: OutputMean = 20,
@@ -55,10 +70,8 @@ def token_norm_dist(
     run_job(Job("token-norm-dist", common), workload)
 
 
-@bench_app.command("token-from-histogram")
-@with_common_options
 def token_from_histogram(
-    common: CommonOptions,
+    common: SharedOptions,
     histogram_key: Annotated[
         str, typer.Option(help="The histograms KEY_ip and KEY_op; upstream's is `example`.")
     ] = "example",
@@ -77,10 +90,8 @@ def token_from_histogram(
     run_job(Job("token-from-histogram", common), workload)
 
 
-@bench_app.command("shared-prefix")
-@with_common_options
 def shared_prefix(
-    common: CommonOptions,
+    common: SharedOptions,
     prefix_tokens: Annotated[
         int, typer.Option(min=1, max=_MAX_TOKENS, help="Tokens that requests begin with alike.")
     ] = 512,
@@ -100,10 +111,8 @@ def shared_prefix(
     run_job(Job("shared-prefix", common), SharedPrefix(own, prefix_tokens, num_prefixes))
 
 
-@bench_app.command("multi-turn")
-@with_common_options
 def multi_turn(
-    common: CommonOptions,
+    common: SharedOptions,
     turns: Annotated[int, typer.Option(min=2, help="Requests of each conversation.")] = 4,
     think_time: Annotated[
         float,
@@ -131,10 +140,8 @@ def multi_turn(
     run_job(Job("multi-turn", common), MultiTurn(turn, turns, think_time, prefix_tokens))
 
 
-@bench_app.command("identity")
-@with_common_options
 def identity(
-    common: CommonOptions,
+    common: SharedOptions,
     batch_size: Annotated[int, typer.Option("-b", "--batch-size", min=1, help="Rows.")] = 8,
     start_len: Annotated[int, typer.Option("-s", "--start-len", min=1, help="Prompt.")] = 8,
     output_len: Annotated[int, typer.Option("-o", "--output-len", min=1, help="Answer.")] = 10,
@@ -148,10 +155,8 @@ def identity(
     run_job(Job("identity", common), Identity(batch_size, start_len, output_len))
 
 
-@bench_app.command("trace")
-@with_common_options
 def trace(
-    common: CommonOptions,
+    common: SharedOptions,
     file: Annotated[
         Path,
         typer.Argument(
@@ -177,14 +182,34 @@ def trace(
     run_job(Job("trace", common), read_trace(file, max_input_len, speed))
 
 
-bench_app.command("dataset")(bench_texts.dataset)
-bench_app.command("end-to-end")(bench_texts.end_to_end)
-bench_app.command("calibrate")(calibrate)
-
-
 def _lengths(
     input_mean: int, input_stdev: int, output_mean: int, output_stdev: int
 ) -> TokenNormDist:
     from trtllm_serve_cli.bench import TokenNormDist
 
     return TokenNormDist(input_mean, input_stdev, output_mean, output_stdev)
+
+
+_WORKLOADS: dict[str, Callable[..., None]] = {
+    "token-norm-dist": token_norm_dist,
+    "token-from-histogram": token_from_histogram,
+    "shared-prefix": shared_prefix,
+    "multi-turn": multi_turn,
+    "identity": identity,
+    "trace": trace,
+    "dataset": bench_texts.dataset,
+    "end-to-end": bench_texts.end_to_end,
+}
+_NEEDED = {"trace": " trace.jsonl", "dataset": " --dataset mini_cnn_eval.json"}
+for _name, _workload in _WORKLOADS.items():
+    _command = f"{_name}{_NEEDED.get(_name, '')}"
+    _sweep = f"tllm bench sweep {_command} --concurrency 1,2,4,8 --stream --output sweep"
+    _search = f"tllm bench search {_command} --slo 'ttft:p95<500ms' --stream"
+    bench_app.command(_name)(with_options(_workload, CommonOptions))
+    sweep_app.command(_name)(with_options(_workload, SweepOptions, _sweep))
+    search_app.command(_name)(with_options(_workload, SearchOptions, _search))
+bench_app.add_typer(sweep_app, name="sweep")
+bench_app.add_typer(search_app, name="search")
+bench_app.command("compare")(bench_results.compare)
+bench_app.command("report")(bench_results.report)
+bench_app.command("calibrate")(calibrate)

@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, get_type_hints
@@ -16,7 +16,7 @@ import typer
 from trtllm_serve_cli.cli.options import JsonOption
 
 _AMOUNT = "How much"
-_LOAD = "Load"
+LOAD = "Load"
 _MEASURED = "What is measured"
 _WHERE = "Where"
 _RESULT = "Result"
@@ -37,15 +37,26 @@ class InterfaceWord(str, Enum):
     HTTP = "http"
 
 
-def _check_positive(value: float | None) -> float | None:
+def check_positive(value: float | None) -> float | None:
+    """`value`, if it is a number above 0; for a number, nothing else is."""
     if value is not None and not 0 < value < math.inf:
         raise typer.BadParameter(f"{value:g} is not a number above 0.")
     return value
 
 
+RepeatOption = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Measure so often, with other requests each time.",
+        rich_help_panel=_AMOUNT,
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
-class CommonOptions:
-    """What can be said to any benchmark. None leaves it to the benchmark."""
+class SharedOptions:
+    """What can be said to any benchmark, sweep or search. None leaves it to the benchmark."""
 
     num_requests: Annotated[
         int | None,
@@ -59,20 +70,12 @@ class CommonOptions:
     duration: Annotated[
         float | None,
         typer.Option(
-            callback=_check_positive,
+            callback=check_positive,
             metavar="SECONDS",
             help="Instead of a number: send for so long.",
             rich_help_panel=_AMOUNT,
         ),
     ] = None
-    repeat: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Measure so often, with other requests each time.",
-            rich_help_panel=_AMOUNT,
-        ),
-    ] = 1
     warmup: Annotated[
         int,
         typer.Option(
@@ -85,45 +88,28 @@ class CommonOptions:
         int,
         typer.Option(min=0, help="Same seed, same requests, same times.", rich_help_panel=_AMOUNT),
     ] = 0
-    request_rate: Annotated[
-        float | None,
-        typer.Option(
-            callback=_check_positive,
-            metavar="PER_SECOND",
-            help="Open loop: requests are due at this mean rate, whatever the server does.",
-            rich_help_panel=_LOAD,
-        ),
-    ] = None
-    concurrency: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Closed loop: so many requests in flight. With a rate: at most so many.",
-            rich_help_panel=_LOAD,
-        ),
-    ] = None
     arrival: Annotated[
         Arrival | None,
         typer.Option(
             help="How --request-rate spaces requests (else poisson).",
-            rich_help_panel=_LOAD,
+            rich_help_panel=LOAD,
         ),
     ] = None
     burstiness: Annotated[
         float | None,
         typer.Option(
-            callback=_check_positive,
+            callback=check_positive,
             help="Shape of --arrival gamma: 1 is poisson, less is burstier (else 1).",
-            rich_help_panel=_LOAD,
+            rich_help_panel=LOAD,
         ),
     ] = None
     ramp: Annotated[
         float | None,
         typer.Option(
-            callback=_check_positive,
+            callback=check_positive,
             metavar="SECONDS",
             help="Let the load grow for so long; these requests are left out of the figures.",
-            rich_help_panel=_LOAD,
+            rich_help_panel=LOAD,
         ),
     ] = None
     workers: Annotated[
@@ -131,7 +117,7 @@ class CommonOptions:
         typer.Option(
             min=1,
             help="Processes that send: more where one is too slow.",
-            rich_help_panel=_LOAD,
+            rich_help_panel=LOAD,
         ),
     ] = 1
     timeout: Annotated[
@@ -140,7 +126,7 @@ class CommonOptions:
             min=0.001,
             metavar="SECONDS",
             help="A request that takes longer is given up, and counts as failed.",
-            rich_help_panel=_LOAD,
+            rich_help_panel=LOAD,
         ),
     ] = 600.0
     stream: Annotated[
@@ -239,6 +225,31 @@ class CommonOptions:
             rich_help_panel=_RESULT,
         ),
     ] = None
+    as_json: JsonOption = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommonOptions(SharedOptions):
+    """One benchmark: its load, and what its figures are held against."""
+
+    repeat: RepeatOption = 1
+    request_rate: Annotated[
+        float | None,
+        typer.Option(
+            callback=check_positive,
+            metavar="PER_SECOND",
+            help="Open loop: requests are due at this mean rate, whatever the server does.",
+            rich_help_panel=LOAD,
+        ),
+    ] = None
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Closed loop: so many requests in flight. With a rate: at most so many.",
+            rich_help_panel=LOAD,
+        ),
+    ] = None
     op_stats_csv: Annotated[
         Path | None,
         typer.Option(
@@ -273,37 +284,43 @@ class CommonOptions:
             "--check-perf-rtol", min=0, help="Relative tolerance.", rich_help_panel=_RESULT
         ),
     ] = 0.05
-    as_json: JsonOption = False
 
 
-def with_common_options(function: Callable[..., None]) -> Callable[..., None]:
-    """`function`, which takes `common: CommonOptions`, as a command with an option for each field.
+def with_options(
+    function: Callable[..., None], options: type[SharedOptions], example: str = ""
+) -> Callable[..., None]:
+    """`function`, which takes `common`, as a command with an option for each field of `options`.
 
-    Typer reads a command's options off its signature: this writes one.
+    Typer reads a command's options off its signature: this writes one. What `options` adds to the
+    shared ones is listed first. `example` takes the place of the function's own.
     """
     own = [
         parameter
         for parameter in inspect.signature(function, eval_str=True).parameters.values()
         if parameter.name != "common"
     ]
-    hints = get_type_hints(CommonOptions, include_extras=True)
-    names = [field.name for field in fields(CommonOptions)]
+    hints = get_type_hints(options, include_extras=True)
+    names = [field.name for field in fields(options)]
+    inherited = {field.name for field in fields(SharedOptions)}
     shared = [
         inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
             annotation=hints[field.name],
         )
-        for field in fields(CommonOptions)
+        for field in sorted(fields(options), key=lambda field: field.name in inherited)
     ]
 
     def command(**given: object) -> None:
-        common = CommonOptions(**{name: given.pop(name) for name in names})  # type: ignore[arg-type]
+        common = options(**{name: given.pop(name) for name in names})  # type: ignore[arg-type]
         function(**given, common=common)
 
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + shared
     functools.update_wrapper(command, function)
+    if example:
+        about = inspect.cleandoc(function.__doc__ or "").partition("Example:")[0]
+        command.__doc__ = f"{about}Example:  {example}"
     del vars(command)["__wrapped__"]
     vars(command)["__signature__"] = inspect.Signature(parameters)
     command.__annotations__ = {each.name: each.annotation for each in parameters}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from trtllm_serve_cli.cli import output
-from trtllm_serve_cli.cli.bench_options import Arrival, CommonOptions
+from trtllm_serve_cli.cli.bench_options import Arrival, CommonOptions, SharedOptions
 from trtllm_serve_cli.cli.bench_progress import show_progress
 from trtllm_serve_cli.cli.bench_virtual import simulate
 from trtllm_serve_cli.cli.exits import INTERRUPTED
@@ -18,7 +18,14 @@ from trtllm_serve_cli.cli.target import LoadTarget, find_load_target
 from trtllm_serve_cli.errors import RequestFailed
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.bench import BenchmarkResult, BenchmarkSettings, Load, Objective, Workload
+    from trtllm_serve_cli.bench import (
+        Benchmark,
+        BenchmarkResult,
+        BenchmarkSettings,
+        Load,
+        Objective,
+        Workload,
+    )
     from trtllm_serve_cli.bench.checks import Reference
     from trtllm_serve_cli.bench.workloads import Tokenizer
 
@@ -32,7 +39,7 @@ class Job:
     """A benchmark as its command understands it; `text_model` as in `find_load_target`."""
 
     name: str
-    common: CommonOptions
+    common: SharedOptions
     text_model: str | None = None
 
     def find_targets(self) -> list[LoadTarget]:
@@ -66,40 +73,90 @@ def run_job(
     *,
     tokenizer: Tokenizer | None = None,
 ) -> None:
-    """Run the benchmark, show and keep its result; raises what its exit code stands for."""
-    common = job.common
-    settings = plan_settings(job, workload)
+    """Run the benchmark, the sweep or the search that the options ask for; show and keep it.
+
+    Raises what its exit code stands for.
+    """
+    from trtllm_serve_cli.cli.bench_search import SearchOptions, run_search_job
+    from trtllm_serve_cli.cli.bench_sweep import SweepOptions, run_sweep_job
+
+    match job.common:
+        case SweepOptions() as options:
+            run_sweep_job(job, options, workload, tokenizer)
+        case SearchOptions() as options:
+            run_search_job(job, options, workload, targets, tokenizer)
+        case CommonOptions() as options:
+            _run_one(job, options, workload, targets, tokenizer)
+
+
+def _run_one(
+    job: Job,
+    common: CommonOptions,
+    workload: Workload,
+    targets: Sequence[LoadTarget] | None,
+    tokenizer: Tokenizer | None,
+) -> None:
+    settings = plan_settings(job, common, workload)
     reference = _read_reference(common)
 
-    from trtllm_serve_cli.bench import Target, report, run_benchmark
+    from trtllm_serve_cli.bench import report
+    from trtllm_serve_cli.bench.checks import check
+    from trtllm_serve_cli.bench.results import write_views
 
     if common.output_folder is not None:
         report.check_output_folder(common.output_folder)
     if common.virtual is not None:
         result = simulate(settings, common)
     else:
-        found = job.find_targets() if targets is None else targets
-        with show_progress(settings, [target.address for target in found]) as watch:
-            result = run_benchmark(
-                settings,
-                [Target(target.address, target.model, common.interface.value) for target in found],
-                watch,
-                metrics=_metrics_pages(found),
-                tokenizer=tokenizer,
-            )
+        benchmark = open_points([(job, settings)], targets, tokenizer)[0]
+        with show_progress(settings, addresses_of(benchmark)) as watch:
+            for _ in range(settings.repeat):
+                if benchmark.run(watch).ending != "finished":
+                    break
+        result = benchmark.result()
     if common.output_folder is not None:
         report.write_result(result, common.output_folder)
+        write_views(common.output_folder)
     if common.op_stats_csv is not None:
         report.append_csv(result.summary, common.op_stats_csv)
     _show(result, common.output_folder, as_json=common.as_json)
-    _leave(result, reference)
+    raise_ending([result])
+    if reference is not None:
+        check(report.csv_row(result.summary), reference)
 
 
-def plan_settings(job: Job, workload: Workload) -> BenchmarkSettings:
+def open_points(
+    points: Sequence[tuple[Job, BenchmarkSettings]],
+    targets: Sequence[LoadTarget] | None,
+    tokenizer: Tokenizer | None,
+) -> list[Benchmark]:
+    """A benchmark of each point's own targets, unless `targets` are given."""
+    from trtllm_serve_cli.bench import Target, open_benchmark
+
+    opened = []
+    for job, settings in points:
+        found = job.find_targets() if targets is None else targets
+        interface: Literal["grpc", "http"] = job.common.interface.value
+        opened.append(
+            open_benchmark(
+                settings,
+                [Target(target.address, target.model, interface) for target in found],
+                metrics=_metrics_pages(found),
+                tokenizer=tokenizer,
+            )
+        )
+    return opened
+
+
+def addresses_of(benchmark: Benchmark) -> list[str]:
+    """Where it sends."""
+    return [model.address for model in benchmark.models]
+
+
+def plan_settings(job: Job, common: CommonOptions, workload: Workload) -> BenchmarkSettings:
     """The settings that the options mean; raises `BadParameter` for what contradicts itself."""
     from trtllm_serve_cli.bench import AllAtOnce, BenchmarkSettings
 
-    common = job.common
     load = _plan_load(common, workload)
     if common.duration is not None and common.num_requests is not None:
         raise typer.BadParameter("--duration and --num-requests exclude each other.")
@@ -155,7 +212,7 @@ def _refuse_ramp(common: CommonOptions) -> None:
         raise typer.BadParameter("--ramp needs --request-rate or --concurrency.")
 
 
-def _parse_objectives(common: CommonOptions) -> tuple[Objective, ...]:
+def _parse_objectives(common: SharedOptions) -> tuple[Objective, ...]:
     from trtllm_serve_cli.bench import parse_objective
 
     objectives = tuple(parse_objective(text) for text in common.slo or ())
@@ -192,23 +249,30 @@ def _metrics_pages(targets: Sequence[LoadTarget]) -> dict[int, str]:
 
 
 def _show(result: BenchmarkResult, folder: Path | None, *, as_json: bool) -> None:
-    from trtllm_serve_cli.bench import report, tables
+    from trtllm_serve_cli.bench import report
 
     if as_json:
         output.show_json(report.to_json(result))
     else:
         _show_tables(result)
-    for remark in tables.remarks(result):
-        output.say(remark)
-    for message, count in result.error_messages[:5]:
-        output.say(f"{count} failed: {message}")
-    screen = output.console(stderr=True)
-    for bottleneck in result.client.bottlenecks:
-        screen.print(f"The client was the bottleneck: {bottleneck}.", style="bold red")
+    say_remarks(result)
     if result.ending == "interrupted":
         output.say("Interrupted: the figures are partial.")
     if folder is not None:
-        output.say(f"Kept in {folder}")
+        output.say(f"Kept in {folder}, with a page: {folder / 'report.html'}")
+
+
+def say_remarks(result: BenchmarkResult, where: str = "") -> None:
+    """What one must know of the figures, and what failed; in red, if the client was too slow."""
+    from trtllm_serve_cli.bench import tables
+
+    for remark in tables.remarks(result):
+        output.say(f"{where}{remark}")
+    for message, count in result.error_messages[:5]:
+        output.say(f"{where}{count} failed: {message}")
+    screen = output.console(stderr=True)
+    for bottleneck in result.client.bottlenecks:
+        screen.print(f"{where}The client was the bottleneck: {bottleneck}.", style="bold red")
 
 
 def _show_tables(result: BenchmarkResult) -> None:
@@ -226,11 +290,9 @@ def _show_tables(result: BenchmarkResult) -> None:
             output.show_table(columns, rows, are_figures=True)
 
 
-def _leave(result: BenchmarkResult, reference: Reference | None) -> None:
-    from trtllm_serve_cli.bench import report
-    from trtllm_serve_cli.bench.checks import check
-
-    summary = result.summary
+def raise_ending(results: Sequence[BenchmarkResult]) -> None:
+    """Leave with what the last of them stands for; one that went well is no reason to."""
+    result, summary = results[-1], results[-1].summary
     if result.ending == "interrupted":
         raise typer.Exit(INTERRUPTED)
     if result.ending == "server_lost":
@@ -247,5 +309,3 @@ def _leave(result: BenchmarkResult, reference: Reference | None) -> None:
             why=f"{count} of them with {message}",
             next_step="tllm logs",
         )
-    if reference is not None:
-        check(report.csv_row(summary), reference)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtllm_serve_cli.cli.bench_options import CommonOptions, with_common_options
+from trtllm_serve_cli.cli.bench_options import SharedOptions
 from trtllm_serve_cli.cli.bench_run import Job, run_job
 
 if TYPE_CHECKING:
@@ -58,9 +58,8 @@ class TextModel(str, Enum):
     BLS = "tensorrt_llm_bls"
 
 
-@with_common_options
 def dataset(
-    common: CommonOptions,
+    common: SharedOptions,
     source: Annotated[str, typer.Option("--dataset", metavar="FILE", help=_ENTRIES)],
     output_tokens: OutputTokens = None,
     op_tokens_per_word: TokensPerWord = None,
@@ -91,9 +90,8 @@ def dataset(
     run_job(job, tokenize(source, entries, found, lengths), targets)
 
 
-@with_common_options
 def end_to_end(
-    common: CommonOptions,
+    common: SharedOptions,
     source: Annotated[
         str | None,
         typer.Option("--dataset", metavar="FILE", help=f"{_ENTRIES} Default: random words."),

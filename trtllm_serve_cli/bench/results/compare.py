@@ -20,7 +20,7 @@ from trtllm_serve_cli.bench.results.noise import (
 )
 from trtllm_serve_cli.bench.results.stored import StoredResult
 from trtllm_serve_cli.bench.slo import METRICS, Objective, parse_objective
-from trtllm_serve_cli.bench.statistics import is_good, itl_s, tpot_s
+from trtllm_serve_cli.bench.statistics import is_good, times_of
 from trtllm_serve_cli.errors import BadInput, CheckFailed
 
 Verdict = Literal["better", "worse", "noise", "untold"]
@@ -264,7 +264,7 @@ def _interval(
 
 
 def _groups(measure: Measure, result: StoredResult) -> list[list[float]]:
-    return [_times(measure, record) for record in result.counted if record.is_completed]
+    return [_times_ms(measure, record) for record in result.counted if record.is_completed]
 
 
 def _compare_failures(before: StoredResult, after: StoredResult) -> Change:
@@ -306,7 +306,7 @@ def _figure(
     if measure.is_time:
         if measure.metric in ("ttft", "itl", "tpot") and not streamed:
             return None
-        sample = [value for record in completed for value in _times(measure, record)]
+        sample = [value for record in completed for value in _times_ms(measure, record)]
         return statistic(sample, measure.percent) if sample else None
     span_s = max(r.end_s for r in records) - min(r.due_s for r in records)
     match measure.metric:
@@ -321,20 +321,8 @@ def _figure(
     return amount / span_s if span_s > 0 else None
 
 
-def _times(measure: Measure, record: RequestRecord) -> list[float]:
-    """What a completed request adds to the sample of a metric, in milliseconds."""
-    match measure.metric:
-        case "ttft":
-            times = [record.chunk_s[0] - record.due_s]
-        case "itl":
-            times = itl_s(record)
-        case "tpot":
-            times = [tpot_s(record)] if record.num_output_tokens > 1 else []
-        case "queue":
-            times = [] if record.queue_s is None else [record.queue_s]
-        case _:
-            times = [record.end_s - record.due_s]
-    return [time * 1e3 for time in times]
+def _times_ms(measure: Measure, record: RequestRecord) -> list[float]:
+    return [time * 1e3 for time in times_of(record, measure.metric)]
 
 
 def _refuse(text: str, why: str) -> BadInput:

@@ -19,7 +19,7 @@ from trtllm_serve_cli.bench.results.timeline import (
     server_series,
     thin,
 )
-from trtllm_serve_cli.bench.statistics import itl_s, tpot_s
+from trtllm_serve_cli.bench.statistics import times_of
 
 _MOST_POINTS = 160
 _MOST_DOTS = 900
@@ -29,41 +29,25 @@ _PERCENT = Scale(0, 100)
 # The end of a distribution is what one looks for: it is drawn finer than the rest.
 _TAIL = (0.9925, 0.995, 0.9975, 0.999, 0.9995, 0.9999)
 
-Times = Callable[[StoredResult], list[float]]
-
-
-def latencies_ms(result: StoredResult) -> list[float]:
-    """From due to end, of the completed requests."""
-    return [(record.end_s - record.due_s) * 1e3 for record in _completed(result)]
-
-
-def ttfts_ms(result: StoredResult) -> list[float]:
-    """From due to the first token; none of a run that did not stream."""
-    return [(r.chunk_s[0] - r.due_s) * 1e3 for r in _streams(result)]
-
-
-def itls_ms(result: StoredResult) -> list[float]:
-    """Every gap between responses with tokens."""
-    return [gap * 1e3 for record in _streams(result) for gap in itl_s(record)]
-
-
-def tpots_ms(result: StoredResult) -> list[float]:
-    """The mean time per token of each request of several."""
-    return [tpot_s(record) * 1e3 for record in _streams(result) if record.num_output_tokens > 1]
-
-
-TIMES: dict[str, tuple[str, Times]] = {
-    "latency": ("Request latency", latencies_ms),
-    "ttft": ("Time to first token", ttfts_ms),
-    "itl": ("Inter-token latency", itls_ms),
-    "tpot": ("Time per output token", tpots_ms),
+TIMES = {
+    "latency": "Request latency",
+    "ttft": "Time to first token",
+    "itl": "Inter-token latency",
 }
+
+
+def sample_ms(result: StoredResult, metric: str) -> list[float]:
+    """The times of the completed requests; of tokens, only where they were streamed."""
+    if metric != "latency" and not result.streamed:
+        return []
+    completed = (record for record in result.counted if record.is_completed)
+    return [time * 1e3 for record in completed for time in times_of(record, metric)]
 
 
 def cdf_chart(results: Sequence[StoredResult], metric: str) -> Chart | None:
     """What share of a metric's times is below any: a line for each result; `None` without times."""
-    title, times = TIMES[metric]
-    samples = [(result, sorted(times(result))) for result in results]
+    title = TIMES[metric]
+    samples = [(result, sorted(sample_ms(result, metric))) for result in results]
     lines = [
         Series(name_apart(result, results), _cdf(sample), colour=colour)
         for colour, (result, sample) in enumerate(samples)
@@ -85,8 +69,8 @@ def cdf_chart(results: Sequence[StoredResult], metric: str) -> Chart | None:
 
 def histogram_chart(result: StoredResult, metric: str) -> Chart | None:
     """How a metric's times are distributed; `None` without times."""
-    title, times = TIMES[metric]
-    sample = np.asarray(times(result))
+    title = TIMES[metric]
+    sample = np.asarray(sample_ms(result, metric))
     if not sample.size:
         return None
     x = fit_scale(sample.tolist(), may_be_log=True)
@@ -166,9 +150,9 @@ def _sweep_chart(
             )
         )
     return _points_chart(
-        f"{TIMES[metric][0]} against throughput",
+        f"{TIMES[metric]} against throughput",
         x_label,
-        f"{TIMES[metric][0]} (ms)",
+        f"{TIMES[metric]} (ms)",
         lines,
     )
 
@@ -270,11 +254,3 @@ def _limits(result: StoredResult, metric: str) -> list[Limit]:
         for outcome in outcomes
         if outcome["objective"].partition(":")[0] == metric
     ]
-
-
-def _completed(result: StoredResult) -> list[RequestRecord]:
-    return [record for record in result.counted if record.is_completed]
-
-
-def _streams(result: StoredResult) -> list[RequestRecord]:
-    return _completed(result) if result.streamed else []

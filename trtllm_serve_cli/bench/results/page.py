@@ -162,7 +162,6 @@ def _sections(result: StoredResult) -> list[Section]:
     distributions = [
         chart
         for metric in TIMES
-        if metric != "tpot"
         for chart in (cdf_chart([result], metric), histogram_chart(result, metric))
         if chart is not None
     ]
@@ -176,7 +175,7 @@ def _sections(result: StoredResult) -> list[Section]:
 
 
 def _sweep_sections(results: Sequence[StoredResult]) -> list[Section]:
-    distributions = [cdf_chart(results, metric) for metric in TIMES if metric != "tpot"]
+    distributions = [cdf_chart(results, metric) for metric in TIMES]
     sections = [
         Section("Throughput against latency", [_figure(chart) for chart in sweep_charts(results)]),
         Section("Every load", tables=[Table([_sweep_row(r) for r in results], _SWEEP_COLUMNS)]),

@@ -1,0 +1,114 @@
+"""What `tllm bench` makes of result folders: `report` and `compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trtllm_serve_cli.cli import output
+from trtllm_serve_cli.cli.options import JsonOption
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.bench.results import StoredResult
+    from trtllm_serve_cli.bench.results.compare import Comparison
+
+_FOLDER = "A folder that --output wrote"
+
+
+def report(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help=f"{_FOLDER}; several, or a sweep's, on one page."),
+    ],
+    file: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Default: report.html in DIR."),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Of one result: also a trace for ui.perfetto.dev."),
+    ] = None,
+) -> None:
+    """Draw the figures of results on one HTML page that needs no network.
+
+    Example:  tllm bench report results/before results/after -o both.html
+    """
+    if file is None and len(folders) > 1:
+        raise typer.BadParameter("Several folders have no report.html in common: name it with -o.")
+    from trtllm_serve_cli.bench.results import read_results, render_page, render_trace, write_file
+
+    results = read_results(folders)
+    if trace is not None and len(results) > 1:
+        raise typer.BadParameter(f"--trace is of one result, and these are {len(results)}.")
+    page = folders[0] / "report.html" if file is None else file
+    write_file(page, render_page(results))
+    print(page)
+    if trace is not None:
+        write_file(trace, render_trace(results[0]))
+        print(trace)
+
+
+def compare(
+    before: Annotated[Path, typer.Argument(metavar="A", help=f"{_FOLDER}: before.")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="Another: after.")],
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CHANGE",
+            help="Leave with exit code 3 beyond it: 'ttft:p95>+5%', 'requests_per_s<-5%'.",
+        ),
+    ] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Compare results of other workloads or loads, too.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what changed from A to B, figure by figure, and whether that is more than noise.
+
+    Results of several runs (--repeat) tell the noise from run to run; best are those that a sweep
+    measured in turns. One run tells only that from request to request.
+
+    Example:  tllm bench compare results/before results/after --fail-on 'ttft:p95>+5%'
+    """
+    from trtllm_serve_cli.bench.results import compare as comparing
+
+    limits = [comparing.parse_limit(text) for text in fail_on or ()]
+    results = (_read_one(before), _read_one(after))
+    comparison = comparing.compare(*results, [limit.measure for limit in limits])
+    if not anyway:
+        comparing.check_same_question(comparison)
+    if as_json:
+        output.show_json(comparison.to_json())
+    else:
+        _show(comparison)
+    comparing.check_limits(comparison, limits)
+
+
+def _read_one(folder: Path) -> StoredResult:
+    from trtllm_serve_cli.bench.results import read_results
+    from trtllm_serve_cli.errors import BadInput
+
+    results = read_results([folder])
+    if len(results) > 1:
+        raise BadInput(
+            f"{folder} holds {len(results)} results.",
+            why="two results are compared, not two sweeps",
+            next_step=f"tllm bench compare {folder / results[0].name} {folder / results[1].name}",
+        )
+    return results[0]
+
+
+def _show(comparison: Comparison) -> None:
+    from trtllm_serve_cli.bench.results import words
+
+    screen = output.console(stderr=True)
+    for warning in comparison.warnings:
+        screen.print(f"{warning[0].upper()}{warning[1:]}.", style="bold red")
+    output.show_table(words.CHANGE_COLUMNS, words.change_rows(comparison), are_figures=True)
+    rows = words.difference_rows(comparison)
+    if rows:
+        output.show_table(("Not alike", "A", "B"), rows)
+    for line in words.noise_words(comparison):
+        output.say(line)

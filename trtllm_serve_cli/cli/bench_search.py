@@ -1,0 +1,163 @@
+"""`tllm bench search`: the highest rate at which a server meets its objectives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trtllm_serve_cli.cli import output
+from trtllm_serve_cli.cli.bench_options import (
+    LOAD,
+    CommonOptions,
+    SharedOptions,
+    check_positive,
+)
+from trtllm_serve_cli.cli.bench_run import Job, open_points, plan_settings, raise_ending
+from trtllm_serve_cli.cli.bench_sweep import keep_points, show_run
+from trtllm_serve_cli.cli.target import LoadTarget
+from trtllm_serve_cli.errors import CheckFailed
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.bench import Benchmark, Workload
+    from trtllm_serve_cli.bench.search import SearchResult
+    from trtllm_serve_cli.bench.workloads import Tokenizer
+
+_SEARCH = "Search"
+_DURATION_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions(SharedOptions):
+    """Where a search looks, and how closely."""
+
+    min_rate: Annotated[
+        float,
+        typer.Option(
+            callback=check_positive,
+            metavar="PER_SECOND",
+            help="The rate to begin with.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = 1.0
+    max_rate: Annotated[
+        float | None,
+        typer.Option(
+            callback=check_positive,
+            metavar="PER_SECOND",
+            help="Look no further. Default: until an objective is missed.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None
+    precision: Annotated[
+        float,
+        typer.Option(
+            min=0.1, max=100, metavar="PERCENT", help="How near to come.", rich_help_panel=_SEARCH
+        ),
+    ] = 5.0
+    max_runs: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Measure a rate up to so often while chance could decide.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = 5
+    concurrency: Annotated[
+        int | None,
+        typer.Option(min=1, help="At most so many requests in flight.", rich_help_panel=LOAD),
+    ] = None
+
+
+def run_search_job(
+    job: Job,
+    options: SearchOptions,
+    workload: Workload,
+    targets: Sequence[LoadTarget] | None,
+    tokenizer: Tokenizer | None,
+) -> None:
+    """Find the rate, show and keep it; raises `CheckFailed` where there is none."""
+    if not options.slo:
+        raise typer.BadParameter("A search needs objectives: --slo 'ttft:p95<500ms'.")
+    if options.max_rate is not None and options.max_rate < options.min_rate:
+        raise typer.BadParameter("--max-rate is below --min-rate.")
+
+    from trtllm_serve_cli.bench import parse_objective
+    from trtllm_serve_cli.bench.report import check_output_folder
+    from trtllm_serve_cli.bench.search import SearchPlan, run_search
+
+    if options.output_folder is not None:
+        check_output_folder(options.output_folder)
+    plan_settings(job, _at(options, options.min_rate), workload)
+    found = job.find_targets() if targets is None else targets
+
+    def open_at(rate: float) -> Benchmark:
+        settings = plan_settings(job, _at(options, rate), workload)
+        return open_points([(job, settings)], found, tokenizer)[0]
+
+    result = run_search(
+        SearchPlan(options.min_rate, options.max_rate, options.precision / 100, options.max_runs),
+        [parse_objective(text) for text in options.slo],
+        open_at,
+        show_run,
+    )
+    _keep(result, options)
+    _show(result, as_json=options.as_json)
+    leave(result)
+
+
+def _at(options: SearchOptions, rate: float) -> CommonOptions:
+    shared: dict[str, Any] = {
+        field.name: getattr(options, field.name) for field in fields(SharedOptions)
+    }
+    if options.num_requests is None and options.duration is None:
+        shared["duration"] = _DURATION_S
+    return CommonOptions(**shared, request_rate=rate, concurrency=options.concurrency)
+
+
+def _keep(result: SearchResult, options: SearchOptions) -> None:
+    folder = options.output_folder
+    rates = [each.settings.load.request_rate_per_s for each in result.results]  # type: ignore[union-attr]
+    labelled = {f"rate-{rate:g}": each for rate, each in zip(rates, result.results, strict=True)}
+    keep_points(labelled, folder, search=json.dumps(result.to_json(), indent=2) + "\n")
+    if folder is not None:
+        output.say(f"Kept in {folder}, with a page: {folder / 'report.html'}")
+
+
+def _show(result: SearchResult, *, as_json: bool) -> None:
+    from trtllm_serve_cli.bench import tables
+
+    if as_json:
+        output.show_json(result.to_json())
+        return
+    output.show_table(tables.PROBE_COLUMNS, tables.probe_rows(result.probes), are_figures=True)
+    for words in tables.search_words(result):
+        print(words)
+
+
+def leave(result: SearchResult) -> None:
+    """Raises what the exit code stands for, where no rate was found or the search was cut off."""
+    if result.ending in ("interrupted", "server_lost"):
+        raise_ending(result.results)
+    if result.rate is None and result.ending != "client":
+        lowest = result.probes[0]
+        broken = "; ".join(
+            f"{each.objective} measured as "
+            + ("never" if each.measured_ms is None else f"{each.measured_ms:.1f} ms")
+            for each in lowest.measured
+            if not each.is_met
+        )
+        raise CheckFailed(
+            f"The lowest rate, {lowest.rate:g}/s, already misses an objective.",
+            why=broken,
+            next_step=f"begin lower: --min-rate {lowest.rate / 10:g}; or allow more: --slo",
+        )
+    if result.ending == "client":
+        raise CheckFailed(
+            "The client was the bottleneck before the server was.",
+            why="an objective was missed in a run that the client could not keep up with",
+            next_step="give the client more (--workers), or a machine of its own",
+        )
