@@ -115,8 +115,9 @@ def test_a_killed_worker_takes_only_its_own_requests(two: Tllm, where: Endpoint)
         )
         wait_until(lambda: num_active(where, "one_tensorrt_llm") == 4)
         wait_until(lambda: num_active(where, "two_tensorrt_llm") == 1)
+        worker = worker_of(two, "one_tensorrt_llm")
         killed_s = time.monotonic()
-        worker_of(two, "one_tensorrt_llm").kill()
+        worker.kill()
         failed_s = [each.result(30) for each in failing]
         assert going_on.result(120).texts[0]
     assert max(failed_s) - killed_s < 1.0
