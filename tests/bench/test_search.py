@@ -154,8 +154,11 @@ def test_search_finds_where_a_queue_begins_to_grow() -> None:
     assert [r.settings.load for r in result.results] == [AtRate(p.rate) for p in result.probes]
 
 
-def test_search_ends_with_a_client_that_was_too_slow() -> None:
-    assert _search("ttft:p95<200ms", busy=0.99).ending == "client"
+def test_search_tells_the_rates_at_which_the_client_was_too_slow() -> None:
+    assert _search("ttft:p95<200ms").client_bottlenecks == ()
+    result = _search("ttft:p95<200ms", busy=0.99)
+    assert result.client_bottlenecks[-1] == max(probe.rate for probe in result.probes)
+    assert result.client_bottlenecks[0] > (result.rate or 0.0)
 
 
 def test_search_that_is_interrupted_says_what_it_knows() -> None:

@@ -375,21 +375,12 @@ def test_search_finds_a_rate_and_keeps_its_probes(server: FakeTriton, tmp_path: 
     assert (folder / "report.html").exists()
 
 
-def _probe(*, was_client_bottleneck: bool = False) -> Probe:
-    measured = Measured("ttft:p95<500ms", 500, None, (None, None), False, True)
-    return Probe(2.0, 1, (measured,), was_client_bottleneck)
-
-
 def test_search_whose_lowest_rate_fails_says_so() -> None:
+    measured = Measured("ttft:p95<500ms", 500, None, (None, None), False, True)
     with pytest.raises(CheckFailed, match="The lowest rate, 2/s, already misses") as failed:
-        leave(conclude([_probe()], None))
+        leave(conclude([Probe(2.0, 1, (measured,))], None))
     assert failed.value.why == "ttft:p95<500ms measured as never"
     assert "--min-rate 0.2" in failed.value.next_step
-
-
-def test_search_that_the_client_ended_says_so() -> None:
-    with pytest.raises(CheckFailed, match="The client was the bottleneck before the server"):
-        leave(conclude([_probe(was_client_bottleneck=True)], "client"))
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from trtllm_serve_cli.bench.slo import Objective
 from trtllm_serve_cli.bench.statistics import times_of
 from trtllm_serve_cli.bench.sweep import Showing
 
-Ending = Literal["found", "all_met", "none_met", "client", "interrupted", "server_lost"]
+Ending = Literal["found", "all_met", "none_met", "interrupted", "server_lost"]
 _NEVER_MS = 1e12
 _RUNS_FOR_STUDENT = 3
 # Rates are asked for with so many digits: finer ones would say what no run can tell.
@@ -95,6 +95,12 @@ class SearchResult:
     probes: tuple[Probe, ...]
     results: tuple[BenchmarkResult, ...] = ()
 
+    @property
+    def client_bottlenecks(self) -> tuple[float, ...]:
+        """The rates that missed an objective while the client was the bottleneck, sorted."""
+        missed = (probe for probe in self.probes if not probe.is_met)
+        return tuple(sorted(probe.rate for probe in missed if probe.was_client_bottleneck))
+
     def to_json(self) -> dict[str, Any]:
         """As `search.json` has it."""
         return {
@@ -125,8 +131,6 @@ def run_search(
         if ending != "finished":
             return conclude(probes, ending, results)
         probes.append(probe)
-        if probe.was_client_bottleneck and not probe.is_met:
-            return conclude(probes, "client", results)
         rate = next_rate(probes, plan)
     return conclude(probes, None, results)
 
