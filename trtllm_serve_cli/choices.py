@@ -24,6 +24,10 @@ LaunchMode = Literal["local", "container", "mpi", "auto"]
 ModelControlMode = Literal["none", "explicit", "poll"]
 ContainerEngine = Literal["docker", "podman"]
 
+# How our models write to the server's log, and whether a line for each request.
+LogFormat = Literal["text", "json"]
+RequestLogging = Literal["no", "yes", "prompts"]
+
 # For which program metrics are prepared.
 MetricsExport = Literal["prometheus", "grafana"]
 

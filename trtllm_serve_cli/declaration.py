@@ -15,7 +15,9 @@ from trtllm_serve_cli.choices import (
     EngineKind,
     LaunchMode,
     Layout,
+    LogFormat,
     ModelControlMode,
+    RequestLogging,
 )
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository import MANIFEST, ImportedModel, OpenRepository, list_settings
@@ -82,6 +84,9 @@ class LaunchSection:
     grpc_server_key: Path | None = None
     grpc_root_cert: Path | None = None
     triton_args: tuple[str, ...] | None = None
+    log_format: LogFormat | None = None
+    log_requests: RequestLogging | None = None
+    otlp_endpoint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
-from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.runtime import fake_triton_utils
+from tests.runtime.fake_triton_utils import Request
 from trtllm_serve_cli.runtime.engine import InvalidRequest
-from trtllm_serve_cli.runtime.request_log import RequestLog
-from trtllm_serve_cli.runtime.request_record import AnswerFollower, RequestLedger
+from trtllm_serve_cli.runtime.request_record import (
+    AnswerFollower,
+    RequestLedger,
+    RequestRecord,
+)
 from trtllm_serve_cli.runtime.tally import (
     DURATION,
     GENERATION_TOKENS,
@@ -25,6 +29,7 @@ from trtllm_serve_cli.runtime.tally import (
 )
 
 MS = 1_000_000
+PARENT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
 
 
 class Clock:
@@ -35,19 +40,6 @@ class Clock:
         return self.ns
 
 
-class Written(RequestLog):
-    """A log that keeps what it is told."""
-
-    def __init__(self, **how: Any) -> None:
-        super().__init__(is_on=True, is_json=True, **how)
-        object.__setattr__(self, "facts", [])
-
-    facts: list[dict[str, Any]]
-
-    def write(self, facts: Any) -> None:
-        self.facts.append(dict(facts))
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -55,7 +47,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def ledger(clock: Clock) -> Iterator[RequestLedger]:
-    made = RequestLedger(fake_triton_utils, "demo", "1", RequestLog(), now_ns=clock)
+    made = RequestLedger(fake_triton_utils, "demo", "1", environ={}, now_ns=clock)
     yield made
     made.close()
 
@@ -65,7 +57,7 @@ def counts(ledger: RequestLedger) -> dict[Series, float]:
 
 
 def test_a_request_is_counted_and_timed(ledger: RequestLedger, clock: Clock) -> None:
-    record = ledger.open_record("a")
+    record = ledger.open_record(Request({}, "a"))
     record.num_prompt_tokens = 7
     for at_ms, number in ((20, 1), (60, 1), (62, 2)):
         clock.ns = 1 + at_ms * MS
@@ -81,7 +73,7 @@ def test_a_request_is_counted_and_timed(ledger: RequestLedger, clock: Clock) -> 
 
 
 def test_sequences_have_gaps_of_their_own(ledger: RequestLedger, clock: Clock) -> None:
-    record = ledger.open_record("a")
+    record = ledger.open_record(Request({}, "a"))
     for at_ms, sequence in ((20, 0), (21, 1), (30, 0), (31, 1)):
         clock.ns = 1 + at_ms * MS
         record.note_tokens((0, sequence), 1)
@@ -90,7 +82,7 @@ def test_sequences_have_gaps_of_their_own(ledger: RequestLedger, clock: Clock) -
 
 
 def test_only_the_first_end_counts(ledger: RequestLedger) -> None:
-    record = ledger.open_record("a")
+    record = ledger.open_record(Request({}, "a"))
     record.end("cancelled")
     record.complete()
     ended = [series for series in counts(ledger) if series.family == REQUESTS]
@@ -105,68 +97,70 @@ def test_only_the_first_end_counts(ledger: RequestLedger) -> None:
 def test_what_does_not_run_has_no_times(
     ledger: RequestLedger, error: Exception, outcome: str
 ) -> None:
-    ledger.open_record("a").refuse(error)
+    ledger.open_record(Request({}, "a")).refuse(error)
     read = counts(ledger)
     assert read[Series(REQUESTS, outcome)] == 1
     assert Series(f"{DURATION}_count") not in read
 
 
-def ask(log: Written, request_id: str = "r-1") -> dict[str, Any]:
+def logged(
+    capsys: pytest.CaptureFixture[str], environ: dict[str, str], request_id: str = "r-1"
+) -> str:
+    """What a request leaves in the log."""
     clock = Clock()
-    ledger = RequestLedger(fake_triton_utils, "demo", "1", log, now_ns=clock)
-    record = ledger.open_record(request_id)
+    ledger = RequestLedger(fake_triton_utils, "demo", "1", environ=environ, now_ns=clock)
+    record = ledger.open_record(Request({}, request_id))
     record.num_prompt_tokens, record.prompt = 3, "a secret"
     clock.ns += 5 * MS
     record.note_tokens((0, 0), 1)
     clock.ns += 5 * MS
     record.complete()
     ledger.close()
-    (facts,) = log.facts
-    return facts
+    return capsys.readouterr().err
 
 
-def test_the_line_of_a_request() -> None:
-    assert ask(Written()) == {
-        "id": "r-1", "model": "demo", "outcome": "stop", "input_tokens": 3, "output_tokens": 1,
-        "ttft_ms": 5.0, "duration_ms": 10.0,
+def test_nothing_is_logged_unless_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert logged(capsys, {}) == ""
+
+
+def test_the_line_of_a_request(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TLLM_LOG_FORMAT", "json")
+    line = json.loads(logged(capsys, {"TLLM_LOG_REQUESTS": "yes"}))
+    assert line.pop("time").endswith("Z")
+    assert line == {
+        "level": "info", "message": "request", "id": "r-1", "model": "demo", "outcome": "stop",
+        "input_tokens": 3, "output_tokens": 1, "ttft_ms": 5.0, "duration_ms": 10.0,
     }  # fmt: skip
 
 
-def test_the_prompt_is_in_it_only_when_asked_for() -> None:
-    assert ask(Written(has_prompts=True))["prompt"] == "a secret"
+def test_the_prompt_is_in_it_only_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "secret" not in logged(capsys, {"TLLM_LOG_REQUESTS": "yes"})
+    assert 'prompt="a secret"' in logged(capsys, {"TLLM_LOG_REQUESTS": "prompts"})
 
 
-def test_a_request_without_an_id_gets_one() -> None:
-    assert len(ask(Written(), "")["id"]) == 32
+def test_a_request_without_an_id_gets_one(capsys: pytest.CaptureFixture[str]) -> None:
+    line = logged(capsys, {"TLLM_LOG_REQUESTS": "yes"}, request_id="")
+    assert re.search(r" id=[0-9a-f]{32} ", line)
 
 
-AT = datetime(2026, 1, 2, 3, 4, 5, 678_000, timezone.utc)
+def test_a_traced_request_has_spans_of_its_parts(ledger: RequestLedger, clock: Clock) -> None:
+    record = RequestRecord(ledger, "r-1", PARENT, clock.ns)
+    record.asked_ns = 3 * MS
+    clock.ns = 5 * MS
+    record.note_tokens((0, 0), 1)
+    (span,) = record.spans(9 * MS, "")
+    assert (span.name, span.start_ns, span.end_ns) == ("engine", 3 * MS, 5 * MS)
+    assert span.attributes["tllm.request_id"] == "r-1"
+    assert span.events == {"first token": 5 * MS}
 
 
-def test_a_line_as_json() -> None:
-    line = RequestLog(is_json=True).render({"id": "é", "ttft_ms": None}, AT)
-    assert json.loads(line) == {
-        "time": "2026-01-02T03:04:05.678Z", "level": "info", "event": "request",
-        "id": "é", "ttft_ms": None,
-    }  # fmt: skip
-
-
-def test_a_line_as_text_stays_one_line() -> None:
-    line = RequestLog().render({"id": "a", "error": "two\nlines", "output_tokens": 3}, AT)
-    assert line == 'I 2026-01-02T03:04:05.678Z request id=a error="two\\nlines" output_tokens=3'
-
-
-@pytest.mark.parametrize(
-    ("environ", "log"),
-    [
-        ({}, RequestLog()),
-        ({"TLLM_LOG_FORMAT": "json"}, RequestLog(is_json=True)),
-        ({"TLLM_LOG_REQUESTS": "yes"}, RequestLog(is_on=True)),
-        ({"TLLM_LOG_REQUESTS": "prompts"}, RequestLog(is_on=True, has_prompts=True)),
-    ],
-)
-def test_the_environment_says_what_is_logged(environ: dict[str, str], log: RequestLog) -> None:
-    assert RequestLog.of(environ) == log
+def test_one_that_never_ran_or_is_not_traced_has_none(ledger: RequestLedger) -> None:
+    assert RequestRecord(ledger, "r-1", PARENT, 1).spans(2, "refused") == []
+    record = RequestRecord(ledger, "r-1", "", 1)
+    record.asked_ns = 1
+    assert record.spans(2, "") == []
 
 
 INPUTS = {
@@ -186,7 +180,7 @@ def outputs(ids: list[int], row: int, length: int) -> dict[str, Any]:
 
 
 def test_whole_answers_of_a_model_are_noted_without_their_prompts(ledger: RequestLedger) -> None:
-    record = ledger.open_record("a")
+    record = ledger.open_record(Request({}, "a"))
     follower = AnswerFollower(record, INPUTS)
     follower.note(outputs([5, 6, 8, 0], row=0, length=3))
     follower.note(outputs([8, 9], row=1, length=2))
@@ -194,7 +188,7 @@ def test_whole_answers_of_a_model_are_noted_without_their_prompts(ledger: Reques
 
 
 def test_a_streamed_token_that_is_the_prompt_again_counts(ledger: RequestLedger) -> None:
-    record = ledger.open_record("a")
+    record = ledger.open_record(Request({}, "a"))
     follower = AnswerFollower(record, {**INPUTS, "streaming": np.array([[True]])})
     for token in (5, 6):
         follower.note(outputs([token], row=0, length=1))

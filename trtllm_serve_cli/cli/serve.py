@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtllm_serve_cli.choices import ContainerEngine, LaunchMode, ModelControlMode
+from trtllm_serve_cli.choices import (
+    ContainerEngine,
+    LaunchMode,
+    LogFormat,
+    ModelControlMode,
+    RequestLogging,
+)
 from trtllm_serve_cli.cli import output
 from trtllm_serve_cli.cli.options import DryRunOption, JsonOption
 from trtllm_serve_cli.cli.status import describe_server
@@ -126,6 +132,17 @@ def start(
         list[str] | None,
         typer.Option(metavar="CONFIG", help="Triton's tracing: level=TIMESTAMPS; repeatable."),
     ] = None,
+    otlp_endpoint: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="OpenTelemetry: where a collector takes spans over HTTP."),
+    ] = None,
+    log_format: Annotated[
+        LogFormat | None, typer.Option(help="Of what our models log. Default: text.")
+    ] = None,
+    log_requests: Annotated[
+        RequestLogging | None,
+        typer.Option(help="A log line for each request; prompts: with its text. Default: no."),
+    ] = None,
     grpc_server_cert: Annotated[
         Path | None, typer.Option(metavar="PEM", help="TLS for gRPC: the server's certificate.")
     ] = None,
@@ -175,6 +192,9 @@ def start(
         "load_model": load_model,
         "cache_config": cache_config,
         "trace_config": trace_config,
+        "otlp_endpoint": otlp_endpoint,
+        "log_format": log_format,
+        "log_requests": log_requests,
         "grpc_server_cert": grpc_server_cert,
         "grpc_server_key": grpc_server_key,
         "grpc_root_cert": grpc_root_cert,

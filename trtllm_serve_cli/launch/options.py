@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtllm_serve_cli.choices import ContainerEngine, LaunchMode, ModelControlMode
+from trtllm_serve_cli.choices import (
+    ContainerEngine,
+    LaunchMode,
+    LogFormat,
+    ModelControlMode,
+    RequestLogging,
+)
 from trtllm_serve_cli.errors import BadInput
 
 
@@ -21,7 +27,8 @@ class LaunchOptions:
     From `world_size` on it is of the mode `mpi`, by the names of upstream's launch script;
     `world_size` follows from the engine where it is None. From `model_control_mode` on it is
     Triton's, by the names of its own options; `load_model` are imported models, all of them where
-    it is empty, and `triton_args` are words as Triton has them.
+    it is empty, and `triton_args` are words as Triton has them. The last three are what our models log,
+    and where spans go.
     """
 
     host: str = "127.0.0.1"
@@ -48,6 +55,9 @@ class LaunchOptions:
     grpc_server_key: Path | None = None
     grpc_root_cert: Path | None = None
     triton_args: tuple[str, ...] = ()
+    log_format: LogFormat = "text"
+    log_requests: RequestLogging = "no"
+    otlp_endpoint: str | None = None
 
 
 # What only servers of some modes take: declared for those, it means nothing in another.

@@ -32,6 +32,7 @@ from trtllm_serve_cli.launch.mpi import (
     rank_flags,
     ranks_environ,
 )
+from trtllm_serve_cli.launch.observing import observing_environ
 from trtllm_serve_cli.launch.options import LaunchOptions
 from trtllm_serve_cli.launch.ranks import plan_ranks
 from trtllm_serve_cli.launch.tls import plan_tls
@@ -278,6 +279,7 @@ def plan_launch(
         options, environ = dataclasses.replace(options, gpus=None), setup.environ
     flags = without_given(flags, find_names(options.triton_args))
     changes = stub_environ(triton, libpython_dir, environ) | ranks_environ(ranks, options)
+    changes |= observing_environ(options)
     if options.model_control_mode == "poll":
         # Files that Python writes beside a model's would look like a change of it.
         changes["PYTHONDONTWRITEBYTECODE"] = "1"

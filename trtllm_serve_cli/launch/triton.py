@@ -11,6 +11,7 @@ from pathlib import Path
 from trtllm_serve_cli.client import RESTRICTED_HEADER
 from trtllm_serve_cli.errors import MissingPart
 from trtllm_serve_cli.launch.machine import TritonInstallation
+from trtllm_serve_cli.launch.observing import trace_settings
 from trtllm_serve_cli.launch.options import LaunchOptions
 from trtllm_serve_cli.repository import ImportedModel
 
@@ -109,8 +110,8 @@ def chosen_flags(
         flags["cache-config"] = options.cache_config
         if triton.backend_parts is not None:
             flags["cache-directory"] = str(triton.binary.parent.parent / "caches")
-    if options.trace_config:
-        flags["trace-config"] = options.trace_config
+    if trace := trace_settings(options):
+        flags["trace-config"] = trace
     if options.grpc_server_cert is not None:
         flags["grpc-use-ssl"] = "true"
         flags["grpc-server-cert"] = str(options.grpc_server_cert)

@@ -51,6 +51,7 @@ class InFlight:
         """
         if record is not None:
             record.num_prompt_tokens = sum(len(row.fields["input_ids"]) for row in rows)
+            record.asked_ns = record.now_ns()
         for row in rows:
             check_request(GenerationRequest(id=0, **row.fields), self.worker.limits)
         answers = [answer(row) for row in rows]

@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from .engine import InvalidRequest
-from .request_log import RequestLog
+from .log import write_log
+from .spans import Span, SpanExporter, read_trace_parent
 from .tally import (
     DURATION,
     GENERATION_TOKENS,
@@ -35,9 +36,15 @@ _PERIOD_S = 0.5
 class RequestRecord:
     """One request, from its arrival to its end; times are nanoseconds of the monotonic clock."""
 
-    def __init__(self, ledger: RequestLedger, request_id: str, now_ns: int) -> None:
+    def __init__(
+        self, ledger: RequestLedger, request_id: str, trace_parent: str, now_ns: int
+    ) -> None:
         self.id = request_id
+        self.trace_parent = trace_parent
         self.arrival_ns = now_ns
+        # When the engine was asked, and has last told something.
+        self.asked_ns = 0
+        self.last_token_ns = 0
         self.num_prompt_tokens = 0
         self.num_tokens = 0
         self.first_token_ns = 0
@@ -57,13 +64,17 @@ class RequestRecord:
             tally.observe(TTFT, (now_ns - self.arrival_ns) / 1e9)
         if last_ns := self._last_ns.get(sequence):
             tally.observe(ITL, (now_ns - last_ns) / 1e9)
-        self._last_ns[sequence] = now_ns
+        self._last_ns[sequence] = self.last_token_ns = now_ns
         self.num_tokens += number
         tally.count(GENERATION_TOKENS, number)
 
     def complete(self) -> None:
         """All sequences have ended by themselves."""
         self.end("length" if self.was_cut else "stop")
+
+    def now_ns(self) -> int:
+        """What its times are told by."""
+        return self._ledger.now_ns()
 
     def refuse(self, error: Exception) -> None:
         """It does not run: because of what it asks, or because there is nobody to run it."""
@@ -77,6 +88,24 @@ class RequestRecord:
             self._has_ended = True
         self._ledger.close_record(self, outcome, why)
 
+    def spans(self, now_ns: int, why: str) -> list[Span]:
+        """The parts of a traced request; before and after the engine only of a model of texts."""
+        if not self.asked_ns or not self.trace_parent:
+            return []
+        begin_ns, end_ns = self.asked_ns, self.last_token_ns or now_ns
+        attributes: dict[str, str | int] = {
+            "tllm.request_id": self.id,
+            "gen_ai.usage.input_tokens": self.num_prompt_tokens,
+            "gen_ai.usage.output_tokens": self.num_tokens,
+        }
+        events = {"first token": self.first_token_ns} if self.first_token_ns else {}
+        spans = [Span(self.trace_parent, "engine", begin_ns, end_ns, attributes, events, why)]
+        if self._ledger.tells_texts:
+            spans.append(Span(self.trace_parent, "preprocessing", self.arrival_ns, begin_ns))
+            if self.first_token_ns:
+                spans.append(Span(self.trace_parent, "postprocessing", self.first_token_ns, now_ns))
+        return spans
+
 
 class AnswerFollower:
     """Tells a record what the responses of `tensorrt_llm` bring, which has run elsewhere.
@@ -87,6 +116,7 @@ class AnswerFollower:
     def __init__(self, record: RequestRecord, inputs: Mapping[str, Array]) -> None:
         self._record = record
         lengths = inputs["input_lengths"].reshape(-1)
+        record.asked_ns = record.now_ns()
         self._prompts = [
             ids[:length] for ids, length in zip(inputs["input_ids"], lengths, strict=False)
         ]
@@ -116,9 +146,11 @@ class AnswerFollower:
 
 
 class RequestLedger:
-    """The requests of one model: their counts, which Triton publishes, and their log lines.
+    """The requests of one model: their counts, which Triton publishes, log lines and spans.
 
-    Threads write into it; one of its own publishes, until `close`. `now_ns` is the clock.
+    The environment says which lines and spans: TLLM_LOG_REQUESTS is `yes`, or `prompts` if the
+    prompts may be in the log, too; TLLM_OTLP_TRACES is where a collector takes spans. Threads write
+    into it; one of its own publishes, until `close`. `now_ns` is the clock.
     """
 
     def __init__(
@@ -126,11 +158,18 @@ class RequestLedger:
         pb_utils: Any,
         model: str,
         version: str,
-        log: RequestLog | None = None,
+        *,
+        tells_texts: bool = False,
+        environ: Mapping[str, str] = os.environ,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.tally = Tally()
-        self.log = RequestLog.of(os.environ) if log is None else log
+        wanted = environ.get("TLLM_LOG_REQUESTS", "")
+        self.logs_prompts = wanted == "prompts"
+        self.tells_texts = tells_texts
+        self._is_logged = bool(wanted)
+        url = environ.get("TLLM_OTLP_TRACES")
+        self._exporter = SpanExporter(url, model) if url else None
         self._model = model
         self.now_ns = now_ns
         self._metrics = TallyMetrics(pb_utils, {"model": model, "version": version})
@@ -138,15 +177,21 @@ class RequestLedger:
         self._publisher = threading.Thread(target=self._keep_publishing, daemon=True)
         self._publisher.start()
 
-    def open_record(self, request_id: str) -> RequestRecord:
-        """A request has arrived. One without an id gets one, for the log."""
-        if not request_id and self.log.is_on:
+    def open_record(self, request: Any) -> RequestRecord:
+        """A request of Triton's has arrived. One without an id gets one, for the log.
+
+        To be called before `execute` returns: Triton forgets a trace soon after.
+        """
+        request_id = request.request_id()
+        if not request_id and self._is_logged:
             request_id = uuid.uuid4().hex
-        return RequestRecord(self, request_id, self.now_ns())
+        trace_parent = read_trace_parent(request) if self._exporter else ""
+        return RequestRecord(self, request_id, trace_parent, self.now_ns())
 
     def close_record(self, record: RequestRecord, outcome: Outcome, why: str) -> None:
         """Count a request that has ended, and write its line."""
-        duration_s = (self.now_ns() - record.arrival_ns) / 1e9
+        now_ns = self.now_ns()
+        duration_s = (now_ns - record.arrival_ns) / 1e9
         self.tally.count(REQUESTS, 1, outcome)
         if outcome != "rejected":
             self.tally.count(PROMPT_TOKENS, record.num_prompt_tokens)
@@ -154,8 +199,11 @@ class RequestLedger:
             self.tally.observe(OUTPUT_LENGTH, record.num_tokens)
         if outcome in ("stop", "length"):
             self.tally.observe(DURATION, duration_s)
-        if self.log.is_on:
-            self.log.write(self._facts(record, outcome, why, duration_s))
+        if self._is_logged:
+            write_log("I", "request", **self._facts(record, outcome, why, duration_s))
+        if self._exporter is not None:
+            for span in record.spans(now_ns, why):
+                self._exporter.add(span)
 
     def close(self) -> None:
         """Publish what is left and end."""
@@ -163,6 +211,8 @@ class RequestLedger:
         self._publisher.join()
         self._metrics.publish(self.tally.read())
         self._metrics.close()
+        if self._exporter is not None:
+            self._exporter.close()
 
     def _keep_publishing(self) -> None:
         while not self._closing.wait(_PERIOD_S):
@@ -183,6 +233,6 @@ class RequestLedger:
         }
         if why:
             facts["error"] = why
-        if self.log.has_prompts and record.prompt is not None:
+        if self.logs_prompts and record.prompt is not None:
             facts["prompt"] = record.prompt
         return facts

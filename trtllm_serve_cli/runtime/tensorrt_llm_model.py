@@ -114,7 +114,7 @@ class TritonPythonModel:
             self._stop(request.request_id(), sender)
             return
         is_internal = request.request_id().startswith(INTERNAL_ID_PREFIX)
-        record = None if is_internal else self._ledger.open_record(request.request_id())
+        record = None if is_internal else self._ledger.open_record(request)
         try:
             self._run(request, sender, get, record)
         except (InvalidRequest, WorkerFailed) as error:
@@ -133,7 +133,7 @@ class TritonPythonModel:
                 "(decoupled_mode is false); leave it out, or serve with decoupled_mode=true"
             )
         rows = self._parse(get, is_streaming)
-        if record is not None and self._ledger.log.has_prompts:
+        if record is not None and self._ledger.logs_prompts:
             record.prompt = [list(row.fields["input_ids"]) for row in rows]
         answer = partial(self._answer, arrival_time_ns=arrival_time_ns, is_streaming=is_streaming)
         self._in_flight.start(request, sender, get, rows, answer, record)

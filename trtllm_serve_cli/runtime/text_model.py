@@ -121,7 +121,9 @@ class TritonPythonModel:
         taken = {*_PREPROCESSING_INPUTS, *_NOT_SERVED}
         self._passed_on = tuple(name for name in parameters.input_names if name not in taken)
         self._is_decoupled = parameters.is_decoupled
-        self._ledger = RequestLedger(pb_utils, parameters.model_name, parameters.model_version)
+        self._ledger = RequestLedger(
+            pb_utils, parameters.model_name, parameters.model_version, tells_texts=True
+        )
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="text")
         self._watch = CancelWatch(parameters.number("cancellation_check_period_ms", 100) / 1000)
         self._streams = StreamKeeper()
@@ -131,7 +133,7 @@ class TritonPythonModel:
 
     def execute(self, requests: Sequence[Any]) -> None:
         for request in requests:
-            record = self._ledger.open_record(request.request_id())
+            record = self._ledger.open_record(request)
             self._threads.submit(self._serve, request, record)
 
     def finalize(self) -> None:
@@ -161,7 +163,7 @@ class TritonPythonModel:
                 "stream needs a decoupled model, and this one answers each request once "
                 "(decoupled_mode is false); leave it out, or serve with decoupled_mode=true"
             )
-        if self._ledger.log.has_prompts:
+        if self._ledger.logs_prompts:
             record.prompt = _prompt_of(request)
         inputs = [*self._preprocess(request), *_renamed(request, self._passed_on)]
         if self._worker.was_open:

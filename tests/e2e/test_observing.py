@@ -1,0 +1,88 @@
+"""One request, from the client to the engine: its spans joined, its id in the log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Tllm
+from tests.otlp import Taken, TakenSpan, collector
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.e2e
+
+PROMPT = "What is machine learning?"
+
+
+@pytest.fixture(scope="module")
+def taken() -> Iterator[Taken]:
+    with collector() as started:
+        yield started
+
+
+@pytest.fixture
+def observed(fresh_home: Callable[[], Tllm], taken: Taken) -> Tllm:
+    """A server that logs each request as JSON, and sends spans to the collector."""
+    tllm = fresh_home()
+    started = tllm.start(
+        "--log-format", "json", "--log-requests", "yes",
+        "--otlp-endpoint", taken.url.removesuffix("/v1/traces"),
+    )  # fmt: skip
+    assert started.returncode == 0, started.stdout + started.stderr
+    return tllm
+
+
+def log_lines(tllm: Tllm, request_id: str) -> list[dict[str, Any]]:
+    (log,) = (tllm.home / "servers").glob("*/server.log")
+    lines = [line for line in log.read_text().splitlines() if line.startswith("{")]
+    return [each for each in map(json.loads, lines) if each.get("id") == request_id]
+
+
+def trace_of(taken: Taken, request_id: str) -> list[TakenSpan]:
+    """All spans of the trace in which the client's request is."""
+    spans = taken.spans()
+    ours = (each for each in spans if each.attributes.get("triton.request_id") == request_id)
+    trace_id = next((each.trace_id for each in ours), None)
+    return [each for each in spans if each.trace_id == trace_id]
+
+
+def is_below(span: TakenSpan, root: TakenSpan, spans: list[TakenSpan]) -> bool:
+    by_id = {each.id: each for each in spans}
+    while span.parent_id in by_id:
+        span = by_id[span.parent_id]
+    return span == root
+
+
+def check_followed(tllm: Tllm, taken: Taken, interface: str) -> None:
+    """A request over `interface` has its line in the log, and one trace of all its parts."""
+    answer = json.loads(tllm.done("infer", PROMPT, "--max-tokens", "5", "-i", interface, "--json"))
+    request_id = answer["request_id"]
+    wait_until(lambda: log_lines(tllm, request_id), 10)
+    (line,) = log_lines(tllm, request_id)
+    assert (line["model"], line["outcome"]) == ("demo", "length")
+    assert line["output_tokens"] == answer["num_output_tokens"] == 5
+    assert line["input_tokens"] == answer["num_input_tokens"]
+    assert 0 < line["ttft_ms"] <= line["duration_ms"]
+    expected = {"InferRequest", "demo", "preprocessing", "engine", "postprocessing"}
+    wait_until(lambda: expected <= {each.name for each in trace_of(taken, request_id)}, 30)
+    spans = trace_of(taken, request_id)
+    (root,) = (each for each in spans if not each.parent_id)
+    assert root.name == "InferRequest"
+    assert all(is_below(each, root, spans) for each in spans)
+    (engine,) = (each for each in spans if each.name == "engine")
+    assert engine.attributes["tllm.request_id"] == request_id
+    assert engine.attributes["gen_ai.usage.output_tokens"] == "5"
+
+
+def test_a_request_can_be_followed(observed: Tllm, taken: Taken) -> None:
+    check_followed(observed, taken, "grpc")
+    check_followed(observed, taken, "http")
+    (log,) = (observed.home / "servers").glob("*/server.log")
+    assert PROMPT not in log.read_text()
+    refused = observed("infer", PROMPT, "--max-tokens", "1000000", "--request-id", "no-1")
+    assert refused.returncode == 3
+    wait_until(lambda: log_lines(observed, "no-1"), 10)
+    assert log_lines(observed, "no-1")[0]["outcome"] == "rejected"
