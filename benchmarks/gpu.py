@@ -236,7 +236,7 @@ def measure_burst(check: Check, server: launch.RunningServer) -> dict[str, Any]:
     )
     with watching(server) as seen:
         before, started_s = cpu_seconds(server), time.perf_counter()
-        result = bench.run_benchmark(settings, server.endpoint.grpc)
+        result = bench.run_benchmark(settings, [bench.Target(server.endpoint.grpc)])
         duration_s = time.perf_counter() - started_s
         after = cpu_seconds(server)
     summary = result.summary
@@ -277,7 +277,7 @@ def measure_latency(check: Check, server: launch.RunningServer) -> dict[str, Any
         bench.TokenNormDist(200, 0, 100, 0), bench.AtConcurrency(1), check.sizes.repeats, 1,
         stream=True,
     )  # fmt: skip
-    summary = bench.run_benchmark(settings, server.endpoint.grpc).summary
+    summary = bench.run_benchmark(settings, [bench.Target(server.endpoint.grpc)]).summary
     assert summary.request_latency and summary.ttft
     return {"p50_ms": summary.request_latency.p50_ms, "ttft_p50_ms": summary.ttft.p50_ms}
 
@@ -290,7 +290,7 @@ def measure_streaming(check: Check, server: launch.RunningServer) -> dict[str, A
         bench.AtConcurrency(sizes.in_flight), sizes.num_streams, sizes.in_flight, stream=True,
     )  # fmt: skip
     before, started_s = cpu_seconds(server), time.perf_counter()
-    result = bench.run_benchmark(settings, server.endpoint.grpc)
+    result = bench.run_benchmark(settings, [bench.Target(server.endpoint.grpc)])
     duration_s = time.perf_counter() - started_s
     after = cpu_seconds(server)
     summary = result.summary

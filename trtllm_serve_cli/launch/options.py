@@ -27,8 +27,8 @@ class LaunchOptions:
     From `world_size` on it is of the mode `mpi`, by the names of upstream's launch script;
     `world_size` follows from the engine where it is None. From `model_control_mode` on it is
     Triton's, by the names of its own options; `load_model` are imported models, all of them where
-    it is empty, and `triton_args` are words as Triton has them. The last three are what our models log,
-    and where spans go.
+    it is empty, and `triton_args` are words as Triton has them. The last three are what our models
+    log, and where spans go.
     """
 
     host: str = "127.0.0.1"
