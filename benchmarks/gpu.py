@@ -232,7 +232,10 @@ PARTS: dict[str, Callable[[Check], dict[str, Any]]] = {
 def measure_burst(check: Check, server: launch.RunningServer) -> dict[str, Any]:
     """`tllm bench token-norm-dist`, all at once; with it, where the time goes."""
     settings = bench.BenchmarkSettings(
-        bench.TokenNormDist(), bench.AllAtOnce(), check.sizes.num_requests, 32
+        bench.TokenNormDist(),
+        bench.AllAtOnce(),
+        check.sizes.num_requests,
+        num_warmup_requests=32,
     )
     with watching(server) as seen:
         before, started_s = cpu_seconds(server), time.perf_counter()
@@ -274,7 +277,7 @@ def measure_alone(check: Check, server: launch.RunningServer) -> dict[str, Any]:
 def measure_latency(check: Check, server: launch.RunningServer) -> dict[str, Any]:
     """Of 200 in, 100 out, one at a time, as upstream's document measures it."""
     settings = bench.BenchmarkSettings(
-        bench.TokenNormDist(200, 0, 100, 0), bench.AtConcurrency(1), check.sizes.repeats, 1,
+        bench.TokenNormDist(200, 0, 100, 0), bench.AtConcurrency(1), check.sizes.repeats,
         stream=True,
     )  # fmt: skip
     summary = bench.run_benchmark(settings, [bench.Target(server.endpoint.grpc)]).summary
@@ -287,7 +290,8 @@ def measure_streaming(check: Check, server: launch.RunningServer) -> dict[str, A
     sizes = check.sizes
     settings = bench.BenchmarkSettings(
         bench.TokenNormDist(128, 0, sizes.stream_tokens, 0),
-        bench.AtConcurrency(sizes.in_flight), sizes.num_streams, sizes.in_flight, stream=True,
+        bench.AtConcurrency(sizes.in_flight), sizes.num_streams,
+        num_warmup_requests=sizes.in_flight, stream=True,
     )  # fmt: skip
     before, started_s = cpu_seconds(server), time.perf_counter()
     result = bench.run_benchmark(settings, [bench.Target(server.endpoint.grpc)])
