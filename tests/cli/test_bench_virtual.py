@@ -171,3 +171,24 @@ def test_a_timing_goes_to_a_folder_that_is_there(timing: Path, tmp_path: Path) -
     result = bench("calibrate", folder, "-o", str(tmp_path / "no" / "timing.json"))
     assert isinstance(result.exception, BadInput)
     assert "cannot be written" in result.exception.what
+
+
+def test_sweep_runs_on_the_virtual_clock(timing: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    words = ("--virtual", str(timing), *SMALL, "--concurrency", "1,8", "--repeat", "2")
+    result = bench("sweep", "token-norm-dist", *words, "--output", str(folder))
+    assert result.exit_code == 0, result.output
+    before, after = (str(folder / name) for name in ("concurrency-1", "concurrency-8"))
+    told = bench("compare", before, after, "--anyway", "--json")
+    changes = {change["measure"]: change for change in json.loads(told.stdout)["changes"]}
+    assert changes["output_tokens_per_s"]["verdict"] == "better"
+    assert changes["itl:p50"]["verdict"] == "worse"
+
+
+def test_search_runs_on_the_virtual_clock(timing: Path) -> None:
+    words = ("--virtual", str(timing), "--stream", "--num-requests", "100", "--precision", "20")
+    found = bench("search", "token-norm-dist", *words, "--slo", "latency:p90<1s", "--json")
+    result = json.loads(found.stdout)
+    assert result["ending"] == "found"
+    assert result["probes"][0]["is_met"]
+    assert result["interval"][0] <= result["rate"] < result["interval"][1]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from trtllm_serve_cli.bench.arrivals import AllAtOnce, AtConcurrency, AtRate, AtTimes, Load
 from trtllm_serve_cli.bench.benchmark import BenchmarkResult
 from trtllm_serve_cli.bench.report import upstream_rows
+from trtllm_serve_cli.bench.results import stored
 from trtllm_serve_cli.bench.search import Probe, SearchResult
 from trtllm_serve_cli.bench.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.statistics import Distribution, Summary
@@ -63,8 +64,8 @@ def target_rows(result: BenchmarkResult) -> list[tuple[str, ...]]:
                 f"{model.name} at {model.address}",
                 _number(summary.completed_requests_per_s),
                 _number(summary.output_tokens_per_s),
-                _milliseconds(latency.p50_ms) if latency else "-",
-                _milliseconds(latency.p99_ms) if latency else "-",
+                _three_digits(latency.p50_ms) if latency else "-",
+                _three_digits(latency.p99_ms) if latency else "-",
                 str(summary.num_failed),
             )
         )
@@ -76,7 +77,7 @@ def objective_rows(summary: Summary) -> list[tuple[str, ...]]:
     return [
         (
             outcome.objective,
-            "-" if outcome.measured_ms is None else _milliseconds(outcome.measured_ms),
+            "-" if outcome.measured_ms is None else _three_digits(outcome.measured_ms),
             "yes" if outcome.is_met else "no",
         )
         for outcome in summary.objectives
@@ -94,7 +95,7 @@ def run_rows(result: BenchmarkResult) -> list[tuple[str, ...]]:
             _number(summary.completed_requests_per_s),
             _number(summary.output_tokens_per_s),
             *(
-                _milliseconds(times.p50_ms) if times else "-"
+                _three_digits(times.p50_ms) if times else "-"
                 for times in (summary.request_latency, summary.ttft, summary.itl)
             ),
         )
@@ -115,25 +116,24 @@ def describe_amount(settings: BenchmarkSettings) -> str:
     return f"{settings.num_requests} {what}{times}"
 
 
-POINT_COLUMNS = ("Load", "Req/s", "Tok/s", "Latency p50", "p99", "TTFT p50", "p99", "ITL p50")
+POINT_COLUMNS = ("Load", "Req/s", "Tok/s", "Latency", "p99", "TTFT", "p99", "ITL")
 
 
 def point_rows(results: Sequence[BenchmarkResult]) -> list[tuple[str, ...]]:
-    """One row for each point of a sweep, in the order of `POINT_COLUMNS`; times in ms."""
+    """One row for each point of a sweep, in the order of `POINT_COLUMNS`; medians in ms."""
     names = [", ".join(model.name for model in result.models) for result in results]
+    loads = [stored.describe_load(result.settings.to_json()["load"]) for result in results]
     several = len(set(names)) > 1
     return [
         (
-            f"{name}: {describe_load(result.settings.load)}"
-            if several
-            else describe_load(result.settings.load),
-            _number(result.summary.completed_requests_per_s),
-            _number(result.summary.output_tokens_per_s),
+            f"{name}: {load}" if several else load,
+            _three_digits(result.summary.completed_requests_per_s),
+            _three_digits(result.summary.output_tokens_per_s),
             *_p50_p99(result.summary.request_latency),
             *_p50_p99(result.summary.ttft),
             _p50_p99(result.summary.itl)[0],
         )
-        for name, result in zip(names, results, strict=True)
+        for name, load, result in zip(names, loads, results, strict=True)
     ]
 
 
@@ -170,11 +170,11 @@ def search_words(result: SearchResult) -> list[str]:
 
 
 def _maybe(value_ms: float | None) -> str:
-    return "never" if value_ms is None else _milliseconds(value_ms)
+    return "never" if value_ms is None else _three_digits(value_ms)
 
 
 def _p50_p99(times: Distribution | None) -> tuple[str, str]:
-    return (_milliseconds(times.p50_ms), _milliseconds(times.p99_ms)) if times else ("-", "-")
+    return (_three_digits(times.p50_ms), _three_digits(times.p99_ms)) if times else ("-", "-")
 
 
 def describe_load(load: Load) -> str:
@@ -247,10 +247,10 @@ def _ramp(ramp_s: float) -> str:
 def _time_cells(times: Distribution) -> tuple[str, ...]:
     values = (times.mean_ms, times.min_ms, times.p50_ms, times.p90_ms, times.p95_ms)
     rest = (times.p99_ms, times.p999_ms, times.max_ms)
-    return tuple(_milliseconds(value) for value in (*values, *rest))
+    return tuple(_three_digits(value) for value in (*values, *rest))
 
 
-def _milliseconds(value: float) -> str:
+def _three_digits(value: float) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 

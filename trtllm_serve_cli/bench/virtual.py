@@ -5,27 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from trtllm_serve_cli.bench.benchmark import (
-    BenchmarkResult,
-    Run,
-    client_machine,
-    client_versions,
-)
-from trtllm_serve_cli.bench.selfwatch import judge_client
+from trtllm_serve_cli.bench.benchmark import Benchmark, BenchmarkResult, Run, Watch
 from trtllm_serve_cli.bench.served_model import CORE_MODEL, ServedModel
 from trtllm_serve_cli.bench.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.shares import FALLBACK_VOCAB_SIZE, plan_shares
-from trtllm_serve_cli.bench.statistics import summarize
 from trtllm_serve_cli.bench.virtual_clock import Sending, run_virtual
 from trtllm_serve_cli.bench.workloads import Identity
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.sim_timing import Simulation
 
 
-def simulate_benchmark(
+def open_virtual(
     settings: BenchmarkSettings, simulation: Simulation, name: str, replicas: int = 1
-) -> BenchmarkResult:
-    """What `run_benchmark` would measure of `replicas` such engines; nothing needs warming up.
+) -> Benchmark:
+    """What `open_benchmark` would be of `replicas` such engines; nothing needs warming up.
 
     The requests, and when they are due, are those that a server would be sent. Raises `BadInput`
     for what has no tokens before a server makes them, and for several prompts in one request.
@@ -45,22 +38,21 @@ def simulate_benchmark(
         max_batch_size=simulation.limits.max_batch_size,
         vocab_size=FALLBACK_VOCAB_SIZE,
     )
-    runs = tuple(
-        _run(settings, model, simulation, replicas, number) for number in range(settings.repeat)
-    )
-    records = [record for run in runs for record in run.records]
-    summary = summarize(
-        records, settings.load, streamed=settings.stream, objectives=settings.objectives
-    )
-    return BenchmarkResult(
-        settings=settings,
-        models=(model,),
-        runs=runs,
-        summary=summary,
-        client=judge_client(summary, settings.load, ()),
-        versions=client_versions(),
-        machine=client_machine(),
-    )
+
+    def measure(number: int, watch: Watch) -> tuple[Run, int]:
+        return _run(settings, model, simulation, replicas, number), 0
+
+    return Benchmark(settings, (model,), measure)
+
+
+def simulate_benchmark(
+    settings: BenchmarkSettings, simulation: Simulation, name: str, replicas: int = 1
+) -> BenchmarkResult:
+    """What `run_benchmark` would measure of such engines; raises as `open_virtual` does."""
+    benchmark = open_virtual(settings, simulation, name, replicas)
+    for _ in range(settings.repeat):
+        benchmark.run()
+    return benchmark.result()
 
 
 def _run(

@@ -12,7 +12,7 @@ import typer
 from trtllm_serve_cli.cli import output
 from trtllm_serve_cli.cli.bench_options import Arrival, CommonOptions, SharedOptions
 from trtllm_serve_cli.cli.bench_progress import show_progress
-from trtllm_serve_cli.cli.bench_virtual import simulate
+from trtllm_serve_cli.cli.bench_virtual import open_simulation
 from trtllm_serve_cli.cli.exits import INTERRUPTED
 from trtllm_serve_cli.cli.target import LoadTarget, find_load_target
 from trtllm_serve_cli.errors import RequestFailed
@@ -105,15 +105,12 @@ def _run_one(
 
     if common.output_folder is not None:
         report.check_output_folder(common.output_folder)
-    if common.virtual is not None:
-        result = simulate(settings, common)
-    else:
-        benchmark = open_points([(job, settings)], targets, tokenizer)[0]
-        with show_progress(settings, addresses_of(benchmark)) as watch:
-            for _ in range(settings.repeat):
-                if benchmark.run(watch).ending != "finished":
-                    break
-        result = benchmark.result()
+    benchmark = open_points([(job, settings)], targets, tokenizer)[0]
+    with show_progress(settings, addresses_of(benchmark)) as watch:
+        for _ in range(settings.repeat):
+            if benchmark.run(watch).ending != "finished":
+                break
+    result = benchmark.result()
     if common.output_folder is not None:
         report.write_result(result, common.output_folder)
         write_views(common.output_folder)
@@ -130,11 +127,14 @@ def open_points(
     targets: Sequence[LoadTarget] | None,
     tokenizer: Tokenizer | None,
 ) -> list[Benchmark]:
-    """A benchmark of each point's own targets, unless `targets` are given."""
+    """A benchmark of each point's own targets, unless `targets` are given; or its simulation."""
     from trtllm_serve_cli.bench import Target, open_benchmark
 
     opened = []
     for job, settings in points:
+        if job.common.virtual is not None:
+            opened.append(open_simulation(settings, job.common.virtual, job.common))
+            continue
         found = job.find_targets() if targets is None else targets
         interface: Literal["grpc", "http"] = job.common.interface.value
         opened.append(

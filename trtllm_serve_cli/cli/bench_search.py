@@ -92,11 +92,12 @@ def run_search_job(
     if options.output_folder is not None:
         check_output_folder(options.output_folder)
     plan_settings(job, _at(options, options.min_rate), workload)
-    found = job.find_targets() if targets is None else targets
+    if targets is None and options.virtual is None:
+        targets = job.find_targets()
 
     def open_at(rate: float) -> Benchmark:
         settings = plan_settings(job, _at(options, rate), workload)
-        return open_points([(job, settings)], found, tokenizer)[0]
+        return open_points([(job, settings)], targets, tokenizer)[0]
 
     result = run_search(
         SearchPlan(options.min_rate, options.max_rate, options.precision / 100, options.max_runs),

@@ -7,23 +7,21 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from trtllm_serve_cli.cli.bench_options import CommonOptions
+from trtllm_serve_cli.cli.bench_options import SharedOptions
 from trtllm_serve_cli.errors import UnknownModel
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.bench import BenchmarkResult, BenchmarkSettings
+    from trtllm_serve_cli.bench import Benchmark, BenchmarkSettings
     from trtllm_serve_cli.runtime.sim_timing import Simulation
 
 
-def simulate(settings: BenchmarkSettings, common: CommonOptions) -> BenchmarkResult:
-    """The result of such a run. Raises `UnknownModel` or `BadInput` for what is no simulation."""
-    from trtllm_serve_cli.bench.virtual import simulate_benchmark
+def open_simulation(settings: BenchmarkSettings, named: str, options: SharedOptions) -> Benchmark:
+    """Such a benchmark. Raises `UnknownModel` or `BadInput` for what is no simulation."""
+    from trtllm_serve_cli.bench.virtual import open_virtual
 
-    assert common.virtual is not None
-    if common.url or common.model or common.server_times:
+    if options.url or options.model or options.server_times:
         raise typer.BadParameter("--virtual asks no server: leave -u, -m and --server-times out.")
-    found = find_simulation(common.virtual)
-    return simulate_benchmark(settings, found, common.virtual, common.replicas)
+    return open_virtual(settings, find_simulation(named), named, options.replicas)
 
 
 def find_simulation(named: str) -> Simulation:

@@ -20,6 +20,7 @@ Style = Literal["line", "steps", "bars", "dots", "area"]
 NUM_COLOURS = 8
 _TOP, _RIGHT, _BOTTOM = 26, 14, 40
 _LETTER = 6.6
+_LINE = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,15 +236,16 @@ def _dot(place: Point, colour: str, radius: float, inside: str = "") -> str:
 def _write_names(frame: _Frame) -> Iterable[str]:
     """The names of the first series' points, above them; left out where they would overlap."""
     named = next((series for series in frame.chart.series if series.names), None)
-    free_from = 0.0
-    for (x_value, y_value), name in zip(
-        named.points if named else (), named.names if named else (), strict=True
-    ):
-        x, half = frame.x(x_value), len(name) * _LETTER / 2
-        at = min(max(x, frame.chart.left + half), frame.right - half)
-        if at - half >= free_from:
-            free_from = at + half + 8
-            yield _text(name, at, max(frame.y(y_value) - 8, _TOP), "middle", "name")
+    if named is None:
+        return
+    written: list[tuple[float, float, float]] = []
+    for point, name in zip(named.points, named.names, strict=True):
+        half = len(name) * _LETTER / 2
+        x = min(max(frame.x(point[0]), frame.chart.left + half), frame.right - half)
+        y = max(frame.y(point[1]) - 8, _TOP)
+        if all(abs(x - a) >= half + b + 8 or abs(y - c) >= _LINE for a, b, c in written):
+            written.append((x, half, y))
+            yield _text(name, x, y, "middle", "name")
 
 
 def _text(words: str, x: float, y: float, anchor: str, kind: str = "figure") -> str:

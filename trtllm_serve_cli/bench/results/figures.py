@@ -183,7 +183,8 @@ def _points_chart(title: str, x: str, y: str, lines: Sequence[Series]) -> Chart 
     return Chart(
         title,
         Axis(x, fit_scale((point[0] for point in points), from_zero=True)),
-        Axis(y, fit_scale((point[1] for point in points), from_zero=True, may_be_log=True)),
+        # With room above the highest point for the words beside it.
+        Axis(y, fit_scale((point[1] * 1.1 for point in points), from_zero=True, may_be_log=True)),
         # The slowest on top: the words beside the points are above those lines.
         list(reversed(lines)),
     )

@@ -10,6 +10,7 @@ from trtllm_serve_cli.bench.records import RequestRecord
 
 Point = tuple[float, float]
 State = Mapping[str, Any]
+_SENDING_S = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,8 @@ def count_in_flight(records: Iterable[RequestRecord]) -> list[Point]:
 
 
 def count_held(records: Iterable[RequestRecord]) -> list[Point]:
-    """How many requests were due and not sent yet."""
-    waits = ((r.due_s, r.sent_s) for r in records if r.sent_s > r.due_s)
+    """How many requests were due and not sent yet, for longer than sending takes."""
+    waits = ((r.due_s, r.sent_s) for r in records if r.sent_s > r.due_s + _SENDING_S)
     return _accumulate(waits)
 
 
