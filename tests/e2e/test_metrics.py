@@ -87,7 +87,7 @@ def test_figures_are_what_the_load_generator_saw(
     assert grown(f"{_TTFT}_count") == grown("tllm_request_duration_seconds_count") == 12
     # The server's first tokens come before the client's, by what gRPC takes on a busy machine.
     lower, upper = median_bucket(grown.buckets())
-    assert lower <= seen["summary"]["ttft"]["p50"] / 1000 <= upper + 0.1
+    assert lower <= seen["summary"]["ttft"]["p50_ms"] / 1000 <= upper + 0.1
     wait_until(lambda: gauge(endpoint, "active") == 0, 10)
     assert gauge(endpoint, "scheduled") == gauge(endpoint, "waiting") == 0
 
