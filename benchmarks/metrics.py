@@ -4,9 +4,11 @@
 
 Serves two copies of the demo model: as they are, and with what counts taken out of the runtime that
 lies beside it. They take turns with the same requests (128 tokens in, 64 out, streamed, 16 at once)
-while the other sits idle, in alternating order. Prints for both the output tokens per second, and
-per second of CPU time of all the server's processes, which a busy machine disturbs less; the
-figures are the medians of the rounds' ratios.
+while the other sits idle, in alternating order. Prints for both the output tokens per second, and the
+CPU time per token of the server's processes but the engine worker, which counts nothing and whose
+own time varies by more than all of theirs. The figures are the median of the ratios of tokens/s,
+which needs a machine that does nothing else, and what the CPU time grew by, as a part of all that
+the server needs for a token.
 """
 
 from __future__ import annotations
@@ -40,10 +42,11 @@ WITHOUT = {
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """What one server did in one turn."""
+    """What one server did in one turn; CPU time per token, of all and without the engine worker."""
 
     tokens_per_s: float
-    tokens_per_cpu_s: float
+    cpu_ms: float
+    models_cpu_ms: float
 
 
 def take_out(repository: Path) -> None:
@@ -53,11 +56,15 @@ def take_out(repository: Path) -> None:
             path.write_text(f"{path.read_text()}\n\n{text}")
 
 
-def cpu_s(supervisor_pid: int) -> float:
-    """CPU time of a server's processes so far, in seconds."""
-    supervisor = psutil.Process(supervisor_pid)
-    times = [each.cpu_times() for each in supervisor.children(recursive=True)]
-    return sum(each.user + each.system for each in times)
+def cpu_s(supervisor_pid: int) -> tuple[float, float]:
+    """CPU time of a server's processes so far, in seconds: of all, and without the engine worker."""
+    total_s = worker_s = 0.0
+    for each in psutil.Process(supervisor_pid).children(recursive=True):
+        times = each.cpu_times()
+        total_s += times.user + times.system
+        if "tllm_runtime.worker" in each.cmdline():
+            worker_s += times.user + times.system
+    return total_s, total_s - worker_s
 
 
 def take_turn(server: Any, num_requests: int, seed: int) -> Turn:
@@ -70,11 +77,14 @@ def take_turn(server: Any, num_requests: int, seed: int) -> Turn:
         stream=True,
     )
     pid = server.state.supervisor_pid
-    before_s = cpu_s(pid)
+    before = cpu_s(pid)
     result = bench.run_benchmark(settings, [bench.Target(server.endpoint.grpc)])
     assert not result.error_messages, result.error_messages
     num_tokens = num_requests * OUTPUT_TOKENS
-    return Turn(float(result.summary.output_tokens_per_s), num_tokens / (cpu_s(pid) - before_s))
+    took_ms = [
+        1000 * (now - then) / num_tokens for now, then in zip(cpu_s(pid), before, strict=True)
+    ]
+    return Turn(float(result.summary.output_tokens_per_s), *took_ms)
 
 
 def main() -> None:
@@ -117,28 +127,32 @@ def take_round(servers: dict[str, Any], num_requests: int, seed: int) -> dict[st
 
 
 def report(rounds: list[dict[str, Turn]], *, as_json: bool) -> None:
-    """Print the rounds and the medians of their ratios."""
-    ratios = {
-        field: statistics.median(
-            getattr(each["with"], field) / getattr(each["without"], field) for each in rounds
-        )
-        for field in ("tokens_per_s", "tokens_per_cpu_s")
-    }
+    """Print the rounds and what they come to."""
+    ratio = statistics.median(
+        each["with"].tokens_per_s / each["without"].tokens_per_s for each in rounds
+    )
+    grown_ms = statistics.median(
+        each["with"].models_cpu_ms - each["without"].models_cpu_ms for each in rounds
+    )
+    share = grown_ms / statistics.median(each["with"].cpu_ms for each in rounds)
     machine = f"{platform.machine()}, {multiprocessing.cpu_count()} cores"
     if as_json:
         told = [{name: dataclasses.asdict(turn) for name, turn in each.items()} for each in rounds]
-        print(json.dumps({"machine": machine, "rounds": told, "median_ratios": ratios}, indent=2))
+        result: dict[str, Any] = {"machine": machine, "rounds": told}
+        result |= {"median_ratio": ratio, "cpu_share": share}
+        print(json.dumps(result, indent=2))
         return
+    print("      tokens/s           CPU ms per token without the engine's")
     print(f"{'round':>5} {'with':>8} {'without':>8}   {'with':>8} {'without':>8}")
     for number, each in enumerate(rounds, 1):
         with_, without = each["with"], each["without"]
         print(
             f"{number:>5} {with_.tokens_per_s:>8.1f} {without.tokens_per_s:>8.1f}   "
-            f"{with_.tokens_per_cpu_s:>8.1f} {without.tokens_per_cpu_s:>8.1f}"
+            f"{with_.models_cpu_ms:>8.3f} {without.models_cpu_ms:>8.3f}"
         )
     print(
-        f"with : without is {ratios['tokens_per_s']:.4f} by tokens/s (left), "
-        f"{ratios['tokens_per_cpu_s']:.4f} by tokens per second of CPU (right), on {machine}"
+        f"with : without is {ratio:.4f} by tokens/s; counting takes {share:.2%} of the CPU time, "
+        f"on {machine}"
     )
 
 
