@@ -60,6 +60,7 @@ bench: $(VENV)/.embedded
 	$(BIN)/python benchmarks/serving.py
 	$(BIN)/python benchmarks/contract.py
 	$(BIN)/python benchmarks/load.py
+	$(BIN)/python benchmarks/metrics.py
 	$(BIN)/python benchmarks/hub.py --per-connection 20
 
 # Needs a GPU and a Python with vLLM: docs/gpu.md. Such as: make gpu-check GPU_CHECK='--only raw'

@@ -4,11 +4,11 @@
 
 Serves two copies of the demo model: as they are, and with what counts taken out of the runtime that
 lies beside it. They take turns with the same requests (128 tokens in, 64 out, streamed, 16 at once)
-while the other sits idle, in alternating order. Prints for both the output tokens per second, and the
-CPU time per token of the server's processes but the engine worker, which counts nothing and whose
-own time varies by more than all of theirs. The figures are the median of the ratios of tokens/s,
-which needs a machine that does nothing else, and what the CPU time grew by, as a part of all that
-the server needs for a token.
+while the other sits idle, in alternating order. Prints for both the output tokens per second, and
+the CPU time per token of all processes but the engine worker: that one counts nothing, and its own
+time varies by more than all of theirs. The figures are the median of the ratios of tokens/s, which
+needs a machine that does nothing else, and what the CPU time grew by, as a part of all that a token
+takes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def take_out(repository: Path) -> None:
 
 
 def cpu_s(supervisor_pid: int) -> tuple[float, float]:
-    """CPU time of a server's processes so far, in seconds: of all, and without the engine worker."""
+    """CPU time of a server so far, in seconds: of all processes, and without the worker."""
     total_s = worker_s = 0.0
     for each in psutil.Process(supervisor_pid).children(recursive=True):
         times = each.cpu_times()
