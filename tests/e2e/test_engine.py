@@ -197,3 +197,22 @@ def test_a_prompt_of_nothing_but_known_tokens_still_waits_its_turn(engine: Any) 
     scheduled = [engine._running[each.id].first_scheduled_ns > 0 for each in asked]
     run(engine)
     assert scheduled[0] and not scheduled[-1]
+
+
+def test_a_request_that_loses_its_place_in_the_cache_counts_as_preempted(
+    engine: Any, engine_dir: Path
+) -> None:
+    """Two that fit one by one and not together; both come to their end."""
+    prompts = tuple(range(1000, 1060)), tuple(range(2000, 2060))
+    asked = [
+        request(number, prompt, max_new_tokens=120) for number, prompt in enumerate(prompts, 1)
+    ]
+    tight = load(engine_dir, max_tokens_in_paged_kv_cache=256)
+    assert [len(tokens(updates)) for updates in run(tight, *asked)] == [120, 120]
+    stats = tight.stats()
+    tight.close()
+    assert stats.preemptions >= 1
+    assert stats.paused_requests == 0
+    before = engine.stats().preemptions
+    run(engine, *asked)
+    assert engine.stats().preemptions == before
