@@ -187,13 +187,13 @@ def query(ask: Callable[[str], Any], expression: str) -> dict[str, float]:
 def test_prometheus_reads_it_and_the_alert_that_should_fire_fires(
     served: Tllm, endpoint: Endpoint, tmp_path: Path
 ) -> None:
-    """More requests at once than the engine has slots: some wait, for as long as that lasts."""
+    """More requests come than are answered: more and more wait."""
     served.done("metrics", "export", "prometheus", "-o", str(tmp_path), "--for", "2s")
     served.done("metrics", "export", "grafana", "-o", str(tmp_path))
     config = tmp_path / "prometheus.yml"
     config.write_text(config.read_text().replace("15s", "1s"))
     load = subprocess.Popen(
-        ("nice", TLLM, "bench", "token-norm-dist", "--num-requests", "400",
+        ("nice", TLLM, "bench", "token-norm-dist", "--num-requests", "3000", "--request-rate", "30",
          "--input-mean", "64", "--output-mean", "64", "--warmup", "0"),
         env=served.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
