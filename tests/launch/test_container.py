@@ -111,7 +111,7 @@ def test_docker_with_gpus_compared_whole() -> None:
             "--model-repository=/models/llama",
             "--model-control-mode=none",
             "--model-load-thread-count=5",
-            "--exit-timeout-secs=30",
+            "--exit-timeout-secs=86400",
             "--http-address=127.0.0.1",
             "--http-port=8000",
             "--grpc-address=127.0.0.1",

@@ -86,7 +86,7 @@ def find_load_target(
             named = {None: CORE_MODEL, "own": _FOREIGN_MODEL}.get(text_model, text_model)
             return LoadTarget(address, model or named or CORE_MODEL)
         running = ours[0]
-    owner = _choose(running, model, "bench")
+    owner = _choose(running, model, "bench token-norm-dist")
     endpoint = running.endpoint
     if text_model == "own":
         name = running.text_model(owner)

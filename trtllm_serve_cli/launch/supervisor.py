@@ -44,6 +44,8 @@ from trtllm_serve_cli.processes import die_with_parent, last_lines
 
 # `mpirun` gives its ranks a second.
 _MPIRUN_PATIENCE_S = 5.0
+# Until a process that was killed is gone.
+_KILLED_S = 5.0
 _MAX_LOG_BYTES = 64 * 1024 * 1024
 _STUB = "triton_python_b"
 _RANK = "OMPI_COMM_WORLD_RANK"
@@ -278,6 +280,7 @@ class Supervisor:
         for child in tree:
             with contextlib.suppress(psutil.Error):
                 child.kill()
+        psutil.wait_procs(tree, _KILLED_S)
         self._clear_container()
         self._process, self._parts = None, {}
 
