@@ -36,7 +36,6 @@ from tritonclient.grpc import service_pb2
 
 from trtllm_serve_cli import bench, launch
 from trtllm_serve_cli.build import EngineOptions
-from trtllm_serve_cli.client import GenerateRequest, stream
 from trtllm_serve_cli.client.over_grpc import connect
 from trtllm_serve_cli.declaration import (
     Declaration,
@@ -256,22 +255,48 @@ def measure_burst(check: Check, server: launch.RunningServer) -> dict[str, Any]:
 
 
 def measure_alone(check: Check, server: launch.RunningServer) -> dict[str, Any]:
-    """One stream of 200 in, 300 out as text through `tensorrt_llm_bls`."""
+    """One stream of 200 in, 300 out as text through `tensorrt_llm_bls`, over one connection."""
     times: dict[str, list[float]] = {"ttft_s": [], "duration_s": []}
-    for turn in range(check.sizes.repeats + 1):
-        prompt = [turn + 3, 9, *prompt_of(check, 200)[2:]]
-        # The end token may come at any time from such weights.
-        request = GenerateRequest(text_of(prompt), max_tokens=300, min_tokens=300)
-        started_s = time.perf_counter()
-        pieces = [
-            (time.perf_counter() - started_s, piece.num_output_tokens or 0)
-            for piece in stream(server.endpoint, "tensorrt_llm_bls", request)
-        ]
-        assert sum(count for _, count in pieces) == 300, pieces[-3:]
-        if turn:
-            times["ttft_s"].append(pieces[0][0])
-            times["duration_s"].append(pieces[-1][0])
+    with connect(server.endpoint.grpc) as stub:
+        for turn in range(check.sizes.repeats + 1):
+            request = plan_text_request(text_of([turn + 3, 9, *prompt_of(check, 200)[2:]]), 300)
+            started_s = time.perf_counter()
+            pieces = [
+                (time.perf_counter() - started_s, count)
+                for answer in stub.ModelStreamInfer(iter([request]))
+                if (count := count_tokens(answer))
+            ]
+            assert sum(count for _, count in pieces) == 300, pieces[-3:]
+            if turn:
+                times["ttft_s"].append(pieces[0][0])
+                times["duration_s"].append(pieces[-1][0])
     return summarize_alone(times, 300)
+
+
+def plan_text_request(text: str, num_tokens: int) -> Any:
+    """A streaming request for so many tokens: the end token may come at any time otherwise."""
+    encoded = text.encode()
+    request = service_pb2.ModelInferRequest(model_name="tensorrt_llm_bls")
+    for name, kind, shape, content in (
+        ("text_input", "BYTES", [1, 1], len(encoded).to_bytes(4, "little") + encoded),
+        ("max_tokens", "INT32", [1, 1], np.int32(num_tokens).tobytes()),
+        ("min_tokens", "INT32", [1, 1], np.int32(num_tokens).tobytes()),
+        ("stream", "BOOL", [1, 1], np.bool_(True).tobytes()),
+        ("return_num_output_tokens", "BOOL", [1, 1], np.bool_(True).tobytes()),
+    ):
+        request.inputs.add(name=name, datatype=kind, shape=shape)
+        request.raw_input_contents.append(content)
+    return request
+
+
+def count_tokens(answer: Any) -> int:
+    """The new tokens that one response tells of."""
+    assert not answer.error_message, answer.error_message
+    reply = answer.infer_response
+    for output, content in zip(reply.outputs, reply.raw_output_contents, strict=False):
+        if output.name == "num_output_tokens":
+            return int.from_bytes(content[:4], "little", signed=True)
+    return 0
 
 
 def measure_latency(check: Check, server: launch.RunningServer) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from .cancel_watch import CancelWatch, Watched
 from .engine import GenerationRequest, SequenceUpdate, check_request
 from .log import write_traceback
 from .lora_request import discard, parse_lora, read_lora_name
-from .python_stub import pick_requested
 from .request_record import RequestRecord
 from .tensors import INTERNAL_ID_PREFIX, Array, EngineRow, GetTensor, pack_failure
 from .worker_link import WorkerFailed, WorkerLink
@@ -230,8 +229,9 @@ class _Request:
         return self._untold[0] if self._untold else {}
 
     def _response(self, tensors: dict[str, Array]) -> Any:
-        made = [pb_utils.Tensor(name, value) for name, value in tensors.items()]
-        return pb_utils.InferenceResponse(pick_requested(self._wanted, made))
+        # Those that were not asked for must not be sent (python_stub.py), and need not be made.
+        wanted = [each for each in tensors if each in self._wanted]
+        return pb_utils.InferenceResponse([pb_utils.Tensor(each, tensors[each]) for each in wanted])
 
     def _close(self, response: Any = None) -> None:
         self._is_open = False
