@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from gpu_models import LLAMA_2_7B, SMALL, text_of, write_shape, write_small
+from gpu_models import LLAMA_2_7B, SMALL, text_of, write_config, write_shape, write_small
 from tritonclient.grpc import service_pb2
 
 from trtllm_serve_cli import bench, launch
@@ -91,6 +91,7 @@ class Check:
     sizes: Sizes
     is_rehearsal: bool
     instances: int
+    vllm_args: dict[str, Any]
     found: dict[str, Any]
 
     @property
@@ -117,7 +118,7 @@ class Check:
             "model": str(folder), "tokenizer": str(folder), "tensor_parallel_size": tp,
             "max_num_seqs": sizes.max_batch_size, "max_num_batched_tokens": sizes.max_num_tokens,
             "max_model_len": self.context_of(folder), "gpu_memory_utilization": GPU_MEMORY,
-            **of_weights,
+            **of_weights, **self.vllm_args,
         }  # fmt: skip
 
     def context_of(self, folder: Path) -> int:
@@ -345,9 +346,10 @@ def measure_memory(check: Check, server: launch.RunningServer) -> dict[str, Any]
     gpus = find_gpus()
     card = ["--gpu", gpus[0].shown_as] if gpus else ["--gpu", "h200"]
     sizes = check.sizes
+    config = write_config(check.work / "config", sizes.shape)
     planned = subprocess.run(
         (sys.executable, "-m", "trtllm_serve_cli.cli.main", "plan", "-m", "gpu-check",
-         "-s", f"local:{check.big}", *card, "--num-gpus", "1", "--input-len", "128",
+         "-s", f"local:{config}", *card, "--num-gpus", "1", "--input-len", "128",
          "--output-len", "20", "--max-seq-len", str(sizes.max_seq_len), "--max-batch-size",
          str(sizes.max_batch_size), "--max-num-tokens", str(sizes.max_num_tokens), "--json"),
         capture_output=True, text=True, check=False,
@@ -369,8 +371,8 @@ def served(check: Check, folder: Path, tp: int = 1) -> Iterator[launch.RunningSe
         "kv_cache_free_gpu_mem_fraction": str(GPU_MEMORY),
         "bls_instance_count": str(check.instances),
     }
-    if is_big:
-        parameters["vllm_args"] = '{"load_format": "dummy"}'
+    dummy = {"load_format": "dummy"} if is_big else {}
+    parameters["vllm_args"] = json.dumps(check.vllm_args | dummy)
     asked = Declaration(
         ModelSection("gpu-check", f"local:{folder}"),
         EngineSection("vllm"),
@@ -701,6 +703,10 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("gpu-check"))
     parser.add_argument("--only", action="append", choices=PARTS, default=[])
     parser.add_argument("--text-instances", type=int, default=1, help="processes per text model")
+    parser.add_argument(
+        "--vllm-args", type=json.loads, default={}, metavar="JSON",
+        help="engine arguments for vLLM called directly and behind Triton alike",
+    )  # fmt: skip
     parser.add_argument("--rehearse", action="store_true")
     given = parser.parse_args()
     work = given.work.absolute()
@@ -708,6 +714,7 @@ def main() -> None:
     python = rehearsal_python(work) if given.rehearse else _find_python(given.engine_python)
     check = Check(
         work, python, SHORT if given.rehearse else FULL, given.rehearse, given.text_instances,
+        given.vllm_args,
         {"at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
          "gpus": [gpu.shown_as for gpu in find_gpus()], "command": sys.argv},
     )  # fmt: skip

@@ -30,6 +30,16 @@ _LAYER_STD = 0.02
 
 def write_shape(folder: Path, shape: dict[str, Any]) -> Path:
     """A Llama checkpoint without weights, for `load_format=dummy`."""
+    write_config(folder, shape)
+    # What looks for the weights finds a file; what loads dummies does not open it.
+    empty = write_safetensors({"model.norm.weight": np.ones(shape["hidden_size"], np.float16)})
+    (folder / "model.safetensors").write_bytes(empty)
+    _write_tokenizer(folder, shape["vocab_size"])
+    return folder
+
+
+def write_config(folder: Path, shape: dict[str, Any]) -> Path:
+    """What `tllm plan` needs of it: with a file of weights it would believe that one's size."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
@@ -38,10 +48,6 @@ def write_shape(folder: Path, shape: dict[str, Any]) -> Path:
         "bos_token_id": BOS, "eos_token_id": EOS, **shape,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config, indent=1))
-    # What looks for the weights finds a file; what loads dummies does not open it.
-    empty = write_safetensors({"model.norm.weight": np.ones(shape["hidden_size"], np.float16)})
-    (folder / "model.safetensors").write_bytes(empty)
-    _write_tokenizer(folder, shape["vocab_size"])
     return folder
 
 

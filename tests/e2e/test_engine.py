@@ -68,6 +68,20 @@ def tokens(updates: list[SequenceUpdate], sequence: int = 0) -> list[int]:
     ]
 
 
+def are_equal_but_for_ties(one: list[SequenceUpdate], other: list[SequenceUpdate]) -> bool:
+    """Up to the first difference, where the two tokens are about as likely.
+
+    A step of several tokens rounds differently: log probabilities of the same tokens were up to 0.2
+    apart on some processors.
+    """
+    log_probs = [
+        [number for each in updates for number in each.log_probs] for updates in (one, other)
+    ]
+    pairs = zip(tokens(one), tokens(other), *log_probs, strict=True)
+    differing = next(((a, b) for mine, its, a, b in pairs if mine != its), None)
+    return differing is None or abs(differing[0] - differing[1]) < 0.5
+
+
 def text(engine: Any, updates: list[SequenceUpdate]) -> str:
     return str(engine._tokenizer.decode(tokens(updates)))
 
@@ -88,14 +102,15 @@ def test_drafts_are_verified_and_counted(
         config = {**config, "draft_model_dir": str(engine_dir)}
     drafting = load(engine_dir, **config)
     asked = [
-        request(1, return_perf_metrics=True),
-        *(request(number, prompt) for number, prompt in enumerate(OTHERS, 2)),
+        request(1, return_perf_metrics=True, return_log_probs=True),
+        *(
+            request(number, prompt, return_log_probs=True)
+            for number, prompt in enumerate(OTHERS, 2)
+        ),
     ]
     drafted, *_ = answers = run(drafting, *asked)
-    # Further on, a step of several tokens may round near ties the other way.
-    assert [tokens(each)[:5] for each in answers] == [
-        tokens(each)[:5] for each in run(engine, *asked)
-    ]
+    for answer, expected in zip(answers, run(engine, *asked), strict=True):
+        assert are_equal_but_for_ties(answer, expected)
     perf = drafted[-1].perf
     assert perf is not None and perf.total_draft_tokens == config["num_draft_tokens"] * len(drafted)
     assert perf.total_accepted_draft_tokens == len(tokens(drafted)) - len(drafted)

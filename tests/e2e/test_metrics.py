@@ -126,8 +126,8 @@ def test_requests_of_a_dead_worker_count_as_errors(served: Tllm, endpoint: Endpo
 
 def test_an_answer_that_ends_by_itself_counts_as_stop(endpoint: Endpoint) -> None:
     grown = Grown(endpoint, "demo")
-    whole = generate(endpoint, "demo", GenerateRequest("What is ML?", max_tokens=8), "grpc")
-    request = GenerateRequest("What is ML?", max_tokens=8, stop_words=(whole.texts[0].strip()[2],))
+    generate(endpoint, "demo", GenerateRequest("What is ML?", max_tokens=8), "grpc")
+    request = GenerateRequest("What is ML?", max_tokens=8, stop_words=tuple("aeiou"))
     generate(endpoint, "demo", request, "grpc")
     wait_until(lambda: grown.outcomes() == {"length": 1, "stop": 1}, 10)
 

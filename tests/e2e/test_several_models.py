@@ -136,7 +136,7 @@ def test_bench_loads_the_engine_that_was_named(two: Tllm, where: Endpoint) -> No
     words = ("bench", "token-norm-dist", "-m", "two", "--num-requests", "4", "--json")
     result = json.loads(two.done(*words))
     assert result["summary"]["num_completed"] == 4
-    assert result["server"]["name"] == "two_tensorrt_llm"
+    assert [each["name"] for each in result["targets"]] == ["two_tensorrt_llm"]
 
 
 def test_infer_asks_the_one_that_was_named(two: Tllm) -> None:
