@@ -16,7 +16,7 @@ _TICK_S = 0.01
 _BUSY_LOOP = 0.9
 _LATE_LOOP_MS = 10.0
 _LATE_SENDING_MS = 1.0
-_LATE_SENDING_FRACTION = 0.05
+_LATE_FRACTION = 0.05
 # What is shorter says nothing about a client.
 _LEAST_S = 0.2
 
@@ -86,13 +86,16 @@ def judge_client(summary: Summary, load: Load, workers: Sequence[WorkerLoad]) ->
         bottlenecks.append(
             f"a process of it was busy for {busiest:.0%} of the run: give it more (--workers)"
         )
-    if lag and lag.p99_ms > _LATE_LOOP_MS:
+    measured = [each.p50_ms for each in (summary.request_latency, summary.itl) if each]
+    bearable_ms = max(_LATE_LOOP_MS, _LATE_FRACTION * min(measured, default=0.0))
+    if lag and lag.p99_ms > bearable_ms:
         bottlenecks.append(
-            f"its event loop was late by {lag.p99_ms:.1f} ms (p99): answers were stamped that late"
+            f"its event loop was late by {lag.p99_ms:.1f} ms (p99), and answers were stamped that "
+            f"late, where {bearable_ms:.1f} ms would do"
         )
     sending, latency = summary.schedule_lag, summary.request_latency
     if sending and latency and not isinstance(load, AllAtOnce | AtConcurrency):
-        allowed = max(_LATE_SENDING_MS, _LATE_SENDING_FRACTION * latency.p50_ms)
+        allowed = max(_LATE_SENDING_MS, _LATE_FRACTION * latency.p50_ms)
         if sending.p99_ms > allowed:
             bottlenecks.append(
                 f"requests were sent late by {sending.p99_ms:.1f} ms (p99), "
