@@ -28,7 +28,7 @@ HEAVY = {
     "openvino_genai", "prometheus_client", "psutil", "pydantic", "requests", "rich.table",
     "tritonclient", "yaml",
     "trtllm_serve_cli.build.planning", "trtllm_serve_cli.sizing.plan",
-    "trtllm_serve_cli.sources.hub",
+    "trtllm_serve_cli.sources.hub", "trtllm_serve_cli.cli.bench",
 }  # fmt: skip
 
 

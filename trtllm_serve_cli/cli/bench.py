@@ -10,6 +10,7 @@ import typer
 
 from trtllm_serve_cli.cli import bench_results, bench_texts
 from trtllm_serve_cli.cli.bench_calibrate import calibrate
+from trtllm_serve_cli.cli.bench_group import bench_app
 from trtllm_serve_cli.cli.bench_options import CommonOptions, SharedOptions, with_options
 from trtllm_serve_cli.cli.bench_run import Job, run_job
 from trtllm_serve_cli.cli.bench_search import SearchOptions
@@ -20,13 +21,6 @@ if TYPE_CHECKING:
 
 _MAX_TOKENS = 1_000_000
 _LENGTHS = "Lengths, in tokens"
-
-bench_app = typer.Typer(
-    no_args_is_help=True,
-    help="Load running servers and measure them.\n\n"
-    "Example:  tllm bench token-norm-dist --request-rate 5 --stream",
-)
-
 
 sweep_app = typer.Typer(
     no_args_is_help=True,

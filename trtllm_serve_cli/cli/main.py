@@ -14,7 +14,7 @@ import typer
 
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.cli import (
-    bench,
+    bench_group,
     deploy,
     doctor,
     export,
@@ -93,7 +93,7 @@ app.command("logs")(logs.logs)
 app.command("load")(load.load)
 app.command("unload")(load.unload)
 app.command("infer")(infer.infer)
-app.add_typer(bench.bench_app, name="bench")
+app.add_typer(bench_group.bench_app, name="bench")
 app.add_typer(metrics.metrics_app, name="metrics")
 app.add_typer(lora.lora_app, name="lora")
 app.command("doctor")(doctor.doctor)
@@ -111,6 +111,7 @@ def _explain(error: OSError) -> TllmError:
 
 def main() -> None:
     """Run `tllm`; exit codes: 0 done, 1 a bug, 2 wrong usage, 3 yours to fix, 130 interrupted."""
+    bench_group.set_up_if_wanted()
     try:
         app()
     except TllmError as error:
