@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -62,16 +63,16 @@ def test_what_is_no_http_is_refused(raw: bytes) -> None:
         _Parser().feed(raw)
 
 
-def _run(address: str, *, takes_text: bool = False, **settings: object) -> BenchmarkResult:
+def _run(address: str, *, takes_text: bool = False, **settings: Any) -> BenchmarkResult:
     workload = RandomWords(5, 1, 4, 0) if takes_text else TokenNormDist(8, 2, 4, 0)
-    chosen = {
+    chosen: dict[str, Any] = {
         "workload": workload,
         "load": AllAtOnce(),
         "num_requests": 6,
         "takes": "text" if takes_text else "tokens",
     } | settings
     model = "ensemble" if takes_text else "tensorrt_llm"
-    return run_benchmark(BenchmarkSettings(**chosen), [Target(address, model, "http")])  # type: ignore[arg-type]
+    return run_benchmark(BenchmarkSettings(**chosen), [Target(address, model, "http")])
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

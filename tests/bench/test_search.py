@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -135,9 +136,9 @@ def _server(ending: Ending = "finished", busy: float = 0.2) -> Callable[[float],
     return open_at
 
 
-def _search(objective: str, **server: object) -> SearchResult:
+def _search(objective: str, **server: Any) -> SearchResult:
     plan = SearchPlan(2.0, precision=0.1)
-    return run_search(plan, [parse_objective(objective)], _server(**server), _quiet)  # type: ignore[arg-type]
+    return run_search(plan, [parse_objective(objective)], _server(**server), _quiet)
 
 
 def test_search_finds_where_a_queue_begins_to_grow() -> None:
@@ -151,7 +152,9 @@ def test_search_finds_where_a_queue_begins_to_grow() -> None:
     assert low <= result.rate <= high
     assert any(probe.num_runs > 1 for probe in result.probes)
     assert result.probes[0].num_runs == 1
-    assert [r.settings.load for r in result.results] == [AtRate(p.rate) for p in result.probes]
+    assert {rate: each.settings.load for rate, each in result.results.items()} == {
+        each.rate: AtRate(each.rate) for each in result.probes
+    }
 
 
 def test_search_tells_the_rates_at_which_the_client_was_too_slow() -> None:

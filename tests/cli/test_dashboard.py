@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyte
 import pytest
@@ -130,16 +131,27 @@ def test_the_screen_lives_through_resizing_and_the_servers_absence(triton: FakeT
         assert terminal.wait() == 0
 
 
+class Screen(pyte.Screen):
+    """Knows how often it was cleared."""
+
+    def __init__(self, columns: int, lines: int) -> None:
+        self.cleared: list[int] = []
+        super().__init__(columns, lines)
+
+    def erase_in_display(self, how: int = 0, *arguments: Any, **options: Any) -> None:
+        self.cleared.append(how)
+        super().erase_in_display(how, *arguments, **options)
+
+
 def test_the_screen_is_redrawn_without_being_cleared(triton: FakeTriton) -> None:
-    screen = pyte.Screen(80, 24)
-    cleared: list[object] = []
+    screen = Screen(80, 24)
     words = ("metrics", "--watch", "--interval", "0.1", "-u", triton.endpoint.metrics)
     with run_at_terminal(*words, kind="xterm-256color") as terminal:
         watch(terminal, pyte.ByteStream(screen), screen)("demo")
-        screen.erase_in_display = lambda *how, **more: cleared.append(how)  # type: ignore[method-assign]
+        screen.cleared.clear()
         stream = pyte.ByteStream(screen)
         for _ in range(5):
             terminal.feed(stream)
         terminal.type("q")
         assert terminal.wait() == 0
-    assert cleared == []
+    assert screen.cleared == []

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.container_engines import calls_of, write_engine
+from trtllm_serve_cli.choices import ContainerEngine
 from trtllm_serve_cli.errors import LaunchFailed, MissingPart
 from trtllm_serve_cli.launch.container import Container
 from trtllm_serve_cli.launch.container_engine import (
@@ -176,7 +177,7 @@ def test_first_process_is_none_of_a_container_that_does_not_run(programs: Path) 
     ("engine", "told"),
     [("docker", "rm --force tllm-1"), ("podman", "rm --force --time=0 --ignore tllm-1")],
 )
-def test_container_is_removed_at_once(programs: Path, engine: str, told: str) -> None:
+def test_container_is_removed_at_once(programs: Path, engine: ContainerEngine, told: str) -> None:
     program = write_engine(programs, engine, rm="exit 1")
-    remove_container(Container(engine, "img", "tllm-1"))  # type: ignore[arg-type]
+    remove_container(Container(engine, "img", "tllm-1"))
     assert calls_of(program, "rm") == [told]

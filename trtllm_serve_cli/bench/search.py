@@ -10,8 +10,8 @@ requests took for ever.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from trtllm_serve_cli.bench.benchmark import Benchmark, BenchmarkResult
@@ -85,6 +85,8 @@ class Probe:
 class SearchResult:
     """`rate` is the highest that met every objective; `None` if the lowest did not.
 
+    `results` are by the rate, in the order in which they were probed.
+
     `interval` reaches from the highest rate that is sure to meet them (below all that are sure to
     miss) to the lowest that is sure to miss one; `None` where no rate was sure.
     """
@@ -93,7 +95,7 @@ class SearchResult:
     interval: tuple[float | None, float | None]
     ending: Ending
     probes: tuple[Probe, ...]
-    results: tuple[BenchmarkResult, ...] = ()
+    results: Mapping[float, BenchmarkResult] = field(default_factory=dict)
 
     @property
     def client_bottlenecks(self) -> tuple[float, ...]:
@@ -122,12 +124,12 @@ def run_search(
 ) -> SearchResult:
     """Probe rates until the edge is found. A run that does not finish ends the search."""
     probes: list[Probe] = []
-    results: list[BenchmarkResult] = []
+    results: dict[float, BenchmarkResult] = {}
     rate = next_rate(probes, plan)
     while rate is not None:
         benchmark = open_at(rate)
         probe, ending = _probe(benchmark, rate, objectives, plan.max_runs, show)
-        results.append(benchmark.result())
+        results[rate] = benchmark.result()
         if ending != "finished":
             return conclude(probes, ending, results)
         probes.append(probe)
@@ -152,7 +154,9 @@ def next_rate(probes: Sequence[Probe], plan: SearchPlan) -> float | None:
 
 
 def conclude(
-    probes: Sequence[Probe], ending: Ending | None, results: Sequence[BenchmarkResult] = ()
+    probes: Sequence[Probe],
+    ending: Ending | None,
+    results: Mapping[float, BenchmarkResult] | None = None,
 ) -> SearchResult:
     """What the probes say; `ending` is told unless they say it themselves."""
     edge = _lowest_missed(probes)
@@ -168,7 +172,7 @@ def conclude(
         ),
         ending=ending or found,
         probes=tuple(probes),
-        results=tuple(results),
+        results=results or {},
     )
 
 

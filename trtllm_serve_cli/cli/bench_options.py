@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -312,8 +312,8 @@ def with_options(
         for field in sorted(fields(options), key=lambda field: field.name in inherited)
     ]
 
-    def command(**given: object) -> None:
-        common = options(**{name: given.pop(name) for name in names})  # type: ignore[arg-type]
+    def command(**given: Any) -> None:
+        common = options(**{name: given.pop(name) for name in names})
         function(**given, common=common)
 
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + shared

@@ -121,8 +121,7 @@ def _at(options: SearchOptions, rate: float) -> CommonOptions:
 
 def _keep(result: SearchResult, options: SearchOptions) -> None:
     folder = options.output_folder
-    rates = [each.settings.load.request_rate_per_s for each in result.results]  # type: ignore[union-attr]
-    labelled = {f"rate-{rate:g}": each for rate, each in zip(rates, result.results, strict=True)}
+    labelled = {f"rate-{rate:g}": each for rate, each in result.results.items()}
     keep_points(labelled, folder, search=json.dumps(result.to_json(), indent=2) + "\n")
     if folder is not None:
         output.say(f"Kept in {folder}, with a page: {folder / 'report.html'}")
@@ -150,7 +149,7 @@ def _show(result: SearchResult, *, as_json: bool) -> None:
 def leave(result: SearchResult) -> None:
     """Raises what the exit code stands for, where no rate was found or the search was cut off."""
     if result.ending in ("interrupted", "server_lost"):
-        raise_ending(result.results)
+        raise_ending(list(result.results.values()))
     if result.rate is None:
         lowest = result.probes[0]
         broken = "; ".join(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from typing import get_args
 from xml.etree import ElementTree
 
 import pytest
@@ -15,6 +16,7 @@ from trtllm_serve_cli.bench.results.charts import (
 )
 from trtllm_serve_cli.bench.results.scales import Scale
 
+STYLES = get_args(Style)
 POINTS = [(0.0, 0.0), (5.0, 10.0), (10.0, 5.0)]
 
 
@@ -27,7 +29,7 @@ def _elements(svg: str, name: str) -> list[ElementTree.Element]:
     return list(ElementTree.fromstring(svg).iter(f"{{http://www.w3.org/2000/svg}}{name}"))
 
 
-@pytest.mark.parametrize("style", ["line", "steps", "bars", "dots", "area"])
+@pytest.mark.parametrize("style", STYLES)
 def test_every_style_is_well_formed_and_inside_the_picture(style: Style) -> None:
     svg = render_svg(_chart(Series("", POINTS, style)))
     for text in _elements(svg, "text"):
@@ -69,7 +71,7 @@ def test_names_beside_points_never_overlap() -> None:
     assert len(_elements(svg, "title")) == 100
 
 
-def test_series_without_points_draws_nothing() -> None:
-    for style in ("line", "steps", "bars", "dots", "area"):
-        svg = render_svg(_chart(Series("", [], style)))  # type: ignore[arg-type]
-        assert not _elements(svg, "path") + _elements(svg, "rect") + _elements(svg, "circle")
+@pytest.mark.parametrize("style", STYLES)
+def test_series_without_points_draws_nothing(style: Style) -> None:
+    svg = render_svg(_chart(Series("", [], style)))
+    assert not _elements(svg, "path") + _elements(svg, "rect") + _elements(svg, "circle")
