@@ -29,7 +29,7 @@ def test_a_client_that_kept_up_is_no_bottleneck() -> None:
     ("worker", "words"),
     [
         (replace(CALM, loop_cpu_s=9.5), "busy for 95% of the run"),
-        (replace(CALM, loop_lags_s=(0.06,) * 1000), "event loop was late by 60.0 ms"),
+        (replace(CALM, loop_lags_s=(0.12,) * 1000), "event loop was late by 120.0 ms"),
     ],
     ids=["busy", "late"],
 )
@@ -45,7 +45,7 @@ def test_requests_sent_late_are_a_bottleneck_only_beside_their_latency() -> None
 
 
 def test_answers_stamped_late_matter_only_beside_what_is_measured() -> None:
-    assert _judge(AtRate(10), replace(CALM, loop_lags_s=(0.04,) * 1000)) == ()
+    assert _judge(AtRate(10), replace(CALM, loop_lags_s=(0.09,) * 1000)) == ()
 
 
 @pytest.mark.parametrize("load", [AllAtOnce(), AtConcurrency(4)])

@@ -17,6 +17,7 @@ _BUSY_LOOP = 0.9
 _LATE_LOOP_MS = 10.0
 _LATE_SENDING_MS = 1.0
 _LATE_FRACTION = 0.05
+_LATE_LOOP_FRACTION = 0.1
 # What is shorter says nothing about a client.
 _LEAST_S = 0.2
 
@@ -86,8 +87,8 @@ def judge_client(summary: Summary, load: Load, workers: Sequence[WorkerLoad]) ->
         bottlenecks.append(
             f"a process of it was busy for {busiest:.0%} of the run: give it more (--workers)"
         )
-    measured = [each.p50_ms for each in (summary.request_latency, summary.itl) if each]
-    bearable_ms = max(_LATE_LOOP_MS, _LATE_FRACTION * min(measured, default=0.0))
+    measured = [each.p99_ms for each in (summary.request_latency, summary.itl) if each]
+    bearable_ms = max(_LATE_LOOP_MS, _LATE_LOOP_FRACTION * min(measured, default=0.0))
     if lag and lag.p99_ms > bearable_ms:
         bottlenecks.append(
             f"its event loop was late by {lag.p99_ms:.1f} ms (p99), and answers were stamped that "
