@@ -39,7 +39,7 @@ AT_ONCE = ("--request-rate", "5000", "--arrival", "constant")
 # In flight -> how long a step takes, and what is sent.
 RUNS = {
     1: (0.020, ("--num-requests", "5", "--concurrency", "1", "--input-mean", "4000")),
-    32: (0.050, ("--num-requests", "32", *AT_ONCE)),
+    32: (0.050, ("--num-requests", "32", "--input-mean", "400", *AT_ONCE)),
     256: (0.250, ("--num-requests", "256", *AT_ONCE)),
 }
 PROMPT_TOKEN_S = 0.000125

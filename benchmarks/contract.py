@@ -35,7 +35,7 @@ from trtllm_serve_cli.paths import find_home
 CORE, TEXT_MODELS = "tensorrt_llm", ("ensemble", "tensorrt_llm_bls")
 PROMPT_TOKENS, OUTPUT_TOKENS = 128, 64
 # Of the requests whose first token is timed.
-NUM_TURNS, TOKENS_ALONE = 12, 2
+NUM_TURNS, TOKENS_ALONE = 50, 2
 # An id that no token has: the answer runs to its full length.
 NO_END_ID = -1
 

@@ -152,10 +152,13 @@ def test_one_alone_keeps_the_plain_names(two: Tllm, where: Endpoint) -> None:
     assert not Path(two.status()["repository"]).is_relative_to(two.home / "servers")
 
 
-def test_stops_and_cancellations_reach_the_instance_that_runs_the_request(two: Tllm) -> None:
+@pytest.mark.parametrize("share", ["false", "true"])
+def test_stops_and_cancellations_reach_the_instance_that_runs_the_request(
+    two: Tllm, share: str
+) -> None:
     """Of several requests, some run elsewhere than their stop arrives."""
     two.done("stop", "--all")
-    two.done("set", "one", "tensorrt_llm_instance_count=2")
+    two.done("set", "one", "tensorrt_llm_instance_count=2", f"instances_share_engine={share}")
     assert two.start("-m", "one").returncode == 0
     where, cancellation = two.endpoint(), Cancellation()
     long = GenerateRequest("Count to a million:", max_tokens=2000, min_tokens=2000)
@@ -175,6 +178,6 @@ def test_stops_and_cancellations_reach_the_instance_that_runs_the_request(two: T
             each.result(30)
     wait_until(lambda: num_active(where, "tensorrt_llm") == 0)
     page = fetch_metrics(where.metrics)
-    assert {'instance="tensorrt_llm_0_0"', 'instance="tensorrt_llm_0_1"'} <= set(
-        re.findall(r'instance="[^"]*"', page)
-    )
+    # An engine each, or the first one's for both.
+    engines = {"tensorrt_llm_0_0", "tensorrt_llm_0_1"} if share == "false" else set()
+    assert set(re.findall(r'instance="([^"]*)"', page)) == engines

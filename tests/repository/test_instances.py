@@ -19,6 +19,7 @@ from trtllm_serve_cli.repository import (
 )
 from trtllm_serve_cli.repository.instances import (
     EngineInstances,
+    front_ends,
     read_instances,
     with_instance_count,
 )
@@ -34,26 +35,53 @@ def test_import_renders_the_instances() -> None:
     assert counts == dict.fromkeys(counts, 1) | {"tensorrt_llm": 2}
 
 
+SHARED = "instances_share_engine"
+
+
 @pytest.mark.parametrize(("gpus", "count"), [("0", "1"), ("0,1", "1"), ("0,1;2,3", "2")])
 def test_there_is_an_instance_for_each_group_of_gpus(gpus: str, count: str) -> None:
     expected = {"gpu_device_ids": gpus, COUNT: count}
-    assert with_instance_count({"gpu_device_ids": gpus}) == expected
-    assert with_instance_count(expected) == expected
+    assert with_instance_count({"gpu_device_ids": gpus}, "tensorrt") == expected
+    assert with_instance_count(expected, "tensorrt") == expected
 
 
 @pytest.mark.parametrize("wanted", [{}, {COUNT: "3"}, {"gpu_device_ids": ""}])
 def test_without_groups_nothing_follows(wanted: dict[str, str]) -> None:
-    assert with_instance_count(wanted) == wanted
+    assert with_instance_count(wanted, "tensorrt") == wanted
 
 
-def test_another_number_of_instances_is_refused() -> None:
+def test_several_groups_of_gpus_are_several_engines() -> None:
+    one, two = {"gpu_device_ids": "0,1"}, {"gpu_device_ids": "0;1"}
+    assert with_instance_count(one, "vllm") == one
+    assert with_instance_count(two, "vllm") == {**two, COUNT: "2", SHARED: "false"}
+
+
+@pytest.mark.parametrize(("name", "value"), [(COUNT, "3"), (SHARED, "true")])
+def test_what_contradicts_the_groups_of_gpus_is_refused(name: str, value: str) -> None:
     with pytest.raises(BadInput) as raised:
-        with_instance_count({"gpu_device_ids": "0;1", COUNT: "3"})
+        with_instance_count({"gpu_device_ids": "0;1", name: value}, "vllm")
     assert str(raised.value) == (
-        f"{COUNT} is 3, and the GPUs 0;1 are for 2.\n"
+        f"{name} is {value}, and the GPUs 0;1 are for 2.\n"
         "Why: each instance needs a group of gpu_device_ids of its own\n"
-        f"Next: leave {COUNT} out, or give gpu_device_ids as many groups, such as 0,1;2,3"
+        f"Next: leave {name} out, or give gpu_device_ids as many groups, such as 0,1;2,3"
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ("4", "true")),
+        ({"gpu_device_ids": "0,1"}, ("4", "true")),
+        ({"gpu_device_ids": "0;1"}, ("1", "false")),
+        ({"priority_levels": "2"}, ("1", "false")),
+        ({"default_timeout_microseconds": "5"}, ("1", "false")),
+        ({"priority_levels": "0"}, ("4", "true")),
+    ],
+)
+def test_an_engine_on_a_gpu_has_front_ends(
+    given: dict[str, str], expected: tuple[str, str]
+) -> None:
+    assert front_ends(given) == {COUNT: expected[0], SHARED: expected[1]}
 
 
 def test_setting_the_gpus_of_upstreams_copy_sets_its_instances(tmp_path: Path) -> None:

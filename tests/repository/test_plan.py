@@ -47,6 +47,7 @@ def test_engines_model_compared_whole() -> None:
             "enable_kv_cache_reuse": "true",
             "exclude_input_in_output": "false",
             "cancellation_check_period_ms": "100",
+            "instances_share_engine": "false",
             "num_threads": "0",
             "num_draft_tokens": "0",
             "draft_model_dir": "",

@@ -44,6 +44,7 @@ def test_parameters_are_those_of_the_simulation() -> None:
         "enable_kv_cache_reuse": "true",
         "exclude_input_in_output": "false",
         "cancellation_check_period_ms": "100",
+        "instances_share_engine": "false",
         "engine_python": "",
     }
 

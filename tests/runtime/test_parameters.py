@@ -35,6 +35,27 @@ def test_instances_are_counted(groups: list[dict[str, object]], number: int) -> 
     assert (read.num_instances, read.instance_name) == (number, "m_0_1")
 
 
+@pytest.mark.parametrize(
+    ("count", "shared", "instance", "expected"),
+    [
+        (1, "true", 0, (1, True)),
+        (3, "true", 0, (1, True)),
+        (3, "true", 2, (1, False)),
+        (3, "false", 2, (3, True)),
+    ],
+)
+def test_instances_have_engines_of_their_own_or_share_the_first_ones(
+    count: int, shared: str, instance: int, expected: tuple[int, bool]
+) -> None:
+    config = {
+        "instance_group": [{"count": count}],
+        "parameters": {"instances_share_engine": {"string_value": shared}},
+    }
+    args = {"model_config": json.dumps(config), "model_name": "m", "model_version": "1"}
+    read = Parameters(args | {"model_instance_name": f"m_0_{instance}"})
+    assert (read.num_engines, read.has_engine) == expected
+
+
 def test_values_come_as_the_type_that_is_asked_for() -> None:
     read = _parameters(text="words", number="-3", on="True", one="1", off="false", zero="0")
     flags = [read.flag(name, default=True) for name in ("on", "one", "off", "zero")]

@@ -23,9 +23,12 @@ from trtllm_serve_cli.runtime.tensors import INTERNAL_ID_PREFIX
 def loaded(
     folder: Path,
     *,
+    name: str = "tensorrt_llm",
     decoupled: bool = True,
     max_queue_size: int = 0,
     num_instances: int = 1,
+    instance: int = 0,
+    priority_levels: int = 0,
     **parameters: str,
 ) -> Iterator[Any]:
     """The model, whose `engine_python` runs the scripted worker whatever it is asked to run."""
@@ -34,24 +37,31 @@ def loaded(
         f'#!/bin/sh\nshift 2\nexec {sys.executable} {scripted_worker.__file__} "$@"\n'
     )
     python.chmod(0o755)
+    batching = {
+        "default_queue_policy": {"max_queue_size": max_queue_size},
+        "priority_levels": priority_levels,
+    }
     args = {
         "model_config": _config(
-            decoupled, max_queue_size, num_instances, **{"engine_python": str(python), **parameters}
-        )
+            decoupled, batching, num_instances, **{"engine_python": str(python), **parameters}
+        ),
+        "model_instance_name": f"tensorrt_llm_0_{instance}",
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "triton_python_backend_utils", fake_triton_utils)
         from trtllm_serve_cli.runtime.tensorrt_llm_model import TritonPythonModel
 
         model = TritonPythonModel()
-        model.initialize({**args, "model_name": "tensorrt_llm", "model_version": "1"})
+        model.initialize({**args, "model_name": name, "model_version": "1"})
         try:
             yield model
         finally:
             model.finalize()
 
 
-def _config(decoupled: bool, max_queue_size: int, num_instances: int, **parameters: str) -> str:
+def _config(
+    decoupled: bool, batching: dict[str, Any], num_instances: int, **parameters: str
+) -> str:
     sizes = (
         "max_beam_width", "max_num_seqs", "max_num_tokens", "max_seq_len",
         "max_tokens_in_paged_kv_cache", "vocab_size",
@@ -68,7 +78,7 @@ def _config(decoupled: bool, max_queue_size: int, num_instances: int, **paramete
             "input": [{"name": "input_ids"}, {"name": "embedding_bias"}],
             "instance_group": [{"count": num_instances}],
             "model_transaction_policy": {"decoupled": decoupled},
-            "dynamic_batching": {"default_queue_policy": {"max_queue_size": max_queue_size}},
+            "dynamic_batching": batching,
             "parameters": {name: {"string_value": value} for name, value in values.items()},
         }
     )
@@ -259,6 +269,31 @@ def test_a_stop_reaches_the_instance_that_runs_the_request(tmp_path: Path) -> No
         nobody = _request(0, request_id="g", stop=[[True]])
         asked.execute([nobody])
         assert "which is not running" in nobody.sender.told()[0]
+
+
+def test_instances_that_share_an_engine_ask_the_worker_of_the_first(tmp_path: Path) -> None:
+    shared: dict[str, Any] = {"num_instances": 2, "instances_share_engine": "true"}
+    # By a name of their own, as the other tests' model takes guests, too.
+    shared["name"] = "shared"
+    with loaded(tmp_path, **shared) as first, loaded(tmp_path, instance=1, **shared) as second:
+        assert _ask(second, COUNT) == _ask(first, COUNT)
+        running, stop = _request(HANG, request_id="s"), _request(0, request_id="s", stop=[[True]])
+        second.execute([running])
+        first.execute([stop])
+        assert stop.sender.told() == [{}]
+        assert (_num_cancelled(first), _num_cancelled(second)) == (1, 1)
+
+
+def test_instances_that_share_an_engine_have_no_common_queue(tmp_path: Path) -> None:
+    with (
+        pytest.raises(fake_triton_utils.TritonModelException) as raised,
+        loaded(tmp_path, num_instances=2, instances_share_engine="true", priority_levels=2),
+    ):
+        pass
+    assert str(raised.value) == (
+        "priorities and timeouts of the queue need one instance, and 2 share an engine; say "
+        "tensorrt_llm_instance_count=1"
+    )
 
 
 def test_a_stop_gives_what_has_come_to_who_did_not_stream(model: Any) -> None:

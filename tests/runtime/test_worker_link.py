@@ -66,6 +66,15 @@ def house(name: str) -> Iterator[House]:
     started.close()
 
 
+@contextlib.contextmanager
+def listening(name: str) -> Iterator[socket.socket]:
+    """Where guests of a worker that does not speak yet arrive."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{name}")
+        listener.listen()
+        yield listener
+
+
 def _arrive(name: str) -> WorkerGuest:
     guest = WorkerGuest(name)
     wait_until(lambda: guest.is_open)
@@ -144,6 +153,45 @@ def test_a_guest_outlives_the_worker_and_finds_the_next(name: str) -> None:
     assert _tokens(_ask(guest, COUNT)) == [10, 11]
     guest.close()
     house.close()
+
+
+def test_who_shares_an_engine_waits_until_it_is_loaded(name: str) -> None:
+    with listening(name) as listener:
+        guest = WorkerGuest(name)
+        came = threading.Event()
+
+        def wait() -> None:
+            guest.wait_until_open(within_s=0.3)
+            came.set()
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        loading, _ = listener.accept()
+        # Longer than it would wait for a worker that is not there.
+        assert not came.wait(0.6)
+        limits = {name: getattr(LIMITS, name) for name in LIMITS.__slots__}
+        loading.sendall(encode_frame({"is": "ready", "limits": limits, "for_guests": {}}))
+        waiting.join(10)
+        assert came.is_set() and guest.is_open
+        guest.close()
+        loading.close()
+
+
+def test_who_shares_an_engine_gives_up_when_it_does_not_start(name: str) -> None:
+    guest = WorkerGuest(name)
+    with pytest.raises(WorkerFailed, match="of the first instance did not start"):
+        guest.wait_until_open(within_s=0.1)
+
+
+def test_a_guest_can_leave_while_the_engine_is_loaded(name: str) -> None:
+    with listening(name) as listener:
+        guest = WorkerGuest(name)
+        loading, _ = listener.accept()
+        leaving = threading.Thread(target=guest.close)
+        leaving.start()
+        leaving.join(10)
+        assert (leaving.is_alive(), loading.recv(1)) == (False, b"")
+        loading.close()
 
 
 def test_each_model_of_a_server_has_its_own_door() -> None:

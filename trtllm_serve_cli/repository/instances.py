@@ -1,8 +1,9 @@
-"""Several instances of one engine, as upstream's backend places them on GPUs.
+"""Several instances of `tensorrt_llm`: engines of their own, or front ends of one.
 
-`gpu_device_ids` has a group of GPUs for each instance, such as 0,1;2,3, and upstream wants exactly
+`gpu_device_ids` has a group of GPUs for each engine, such as 0,1;2,3, and upstream wants exactly
 as many groups as instances. Source: docs/llama_multi_instance.md of
-triton-inference-server/tensorrtllm_backend.
+triton-inference-server/tensorrtllm_backend. With `instances_share_engine` there is one engine, and
+the instances share the work of telling its tokens.
 """
 
 from __future__ import annotations
@@ -12,14 +13,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.repository.parameters import load_parameters
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.repository.findings import Checked, Finding
     from trtllm_serve_cli.repository.opened import OpenRepository
 
 _COUNT = "tensorrt_llm_instance_count"
+_SHARED = "instances_share_engine"
 _GPUS = "gpu_device_ids"
 _MODEL = "tensorrt_llm"
+# What makes Triton's queue of `tensorrt_llm` more than first come, first served.
+_ORDER = ("priority_levels", "default_timeout_microseconds")
+# Four keep up with 256 streams of a token every 19 ms (benchmarks/streams.py).
+_NUM_FRONT_ENDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,31 +91,70 @@ def _groups(repository: OpenRepository, parameter: str) -> tuple[tuple[int, ...]
         ) from error
 
 
-def with_instance_count(wanted: Mapping[str, str]) -> dict[str, str]:
-    """`wanted` with as many instances as groups of GPUs; raises `BadInput` if it says another."""
-    if not wanted.get(_GPUS):
+def with_instance_count(wanted: Mapping[str, str], kind: str) -> dict[str, str]:
+    """`wanted` with as many engines of `kind` as groups of GPUs.
+
+    Raises `BadInput` if it says another number, or that several groups share an engine.
+    """
+    gpus = wanted.get(_GPUS)
+    if not gpus:
         return dict(wanted)
-    count = str(_count_groups(wanted[_GPUS]))
-    if wanted.get(_COUNT, count) != count:
-        raise BadInput(
-            f"{_COUNT} is {wanted[_COUNT]}, and the GPUs {wanted[_GPUS]} are for {count}.",
-            why=f"each instance needs a group of {_GPUS} of its own",
-            next_step=f"leave {_COUNT} out, or give {_GPUS} as many groups, such as 0,1;2,3",
-        )
-    return {**wanted, _COUNT: count}
+    can_share = load_parameters()[_SHARED].is_heeded_by(kind)
+    count = _count_groups(gpus)
+    if can_share and count == 1:
+        # One engine has as many instances as it has front ends.
+        return dict(wanted)
+    implied = {_COUNT: str(count)} | ({_SHARED: "false"} if can_share else {})
+    for name, value in implied.items():
+        if wanted.get(name, value) != value:
+            raise BadInput(
+                f"{name} is {wanted[name]}, and the GPUs {gpus} are for {count}.",
+                why=f"each instance needs a group of {_GPUS} of its own",
+                next_step=f"leave {name} out, or give {_GPUS} as many groups, such as 0,1;2,3",
+            )
+    return {**wanted, **implied}
+
+
+def front_ends(given: Mapping[str, str]) -> dict[str, str]:
+    """The instances of an engine on a GPU, unless `given` parameters want another kind of them.
+
+    Those of several engines have one each, and so has a queue in order, which would not be one.
+    """
+    is_one_engine = _count_groups(given.get(_GPUS, "")) == 1
+    has_order = any(int(given.get(name) or 0) for name in _ORDER)
+    if is_one_engine and not has_order:
+        return {_COUNT: str(_NUM_FRONT_ENDS), _SHARED: "true"}
+    return {_COUNT: "1", _SHARED: "false"}
 
 
 def check_instances(checked: Checked, model: str) -> Iterator[Finding]:
-    """A finding when a model's instances and groups of GPUs differ in number."""
+    """Findings about engines and groups of GPUs of different number, and a queue that is torn.
+
+    Instances that share an engine each take what comes next, whatever waits at another.
+    """
     gpus = checked.repository.value(model, f"parameters.{_GPUS}")
-    num_instances = sum(group.count for group in checked.configs[model].instance_group) or 1
-    if gpus and _count_groups(gpus) != num_instances:
+    config = checked.configs[model]
+    num_instances = sum(group.count for group in config.instance_group) or 1
+    is_shared = checked.repository.value(model, f"parameters.{_SHARED}").lower() in ("true", "1")
+    if gpus and _count_groups(gpus) != (1 if is_shared else num_instances):
+        there = "they share an engine" if is_shared else f"there are {num_instances}"
         yield checked.finding(
             "error",
             model,
-            f"{_GPUS} {gpus} is for {_count_groups(gpus)} instances, and there are {num_instances}",
+            f"{_GPUS} {gpus} is for {_count_groups(gpus)} instances, and {there}",
             f'{checked.set_command} "{_GPUS}={gpus}" {_COUNT}={_count_groups(gpus)}',
             place=f"parameters.{_GPUS}",
+        )
+    queue = config.dynamic_batching
+    has_order = queue.priority_levels or queue.default_queue_policy.default_timeout_microseconds
+    if is_shared and num_instances > 1 and has_order:
+        yield checked.finding(
+            "error",
+            model,
+            f"a queue with priorities or timeouts is for one instance, and there are "
+            f"{num_instances} of one engine",
+            f"{checked.set_command} {_COUNT}=1",
+            place="instance_group.count",
         )
 
 

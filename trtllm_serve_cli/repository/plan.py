@@ -142,7 +142,7 @@ def _text_models(name: str) -> Sequence[str]:
 
 def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
     """Every parameter of the engine kind: its default, what the options say, what was asked for."""
-    given = with_instance_count(check_parameters(options.parameters, engine.kind))
+    given = with_instance_count(check_parameters(options.parameters, engine.kind), engine.kind)
     if engine.kind == "tensorrt":
         asked = tensorrt_values(engine, options)
     elif engine.kind == "pytorch":
@@ -315,6 +315,7 @@ def _python_parameters(engine: Engine, values: Mapping[str, str]) -> dict[str, s
             "enable_kv_cache_reuse",
             "exclude_input_in_output",
             "cancellation_check_period_ms",
+            "instances_share_engine",
             "num_threads",
             "num_draft_tokens",
             "draft_model_dir",

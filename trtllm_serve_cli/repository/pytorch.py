@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.repository.checkpoints import MAX_BATCH_SIZE, MAX_NUM_TOKENS, values_of
 from trtllm_serve_cli.repository.config import ServingOptions
+from trtllm_serve_cli.repository.instances import front_ends
 from trtllm_serve_cli.runtime.engine_arguments import Arguments, merge_arguments
 from trtllm_serve_cli.runtime.llm_arguments import LLM_ARGUMENTS, arguments_of
 from trtllm_serve_cli.runtime.model_yaml import parse_model_yaml
@@ -36,7 +37,7 @@ def pytorch_values(
     """
     arguments = _arguments(engine, options, given)
     _check_beams(arguments, given)
-    values = values_of(LLM_ARGUMENTS, arguments)
+    values = values_of(LLM_ARGUMENTS, arguments) | front_ends(given)
     lora = arguments.get("lora_config", {})
     if "max_lora_rank" in lora:
         values["lora_cache_max_adapter_size"] = str(lora["max_lora_rank"])

@@ -96,7 +96,7 @@ def plan_changes(repository: OpenRepository, wanted: Mapping[str, str]) -> list[
     `RepositoryError` for a file that cannot be read.
     """
     _check_layout(repository)
-    given = with_instance_count(check_parameters(wanted, repository.kind))
+    given = with_instance_count(check_parameters(wanted, repository.kind), repository.kind)
     return [
         each
         for name, value in given.items()
@@ -152,7 +152,7 @@ def write_changes(
     """
     files = {repository.path / model / CONFIG: text for model, text in texts.items()}
     if repository.is_ours:
-        given = with_instance_count(check_parameters(wanted, repository.kind))
+        given = with_instance_count(check_parameters(wanted, repository.kind), repository.kind)
         known = {**repository.manifest.get("set", {}), **given}
         manifest = {**repository.manifest, "set": known}
         files[repository.path / MANIFEST] = json.dumps(manifest, indent=2) + "\n"

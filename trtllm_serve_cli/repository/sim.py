@@ -30,6 +30,7 @@ _ENTRIES = (
     "enable_kv_cache_reuse",
     "exclude_input_in_output",
     "cancellation_check_period_ms",
+    "instances_share_engine",
     "engine_python",
 )
 # What `tensorrt_llm` calls them, whatever its engine.

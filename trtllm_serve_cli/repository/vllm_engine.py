@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.checkpoints import MAX_BATCH_SIZE, MAX_NUM_TOKENS, values_of
 from trtllm_serve_cli.repository.config import ServingOptions
+from trtllm_serve_cli.repository.instances import front_ends
 from trtllm_serve_cli.runtime.engine_arguments import merge_arguments
 from trtllm_serve_cli.runtime.vllm_arguments import VLLM_ARGUMENTS
 
@@ -54,7 +55,11 @@ def vllm_engine_values(
     }
     said = merge_arguments(merge_arguments(usual, engine.llm_arguments or {}), asked)
     said = merge_arguments(said, json.loads(given.get(VLLM_ARGUMENTS.rest) or "{}"))
-    return values_of(VLLM_ARGUMENTS, said) | {
-        "max_beam_width": "1",
-        "engine_python": options.engine_python,
-    }
+    return (
+        values_of(VLLM_ARGUMENTS, said)
+        | front_ends(given)
+        | {
+            "max_beam_width": "1",
+            "engine_python": options.engine_python,
+        }
+    )

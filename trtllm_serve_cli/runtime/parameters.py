@@ -39,6 +39,27 @@ class Parameters:
         }
         self._asked: set[str] = set()
 
+    @property
+    def shares_engine(self) -> bool:
+        """Whether this model's instances are front ends of one engine worker, the first one's."""
+        return self.num_instances > 1 and self.flag("instances_share_engine", False)
+
+    @property
+    def num_engines(self) -> int:
+        """How many engine workers the model has."""
+        return 1 if self.shares_engine else self.num_instances
+
+    @property
+    def has_engine(self) -> bool:
+        """Whether this instance has an engine worker of its own."""
+        return not self.shares_engine or self._index == 0
+
+    @property
+    def _index(self) -> int:
+        """The number of this instance among the model's."""
+        last = re.search("[0-9]+$", self.instance_name)
+        return int(last[0]) if last else 0
+
     def add(self, values: Mapping[str, str]) -> None:
         """Take `values` from elsewhere; they win over those of `config.pbtxt`."""
         self._values.update(values)
@@ -51,8 +72,7 @@ class Parameters:
     def gpus(self) -> list[str]:
         """The GPUs of this instance as `gpu_device_ids` says; none when it leaves that open."""
         groups = self.text("gpu_device_ids", "").split(";")
-        last = re.search("[0-9]+$", self.instance_name)
-        index = int(last[0]) if last and len(groups) > 1 else 0
+        index = self._index if len(groups) > 1 else 0
         if index >= len(groups):
             raise ValueError(
                 f"config.pbtxt of {self.model_name}: gpu_device_ids is for {len(groups)} "

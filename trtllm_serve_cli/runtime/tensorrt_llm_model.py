@@ -1,5 +1,9 @@
 """The `tensorrt_llm` model of every Python engine kind: tokens in, tokens out.
 
+Each of its instances starts an engine worker, unless `instances_share_engine`: then the first does,
+and the others are its guests. A Python stub hands over some 5000 responses a second, and a GPU may
+have more to tell.
+
 Each row of a request becomes one generation request of the engine worker. A decoupled model answers
 as updates come (`streaming`) or once for each sequence; one that is not answers once, all rows
 together. A caller who cancels, or sends `stop` with the same request id, frees the slots of all the
@@ -34,7 +38,7 @@ from .tensors import (
     parse_rows,
     refuse_set,
 )
-from .worker_link import WorkerFailed, guests_of
+from .worker_link import WorkerFailed, WorkerGuest, guests_of
 from .worker_process import WorkerProcess
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -55,15 +59,31 @@ class TritonPythonModel:
         self._is_decoupled = parameters.is_decoupled
         self._num_slots = parameters.number("max_num_seqs")
         self._queue_has_order = parameters.queue_has_order
-        self._metrics = EngineMetrics(
-            pb_utils,
-            parameters.model_name,
-            parameters.model_version,
-            parameters.number("max_num_seqs"),
-            parameters.instance_name if parameters.num_instances > 1 else "",
-        )
         self._ledger = RequestLedger(pb_utils, parameters.model_name, parameters.model_version)
-        self._worker = WorkerProcess(
+        self._metrics = _engine_metrics(parameters) if parameters.has_engine else None
+        try:
+            self._worker = self._worker_of(parameters)
+        except WorkerFailed as error:
+            raise pb_utils.TritonModelException(str(error)) from error
+        period_ms = parameters.number("cancellation_check_period_ms", 100)
+        self._watch = CancelWatch(period_ms / 1000)
+        self._in_flight = InFlight(self._worker, self._watch, is_decoupled=self._is_decoupled)
+        model = f"{name_server()} {parameters.model_name} {parameters.model_version}"
+        are_several = parameters.num_instances > 1
+        self._relay = StopRelay(model, self._in_flight.stop) if are_several else None
+
+    def _worker_of(self, parameters: Parameters) -> WorkerProcess | WorkerGuest:
+        """A worker of this instance's own, or a link to that of the first one."""
+        if parameters.shares_engine and self._queue_has_order:
+            raise WorkerFailed(
+                "priorities and timeouts of the queue need one instance, and "
+                f"{parameters.num_instances} share an engine; say tensorrt_llm_instance_count=1"
+            )
+        if self._metrics is None:
+            guest = WorkerGuest(guests_of(parameters.model_name))
+            guest.wait_until_open()
+            return guest
+        worker = WorkerProcess(
             self._engine_kind,
             {
                 **engine_config(parameters),
@@ -74,16 +94,8 @@ class TritonPythonModel:
             on_stats=self._metrics.publish,
             on_state=self._metrics.tell_state,
         )
-        try:
-            self._worker.start()
-        except WorkerFailed as error:
-            raise pb_utils.TritonModelException(str(error)) from error
-        period_ms = parameters.number("cancellation_check_period_ms", 100)
-        self._watch = CancelWatch(period_ms / 1000)
-        self._in_flight = InFlight(self._worker, self._watch, is_decoupled=self._is_decoupled)
-        model = f"{name_server()} {parameters.model_name} {parameters.model_version}"
-        are_several = parameters.num_instances > 1
-        self._relay = StopRelay(model, self._in_flight.stop) if are_several else None
+        worker.start()
+        return worker
 
     def execute(self, requests: Sequence[Any]) -> None:
         for request in requests:
@@ -101,7 +113,8 @@ class TritonPythonModel:
         if self._relay is not None:
             self._relay.close()
         self._worker.close()
-        self._metrics.close()
+        if self._metrics is not None:
+            self._metrics.close()
         self._ledger.close()
         self._in_flight.close()
 
@@ -159,9 +172,19 @@ class TritonPythonModel:
         sender.send(pb_utils.InferenceResponse([]), flags=_FINAL)
 
 
+def _engine_metrics(parameters: Parameters) -> EngineMetrics:
+    return EngineMetrics(
+        pb_utils,
+        parameters.model_name,
+        parameters.model_version,
+        parameters.number("max_num_seqs"),
+        parameters.instance_name if parameters.num_engines > 1 else "",
+    )
+
+
 def _guests(parameters: Parameters) -> str:
     """Where text models may ask the worker themselves; nowhere if they have to queue here."""
-    may_come = not parameters.queue_has_order and parameters.num_instances <= 1
+    may_come = not parameters.queue_has_order and parameters.num_engines == 1
     return guests_of(parameters.model_name) if may_come else ""
 
 

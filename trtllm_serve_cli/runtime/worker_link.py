@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ from .stop_relay import name_server
 OnUpdate = Callable[[SequenceUpdate], None]
 OnStep = Callable[[Sequence[SequenceUpdate]], None]
 _RECONNECT_S = 0.2
+# How long a worker may take to take guests, from the start of the process that it is.
+_APPEARS_WITHIN_S = 60.0
 
 
 class WorkerFailed(Exception):
@@ -165,15 +168,32 @@ class WorkerGuest(WorkerLink):
         self.excludes_input = False
         # From then on there is a worker to wait for, if it does not run just now.
         self.was_open = False
+        # A worker's that has not said yet that its engine is loaded.
+        self._loading: socket.socket | None = None
         self._thread = threading.Thread(target=self._keep_connected, daemon=True)
         self._thread.start()
 
+    def wait_until_open(self, within_s: float = _APPEARS_WITHIN_S) -> None:
+        """Return once there is a worker whose engine is loaded, however long loading takes.
+
+        Raises `WorkerFailed` when for `within_s` there was none to wait for.
+        """
+        last_s = time.monotonic()
+        while not self.is_open:
+            now_s = time.monotonic()
+            if self._loading is not None:
+                last_s = now_s
+            elif now_s - last_s > within_s:
+                self.close()
+                raise WorkerFailed("the engine worker of the first instance did not start")
+            self._closing.wait(_RECONNECT_S / 4)
+
     def close(self) -> None:
         """Hang up; requests in flight fail."""
-        self._closing.set()
         with self._lock, contextlib.suppress(OSError):
-            if self._sock is not None:
-                self._sock.shutdown(socket.SHUT_RDWR)
+            self._closing.set()
+            if (sock := self._sock or self._loading) is not None:
+                sock.shutdown(socket.SHUT_RDWR)
         self._thread.join()
 
     def _keep_connected(self) -> None:
@@ -190,18 +210,27 @@ class WorkerGuest(WorkerLink):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.connect(f"\0{self._name}")
-            first = read_frame(sock)
+            first = self._hear_first(sock)
         except (OSError, ProtocolError):
             first = None
-        if first is None:
-            sock.close()
-            return False
         with self._lock:
-            self.limits = EngineLimits(**first["limits"])
-            self.excludes_input = bool(first["for_guests"].get("excludes_input", False))
-            self._sock = sock
-            self.was_open = True
-        return True
+            self._loading = None
+            if first is not None and not self._closing.is_set():
+                self.limits = EngineLimits(**first["limits"])
+                self.excludes_input = bool(first["for_guests"].get("excludes_input", False))
+                self._sock = sock
+                self.was_open = True
+                return True
+        sock.close()
+        return False
+
+    def _hear_first(self, sock: socket.socket) -> dict[str, Any] | None:
+        """What the worker says once its engine is loaded; None when it or this link ends before."""
+        with self._lock:
+            if self._closing.is_set():
+                return None
+            self._loading = sock
+        return read_frame(sock)
 
 
 def guests_of(model_name: str) -> str:

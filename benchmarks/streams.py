@@ -1,0 +1,145 @@
+"""How many streamed tokens Triton's Python stubs hand over.
+
+    python benchmarks/streams.py [--front-ends 1 2 4] [--in-flight 256] [--step-ms 19]
+                                 [--seconds 20] [--source local:DIR] [--json]
+
+Serves a simulated engine, whose step has a token for each of so many streams, with one, two and
+four instances of `tensorrt_llm` that share it. Who cannot hand over each token by itself hands over
+those of several steps together: the gaps between responses grow, and so do the tokens of each. At
+the end of each row stands what the parts kept busy, in processors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from trtllm_serve_cli import bench, launch
+from trtllm_serve_cli.catalog import resolve_alias
+from trtllm_serve_cli.declaration import (
+    Declaration,
+    EngineSection,
+    ModelSection,
+    RepositorySection,
+)
+from trtllm_serve_cli.importing import import_model
+from trtllm_serve_cli.paths import Home, find_home
+
+PORTS = {"http_port": 8120, "grpc_port": 8121, "metrics_port": 8122}
+NUM_TOKENS = 200
+
+
+def measure(home: Home, num_front_ends: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What came through so many stubs."""
+    name = import_engine(home, arguments, num_front_ends)
+    rounds = max(2, round(arguments.seconds * 1000 / arguments.step_ms / NUM_TOKENS))
+    settings = bench.BenchmarkSettings(
+        bench.TokenNormDist(128, 0, NUM_TOKENS, 0),
+        bench.AtConcurrency(arguments.in_flight),
+        rounds * arguments.in_flight,
+        num_warmup_requests=arguments.in_flight,
+        stream=True,
+    )
+    plan = launch.plan_for_this_machine(home, [name], PORTS)
+    server = launch.launch(plan, on_progress=lambda loading: None)
+    try:
+        before, started_s = cpu_seconds(server), time.perf_counter()
+        result = bench.run_benchmark(settings, [bench.Target(server.endpoint.grpc)])
+        duration_s = time.perf_counter() - started_s
+        after = cpu_seconds(server)
+    finally:
+        launch.stop_server(server)
+    summary = result.summary
+    assert summary.itl is not None and not summary.num_failed, result.error_messages[:3]
+    return {
+        "front_ends": num_front_ends,
+        "lost": rounds * arguments.in_flight * NUM_TOKENS - summary.num_output_tokens,
+        "tokens_per_s": summary.output_tokens_per_s,
+        "tokens_per_response": summary.num_output_tokens
+        / (summary.itl.num_samples + summary.num_completed),
+        "itl_p50_ms": summary.itl.p50_ms,
+        "itl_p99_ms": summary.itl.p99_ms,
+        "cores": {
+            part: [round((cpu_s - before.get(part, {}).get(pid, 0.0)) / duration_s, 2)
+                   for pid, cpu_s in sorted(by_pid.items())]
+            for part, by_pid in after.items()
+        },
+    }  # fmt: skip
+
+
+def import_engine(home: Home, arguments: argparse.Namespace, num_front_ends: int) -> str:
+    """The source's tokenizer with such a timing; returns the model's name."""
+    name = f"streams-{num_front_ends}"
+    with tempfile.TemporaryDirectory() as folder:
+        timing = Path(folder, "timing.json")
+        limits = {"max_batch_size": arguments.in_flight, "max_num_tokens": 65536}
+        parts = {"step_s": arguments.step_ms / 1000}
+        timing.write_text(json.dumps({"timing": parts, "limits": limits}))
+        shared = {
+            "tensorrt_llm_instance_count": str(num_front_ends),
+            "instances_share_engine": "true",
+        }
+        declaration = Declaration(
+            ModelSection(name, arguments.source),
+            EngineSection("sim", timing=timing),
+            repository=RepositorySection(parameters=shared),
+        )
+        import_model(declaration, home)
+    return name
+
+
+def cpu_seconds(server: launch.RunningServer) -> dict[str, dict[int, float]]:
+    """CPU time so far of this process, Triton, the stubs of `tensorrt_llm` and the worker."""
+    seconds = {"client": {os.getpid(): cpu_of(psutil.Process())}}
+    for process in psutil.Process(server.state.supervisor_pid).children(recursive=True):
+        words = process.cmdline()
+        if any(word.endswith(".worker") for word in words[:4]):
+            part = "worker"
+        elif process.name().startswith("triton_python_b"):
+            part = "stubs" if Path(words[1]).parent.parent.name == "tensorrt_llm" else "others"
+        else:
+            part = "triton" if process.name() == "tritonserver" else "others"
+        if part != "others":
+            seconds.setdefault(part, {})[process.pid] = cpu_of(process)
+    return seconds
+
+
+def cpu_of(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--front-ends", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--in-flight", type=int, default=256)
+    parser.add_argument("--step-ms", type=float, default=19)
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--source", default=resolve_alias("demo").source)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    home = find_home()
+    rows = [measure(home, number, arguments) for number in arguments.front_ends]
+    if arguments.json:
+        print(json.dumps(rows, indent=2))
+        return
+    print(f"{platform.machine()}, {os.cpu_count()} cores; {arguments.in_flight} streams, "
+          f"a step of {arguments.step_ms:g} ms")  # fmt: skip
+    print("front ends  tokens/s  lost  tokens/response  gap p50 ms  gap p99 ms")
+    for row in rows:
+        print(f"{row['front_ends']:10}  {row['tokens_per_s']:8.0f}  {row['lost']:4}  "
+              f"{row['tokens_per_response']:15.2f}  {row['itl_p50_ms']:10.1f}  "
+              f"{row['itl_p99_ms']:10.1f}   {row['cores']}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
