@@ -65,7 +65,11 @@ class Feed:
             else ""
         )
         self._snapshots.append(scraped)
-        while scraped.taken_at_s - self._snapshots[0].taken_at_s > _WINDOW_S:
+        # A rate needs two, however far apart they are.
+        while (
+            len(self._snapshots) > 2
+            and scraped.taken_at_s - self._snapshots[0].taken_at_s > _WINDOW_S
+        ):
             self._snapshots.popleft()
         first = self._snapshots[0] if len(self._snapshots) > 1 else None
         self.summary = summarize(scraped, first)
