@@ -111,11 +111,27 @@ def test_running_server_is_found(
         ("--raw", "--watch"),
         ("-m", "x", "-u", "a:1"),
         ("--interval", "0"),
+        ("-u", "a:1", "export", "prometheus", "-o", "x"),
+        ("--watch", "export", "grafana", "-o", "x"),
+        ("--interval", "5", "export", "grafana", "-o", "x"),
+        ("export", "prometheus", "-u", "a:1", "-m", "demo", "-o", "x"),
+        ("export", "grafana", "-u", "a:1", "-o", "x"),
+        ("export", "grafana", "-m", "demo", "-o", "x"),
+        ("export", "grafana", "--for", "5m", "-o", "x"),
     ],
     ids=" ".join,
 )
-def test_wrong_usage_ends_with_2(run: Run, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_ends_with_2(
+    run: Run, arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert run(*arguments)[0] == 2
+    assert not [*tmp_path.iterdir()]
+
+
+def test_options_of_export_stand_after_it(run: Run) -> None:
+    err = run("-u", "a:1", "export", "prometheus", "-o", "x")[2]
+    assert "Options of `export` stand after that word." in err
 
 
 def test_since_a_saved_page_there_are_rates(triton: FakeTriton, run: Run, tmp_path: Path) -> None:

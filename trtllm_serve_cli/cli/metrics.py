@@ -33,6 +33,9 @@ UrlsOption = Annotated[
     ),
 ]
 
+_INTERVAL_S = 2.0
+_HOLD = "5m"
+
 metrics_app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
 
 
@@ -56,7 +59,7 @@ def metrics(
     ] = False,
     interval: Annotated[
         float, typer.Option(min=0.1, metavar="SECONDS", help="With --watch: how often.")
-    ] = 2.0,
+    ] = _INTERVAL_S,
 ) -> None:
     """Show requests, engine and host of the running server.
 
@@ -65,6 +68,8 @@ def metrics(
     Example:  tllm metrics --watch --interval 5
     """
     if context.invoked_subcommand is not None:
+        if any((model, url, as_json, raw, since, watch, interval != _INTERVAL_S)):
+            raise typer.BadParameter("Options of `export` stand after that word.")
         return
     if raw and (as_json or watch or since or len(url or ()) > 1):
         raise typer.BadParameter(
@@ -72,9 +77,7 @@ def metrics(
         )
     if since is not None and (watch or len(url or ()) > 1):
         raise typer.BadParameter("goes with one server, and without --watch", param_hint="--since")
-    if url and model is not None:
-        raise typer.BadParameter("finds a server of `tllm start`: not with -u", param_hint="-m")
-    addresses = find_metrics(url or (), model)
+    addresses = _find_addresses(url, model)
     if watch:
         _watch(addresses, interval, as_json=as_json)
     elif raw:
@@ -96,11 +99,13 @@ def export(
     model: ModelOption = None,
     url: UrlsOption = None,
     hold: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--for", metavar="TIME", help="How long a state has to last before it is an alert."
+            "--for",
+            metavar="TIME",
+            help=f"How long a state has to last before it is an alert. Default: {_HOLD}.",
         ),
-    ] = "5m",
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace files that are there already.")
     ] = False,
@@ -114,9 +119,17 @@ def export(
     """
     from trtllm_serve_cli.metrics import plan_export, write_export
 
-    addresses = find_metrics(url or (), model) if what == "prometheus" else ()
-    for path in write_export(output_dir, plan_export(what, addresses, hold), force=force):
+    if what == "grafana" and any((model, url, hold)):
+        raise typer.BadParameter("A dashboard is of any server: -m, -u and --for are prometheus'.")
+    addresses = _find_addresses(url, model) if what == "prometheus" else ()
+    for path in write_export(output_dir, plan_export(what, addresses, hold or _HOLD), force=force):
         print(path)
+
+
+def _find_addresses(urls: list[str] | None, model: str | None) -> tuple[str, ...]:
+    if urls and model is not None:
+        raise typer.BadParameter("finds a server of `tllm start`: not with -u", param_hint="-m")
+    return find_metrics(urls or (), model)
 
 
 def _show_one(address: str, since: Path | None, *, as_json: bool) -> None:
