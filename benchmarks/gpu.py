@@ -592,12 +592,20 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
             process.wait(patience_s)
 
 
+class TimeIsUp(SystemExit):
+    """A part has taken longer than it may.
+
+    No `Exception`: what is under way would take that for a failure of its own, and go on without a
+    limit. From a callback, an event loop passes only the likes of `SystemExit` on.
+    """
+
+
 @contextlib.contextmanager
 def limited(seconds: int) -> Iterator[None]:
-    """Raise `TimeoutError` in what takes longer."""
+    """Raise `TimeIsUp` in what takes longer."""
 
     def stop(*_: object) -> None:
-        raise TimeoutError(f"more than {seconds} s")
+        raise TimeIsUp(f"more than {seconds} s")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(seconds)
@@ -726,7 +734,7 @@ def main() -> None:
         try:
             with limited(LIMITS[part]):
                 check.found[part] = PARTS[part](check)
-        except Exception as error:
+        except (Exception, TimeIsUp) as error:
             traceback.print_exc()
             known = check.found.get(part, {})
             check.found[part] = {**known, "error": f"{type(error).__name__}: {error}"}
