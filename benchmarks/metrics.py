@@ -23,7 +23,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import psutil
+from cpu import CLIENT, WORKER, cpu_seconds
 
 from trtllm_serve_cli import bench, launch
 from trtllm_serve_cli.declaration import Declaration, ModelSection, RepositorySection
@@ -56,18 +56,14 @@ def take_out(repository: Path) -> None:
             path.write_text(f"{path.read_text()}\n\n{text}")
 
 
-def cpu_s(supervisor_pid: int) -> tuple[float, float]:
+def cpu_s(server: launch.RunningServer) -> tuple[float, float]:
     """CPU time of a server so far, in seconds: of all processes, and without the worker."""
-    total_s = worker_s = 0.0
-    for each in psutil.Process(supervisor_pid).children(recursive=True):
-        times = each.cpu_times()
-        total_s += times.user + times.system
-        if "tllm_runtime.worker" in each.cmdline():
-            worker_s += times.user + times.system
-    return total_s, total_s - worker_s
+    seconds = cpu_seconds(server)
+    total_s = sum(seconds.values()) - seconds[CLIENT]
+    return total_s, total_s - seconds[WORKER]
 
 
-def take_turn(server: Any, num_requests: int, seed: int) -> Turn:
+def take_turn(server: launch.RunningServer, num_requests: int, seed: int) -> Turn:
     """Load one server, and measure it."""
     settings = bench.BenchmarkSettings(
         workload=bench.TokenNormDist(PROMPT_TOKENS, 0, OUTPUT_TOKENS, 0),
@@ -76,13 +72,12 @@ def take_turn(server: Any, num_requests: int, seed: int) -> Turn:
         seed=seed,
         stream=True,
     )
-    pid = server.state.supervisor_pid
-    before = cpu_s(pid)
+    before = cpu_s(server)
     result = bench.run_benchmark(settings, [bench.Target(server.endpoint.grpc)])
     assert not result.error_messages, result.error_messages
     num_tokens = num_requests * OUTPUT_TOKENS
     took_ms = [
-        1000 * (now - then) / num_tokens for now, then in zip(cpu_s(pid), before, strict=True)
+        1000 * (now - then) / num_tokens for now, then in zip(cpu_s(server), before, strict=True)
     ]
     return Turn(float(result.summary.output_tokens_per_s), *took_ms)
 
@@ -95,7 +90,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     home = find_home()
-    servers = {}
+    servers: dict[str, launch.RunningServer] = {}
     with tempfile.TemporaryDirectory() as folder:
         try:
             for number, name in enumerate(("with", "without")):
@@ -120,7 +115,9 @@ def main() -> None:
     report(rounds, as_json=arguments.json)
 
 
-def take_round(servers: dict[str, Any], num_requests: int, seed: int) -> dict[str, Turn]:
+def take_round(
+    servers: dict[str, launch.RunningServer], num_requests: int, seed: int
+) -> dict[str, Turn]:
     """A turn of each, in alternating order."""
     names = ("with", "without") if seed % 2 else ("without", "with")
     return {name: take_turn(servers[name], num_requests, seed) for name in names}

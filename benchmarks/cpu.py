@@ -1,0 +1,68 @@
+"""What a server's processes and its GPUs are busy with while it is measured."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from trtllm_serve_cli import launch
+from trtllm_serve_cli.metrics import fetch_metrics, parse_metrics, summarize
+
+CLIENT, WORKER = "client (this process)", "engine worker"
+
+
+def cpu_seconds(server: launch.RunningServer) -> dict[str, float]:
+    """CPU time so far of this process, Triton, its stubs, and the engine's processes."""
+    supervisor = psutil.Process(server.state.supervisor_pid)
+    seconds = {CLIENT: _cpu_of(psutil.Process())}
+    for process in supervisor.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            part = part_of(process)
+            seconds[part] = seconds.get(part, 0.0) + _cpu_of(process)
+    return seconds
+
+
+def part_of(process: psutil.Process) -> str:
+    command = process.cmdline()
+    if process.name().startswith("triton_python_b"):
+        return f"stub of {Path(command[1]).parent.parent.name}"
+    if command and command[0].startswith("VLLM"):
+        return command[0].split()[0]
+    if any(word.endswith(".worker") for word in command[:4]):
+        parent = process.parent()
+        is_child = parent is not None and any(w.endswith(".worker") for w in parent.cmdline()[:4])
+        return "engine's own processes" if is_child else WORKER
+    return process.name()
+
+
+def _cpu_of(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+@contextlib.contextmanager
+def watching(server: launch.RunningServer) -> Iterator[list[list[dict[str, Any]]]]:
+    """The GPUs as the server's metrics tell of them, about once a second."""
+    seen: list[list[dict[str, Any]]] = []
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(1.0):
+            page = parse_metrics(fetch_metrics(server.endpoint.metrics), time.monotonic())
+            if gpus := [asdict(gpu) for gpu in summarize(page).host.gpus]:
+                seen.append(gpus)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        is_over.set()
+        thread.join()

@@ -1,0 +1,108 @@
+"""One run of the GPU check: how much is asked, of what, and what was found."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gpu_models import LLAMA_2_7B, SMALL
+
+from trtllm_serve_cli import bench
+from trtllm_serve_cli.paths import Home, find_home
+
+GPU_MEMORY = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is asked; `one` are prompt and answer of a single stream, in tokens."""
+
+    shape: dict[str, Any]
+    max_batch_size: int = 1024
+    max_num_tokens: int = 16384
+    max_seq_len: int = 2048
+    num_requests: int = 5000
+    in_flight: int = 256
+    num_streams: int = 1024
+    stream_tokens: int = 128
+    repeats: int = 7
+    greedy_prompts: int = 8
+    greedy_tokens: int = 32
+
+
+FULL = Sizes(LLAMA_2_7B)
+SHORT = Sizes(
+    {**SMALL, "max_position_embeddings": 2048},
+    max_batch_size=64, max_num_tokens=512, num_requests=200, in_flight=64, num_streams=128,
+    stream_tokens=64, repeats=2, greedy_prompts=2,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One run: where it works, with which Python, and what it has found so far."""
+
+    work: Path
+    python: str
+    sizes: Sizes
+    is_rehearsal: bool
+    instances: int
+    vllm_args: dict[str, Any]
+    found: dict[str, Any]
+
+    @property
+    def home(self) -> Home:
+        return find_home({"TLLM_HOME": str(self.work / "home")})
+
+    @property
+    def big(self) -> Path:
+        return self.work / "big"
+
+    @property
+    def small(self) -> Path:
+        return self.work / "small"
+
+    def arguments(self, folder: Path) -> dict[str, Any]:
+        """vLLM's own, as our server has them."""
+        sizes = self.sizes
+        of_weights = (
+            {"dtype": "bfloat16", "load_format": "dummy"}
+            if folder == self.big
+            else {"dtype": "float16"}
+        )
+        return {
+            "model": str(folder), "tokenizer": str(folder),
+            "max_num_seqs": sizes.max_batch_size, "max_num_batched_tokens": sizes.max_num_tokens,
+            "max_model_len": self.context_of(folder), "gpu_memory_utilization": GPU_MEMORY,
+            **of_weights, **self.vllm_args,
+        }  # fmt: skip
+
+    def context_of(self, folder: Path) -> int:
+        return self.sizes.max_seq_len if folder == self.big else SMALL["max_position_embeddings"]
+
+    def save(self) -> None:
+        """Write down what there is so far."""
+        (self.work / "gpu.json").write_text(json.dumps(self.found, indent=1))
+
+
+def draw_burst(check: Check) -> tuple[list[list[int]], list[int]]:
+    """The requests that `tllm bench token-norm-dist` sends with the seed 0."""
+    rng = np.random.default_rng(0).spawn(3)[1]
+    vocab_size = check.sizes.shape["vocab_size"]
+    specs = bench.TokenNormDist().draw(check.sizes.num_requests, vocab_size, rng)
+    return [each.input_ids.tolist() for each in specs], [each.num_output_tokens for each in specs]
+
+
+def prompt_of(check: Check, length: int) -> list[int]:
+    rng = np.random.default_rng(length)
+    return [int(each) for each in rng.integers(3, check.sizes.shape["vocab_size"], length)]
+
+
+def greedy_prompts(check: Check) -> list[list[int]]:
+    rng = np.random.default_rng(1)
+    shape = (check.sizes.greedy_prompts, 64)
+    prompts: list[list[int]] = rng.integers(3, SMALL["vocab_size"], shape).tolist()
+    return prompts

@@ -1,0 +1,74 @@
+"""The table of the GPU check: what was seen, beside what was wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def report(found: dict[str, Any]) -> str:
+    """What was seen, beside what was wanted."""
+    rows = [("what", "seen", "beside it", "wanted"), *_rows(found)]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    lines.insert(1, "-" * max(map(len, lines)))
+    for title, cores in (
+        ("CPU cores in use, all at once", _get(found, "served.burst.cores")),
+        ("CPU cores in use, streaming", _get(found, "served.streaming.cores")),
+    ):
+        if cores:
+            lines += ["", title, *(f"  {name:<28} {used:6.2f}" for name, used in cores.items())]
+    failed = list(_errors(found))
+    return "\n".join([*lines, *(["", "failed or left out:", *failed] if failed else [])])
+
+
+def _errors(found: dict[str, Any], path: str = "") -> Iterator[str]:
+    for name, each in found.items():
+        if isinstance(each, dict):
+            yield from _errors(each, f"{path}{name}.")
+        elif name in ("error", "left_out"):
+            yield f"{path.rstrip('.')}: {each}"
+
+
+def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    def row(what: str, seen: str, beside: str = "", wanted: str = "", form: str = ".1f") -> Any:
+        values = [_get(found, path) for path in (seen, beside) if path]
+        shown = [f"{value:{form}}" if isinstance(value, (int, float)) else "-" for value in values]
+        ratio = ""
+        if len(values) == 2 and all(isinstance(each, (int, float)) and each for each in values):
+            ratio = f" ({values[0] / values[1]:.3f})"
+        return what, shown[0], (shown[1] + ratio if beside else ""), wanted
+
+    yield row("all at once, requests/s", "served.burst.requests_per_s", "raw.requests_per_s",
+              "> 188.09, >= 0.95 of vLLM's")  # fmt: skip
+    yield row("all at once, output tokens/s", "served.burst.tokens_per_s", "raw.tokens_per_s",
+              "> 3857.66")  # fmt: skip
+    yield row("one stream (BLS), tokens/s", "served.alone.tokens_per_s", "raw.alone.tokens_per_s",
+              ">= 0.95 of vLLM's")  # fmt: skip
+    yield row("one stream (BLS), first token, ms", "served.alone.ttft_ms", "raw.alone.ttft_ms",
+              "<= 3 ms above", ".2f")  # fmt: skip
+    yield row("200 in, 100 out, ms", "served.latency.p50_ms", "raw.latency_ms", "< 1630")
+    yield row("streams at once, tokens lost", "served.streaming.num_lost", "raw_server.num_lost",
+              "0", "d")  # fmt: skip
+    yield row("streams at once, output tokens/s", "served.streaming.tokens_per_s",
+              "raw_server.tokens_per_s")  # fmt: skip
+    yield row("streams at once, gap p50, ms", "served.streaming.itl.p50_ms",
+              "raw_server.itl.p50_ms")  # fmt: skip
+    yield row("streams at once, gap p99, ms", "served.streaming.itl.p99_ms",
+              "raw_server.itl.p99_ms", "<= 1.3 of vLLM's server")  # fmt: skip
+    yield row("streams at once, tokens a response", "served.streaming.tokens_per_response",
+              "raw_server.tokens_per_response", "", ".2f")  # fmt: skip
+    yield row("greedy answers that are equal", "greedy.num_equal", "greedy.num_prompts", "all",
+              "d")  # fmt: skip
+    yield row("TP 2: greedy answers that are equal", "tp2.greedy.num_equal",
+              "tp2.greedy.num_prompts", "all", "d")  # fmt: skip
+    yield row("TP 2: all at once, requests/s", "tp2.burst.requests_per_s",
+              "served.burst.requests_per_s")  # fmt: skip
+    yield row("ready after, s", "served.ready_after_s")
+
+
+def _get(found: dict[str, Any], path: str) -> Any:
+    value: Any = found
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value

@@ -1,0 +1,213 @@
+"""The GPU check's models behind Triton, and the measures of such a server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cpu import cpu_seconds, watching
+from gpu_check import GPU_MEMORY, Check, prompt_of
+from gpu_models import text_of, write_config
+from messages import add, count_tokens
+from tritonclient.grpc import service_pb2
+
+from trtllm_serve_cli import bench, launch
+from trtllm_serve_cli.build import EngineOptions
+from trtllm_serve_cli.client.over_grpc import connect
+from trtllm_serve_cli.declaration import (
+    Declaration,
+    EngineSection,
+    ModelSection,
+    RepositorySection,
+)
+from trtllm_serve_cli.importing import import_model
+from trtllm_serve_cli.metrics import fetch_metrics, parse_metrics, summarize
+from trtllm_serve_cli.sizing import find_gpus
+
+PORTS = {"http_port": 8170, "grpc_port": 8171, "metrics_port": 8172}
+
+
+@contextlib.contextmanager
+def served(check: Check, folder: Path, tp: int = 1) -> Iterator[launch.RunningServer]:
+    """A server of the checkpoint, imported for it."""
+    sizes = check.sizes
+    is_big = folder == check.big
+    parameters = {
+        "engine_python": check.python,
+        "kv_cache_free_gpu_mem_fraction": str(GPU_MEMORY),
+        "bls_instance_count": str(check.instances),
+    }
+    dummy = {"load_format": "dummy"} if is_big else {}
+    parameters["vllm_args"] = json.dumps(check.vllm_args | dummy)
+    asked = Declaration(
+        ModelSection("gpu-check", f"local:{folder}"),
+        EngineSection("vllm"),
+        EngineOptions(
+            tp=tp, dtype="bfloat16" if is_big else "float16",
+            max_batch_size=sizes.max_batch_size, max_num_tokens=sizes.max_num_tokens,
+            max_seq_len=check.context_of(folder),
+        ),
+        RepositorySection(parameters=parameters),
+    )  # fmt: skip
+    import_model(asked, check.home, force=True)
+    plan = launch.plan_for_this_machine(check.home, ["gpu-check"], {**PORTS, "timeout_s": 400.0})
+    server = launch.launch(plan, on_progress=lambda loading: None)
+    try:
+        yield server
+    finally:
+        launch.stop_server(server)
+
+
+def measure_burst(check: Check, server: launch.RunningServer) -> dict[str, Any]:
+    """`tllm bench token-norm-dist`, all at once; with it, where the time goes."""
+    settings = bench.BenchmarkSettings(
+        bench.TokenNormDist(),
+        bench.AllAtOnce(),
+        check.sizes.num_requests,
+        num_warmup_requests=32,
+    )
+    with watching(server) as seen:
+        before, started_s = cpu_seconds(server), time.perf_counter()
+        result = bench.run_benchmark(settings, [bench.Target(server.endpoint.grpc)])
+        duration_s = time.perf_counter() - started_s
+        after = cpu_seconds(server)
+    summary = result.summary
+    cores = {name: (after[name] - before.get(name, 0.0)) / duration_s for name in after}
+    return {
+        "requests_per_s": summary.completed_requests_per_s,
+        "tokens_per_s": summary.output_tokens_per_s,
+        "num_tokens": summary.num_output_tokens,
+        "num_failed": summary.num_failed,
+        "errors": result.error_messages[:3],
+        "cores": dict(sorted(cores.items(), key=lambda each: -each[1])),
+        "gpus": max(seen, key=lambda gpus: gpus[0]["utilization"] or 0, default=[]),
+    }
+
+
+def measure_alone(check: Check, server: launch.RunningServer) -> dict[str, Any]:
+    """One stream of 200 in, 300 out as text through `tensorrt_llm_bls`, over one connection."""
+    times: dict[str, list[float]] = {"ttft_s": [], "duration_s": []}
+    with connect(server.endpoint.grpc) as stub:
+        for turn in range(check.sizes.repeats + 1):
+            request = plan_text_request(text_of([turn + 3, 9, *prompt_of(check, 200)[2:]]), 300)
+            started_s = time.perf_counter()
+            pieces = [
+                (time.perf_counter() - started_s, count)
+                for answer in stub.ModelStreamInfer(iter([request]))
+                if (count := count_tokens(answer))
+            ]
+            assert sum(count for _, count in pieces) == 300, pieces[-3:]
+            if turn:
+                times["ttft_s"].append(pieces[0][0])
+                times["duration_s"].append(pieces[-1][0])
+    return summarize_alone(times, 300)
+
+
+def plan_text_request(text: str, num_tokens: int) -> Any:
+    """A streaming request for so many tokens: the end token may come at any time otherwise."""
+    encoded = text.encode()
+    request = service_pb2.ModelInferRequest(model_name="tensorrt_llm_bls")
+    request.inputs.add(name="text_input", datatype="BYTES", shape=[1, 1])
+    request.raw_input_contents.append(len(encoded).to_bytes(4, "little") + encoded)
+    for name in ("max_tokens", "min_tokens"):
+        add(request, name, "INT32", np.array([[num_tokens]], np.int32))
+    for name in ("stream", "return_num_output_tokens"):
+        add(request, name, "BOOL", np.array([[True]]))
+    return request
+
+
+def measure_latency(check: Check, server: launch.RunningServer) -> dict[str, Any]:
+    """Of 200 in, 100 out, one at a time, as upstream's document measures it."""
+    settings = bench.BenchmarkSettings(
+        bench.TokenNormDist(200, 0, 100, 0), bench.AtConcurrency(1), check.sizes.repeats,
+        stream=True,
+    )  # fmt: skip
+    summary = bench.run_benchmark(settings, [bench.Target(server.endpoint.grpc)]).summary
+    assert summary.request_latency and summary.ttft
+    return {"p50_ms": summary.request_latency.p50_ms, "ttft_p50_ms": summary.ttft.p50_ms}
+
+
+def measure_streaming(check: Check, server: launch.RunningServer) -> dict[str, Any]:
+    """So many streams at once through `tensorrt_llm`; every token has to come."""
+    sizes = check.sizes
+    settings = bench.BenchmarkSettings(
+        bench.TokenNormDist(128, 0, sizes.stream_tokens, 0),
+        bench.AtConcurrency(sizes.in_flight), sizes.num_streams,
+        num_warmup_requests=sizes.in_flight, stream=True,
+    )  # fmt: skip
+    before, started_s = cpu_seconds(server), time.perf_counter()
+    result = bench.run_benchmark(settings, [bench.Target(server.endpoint.grpc)])
+    duration_s = time.perf_counter() - started_s
+    after = cpu_seconds(server)
+    summary = result.summary
+    assert summary.itl and summary.tpot and summary.ttft
+    num_chunks = summary.itl.num_samples + summary.num_completed
+    return {
+        "num_lost": sizes.num_streams * sizes.stream_tokens - summary.num_output_tokens,
+        "errors": result.error_messages[:3],
+        "tokens_per_s": summary.output_tokens_per_s,
+        "tokens_per_response": summary.num_output_tokens / num_chunks,
+        "itl": asdict(summary.itl),
+        "tpot": asdict(summary.tpot),
+        "ttft": asdict(summary.ttft),
+        "cores": {name: (after[name] - before.get(name, 0.0)) / duration_s for name in after},
+    }
+
+
+def measure_memory(check: Check, server: launch.RunningServer) -> dict[str, Any]:
+    """What the plan says of this card, and what the server's own figures say."""
+    summary = summarize(parse_metrics(fetch_metrics(server.endpoint.metrics), time.monotonic()))
+    (engine,) = summary.engines
+    held = {"gpus": [asdict(gpu) for gpu in summary.host.gpus], "engine": asdict(engine)}
+    gpus = find_gpus()
+    card = ["--gpu", gpus[0].shown_as] if gpus else ["--gpu", "h200"]
+    sizes = check.sizes
+    config = write_config(check.work / "config", sizes.shape)
+    planned = subprocess.run(
+        (sys.executable, "-m", "trtllm_serve_cli.cli.main", "plan", "-m", "gpu-check",
+         "-s", f"local:{config}", *card, "--num-gpus", "1", "--input-len", "128",
+         "--output-len", "20", "--max-seq-len", str(sizes.max_seq_len), "--max-batch-size",
+         str(sizes.max_batch_size), "--max-num-tokens", str(sizes.max_num_tokens), "--json"),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    plan = json.loads(planned.stdout) if planned.returncode == 0 else planned.stderr
+    return {"held": held, "plan": plan}
+
+
+def ask_all(
+    server: launch.RunningServer, prompts: list[list[int]], num_tokens: int
+) -> list[list[int]]:
+    """Greedy tokens through `tensorrt_llm`, one prompt after another."""
+    return [ask_tokens(server, prompt, num_tokens) for prompt in prompts]
+
+
+def ask_tokens(server: launch.RunningServer, prompt: list[int], num_tokens: int) -> list[int]:
+    request = service_pb2.ModelInferRequest(model_name="tensorrt_llm")
+    add(request, "input_ids", "INT32", np.array([prompt], np.int32))
+    add(request, "input_lengths", "INT32", np.array([[len(prompt)]], np.int32))
+    add(request, "request_output_len", "INT32", np.array([[num_tokens]], np.int32))
+    add(request, "exclude_input_in_output", "BOOL", np.array([[True]]))
+    with connect(server.endpoint.grpc) as stub:
+        for answer in stub.ModelStreamInfer(iter([request])):
+            assert not answer.error_message, answer.error_message
+            reply = answer.infer_response
+            for output, content in zip(reply.outputs, reply.raw_output_contents, strict=True):
+                if output.name == "output_ids":
+                    return [int(token) for token in np.frombuffer(content, np.int32)]
+    raise AssertionError("no tokens came")
+
+
+def summarize_alone(times: dict[str, list[float]], num_tokens: int) -> dict[str, float]:
+    return {
+        "tokens_per_s": num_tokens / statistics.median(times["duration_s"]),
+        "ttft_ms": statistics.median(times["ttft_s"]) * 1e3,
+    }

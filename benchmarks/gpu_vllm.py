@@ -1,0 +1,110 @@
+"""vLLM without us: its own Python does `gpu_raw.py`'s jobs, and runs its own server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gpu_check import Check
+
+from trtllm_serve_cli.processes import last_lines, run_logged
+
+RAW_PORT = 8173
+
+
+def run_raw(
+    check: Check, name: str, arguments: dict[str, Any], jobs: dict[str, Any]
+) -> dict[str, Any]:
+    """What vLLM's own Python makes of the jobs."""
+    work, result = check.work / f"{name}.jobs.json", check.work / f"{name}.result.json"
+    work.write_text(json.dumps({"arguments": arguments, "jobs": jobs}))
+    log = check.work / f"{name}.log"
+    for old in (result, log):
+        old.unlink(missing_ok=True)
+    script = Path(__file__).with_name("gpu_raw.py")
+    command = (check.python, str(script), str(work), str(result))
+    if code := run_logged(command, log, environ=clean_environ()):
+        raise RuntimeError("\n".join([f"exit code {code}; {log} ends with", *last_lines(log, 15)]))
+    found: dict[str, Any] = json.loads(result.read_text())
+    return found
+
+
+def raw_greedy(check: Check, prompts: list[list[int]]) -> list[list[int]]:
+    """The small model's tokens by vLLM itself."""
+    job = {"kind": "greedy", "prompts": prompts, "num_tokens": check.sizes.greedy_tokens}
+    found = run_raw(check, "greedy", check.arguments(check.small), {"greedy": job})
+    tokens: list[list[int]] = found["greedy"]["tokens"]
+    return tokens
+
+
+@contextlib.contextmanager
+def serving(check: Check) -> Iterator[None]:
+    """vLLM's own server of the large model, as `m`, on `RAW_PORT`."""
+    arguments = check.arguments(check.big)
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in arguments.items()]
+    with (check.work / "raw-server.log").open("wb") as log:
+        process = subprocess.Popen(
+            (check.python, "-m", "vllm.entrypoints.openai.api_server", *flags,
+             "--served-model-name=m", f"--port={RAW_PORT}", "--host=127.0.0.1"),
+            stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=clean_environ(),
+        )  # fmt: skip
+        try:
+            wait_for_port(RAW_PORT, process)
+            yield
+        finally:
+            end_group(process)
+
+
+def run_stream_client(check: Check) -> dict[str, Any]:
+    """So many streams at once from the server of `serving`."""
+    sizes = check.sizes
+    rng = np.random.default_rng(7)
+    warmup, measured = (
+        rng.integers(3, sizes.shape["vocab_size"], (count, 128)).tolist()
+        for count in (sizes.in_flight, sizes.num_streams)
+    )
+    common = {"kind": "stream", "url": f"http://127.0.0.1:{RAW_PORT}", "model": "m",
+              "num_tokens": sizes.stream_tokens, "concurrency": sizes.in_flight}  # fmt: skip
+    jobs = {"warmup": {**common, "prompts": warmup}, "streaming": {**common, "prompts": measured}}
+    found = run_raw(check, "raw-stream", {}, jobs)["streaming"]
+    gaps_ms = np.concatenate([np.diff(each["chunk_s"]) for each in found["records"]]) * 1e3
+    num_tokens = sum(each["num_tokens"] for each in found["records"])
+    return {
+        "tokens_per_s": num_tokens / found["duration_s"],
+        "num_lost": sizes.num_streams * sizes.stream_tokens - num_tokens,
+        "tokens_per_response": num_tokens / (gaps_ms.size + len(found["records"])),
+        "itl": {f"p{q}_ms": float(np.percentile(gaps_ms, q)) for q in (50, 90, 99)},
+    }
+
+
+def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Until the server answers its health check; the part's limit ends a long wait."""
+    while process.poll() is None:
+        health = f"http://127.0.0.1:{port}/health"
+        with contextlib.suppress(OSError), urllib.request.urlopen(health, timeout=2):
+            return
+        time.sleep(0.5)
+    raise RuntimeError(f"vLLM's server ended with code {process.returncode}")
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all that it has started."""
+    for number, patience_s in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience_s)
+
+
+def clean_environ() -> dict[str, str]:
+    """Without this program's packages, which vLLM's Python has its own of."""
+    return {key: text for key, text in os.environ.items() if key != "PYTHONPATH"}
