@@ -15,6 +15,7 @@ from trtllm_serve_cli.paths import (
     find_home,
     remove_folder,
     write_aside,
+    write_text,
 )
 
 
@@ -118,6 +119,24 @@ def test_next_write_removes_what_a_killed_one_left(tmp_path: Path, name: str) ->
     with write_aside(tmp_path / name):
         pass
     assert names_in(tmp_path) == sorted([".other.aside-alive", name])
+
+
+def test_written_file_takes_the_old_ones_place(tmp_path: Path) -> None:
+    for text in ("one", "två"):
+        write_text(tmp_path / "file", text)
+        assert (tmp_path / "file").read_text(encoding="utf-8") == text
+    assert names_in(tmp_path) == ["file"]
+
+
+def test_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "final").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_text(tmp_path / "final", "new")
+    assert names_in(tmp_path) == ["final"]
+    (tmp_path / "file").write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(tmp_path / "file", "\ud800")
+    assert (names_in(tmp_path), (tmp_path / "file").read_text()) == (["file", "final"], "old")
 
 
 def test_removed_folder_is_gone(tmp_path: Path) -> None:

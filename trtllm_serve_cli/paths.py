@@ -147,6 +147,16 @@ def write_aside(final: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
+def write_text(final: Path, text: str) -> None:
+    """The file `final`, whole or not at all, in place of one that is there; so is its folder."""
+    aside = final.with_name(f".{final.name}.aside")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(final)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
 def put_in_place(new: Path, final: Path) -> None:
     """Give the folder `new` the name `final`, on the same disk; a folder there is replaced."""
     if final.exists():

@@ -272,6 +272,16 @@ def test_report_is_made_again_or_of_several(server: FakeTriton, tmp_path: Path) 
     assert _invoke("report", *folders, "-o", str(page), "--trace", str(trace)).exit_code == 2
 
 
+def test_report_goes_to_a_file(results: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "file").touch()
+    for option in ("-o", "--trace"):
+        assert _invoke("report", results[0], option, str(tmp_path / "pages")).exit_code == 2
+        below = _invoke("report", results[0], option, str(tmp_path / "file" / "page.html"))
+        assert isinstance(below.exception, BadInput)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["after", "before", "file", "pages"]
+
+
 def test_report_of_no_result_is_refused(tmp_path: Path) -> None:
     assert isinstance(_invoke("report", str(tmp_path)).exception, BadInput)
 

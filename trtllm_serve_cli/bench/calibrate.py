@@ -27,6 +27,7 @@ from trtllm_serve_cli.bench.statistics import Distribution, summarize
 from trtllm_serve_cli.bench.virtual_clock import Sending, run_virtual
 from trtllm_serve_cli.bench.workloads import RequestSpec
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.paths import write_text
 from trtllm_serve_cli.runtime.sim_timing import SchedulerLimits, Simulation, StepTiming
 
 Floats = NDArray[np.float64]
@@ -125,12 +126,9 @@ def calibrate(runs: Sequence[MeasuredRun], limits: SchedulerLimits | None = None
 
 def write_timing(simulation: Simulation, path: Path) -> None:
     """The file that `--timing` and `--virtual` take; it appears whole. Raises `BadInput`."""
-    aside = path.with_name(f".{path.name}.aside")
     try:
-        aside.write_text(json.dumps(simulation.to_json(), indent=2) + "\n", encoding="utf-8")
-        aside.replace(path)
+        write_text(path, json.dumps(simulation.to_json(), indent=2) + "\n")
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise BadInput(
             f"{path} cannot be written.",
             why=error.strerror or str(error),

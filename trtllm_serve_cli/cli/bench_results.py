@@ -24,11 +24,21 @@ def report(
     ],
     file: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Default: report.html in DIR."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            dir_okay=False,
+            help="Default: report.html in DIR.",
+        ),
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Of one result: also a trace for ui.perfetto.dev."),
+        typer.Option(
+            metavar="FILE",
+            dir_okay=False,
+            help="Of one result: also a trace for ui.perfetto.dev.",
+        ),
     ] = None,
 ) -> None:
     """Draw the figures of results on one HTML page that needs no network.
@@ -37,17 +47,30 @@ def report(
     """
     if file is None and len(folders) > 1:
         raise typer.BadParameter("Several folders have no report.html in common: name it with -o.")
-    from trtllm_serve_cli.bench.results import read_results, render_page, render_trace, write_file
+    from trtllm_serve_cli.bench.results import read_results, render_page, render_trace
 
     results = read_results(folders)
     if trace is not None and len(results) > 1:
         raise typer.BadParameter(f"--trace is of one result, and these are {len(results)}.")
-    page = folders[0] / "report.html" if file is None else file
-    write_file(page, render_page(results))
-    print(page)
+    _write(folders[0] / "report.html" if file is None else file, render_page(results))
     if trace is not None:
-        write_file(trace, render_trace(results[0]))
-        print(trace)
+        _write(trace, render_trace(results[0]))
+
+
+def _write(path: Path, text: str) -> None:
+    from trtllm_serve_cli.errors import BadInput
+    from trtllm_serve_cli.paths import write_text
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+    except OSError as error:
+        raise BadInput(
+            f"{path} cannot be written.",
+            why=error.strerror or str(error),
+            next_step="name a file elsewhere with -o FILE, or --trace FILE",
+        ) from error
+    print(path)
 
 
 def compare(

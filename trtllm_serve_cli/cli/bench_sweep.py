@@ -107,12 +107,13 @@ def keep_points(results: dict[str, BenchmarkResult], folder: Path | None, **file
     if folder is None or not results:
         return
     from trtllm_serve_cli.bench.report import write_result
-    from trtllm_serve_cli.bench.results import write_file, write_views
+    from trtllm_serve_cli.bench.results import write_views
+    from trtllm_serve_cli.paths import write_text
 
     for label, result in results.items():
         write_result(result, folder / label)
     for name, text in files.items():
-        write_file(folder / f"{name}.json", text)
+        write_text(folder / f"{name}.json", text)
     write_views(folder)
 
 

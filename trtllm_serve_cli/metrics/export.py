@@ -14,6 +14,7 @@ import yaml
 from trtllm_serve_cli.choices import MetricsExport
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.metrics.grafana import make_dashboard
+from trtllm_serve_cli.paths import write_text
 
 CONFIG_FILE = "prometheus.yml"
 RULES_FILE = "tllm-rules.yml"
@@ -55,9 +56,7 @@ def write_export(folder: Path, files: Mapping[str, str], *, force: bool) -> tupl
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path in paths:
-            aside = path.with_name(f".{path.name}.new")
-            aside.write_text(files[path.name], encoding="utf-8")
-            aside.replace(path)
+            write_text(path, files[path.name])
     except OSError as error:
         raise BadInput(
             f"{folder} cannot be written.", why=str(error), next_step="choose another with -o DIR"

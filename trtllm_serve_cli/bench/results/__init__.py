@@ -20,6 +20,7 @@ from trtllm_serve_cli.bench.results.stored import (
     read_result,
     read_results,
 )
+from trtllm_serve_cli.paths import write_text
 
 __all__ = [
     "StoredResult",
@@ -27,7 +28,6 @@ __all__ = [
     "read_results",
     "render_page",
     "render_trace",
-    "write_file",
     "write_views",
 ]
 
@@ -37,13 +37,5 @@ def write_views(folder: Path) -> None:
     folders = find_results(folder)
     results = [read_result(each) for each in folders]
     for place, result in zip(folders, results, strict=True):
-        write_file(place / TRACE, render_trace(result))
-    write_file(folder / PAGE, render_page(results))
-
-
-def write_file(file: Path, text: str) -> None:
-    """Whole or not at all, in place of what was there."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    aside = file.with_name(f".{file.name}.new")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(file)
+        write_text(place / TRACE, render_trace(result))
+    write_text(folder / PAGE, render_page(results))
