@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Tllm
-from tests.runtime.test_pytorch_engine import STAND_IN
+from tests.runtime.stand_in_engines import STAND_IN
 from trtllm_serve_cli.build import EngineOptions, describe_pytorch, describe_vllm
 from trtllm_serve_cli.repository import ServingOptions, plan_repository, write_repository
 from trtllm_serve_cli.sources import Checkpoint

@@ -2,71 +2,42 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.lora_samples import SITES, make_adapter, write_peft
+from tests.runtime.stand_in_engines import (
+    Load,
+    engines_on,
+    request,
+    request_with_adapter,
+    run,
+    write_checkpoint,
+)
 from trtllm_serve_cli.runtime.engine import (
     EngineLimits,
     EngineStats,
-    GenerationRequest,
     InvalidRequest,
     PerfMetrics,
     SequenceUpdate,
 )
-from trtllm_serve_cli.runtime.lora import encode_adapter
-from trtllm_serve_cli.runtime.safetensors import write_safetensors
-
-STAND_IN = Path(__file__).with_name("stand_in")
-Load = Callable[..., Any]
-
-
-def _forget() -> None:
-    for name in list(sys.modules):
-        if name.split(".")[0] == "tensorrt_llm" or name.endswith(".runtime.pytorch_engine"):
-            del sys.modules[name]
 
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
     """Loads an engine with these arguments of the LLM."""
-    monkeypatch.syspath_prepend(str(STAND_IN))
-    monkeypatch.delenv("TLLM_ALLOW_N_GREEDY_DECODING", raising=False)
-    _forget()
-    engines: list[Any] = []
-
-    def load(options: dict[str, Any] | None = None, **arguments: Any) -> Any:
-        from trtllm_serve_cli.runtime.pytorch_engine import PyTorchEngine
-
-        config = {"llm": {"model": "/m", **arguments}, "max_seq_len": 1024, "vocab_size": 1000}
-        engines.append(PyTorchEngine({**config, **(options or {})}))
-        return engines[-1]
-
-    yield load
-    for engine in engines:
-        engine.close()
-        assert engine._llm.is_shut_down
-    _forget()
-    monkeypatch.delenv("TLLM_ALLOW_N_GREEDY_DECODING", raising=False)
-
-
-def request(number: int = 1, first: int = 5, **fields: Any) -> GenerationRequest:
-    return GenerationRequest(number, (first, 10), **{"max_new_tokens": 3, **fields})
-
-
-def run(engine: Any, *requests: GenerationRequest) -> list[SequenceUpdate]:
-    for each in requests:
-        engine.submit(each)
-    updates: list[SequenceUpdate] = []
-    while engine.has_work():
-        updates += engine.step()
-    return updates
+    with engines_on(
+        "tensorrt_llm",
+        "pytorch_engine.PyTorchEngine",
+        "_llm",
+        "TLLM_ALLOW_N_GREEDY_DECODING",
+        monkeypatch,
+    ) as load:
+        yield load
 
 
 def asked(engine: Any) -> Any:
@@ -249,11 +220,9 @@ def test_speculation_keeps_its_kind_for_the_checks(load: Load) -> None:
 
 
 def test_a_request_brings_its_adapter(load: Load, tmp_path: Path) -> None:
-    tensors = {f"{module}.weight": np.zeros(size) for module, size in SITES.items()}
-    (tmp_path / "model.safetensors").write_bytes(write_safetensors(tensors))
     pirate = write_peft(tmp_path / "all" / "pirate", make_adapter(SITES, ["q_proj"]))
     options = {"lora_prefetch_dir": str(pirate.parent)}
-    engine = load(options, model=str(tmp_path), lora_config={"max_lora_rank": 8})
+    engine = load(options, model=write_checkpoint(tmp_path), lora_config={"max_lora_rank": 8})
     assert len(run(engine, request(1), request(2, lora_name="pirate"))) == 6
     adapters = [each.lora and each.lora.lora_path for each in engine._llm.requests]
     assert adapters == [None, str(pirate)]
@@ -264,19 +233,13 @@ def test_a_request_brings_its_adapter(load: Load, tmp_path: Path) -> None:
 
 
 def test_adapters_of_requests_in_flight_stay(load: Load, tmp_path: Path) -> None:
-    tensors = {f"{module}.weight": np.zeros(size) for module, size in SITES.items()}
-    (tmp_path / "model.safetensors").write_bytes(write_safetensors(tensors))
     options = {"lora_cache_host_memory_bytes": 1}
-    engine = load(options, model=str(tmp_path), lora_config={"max_lora_rank": 8})
+    engine = load(options, model=write_checkpoint(tmp_path), lora_config={"max_lora_rank": 8})
 
     def submit(number: int, **fields: Any) -> Path:
         """The folder of its adapter, once it is asked for."""
-        file = tmp_path / f"sent-{number}"
-        with file.open("wb") as opened:
-            for each in encode_adapter(make_adapter(SITES, ["q_proj"])):
-                np.save(opened, each)
         num_asked = len(engine._llm.requests)
-        engine.submit(request(number, lora_task_id=number, lora_file=str(file), **fields))
+        engine.submit(request_with_adapter(number, tmp_path, **fields))
         while len(engine._llm.requests) == num_asked:
             engine.step()
         return Path(asked(engine).lora.lora_path)

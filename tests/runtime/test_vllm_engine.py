@@ -2,69 +2,36 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.lora_samples import SITES, make_adapter, write_peft
+from tests.runtime.stand_in_engines import (
+    Load,
+    engines_on,
+    request,
+    run,
+    write_checkpoint,
+)
 from trtllm_serve_cli.runtime.engine import (
     EngineLimits,
     EngineStats,
-    GenerationRequest,
     InvalidRequest,
     PerfMetrics,
     SequenceUpdate,
 )
-from trtllm_serve_cli.runtime.safetensors import write_safetensors
-
-STAND_IN = Path(__file__).with_name("stand_in")
-Load = Callable[..., Any]
-
-
-def _forget() -> None:
-    for name in list(sys.modules):
-        if name.split(".")[0] == "vllm" or name.endswith(".runtime.vllm_engine"):
-            del sys.modules[name]
 
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
     """Loads an engine with these engine arguments."""
-    monkeypatch.syspath_prepend(str(STAND_IN))
-    monkeypatch.delenv("VLLM_NO_USAGE_STATS", raising=False)
-    _forget()
-    engines: list[Any] = []
-
-    def load(options: dict[str, Any] | None = None, **arguments: Any) -> Any:
-        from trtllm_serve_cli.runtime.vllm_engine import VllmEngine
-
-        config = {"llm": {"model": "/m", **arguments}, "max_seq_len": 1024, "vocab_size": 1000}
-        engines.append(VllmEngine({**config, **(options or {})}))
-        return engines[-1]
-
-    yield load
-    for engine in engines:
-        engine.close()
-        assert engine._core.is_shut_down
-    _forget()
-    monkeypatch.delenv("VLLM_NO_USAGE_STATS", raising=False)
-
-
-def request(number: int = 1, first: int = 5, **fields: Any) -> GenerationRequest:
-    return GenerationRequest(number, (first, 10), **{"max_new_tokens": 3, **fields})
-
-
-def run(engine: Any, *requests: GenerationRequest) -> list[SequenceUpdate]:
-    for each in requests:
-        engine.submit(each)
-    updates: list[SequenceUpdate] = []
-    while engine.has_work():
-        updates += engine.step()
-    return updates
+    with engines_on(
+        "vllm", "vllm_engine.VllmEngine", "_core", "VLLM_NO_USAGE_STATS", monkeypatch
+    ) as load:
+        yield load
 
 
 def tokens_of(updates: list[SequenceUpdate], sequence: int = 0) -> list[int]:
@@ -272,11 +239,9 @@ def test_a_guide_that_is_none_is_refused(load: Load) -> None:
 
 
 def test_a_request_brings_its_adapter(load: Load, tmp_path: Path) -> None:
-    tensors = {f"{module}.weight": np.zeros(size) for module, size in SITES.items()}
-    (tmp_path / "model.safetensors").write_bytes(write_safetensors(tensors))
     pirate = write_peft(tmp_path / "all" / "pirate", make_adapter(SITES, ["q_proj"]))
     options = {"lora_prefetch_dir": str(pirate.parent)}
-    engine = load(options, model=str(tmp_path), enable_lora=True)
+    engine = load(options, model=write_checkpoint(tmp_path), enable_lora=True)
     assert len(run(engine, request(1), request(2, lora_name="pirate"))) == 6
     adapters = [each.lora_request and each.lora_request.lora_path for each in engine._core.requests]
     assert adapters == [None, str(pirate)]

@@ -1,4 +1,4 @@
-"""The LLM API's engine in its worker, a process of its own."""
+"""Engines of packages in their worker, a process of its own."""
 
 from __future__ import annotations
 
@@ -16,44 +16,51 @@ from trtllm_serve_cli.runtime.engine import EngineLimits, SequenceUpdate
 from trtllm_serve_cli.runtime.worker_process import WorkerFailed, WorkerProcess
 
 COMMAND = (sys.executable, str(Path(__file__).with_name("stand_in_worker.py")))
-CONFIG: dict[str, Any] = {
-    "llm": {"model": "/m", "max_batch_size": 4},
-    "max_seq_len": 100,
-    "vocab_size": 1000,
-    "gpu_device_ids": [],
+CONFIG: dict[str, Any] = {"max_seq_len": 100, "vocab_size": 1000, "gpu_device_ids": []}
+# Engine kind -> its arguments, and how it says that nothing more will come.
+ARGUMENTS = {
+    "pytorch": {"model": "/m", "max_batch_size": 4},
+    "vllm": {"model": "/m", "max_num_seqs": 4},
+}
+FAILURES = {
+    "pytorch": "RuntimeError: the executor is gone",
+    "vllm": "EngineDeadError: the core has failed",
 }
 _TIMEOUT_S = 10.0
+both = pytest.mark.parametrize("kind", ARGUMENTS)
 
 
 @contextmanager
-def worker(**options: Any) -> Iterator[WorkerProcess]:
-    process = WorkerProcess("pytorch", CONFIG, command=COMMAND, first_backoff_s=0.01, **options)
+def worker(kind: str, **options: Any) -> Iterator[WorkerProcess]:
+    config = {**CONFIG, "llm": ARGUMENTS[kind]}
+    process = WorkerProcess(kind, config, command=COMMAND, first_backoff_s=0.01, **options)
     process.start()
-    assert process.limits == EngineLimits(100, 1, 1000)
     try:
+        assert process.limits == EngineLimits(100, 1, 1000)
         yield process
     finally:
         process.close()
 
 
-def test_tokens_cross_the_socket() -> None:
+@both
+def test_tokens_cross_the_socket(kind: str) -> None:
     updates: queue.Queue[SequenceUpdate] = queue.Queue()
-    with worker() as process:
+    with worker(kind) as process:
         number = process.submit({"input_ids": (5, 10), "max_new_tokens": 2}, updates.put)
         told = take_whole(updates)
     assert told == SequenceUpdate(number, 0, (11, 12), "length")
 
 
-def test_a_worker_whose_executor_is_gone_is_started_again() -> None:
+@both
+def test_a_worker_whose_engine_is_gone_is_started_again(kind: str) -> None:
     states: queue.Queue[tuple[bool, int]] = queue.Queue()
     updates: queue.Queue[SequenceUpdate] = queue.Queue()
-    with worker(on_state=lambda *state: states.put(state)) as process:
+    with worker(kind, on_state=lambda *state: states.put(state)) as process:
         process.submit({"input_ids": (992,), "max_new_tokens": 2}, updates.put)
         error = updates.get(timeout=_TIMEOUT_S).error
         told = [states.get(timeout=_TIMEOUT_S) for _ in range(3)]
     assert error == (
-        "the engine failed (RuntimeError: the executor is gone); it is being restarted, send the "
-        "request again"
+        f"the engine failed ({FAILURES[kind]}); it is being restarted, send the request again"
     )
     assert told == [(True, 0), (False, 0), (True, 1)]
 
