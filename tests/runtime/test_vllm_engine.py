@@ -13,6 +13,7 @@ from tests.runtime.stand_in_engines import (
     Load,
     engines_on,
     request,
+    request_with_adapter,
     run,
     write_checkpoint,
 )
@@ -252,6 +253,35 @@ def test_a_request_brings_its_adapter(load: Load, tmp_path: Path) -> None:
     (pirate / "adapter_config.json").unlink()
     gone = SequenceUpdate(4, error="Call to add_lora method failed: no adapter there")
     assert run(engine, request(4, lora_name="pirate")) == [gone]
+
+
+def test_adapters_of_requests_in_flight_stay(load: Load, tmp_path: Path) -> None:
+    options = {"lora_cache_host_memory_bytes": 1}
+    engine = load(options, model=write_checkpoint(tmp_path), enable_lora=True)
+
+    def submit(number: int, **fields: Any) -> Path:
+        """The folder of its adapter, once it is asked for."""
+        num_asked = len(engine._core.requests)
+        engine.submit(request_with_adapter(number, tmp_path, **fields))
+        while len(engine._core.requests) == num_asked:
+            engine.step()
+        return Path(asked(engine).lora_request.lora_path)
+
+    first, second = submit(1, max_new_tokens=1000), submit(2, max_new_tokens=1000)
+    assert first.exists() and second.exists()
+    engine.cancel(1)
+    third = submit(3)
+    assert [each.exists() for each in (first, second, third)] == [False, True, True]
+    engine.cancel(2)
+
+
+def test_adapters_of_requests_that_ended_make_room(load: Load, tmp_path: Path) -> None:
+    options = {"lora_cache_host_memory_bytes": 1}
+    engine = load(options, model=write_checkpoint(tmp_path), enable_lora=True)
+    for number in (1, 2):
+        run(engine, request_with_adapter(number, tmp_path))
+    folders = [Path(each.lora_request.lora_path) for each in engine._core.requests]
+    assert [each.exists() for each in folders] == [False, True]
 
 
 def test_an_adapter_needs_a_model_that_takes_some(load: Load) -> None:

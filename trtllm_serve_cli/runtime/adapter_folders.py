@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -85,8 +87,8 @@ class AdapterFolders:
     def release(self, request: GenerationRequest) -> None:
         """`request` has ended, whether it was found an adapter or not."""
         key = key_of(request)
-        if key is not None:
-            self._users[key].discard(request.id)
+        if key is not None and (users := self._users.get(key)):
+            users.discard(request.id)
 
     def _prefetch(self, folder: Path) -> None:
         for key, each, adapter in read_prefetched(folder, self._read):
@@ -140,6 +142,35 @@ class AdapterFolders:
             del self._users[key]
             total -= _size(gone)
             shutil.rmtree(gone.folder)
+
+
+class AdapterReader:
+    """`AdapterFolders` of a checkpoint, read and written in a thread, so that no tokens wait.
+
+    `config` has the options of adapters. Raises `BadAdapter` as `AdapterFolders` does.
+    """
+
+    def __init__(self, checkpoint: Path, config: Mapping[str, Any]) -> None:
+        self._made = tempfile.TemporaryDirectory(prefix="tllm-peft-")
+        self._folders = AdapterFolders(
+            LoraOptions.of(config), site_finder(checkpoint), Path(self._made.name)
+        )
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lora")
+
+    def find(self, request: GenerationRequest) -> Future[KnownAdapter | None]:
+        """What `request` wants, which stays until `release`; or `InvalidRequest`."""
+        return self._thread.submit(self._folders.find, request)
+
+    def release(self, request: GenerationRequest) -> None:
+        """`request` has ended, whether it was found an adapter or not."""
+        if key_of(request) is not None:
+            # After the search for it, which may go on in that thread.
+            self._thread.submit(self._folders.release, request)
+
+    def close(self) -> None:
+        """Remove what was made."""
+        self._thread.shutdown(cancel_futures=True)
+        self._made.cleanup()
 
 
 def as_peft(adapter: Adapter) -> tuple[dict[str, Any], bytes]:

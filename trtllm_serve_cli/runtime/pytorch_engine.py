@@ -10,8 +10,6 @@ import asyncio
 import contextlib
 import math
 import os
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +24,7 @@ from tensorrt_llm.llmapi import (
 )
 from tensorrt_llm.llmapi.llm_utils import update_llm_args_with_extra_dict
 
-from .adapter_folders import AdapterFolders, site_finder
+from .adapter_folders import AdapterReader
 from .engine import (
     EngineLimits,
     EngineStats,
@@ -37,7 +35,7 @@ from .engine import (
 )
 from .engine_arguments import Arguments
 from .log import write_traceback
-from .lora_request import LoraOptions, key_of
+from .lora_request import key_of
 from .pytorch_answer import ResultReader
 from .pytorch_sampling import check_servable, guide_arguments, long_bad_words, sampling_arguments
 
@@ -63,9 +61,11 @@ class PyTorchEngine:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._arguments: Arguments = config["llm"]
-        self._made_adapters: tempfile.TemporaryDirectory[str] | None = None
-        self._adapters = self._find_adapters(config)
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="lora")
+        self._adapters = (
+            AdapterReader(Path(self._arguments["model"]), config)
+            if "lora_config" in self._arguments
+            else None
+        )
         # Several greedy sequences are a waste, but what upstream's backend gives.
         os.environ.setdefault("TLLM_ALLOW_N_GREEDY_DECODING", "1")
         self._llm = _load(self._arguments)
@@ -143,16 +143,8 @@ class PyTorchEngine:
         # One more turn, in which they hear of it.
         self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
-        self._reader.shutdown(wait=False)
-        if self._made_adapters is not None:
-            self._made_adapters.cleanup()
-
-    def _find_adapters(self, config: dict[str, Any]) -> AdapterFolders | None:
-        if "lora_config" not in self._arguments:
-            return None
-        finder = site_finder(Path(self._arguments["model"]))
-        self._made_adapters = tempfile.TemporaryDirectory(prefix="tllm-peft-")
-        return AdapterFolders(LoraOptions.of(config), finder, Path(self._made_adapters.name))
+        if self._adapters is not None:
+            self._adapters.close()
 
     def _check_adapter(self, request: GenerationRequest) -> None:
         if self._adapters is None and key_of(request) is not None:
@@ -181,9 +173,8 @@ class PyTorchEngine:
             self._failure = error
             self._news.set()
         finally:
-            if self._adapters is not None and key_of(request) is not None:
-                # After the search for it, which may go on in that thread.
-                self._reader.submit(self._adapters.release, request)
+            if self._adapters is not None:
+                self._adapters.release(request)
         self._running.pop(request.id, None)
 
     async def _follow(self, request: GenerationRequest, params: Any) -> None:
@@ -209,7 +200,7 @@ class PyTorchEngine:
     async def _lora_request(self, request: GenerationRequest) -> Any:
         if self._adapters is None or key_of(request) is None:
             return None
-        known = await self._loop.run_in_executor(self._reader, self._adapters.find, request)
+        known = await asyncio.wrap_future(self._adapters.find(request), loop=self._loop)
         return known and LoRARequest(known.name, known.number, str(known.folder))
 
     def _tell(self, updates: list[SequenceUpdate]) -> None:

@@ -11,9 +11,8 @@ import contextlib
 import gc
 import os
 import queue
-import tempfile
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -29,7 +28,7 @@ from vllm.v1.engine import EngineCoreEventType, EngineCoreRequest
 from vllm.v1.engine.core_client import EngineCoreClient
 from vllm.v1.executor.abstract import Executor
 
-from .adapter_folders import AdapterFolders, KnownAdapter, site_finder
+from .adapter_folders import AdapterReader, KnownAdapter
 from .engine import (
     EngineLimits,
     EngineStats,
@@ -39,7 +38,7 @@ from .engine import (
     last_line,
 )
 from .engine_arguments import Arguments
-from .lora_request import LoraOptions, key_of
+from .lora_request import key_of
 from .vllm_answer import SequenceReader
 from .vllm_sampling import check_servable, guide_arguments, sampling_arguments, seed_of
 
@@ -53,7 +52,6 @@ class _Running:
     params: list[SamplingParams]
     # By the name that the engine core knows the sequence by.
     readers: dict[str, SequenceReader] = field(default_factory=dict)
-    adapter: Future[KnownAdapter | None] | None = None
 
 
 class VllmEngine:
@@ -64,9 +62,11 @@ class VllmEngine:
 
     def __init__(self, config: dict[str, Any]) -> None:
         arguments: Arguments = config["llm"]
-        self._made_adapters: tempfile.TemporaryDirectory[str] | None = None
-        self._adapters = self._find_adapters(arguments, config)
-        self._files = ThreadPoolExecutor(1, thread_name_prefix="lora")
+        self._adapters = (
+            AdapterReader(Path(arguments["model"]), config)
+            if arguments.get("enable_lora")
+            else None
+        )
         self._config = _configure(arguments)
         self._core = EngineCoreClient.make_client(
             multiprocess_mode=True,
@@ -76,6 +76,8 @@ class VllmEngine:
             log_stats=True,
         )
         self._running: dict[int, _Running] = {}
+        # Those of them whose adapters' files are not there yet.
+        self._waiting: dict[int, Future[KnownAdapter | None]] = {}
         self._readers: dict[str, SequenceReader] = {}
         self._updates: list[SequenceUpdate] = []
         # The last that the scheduler has told.
@@ -101,7 +103,7 @@ class VllmEngine:
         running = _Running(request, self._sampling_params(request))
         self._running[request.id] = running
         if self._adapters is not None and key_of(request) is not None:
-            running.adapter = self._files.submit(self._adapters.find, request)
+            self._waiting[request.id] = self._adapters.find(request)
             return
         try:
             self._start(running, None)
@@ -110,9 +112,8 @@ class VllmEngine:
             raise
 
     def cancel(self, request_id: int) -> None:
-        running = self._running.pop(request_id, None)
-        if running is not None:
-            self._abort(running)
+        if request_id in self._running:
+            self._abort(self._forget(request_id))
             self._updates = [each for each in self._updates if each.request_id != request_id]
 
     def has_work(self) -> bool:
@@ -155,21 +156,13 @@ class VllmEngine:
 
     def close(self) -> None:
         self._core.shutdown()
-        self._files.shutdown(wait=False)
-        if self._made_adapters is not None:
-            self._made_adapters.cleanup()
+        if self._adapters is not None:
+            self._adapters.close()
 
     @cached_property
     def _tokenizer(self) -> Any:
         """For guides alone: requests come and go as ids."""
         return cached_tokenizer_from_config(self._config.model_config)
-
-    def _find_adapters(self, arguments: Arguments, config: dict[str, Any]) -> AdapterFolders | None:
-        if not arguments.get("enable_lora"):
-            return None
-        finder = site_finder(Path(arguments["model"]))
-        self._made_adapters = tempfile.TemporaryDirectory(prefix="tllm-peft-")
-        return AdapterFolders(LoraOptions.of(config), finder, Path(self._made_adapters.name))
 
     def _check_adapter(self, request: GenerationRequest) -> None:
         if self._adapters is None and key_of(request) is not None:
@@ -202,21 +195,18 @@ class VllmEngine:
 
     def _start_those_with_adapters(self) -> None:
         """Those whose adapters' files are there by now."""
-        for running in list(self._running.values()):
-            if running.adapter is None or not running.adapter.done():
-                continue
-            found, running.adapter = running.adapter, None
+        for request_id in [each for each, found in self._waiting.items() if found.done()]:
             try:
-                known = found.result()
+                known = self._waiting.pop(request_id).result()
                 lora = known and LoRARequest(known.name, known.number, str(known.folder))
                 # What fails here fails one request; in a step it would end the engine.
                 if lora is not None:
                     self._core.add_lora(lora)
             except Exception as error:
-                self._running.pop(running.request.id)
-                self._updates.append(SequenceUpdate(running.request.id, error=last_line(error)))
+                self._forget(request_id)
+                self._updates.append(SequenceUpdate(request_id, error=last_line(error)))
                 continue
-            self._start(running, lora)
+            self._start(self._running[request_id], lora)
 
     def _start(self, running: _Running, lora: LoRARequest | None) -> None:
         request = running.request
@@ -278,7 +268,14 @@ class VllmEngine:
         if output.finish_reason is None:
             self._core.abort_requests([output.request_id])
         if failed or not running.readers:
-            self._abort(self._running.pop(request_id))
+            self._abort(self._forget(request_id))
+
+    def _forget(self, request_id: int) -> _Running:
+        running = self._running.pop(request_id)
+        self._waiting.pop(request_id, None)
+        if self._adapters is not None:
+            self._adapters.release(running.request)
+        return running
 
     def _abort(self, running: _Running) -> None:
         if running.readers:
