@@ -118,13 +118,23 @@ def sent(folder: Path, rank: int, *, config: Any = None) -> str:
 
 def finish(engine: LoraEngine) -> dict[int, Any]:
     """Step to the end; request id -> its tokens, or its error."""
-    told: dict[int, Any] = defaultdict(list)
+    return outcomes(run(engine))
+
+
+def run(engine: LoraEngine) -> list[SequenceUpdate]:
+    updates: list[SequenceUpdate] = []
     while engine.has_work():
-        for update in engine.step():
-            if update.error is None:
-                told[update.request_id] += update.token_ids
-            else:
-                told[update.request_id] = update.error
+        updates += engine.step()
+    return updates
+
+
+def outcomes(updates: list[SequenceUpdate]) -> dict[int, Any]:
+    told: dict[int, Any] = defaultdict(list)
+    for update in updates:
+        if update.error is None:
+            told[update.request_id] += update.token_ids
+        else:
+            told[update.request_id] = update.error
     return dict(told)
 
 
@@ -178,7 +188,9 @@ def test_bad_weights_fail_their_requests_only(tmp_path: Path, load: Loader) -> N
     engine.submit(request(2, lora_task_id=2, lora_file=sent(tmp_path, 1, config=[[1, 9, 1]] * 2)))
     engine.submit(request(3, lora_task_id=3, lora_file=str(tmp_path / "gone")))
     engine.submit(request(4))
-    told = finish(engine)
+    updates = run(engine)
+    told = outcomes(updates)
+    assert {each.request_id for each in updates if each.refused} == {1, 2, 3}
     assert "has the size (rank) 3; this server takes 1 to 2" in told[1]
     assert "lora_config row 0 is for module 1 (attn_q) of layer 9" in told[2]
     assert (told[3], told[4]) == (UNKNOWN.format(3), [0, 0])
@@ -189,7 +201,9 @@ def test_bad_weights_fail_their_requests_only(tmp_path: Path, load: Loader) -> N
 def test_an_adapter_that_does_not_load_fails_its_requests(tmp_path: Path, load: Loader) -> None:
     engine = make(load)
     engine.submit(request(1, lora_task_id=1, lora_file=sent(tmp_path, 13)))
-    assert finish(engine) == {1: "the adapter could not be loaded: no luck"}
+    updates = run(engine)
+    assert outcomes(updates) == {1: "the adapter could not be loaded: no luck"}
+    assert not updates[0].refused
 
 
 def test_what_the_engine_refuses_is_told(tmp_path: Path, load: Loader) -> None:

@@ -246,9 +246,8 @@ def test_a_request_brings_its_adapter(load: Load, tmp_path: Path) -> None:
     assert len(run(engine, request(1), request(2, lora_name="pirate"))) == 6
     adapters = [each.lora_request and each.lora_request.lora_path for each in engine._core.requests]
     assert adapters == [None, str(pirate)]
-    unknown = SequenceUpdate(
-        3, error="lora_name is 'monk', which is no adapter here; there are: pirate"
-    )
+    why = "lora_name is 'monk', which is no adapter here; there are: pirate"
+    unknown = SequenceUpdate(3, error=why, refused=True)
     assert run(engine, request(3, lora_name="monk")) == [unknown]
     (pirate / "adapter_config.json").unlink()
     gone = SequenceUpdate(4, error="Call to add_lora method failed: no adapter there")

@@ -158,10 +158,10 @@ class LoraEngine:
                 self._sent[key] = self._reading.pop(key).result()
                 self._forget_oldest(key)
             except BadAdapter as error:
-                updates += self._fail(key, str(error))
+                updates += self._fail(key, str(error), refused=True)
             except FileNotFoundError:
                 # Whoever sent it has cancelled, and took it along.
-                updates += self._fail(key, explain_not_found(key))
+                updates += self._fail(key, explain_not_found(key), refused=True)
             except Exception as error:  # must not end what runs
                 write_traceback()
                 updates += self._fail(key, f"the adapter could not be read: {error}")
@@ -177,8 +177,11 @@ class LoraEngine:
                 updates += self._fail(key, f"the adapter could not be loaded: {error}")
         return updates
 
-    def _fail(self, key: str, why: str) -> list[SequenceUpdate]:
-        return [SequenceUpdate(each.id, error=why) for each in self._waiting.pop(key, [])]
+    def _fail(self, key: str, why: str, *, refused: bool = False) -> list[SequenceUpdate]:
+        return [
+            SequenceUpdate(each.id, error=why, refused=refused)
+            for each in self._waiting.pop(key, [])
+        ]
 
     def _admit(self) -> list[SequenceUpdate]:
         """Submit what waits for an adapter that is loaded."""

@@ -167,7 +167,8 @@ class PyTorchEngine:
         try:
             await self._follow(request, params)
         except (InvalidRequest, RequestError, ValueError) as error:
-            self._tell([SequenceUpdate(request.id, error=last_line(error))])
+            refused = isinstance(error, InvalidRequest)
+            self._tell([SequenceUpdate(request.id, error=last_line(error), refused=refused)])
         except Exception as error:
             # Whatever else is raised, the executor has ended with it, and all requests.
             self._failure = error

@@ -204,7 +204,10 @@ class VllmEngine:
                     self._core.add_lora(lora)
             except Exception as error:
                 self._forget(request_id)
-                self._updates.append(SequenceUpdate(request_id, error=last_line(error)))
+                refused = isinstance(error, InvalidRequest)
+                self._updates.append(
+                    SequenceUpdate(request_id, error=last_line(error), refused=refused)
+                )
                 continue
             self._start(self._running[request_id], lora)
 
