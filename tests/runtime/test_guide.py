@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from trtllm_serve_cli.runtime.guide import find_guide_problem
+from trtllm_serve_cli.runtime.guide import find_guide_problem, guide_arguments
 
 
 @pytest.mark.parametrize(
@@ -37,3 +39,18 @@ def test_a_good_guide_has_no_problem(guide_type: str, guide: str) -> None:
 def test_a_bad_guide_is_told(guide_type: str, guide: str, problem: str) -> None:
     told = find_guide_problem(guide_type, guide)
     assert told is not None and told.startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("json", {"json_object": True}),
+        ("json_schema", {"json": "{}"}),
+        ("regex", {"regex": "{}"}),
+        ("ebnf_grammar", {"grammar": "{}"}),
+        ("structural_tag", {"structural_tag": "{}"}),
+        (None, {}),
+    ],
+)
+def test_guide_in_the_words_of_engines(kind: str | None, expected: dict[str, Any]) -> None:
+    assert guide_arguments(kind, "{}") == expected

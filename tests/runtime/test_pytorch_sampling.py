@@ -9,7 +9,6 @@ import pytest
 from trtllm_serve_cli.runtime.engine import GenerationRequest, InvalidRequest
 from trtllm_serve_cli.runtime.pytorch_sampling import (
     check_servable,
-    guide_arguments,
     long_bad_words,
     sampling_arguments,
 )
@@ -77,21 +76,6 @@ def test_beams_are_searched_for() -> None:
 
 def test_only_long_bad_words_need_another_way() -> None:
     assert long_bad_words(request(bad_words=((6,), (7, 8)))) == [[7, 8]]
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("json", {"json_object": True}),
-        ("json_schema", {"json": "{}"}),
-        ("regex", {"regex": "{}"}),
-        ("ebnf_grammar", {"grammar": "{}"}),
-        ("structural_tag", {"structural_tag": "{}"}),
-        (None, None),
-    ],
-)
-def test_guide_in_the_apis_words(kind: str | None, expected: dict[str, Any] | None) -> None:
-    assert guide_arguments(request(guide_type=kind, guide="{}")) == expected
 
 
 SPECULATIVE = {"speculative_config": {"decoding_type": "NGram"}}

@@ -6,10 +6,18 @@ Types are upstream's values of `guided_decoding_guide_type`.
 from __future__ import annotations
 
 import json
+from typing import Any
 
 GUIDE_TYPES = ("json", "json_schema", "regex", "ebnf_grammar", "structural_tag")
 # `json` allows any JSON value and takes no guide.
 _TAKES_JSON = ("json_schema", "structural_tag")
+# Guide type -> what vLLM and TensorRT-LLM's LLM API call it.
+_ARGUMENTS = {
+    "json_schema": "json",
+    "regex": "regex",
+    "ebnf_grammar": "grammar",
+    "structural_tag": "structural_tag",
+}
 _LONGEST_GUIDE_BYTES = 64 * 1024
 
 
@@ -26,6 +34,13 @@ def find_guide_problem(guide_type: str, guide: str) -> str | None:
     if guide_type in _TAKES_JSON:
         return _find_json_problem(guide)
     return None
+
+
+def guide_arguments(guide_type: str | None, guide: str) -> dict[str, Any]:
+    """What `StructuredOutputsParams` and `GuidedDecodingParams` take; nothing without a guide."""
+    if guide_type is None:
+        return {}
+    return {"json_object": True} if guide_type == "json" else {_ARGUMENTS[guide_type]: guide}
 
 
 def _find_json_problem(guide: str) -> str | None:

@@ -31,13 +31,15 @@ from .engine import (
     GenerationRequest,
     InvalidRequest,
     SequenceUpdate,
+    find_problems,
     last_line,
 )
 from .engine_arguments import Arguments
+from .guide import guide_arguments
 from .log import write_traceback
 from .lora_request import key_of
 from .pytorch_answer import ResultReader
-from .pytorch_sampling import check_servable, guide_arguments, long_bad_words, sampling_arguments
+from .pytorch_sampling import check_servable, long_bad_words, sampling_arguments
 
 # How long a step waits for tokens while new requests may be waiting for it.
 _PATIENCE_S = 0.01
@@ -238,23 +240,16 @@ def _load(arguments: Arguments) -> Any:
         # It makes the classes of the groups that have one, out of what it is given.
         return LLM(**update_llm_args_with_extra_dict({}, deepcopy({**ours, **arguments})))
     except Exception as error:
-        if problems := _find_problems(error):
+        if problems := find_problems(error):
             raise ValueError(
                 f"TensorRT-LLM does not take the model's arguments: {problems}"
             ) from error
         raise
 
 
-def _find_problems(error: Exception) -> str:
-    """What Pydantic has to say, whose last line only says where to read more."""
-    if not hasattr(error, "errors"):
-        return ""
-    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-
-
 def _sampling_params(request: GenerationRequest) -> Any:
     arguments = sampling_arguments(request)
-    if guide := guide_arguments(request):
+    if guide := guide_arguments(request.guide_type, request.guide):
         arguments["guided_decoding"] = GuidedDecodingParams(**guide)
     params = SamplingParams(**arguments)
     if words := long_bad_words(request):

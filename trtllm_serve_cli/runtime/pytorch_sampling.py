@@ -13,12 +13,6 @@ from .engine import GenerationRequest, InvalidRequest
 
 # How the executor is told that no token ends a sequence; None would be the tokenizer's end token.
 _NO_END = -1
-_GUIDES = {
-    "json_schema": "json",
-    "regex": "regex",
-    "ebnf_grammar": "grammar",
-    "structural_tag": "structural_tag",
-}
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 # Speculative decoding with these samples greedily, whatever a request asks for.
 _GREEDY_ONLY = ("Eagle", "Eagle3", "MTP")
@@ -57,15 +51,6 @@ def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
 def long_bad_words(request: GenerationRequest) -> list[list[int]]:
     """The bad words that are more than one token."""
     return [list(word) for word in request.bad_words if len(word) > 1]
-
-
-def guide_arguments(request: GenerationRequest) -> dict[str, Any] | None:
-    """What `GuidedDecodingParams` takes for `request`, if it has a guide."""
-    if request.guide_type is None:
-        return None
-    if request.guide_type == "json":
-        return {"json_object": True}
-    return {_GUIDES[request.guide_type]: request.guide}
 
 
 def check_servable(request: GenerationRequest, llm: Mapping[str, Any]) -> None:

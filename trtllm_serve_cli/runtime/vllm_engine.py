@@ -35,12 +35,14 @@ from .engine import (
     GenerationRequest,
     InvalidRequest,
     SequenceUpdate,
+    find_problems,
     last_line,
 )
 from .engine_arguments import Arguments
+from .guide import guide_arguments
 from .lora_request import key_of
 from .vllm_answer import SequenceReader
-from .vllm_sampling import check_servable, guide_arguments, sampling_arguments, seed_of
+from .vllm_sampling import check_servable, sampling_arguments, seed_of
 
 # How long a step waits for tokens while new requests may be waiting for it.
 _PATIENCE_S = 0.002
@@ -176,7 +178,7 @@ class VllmEngine:
         arguments = sampling_arguments(request)
         seeds = [seed_of(request, index) for index in range(request.num_return_sequences)]
         try:
-            if guide := guide_arguments(request):
+            if guide := guide_arguments(request.guide_type, request.guide):
                 arguments["structured_outputs"] = StructuredOutputsParams(**guide)
             made = [SamplingParams(**arguments, seed=seed) for seed in seeds]
             made[0].verify(
@@ -301,13 +303,6 @@ def _configure(arguments: Arguments) -> Any:
             arguments["structured_outputs_config"] = StructuredOutputsConfig(**guided)
         return EngineArgs(**arguments).create_engine_config()
     except Exception as error:
-        if problems := _find_problems(error):
+        if problems := find_problems(error):
             raise ValueError(f"vLLM does not take the model's arguments: {problems}") from error
         raise
-
-
-def _find_problems(error: Exception) -> str:
-    """What Pydantic has to say, whose last line only says where to read more."""
-    if not hasattr(error, "errors"):
-        return ""
-    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())

@@ -9,12 +9,6 @@ from typing import Any
 
 from .engine import GenerationRequest, InvalidRequest
 
-_GUIDES = {
-    "json_schema": "json",
-    "regex": "regex",
-    "ebnf_grammar": "grammar",
-    "structural_tag": "structural_tag",
-}
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 # Request -> the largest that vLLM takes, either side of zero for penalties.
 _NARROWER = {"temperature": 2.0, "presence_penalty": 2.0, "frequency_penalty": 2.0}
@@ -46,15 +40,6 @@ def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
 def seed_of(request: GenerationRequest, sequence: int) -> int | None:
     """The seed of one of the request's sequences, each of which has its own."""
     return None if request.seed is None else (request.seed + sequence) % _NUM_SEEDS
-
-
-def guide_arguments(request: GenerationRequest) -> dict[str, Any] | None:
-    """What `StructuredOutputsParams` takes for `request`, if it has a guide."""
-    if request.guide_type is None:
-        return None
-    if request.guide_type == "json":
-        return {"json_object": True}
-    return {_GUIDES[request.guide_type]: request.guide}
 
 
 def check_servable(request: GenerationRequest) -> None:
