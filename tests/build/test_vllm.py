@@ -44,6 +44,7 @@ def test_options_become_engine_arguments(
         ({"max_lora_rank": 48}, None, "has no max_lora_rank 48"),
         ({"lora_dir": ("/a",)}, None, "has no option lora_dir"),
         ({"max_draft_len": 3}, None, "has no option max_draft_len"),
+        ({"max_beam_width": 4}, None, "has no option max_beam_width"),
     ],
 )
 def test_what_vllm_cannot_do_is_refused(

@@ -87,11 +87,6 @@ def test_the_rank_of_adapters_is_that_of_the_engine() -> None:
     assert config["llm"]["enable_lora"]
 
 
-def test_beams_are_refused() -> None:
-    with pytest.raises(BadInput, match="vLLM's engine has no beam search"):
-        plan_repository("mine", engine(), ServingOptions(max_beam_width=4))
-
-
 def test_upstreams_own_layout_of_one_model_is_not_for_vllm() -> None:
     with pytest.raises(BadInput, match="vllm cannot be served in the layout llmapi"):
         plan_repository("mine", engine(), ServingOptions(layout="llmapi"))

@@ -31,7 +31,7 @@ _SIZE_FACTORS = {"as in the GGUF": 1.05, "int8": 0.55, "int4": 0.35, "none": 1.0
 
 def plan_openvino(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     """The steps for this checkpoint. Raises `BadInput` for what the engine kind cannot do."""
-    refuse_unheeded(request.options, "openvino", heeded={"quantization", *LIMITS})
+    refuse_unheeded(request.options, "openvino", heeded={"quantization", "max_beam_width", *LIMITS})
     checkpoint = request.checkpoint
     plan_weights = _plan_gguf if checkpoint.format == "gguf" else _plan_export
     weights, make = plan_weights(request, tools)

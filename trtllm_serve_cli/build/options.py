@@ -10,7 +10,7 @@ from trtllm_serve_cli.choices import Dtype, KvCacheDtype, Quantization, Speculat
 from trtllm_serve_cli.errors import BadInput
 
 # What limits how an engine is served, too; any engine kind takes them.
-LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens", "max_beam_width")
+LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trtllm_serve_cli.build.engine import ENGINE_FILE
 from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
-from trtllm_serve_cli.build.options import EngineOptions, refuse_unheeded
+from trtllm_serve_cli.build.options import LIMITS, EngineOptions, refuse_unheeded
 from trtllm_serve_cli.build.plan import BuildPlan, BuildRequest, Toolchain, facts_of_engine
 from trtllm_serve_cli.build.steps import WORK, BuildStep
 from trtllm_serve_cli.errors import BadInput, MissingPart
@@ -30,7 +30,6 @@ from trtllm_serve_cli.sizing.roofline import estimate_step_cost
 from trtllm_serve_cli.sources import Checkpoint
 
 _OF_A_CARD = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dtype")
-_LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens")
 _TOKENIZER_FILES = tuple(f"{WORK}/openvino_{name}.xml" for name in ("tokenizer", "detokenizer"))
 # What loads the tokenizer where it is served, by the checkpoint's format.
 _TOKENIZER_PACKAGE = {"gguf": "openvino-genai", "hf": "transformers"}
@@ -132,7 +131,7 @@ def plan_simulation(facts: ModelFacts, gpu: Gpu, options: EngineOptions) -> Simu
 
 def _find_simulation(request: BuildRequest, tools: Toolchain) -> Simulation:
     if request.timing is not None:
-        refuse_unheeded(request.options, "sim with a --timing", heeded=_LIMITS)
+        refuse_unheeded(request.options, "sim with a --timing", heeded=LIMITS)
         if request.gpu is not None:
             raise BadInput(
                 "A card and a timing are named, and a timing says all.",
@@ -140,7 +139,7 @@ def _find_simulation(request: BuildRequest, tools: Toolchain) -> Simulation:
                 next_step="leave one of them out",
             )
         return read_simulation(request.timing)
-    refuse_unheeded(request.options, "sim", heeded=(*_OF_A_CARD, *_LIMITS))
+    refuse_unheeded(request.options, "sim", heeded=(*_OF_A_CARD, *LIMITS))
     gpu = load_gpu(request.gpu) if request.gpu else tools.gpu
     if gpu is None:
         raise BadInput(

@@ -117,8 +117,8 @@ def _count(flag: str, what: str, least: int = 1) -> object:
     return typer.Option(flag, min=least, help=what)
 
 
-def _usual(openvino: int, on_gpus: int) -> str:
-    return f"{openvino} (openvino), {on_gpus} (pytorch, vllm), trtllm-build's own (tensorrt)"
+def _usual(openvino: int, others: int, kinds: str = "pytorch, sim, vllm") -> str:
+    return f"{openvino} (openvino), {others} ({kinds}), trtllm-build's own (tensorrt)"
 
 
 TpOption = Annotated[int | None, _count("--tp", "Tensor parallelism, in GPUs.")]
@@ -139,7 +139,7 @@ MaxNumTokensOption = Annotated[
 ]
 MaxBeamWidthOption = Annotated[
     int | None,
-    _count("--max-beam-width", f"Widest beam search. Default: {_usual(4, 1)}."),
+    _count("--max-beam-width", f"Widest beam search. Default: {_usual(4, 1, 'pytorch')}."),
 ]
 BuildOptionsOption = Annotated[
     list[str] | None,

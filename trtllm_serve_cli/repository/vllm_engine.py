@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.checkpoints import MAX_BATCH_SIZE, MAX_NUM_TOKENS, values_of
 from trtllm_serve_cli.repository.config import ServingOptions
 from trtllm_serve_cli.repository.instances import front_ends
@@ -29,16 +28,7 @@ _OPTIONS = {
 def vllm_engine_values(
     engine: Engine, options: ServingOptions, given: Mapping[str, str]
 ) -> dict[str, str]:
-    """Parameter -> value, as the engine and the options ask; `given` are the user's own.
-
-    Raises `BadInput` for beams, which vLLM's engine has none of.
-    """
-    width = int(given.get("max_beam_width") or options.max_beam_width or 1)
-    if width > 1:
-        raise BadInput(
-            f"max_beam_width is {width}, and vLLM's engine has no beam search.",
-            next_step="leave it out, or choose --engine pytorch",
-        )
+    """Parameter -> value, as the engine and the options ask; `given` are the user's own."""
     usual = {
         "model": str(engine.path),
         "tokenizer": str(engine.path),
@@ -55,11 +45,5 @@ def vllm_engine_values(
     }
     said = merge_arguments(merge_arguments(usual, engine.llm_arguments or {}), asked)
     said = merge_arguments(said, json.loads(given.get(VLLM_ARGUMENTS.rest) or "{}"))
-    return (
-        values_of(VLLM_ARGUMENTS, said)
-        | front_ends(given)
-        | {
-            "max_beam_width": "1",
-            "engine_python": options.engine_python,
-        }
-    )
+    own = {"engine_python": options.engine_python}
+    return values_of(VLLM_ARGUMENTS, said) | front_ends(given) | own
