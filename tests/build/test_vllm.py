@@ -53,3 +53,12 @@ def test_what_vllm_cannot_do_is_refused(
     with pytest.raises(BadInput) as raised:
         plan_vllm_arguments(EngineOptions(**options), weights=weights)
     assert why in raised.value.what
+
+
+def test_adapters_at_the_build_are_said_otherwise() -> None:
+    with pytest.raises(BadInput) as raised:
+        plan_vllm_arguments(EngineOptions(lora_dir=("/a",)))
+    assert raised.value.next_step == (
+        "say --param lora_prefetch_dir=DIR (a folder of adapters) and "
+        "--build-option max_lora_rank=16 instead"
+    )

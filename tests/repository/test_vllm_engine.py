@@ -87,6 +87,23 @@ def test_the_rank_of_adapters_is_that_of_the_engine() -> None:
     assert config["llm"]["enable_lora"]
 
 
+@pytest.mark.parametrize(
+    "parameters",
+    [{"lora_cache_max_adapter_size": "48"}, {"vllm_args": '{"max_lora_rank": 48}'}],
+    ids=lambda parameters: next(iter(parameters)),
+)
+def test_a_rank_that_vllm_has_no_kernels_for_is_refused(parameters: dict[str, str]) -> None:
+    options = ServingOptions(parameters=parameters)
+    with pytest.raises(BadInput, match="has no lora_cache_max_adapter_size 48"):
+        plan_repository("mine", engine(max_lora_rank=16), options)
+
+
+def test_the_rank_of_a_model_without_adapters_does_not_matter() -> None:
+    given = {"lora_cache_max_adapter_size": "48"}
+    planned = plan_repository("mine", engine(), ServingOptions(parameters=given))
+    assert given.items() <= planned.parameters.items()
+
+
 def test_upstreams_own_layout_of_one_model_is_not_for_vllm() -> None:
     with pytest.raises(BadInput, match="vllm cannot be served in the layout llmapi"):
         plan_repository("mine", engine(), ServingOptions(layout="llmapi"))

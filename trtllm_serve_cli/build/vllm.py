@@ -80,15 +80,20 @@ def _adapters(options: EngineOptions) -> dict[str, Any]:
             "The engine kind vllm has no option lora_dir.",
             why="it loads adapters while it runs",
             next_step="say --param lora_prefetch_dir=DIR (a folder of adapters) and "
-            "--max-lora-rank instead",
+            "--build-option max_lora_rank=16 instead",
         )
     arguments: dict[str, Any] = {"enable_lora": True}
     if options.max_lora_rank is not None:
-        if options.max_lora_rank not in _RANKS:
-            raise BadInput(
-                f"The engine kind vllm has no max_lora_rank {options.max_lora_rank}.",
-                why=f"it has {', '.join(map(str, _RANKS))}",
-                next_step="choose the next larger one of these",
-            )
+        check_lora_rank("max_lora_rank", options.max_lora_rank)
         arguments["max_lora_rank"] = options.max_lora_rank
     return arguments
+
+
+def check_lora_rank(name: str, rank: int) -> None:
+    """Raise `BadInput` for the largest rank of adapters, said as `name`, that vLLM cannot have."""
+    if rank not in _RANKS:
+        raise BadInput(
+            f"The engine kind vllm has no {name} {rank}.",
+            why=f"it has {', '.join(map(str, _RANKS))}",
+            next_step="choose the next larger one of these",
+        )

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from trtllm_serve_cli.build.vllm import check_lora_rank
 from trtllm_serve_cli.repository.checkpoints import MAX_BATCH_SIZE, MAX_NUM_TOKENS, values_of
 from trtllm_serve_cli.repository.config import ServingOptions
 from trtllm_serve_cli.repository.instances import front_ends
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 # As upstream's backend has it.
 _GPU_MEMORY_UTILIZATION = 0.9
+_LORA_RANK = "lora_cache_max_adapter_size"
 # Option -> argument.
 _OPTIONS = {
     "max_batch_size": "max_num_seqs",
@@ -28,7 +30,10 @@ _OPTIONS = {
 def vllm_engine_values(
     engine: Engine, options: ServingOptions, given: Mapping[str, str]
 ) -> dict[str, str]:
-    """Parameter -> value, as the engine and the options ask; `given` are the user's own."""
+    """Parameter -> value, as the engine and the options ask; `given` are the user's own.
+
+    Raises `BadInput` for a rank of adapters that vLLM has no kernels for.
+    """
     usual = {
         "model": str(engine.path),
         "tokenizer": str(engine.path),
@@ -45,5 +50,7 @@ def vllm_engine_values(
     }
     said = merge_arguments(merge_arguments(usual, engine.llm_arguments or {}), asked)
     said = merge_arguments(said, json.loads(given.get(VLLM_ARGUMENTS.rest) or "{}"))
-    own = {"engine_python": options.engine_python}
-    return values_of(VLLM_ARGUMENTS, said) | front_ends(given) | own
+    values = values_of(VLLM_ARGUMENTS, said) | front_ends(given)
+    if said.get("enable_lora") and (rank := {**values, **given}.get(_LORA_RANK)):
+        check_lora_rank(_LORA_RANK, int(rank))
+    return values | {"engine_python": options.engine_python}
