@@ -13,32 +13,35 @@ from typing import TYPE_CHECKING, Any
 from trtllm_serve_cli.repository.config import ModelConfig, ServingOptions
 from trtllm_serve_cli.repository.contract import load_contracts
 from trtllm_serve_cli.repository.parameters import check_parameters
+from trtllm_serve_cli.runtime.vllm_arguments import VLLM_ARGUMENTS
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.build import Engine
 
+_OWN = ("gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_size")
+_SHARED = (
+    "tokenizer_dir", "max_seq_len", "max_num_seqs", "max_num_tokens", "enable_kv_cache_reuse",
+)  # fmt: skip
 # Parameter -> vLLM's engine argument; what is not asked for stays vLLM's to decide.
-_ARGUMENTS = {
-    "tokenizer_dir": "tokenizer",
-    "max_seq_len": "max_model_len",
-    "max_num_seqs": "max_num_seqs",
-    "max_num_tokens": "max_num_batched_tokens",
-    "enable_kv_cache_reuse": "enable_prefix_caching",
-    "gpu_memory_utilization": "gpu_memory_utilization",
-    "tensor_parallel_size": "tensor_parallel_size",
-    "pipeline_parallel_size": "pipeline_parallel_size",
+_ARGUMENTS = {name: VLLM_ARGUMENTS.rows[name][0] for name in _SHARED} | {
+    name: name for name in _OWN
 }
 
 
 def vllm_values(options: ServingOptions) -> dict[str, str]:
     """Parameter -> value, of what was asked for."""
-    asked = {
+    values = {name: str(value) for name, value in asked_limits(options).items()}
+    return values | check_parameters(options.parameters, "vllm")
+
+
+def asked_limits(options: ServingOptions) -> dict[str, int]:
+    """Parameter -> limit, of those that were asked for."""
+    limits = {
         "max_seq_len": options.max_seq_len,
         "max_num_seqs": options.max_batch_size,
         "max_num_tokens": options.max_num_tokens,
     }
-    values = {name: str(value) for name, value in asked.items() if value is not None}
-    return values | check_parameters(options.parameters, "vllm")
+    return {name: value for name, value in limits.items() if value is not None}
 
 
 def vllm_uses() -> set[str]:

@@ -10,6 +10,7 @@ from trtllm_serve_cli.build.vllm import check_lora_rank
 from trtllm_serve_cli.repository.checkpoints import MAX_BATCH_SIZE, MAX_NUM_TOKENS, values_of
 from trtllm_serve_cli.repository.config import ServingOptions
 from trtllm_serve_cli.repository.instances import front_ends
+from trtllm_serve_cli.repository.vllm import asked_limits
 from trtllm_serve_cli.runtime.engine_arguments import merge_arguments
 from trtllm_serve_cli.runtime.vllm_arguments import VLLM_ARGUMENTS
 
@@ -19,12 +20,6 @@ if TYPE_CHECKING:
 # As upstream's backend has it.
 _GPU_MEMORY_UTILIZATION = 0.9
 _LORA_RANK = "lora_cache_max_adapter_size"
-# Option -> argument.
-_OPTIONS = {
-    "max_batch_size": "max_num_seqs",
-    "max_seq_len": "max_model_len",
-    "max_num_tokens": "max_num_batched_tokens",
-}
 
 
 def vllm_engine_values(
@@ -43,11 +38,7 @@ def vllm_engine_values(
         "enable_chunked_prefill": True,
         "gpu_memory_utilization": _GPU_MEMORY_UTILIZATION,
     }
-    asked = {
-        argument: value
-        for option, argument in _OPTIONS.items()
-        if (value := getattr(options, option)) is not None
-    }
+    asked = {VLLM_ARGUMENTS.rows[name][0]: limit for name, limit in asked_limits(options).items()}
     said = merge_arguments(merge_arguments(usual, engine.llm_arguments or {}), asked)
     said = merge_arguments(said, json.loads(given.get(VLLM_ARGUMENTS.rest) or "{}"))
     values = values_of(VLLM_ARGUMENTS, said) | front_ends(given)
