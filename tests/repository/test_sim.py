@@ -9,9 +9,15 @@ from typing import Any
 import pytest
 
 from tests.build.samples import ENGINE
-from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository import ServingOptions, plan_repository
+from trtllm_serve_cli.errors import BadInput, RepositoryError
+from trtllm_serve_cli.repository import (
+    ServingOptions,
+    open_repository,
+    plan_repository,
+    write_repository,
+)
 from trtllm_serve_cli.repository.config import RepositoryPlan
+from trtllm_serve_cli.repository.sim import read_scheduler_limits
 from trtllm_serve_cli.runtime.sim_timing import SchedulerLimits, Simulation, StepTiming
 
 LIMITS = SchedulerLimits(
@@ -67,6 +73,52 @@ def test_what_is_asked_for_wins() -> None:
 def test_a_context_beyond_the_models_is_refused() -> None:
     with pytest.raises(BadInput, match="beyond the context"):
         plan(max_seq_len=8193)
+
+
+def limits_of(folder: Path, parameter: str, value: str) -> SchedulerLimits:
+    """As somebody has written the value into the file."""
+    write_repository(plan(), folder)
+    config = folder / "tensorrt_llm" / "config.pbtxt"
+    known = f'"{parameter}" value: {{ string_value: "{entries(plan())[parameter]}"'
+    text = config.read_text(encoding="utf-8")
+    assert known in text
+    config.write_text(text.replace(known, known.rpartition(': "')[0] + f': "{value}"'))
+    return read_scheduler_limits(open_repository(folder), SchedulerLimits())
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "limits"),
+    [
+        ("max_num_tokens", "64", {"max_num_tokens": 64}),
+        ("max_num_tokens", "", {"max_num_tokens": 8192}),
+        ("enable_chunked_context", "True", {}),
+        ("enable_chunked_context", "1", {}),
+        ("enable_kv_cache_reuse", "FALSE", {"enable_kv_cache_reuse": False}),
+        ("batch_scheduler_policy", "MAX_UTILIZATION", {}),
+    ],
+)
+def test_limits_are_read_as_the_engine_reads_them(
+    tmp_path: Path, parameter: str, value: str, limits: dict[str, Any]
+) -> None:
+    assert limits_of(tmp_path / "r", parameter, value) == dataclasses.replace(LIMITS, **limits)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "why"),
+    [
+        ("max_num_seqs", "many", "invalid literal"),
+        ("max_num_tokens", "0", "limits.max_num_tokens is 0, and must be at least 1"),
+        ("max_tokens_in_paged_kv_cache", "31", "less than tokens_per_block"),
+        ("batch_scheduler_policy", "static_batch", "limits.batch_scheduler_policy is"),
+    ],
+)
+def test_limits_that_no_scheduler_can_have_are_told(
+    tmp_path: Path, parameter: str, value: str, why: str
+) -> None:
+    with pytest.raises(RepositoryError, match="limits of a scheduler") as raised:
+        limits_of(tmp_path / "r", parameter, value)
+    assert why in raised.value.why
+    assert raised.value.next_step == "tllm validate mine"
 
 
 def test_the_llmapi_layout_has_the_same_in_its_file() -> None:

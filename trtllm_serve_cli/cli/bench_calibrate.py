@@ -62,11 +62,11 @@ def calibrate(
 def _read_limits(model: str) -> SchedulerLimits:
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository import load_model, open_repository
-    from trtllm_serve_cli.repository.sim import read_limits
+    from trtllm_serve_cli.repository.sim import read_scheduler_limits
     from trtllm_serve_cli.runtime.sim_timing import SchedulerLimits
 
     repository = open_repository(load_model(find_home(), model).path)
-    return read_limits(repository, SchedulerLimits())
+    return read_scheduler_limits(repository, SchedulerLimits())
 
 
 def _show(found: Calibration, *, as_json: bool) -> None:

@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trtllm_serve_cli.build.engine import read_engine
-from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.repository.config import ServingOptions
 from trtllm_serve_cli.repository.opened import OpenRepository, open_repository
 from trtllm_serve_cli.repository.store import ImportedModel
+from trtllm_serve_cli.runtime.engine_arguments import read_flag
 from trtllm_serve_cli.runtime.sim_timing import SchedulerLimits, Simulation, parse_limits
 
 if TYPE_CHECKING:
@@ -85,25 +86,37 @@ def read_simulation_of(model: ImportedModel) -> Simulation:
             next_step="measure it, and make a timing of that: tllm bench calibrate RESULT_DIR "
             "-o timing.json",
         )
-    limits = read_limits(open_repository(model.path), simulation.limits)
+    limits = read_scheduler_limits(open_repository(model.path), simulation.limits)
     return replace(simulation, limits=limits)
 
 
-def read_limits(repository: OpenRepository, usual: SchedulerLimits) -> SchedulerLimits:
-    """The limits that the parameters of the repository say, of any engine kind."""
+def read_scheduler_limits(repository: OpenRepository, usual: SchedulerLimits) -> SchedulerLimits:
+    """The limits that the parameters of the repository say, of any engine kind.
+
+    Raises `RepositoryError` for values that no scheduler can have.
+    """
     manifest = repository.manifest
     known = {**manifest.get("parameters", {}), **manifest.get("set", {})}
-    said = {}
+    said: dict[str, str] = {}
     for limit, parameter in _LIMITS.items():
         value = known.get(parameter, "")
         if repository.layout == "inflight":
             value = repository.value("tensorrt_llm", f"parameters.{parameter}")
         if value:
-            said[limit] = _typed(value, getattr(usual, limit))
-    return parse_limits({"tokens_per_block": usual.tokens_per_block, **said})
+            said[limit] = value
+    try:
+        typed = {limit: _typed(value, getattr(usual, limit)) for limit, value in said.items()}
+        return parse_limits({"tokens_per_block": usual.tokens_per_block, **typed})
+    except ValueError as error:
+        raise RepositoryError(
+            f"{repository.path} does not have the limits of a scheduler.",
+            why=str(error),
+            next_step=f"tllm validate {repository.target}",
+        ) from error
 
 
 def _typed(value: str, like: object) -> object:
     if isinstance(like, bool):
-        return value == "true"
-    return int(value) if isinstance(like, int) else value
+        return read_flag(value)
+    # The LLM API has its policies in capitals.
+    return int(value) if isinstance(like, int) else value.lower()
