@@ -239,10 +239,7 @@ def _fetch_options(asked: Declaration, choice: EngineChoice) -> FetchOptions:
 
 
 def _look_at_machine(asked: Declaration) -> Machine:
-    """This one; a Python that is named for the engine is taken at its word."""
-    if python := asked.repository.parameters.get("engine_python"):
-        return dataclasses.replace(look_at_machine(), vllm_python=python)
-    return look_at_machine(asked.engine.kind)
+    return look_at_machine(asked.engine.kind, asked.repository.parameters.get("engine_python", ""))
 
 
 def _choose_kind(asked: Declaration, source: Source, machine: Machine) -> EngineChoice:

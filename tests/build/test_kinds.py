@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -94,6 +95,37 @@ def test_vllm_that_no_python_has_comes_with_the_commands_that_install_it() -> No
     with pytest.raises(MissingPart, match="The engine kind vllm is not installed") as raised:
         choose_engine_kind("vllm", LAPTOP)
     assert "--param engine_python=$PWD/vllm-env/bin/python3" in (raised.value.next_step or "")
+
+
+def _write_program(path: Path, script: str) -> str:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "named", "found"),
+    [
+        ("auto", "", "on-path/python3"),
+        ("auto", "with/python3", "with/python3"),
+        ("auto", "without/python3", None),
+        ("auto", "nowhere/python3", None),
+        # It may be on the machine that serves.
+        ("vllm", "nowhere/python3", "nowhere/python3"),
+        ("openvino", "with/python3", None),
+    ],
+)
+def test_python_named_for_the_engine_is_vllms_if_it_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str, named: str, found: str | None
+) -> None:
+    for folder, code in (("on-path", 0), ("with", 0), ("without", 1)):
+        _write_program(tmp_path / folder / "python3", f"exit {code}")
+    _write_program(tmp_path / "on-path" / "nvidia-smi", "echo '0, NVIDIA H200, 143771, Disabled'")
+    monkeypatch.setenv("PATH", str(tmp_path / "on-path"))
+    machine = look_at_machine(wanted, named and str(tmp_path / named))
+    assert machine.gpus == ("NVIDIA H200",)
+    assert machine.vllm_python == (found and str(tmp_path / found))
 
 
 def test_this_machine_has_what_the_tests_run_on() -> None:

@@ -41,8 +41,15 @@ def find_python_with(distribution: str) -> str | None:
     """A Python that has the package: this one, or the first on PATH; each is asked."""
     if find_version(distribution) is not None:
         return sys.executable
+    return next((each for each in _pythons_on_path() if python_has(each, distribution)), None)
+
+
+def python_has(python: str, distribution: str) -> bool:
+    """Whether that Python says that it has the package; no for one that is not there."""
     ask = f"import importlib.metadata as m; m.version({distribution!r})"
-    return next((each for each in _pythons_on_path() if _succeeds(each, ask)), None)
+    # Its own packages only, not those of PYTHONPATH.
+    answer = ask_program((python, "-E", "-c", ask), _PATIENCE_S)
+    return answer is not None and answer.code == 0
 
 
 def _pythons_on_path() -> Iterator[str]:
@@ -52,9 +59,3 @@ def _pythons_on_path() -> Iterator[str]:
             if folder and str(path) != sys.executable and os.access(path, os.X_OK):
                 yield str(path)
                 break
-
-
-def _succeeds(python: str, code: str) -> bool:
-    # Its own packages only, not those of PYTHONPATH.
-    answer = ask_program((python, "-E", "-c", code), _PATIENCE_S)
-    return answer is not None and answer.code == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from trtllm_serve_cli.build.installed import find_python_with, find_version
+from trtllm_serve_cli.build.installed import find_python_with, find_version, python_has
 from trtllm_serve_cli.build.tensorrt.versions import FIRST_WITH_PYTORCH, parse_version
 from trtllm_serve_cli.errors import MissingPart
 from trtllm_serve_cli.sizing import find_gpus
@@ -38,19 +38,29 @@ class Machine:
         return " and ".join(f"{count} x {name}" for name, count in Counter(self.gpus).items())
 
 
-def look_at_machine(wanted: str = "") -> Machine:
+def look_at_machine(wanted: str = "", engine_python: str = "") -> Machine:
     """The machine that this runs on, and what an engine of the kind `wanted` may need of it.
 
-    No package is imported.
+    `engine_python` is the one that was named for the engine. No package is imported.
     """
     gpus = tuple(gpu.shown_as for gpu in find_gpus())
-    may_be_vllm = wanted == "vllm" or (wanted == "auto" and bool(gpus))
     return Machine(
         gpus=gpus,
-        vllm_python=find_python_with("vllm") if may_be_vllm else None,
+        vllm_python=_find_vllm_python(wanted, engine_python, has_gpus=bool(gpus)),
         tensorrt_llm=find_version("tensorrt_llm"),
         openvino_genai=find_version("openvino-genai"),
     )
+
+
+def _find_vllm_python(wanted: str, named: str, *, has_gpus: bool) -> str | None:
+    if wanted == "vllm":
+        # At its word: it may be on the machine that serves.
+        return named or find_python_with("vllm")
+    if wanted != "auto" or not has_gpus:
+        return None
+    if named:
+        return named if python_has(named, "vllm") else None
+    return find_python_with("vllm")
 
 
 def choose_engine_kind(
