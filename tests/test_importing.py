@@ -404,6 +404,16 @@ def test_tokenizer_of_an_engine_is_an_absolute_path(
             ),
             "The engine kind openvino cannot be served in the layout vllm",
         ),
+        (
+            Declaration(ModelSection("m", "engine:{engine}"), engine=EngineSection(gpu="h200")),
+            "The engine kind tensorrt takes no --gpu",
+        ),
+        (
+            Declaration(
+                ModelSection("m", "pypi:p==1#f.gguf"), engine=EngineSection(timing=Path("t.json"))
+            ),
+            "The engine kind openvino takes no --timing",
+        ),
     ],
 )
 def test_engine_or_layout_that_does_not_fit_is_refused(

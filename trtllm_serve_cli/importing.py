@@ -24,6 +24,7 @@ from trtllm_serve_cli.build import (
     find_tools,
     look_at_machine,
     plan_build,
+    refuse_simulated,
 )
 from trtllm_serve_cli.build.store import lock_of, place_engine
 from trtllm_serve_cli.catalog import find_alias, resolve_alias
@@ -154,6 +155,7 @@ def plan_import(asked: Declaration, home: Home, *, machine: Machine | None = Non
     check_name_is_free_in_layout(asked.model.name)
     source = apply_revision(_find_source(asked, home), asked.model.revision)
     choice = _choose_kind(asked, source, machine or _look_at_machine(asked))
+    refuse_simulated(choice.kind, asked.engine.gpu, asked.engine.timing)
     check_layout(asked.repository.layout, choice.kind)
     check_parameters(asked.repository.parameters, choice.kind)
     fetch = plan_fetch(source, home=home)

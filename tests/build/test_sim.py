@@ -21,6 +21,7 @@ from trtllm_serve_cli.build import (
     build_engine,
     plan_build,
     read_engine,
+    refuse_simulated,
 )
 from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart
 from trtllm_serve_cli.runtime.sim_timing import Simulation, StepTiming
@@ -46,11 +47,11 @@ def timing(tmp_path: Path) -> Path:
 
 
 def plan(
-    checkpoint: Checkpoint, engine_dir: Path, *, tools: Toolchain = TOOLS, kind: str = "sim",
+    checkpoint: Checkpoint, engine_dir: Path, *, tools: Toolchain = TOOLS,
     gpu: str | None = None, timing: Path | None = None, **options: Any,
 ) -> BuildPlan:  # fmt: skip
     request = BuildRequest(
-        "mine", checkpoint, engine_dir, kind=kind, options=EngineOptions(**options),
+        "mine", checkpoint, engine_dir, kind="sim", options=EngineOptions(**options),
         gpu=gpu, timing=timing,
     )  # fmt: skip
     return plan_build(request, tools)
@@ -178,11 +179,14 @@ def test_beams_and_tp_beside_a_timing_are_refused(
         plan(checkpoint, tmp_path / "e", timing=timing, tp=2)
 
 
-@pytest.mark.parametrize("asked", [{"gpu": "h200"}, {"timing": Path("t.json")}], ids=str)
-def test_other_kinds_have_no_card_and_no_timing(tmp_path: Path, asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("gpu", "timing"), [("h200", None), (None, Path("t.json"))], ids=["gpu", "timing"]
+)
+def test_other_kinds_have_no_card_and_no_timing(gpu: str | None, timing: Path | None) -> None:
     with pytest.raises(BadInput, match="The engine kind openvino takes no --") as refused:
-        plan(GGUF, tmp_path / "e", kind="openvino", **asked)
+        refuse_simulated("openvino", gpu, timing)
     assert "--engine sim --" in refused.value.next_step
+    refuse_simulated("sim", gpu, timing)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from .options import EngineOptions
 from .plan import BuildPlan, BuildRequest, Toolchain
 from .planning import AS_IT_IS, describe_checkpoint, find_tools, plan_build
 from .run import build_engine
+from .sim import refuse_simulated
 from .steps import BuildStep
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "look_at_machine",
     "plan_build",
     "read_engine",
+    "refuse_simulated",
 ]

@@ -15,7 +15,7 @@ from trtllm_serve_cli.build.openvino_plan import TOOLS, plan_openvino
 from trtllm_serve_cli.build.options import EngineOptions, list_chosen
 from trtllm_serve_cli.build.plan import BuildPlan, BuildRequest, Toolchain, facts_of_engine
 from trtllm_serve_cli.build.pytorch import plan_llm_arguments
-from trtllm_serve_cli.build.sim import plan_sim, refuse_simulated
+from trtllm_serve_cli.build.sim import plan_sim
 from trtllm_serve_cli.build.steps import WORK, BuildStep
 from trtllm_serve_cli.build.tensorrt import (
     Toolkit,
@@ -42,8 +42,6 @@ _USUAL_TRTLLM = "1.2.1"
 
 def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     """The steps to the engine that is wanted. Raises `BadInput` for what its kind cannot do."""
-    if request.kind != "sim":
-        refuse_simulated(request)
     if request.kind == "openvino":
         return plan_openvino(request, tools)
     if request.kind == "sim":

@@ -35,12 +35,12 @@ _TOKENIZER_FILES = tuple(f"{WORK}/openvino_{name}.xml" for name in ("tokenizer",
 _TOKENIZER_PACKAGE = {"gguf": "openvino-genai", "hf": "transformers"}
 
 
-def refuse_simulated(request: BuildRequest) -> None:
+def refuse_simulated(kind: str, gpu: str | None, timing: Path | None) -> None:
     """Raise `BadInput` for what only a simulated engine is told."""
-    for option, value in (("--gpu", request.gpu), ("--timing", request.timing)):
-        if value is not None:
+    for option, value in (("--gpu", gpu), ("--timing", timing)):
+        if value is not None and kind != "sim":
             raise BadInput(
-                f"The engine kind {request.kind} takes no {option}.",
+                f"The engine kind {kind} takes no {option}.",
                 why="it says what a simulated engine is like",
                 next_step=f"leave it out, or simulate: --engine sim {option} {value}",
             )
