@@ -6,14 +6,7 @@ parameter for, and for the rest one entry with a JSON object.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-from trtllm_serve_cli.repository.parameters import load_parameters
 from trtllm_serve_cli.runtime.engine_arguments import Arguments, ArgumentTable
-
-if TYPE_CHECKING:
-    from trtllm_serve_cli.build import Engine
 
 # What is served when nothing was asked for; the others are the package's own defaults.
 MAX_BATCH_SIZE = 256
@@ -26,15 +19,3 @@ def values_of(table: ArgumentTable, arguments: Arguments) -> dict[str, str]:
     """Parameter -> value, as the arguments ask."""
     values = {_RENAMED.get(entry, entry): value for entry, value in table.write(arguments).items()}
     return values | {"triton_max_batch_size": values["max_num_seqs"]}
-
-
-def entries_of(engine: Engine, values: Mapping[str, str]) -> dict[str, str]:
-    """The entries of the `tensorrt_llm` model's `config.pbtxt`; empty where nothing is said."""
-    facts = {"engine_kind": engine.kind, "vocab_size": str(engine.vocab_size)}
-    return facts | {
-        place.removeprefix("parameters."): values.get(each.name, "")
-        for each in load_parameters().values()
-        if each.is_heeded_by(engine.kind) and not each.is_fact
-        for place in each.fills.get("tensorrt_llm", ())
-        if place.startswith("parameters.")
-    }

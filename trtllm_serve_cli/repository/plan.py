@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository.checkpoints import entries_of
 from trtllm_serve_cli.repository.config import (
     ModelConfig,
     QueuePolicy,
@@ -29,7 +28,7 @@ from trtllm_serve_cli.repository.parameters import (
     type_tensors,
 )
 from trtllm_serve_cli.repository.pytorch import pytorch_values
-from trtllm_serve_cli.repository.sim import sim_parameters, sim_values
+from trtllm_serve_cli.repository.sim import sim_values
 from trtllm_serve_cli.repository.tensorrt import plan_tensorrt_llm, tensorrt_values
 from trtllm_serve_cli.repository.vllm import plan_vllm, vllm_uses, vllm_values
 from trtllm_serve_cli.repository.vllm_engine import vllm_engine_values
@@ -279,53 +278,33 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     if engine.kind == "tensorrt":
         return plan_tensorrt_llm(engine, values, _engine_queue(values))
     contract = load_contracts()["tensorrt_llm"]
-    if engine.kind in ("pytorch", "vllm"):
-        parameters = entries_of(engine, values)
-    elif engine.kind == "sim":
-        parameters = sim_parameters(engine, values)
-    else:
-        parameters = _python_parameters(engine, values)
     return ModelConfig(
         name="tensorrt_llm",
         title=f"the engine of {engine.model_name} ({engine.kind})",
         module="tensorrt_llm_model",
         inputs=contract.inputs,
         outputs=contract.outputs,
-        parameters=parameters,
+        parameters=_entries(engine, values),
         instance_count=int(values["tensorrt_llm_instance_count"]),
         is_decoupled=values["decoupled_mode"] == "true",
         **_engine_queue(values),
     )
 
 
-def _python_parameters(engine: Engine, values: Mapping[str, str]) -> dict[str, str]:
-    return {
-        "engine_kind": engine.kind,
-        "gpt_model_path": values["engine_dir"],
-        "gpt_model_type": "inflight_fused_batching",
-        "vocab_size": str(engine.vocab_size),
-    } | {
-        name: values[name]
-        for name in (
-            "max_num_seqs",
-            "max_seq_len",
-            "max_num_tokens",
-            "max_beam_width",
-            "max_tokens_in_paged_kv_cache",
-            "enable_kv_cache_reuse",
-            "exclude_input_in_output",
-            "cancellation_check_period_ms",
-            "instances_share_engine",
-            "num_threads",
-            "num_draft_tokens",
-            "draft_model_dir",
-            "engine_python",
-            "lora_prefetch_dir",
-            "max_loras",
-            "lora_cache_max_adapter_size",
-            "lora_cache_host_memory_bytes",
-        )
+def _entries(engine: Engine, values: Mapping[str, str]) -> dict[str, str]:
+    """Those of `config.pbtxt` that the engine kind heeds; empty where nothing is said."""
+    entries = {"engine_kind": engine.kind, "vocab_size": str(engine.vocab_size)} | {
+        place.removeprefix("parameters."): values.get(each.name, "")
+        for each in load_parameters().values()
+        if each.is_heeded_by(engine.kind) and not each.is_fact
+        for place in each.fills.get("tensorrt_llm", ())
+        if place.startswith("parameters.")
     }
+    if engine.kind in ("openvino", "sim"):
+        # Their workers load no tokenizer.
+        del entries["tokenizer_dir"]
+        entries["gpt_model_type"] = "inflight_fused_batching"
+    return entries
 
 
 def _postprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:

@@ -6,7 +6,6 @@ take stays in the engine's folder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,19 +20,6 @@ from trtllm_serve_cli.runtime.sim_timing import SchedulerLimits, Simulation, par
 if TYPE_CHECKING:
     from trtllm_serve_cli.build import Engine
 
-_ENTRIES = (
-    "max_num_seqs",
-    "max_seq_len",
-    "max_num_tokens",
-    "max_tokens_in_paged_kv_cache",
-    "batch_scheduler_policy",
-    "enable_chunked_context",
-    "enable_kv_cache_reuse",
-    "exclude_input_in_output",
-    "cancellation_check_period_ms",
-    "instances_share_engine",
-    "engine_python",
-)
 # What `tensorrt_llm` calls them, whatever its engine.
 _LIMITS = {
     "max_batch_size": "max_num_seqs",
@@ -61,16 +47,6 @@ def sim_values(engine: Engine, options: ServingOptions, max_seq_len: int) -> dic
         "tokenizer_dir": str(engine.path),
         "engine_dir": str(engine.path),
     }
-
-
-def sim_parameters(engine: Engine, values: Mapping[str, str]) -> dict[str, str]:
-    """The entries of the `tensorrt_llm` model's `config.pbtxt`."""
-    return {
-        "engine_kind": engine.kind,
-        "gpt_model_path": values["engine_dir"],
-        "gpt_model_type": "inflight_fused_batching",
-        "vocab_size": str(engine.vocab_size),
-    } | {name: values[name] for name in _ENTRIES}
 
 
 def read_simulation_of(model: ImportedModel) -> Simulation:
