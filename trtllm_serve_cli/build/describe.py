@@ -52,7 +52,7 @@ def describe_vllm(
 
     Raises `BadInput` for a GGUF file, and for what vLLM cannot do.
     """
-    engine = _describe_checkpoint(name, checkpoint, "vllm", "The engine kind vllm")
+    engine = _describe_checkpoint(name, checkpoint, "vllm")
     quantised = read_weight_format(checkpoint.path)
     arguments = plan_vllm_arguments(options, weights=quantised, trust_remote_code=trust_remote_code)
     return _with_arguments(engine, checkpoint, quantised, arguments)
@@ -70,7 +70,7 @@ def describe_pytorch(
 
     Raises `BadInput` for a GGUF file, and for what the API cannot do.
     """
-    engine = _describe_checkpoint(name, checkpoint, "pytorch", "The engine kind pytorch")
+    engine = _describe_checkpoint(name, checkpoint, "pytorch")
     quantised = read_weight_format(checkpoint.path)
     arguments = plan_llm_arguments(
         options, version, weights=quantised, trust_remote_code=trust_remote_code
@@ -91,10 +91,10 @@ def _with_arguments(
     )
 
 
-def _describe_checkpoint(name: str, checkpoint: Checkpoint, kind: str, what: str) -> Engine:
+def _describe_checkpoint(name: str, checkpoint: Checkpoint, kind: str) -> Engine:
     if checkpoint.format != "hf":
         raise BadInput(
-            f"{what} needs a Hugging Face checkpoint.",
+            f"The engine kind {kind} needs a Hugging Face checkpoint.",
             why=f"{checkpoint.source} is a GGUF file",
             next_step="import the model's checkpoint instead: -s hf:ORG/NAME",
         )
