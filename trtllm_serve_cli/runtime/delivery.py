@@ -1,9 +1,8 @@
 """Telling the requests of a model what the engine has for them.
 
-Triton's Python backend makes whoever sends a response wait until the server has taken it, some
-0.3 ms in which this process has nothing else to do. So the requests that a step has something for
-are shared out among a few threads: four of them sent three times as many responses per second as
-one (measured with Triton 2.51, 64 streams and two cores).
+Triton's Python backend makes whoever sends a response wait until the server has taken it. So the
+requests that a step has something for are shared out among a few threads: four of them sent three
+times as many responses per second as one (measured with Triton 2.51, 64 streams and two cores).
 """
 
 from __future__ import annotations
