@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from typer.testing import CliRunner
 from tests.bench.fake_triton import FakeTriton
 from tests.bench.results.made import make_result, store
 from trtllm_serve_cli.bench.arrivals import AtConcurrency
+from trtllm_serve_cli.bench.benchmark import BenchmarkResult
 from trtllm_serve_cli.bench.search import Measured, Probe, conclude
 from trtllm_serve_cli.cli.bench import bench_app
+from trtllm_serve_cli.cli.bench_run import raise_ending
 from trtllm_serve_cli.cli.bench_search import leave
 from trtllm_serve_cli.errors import BadInput, CheckFailed, NoServer, RequestFailed, UnknownModel
 
@@ -128,19 +131,27 @@ def test_bench_says_why_some_requests_failed(server: FakeTriton) -> None:
     assert "2 failed: server: out of cheese" in result.stderr
 
 
+@contextmanager
+def _interrupting_at(server: FakeTriton, num_requests: int) -> Iterator[None]:
+    """Ctrl-C once the server has so many requests."""
+
+    def interrupt() -> None:
+        while len(server.received) < num_requests:
+            time.sleep(0.001)
+        signal.raise_signal(signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    yield
+    thread.join()
+
+
 def test_interrupted_bench_prints_what_was_measured(server: FakeTriton) -> None:
     server.sticks_at = 3
     address = server.start()
 
-    def interrupt_when_stuck() -> None:
-        while len(server.received) < 3:
-            time.sleep(0.001)
-        signal.raise_signal(signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt_when_stuck)
-    thread.start()
-    result = _bench("-u", address, "--concurrency", "1", "--warmup", "0", *SMALL)
-    thread.join()
+    with _interrupting_at(server, 3):
+        result = _bench("-u", address, "--concurrency", "1", "--warmup", "0", *SMALL)
     assert result.exit_code == 130
     assert "Interrupted requests" in result.stdout
     assert "the figures are partial" in result.stderr
@@ -356,6 +367,41 @@ def test_sweep_as_json_has_every_point(server: FakeTriton) -> None:
     assert rates == [50, 100]
 
 
+def test_sweep_that_is_interrupted_says_so_by_its_exit_code(server: FakeTriton) -> None:
+    """Whichever point was running: here the first, in its second turn."""
+    server.sticks_at = 10
+    address = server.start()
+    options = ("--concurrency", "1,2", "--repeat", "2", "--warmup", "0", *SMALL)
+    with _interrupting_at(server, 10):
+        result = _invoke("sweep", "token-norm-dist", "-u", address, *options)
+    assert result.exit_code == 130
+
+
+GOOD, BAD = make_result(num_requests=3), make_result(num_requests=3, fails_every=1)
+LOST = make_result(num_requests=3, ending="server_lost")
+
+
+@pytest.mark.parametrize(
+    ("results", "words"),
+    [
+        ([BAD, GOOD], "Every request failed: 3 of 3."),
+        ([GOOD, BAD], "Every request failed: 3 of 3."),
+        ([LOST, GOOD], "lost in the middle"),
+        ([BAD, LOST], "lost in the middle"),
+    ],
+    ids=["first failed", "last failed", "lost before the last", "what ended it comes first"],
+)
+def test_one_point_that_went_wrong_is_the_sweeps_failure(
+    results: list[BenchmarkResult], words: str
+) -> None:
+    with pytest.raises(RequestFailed, match=words):
+        raise_ending(results)
+
+
+def test_points_that_went_well_are_no_failure() -> None:
+    raise_ending([GOOD, make_result(num_requests=4, fails_every=2)])
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -391,6 +437,14 @@ def test_search_whose_lowest_rate_fails_says_so() -> None:
         leave(conclude([Probe(2.0, 1, (measured,))], None))
     assert failed.value.why == "ttft:p95<500ms measured as never"
     assert "--min-rate 0.2" in failed.value.next_step
+
+
+def test_search_whose_requests_all_fail_says_why(server: FakeTriton) -> None:
+    server.fails_every = 1
+    options = ("--slo", "latency:p95<5s", "--min-rate", "40", *SMALL)
+    result = _invoke("search", "token-norm-dist", "-u", server.start(), *options)
+    assert isinstance(result.exception, RequestFailed)
+    assert "4 of them with server: out of cheese" in result.exception.why
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 import typer
 
@@ -291,8 +291,15 @@ def _show_tables(result: BenchmarkResult) -> None:
 
 
 def raise_ending(results: Sequence[BenchmarkResult]) -> None:
-    """Leave with what the last of them stands for; one that went well is no reason to."""
-    result, summary = results[-1], results[-1].summary
+    """Leave with what the first stands for that was cut off, or else of which nothing came back."""
+    cut_off = [each for each in results if each.is_partial]
+    failed = [r for r in results if r.summary.num_failed and not r.summary.num_completed]
+    for result in (*cut_off, *failed):
+        _leave_with(result)
+
+
+def _leave_with(result: BenchmarkResult) -> NoReturn:
+    summary = result.summary
     if result.ending == "interrupted":
         raise typer.Exit(INTERRUPTED)
     if result.ending == "server_lost":
@@ -302,10 +309,9 @@ def raise_ending(results: Sequence[BenchmarkResult]) -> None:
             "failed; it then refused every connection, and nothing more was sent",
             next_step="tllm status",
         )
-    if summary.num_failed and not summary.num_completed:
-        message, count = result.error_messages[0]
-        raise RequestFailed(
-            f"Every request failed: {summary.num_failed} of {summary.num_requests}.",
-            why=f"{count} of them with {message}",
-            next_step="tllm logs",
-        )
+    message, count = result.error_messages[0]
+    raise RequestFailed(
+        f"Every request failed: {summary.num_failed} of {summary.num_requests}.",
+        why=f"{count} of them with {message}",
+        next_step="tllm logs",
+    )

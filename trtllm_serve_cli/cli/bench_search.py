@@ -148,7 +148,7 @@ def _show(result: SearchResult, *, as_json: bool) -> None:
 
 def leave(result: SearchResult) -> None:
     """Raises what the exit code stands for, where no rate was found or the search was cut off."""
-    if result.ending in ("interrupted", "server_lost"):
+    if result.ending in ("interrupted", "server_lost") or result.rate is None:
         raise_ending(list(result.results.values()))
     if result.rate is None:
         lowest = result.probes[0]
