@@ -250,6 +250,19 @@ def test_a_run_goes_on_while_another_target_answers() -> None:
     assert sum(record.is_completed for record in generator.records) == 10
 
 
+def test_a_run_ends_when_all_targets_that_it_asks_are_gone() -> None:
+    """One of several workers may have requests for some of the targets only."""
+    generator = LoadGenerator([Gone(), Server()], give_up_s=0.05)
+    requests = _requests(*[b"1f"] * 2000)
+    asyncio.run(generator.run_open(requests, [0.005 * index for index in range(2000)]))
+    assert generator.is_server_lost
+    assert generator.num_failed < 200
+
+
+def test_no_server_is_lost_before_anything_was_sent() -> None:
+    assert not LoadGenerator([Server()]).is_server_lost
+
+
 def test_tokens_without_text_count_with_the_next_piece() -> None:
     class Texts(Server):
         def decode(self, raw: bytes) -> Response:

@@ -48,8 +48,9 @@ class LoadGenerator:
 
     The counts may be read at any time, to show progress. Cancelling one of the `run_` methods keeps
     the records; requests in flight are then recorded as interrupted. Requests that are due in the
-    first `ramp_s` are marked. When no target can be reached any more, `is_server_lost` says so, and
-    nothing more is sent. `start` is on `clock`; a run may begin later than the call.
+    first `ramp_s` are marked. When no target that was asked can be reached any more,
+    `is_server_lost` says so, and nothing more is sent. `start` is on `clock`; a run may begin later
+    than the call.
     """
 
     connections: Sequence[Connection]
@@ -63,11 +64,14 @@ class LoadGenerator:
     num_failed: int = 0
     num_uncounted: int = 0
     start: float = 0.0
+    _asked: set[int] = field(default_factory=set)
     _refusals: dict[int, list[float]] = field(default_factory=dict)
 
     @property
     def is_server_lost(self) -> bool:
-        return len(self._refusals) == len(self.connections) and all(
+        if not self._asked or self._asked != self._refusals.keys():
+            return False
+        return all(
             len(times) >= _GIVE_UP_COUNT and times[-1] - times[0] >= self.give_up_s
             for times in self._refusals.values()
         )
@@ -183,6 +187,7 @@ class LoadGenerator:
     ) -> _Answer:
         connection = self.connections[request.target]
         self.num_sent += 1
+        self._asked.add(request.target)
         sent_s = self._now()
         answer = _Answer(end_s=sent_s, keeps_ids=bool(request.spec.turns))
         try:
