@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from trtllm_serve_cli.bench.arrivals import AtRate, plan_due_times
-from trtllm_serve_cli.bench.calibrate import Calibration, MeasuredRun, calibrate, read_run
+from trtllm_serve_cli.bench.calibrate import Calibration, MeasuredRun, calibrate, runs_of
 from trtllm_serve_cli.bench.records import RequestRecord
+from trtllm_serve_cli.bench.results.stored import StoredResult
 from trtllm_serve_cli.bench.virtual_clock import Sending, run_virtual
 from trtllm_serve_cli.bench.workloads import TokenNormDist
 from trtllm_serve_cli.errors import BadInput
@@ -108,22 +107,31 @@ def test_a_run_that_does_not_tell_is_refused_with_what_to_run(run: MeasuredRun, 
     assert "tllm bench " in refused.value.next_step
 
 
-def write(run: MeasuredRun, folder: Path, load: dict[str, Any]) -> Path:
-    folder.mkdir()
-    (folder / "summary.json").write_text(json.dumps({"settings": {"load": load}}))
-    lines = [json.dumps(each.to_json()) for each in run.records]
-    (folder / "requests.jsonl").write_text("\n".join(lines))
-    return folder
+def stored(
+    records: tuple[RequestRecord, ...], load: dict[str, Any] | None = None, num_targets: int = 1
+) -> StoredResult:
+    load = load or {"kind": "concurrency", "concurrency": 8}
+    return StoredResult("a", {"settings": {"load": load}, "targets": [{}] * num_targets}, records)
 
 
-def test_a_result_is_read_from_its_folder(tmp_path: Path) -> None:
+def test_a_result_has_the_runs_of_its_repeats() -> None:
     run = measure("a", 8, number=3)
-    folder = write(run, tmp_path / "a", {"kind": "concurrency", "concurrency": 8})
-    assert read_run(folder) == (run,)
-    folder = write(run, tmp_path / "b", {"kind": "rate", "concurrency": None})
-    assert read_run(folder)[0].concurrency is None
+    assert runs_of(stored(run.records)) == (run,)
+    again = tuple(dataclasses.replace(each, run=1) for each in run.records)
+    both = runs_of(stored(run.records + again))
+    assert both == (MeasuredRun("a 1", run.records, 8), MeasuredRun("a 2", again, 8))
 
 
-def test_a_folder_without_a_result_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="is no result of tllm bench"):
-        read_run(tmp_path)
+def test_an_open_loop_has_no_concurrency_whatever_its_cap() -> None:
+    (run,) = runs_of(stored((), {"kind": "rate", "concurrency": 4}))
+    assert run.concurrency is None
+
+
+def test_requests_of_the_ramp_were_in_flight_too() -> None:
+    ramp = tuple(dataclasses.replace(each, is_ramp=True) for each in measure(number=3).records)
+    assert runs_of(stored(ramp))[0].records == ramp
+
+
+def test_a_result_of_several_engines_is_refused() -> None:
+    with pytest.raises(BadInput, match="a is of several targets"):
+        runs_of(stored((), num_targets=2))

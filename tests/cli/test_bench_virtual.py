@@ -135,6 +135,27 @@ def test_a_run_is_calibrated_and_simulated_again(timing: Path, tmp_path: Path) -
     assert again["itl"]["p50_ms"] == pytest.approx(known["itl"]["p50_ms"], rel=0.02)
 
 
+def test_the_points_of_a_sweep_are_calibrated_together(timing: Path, tmp_path: Path) -> None:
+    words = ("--virtual", str(timing), *SMALL, "--concurrency", "1,16")
+    bench("sweep", "token-norm-dist", *words, "--output", str(tmp_path / "sweep"))
+    told = json.loads(bench("calibrate", str(tmp_path / "sweep"), "--json").stdout)
+    assert {each["run"] for each in told["comparisons"]} == {"concurrency-1", "concurrency-16"}
+
+
+def test_a_result_without_a_request_is_refused(timing: Path, tmp_path: Path) -> None:
+    virtual(timing, "--output", str(tmp_path / "run"))
+    (tmp_path / "run" / "requests.jsonl").write_text("")
+    result = bench("calibrate", str(tmp_path / "run"))
+    assert isinstance(result.exception, BadInput)
+    assert "No request of run was completed" in result.exception.what
+
+
+def test_what_is_no_result_is_not_calibrated(tmp_path: Path) -> None:
+    result = bench("calibrate", str(tmp_path))
+    assert isinstance(result.exception, BadInput)
+    assert "it has no summary.json" in result.exception.why
+
+
 def test_a_calibration_as_json_is_a_timing_and_how_well_it_fits(
     timing: Path, tmp_path: Path
 ) -> None:

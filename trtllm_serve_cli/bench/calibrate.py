@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from trtllm_serve_cli.bench.arrivals import AllAtOnce
 from trtllm_serve_cli.bench.records import RequestRecord
+from trtllm_serve_cli.bench.results.stored import StoredResult
 from trtllm_serve_cli.bench.statistics import Distribution, summarize
 from trtllm_serve_cli.bench.virtual_clock import Sending, run_virtual
 from trtllm_serve_cli.bench.workloads import RequestSpec
@@ -81,27 +82,28 @@ class Calibration:
     comparisons: tuple[Comparison, ...]
 
 
-def read_run(folder: Path) -> tuple[MeasuredRun, ...]:
-    """The runs in a result's folder, one for each repeat. Raises `BadInput`."""
-    try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        lines = (folder / "requests.jsonl").read_text(encoding="utf-8").splitlines()
-        load = summary["settings"]["load"]
-        closed = load.get("concurrency") if load["kind"] == "concurrency" else None
-        by_run: dict[int, list[RequestRecord]] = {}
-        for line in lines:
-            said = json.loads(line)
-            by_run.setdefault(said.get("run", 0), []).append(RequestRecord.from_json(said))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+def runs_of(result: StoredResult) -> tuple[MeasuredRun, ...]:
+    """The runs of one benchmark, those of its ramp included: they, too, were in flight.
+
+    Raises `BadInput` where several targets were loaded, since each has steps of its own.
+    """
+    if len(result.summary["targets"]) > 1:
         raise BadInput(
-            f"{folder} is no result of tllm bench.",
-            why=f"{type(error).__name__}: {error}",
-            next_step="tllm bench token-norm-dist --stream --output DIR, and name that folder",
-        ) from error
-    names = [folder.name if len(by_run) == 1 else f"{folder.name} {run + 1}" for run in by_run]
+            f"{result.name} is of several targets.",
+            why="each has an engine of its own, and one timing is of one engine",
+            next_step="measure one of them: tllm bench token-norm-dist --stream -u HOST:PORT "
+            "-m NAME --output DIR",
+        )
+    load = result.settings["load"]
+    closed = load["concurrency"] if load["kind"] == "concurrency" else None
+    by_run: dict[int, list[RequestRecord]] = {}
+    for record in result.records:
+        by_run.setdefault(record.run, []).append(record)
+    if len(by_run) < 2:
+        return (MeasuredRun(result.name, result.records, closed),)
     return tuple(
-        MeasuredRun(name, tuple(records), closed)
-        for name, records in zip(names, by_run.values(), strict=True)
+        MeasuredRun(f"{result.name} {run + 1}", tuple(records), closed)
+        for run, records in by_run.items()
     )
 
 

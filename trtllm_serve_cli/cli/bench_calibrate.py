@@ -46,10 +46,11 @@ def calibrate(
 
     Example:  tllm bench calibrate alone/ many/ -o timing.json
     """
-    from trtllm_serve_cli.bench.calibrate import calibrate, read_run, write_timing
+    from trtllm_serve_cli.bench.calibrate import calibrate, runs_of, write_timing
+    from trtllm_serve_cli.bench.results.stored import read_results
 
     limits = _read_limits(model) if model else None
-    found = calibrate([run for folder in folders for run in read_run(folder)], limits)
+    found = calibrate([run for each in read_results(folders) for run in runs_of(each)], limits)
     if target is not None:
         write_timing(found.simulation, target)
     _show(found, as_json=as_json)
