@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from csv import DictReader
 from dataclasses import replace
 from pathlib import Path
 
@@ -186,3 +187,13 @@ def test_csv_has_one_header_and_a_line_for_each_result(tmp_path: Path) -> None:
     header, *lines = file.read_text().splitlines()
     assert "Avg. Input tokens per request,Avg. Output tokens per request" in header
     assert len(lines) == 2
+
+
+def test_csv_has_empty_cells_where_nothing_was_completed(tmp_path: Path) -> None:
+    file = tmp_path / "stats.csv"
+    failed = summarize(RECORDS[1:], AllAtOnce(), streamed=True)
+    for summary in (failed, _result().summary, failed):
+        report.append_csv(summary, file)
+    with file.open(newline="") as lines:
+        latencies = [(row["Avg. latency (ms)"], row["Total requests"]) for row in DictReader(lines)]
+    assert latencies == [("", "1"), ("500.0", "2"), ("", "1")]

@@ -38,9 +38,13 @@ def upstream_rows(summary: Summary) -> dict[str, float]:
 
     Our latencies count from when a request was due, upstream's from when it was sent.
     """
+    return {name: value for name, value in _all_upstream_rows(summary).items() if value is not None}
+
+
+def _all_upstream_rows(summary: Summary) -> dict[str, float | None]:
     completed = summary.num_completed
     latency = summary.request_latency
-    rows: dict[str, float | None] = {
+    return {
         "Requests/Sec": summary.completed_requests_per_s,
         "OP tokens/sec": summary.output_tokens_per_s,
         "Avg. latency (ms)": latency.mean_ms if latency else None,
@@ -52,7 +56,6 @@ def upstream_rows(summary: Summary) -> dict[str, float]:
         "Total latency (ms)": summary.duration_s * 1e3,
         "Total requests": summary.num_requests,
     }
-    return {name: value for name, value in rows.items() if value is not None}
 
 
 def csv_row(summary: Summary) -> dict[str, float]:
@@ -61,8 +64,11 @@ def csv_row(summary: Summary) -> dict[str, float]:
 
 
 def append_csv(summary: Summary, file: Path) -> None:
-    """A line more in a CSV file of upstream's form, which gets its header if it is new."""
-    row = csv_row(summary)
+    """A line more in a CSV file of upstream's form, which gets its header if it is new.
+
+    What the run cannot tell is an empty cell.
+    """
+    row = {_CSV_NAMES.get(name, name): value for name, value in _all_upstream_rows(summary).items()}
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a", newline="", encoding="utf-8") as lines:
         writer = csv.DictWriter(lines, fieldnames=list(row))
