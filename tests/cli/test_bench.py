@@ -79,6 +79,8 @@ def test_bench_says_when_the_vocabulary_is_not_told(server: FakeTriton) -> None:
         (("--slo", "ttft:p95<1s"), "needs --stream"),
         (("--slo", "queue:p95<1s"), "needs --server-times"),
         (("--check-perf-json", "x"), "needs --check-perf-key"),
+        (("--check-perf-key", "x"), "needs --check-perf-json"),
+        (("--replicas", "2"), "--replicas needs --virtual"),
         (("--request-rate", "0"), "not a number above 0"),
         (("--request-rate", "nan"), "not a number above 0"),
         (("--request-rate", "inf"), "not a number above 0"),
@@ -227,6 +229,21 @@ def test_bench_of_text_needs_a_model_that_takes_it(server: FakeTriton) -> None:
     result = CliRunner().invoke(bench_app, ["end-to-end", "-u", server.start(), "-m", CORE])
     assert isinstance(result.exception, UnknownModel)
     assert "takes text" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--max-input-len", "9"), "--max-input-len needs --dataset"),
+        (("--op-tokens-per-word", "1.3"), "--op-tokens-per-word needs --dataset"),
+        (("--dataset", "x.json", "--input-words", "9"), "--input-words is of random prompts"),
+    ],
+    ids=lambda value: value[-2] if isinstance(value, tuple) else "",
+)
+def test_bench_of_text_refuses_what_it_would_ignore(arguments: tuple[str, ...], words: str) -> None:
+    result = _invoke("end-to-end", "-u", "127.0.0.1:1", *arguments)
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.split())
 
 
 def test_bench_of_a_data_set_without_a_tokenizer_says_so(

@@ -89,9 +89,23 @@ def test_conversations_and_prefixes_run_on_it_too(timing: Path) -> None:
         assert found["num_completed"] == number
 
 
-def test_a_server_beside_it_is_wrong_usage(timing: Path) -> None:
-    result = virtual(timing, "-u", "localhost:1")
-    assert (result.exit_code, "asks no server" in result.stderr) == (2, True)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-u", "localhost:1"),
+        ("-m", "mine"),
+        ("-i", "http"),
+        ("--metrics-url", "localhost:1"),
+        ("--workers", "2"),
+        ("--timeout", "1"),
+        ("--server-times",),
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_is_said_of_a_server_is_wrong_usage(timing: Path, words: tuple[str, ...]) -> None:
+    result = virtual(timing, *words)
+    assert result.exit_code == 2
+    assert f"--virtual asks no server: leave out {words[0]}." in " ".join(result.stderr.split())
 
 
 def test_more_engines_answer_sooner(timing: Path) -> None:

@@ -162,6 +162,8 @@ def plan_settings(job: Job, common: CommonOptions, workload: Workload) -> Benchm
         raise typer.BadParameter("--duration and --num-requests exclude each other.")
     if common.duration is not None and isinstance(load, AllAtOnce):
         raise typer.BadParameter("--duration needs --request-rate or --concurrency.")
+    if common.replicas > 1 and common.virtual is None:
+        raise typer.BadParameter("--replicas needs --virtual.")
     return BenchmarkSettings(
         workload=workload,
         load=load,
@@ -226,6 +228,8 @@ def _parse_objectives(common: SharedOptions) -> tuple[Objective, ...]:
 
 def _read_reference(common: CommonOptions) -> Reference | None:
     if common.check_perf_json is None:
+        if common.check_perf_key is not None:
+            raise typer.BadParameter("--check-perf-key needs --check-perf-json.")
         return None
     if common.check_perf_key is None:
         raise typer.BadParameter("--check-perf-json needs --check-perf-key.")

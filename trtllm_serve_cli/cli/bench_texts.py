@@ -18,6 +18,7 @@ _ENTRIES = (
     "JSON with input, instruction and output; ShareGPT's JSON; JSONL with prompt and lengths; "
     "or hf:NAME[:SPLIT]."
 )
+_INPUT_WORDS = 100
 OutputTokens = Annotated[
     int | None,
     typer.Option("--output-tokens", min=1, help="Length of every answer. Default: the entry's."),
@@ -99,7 +100,9 @@ def end_to_end(
     through: Annotated[
         TextModel, typer.Option(help="Which of the models that take text.")
     ] = TextModel.ENSEMBLE,
-    input_words: Annotated[int, typer.Option(min=1, help="Mean words of a random prompt.")] = 100,
+    input_words: Annotated[
+        int | None, typer.Option(min=1, help="Mean words of a random prompt. Default: 100.")
+    ] = None,
     output_tokens: OutputTokens = None,
     op_tokens_per_word: TokensPerWord = None,
     max_input_len: MaxInputLen = None,
@@ -125,7 +128,16 @@ def end_to_end(
     lengths = Lengths(output_tokens, op_tokens_per_word, max_input_len, ignore_eos)
     workload: Workload
     if source is None:
-        workload = RandomWords(input_words, input_words / 20, output_tokens or 20, 0, ignore_eos)
+        for option, value in (
+            ("--max-input-len", max_input_len),
+            ("--op-tokens-per-word", op_tokens_per_word),
+        ):
+            if value is not None:
+                raise typer.BadParameter(f"{option} needs --dataset.")
+        words = input_words or _INPUT_WORDS
+        workload = RandomWords(words, words / 20, output_tokens or 20, 0, ignore_eos)
+    elif input_words is not None:
+        raise typer.BadParameter("--input-words is of random prompts, and --dataset names others.")
     else:
         workload = as_text(source, read_entries(source), lengths)
     counting = None if tokenizer is None else open_tokenizer(tokenizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,14 +15,33 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.bench import Benchmark, BenchmarkSettings
     from trtllm_serve_cli.runtime.sim_timing import Simulation
 
+# What only says how a server is asked.
+_OF_A_SERVER = {
+    "url": "-u",
+    "model": "-m",
+    "interface": "-i",
+    "metrics_url": "--metrics-url",
+    "workers": "--workers",
+    "timeout": "--timeout",
+    "server_times": "--server-times",
+}
+
 
 def open_simulation(settings: BenchmarkSettings, named: str, options: SharedOptions) -> Benchmark:
     """Such a benchmark. Raises `UnknownModel` or `BadInput` for what is no simulation."""
     from trtllm_serve_cli.bench.virtual import open_virtual
 
-    if options.url or options.model or options.server_times:
-        raise typer.BadParameter("--virtual asks no server: leave -u, -m and --server-times out.")
+    _refuse_a_servers(options)
     return open_virtual(settings, find_simulation(named), named, options.replicas)
+
+
+def _refuse_a_servers(options: SharedOptions) -> None:
+    defaults = {field.name: field.default for field in fields(SharedOptions)}
+    given = [
+        flag for name, flag in _OF_A_SERVER.items() if getattr(options, name) != defaults[name]
+    ]
+    if given:
+        raise typer.BadParameter(f"--virtual asks no server: leave out {', '.join(given)}.")
 
 
 def find_simulation(named: str) -> Simulation:
