@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
-from trtllm_serve_cli.bench.served_model import CORE_MODEL
+from trtllm_serve_cli.bench.served_model import CORE_MODEL, Target
 from trtllm_serve_cli.bench.workloads import Tokenizer
-from trtllm_serve_cli.client import Interface
 from trtllm_serve_cli.client.over_grpc import fetch_config_grpc
 from trtllm_serve_cli.client.over_http import fetch_config_http
 from trtllm_serve_cli.errors import BadInput, MissingPart, RequestFailed
@@ -15,29 +15,41 @@ from trtllm_serve_cli.runtime.tokenizer import load_tokenizer
 _TIMEOUT_S = 10.0
 
 
-def find_tokenizer(
-    folder: Path | None, address: str, core_model: str, interface: Interface
-) -> Tokenizer:
-    """The one in `folder`, else the one that the server's `preprocessing` names, if it is here.
+def find_tokenizer_folder(targets: Iterable[Target]) -> Path:
+    """The one folder here that every target's `preprocessing` names.
 
-    Raises `BadInput`, `MissingPart` or `NoServer`.
+    Raises `BadInput`, also where they name several, or `NoServer`.
     """
-    if folder is not None:
-        return open_tokenizer(folder)
-    preprocessing = core_model.removesuffix(CORE_MODEL) + "preprocessing"
-    fetch = fetch_config_grpc if interface == "grpc" else fetch_config_http
+    named = {_fetch_folder(target): target for target in targets}
+    if len(named) > 1:
+        raise BadInput(
+            "Several models may have several tokenizers.",
+            why="; ".join(
+                f"{target.model} at {target.address} has {folder}"
+                for folder, target in named.items()
+            ),
+            next_step="name one that suits them all: --tokenizer DIR",
+        )
+    return next(iter(named))
+
+
+def _fetch_folder(target: Target) -> Path:
+    preprocessing = target.model.removesuffix(CORE_MODEL) + "preprocessing"
+    fetch = fetch_config_grpc if target.interface == "grpc" else fetch_config_http
     try:
-        parameters, _ = fetch(address, preprocessing, _TIMEOUT_S)
+        parameters, _ = fetch(target.address, preprocessing, _TIMEOUT_S)
     except RequestFailed as error:
-        raise _unknown(f"{address} has no model {preprocessing} that would name it") from error
+        raise _unknown(
+            f"{target.address} has no model {preprocessing} that would name it"
+        ) from error
     named = parameters.get("tokenizer_dir", "")
     if not named or not Path(named).is_dir():
         raise _unknown(f"{preprocessing} names {named or 'none'}, which is no folder here")
-    return open_tokenizer(Path(named))
+    return Path(named)
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer in `folder`."""
+    """The tokenizer in `folder`. Raises `BadInput` or `MissingPart`."""
     if not folder.is_dir():
         raise BadInput(f"There is no folder {folder}.", next_step="check --tokenizer")
     try:

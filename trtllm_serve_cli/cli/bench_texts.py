@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from trtllm_serve_cli.cli.bench_options import SharedOptions
 from trtllm_serve_cli.cli.bench_run import Job, run_job
-
-if TYPE_CHECKING:
-    pass
 
 _ENTRIES = (
     "JSON with input, instruction and output; ShareGPT's JSON; JSONL with prompt and lengths; "
@@ -72,21 +69,19 @@ def dataset(
 
     Example:  tllm bench dataset --dataset mini_cnn_eval.json --concurrency 16 --stream
     """
-    from trtllm_serve_cli.bench.tokenizers import find_tokenizer, open_tokenizer
+    from trtllm_serve_cli.bench import Target
+    from trtllm_serve_cli.bench.tokenizers import find_tokenizer_folder, open_tokenizer
     from trtllm_serve_cli.bench.workloads import Lengths, read_entries, tokenize
 
     entries = read_entries(source)
     job = Job("dataset", common)
     targets = None if common.virtual else job.find_targets()
-    needs = any(entry.prompt is not None for entry in entries)
     found = None
-    if needs and targets:
-        first = targets[0]
-        found = find_tokenizer(tokenizer, first.address, first.model, common.interface.value)
-    elif needs and tokenizer is None:
-        raise typer.BadParameter("--virtual needs --tokenizer: no server tells it.")
-    elif needs and tokenizer:
-        found = open_tokenizer(tokenizer)
+    if any(entry.prompt is not None for entry in entries):
+        if tokenizer is None and targets is None:
+            raise typer.BadParameter("--virtual needs --tokenizer: no server tells it.")
+        asked = [Target(t.address, t.model, common.interface.value) for t in targets or ()]
+        found = open_tokenizer(tokenizer or find_tokenizer_folder(asked))
     lengths = Lengths(output_tokens, op_tokens_per_word, max_input_len, ignore_eos)
     run_job(job, tokenize(source, entries, found, lengths), targets)
 
