@@ -109,6 +109,12 @@ def test_text_is_sent_as_it_is(tmp_path: Path) -> None:
     assert (spec.text, spec.num_output_tokens) == ("a bc def do it", int(3 * 1.3))
 
 
+def test_empty_prompts_are_left_out(tmp_path: Path) -> None:
+    entries = read_entries(_read(tmp_path, LINE, {"prompt": "", "output_length": 7}))
+    for dataset in (tokenize("d", entries, Words(), Lengths()), as_text("d", entries, Lengths())):
+        assert (dataset.num_available, dataset.num_left_out) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [

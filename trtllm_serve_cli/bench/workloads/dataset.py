@@ -189,8 +189,9 @@ def _output_length(entry: Entry, tokenizer: Tokenizer | None, lengths: Lengths) 
 
 
 def _count_words(text: str, tokens_per_word: float | None = None) -> int:
-    """Tokens by upstream's rule: words, as single blanks part them, times a factor."""
-    return int(len(text.split(" ")) * (tokens_per_word or UPSTREAMS_TOKENS_PER_WORD))
+    """Tokens by upstream's rule: words, as single blanks part them, times a factor; none of ""."""
+    num_words = len(text.split(" ")) if text else 0
+    return int(num_words * (tokens_per_word or UPSTREAMS_TOKENS_PER_WORD))
 
 
 def _parse(line: Line) -> Entry:
