@@ -14,6 +14,7 @@ from trtllm_serve_cli.bench.slo import parse_objective
 from trtllm_serve_cli.bench.statistics import (
     distribute,
     find_steady_state,
+    is_good,
     itl_s,
     max_in_flight,
     summarize,
@@ -179,6 +180,15 @@ def test_goodput_counts_requests_that_meet_every_objective() -> None:
         (2000, True),
         (3500, False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("objective", "is_met"),
+    [("tpot<1us", True), ("itl:p99<1us", True), ("queue<1s", False), ("latency<1us", False)],
+)
+def test_without_a_second_token_no_gap_is_too_long(objective: str, is_met: bool) -> None:
+    single = replace(RECORD, chunk_s=(1.0,), chunk_tokens=(1,))
+    assert is_good(single, [parse_objective(objective)]) == is_met
 
 
 def test_an_objective_that_the_run_does_not_tell_is_not_met() -> None:

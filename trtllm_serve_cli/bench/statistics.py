@@ -222,24 +222,17 @@ def is_good(record: RequestRecord, objectives: Iterable[Objective]) -> bool:
     """Whether a completed request meets every objective by itself.
 
     Its one TTFT, TPOT, latency or queue time is held against the limit, whatever the statistic; of
-    its gaps the statistic is taken. Without a second token there is no gap that could be too long.
+    its gaps the statistic is taken. Without a second token there is no gap that could be too long;
+    a queue time that the server does not tell meets nothing.
     """
-    for objective in objectives:
-        value_s: float | None
-        match objective.metric:
-            case "itl":
-                value_s = _statistic(itl_s(record), objective.percent) or 0.0
-            case "tpot":
-                value_s = tpot_s(record) if record.num_output_tokens > 1 else 0.0
-            case "ttft":
-                value_s = record.chunk_s[0] - record.due_s
-            case "queue":
-                value_s = record.queue_s
-            case _:
-                value_s = record.end_s - record.due_s
-        if value_s is None or value_s * 1e3 > objective.limit_ms:
-            return False
-    return True
+    return all(_is_within(each, times_of(record, each.metric)) for each in objectives)
+
+
+def _is_within(objective: Objective, times_s: Sequence[float]) -> bool:
+    value_s = times_s[0] if len(times_s) == 1 else _statistic(times_s, objective.percent)
+    if value_s is None:
+        return objective.metric != "queue"
+    return value_s * 1e3 <= objective.limit_ms
 
 
 def distribute(
