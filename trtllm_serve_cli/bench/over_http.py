@@ -97,7 +97,6 @@ class _Link(asyncio.Protocol):
         self.is_done = True
         self._is_open = False
         self._waiter: asyncio.Future[None] | None = None
-        self._received = bytearray()
         self._parser = _Parser()
 
     @property

@@ -115,7 +115,7 @@ def decode_event(data: bytes) -> Response:
     )
 
 
-_DATATYPES = {"i": "INT32", "l": "INT32", "?": "BOOL", "O": "BYTES"}
+_DATATYPES = {"i": "INT32", "?": "BOOL", "O": "BYTES"}
 
 
 def _plan_tensors(spec: RequestSpec, model: ServedModel, asking: Asking) -> dict[str, NDArray[Any]]:
