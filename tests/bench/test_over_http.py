@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -129,16 +128,16 @@ def test_the_body_asks_for_an_exact_length(serve_http: ServeHttp) -> None:
 
 def test_a_dead_http_address_is_explained() -> None:
     with pytest.raises(NoServer, match=r"No server answers at 127.0.0.1:1\."):
-        asyncio.run(fetch_model(Target("127.0.0.1:1", "x", "http"), "tokens"))
+        fetch_model(Target("127.0.0.1:1", "x", "http"), "tokens")
 
 
 def test_an_unknown_model_over_http_is_explained(serve_http: ServeHttp) -> None:
     target = Target(serve_http(FakeHttp()), "gpt", "http")
     with pytest.raises(RequestFailed, match="The server has no model 'gpt'"):
-        asyncio.run(fetch_model(target, "tokens"))
+        fetch_model(target, "tokens")
 
 
 def test_a_model_that_takes_no_text_is_refused(serve_http: ServeHttp) -> None:
     target = Target(serve_http(FakeHttp()), "tensorrt_llm", "http")
     with pytest.raises(UnknownModel, match="is not an LLM that takes text"):
-        asyncio.run(fetch_model(target, "text"))
+        fetch_model(target, "text")

@@ -1,19 +1,21 @@
 from __future__ import annotations
 
-import asyncio
+import socket
 from collections.abc import Callable
 
 import pytest
 
 from tests.bench.fake_triton import FakeTriton
+from trtllm_serve_cli.bench import served_model
 from trtllm_serve_cli.bench.served_model import ServedModel, Target, fetch_model
+from trtllm_serve_cli.client import Interface
 from trtllm_serve_cli.errors import NoServer, RequestFailed, UnknownModel
 
 Serve = Callable[[FakeTriton], str]
 
 
 def _fetch(address: str, name: str = "tensorrt_llm") -> ServedModel:
-    return asyncio.run(fetch_model(Target(address, name), "tokens"))
+    return fetch_model(Target(address, name), "tokens")
 
 
 def test_fetch_model_reads_what_the_server_says(serve: Serve) -> None:
@@ -38,6 +40,18 @@ def test_fetch_model_knows_when_no_vocabulary_is_told(serve: Serve, vocab_size: 
 def test_fetch_model_explains_a_dead_address() -> None:
     with pytest.raises(NoServer, match=r"No server answers at 127.0.0.1:1\."):
         _fetch("127.0.0.1:1")
+
+
+@pytest.mark.parametrize("interface", ["grpc", "http"])
+def test_fetch_model_does_not_wait_for_one_that_says_nothing(
+    interface: Interface, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served_model, "_TIMEOUT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        target = Target(f"127.0.0.1:{silent.getsockname()[1]}", interface=interface)
+        with pytest.raises(NoServer) as missing:
+            fetch_model(target, "tokens")
+    assert missing.value.why == "no answer within 0.1 s"
 
 
 def test_fetch_model_explains_an_unknown_model(serve: Serve) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import platform
 import sys
@@ -158,7 +157,7 @@ def open_benchmark(
     `metrics` has the addresses of metrics pages to sample, by target. `tokenizer` counts the tokens
     of answers that the server does not count. Raises `NoServer`, `UnknownModel` or `RequestFailed`.
     """
-    models = tuple(asyncio.run(_fetch_models(targets, settings)))
+    models = tuple(fetch_model(target, settings.takes) for target in targets)
 
     def measure(number: int, watch: Watch) -> tuple[Run, int]:
         return _run_once(settings, models, number, watch, metrics or {}, tokenizer)
@@ -185,12 +184,6 @@ def run_benchmark(
         if benchmark.run(watch).ending != "finished":
             break
     return benchmark.result()
-
-
-async def _fetch_models(
-    targets: Sequence[Target], settings: BenchmarkSettings
-) -> list[ServedModel]:
-    return [await fetch_model(target, settings.takes) for target in targets]
 
 
 def _run_once(

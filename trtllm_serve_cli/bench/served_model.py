@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from http.client import HTTPConnection, HTTPException
 from typing import Any, Literal
 from urllib.parse import quote
 
 import grpc
-from grpc import aio
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
 from trtllm_serve_cli.client import Interface, faults
-from trtllm_serve_cli.client.address import split_address
-from trtllm_serve_cli.client.over_grpc import translate_rpc_error
-from trtllm_serve_cli.errors import UnknownModel
+from trtllm_serve_cli.client.over_grpc import connect, translate_rpc_error
+from trtllm_serve_cli.client.over_http import fetch_json
+from trtllm_serve_cli.errors import TimedOut, UnknownModel
 
 CORE_MODEL = "tensorrt_llm"
 _TIMEOUT_S = 10.0
-_CHANNEL_OPTIONS = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.enable_retries", 0),  # a retried request would be measured as a slow one
-    ("grpc.enable_http_proxy", 0),  # a load through a proxy measures the proxy
-)
 _NEEDED = {
     "tokens": {"input_ids", "input_lengths", "request_output_len"},
     "text": {"text_input"},
@@ -63,36 +52,27 @@ class ServedModel:
         return asdict(self) | {"inputs": sorted(self.inputs)}
 
 
-def open_channel(address: str) -> Any:
-    """A gRPC channel to `host:port`; use it as an async context manager."""
-    return aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
-
-
-async def fetch_model(target: Target, takes: Takes) -> ServedModel:
+def fetch_model(target: Target, takes: Takes) -> ServedModel:
     """Ask the server about the model. Raises `NoServer`, `UnknownModel` or `RequestFailed`."""
-    if target.interface == "http":
-        model = await asyncio.to_thread(_fetch_http, target)
-    else:
-        model = await _fetch_grpc(target)
+    fetch = _fetch_http if target.interface == "http" else _fetch_grpc
+    try:
+        model = fetch(target)
+    except TimedOut as error:
+        why = f"no answer within {_TIMEOUT_S:g} s"
+        raise faults.no_server(target.address, why) from error
     _check_inputs(model, takes)
     return model
 
 
-async def _fetch_grpc(target: Target) -> ServedModel:
-    name, wait = target.model, {"timeout": _TIMEOUT_S}
-    async with open_channel(target.address) as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+def _fetch_grpc(target: Target) -> ServedModel:
+    address, name, wait = target.address, target.model, {"timeout": _TIMEOUT_S}
+    with connect(address) as stub:
         try:
-            server = await stub.ServerMetadata(service_pb2.ServerMetadataRequest(), **wait)
-            metadata = await stub.ModelMetadata(service_pb2.ModelMetadataRequest(name=name), **wait)
-            reply = await stub.ModelConfig(service_pb2.ModelConfigRequest(name=name), **wait)
-        except aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                why = f"no answer within {_TIMEOUT_S:g} s"
-                raise faults.no_server(target.address, why) from error
-            raise translate_rpc_error(
-                error, target.address, name, _TIMEOUT_S, has_begun=False
-            ) from error
+            server = stub.ServerMetadata(service_pb2.ServerMetadataRequest(), **wait)
+            metadata = stub.ModelMetadata(service_pb2.ModelMetadataRequest(name=name), **wait)
+            reply = stub.ModelConfig(service_pb2.ModelConfigRequest(name=name), **wait)
+        except grpc.RpcError as error:
+            raise translate_rpc_error(error, address, name, _TIMEOUT_S, has_begun=False) from error
     config = reply.config
     return ServedModel(
         address=target.address,
@@ -109,7 +89,10 @@ async def _fetch_grpc(target: Target) -> ServedModel:
 
 def _fetch_http(target: Target) -> ServedModel:
     path = f"/v2/models/{quote(target.model, safe='')}"
-    server, metadata, config = (_get(target, each) for each in ("/v2", path, f"{path}/config"))
+    server, metadata, config = (
+        fetch_json(target.address, each, target.model, _TIMEOUT_S)
+        for each in ("/v2", path, f"{path}/config")
+    )
     policy = config.get("model_transaction_policy", {})
     vocab_size = config.get("parameters", {}).get("vocab_size", {}).get("string_value", "")
     return ServedModel(
@@ -123,27 +106,6 @@ def _fetch_http(target: Target) -> ServedModel:
         interface="http",
         inputs=frozenset(tensor["name"] for tensor in config.get("input", ())),
     )
-
-
-def _get(target: Target, path: str) -> Mapping[str, Any]:
-    connection = HTTPConnection(*split_address(target.address), timeout=_TIMEOUT_S)
-    try:
-        connection.request("GET", path)
-        with connection.getresponse() as response:
-            status, content = response.status, response.read()
-        loaded = json.loads(content)
-    except OSError as error:
-        why = error.strerror or str(error) or f"no answer within {_TIMEOUT_S:g} s"
-        raise faults.no_server(target.address, why) from error
-    except (HTTPException, ValueError) as error:
-        raise faults.not_understood(target.address, "it is not Triton's JSON over HTTP") from error
-    finally:
-        connection.close()
-    if not isinstance(loaded, dict):
-        raise faults.not_understood(target.address, "it is not a JSON object")
-    if status != 200:
-        raise faults.refused(target.model, str(loaded.get("error", f"HTTP {status}")))
-    return loaded
 
 
 def _parse_vocab_size(text: str) -> int | None:

@@ -60,13 +60,17 @@ def stream_http(
 
 def fetch_config_http(address: str, model: str, timeout_s: float) -> tuple[dict[str, str], bool]:
     """The string parameters of the model's configuration, and whether it is decoupled."""
-    content = _ask(address, "GET", f"/v2/models/{quote(model, safe='')}/config", model, timeout_s)
-    config = _load_object(address, content)
+    config = fetch_json(address, f"/v2/models/{quote(model, safe='')}/config", model, timeout_s)
     parameters = config.get("parameters", {})
     return (
         {name: str(value.get("string_value", "")) for name, value in parameters.items()},
         bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
     )
+
+
+def fetch_json(address: str, path: str, model: str, timeout_s: float) -> dict[str, Any]:
+    """The JSON object at `path`; `model` is whom errors name."""
+    return _load_object(address, _ask(address, "GET", path, model, timeout_s))
 
 
 def fetch_index_http(endpoint: Endpoint, timeout_s: float) -> list[dict[str, str]]:
