@@ -127,6 +127,13 @@ class Benchmark:
         self.num_uncounted += num_uncounted
         return run
 
+    def run_all(self, watch: Watch = lambda progress: None) -> BenchmarkResult:
+        """As many runs as the settings ask for; one that does not finish is the last."""
+        for _ in range(self.settings.repeat):
+            if self.run(watch).ending != "finished":
+                break
+        return self.result()
+
     def result(self) -> BenchmarkResult:
         """That of at least one run."""
         records = [record for run in self.runs for record in run.records]
@@ -180,10 +187,7 @@ def run_benchmark(
     does when no target answers any more. The rest is as in `open_benchmark`.
     """
     benchmark = open_benchmark(settings, targets, metrics=metrics, tokenizer=tokenizer)
-    for _ in range(settings.repeat):
-        if benchmark.run(watch).ending != "finished":
-            break
-    return benchmark.result()
+    return benchmark.run_all(watch)
 
 
 def _run_once(

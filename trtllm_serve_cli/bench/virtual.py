@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from trtllm_serve_cli.bench.benchmark import Benchmark, BenchmarkResult, Run, Watch
+from trtllm_serve_cli.bench.benchmark import Benchmark, Run, Watch
 from trtllm_serve_cli.bench.served_model import CORE_MODEL, ServedModel
 from trtllm_serve_cli.bench.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.shares import FALLBACK_VOCAB_SIZE, plan_shares
@@ -43,16 +43,6 @@ def open_virtual(
         return _run(settings, model, simulation, replicas, number), 0
 
     return Benchmark(settings, (model,), measure)
-
-
-def simulate_benchmark(
-    settings: BenchmarkSettings, simulation: Simulation, name: str, replicas: int = 1
-) -> BenchmarkResult:
-    """What `run_benchmark` would measure of such engines; raises as `open_virtual` does."""
-    benchmark = open_virtual(settings, simulation, name, replicas)
-    for _ in range(settings.repeat):
-        benchmark.run()
-    return benchmark.result()
 
 
 def _run(

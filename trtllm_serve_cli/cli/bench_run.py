@@ -107,10 +107,7 @@ def _run_one(
         report.check_output_folder(common.output_folder)
     benchmark = open_points([(job, settings)], targets, tokenizer)[0]
     with show_progress(settings, addresses_of(benchmark)) as watch:
-        for _ in range(settings.repeat):
-            if benchmark.run(watch).ending != "finished":
-                break
-    result = benchmark.result()
+        result = benchmark.run_all(watch)
     if common.output_folder is not None:
         report.write_result(result, common.output_folder)
         write_views(common.output_folder)
