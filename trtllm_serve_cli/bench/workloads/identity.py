@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,9 +21,7 @@ class Identity:
     num_input_tokens: int = 8
     num_output_tokens: int = 10
 
-    @property
-    def num_available(self) -> None:
-        return None
+    num_available: ClassVar[None] = None
 
     def draw(
         self, num_requests: int, vocab_size: int, rng: np.random.Generator

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,7 @@ class TokenNormDist:
     output_mean: float = 20
     output_stdev: float = 2
 
-    @property
-    def num_available(self) -> None:
-        return None
+    num_available: ClassVar[None] = None
 
     def draw(
         self, num_requests: int, vocab_size: int, rng: np.random.Generator

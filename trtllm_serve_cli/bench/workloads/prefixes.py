@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,9 +22,7 @@ class SharedPrefix:
     num_prefix_tokens: int
     num_prefixes: int = 1
 
-    @property
-    def num_available(self) -> None:
-        return None
+    num_available: ClassVar[None] = None
 
     def draw(
         self, num_requests: int, vocab_size: int, rng: np.random.Generator
@@ -55,9 +53,7 @@ class MultiTurn:
     think_mean_s: float = 0.0
     num_prefix_tokens: int = 0
 
-    @property
-    def num_available(self) -> None:
-        return None
+    num_available: ClassVar[None] = None
 
     def draw(
         self, num_requests: int, vocab_size: int, rng: np.random.Generator
