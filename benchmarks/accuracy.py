@@ -5,7 +5,8 @@
 Serves simulated engines, one after the other, and measures each with `tllm bench`: 1, 32 and 256
 requests in flight, sent within 51 ms. A step takes 20, 50 or 250 ms, and 0.125 ms for each token of
 a prompt; the virtual clock says what the medians have to be. Allowed is 1 % of that or 0.2 ms,
-whichever is larger; the exit code is 1 when a median is farther off.
+whichever is larger; the exit code is 1 when a median is farther off. Beside that it prints the
+processor time of each process for a streamed token (the server's with the warm-up's tokens).
 
 The first request makes a step of its own, in which all others arrive. What Triton adds is in the
 measured times, since nobody can tell it apart from here: a few milliseconds to a first token, and
@@ -22,10 +23,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from cpu import CLIENT, cpu_seconds
 
 from trtllm_serve_cli import launch
 from trtllm_serve_cli.catalog import resolve_alias
@@ -45,6 +48,7 @@ RUNS = {
 PROMPT_TOKEN_S = 0.000125
 # All prompts fit into a step, and none is known from the round before.
 LIMITS = {"max_num_tokens": 65536, "enable_kv_cache_reuse": False}
+OUTPUT_TOKENS = 40
 FIGURES = {"TTFT p50": "ttft", "ITL p50": "itl"}
 
 
@@ -66,20 +70,28 @@ class Row:
         return max(0.01 * self.known, 0.2)
 
 
+@dataclass(frozen=True)
+class Found:
+    """One engine's: every median, and the milliseconds of CPU time per token by process."""
+
+    rows: tuple[Row, ...]
+    cpu_ms: dict[str, float]
+
+
 def bench(*words: str) -> dict[str, Any]:
-    """The summary of one run of the command."""
+    """What one run of the command prints as JSON."""
     command = (
         sys.executable, "-m", "trtllm_serve_cli.cli.main", "bench", "token-norm-dist",
-        "--stream", "--json", "--input-stdev", "0", "--output-mean", "40", "--output-stdev", "0",
-        *words,
+        "--stream", "--json", "--input-stdev", "0",
+        "--output-mean", str(OUTPUT_TOKENS), "--output-stdev", "0", *words,
     )  # fmt: skip
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    summary: dict[str, Any] = json.loads(told)["summary"]
-    assert summary["num_failed"] == 0, summary
-    return summary
+    result: dict[str, Any] = json.loads(told)
+    assert result["summary"]["num_failed"] == 0, result["errors"]
+    return result
 
 
-def measure(home: Home, in_flight: int, rounds: int) -> Iterator[Row]:
+def measure(home: Home, in_flight: int, rounds: int) -> Found:
     """Every median of one engine, known and as the median of `rounds` runs."""
     step_s, options = RUNS[in_flight]
     name = import_engine(home, step_s)
@@ -88,12 +100,29 @@ def measure(home: Home, in_flight: int, rounds: int) -> Iterator[Row]:
     server = launch.launch(plan, on_progress=lambda loading: None)
     try:
         words = ("-u", server.endpoint.grpc, "--warmup", str(in_flight), *options)
+        before = cpu_seconds(server)
         runs = [bench(*words) for _ in range(rounds)]
+        after = cpu_seconds(server)
     finally:
         launch.stop_server(server)
-    for title, figure in FIGURES.items():
-        measured = statistics.median(run[figure]["p50_ms"] for run in runs)
-        yield Row(in_flight, title, known[figure]["p50_ms"], measured)
+    rows = [
+        Row(
+            in_flight,
+            title,
+            known["summary"][figure]["p50_ms"],
+            statistics.median(run["summary"][figure]["p50_ms"] for run in runs),
+        )
+        for title, figure in FIGURES.items()
+    ]
+    num_tokens = sum(run["summary"]["num_output_tokens"] for run in runs)
+    num_served = num_tokens + rounds * in_flight * OUTPUT_TOKENS
+    cpu_ms = {
+        part: 1000 * (seconds - before.get(part, 0.0)) / num_served
+        for part, seconds in after.items()
+        if part != CLIENT
+    }
+    cpu_ms["tllm bench"] = 1000 * sum(run["client"]["cpu_s"] for run in runs) / num_tokens
+    return Found(tuple(rows), cpu_ms)
 
 
 def import_engine(home: Home, step_s: float) -> str:
@@ -115,15 +144,30 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     home = find_home()
-    rows = [row for in_flight in RUNS for row in measure(home, in_flight, arguments.rounds)]
+    found = {in_flight: measure(home, in_flight, arguments.rounds) for in_flight in RUNS}
+    rows = [row for each in found.values() for row in each.rows]
     if arguments.json:
-        print(json.dumps([asdict(row) | {"off": row.off} for row in rows], indent=2))
+        told = {
+            "rows": [asdict(row) | {"off": row.off} for row in rows],
+            "cpu_ms_per_token": {in_flight: each.cpu_ms for in_flight, each in found.items()},
+        }
+        print(json.dumps(told, indent=2))
     else:
-        print("in flight  figure      known   measured      off  allowed   (ms)")
-        for row in rows:
-            print(f"{row.in_flight:9}  {row.figure:8} {row.known:8.2f} {row.measured:10.2f} "
-                  f"{row.off:+8.2f} {row.allowed:8.2f}")  # fmt: skip
+        show(rows, found)
     sys.exit(any(abs(row.off) > row.allowed for row in rows))
+
+
+def show(rows: Sequence[Row], found: Mapping[int, Found]) -> None:
+    """Print them as tables."""
+    print("in flight  figure      known   measured      off  allowed   (ms)")
+    for row in rows:
+        print(f"{row.in_flight:9}  {row.figure:8} {row.known:8.2f} {row.measured:10.2f} "
+              f"{row.off:+8.2f} {row.allowed:8.2f}")  # fmt: skip
+    print("\nin flight  CPU time per token (ms)")
+    for in_flight, each in found.items():
+        for part, cpu_ms in each.cpu_ms.items():
+            if round(cpu_ms, 2):
+                print(f"{in_flight:9}  {part:40} {cpu_ms:6.2f}")
 
 
 if __name__ == "__main__":
