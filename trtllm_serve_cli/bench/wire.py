@@ -1,7 +1,7 @@
 """Requests and responses as bytes, over gRPC and over HTTP; no connection here.
 
-The load generator moves bytes only: requests are encoded before the run starts, and a response is
-stamped before it is decoded.
+The load generator moves bytes: but for those without an end, and those that hold answers, requests
+are encoded before the run starts; a response is stamped before it is decoded.
 """
 
 from __future__ import annotations

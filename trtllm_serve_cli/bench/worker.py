@@ -65,9 +65,9 @@ async def run_share(
 ) -> ShareResult:
     """Do it, from the moment of the monotonic clock that `wait_for_start` gives.
 
-    All is encoded, and the warm-up done, before it is asked. `tell` is called about twice a second
-    from the loop that also stamps the responses: let it be quick. What `offer_cancel` gets ends the
-    run early when called in this thread; what was measured is kept.
+    All that has an end is encoded, and the warm-up done, before it is asked. `tell` is called about
+    twice a second from the loop that also stamps the responses: let it be quick. What
+    `offer_cancel` gets ends the run early when called in this thread; what was measured is kept.
     """
     connections = [
         GrpcConnection(model, share.asking)
