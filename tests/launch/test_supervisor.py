@@ -217,6 +217,18 @@ def test_shared_memory_of_a_killed_server_is_removed(tmp_path: Path) -> None:
         regions[1].unlink()
 
 
+def test_models_that_a_killed_supervisor_drained_take_requests_again(tmp_path: Path) -> None:
+    plan = fake_plan(tmp_path, "crash")
+    mark = plan.directory / "draining" / "m"
+    with supervised(plan):
+        wait_until(lambda: is_in(plan, "ready"))
+        mark.parent.mkdir(exist_ok=True)
+        mark.touch()
+        crash(plan)
+        wait_until(lambda: is_in(plan, "ready", restarts=1))
+        assert not mark.exists()
+
+
 @pytest.fixture
 def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")

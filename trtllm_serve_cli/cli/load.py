@@ -30,9 +30,11 @@ def load(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption = 
     """
     from trtllm_serve_cli import launch
     from trtllm_serve_cli.paths import find_home
+    from trtllm_serve_cli.processes import ended_by_signals
 
     server = launch.find_controlled(find_home(), name, parse_url(url))
-    launch.load_models(server, name, timeout, on_model=_say("Loading"))
+    with ended_by_signals():
+        launch.load_models(server, name, timeout, on_model=_say("Loading"))
     output.say(f"{name} is loaded.")
 
 
@@ -43,9 +45,12 @@ def unload(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption 
     """
     from trtllm_serve_cli import launch
     from trtllm_serve_cli.paths import find_home
+    from trtllm_serve_cli.processes import ended_by_signals
 
     server = launch.find_controlled(find_home(), name, parse_url(url))
-    launch.unload_models(server, name, timeout, on_model=_say("Unloading"))
+    # Whatever ends us, its models do not go on refusing requests.
+    with ended_by_signals():
+        launch.unload_models(server, name, timeout, on_model=_say("Unloading"))
     output.say(f"{name} is unloaded.")
 
 

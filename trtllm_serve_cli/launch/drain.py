@@ -42,6 +42,12 @@ def draining(directory: Path, models: Iterable[str]) -> Iterator[None]:
             mark.unlink(missing_ok=True)
 
 
+def forget_drains(directory: Path) -> None:
+    """Let the models in `directory` take requests, where whoever drained them was killed."""
+    for mark in (directory / _FOLDER).glob("*"):
+        mark.unlink(missing_ok=True)
+
+
 def count_in_flight(endpoints: Iterable[Endpoint]) -> dict[str, int]:
     """Engine -> requests that it has, of those that have any; a server that is silent has none."""
     counts: dict[str, int] = {}

@@ -30,7 +30,13 @@ import psutil
 from trtllm_serve_cli.client import probe_token
 from trtllm_serve_cli.errors import TllmError
 from trtllm_serve_cli.launch.container_engine import find_first_process, remove_container
-from trtllm_serve_cli.launch.drain import count_in_flight, drain_environ, draining, show_in_flight
+from trtllm_serve_cli.launch.drain import (
+    count_in_flight,
+    drain_environ,
+    draining,
+    forget_drains,
+    show_in_flight,
+)
 from trtllm_serve_cli.launch.log import explain_log
 from trtllm_serve_cli.launch.plan import LaunchPlan
 from trtllm_serve_cli.launch.state import (
@@ -146,6 +152,7 @@ class Supervisor:
     def _spawn(self) -> None:
         self._clear_container()
         _remove_shared_memory(self._plan)
+        forget_drains(self._plan.directory)
         with self._plan.log.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(

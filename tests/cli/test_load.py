@@ -1,0 +1,56 @@
+"""`tllm load` and `unload` as their user sees them, of a server that only says what is in flight."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.launch.samples import fake_plan
+from tests.waiting import wait_until
+from trtllm_serve_cli.launch import LaunchPlan
+from trtllm_serve_cli.launch.state import PLAN_FILE, describe_myself, write_state
+from trtllm_serve_cli.paths import find_home
+
+
+class Busy(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'nv_trt_llm_request_metrics{model="m",request_type="active"} 1\n')
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def busy(home_folder: Path) -> Iterator[LaunchPlan]:
+    """Of a server whose model has a request in flight, without end."""
+    with HTTPServer(("127.0.0.1", 0), Busy) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        plan = fake_plan(find_home().servers)
+        endpoint = dataclasses.replace(plan.endpoint, metrics=f"127.0.0.1:{server.server_port}")
+        plan = dataclasses.replace(plan, endpoint=endpoint, model_control_mode="explicit")
+        plan.directory.mkdir(parents=True)
+        (plan.directory / PLAN_FILE).write_text(plan.to_json())
+        write_state(plan.directory, describe_myself("ready"))
+        yield plan
+        server.shutdown()
+        thread.join()
+
+
+def test_unload_that_is_ended_leaves_no_model_refusing_requests(busy: LaunchPlan) -> None:
+    mark = busy.directory / "draining" / "m"
+    command = (sys.executable, "-m", "trtllm_serve_cli.cli.main", "unload", "m")
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as unloading:
+        wait_until(mark.exists)
+        unloading.terminate()
+        unloading.communicate()
+    assert (unloading.returncode, mark.exists()) == (143, False)
