@@ -36,7 +36,14 @@ from trtllm_serve_cli.launch import (
 )
 from trtllm_serve_cli.launch.machine import find_embedded_root
 from trtllm_serve_cli.launch.running import read_server
-from trtllm_serve_cli.launch.state import ServerState, describe_myself, read_state, write_state
+from trtllm_serve_cli.launch.state import (
+    ServerState,
+    describe_myself,
+    read_state,
+    started_at_s,
+    write_state,
+    write_stop_timeout,
+)
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository import ServingOptions, plan_repository, write_repository
 
@@ -190,6 +197,36 @@ def test_stopping_a_server_that_is_gone_hurts_nobody(home: Home) -> None:
         home.servers, fake_plan(home.servers), ServerState("ready", os.getpid(), 0.0)
     )
     stop_server(server)
+
+
+def test_supervisor_has_the_time_that_another_stop_gave_it(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trtllm_serve_cli.launch.local._ENDING_S", 0.0)
+    plan = dataclasses.replace(fake_plan(home.servers), exit_timeout_s=0)
+    plan.directory.mkdir(parents=True)
+    write_stop_timeout(plan.directory, 600)
+    code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True)"
+    command = (sys.executable, "-c", f"{code}; input()")
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as draining:
+        assert draining.stdin is not None and draining.stdout is not None
+        draining.stdout.readline()
+        state = dataclasses.replace(
+            describe_myself("stopping"),
+            supervisor_pid=draining.pid,
+            supervisor_started_at=started_at_s(draining.pid),
+        )
+        looks: list[object] = []
+
+        def end_at_the_third_look(in_flight: object) -> None:
+            looks.append(in_flight)
+            if len(looks) == 3:
+                draining.communicate("\n")
+
+        stop_server(RunningServer(plan.directory, plan, state), on_progress=end_at_the_third_look)
+    assert (len(looks), draining.returncode) == (3, 0)
 
 
 def test_foreground_ends_with_the_server(home: Home) -> None:

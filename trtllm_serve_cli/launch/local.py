@@ -43,6 +43,7 @@ from trtllm_serve_cli.launch.state import (
     ServerState,
     forget_states,
     read_state,
+    stop_limit_s,
     write_stop_timeout,
 )
 from trtllm_serve_cli.paths import Home
@@ -364,9 +365,8 @@ def stop_server(
         write_stop_timeout(server.directory, timeout_s)
     with contextlib.suppress(ProcessLookupError):
         os.kill(server.state.supervisor_pid, signal.SIGTERM)
-    limit_s = server.plan.exit_timeout_s if timeout_s is None else timeout_s
-    deadline_s = time.monotonic() + limit_s + _ENDING_S
-    while server.state.is_supervised and time.monotonic() < deadline_s:
+    started_s = time.monotonic()
+    while server.state.is_supervised and not _is_late(server, started_s):
         on_progress(state.in_flight if (state := read_state(server.directory)) else {})
         time.sleep(_POLL_S)
     state = read_state(server.directory)
@@ -374,6 +374,12 @@ def stop_server(
     if server.plan.container is not None:
         remove_container(server.plan.container)
     return state.why if state is not None else ()
+
+
+def _is_late(server: RunningServer, started_s: float) -> bool:
+    """Whether the supervisor should have ended: it heeds what any `tllm stop` said last."""
+    limit_s = stop_limit_s(server.directory, server.plan.exit_timeout_s)
+    return time.monotonic() - started_s > limit_s + _ENDING_S
 
 
 def _list_processes(server: RunningServer) -> list[psutil.Process]:

@@ -100,12 +100,12 @@ def write_stop_timeout(directory: Path, timeout_s: float) -> None:
     (directory / _STOP_FILE).write_text(f"{timeout_s}\n", encoding="utf-8")
 
 
-def read_stop_timeout(directory: Path) -> float | None:
-    """What was said last; None when nobody has."""
+def stop_limit_s(directory: Path, default_s: float) -> float:
+    """What was said last, which may change while a server is stopping; or else `default_s`."""
     try:
         return float((directory / _STOP_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
+        return default_s
 
 
 def forget_states(directory: Path) -> None:

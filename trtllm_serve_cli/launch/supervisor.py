@@ -43,7 +43,7 @@ from trtllm_serve_cli.launch.state import (
     PLAN_FILE,
     Phase,
     describe_myself,
-    read_stop_timeout,
+    stop_limit_s,
     write_state,
 )
 from trtllm_serve_cli.processes import die_with_parent, last_lines
@@ -303,6 +303,7 @@ class Supervisor:
     def _drain(self, process: subprocess.Popen[bytes]) -> bool:
         """Let requests in flight end; returns whether they did in the time they have."""
         endpoints = (self._plan.endpoint, *self._plan.replicas)
+        directory, default_s = self._plan.directory, self._plan.exit_timeout_s
         started_s, num_idle = time.monotonic(), 0
         # One look may fall between a request's arrival and the engine.
         while num_idle < 2 and process.poll() is None:
@@ -310,18 +311,13 @@ class Supervisor:
             num_idle = 0 if in_flight else num_idle + 1
             if in_flight != self._state.in_flight:
                 self._tell("stopping", in_flight=in_flight)
-            if in_flight and time.monotonic() - started_s > self._drain_limit_s():
+            if in_flight and time.monotonic() - started_s > stop_limit_s(directory, default_s):
                 why = f"requests were cut off: {show_in_flight(in_flight)}"
                 self._tell("stopping", in_flight={}, why=(why,))
                 return False
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(self._patience.poll_s)
         return True
-
-    def _drain_limit_s(self) -> float:
-        """Whoever stops the server may say another limit, and again while it waits."""
-        said = read_stop_timeout(self._plan.directory)
-        return self._plan.exit_timeout_s if said is None else said
 
     def _clear_container(self) -> None:
         if self._plan.container is not None:
