@@ -1,4 +1,4 @@
-"""`tllm load` and `unload` as their user sees them, of a server that only says what is in flight."""
+"""`tllm load` and `unload` as their user sees them; the server only says what is in flight."""
 
 from __future__ import annotations
 
