@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +16,13 @@ from tests.waiting import wait_until
 from trtllm_serve_cli.launch.state import (
     ServerState,
     describe_myself,
+    forget_states,
     is_same_process,
     read_state,
     started_at_s,
+    stop_limit_s,
     write_state,
+    write_stop_timeout,
 )
 
 MINE = describe_myself("ready")
@@ -36,6 +40,36 @@ def test_state_is_replaced_and_nothing_lies_beside_it(tmp_path: Path) -> None:
         write_state(tmp_path, dataclasses.replace(MINE, phase=phase))
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
     assert read_state(tmp_path) == MINE
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One on which no new file has room."""
+
+    def fail(path: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_short_state_after_a_long_one_is_read_on_a_full_disk(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text("a state that was too long for its room\n" * 200)
+    write_state(tmp_path, MINE)
+    assert read_state(tmp_path) == MINE
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_time_to_stop_has_its_room_before_anybody_says_it(tmp_path: Path) -> None:
+    forget_states(tmp_path)
+    assert stop_limit_s(tmp_path, 30) == 30
+    (file,) = tmp_path.iterdir()
+    room = file.stat().st_size
+    for said in (86400.0, 0.0):
+        write_stop_timeout(tmp_path, said)
+        assert (stop_limit_s(tmp_path, 30), file.stat().st_size) == (said, room)
+    forget_states(tmp_path)
+    assert stop_limit_s(tmp_path, 30) == 30
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"why": []}', '{"why": [], "x": 1}'])

@@ -23,7 +23,7 @@ STATE_FILE = "state.json"
 PLAN_FILE = "plan.json"
 _STOP_FILE = "stop-timeout"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# A state is shorter; its file is as long from the start, so that a full disk does not matter.
+# What is written is shorter; its file is as long from the start, so a full disk does not matter.
 _ROOM_BYTES = 4096
 
 # A job may also wait in a queue, or nobody knows what has become of it.
@@ -81,9 +81,7 @@ def write_state(directory: Path, state: ServerState) -> None:
         if error.errno not in _FULL:
             raise
         aside.unlink(missing_ok=True)
-        # No new room is needed where the file lies already.
-        with path.open("r+b") as file:
-            file.write(content)
+        _write_in_place(path, content)
 
 
 def read_state(directory: Path) -> ServerState | None:
@@ -97,7 +95,14 @@ def read_state(directory: Path) -> ServerState | None:
 
 def write_stop_timeout(directory: Path, timeout_s: float) -> None:
     """Say how long requests in flight may still take, to a supervisor that is to stop."""
-    (directory / _STOP_FILE).write_text(f"{timeout_s}\n", encoding="utf-8")
+    _write_in_place(directory / _STOP_FILE, f"{timeout_s}".encode().ljust(_ROOM_BYTES))
+
+
+def _write_in_place(path: Path, content: bytes) -> None:
+    """No new room is needed where a file lies that is as long already."""
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
+        file.write(content)
+        file.truncate()
 
 
 def stop_limit_s(directory: Path, default_s: float) -> float:
@@ -109,9 +114,9 @@ def stop_limit_s(directory: Path, default_s: float) -> float:
 
 
 def forget_states(directory: Path) -> None:
-    """Remove what was said of a former server in `directory`."""
-    for name in (STATE_FILE, _STOP_FILE):
-        (directory / name).unlink(missing_ok=True)
+    """Remove what was said of a former server in `directory`, and make room for what will be."""
+    (directory / STATE_FILE).unlink(missing_ok=True)
+    _write_in_place(directory / _STOP_FILE, b" " * _ROOM_BYTES)
 
 
 def is_same_process(pid: int, started_s: float) -> bool:
