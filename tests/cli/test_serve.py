@@ -305,6 +305,26 @@ def test_restart_is_a_new_server_as_it_was_asked_for(
     assert plan["argv"][-1] == "--log-info=true"
 
 
+def test_restart_fetches_an_image_before_it_stops_anything(
+    tllm: Tllm, home: Home, ports: list[str], tmp_path: Path
+) -> None:
+    write_engine(tmp_path / "bin", "podman", image="exit 0")
+    container = ("--mode", "container", "--container-engine", "podman", "--image", "img")
+    assert tllm("start", *ports, *container, "--host", "0.0.0.0")[0] == 0
+    before = json.loads(tllm("status", "--json")[1])["servers"][0]
+    # Somebody has removed it meanwhile.
+    write_engine(tmp_path / "bin", "podman", pull="echo unauthorized >&2; exit 125")
+    code, _, err = tllm("restart")
+    assert (code, "Stopping" in err) == (3, False)
+    assert "Whoever reaches 0.0.0.0 can use this server" in err
+    assert "Error: The image img could not be fetched." in err
+    after = json.loads(tllm("status", "--json")[1])["servers"][0]
+    assert (after["state"], after["supervisor_pid"]) == ("ready", before["supervisor_pid"])
+    write_engine(tmp_path / "bin", "podman", pull="echo Copying blob")
+    code, _, err = tllm("restart")
+    assert (code, "Fetching img …\nCopying blob\nStopping m on " in err) == (0, True)
+
+
 def test_server_that_died_is_started_again(tllm: Tllm, ports: list[str]) -> None:
     tllm("start", *ports)
     os.kill(json.loads(tllm("status", "--json")[1])["servers"][0]["supervisor_pid"], signal.SIGKILL)

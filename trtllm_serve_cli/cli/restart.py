@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trtllm_serve_cli.cli.options import ModelOption
-from trtllm_serve_cli.cli.serve import launch_and_say
+from trtllm_serve_cli.cli.serve import launch_and_say, prepare_and_say
 from trtllm_serve_cli.cli.stop import DrainOption, stop_and_say
 from trtllm_serve_cli.cli.target import ServerOption, parse_url
 
@@ -22,8 +22,9 @@ def restart(
 
     home = find_home()
     server = launch.find_started(home, model, parse_url(url))
-    # Whatever is wrong is said while the server still runs.
+    # Whatever is wrong is said while the server still runs, and its image takes no time from it.
     plan = launch.plan_again(home, server)
+    prepare_and_say(plan)
     if server.is_running:
         stop_and_say(server, timeout)
     launch_and_say(plan)

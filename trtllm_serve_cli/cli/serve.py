@@ -213,23 +213,28 @@ def start(
         else:
             print(plan.describe())
         return
+    if repo:
+        from trtllm_serve_cli.repository.uses import remember_use
+
+        for each in repo:
+            remember_use(home, each.absolute())
+    prepare_and_say(plan)
+    if foreground:
+        _serve_attached(plan)
+        return
+    launch_and_say(plan, as_json=as_json)
+
+
+def prepare_and_say(plan: LaunchPlan) -> None:
+    """Tell what is to be known of `plan` before it is launched, and fetch what it needs."""
     if plan.reason:
         output.say(plan.reason)
     if plan.host not in ("127.0.0.1", "localhost"):
         output.say(
             f"Whoever reaches {plan.host} can use this server: nothing stands guard before it."
         )
-    if repo:
-        from trtllm_serve_cli.repository.uses import remember_use
-
-        for each in repo:
-            remember_use(home, each.absolute())
     if plan.container is not None:
         _fetch_image(plan.container)
-    if foreground:
-        _serve_attached(plan)
-        return
-    launch_and_say(plan, as_json=as_json)
 
 
 def launch_and_say(plan: LaunchPlan, *, as_json: bool = False) -> None:
