@@ -325,6 +325,23 @@ def test_restart_fetches_an_image_before_it_stops_anything(
     assert (code, "Fetching img …\nCopying blob\nStopping m on " in err) == (0, True)
 
 
+@pytest.mark.parametrize("arguments", [(), ("--all",), ("-m", "m")])
+def test_stop_removes_the_container_that_a_killed_server_left(
+    tllm: Tllm, home: Home, ports: list[str], tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    podman = write_engine(tmp_path / "bin", "podman", image="exit 0")
+    container = ("--mode", "container", "--container-engine", "podman", "--image", "img")
+    tllm("start", *ports, *container)
+    server = json.loads(tllm("status", "--json")[1])["servers"][0]
+    for pid in (server["supervisor_pid"], server["server_pid"]):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: tllm("status")[1].startswith("m: died"))
+    before = len(calls_of(podman, "rm"))
+    code, _, err = tllm("stop", *arguments)
+    assert (code, err) == (0, f"127.0.0.1:{ports[1]} had ended already.\n")
+    assert len(calls_of(podman, "rm")) == before + 1
+
+
 def test_server_that_died_is_started_again(tllm: Tllm, ports: list[str]) -> None:
     tllm("start", *ports)
     os.kill(json.loads(tllm("status", "--json")[1])["servers"][0]["supervisor_pid"], signal.SIGKILL)

@@ -182,6 +182,7 @@ def test_jobs_that_have_ended_are_taken_off_the_list(
     server = add(home, "d", ALIVE)
     listed.append(server)
     assert find_to_stop(home, None) == [server]
+    assert find_to_stop(home, None, everything=True) == [server, *ended]
     with pytest.raises(NoServer) as raised:
         find_running(home, "a")
     assert raised.value.next_step.startswith("tllm deploy slurm -m a --submit   (its log: ")

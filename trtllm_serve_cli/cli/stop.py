@@ -44,13 +44,7 @@ def stop(
     from trtllm_serve_cli import launch
     from trtllm_serve_cli.paths import find_home
 
-    home = find_home()
-    if everything:
-        servers = [
-            server for server in launch.list_servers(home) if server.job or not server.is_over
-        ]
-    else:
-        servers = launch.find_to_stop(home, model, parse_url(url))
+    servers = launch.find_to_stop(find_home(), model, parse_url(url), everything=everything)
     if not servers:
         output.say("No server is running.")
     errors = [error for server in servers if (error := _stop(server, timeout)) is not None]

@@ -189,16 +189,27 @@ def find_started(home: Home, model: str | None, address: str | None = None) -> R
     return find_running(home, model, address)
 
 
-def find_to_stop(home: Home, model: str | None, address: str | None = None) -> list[RunningServer]:
-    """The server that runs, or may run, as far as is known; else the jobs that have ended.
+def find_to_stop(
+    home: Home, model: str | None, address: str | None = None, *, everything: bool = False
+) -> list[RunningServer]:
+    """The server that runs, or may run, as far as is known; else those that left something.
 
-    Raises `NoServer` when there is nothing to stop, or there are several to choose from.
+    Those are jobs that have ended, and servers whose container may have outlived them. With
+    `everything` it is all of both; else raises `NoServer` when there is nothing to stop, or there
+    are several to choose from.
     """
     servers = find_servers(home, model, address)
     going = [server for server in servers if not server.is_over]
+    ended = [
+        server
+        for server in servers
+        if (server.job is not None and server.is_over)
+        or (server.plan.container is not None and server.phase == "died")
+    ]
+    if everything:
+        return going + ended
     if len(going) > 1:
         raise _several(going)
-    ended = [server for server in servers if server.job is not None]
     return going or ended or [find_running(home, model, address)]
 
 
