@@ -277,6 +277,14 @@ def test_what_is_declared_for_mpi_means_nothing_without_it():
     assert choose_options({}, declared).world_size == 2
 
 
+def test_what_is_declared_of_mpirun_is_for_the_one_in_a_container_too() -> None:
+    declared = {"world_size": 2, "oversubscribe": True, "multi_model": True, "hostfile": "hosts"}
+    chosen = choose_options({}, {"a": {"mode": "container", **declared}})
+    assert (chosen.world_size, chosen.oversubscribe, chosen.multi_model) == (2, True, True)
+    # A container has no other nodes.
+    assert chosen.hostfile is None
+
+
 def test_options_of_tritons_by_name(tmp_path: Path) -> None:
     made = plan(
         model_control_mode="explicit",

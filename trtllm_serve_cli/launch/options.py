@@ -24,11 +24,11 @@ class LaunchOptions:
 
     `gpus` are those it may use, as CUDA_VISIBLE_DEVICES has them. `image` and `container_engine`
     are of containers, and follow from the engine and from what is installed where they are None.
-    From `world_size` on it is of the mode `mpi`, by the names of upstream's launch script;
-    `world_size` follows from the engine where it is None. From `model_control_mode` on it is
-    Triton's, by the names of its own options; `load_model` are imported models, all of them where
-    it is empty, and `triton_args` are words as Triton has them. The last three are what our models
-    log, and where spans go.
+    From `world_size` on it is of `mpirun`, here or in a container, by the names of upstream's
+    launch script; `world_size` follows from the engine where it is None. From `model_control_mode`
+    on it is Triton's, by the names of its own options; `load_model` are imported models, all of
+    them where it is empty, and `triton_args` are words as Triton has them. The last three are what
+    our models log, and where spans go.
     """
 
     host: str = "127.0.0.1"
@@ -61,10 +61,12 @@ class LaunchOptions:
 
 
 # What only servers of some modes take: declared for those, it means nothing in another.
-_OF_MPI = ("world_size", "multi_model", "disable_spawn_processes", "oversubscribe", "hostfile")
+_OF_MPI = ("world_size", "multi_model", "disable_spawn_processes", "oversubscribe")
 _OF_CONTAINERS = ("image", "container_engine")
 _MEANT_FOR = {
-    **dict.fromkeys(_OF_MPI, ("mpi",)),
+    # A container's ranks are started by mpirun as well, but on this machine alone.
+    **dict.fromkeys(_OF_MPI, ("mpi", "container")),
+    "hostfile": ("mpi",),
     **dict.fromkeys(_OF_CONTAINERS, ("container", "auto")),
 }
 _PATHS = ("hostfile", "grpc_server_cert", "grpc_server_key", "grpc_root_cert")
