@@ -26,6 +26,7 @@ from trtllm_serve_cli.errors import BadInput, LaunchFailed, MissingPart, Unknown
 from trtllm_serve_cli.launch import (
     LaunchPlan,
     RunningServer,
+    SlurmJob,
     clear_remains,
     find_running,
     launch,
@@ -197,6 +198,18 @@ def test_stopping_a_server_that_is_gone_hurts_nobody(home: Home) -> None:
         home.servers, fake_plan(home.servers), ServerState("ready", os.getpid(), 0.0)
     )
     stop_server(server)
+
+
+def test_job_that_is_to_give_requests_time_is_refused(home: Home) -> None:
+    state = ServerState("ready", 0, 0.0)
+    job = RunningServer(home.servers, fake_plan(home.servers), state, SlurmJob("12", "RUNNING"))
+    with pytest.raises(BadInput) as raised:
+        stop_server(job, 60)
+    assert str(raised.value) == (
+        "Slurm job 12 cannot be told to let requests in flight end.\n"
+        "Why: Slurm ends all processes of a job at once, the models' too\n"
+        "Next: tllm stop -m m   (it cuts them off)"
+    )
 
 
 def test_supervisor_has_the_time_that_another_stop_gave_it(

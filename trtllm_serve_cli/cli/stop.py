@@ -22,7 +22,8 @@ DrainOption = Annotated[
         min=0,
         max=86400,
         metavar="SECONDS",
-        help="How long requests in flight may take to end; 0 cuts them off. Default: 30.",
+        help="How long requests in flight may take to end; 0 cuts them off, as Slurm does. "
+        "Default: 30.",
     ),
 ]
 

@@ -353,8 +353,15 @@ def stop_server(
 
     It takes no new requests; those in flight have `timeout_s`, or else as long as it was started
     with. `on_progress` gets how many each engine still has. Returns what was cut off, in sentences.
+    Raises `BadInput` for a job of Slurm's that is to give them time.
     """
     if server.job is not None:
+        if timeout_s and not server.is_over:
+            raise BadInput(
+                f"{server.place} cannot be told to let requests in flight end.",
+                why="Slurm ends all processes of a job at once, the models' too",
+                next_step=f"tllm stop -m {server.models[0]}   (it cuts them off)",
+            )
         cancel_job(server.directory, server.job)
         return ()
     if not server.state.is_supervised:
