@@ -266,6 +266,21 @@ def test_server_in_a_container_is_told_to_end_by_who_is_attached(
     assert is_in(plan, "stopped")
 
 
+def test_engine_of_containers_is_asked_once_in_each_life(tmp_path: Path, podman: Path) -> None:
+    # The fake server is the process of the program in podman's place.
+    write_engine(podman.parent, "podman", run='echo $$ > "$0.pid"; shift 4; exec "$@"',
+                 inspect='cat "$0.pid"')  # fmt: skip
+    plan = dataclasses.replace(fake_container_plan(tmp_path, podman), model_control_mode="explicit")
+    with supervised(plan):
+        wait_until(lambda: is_in(plan, "ready"))
+        assert [read_state(plan.directory).server_pid] == pids_in(plan.log)
+        time.sleep(10 * QUICK.watch_s)
+        crash(plan)
+        wait_until(lambda: is_in(plan, "ready", restarts=1))
+        assert read_state(plan.directory).server_pid == pids_in(plan.log)[-1]
+    assert len(calls_of(podman, "inspect")) == 2
+
+
 needs_mpirun = pytest.mark.skipif(
     shutil.which("mpirun") is None, reason="no mpirun (apt-get install openmpi-bin)"
 )

@@ -96,6 +96,7 @@ class Supervisor:
         self._patience = patience
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
+        self._first_pid: int | None = None
         self._log_start = 0
         self._parts: dict[psutil.Process, Part] = {}
         self._state = describe_myself("starting")
@@ -153,6 +154,7 @@ class Supervisor:
         self._clear_container()
         _remove_shared_memory(self._plan)
         forget_drains(self._plan.directory)
+        self._first_pid = None
         with self._plan.log.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
@@ -264,10 +266,14 @@ class Supervisor:
         return [each for each in first.children() if _RANK in each.environ()]
 
     def _find_first(self) -> int:
-        """Our child, or the first process of the container that it is attached to."""
+        """Our child, or the first process of the container that it is attached to.
+
+        The container's engine is asked until it knows, and then no more in this life.
+        """
         assert self._process is not None
-        pid = find_first_process(self._plan.container) if self._plan.container else None
-        return pid or self._process.pid
+        if self._first_pid is None and self._plan.container is not None:
+            self._first_pid = find_first_process(self._plan.container)
+        return self._first_pid or self._process.pid
 
     def _explain(self) -> tuple[str, ...]:
         """What the server that runs or ran last said in its log."""
