@@ -17,6 +17,7 @@ from trtllm_serve_cli.processes import (
     Answer,
     ask_program,
     ended_by_signals,
+    end_of_lines,
     follow_lines,
     last_lines,
     run_logged,
@@ -178,6 +179,21 @@ def test_last_lines(tmp_path: Path, text: str, count: int, since: int, lines: li
 def test_last_lines_of_a_long_log(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("".join(f"{number}\n" for number in range(100_000)))
     assert last_lines(tmp_path / "log", 2) == ["99998", "99999"]
+
+
+@pytest.mark.parametrize("half", ["", "ha", "h" * 5000])
+def test_whole_lines_of_a_log_and_those_after_are_all_of_them(tmp_path: Path, half: str) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"a\nb\n{half}")
+    end = end_of_lines(log)
+    assert (end, last_lines(log, 5, until=end)) == (4, ["a", "b"])
+    assert last_lines(log, 5, since=2, until=end) == ["b"]
+    assert last_lines(log, 5, since=9, until=end) == []
+
+
+def test_log_without_a_whole_line(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("ha")
+    assert (end_of_lines(tmp_path / "log"), end_of_lines(tmp_path / "none")) == (0, 0)
 
 
 def test_last_lines_without_a_log(tmp_path: Path) -> None:

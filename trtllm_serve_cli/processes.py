@@ -246,15 +246,29 @@ def follow_lines(log: Path, start: int, poll_s: float = 0.2) -> Iterator[str]:
             yield from lines
 
 
-def last_lines(log: Path, count: int, *, since: int = 0, max_bytes: int = 64 * 1024) -> list[str]:
-    """The last lines of `log` that say something, `since` bytes of it left out.
+def last_lines(
+    log: Path, count: int, *, since: int = 0, until: int | None = None, max_bytes: int = 64 * 1024
+) -> list[str]:
+    """The last lines of `log` that say something, of its bytes from `since` to `until` alone.
 
     At most `max_bytes` of it are read. None when there is no such file.
     """
     try:
+        end = log.stat().st_size if until is None else until
         with log.open("rb") as file:
-            file.seek(max(since, log.stat().st_size - max_bytes))
-            text = file.read().decode(errors="replace")
+            file.seek(max(since, end - max_bytes))
+            text = file.read(max(0, end - file.tell())).decode(errors="replace")
     except OSError:
         return []
     return [line for line in text.splitlines() if line.strip()][-count:]
+
+
+def end_of_lines(log: Path) -> int:
+    """How many bytes of `log` are whole lines: what comes after may still grow. 0 for no file."""
+    try:
+        with log.open("rb") as file:
+            start = max(0, file.seek(0, io.SEEK_END) - _KEPT_BYTES)
+            file.seek(start)
+            return start + file.read().rfind(b"\n") + 1
+    except OSError:
+        return 0

@@ -291,6 +291,21 @@ def test_log_by_gravity_and_by_model(tllm: Tllm, home: Home, ports: list[str]) -
     assert (code, "The server has no model 'nope'." in err) == (3, True)
 
 
+def test_followed_log_has_each_line_once(tllm: Tllm, home: Home, ports: list[str]) -> None:
+    tllm("start", *ports)
+    log = home.servers / ports[1] / "server.log"
+    log.write_text("one\ntwo\nhal")
+    command = (sys.executable, "-m", "trtllm_serve_cli.cli.main", "logs", "-f")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline(), process.stdout.readline()]
+        with log.open("a") as file:
+            file.write("f\nlast\n")
+        lines += [process.stdout.readline(), process.stdout.readline()]
+        process.send_signal(signal.SIGINT)
+    assert lines == ["one\n", "two\n", "half\n", "last\n"]
+
+
 def test_restart_is_a_new_server_as_it_was_asked_for(
     tllm: Tllm, home: Home, ports: list[str]
 ) -> None:

@@ -53,13 +53,14 @@ def logs(
         )
     log, reader = server.plan.log, launch.LogReader(server.plan.every_model)
     output.say(f"{log}:")
-    size = log.stat().st_size if log.exists() else 0
-    read = processes.last_lines(log, _MAX_BYTES, max_bytes=_MAX_BYTES)
+    # What is not a whole line yet, or comes while we read, is left to those that follow.
+    end = processes.end_of_lines(log) if follow else None
+    read = processes.last_lines(log, _MAX_BYTES, until=end, max_bytes=_MAX_BYTES)
     chosen = list(_choose(reader, read, level, source))
     for line in chosen[-lines:] if lines else ():
-        print(line)
-    if follow:
-        for line in _choose(reader, processes.follow_lines(log, size), level, source):
+        print(line, flush=follow)
+    if end is not None:
+        for line in _choose(reader, processes.follow_lines(log, end), level, source):
             print(line, flush=True)
 
 
