@@ -16,8 +16,8 @@ from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.processes import (
     Answer,
     ask_program,
-    ended_by_signals,
     end_of_lines,
+    ended_by_signals,
     follow_lines,
     last_lines,
     run_logged,
