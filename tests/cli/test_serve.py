@@ -130,7 +130,8 @@ def test_port_in_use_names_the_process(tllm: Tllm, ports: list[str]) -> None:
         (("start", "--host", "203.0.113.7"), "Error: The server cannot listen on 203.0.113.7"),
         (("stop",), "Error: No server is running."),
         (("stop", "-m", "m"), "Error: No server is running for m."),
-        (("logs",), "Error: No server has been started."),
+        (("logs",), "Error: No server is running."),
+        (("logs", "-m", "m"), "Error: No server is running for m."),
     ],
 )
 def test_what_cannot_be_done_is_3(tllm: Tllm, arguments: tuple[str, ...], says: str) -> None:
@@ -210,7 +211,7 @@ def test_two_servers_are_told_apart(tllm: Tllm, home: Home, ports: list[str]) ->
     code, _, err = tllm("stop")
     assert (code, "2 servers are running." in err) == (3, True)
     code, _, err = tllm("logs")
-    assert (code, "There are 2 servers." in err) == (3, True)
+    assert (code, "2 servers are running." in err) == (3, True)
     assert tllm("logs", "-u", f"localhost:{ports[1]}", "-n", "0")[0] == 0
     code, _, err = tllm("stop", "-u", "localhost:9")
     assert (code, "No server of tllm's is running on 127.0.0.1:9." in err) == (3, True)

@@ -230,6 +230,13 @@ def test_server_to_start_again_may_have_died(home: Home) -> None:
     assert find_started(home, "a") == died
 
 
+def test_of_several_servers_that_died_one_has_to_be_chosen(home: Home) -> None:
+    died = [add(home, "a", GONE), add(home, "b", GONE)]
+    with pytest.raises(NoServer, match=r"^2 servers have ended\.\n.*\nNext: choose one with -m"):
+        find_started(home, None)
+    assert find_started(home, "b") == died[1]
+
+
 def test_server_in_a_container_is_started_again_in_it(home: Home) -> None:
     server = add(home, "a", GONE)
     container = Container("podman", "mine:1", "tllm-1")

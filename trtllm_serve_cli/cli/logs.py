@@ -10,10 +10,10 @@ import typer
 from trtllm_serve_cli.cli import output
 from trtllm_serve_cli.cli.options import ModelOption
 from trtllm_serve_cli.cli.target import ServerOption, parse_url
-from trtllm_serve_cli.errors import BadInput, NoServer
+from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.launch import LogReader, RunningServer
+    from trtllm_serve_cli.launch import LogReader
 
 # More of a log than anybody reads back.
 _MAX_BYTES = 8 * 1024 * 1024
@@ -43,8 +43,9 @@ def logs(
     Example:  tllm logs -f --level warning
     """
     from trtllm_serve_cli import launch, processes
+    from trtllm_serve_cli.paths import find_home
 
-    server = _find_server(model, url)
+    server = launch.find_started(find_home(), model, parse_url(url))
     if source is not None and source not in server.plan.every_model:
         raise BadInput(
             f"The server has no model {source!r}.",
@@ -62,27 +63,6 @@ def logs(
     if end is not None:
         for line in _choose(reader, processes.follow_lines(log, end), level, source):
             print(line, flush=True)
-
-
-def _find_server(model: str | None, url: str | None) -> RunningServer:
-    from trtllm_serve_cli import launch
-    from trtllm_serve_cli.paths import find_home
-
-    found = launch.find_servers(find_home(), model, parse_url(url))
-    if not found:
-        if model is None and url is None:
-            raise NoServer("No server has been started.", next_step="tllm start")
-        raise NoServer(
-            f"There is no server {f'for {model}' if model else f'on {url}'}.",
-            next_step="`tllm status` shows the servers",
-        )
-    if len(found) > 1:
-        raise NoServer(
-            f"There are {len(found)} servers.",
-            why=f"they serve {launch.name_servers(found)}",
-            next_step="choose one with -m NAME, or its address with -u HOST:PORT",
-        )
-    return found[0]
 
 
 def _choose(

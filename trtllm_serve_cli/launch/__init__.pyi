@@ -31,7 +31,6 @@ from .running import (
     find_to_stop,
     list_servers,
     measure_memory,
-    name_servers,
 )
 from .slurm import SlurmOptions, SlurmPlan, render_script
 from .slurm_job import SlurmJob
@@ -65,7 +64,6 @@ __all__ = [
     "look_at_gpus",
     "look_at_models",
     "measure_memory",
-    "name_servers",
     "plan_again",
     "plan_for_this_machine",
     "plan_kubernetes_here",

@@ -140,7 +140,7 @@ def _addresses(server: RunningServer) -> tuple[str, ...]:
     return tuple(address for each in every for address in (each.http, each.grpc, each.metrics))
 
 
-def name_servers(servers: Iterable[RunningServer]) -> str:
+def _name_servers(servers: Iterable[RunningServer]) -> str:
     """Each server's models and address: one model may be served twice."""
     return ", ".join(f"{' and '.join(each.models)} on {each.place}" for each in servers)
 
@@ -182,10 +182,15 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
 
 
 def find_started(home: Home, model: str | None, address: str | None = None) -> RunningServer:
-    """As `find_running`, and where nothing runs, the one server that died or failed."""
+    """As `find_running`, and where nothing runs, the one server that died or failed.
+
+    Raises `NoServer` as that does, and when there are several of those to choose from.
+    """
     servers = find_servers(home, model, address)
     if len(servers) == 1:
         return servers[0]
+    if servers and all(server.is_over for server in servers):
+        raise _several(servers)
     return find_running(home, model, address)
 
 
@@ -214,10 +219,13 @@ def find_to_stop(
 
 
 def _several(servers: list[RunningServer]) -> NoServer:
-    verb = "are" if all(server.is_running for server in servers) else "may be"
+    if all(server.is_running for server in servers):
+        what = "are running"
+    else:
+        what = "have ended" if all(server.is_over for server in servers) else "may be running"
     return NoServer(
-        f"{len(servers)} servers {verb} running.",
-        why=f"they serve {name_servers(servers)}",
+        f"{len(servers)} servers {what}.",
+        why=f"they serve {_name_servers(servers)}",
         next_step="choose one with -m NAME, or its address with -u HOST:PORT",
     )
 
