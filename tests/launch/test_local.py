@@ -31,6 +31,7 @@ from trtllm_serve_cli.launch import (
     find_running,
     launch,
     list_servers,
+    plan_again,
     plan_for_this_machine,
     run_in_foreground,
     stop_server,
@@ -209,6 +210,18 @@ def test_job_that_is_to_give_requests_time_is_refused(home: Home) -> None:
         "Slurm job 12 cannot be told to let requests in flight end.\n"
         "Why: Slurm ends all processes of a job at once, the models' too\n"
         "Next: tllm stop -m m   (it cuts them off)"
+    )
+
+
+def test_job_is_started_again_where_it_can_be_followed(home: Home) -> None:
+    plan = dataclasses.replace(fake_plan(home.servers), argv=("sbatch", "/jobs/job.sbatch"))
+    job = RunningServer(home.servers, plan, ServerState("ready", 0, 0.0), SlurmJob("12", "RUNNING"))
+    with pytest.raises(BadInput) as raised:
+        plan_again(home, job)
+    assert str(raised.value) == (
+        "Slurm job 12 cannot be started again from here.\n"
+        "Why: it is a job of Slurm's; what it was submitted with stands in /jobs/job.sbatch\n"
+        "Next: tllm stop -m m, and tllm deploy slurm -m m --submit …"
     )
 
 

@@ -121,7 +121,7 @@ def test_server_that_died_says_why(home: Home, why: tuple[str, ...], said: str) 
         find_running(home, None)
     assert str(raised.value) == (
         f"The server for a is not running any more.\nWhy: {said}\n"
-        f"Next: tllm start -m a   (its log: {server.plan.log})"
+        f"Next: tllm restart -u {server.endpoint.http}   (its log: {server.plan.log})"
     )
 
 
@@ -235,18 +235,6 @@ def test_of_several_servers_that_died_one_has_to_be_chosen(home: Home) -> None:
     with pytest.raises(NoServer, match=r"^2 servers have ended\.\n.*\nNext: choose one with -m"):
         find_started(home, None)
     assert find_started(home, "b") == died[1]
-
-
-def test_server_in_a_container_is_started_again_in_it(home: Home) -> None:
-    server = add(home, "a", GONE)
-    container = Container("podman", "mine:1", "tllm-1")
-    plan = dataclasses.replace(server.plan, mode="container", container=container)
-    (plan.directory / PLAN_FILE).write_text(plan.to_json())
-    with pytest.raises(NoServer) as raised:
-        find_running(home, None)
-    assert raised.value.next_step.startswith(
-        "tllm start -m a --mode container --image mine:1   (its log: "
-    )
 
 
 def test_memory_in_a_container_counts(home: Home) -> None:

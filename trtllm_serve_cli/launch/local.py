@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import secrets
-import shlex
 import signal
 import subprocess
 import sys
@@ -169,9 +168,9 @@ def plan_again(home: Home, server: RunningServer) -> LaunchPlan:
     if server.job is not None:
         raise BadInput(
             f"{server.place} cannot be started again from here.",
-            why="it is a job of Slurm's, which has a place in its queue",
-            next_step=f"tllm stop -m {server.models[0]}, and sbatch "
-            f"{shlex.quote(server.plan.argv[-1])}",
+            why="it is a job of Slurm's; what it was submitted with stands in "
+            f"{server.plan.argv[-1]}",
+            next_step=f"tllm stop -m {server.models[0]}, and {server.again} …",
         )
     request = server.plan.request or LaunchRequest(server.models, (), {})
     return plan_for_this_machine(

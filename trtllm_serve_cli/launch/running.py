@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +48,13 @@ class RunningServer:
         if self.job is not None:
             return f"Slurm job {self.job.id}"
         return self.plan.endpoint.http
+
+    @property
+    def again(self) -> str:
+        """The command that starts it anew once it has ended; of a job without its options."""
+        if self.job is not None:
+            return f"tllm deploy slurm -m {self.models[0]} --submit"
+        return f"tllm restart -u {self.place}"
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -163,12 +169,12 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
             why="; ".join(unknown[0].state.why),
             next_step="sinfo   (then `tllm status`)",
         )
-    died = servers
-    if died:
+    if servers:
+        died = servers[0]
         raise NoServer(
-            f"The server for {', '.join(died[0].models)} is not running any more.",
-            why="; ".join(died[0].why) or "it was ended",
-            next_step=f"{_again(died[0])}   (its log: {died[0].plan.log})",
+            f"The server for {', '.join(died.models)} is not running any more.",
+            why="; ".join(died.why) or "it was ended",
+            next_step=f"{died.again}   (its log: {died.plan.log})",
         )
     if address is not None:
         raise NoServer(
@@ -228,16 +234,6 @@ def _several(servers: list[RunningServer]) -> NoServer:
         why=f"they serve {_name_servers(servers)}",
         next_step="choose one with -m NAME, or its address with -u HOST:PORT",
     )
-
-
-def _again(server: RunningServer) -> str:
-    if server.job is not None:
-        return f"tllm deploy slurm -m {' '.join(server.models)} --submit"
-    plan = server.plan
-    words = ["tllm", "start", *(word for model in plan.models for word in ("-m", model))]
-    words += ["--mode", plan.mode] if plan.mode != "local" else []
-    words += ["--image", plan.container.image] if plan.container else []
-    return shlex.join(words)
 
 
 def measure_memory(server: RunningServer) -> dict[str, int]:
