@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,26 +20,26 @@ from trtllm_serve_cli.launch.slurm_job import (
     submit_job,
 )
 from trtllm_serve_cli.paths import find_home
+from trtllm_serve_cli.processes import Answer
 
-Answer = tuple[int, str, str]
-FORGOTTEN: Answer = (1, "", "slurm_load_jobs error: Invalid job id specified\n")
+Said = tuple[int, str, str]
+FORGOTTEN: Said = (1, "", "slurm_load_jobs error: Invalid job id specified\n")
 
 
 class FakeSlurm:
     """Answers each command as told, and keeps the commands."""
 
-    def __init__(self, answers: Mapping[str, Answer | Sequence[Answer]]) -> None:
+    def __init__(self, answers: Mapping[str, Said | Sequence[Said]]) -> None:
         self._answers = {
             name: [said] if isinstance(said[0], int) else list(said)
             for name, said in answers.items()
         }
         self.asked: list[tuple[str, ...]] = []
 
-    def __call__(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    def __call__(self, command: Sequence[str]) -> Answer:
         self.asked.append(tuple(command))
         answers = self._answers[command[0]]
-        code, out, err = answers.pop(0) if len(answers) > 1 else answers[0]
-        return subprocess.CompletedProcess(list(command), code, out, err)
+        return Answer(*(answers.pop(0) if len(answers) > 1 else answers[0]))
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
     return directory
 
 
-def judged(folder: Path, **answers: Answer) -> tuple[str, tuple[str, ...]]:
+def judged(folder: Path, **answers: Said) -> tuple[str, tuple[str, ...]]:
     found = read_job(folder, FakeSlurm(answers))
     assert found is not None
     return found[1].phase, found[1].why
@@ -151,7 +150,7 @@ def test_cancelled_job_is_waited_for_and_no_longer_listed(home_folder: Path, fol
     assert list_servers(find_home()) == []
 
 
-AWAY: Answer = (1, "", "Unable to contact slurm controller\n")
+AWAY: Said = (1, "", "Unable to contact slurm controller\n")
 
 
 def test_job_of_which_nobody_knows_is_not_called_stopped(folder: Path) -> None:
@@ -178,4 +177,15 @@ def test_job_that_has_ended_is_not_cancelled_but_followed_no_longer(folder: Path
 def test_machine_without_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingPart, match="There is no squeue here"):
+        run_slurm(("squeue",))
+
+
+def test_slurm_that_is_silent_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "squeue").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr("trtllm_serve_cli.launch.slurm_job._ASK_TIMEOUT_S", 0.1)
+    with pytest.raises(LaunchFailed, match=r"squeue did not answer for 0\.1 s"):
         run_slurm(("squeue",))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from trtllm_serve_cli.launch.slurm import (
     SCRIPT_FILE,
 )
 from trtllm_serve_cli.launch.state import Phase, ServerState
-from trtllm_serve_cli.processes import last_lines
+from trtllm_serve_cli.processes import Answer, ask_program, last_lines
 
 JOB_FILE = "job.json"
 NOWHERE = Endpoint(grpc="", http="", metrics="")
@@ -49,7 +48,7 @@ _READY_TIMEOUT_S = 3.0
 _CANCEL_TIMEOUT_S = 120.0
 _POLL_S = 0.5
 
-Runner = Callable[[Sequence[str]], subprocess.CompletedProcess[str]]
+Runner = Callable[[Sequence[str]], Answer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +80,21 @@ class SlurmJob:
         return f"Slurm job {self.id} is {self.state}{why}"
 
 
-def run_slurm(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def run_slurm(command: Sequence[str]) -> Answer:
     """A command of Slurm's to its end. Raises `MissingPart` where it is not, `LaunchFailed`."""
-    try:
-        return subprocess.run(
-            tuple(command), capture_output=True, text=True, check=False, timeout=_ASK_TIMEOUT_S
-        )
-    except FileNotFoundError as error:
+    answer = ask_program(command, _ASK_TIMEOUT_S)
+    if answer is None:
         script = "; without --submit, the script is only written" if command[0] == "sbatch" else ""
         raise MissingPart(
             f"There is no {command[0]} here.",
             why="jobs are submitted and followed with the commands of Slurm",
             next_step=f"run it where you submit jobs{script}",
-        ) from error
-    except subprocess.TimeoutExpired as error:
+        )
+    if answer.code is None:
         raise LaunchFailed(
             f"{command[0]} did not answer for {_ASK_TIMEOUT_S:g} s.", next_step="sinfo"
-        ) from error
+        )
+    return answer
 
 
 def make_job_folder(servers: Path, name: str) -> Path:
@@ -124,13 +121,13 @@ def submit_job(
     path = directory / SCRIPT_FILE
     path.write_text(script, encoding="utf-8")
     answer = run(("sbatch", "--parsable", f"--chdir={directory}", str(path)))
-    if answer.returncode:
+    if answer.code:
         raise LaunchFailed(
             f"Slurm refused the job for {model.name}.",
             why=_words_of(answer),
             next_step=f"sinfo shows partitions and nodes; the script is {path}",
         )
-    job = SlurmJob(answer.stdout.strip().partition(";")[0], "PENDING")
+    job = SlurmJob(answer.out.strip().partition(";")[0], "PENDING")
     plan = _plan(model, directory)
     facts = {"id": job.id, "submitted_at": time.time(), "stopped_at": None}
     # Until the first task starts there is a log already, and empty.
@@ -189,17 +186,17 @@ def ask_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
     Raises `MissingPart`, and `LaunchFailed` where Slurm cannot be asked.
     """
     answer = run(("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T|%r"))
-    if answer.returncode == 0 and answer.stdout.strip():
-        state, _, reason = answer.stdout.splitlines()[0].partition("|")
+    if answer.code == 0 and answer.out.strip():
+        state, _, reason = answer.out.splitlines()[0].partition("|")
         return SlurmJob(job_id, state.strip(), "" if reason == "None" else reason.strip())
-    if answer.returncode and "Invalid job id" not in answer.stderr:
+    if answer.code and "Invalid job id" not in answer.err:
         raise LaunchFailed("Slurm does not answer.", why=_words_of(answer), next_step="sinfo")
     said = run(
         ("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job_id}",
          "--format=State,Reason")
     )  # fmt: skip
-    if said.returncode == 0 and said.stdout.strip():
-        state, _, reason = said.stdout.splitlines()[-1].partition("|")
+    if said.code == 0 and said.out.strip():
+        state, _, reason = said.out.splitlines()[-1].partition("|")
         # "CANCELLED by 1000"
         reason = "" if reason == "None" else reason.strip()
         return SlurmJob(job_id, state.split()[0], reason, is_forgotten=True)
@@ -218,7 +215,7 @@ def cancel_job(directory: Path, job: SlurmJob, run: Runner = run_slurm) -> None:
 
 def _cancel(job: SlurmJob, run: Runner) -> None:
     answer = run(("scancel", job.id))
-    if answer.returncode and "Invalid job id" not in answer.stderr:
+    if answer.code and "Invalid job id" not in answer.err:
         raise LaunchFailed(
             f"Slurm did not cancel job {job.id}.",
             why=_words_of(answer),
@@ -310,5 +307,5 @@ def _write(directory: Path, facts: dict[str, Any]) -> None:
     aside.replace(directory / JOB_FILE)
 
 
-def _words_of(answer: subprocess.CompletedProcess[str]) -> str:
-    return " ".join((answer.stderr or answer.stdout).split()) or f"exit code {answer.returncode}"
+def _words_of(answer: Answer) -> str:
+    return " ".join((answer.err or answer.out).split()) or f"exit code {answer.code}"
