@@ -26,6 +26,7 @@ from tests.repository.samples import add_model
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.launch import list_servers, stop_server
 from trtllm_serve_cli.launch.machine import find_embedded_root
+from trtllm_serve_cli.launch.options import DRAIN_S
 from trtllm_serve_cli.paths import Home, find_home
 from trtllm_serve_cli.repository.uses import find_users
 
@@ -305,6 +306,10 @@ def test_followed_log_has_each_line_once(tllm: Tllm, home: Home, ports: list[str
         lines += [process.stdout.readline(), process.stdout.readline()]
         process.send_signal(signal.SIGINT)
     assert lines == ["one\n", "two\n", "half\n", "last\n"]
+
+
+def test_time_to_drain_is_the_one_that_the_help_tells(tllm: Tllm) -> None:
+    assert f"Default: {DRAIN_S}." in " ".join(tllm("stop", "--help")[1].split())
 
 
 def test_restart_is_a_new_server_as_it_was_asked_for(

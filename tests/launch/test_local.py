@@ -27,7 +27,6 @@ from trtllm_serve_cli.launch import (
     LaunchPlan,
     RunningServer,
     SlurmJob,
-    clear_remains,
     find_running,
     launch,
     list_servers,
@@ -36,6 +35,7 @@ from trtllm_serve_cli.launch import (
     run_in_foreground,
     stop_server,
 )
+from trtllm_serve_cli.launch.local import clear_remains
 from trtllm_serve_cli.launch.machine import find_embedded_root
 from trtllm_serve_cli.launch.running import read_server
 from trtllm_serve_cli.launch.state import (

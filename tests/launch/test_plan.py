@@ -155,10 +155,10 @@ def test_gpu_is_measured_and_copied_to() -> None:
 
 def test_options_reach_the_plan() -> None:
     ports = {"http_port": 1, "grpc_port": 2, "metrics_port": 3}
-    made = plan(host="0.0.0.0", timeout_s=5.0, exit_timeout_s=6, log_verbose=2, **ports)
+    made = plan(host="0.0.0.0", timeout_s=5.0, log_verbose=2, **ports)
     assert made.endpoint == Endpoint("127.0.0.1:2", "127.0.0.1:1", "127.0.0.1:3", "secret")
     assert made.ports == {"HTTP": 1, "gRPC": 2, "metrics": 3}
-    assert (made.timeout_s, made.exit_timeout_s) == (5.0, 6)
+    assert (made.timeout_s, made.exit_timeout_s) == (5.0, 30)
     assert {"--http-address=0.0.0.0", "--log-verbose=2"} < set(made.argv)
     assert made.directory == Path("/servers/1")
 

@@ -11,7 +11,6 @@ from .drain import show_in_flight
 from .facts import MachineFacts, collect_facts
 from .kubernetes import KubernetesOptions, render_manifests
 from .local import (
-    clear_remains,
     launch,
     plan_again,
     plan_for_this_machine,
@@ -47,7 +46,6 @@ __all__ = [
     "SlurmOptions",
     "SlurmPlan",
     "TritonInstallation",
-    "clear_remains",
     "collect_facts",
     "diagnose",
     "find_controlled",

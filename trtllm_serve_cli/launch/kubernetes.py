@@ -26,7 +26,7 @@ from trtllm_serve_cli.launch.deployment import (
 )
 from trtllm_serve_cli.launch.machine import IN_CONTAINER
 from trtllm_serve_cli.launch.mpi import mpirun_words, pool_flags, ranks_environ
-from trtllm_serve_cli.launch.options import LaunchOptions
+from trtllm_serve_cli.launch.options import DRAIN_S, LaunchOptions
 from trtllm_serve_cli.launch.ranks import Ranks
 from trtllm_serve_cli.launch.triton import flag_words, other_rank_flags
 
@@ -264,7 +264,7 @@ def _pod(
     }
     pod = {
         "containers": [container],
-        "terminationGracePeriodSeconds": launch.exit_timeout_s + _FAREWELL_S + 10,
+        "terminationGracePeriodSeconds": DRAIN_S + _FAREWELL_S + 10,
         "volumes": [*volumes, {"name": "shared-memory", "emptyDir": shared}],
     }
     if model.num_gpus:

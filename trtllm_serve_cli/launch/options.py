@@ -17,10 +17,13 @@ from trtllm_serve_cli.choices import (
 )
 from trtllm_serve_cli.errors import BadInput
 
+# How long requests in flight have, in seconds, when a server is stopped and nobody says otherwise.
+DRAIN_S = 30
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """Where the server answers, and how long it may take to become ready or to stop, in seconds.
+    """Where the server answers, and how long it may take to become ready, in seconds.
 
     `gpus` are those it may use, as CUDA_VISIBLE_DEVICES has them. `image` and `container_engine`
     are of containers, and follow from the engine and from what is installed where they are None.
@@ -36,7 +39,6 @@ class LaunchOptions:
     grpc_port: int = 8001
     metrics_port: int = 8002
     timeout_s: float = 300.0
-    exit_timeout_s: int = 30
     log_verbose: int = 0
     mode: LaunchMode = "local"
     gpus: str | None = None

@@ -33,7 +33,7 @@ from trtllm_serve_cli.launch.mpi import (
     ranks_environ,
 )
 from trtllm_serve_cli.launch.observing import observing_environ
-from trtllm_serve_cli.launch.options import LaunchOptions
+from trtllm_serve_cli.launch.options import DRAIN_S, LaunchOptions
 from trtllm_serve_cli.launch.ranks import plan_ranks
 from trtllm_serve_cli.launch.tls import plan_tls
 from trtllm_serve_cli.launch.triton import (
@@ -94,7 +94,7 @@ class LaunchPlan:
     combined: tuple[PlacedModel, ...] = ()
     backends: dict[str, str] = field(default_factory=dict)
     timeout_s: float = 300.0
-    exit_timeout_s: int = 30
+    exit_timeout_s: int = DRAIN_S
     model_control_mode: ModelControlMode = "none"
     request: LaunchRequest | None = None
 
@@ -318,7 +318,6 @@ def plan_launch(
         host=options.host,
         backends=backend_links(triton),
         timeout_s=options.timeout_s,
-        exit_timeout_s=options.exit_timeout_s,
         model_control_mode=options.model_control_mode,
     )
 

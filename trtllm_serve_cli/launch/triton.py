@@ -12,7 +12,7 @@ from trtllm_serve_cli.client import RESTRICTED_HEADER
 from trtllm_serve_cli.errors import MissingPart
 from trtllm_serve_cli.launch.machine import TritonInstallation
 from trtllm_serve_cli.launch.observing import trace_settings
-from trtllm_serve_cli.launch.options import LaunchOptions
+from trtllm_serve_cli.launch.options import DRAIN_S, LaunchOptions
 from trtllm_serve_cli.repository import ImportedModel
 
 # What a flag is told; several times for several, None for a flag that takes nothing.
@@ -77,7 +77,7 @@ def triton_flags(
     has_gpu: bool,
 ) -> dict[str, str]:
     flags = {
-        "exit-timeout-secs": str(options.exit_timeout_s),
+        "exit-timeout-secs": str(DRAIN_S),
         "http-address": options.host,
         "http-port": str(options.http_port),
         "grpc-address": options.host,
