@@ -11,6 +11,7 @@ import pytest
 
 from tests.build.samples import ENGINE
 from tests.build.tensorrt_files import engine_config, tensorrt_engine
+from tests.repository.test_sim import SIM
 from trtllm_serve_cli.build import Engine
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.launch.deployment import (
@@ -67,6 +68,14 @@ def test_engine_of_a_cpu_needs_no_gpu_and_has_no_image(tmp_path: Path) -> None:
         "Next: name one of yours that has: --image IMAGE"
     )
     assert check_image(model, "mine:1") == "mine:1"
+
+
+def test_simulated_engine_takes_what_loads_its_tokenizer(tmp_path: Path) -> None:
+    model = deployable(tmp_path, dataclasses.replace(SIM, path=engine_of(tmp_path).path))
+    assert (model.image, model.needs, model.num_gpus) == (None, "Triton and Transformers", 0)
+    (tmp_path / "engine" / "openvino_tokenizer.xml").touch()
+    again = describe_deployable(read_manifest(model.repository), open_repository(model.repository))
+    assert again.needs == "Triton and openvino-genai"
 
 
 def test_tensorrt_engine_has_a_rank_per_gpu_and_the_image_of_its_version(tmp_path: Path) -> None:

@@ -213,6 +213,8 @@ def _find_image(model: ImportedModel) -> tuple[str | None, str]:
             return image, f"Triton and TensorRT-LLM {_stated_version(model) or 'of 1.0 or later'}"
         case "vllm":
             return image and image.replace("-trtllm-", "-vllm-"), "Triton and vLLM"
+        case "sim" if not (model.engine_path / "openvino_tokenizer.xml").exists():
+            return None, "Triton and Transformers"
         case _:
             return None, "Triton and openvino-genai"
 
