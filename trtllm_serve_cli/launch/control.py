@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from trtllm_serve_cli.client import Endpoint, change_model, fetch_index
 from trtllm_serve_cli.errors import BadInput, RequestFailed, TimedOut
-from trtllm_serve_cli.launch.drain import count_in_flight, draining, show_in_flight
+from trtllm_serve_cli.launch.drain import draining, show_in_flight
+from trtllm_serve_cli.launch.look import count_in_flight
 from trtllm_serve_cli.launch.plan import LaunchPlan
 from trtllm_serve_cli.launch.running import RunningServer, find_running, find_servers
 from trtllm_serve_cli.paths import Home

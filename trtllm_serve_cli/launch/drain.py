@@ -1,7 +1,8 @@
-"""Requests in flight: how many there are, and how others are kept from joining them.
+"""How requests are kept from joining those in flight, which are to end.
 
 Triton does not count what a decoupled Python model still answers, so a server that is to end is
-drained before it is told: its models refuse what comes, and their engines say what they still have.
+drained before it is told: its models refuse what comes, and their engines say what they still have
+(`look.count_in_flight`).
 """
 
 from __future__ import annotations
@@ -10,14 +11,9 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from trtllm_serve_cli.client import Endpoint
-from trtllm_serve_cli.errors import TllmError
-from trtllm_serve_cli.metrics import fetch_metrics, parse_metrics, summarize
-
 # As runtime/draining.py has it, which looks there for a file of its model's name.
 _VARIABLE = "TLLM_DRAINING"
 _FOLDER = "draining"
-_TIMEOUT_S = 5.0
 
 
 def drain_environ(directory: Path) -> dict[str, str]:
@@ -46,22 +42,6 @@ def forget_drains(directory: Path) -> None:
     """Let the models in `directory` take requests, where whoever drained them was killed."""
     for mark in (directory / _FOLDER).glob("*"):
         mark.unlink(missing_ok=True)
-
-
-def count_in_flight(endpoints: Iterable[Endpoint]) -> dict[str, int]:
-    """Engine -> requests that it has, of those that have any; a server that is silent has none."""
-    counts: dict[str, int] = {}
-    for endpoint in endpoints:
-        try:
-            page = fetch_metrics(endpoint.metrics, _TIMEOUT_S)
-            engines = summarize(parse_metrics(page, 0.0)).engines
-        except TllmError:
-            continue
-        for engine in engines:
-            # The figures of a worker that died are those that it had.
-            if engine.num_active and engine.is_worker_up is not False:
-                counts[engine.model] = counts.get(engine.model, 0) + engine.num_active
-    return counts
 
 
 def show_in_flight(in_flight: Mapping[str, int]) -> str:

@@ -31,13 +31,13 @@ from trtllm_serve_cli.client import probe_token
 from trtllm_serve_cli.errors import TllmError
 from trtllm_serve_cli.launch.container_engine import find_first_process, remove_container
 from trtllm_serve_cli.launch.drain import (
-    count_in_flight,
     drain_environ,
     draining,
     forget_drains,
     show_in_flight,
 )
 from trtllm_serve_cli.launch.log import explain_log
+from trtllm_serve_cli.launch.look import count_in_flight
 from trtllm_serve_cli.launch.plan import LaunchPlan
 from trtllm_serve_cli.launch.state import (
     PLAN_FILE,
