@@ -24,6 +24,7 @@ from tests.e2e.podman import (
     why_not,
 )
 from tests.waiting import is_gone, wait_until
+from trtllm_serve_cli.launch.drain import draining
 from trtllm_serve_cli.launch.state import ServerState, read_state
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(why_not() != "", reason=why_not())]
@@ -118,6 +119,10 @@ def test_server_in_a_container_answers_comes_back_and_ends(tllm: InContainers) -
         status["memory_bytes"]
     )
     assert psutil.Process(status["server_pid"]).name() == "tritonserver"
+    (directory,) = (tllm.home / "servers").iterdir()
+    with draining(directory, ["tensorrt_llm"]):
+        assert "tensorrt_llm takes no new requests" in tllm("infer", "hello").stderr
+    assert "Paris" in ask(tllm)
 
     tllm.podman("kill", name)
     wait_until(lambda: state_of(tllm).restarts == 1, 30)

@@ -104,8 +104,10 @@ def test_docker_with_gpus_compared_whole() -> None:
             "--ulimit=memlock=-1",
             "--ulimit=stack=67108864",
             "--gpus=all",
+            "--env=TLLM_DRAINING=/servers/8000/draining",
             "--volume=/models/llama:/models/llama:ro",
             "--volume=/engines/llama:/engines/llama:ro",
+            "--volume=/servers/8000/draining:/servers/8000/draining:ro",
             NGC,
             "tritonserver",
             "--model-repository=/models/llama",
@@ -154,6 +156,9 @@ def test_every_documented_option_is_there_but_the_terminal() -> None:
         ("--log-driver", "none"),
         ("--volume", "/models/llama:/models/llama:ro"),
         ("--volume", "/engines/llama:/engines/llama:ro"),
+        # What tells its models that they take no new requests.
+        ("--env", "TLLM_DRAINING=/servers/8000/draining"),
+        ("--volume", "/servers/8000/draining:/servers/8000/draining:ro"),
     }
 
 
@@ -219,7 +224,7 @@ def test_model_without_a_gpu_asks_for_none() -> None:
 
 def test_dockers_server_is_the_users_and_has_a_home() -> None:
     made = plan(dataclasses.replace(DOCKER, runs_as="1000:1000"))
-    assert options_of(made)[-5:-2] == ["--user=1000:1000", "--env=HOME=/tmp", "--env=USER=tllm"]
+    assert options_of(made)[-7:-4] == ["--user=1000:1000", "--env=HOME=/tmp", "--env=USER=tllm"]
 
 
 def test_ranks_are_started_by_the_mpirun_of_the_image() -> None:

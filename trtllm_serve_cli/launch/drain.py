@@ -17,7 +17,7 @@ _FOLDER = "draining"
 
 
 def drain_environ(directory: Path) -> dict[str, str]:
-    """Where the models of the server in `directory` look."""
+    """Where the models of the server in `directory` look: a folder that `forget_drains` makes."""
     return {_VARIABLE: str(directory / _FOLDER)}
 
 
@@ -39,7 +39,13 @@ def draining(directory: Path, models: Iterable[str]) -> Iterator[None]:
 
 
 def forget_drains(directory: Path) -> None:
-    """Let the models in `directory` take requests, where whoever drained them was killed."""
+    """Let the models in `directory` take requests, where whoever drained them was killed.
+
+    The folder stays, or is made: a container has it mounted.
+    """
+    # On a full disk there is nothing to forget, unless it is there.
+    with contextlib.suppress(OSError):
+        (directory / _FOLDER).mkdir(exist_ok=True)
     for mark in (directory / _FOLDER).glob("*"):
         mark.unlink(missing_ok=True)
 

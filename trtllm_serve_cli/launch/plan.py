@@ -21,6 +21,7 @@ from trtllm_serve_cli.launch.container import (
     container_command,
     name_container,
 )
+from trtllm_serve_cli.launch.drain import drain_environ
 from trtllm_serve_cli.launch.machine import TritonInstallation
 from trtllm_serve_cli.launch.mpi import (
     MpiHost,
@@ -295,8 +296,9 @@ def plan_launch(
     container = None
     if setup is not None:
         container = Container(setup.host.engine, setup.image, name_container(directory))
-        folders = (repository,) if combined else ()
-        argv = container_command(container, setup, argv, folders=folders, environ=changes)
+        drains = drain_environ(directory)
+        folders = (*((repository,) if combined else ()), *map(Path, drains.values()))
+        argv = container_command(container, setup, argv, folders=folders, environ=changes | drains)
         changes = {}
     endpoints = [_endpoint(options, ports, token, tls) for ports in list_ports(ranks, options)]
     return LaunchPlan(
