@@ -10,18 +10,13 @@ from .doctor import Finding, diagnose
 from .drain import show_in_flight
 from .facts import MachineFacts, collect_facts
 from .kubernetes import KubernetesOptions, render_manifests
-from .local import (
-    launch,
-    plan_again,
-    plan_for_this_machine,
-    run_in_foreground,
-    stop_server,
-)
+from .local import launch, run_in_foreground, stop_server
 from .log_lines import LogReader
 from .look import look_at_gpus, look_at_models
 from .machine import TritonInstallation, find_triton
 from .options import LaunchOptions
 from .plan import LaunchPlan, plan_launch
+from .plan_here import plan_again, plan_for_this_machine
 from .running import (
     RunningServer,
     find_running,
