@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.launch.samples import fake_plan
 from trtllm_serve_cli.errors import NoServer
-from trtllm_serve_cli.launch import find_running, find_started, list_servers, measure_memory
-from trtllm_serve_cli.launch.container import Container
+from trtllm_serve_cli.launch import find_running, find_started, list_servers
 from trtllm_serve_cli.launch.running import RunningServer, find_to_stop, read_server
 from trtllm_serve_cli.launch.slurm_job import NOWHERE, SlurmJob
 from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, describe_myself, write_state
@@ -190,16 +186,6 @@ def test_jobs_that_have_ended_are_taken_off_the_list(
         find_to_stop(home, "c")
 
 
-def test_memory_is_told_by_part(home: Home) -> None:
-    memory = measure_memory(add(home, "a", ALIVE))
-    assert memory["supervisor"] > 1_000_000
-
-
-def test_memory_of_a_server_that_is_gone(home: Home) -> None:
-    gone = dataclasses.replace(ALIVE, supervisor_pid=2**22 + 1)
-    assert measure_memory(add(home, "a", gone)) == {}
-
-
 def test_model_is_asked_by_the_name_that_triton_has_for_it(home: Home) -> None:
     plan = dataclasses.replace(
         fake_plan(home.servers), models=("mine",), text_models=("tensorrt_llm",)
@@ -235,18 +221,3 @@ def test_of_several_servers_that_died_one_has_to_be_chosen(home: Home) -> None:
     with pytest.raises(NoServer, match=r"^2 servers have ended\.\n.*\nNext: choose one with -m"):
         find_started(home, None)
     assert find_started(home, "b") == died[1]
-
-
-def test_memory_in_a_container_counts(home: Home) -> None:
-    """Its processes are nobody's children that a supervisor knows."""
-    server = add(home, "a", ALIVE)
-    with subprocess.Popen((sys.executable, "-c", "input()"), stdin=subprocess.PIPE) as inside:
-        container = Container("podman", "mine:1", "tllm-1")
-        server = dataclasses.replace(
-            server,
-            plan=dataclasses.replace(server.plan, container=container),
-            state=dataclasses.replace(ALIVE, server_pid=inside.pid),
-        )
-        memory = measure_memory(server)
-        assert set(memory) == {"supervisor", psutil.Process(inside.pid).name()}
-        inside.communicate(b"\n")

@@ -24,8 +24,8 @@ from .running import (
     find_started,
     find_to_stop,
     list_servers,
-    measure_memory,
 )
+from .server_processes import measure_memory
 from .slurm import SlurmOptions, SlurmPlan, render_script
 from .slurm_job import SlurmJob
 

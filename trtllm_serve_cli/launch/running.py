@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from trtllm_serve_cli.client import Endpoint
 from trtllm_serve_cli.errors import NoServer
 from trtllm_serve_cli.launch.log import explain_log
@@ -234,52 +232,3 @@ def _several(servers: list[RunningServer]) -> NoServer:
         why=f"they serve {_name_servers(servers)}",
         next_step="choose one with -m NAME, or its address with -u HOST:PORT",
     )
-
-
-def measure_memory(server: RunningServer) -> dict[str, int]:
-    """Bytes of memory by part of a running server, shared pages counted once (PSS).
-
-    Nothing of a job, which is on another machine.
-    Parts are "supervisor", "tritonserver", one per model's process and "engine worker", with the
-    name of its model where there are several models.
-    """
-    parts: dict[str, int] = {}
-    if server.job is not None:
-        return parts
-    try:
-        supervisor = psutil.Process(server.state.supervisor_pid)
-        processes = [supervisor, *supervisor.children(recursive=True)]
-        if server.plan.container is not None and server.state.server_pid is not None:
-            first = psutil.Process(server.state.server_pid)
-            processes = list(dict.fromkeys((*processes, first, *first.children(recursive=True))))
-    except psutil.Error:
-        return parts
-    for process in processes:
-        try:
-            name = _part(process, supervisor.pid)
-            if name == "engine worker" and server.plan.combined:
-                name = f"engine worker of {_model_of(process)}"
-            parts[name] = parts.get(name, 0) + process.memory_full_info().pss
-        except psutil.Error:
-            continue
-    return parts
-
-
-def _model_of(worker: psutil.Process) -> str:
-    stub = worker.parent()
-    return _folder(stub.cmdline()) if stub is not None else "nobody"
-
-
-def _folder(stub_command: list[str]) -> str:
-    return Path(stub_command[1]).parent.parent.name
-
-
-def _part(process: psutil.Process, supervisor_pid: int) -> str:
-    command = process.cmdline()
-    if process.pid == supervisor_pid:
-        return "supervisor"
-    if process.name().startswith("triton_python_b") and len(command) > 1:
-        return f"model {_folder(command)}"
-    if any(word.endswith(".worker") for word in command[:4]):
-        return "engine worker"
-    return process.name()

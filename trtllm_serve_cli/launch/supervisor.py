@@ -39,6 +39,16 @@ from trtllm_serve_cli.launch.drain import (
 from trtllm_serve_cli.launch.log import explain_log
 from trtllm_serve_cli.launch.look import count_in_flight
 from trtllm_serve_cli.launch.plan import LaunchPlan
+from trtllm_serve_cli.launch.server_processes import (
+    Parts,
+    find_dead,
+    find_parts,
+    find_tritons,
+    follow_models,
+    kill_remains,
+    list_tree,
+    send_signal,
+)
 from trtllm_serve_cli.launch.state import (
     PLAN_FILE,
     Phase,
@@ -50,24 +60,9 @@ from trtllm_serve_cli.processes import die_with_parent, last_lines
 
 # `mpirun` gives its ranks a second.
 _MPIRUN_PATIENCE_S = 5.0
-# Until a process that was killed is gone.
-_KILLED_S = 5.0
 _MAX_LOG_BYTES = 64 * 1024 * 1024
-_STUB = "triton_python_b"
-_RANK = "OMPI_COMM_WORLD_RANK"
 # It gives the other ranks a second when one has died, and then says which one did.
 _MPIRUN_ABORT_S = 4.0
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A process without which the server is not whole: what is said when it is dead.
-
-    `model` is what a model's process serves, which may be unloaded.
-    """
-
-    what: str
-    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +93,7 @@ class Supervisor:
         self._process: subprocess.Popen[bytes] | None = None
         self._first_pid: int | None = None
         self._log_start = 0
-        self._parts: dict[psutil.Process, Part] = {}
+        self._parts: Parts = {}
         self._state = describe_myself("starting")
 
     def stop(self) -> None:
@@ -179,7 +174,7 @@ class Supervisor:
             if self._process.poll() is not None:
                 return self._explain()
             if answered.is_set():
-                self._parts = self._find_parts()
+                self._parts = find_parts(self._plan, self._find_first())
                 return None
             if time.monotonic() > deadline_s:
                 return (f"it was not ready after {self._plan.timeout_s:g} s", *self._explain())
@@ -204,8 +199,9 @@ class Supervisor:
                 return (f"the server ended with {self._how(code)}", *self._explain())
             self._keep_log_short()
             if self._plan.model_control_mode != "none":
-                self._follow_models()
-            if dead := self._find_dead():
+                now = find_parts(self._plan, self._find_first())
+                self._parts = follow_models(self._parts, now)
+            if dead := find_dead(self._parts):
                 if self._plan.runs_mpirun:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         self._process.wait(_MPIRUN_ABORT_S)
@@ -228,43 +224,6 @@ class Supervisor:
                 os.truncate(log, 0)
                 self._log_start = 0
 
-    def _find_parts(self) -> dict[psutil.Process, Part]:
-        parts: dict[psutil.Process, Part] = {}
-        # A server that is gone already is what the watch will see.
-        with contextlib.suppress(psutil.Error):
-            for triton in self._find_tritons():
-                if self._plan.runs_mpirun:
-                    rank = triton.environ()[_RANK]
-                    parts[triton] = Part(f"rank {rank} died, which was process {triton.pid}")
-                for child in triton.children():
-                    if (model := _model_of(child)) is not None:
-                        parts[child] = Part(f"the process of the model {model} died", model)
-        return parts
-
-    def _find_dead(self) -> tuple[str, ...]:
-        """What is said of the parts that are dead."""
-        dead = [part for process, part in self._parts.items() if _is_dead(process)]
-        return tuple(dict.fromkeys(part.what for part in dead))
-
-    def _follow_models(self) -> None:
-        """Heed that processes end with models that are unloaded, and come with others."""
-        now = self._find_parts()
-        # Triton waits for those that it ends itself, and not for those that die.
-        now |= {
-            process: part
-            for process, part in self._parts.items()
-            if process not in now and (part.model is None or _is_zombie(process))
-        }
-        self._parts = now
-
-    def _find_tritons(self) -> list[psutil.Process]:
-        """The Tritons on this machine: those that `mpirun` has started, or else our child."""
-        first = psutil.Process(self._find_first())
-        if not self._plan.runs_mpirun:
-            return [first]
-        # The other children are its ways to other nodes.
-        return [each for each in first.children() if _RANK in each.environ()]
-
     def _find_first(self) -> int:
         """Our child, or the first process of the container that it is attached to.
 
@@ -284,22 +243,19 @@ class Supervisor:
         process = self._process
         if process is None:
             return
-        tree = _tree(process.pid)
+        tree = list_tree(process.pid)
         if process.poll() is None:
             with draining(self._plan.directory, self._plan.every_model):
                 self._end_in_order(process)
-        # Those of a server that died by itself have lost their parent, but not their session.
-        _kill_session(process.pid)
-        for child in tree:
-            with contextlib.suppress(psutil.Error):
-                child.kill()
-        psutil.wait_procs(tree, _KILLED_S)
+        kill_remains(process.pid, tree)
         self._clear_container()
         self._process, self._parts = None, {}
 
     def _end_in_order(self, process: subprocess.Popen[bytes]) -> None:
         # With a dead stub Triton's orderly exit only waits for its own time limit.
-        may_wait = not self._find_dead() and (not self._stopping.is_set() or self._drain(process))
+        may_wait = not find_dead(self._parts) and (
+            not self._stopping.is_set() or self._drain(process)
+        )
         self._signal_tritons(signal.SIGTERM if may_wait else signal.SIGKILL)
         try:
             process.wait(self._patience.exit_s)
@@ -347,8 +303,8 @@ class Supervisor:
         tritons: list[psutil.Process] = []
         if self._plan.container is None or self._plan.runs_mpirun:
             with contextlib.suppress(psutil.Error):
-                tritons = self._find_tritons()
-        told = [triton for triton in tritons if _send(triton, number)]
+                tritons = find_tritons(self._plan, self._find_first())
+        told = [triton for triton in tritons if send_signal(triton, number)]
         if not told:
             self._process.send_signal(number)
 
@@ -360,53 +316,6 @@ class Supervisor:
 def _death_signal(plan: LaunchPlan) -> signal.Signals:
     """What our child gets when its supervisor is gone: who has to end others must live to do so."""
     return signal.SIGKILL if plan.mode == "local" else signal.SIGTERM
-
-
-def _send(process: psutil.Process, number: signal.Signals) -> bool:
-    """Whether it could be sent: those in a container may be another user's."""
-    with contextlib.suppress(psutil.Error):
-        process.send_signal(number)
-        return True
-    return False
-
-
-def _model_of(process: psutil.Process) -> str | None:
-    """The model whose process it is, if it is one's and lives."""
-    try:
-        command = process.cmdline()
-        is_stub = process.name().startswith(_STUB) and len(command) > 1
-    except psutil.Error:
-        return None
-    return Path(command[1]).parent.parent.name if is_stub else None
-
-
-def _is_dead(process: psutil.Process) -> bool:
-    try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return True
-
-
-def _is_zombie(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
-
-
-def _kill_session(sid: int) -> None:
-    """Kill what is left in a session; `mpirun` gives each rank a process group of its own."""
-    for pid in psutil.pids():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if os.getsid(pid) == sid:
-                os.kill(pid, signal.SIGKILL)
-
-
-def _tree(pid: int) -> list[psutil.Process]:
-    try:
-        return list(psutil.Process(pid).children(recursive=True))
-    except psutil.Error:
-        return []
 
 
 def _remove_shared_memory(plan: LaunchPlan) -> None:
