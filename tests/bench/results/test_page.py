@@ -70,6 +70,19 @@ def sweep(tmp_path: Path) -> list[StoredResult]:
     return read_results([tmp_path / "sweep"])
 
 
+def test_figures_have_three_digits_and_no_exponents(keep: Callable[..., StoredResult]) -> None:
+    result = keep()
+    times = dict(result.figures["schedule_lag"])
+    times |= {"mean_ms": 999.7, "min_ms": -0.00002, "p50_ms": 0.0123, "p99_ms": 999.4}
+    result.summary["summary"].update(schedule_lag=times, completed_requests_per_s=12345.6)
+    page = re.sub(r"\s+", " ", render_page([result]))
+    row = re.search(r"Schedule lag</t[dh]>(.*?)</tr>", page)
+    assert row is not None
+    cells = re.findall(r">([^<> ]+)</t", row[1])
+    assert [cells[place] for place in (0, 1, 2, 5)] == ["1,000", "0", "0.012", "999"]
+    assert "12,346" in page
+
+
 def test_page_is_whole_in_itself(
     keep: Callable[..., StoredResult], sweep: list[StoredResult]
 ) -> None:

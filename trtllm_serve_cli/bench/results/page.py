@@ -272,4 +272,5 @@ def _short(value: float | None) -> str:
     """Three digits that matter, and no more than one reads."""
     if value is None:
         return "-"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    # 0 is added since what rounds to 0 from below would keep its sign.
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{round(value, 3) + 0:.3g}"
