@@ -162,6 +162,13 @@ def test_change_beyond_its_limit_fails(keep: Keep) -> None:
     assert "(beyond noise)" in failed.value.why
 
 
+def test_limit_on_a_figure_that_was_0_is_refused_with_that(keep: Keep) -> None:
+    missed = keep(make_result(objectives=[parse_objective("ttft:p95<0.001ms")]))
+    limit = parse_limit("goodput<-5%")
+    with pytest.raises(BadInput, match="goodput was 0 before"):
+        check_limits(compare(missed, missed, [limit.measure]), [limit])
+
+
 def test_limit_on_what_the_results_do_not_tell_is_refused(keep: Keep) -> None:
     plain = keep(make_result(stream=False))
     limit = parse_limit("ttft:p95>+5%")

@@ -172,11 +172,17 @@ def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
     broken = []
     for limit in limits:
         change = changes.get(str(limit.measure))
-        if change is None or change.change is None:
+        if change is None:
             raise BadInput(
                 f"The results do not tell {limit.measure}.",
                 why="a time per token needs --stream, queue needs --server-times, goodput --slo",
                 next_step="measure both again with what it needs, or take that --fail-on away",
+            )
+        if change.change is None:
+            raise BadInput(
+                f"{limit.measure} was 0 before.",
+                why=f"{limit} is about a change in per cent, and of 0 there is none",
+                next_step="name another result first, or take that --fail-on away",
             )
         percent = change.change * 100
         if percent > limit.percent if limit.is_above else percent < limit.percent:
