@@ -376,6 +376,14 @@ def test_sweep_measures_every_load(server: FakeTriton, tmp_path: Path) -> None:
     assert len(summary["runs"]["summaries"]) == 2
 
 
+def test_sweep_takes_a_model_that_is_named_twice_once(server: FakeTriton) -> None:
+    options = ("-m", "tensorrt_llm", "-m", "tensorrt_llm", "--num-requests", "3", "--json")
+    sweep = ("sweep", "token-norm-dist", "-u", server.start(), *options)
+    assert "A sweep needs several loads" in _invoke(*sweep).stderr
+    points = json.loads(_invoke(*sweep, "--concurrency", "1,2").stdout)["points"]
+    assert [len(point["targets"]) for point in points] == [1, 1]
+
+
 def test_sweep_as_json_has_every_point(server: FakeTriton) -> None:
     options = ("--request-rate", "50,100", "--json", *SMALL)
     result = _invoke("sweep", "token-norm-dist", "-u", server.start(), *options)

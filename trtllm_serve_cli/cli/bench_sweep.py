@@ -121,10 +121,12 @@ def _plan_points(job: Job, options: SweepOptions) -> list[_Point]:
     """Every model at every load; raises `BadParameter` if that is one point."""
     rates = _parse_list(options.request_rates, "--request-rate", float)
     caps = _parse_list(options.concurrencies, "--concurrency", int)
-    models: list[str | None] = [*(options.model or (None,))]
+    named = [*dict.fromkeys(options.model or ())]
+    options = replace(options, model=named or None)
+    models = named if len(named) > 1 else (None,)
     points = [
-        _plan_point(job, options, model if len(models) > 1 else None, rate, cap)
-        for model, rate, cap in product(models, rates or (None,), caps or (None,))
+        _plan_point(job, options, *point)
+        for point in product(models, rates or (None,), caps or (None,))
     ]
     if len(points) < 2:
         raise typer.BadParameter(
