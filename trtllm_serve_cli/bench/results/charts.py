@@ -46,7 +46,6 @@ class Series:
     style: Style = "line"
     colour: int = 0
     names: Sequence[str] = ()
-    is_dashed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +122,7 @@ class _Frame:
 
 def _legend(chart: Chart) -> str:
     entries = [
-        (f"c{each.colour % NUM_COLOURS}{' dashed' if each.is_dashed else ''}", each.label)
-        for each in chart.series
-        if each.label
+        (f"c{each.colour % NUM_COLOURS}", each.label) for each in chart.series if each.label
     ] + [("limit", limit.label) for limit in chart.limits if chart.x.scale.holds(limit.value)]
     items = "".join(f'<li class="{kind}"><i></i>{escape(label)}</li>' for kind, label in entries)
     return f'<ul class="legend">{items}</ul>' if items else ""
@@ -170,7 +167,7 @@ def _draw_limit(frame: _Frame, limit: Limit) -> str:
 
 
 def _draw_series(frame: _Frame, series: Series) -> str:
-    colour = f"c{series.colour % NUM_COLOURS}" + (" dashed" if series.is_dashed else "")
+    colour = f"c{series.colour % NUM_COLOURS}"
     places = [(frame.x(x), frame.y(y)) for x, y in series.points]
     match series.style:
         case "line" if series.names:

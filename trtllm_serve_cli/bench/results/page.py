@@ -11,7 +11,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from trtllm_serve_cli import __version__
-from trtllm_serve_cli.bench.results.charts import Chart, render_figure
+from trtllm_serve_cli.bench.results.charts import NUM_COLOURS, Chart, render_figure
 from trtllm_serve_cli.bench.results.figures import (
     TIMES,
     cdf_chart,
@@ -97,6 +97,7 @@ def render_page(results: Sequence[StoredResult]) -> str:
         banners=[words for result in results for words in _banners(result, results)],
         tiles=[] if is_sweep else list(_tiles(first)),
         sections=_sweep_sections(results) if is_sweep else _sections(first),
+        num_colours=NUM_COLOURS,
         footer=f"Written by tllm {__version__}. Every figure is defined in docs/metrics.md. "
         "Times count from when a request was due.",
     )
