@@ -227,6 +227,10 @@ class SharedOptions:
     ] = None
     as_json: JsonOption = False
 
+    def shared(self) -> dict[str, Any]:
+        """What is shared, by name: for options of another kind."""
+        return {field.name: getattr(self, field.name) for field in fields(SharedOptions)}
+
 
 @dataclass(frozen=True, slots=True)
 class CommonOptions(SharedOptions):

@@ -259,6 +259,11 @@ def _show(result: BenchmarkResult, folder: Path | None, *, as_json: bool) -> Non
     say_remarks(result)
     if result.ending == "interrupted":
         output.say("Interrupted: the figures are partial.")
+    say_kept(folder)
+
+
+def say_kept(folder: Path | None) -> None:
+    """Where the result lies, if it was kept."""
     if folder is not None:
         output.say(f"Kept in {folder}, with a page: {folder / 'report.html'}")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,13 @@ from trtllm_serve_cli.cli.bench_options import (
     SharedOptions,
     check_positive,
 )
-from trtllm_serve_cli.cli.bench_run import Job, open_points, plan_settings, raise_ending
+from trtllm_serve_cli.cli.bench_run import (
+    Job,
+    open_points,
+    plan_settings,
+    raise_ending,
+    say_kept,
+)
 from trtllm_serve_cli.cli.bench_sweep import keep_points, show_run
 from trtllm_serve_cli.cli.target import LoadTarget
 from trtllm_serve_cli.errors import CheckFailed
@@ -111,9 +117,7 @@ def run_search_job(
 
 
 def _at(options: SearchOptions, rate: float) -> CommonOptions:
-    shared: dict[str, Any] = {
-        field.name: getattr(options, field.name) for field in fields(SharedOptions)
-    }
+    shared = options.shared()
     if options.num_requests is None and options.duration is None:
         shared["duration"] = _DURATION_S
     return CommonOptions(**shared, request_rate=rate, concurrency=options.concurrency)
@@ -123,8 +127,7 @@ def _keep(result: SearchResult, options: SearchOptions) -> None:
     folder = options.output_folder
     labelled = {f"rate-{rate:g}": each for rate, each in result.results.items()}
     keep_points(labelled, folder, search=json.dumps(result.to_json(), indent=2) + "\n")
-    if folder is not None:
-        output.say(f"Kept in {folder}, with a page: {folder / 'report.html'}")
+    say_kept(folder)
 
 
 def _show(result: SearchResult, *, as_json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +26,7 @@ from trtllm_serve_cli.cli.bench_run import (
     open_points,
     plan_settings,
     raise_ending,
+    say_kept,
     say_remarks,
 )
 
@@ -89,8 +90,7 @@ def run_sweep_job(
     _show(results, as_json=options.as_json)
     for label, result in zip(labels, results, strict=False):
         say_remarks(result, f"{label}: ")
-    if folder is not None:
-        output.say(f"Kept in {folder}, with a page: {folder / 'report.html'}")
+    say_kept(folder)
     raise_ending(results)
 
 
@@ -139,9 +139,7 @@ def _plan_points(job: Job, options: SweepOptions) -> list[_Point]:
 def _plan_point(
     job: Job, options: SweepOptions, model: str | None, rate: float | None, cap: int | None
 ) -> _Point:
-    shared: dict[str, Any] = {
-        field.name: getattr(options, field.name) for field in fields(SharedOptions)
-    }
+    shared = options.shared()
     if model is not None:
         shared["model"] = [model]
     common = CommonOptions(**shared, request_rate=rate, concurrency=cap, repeat=options.repeat)

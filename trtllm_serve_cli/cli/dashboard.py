@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trtllm_serve_cli.cli.keyboard import open_keyboard
@@ -145,13 +145,15 @@ def _step(value: float, top: float) -> str:
 
 
 def _read_trends(summary: Summary) -> dict[str, float | None]:
+    from trtllm_serve_cli.metrics import sum_known
+
     engines, gpus = summary.engines, summary.host.gpus
     return {
-        "tokens/s": _sum(row.tokens_per_s for row in summary.models),
-        "requests/s": _sum(row.requests_per_s for row in _answering(summary)),
-        "active": _sum(engine.num_active for engine in engines),
-        "batch": _sum(engine.num_scheduled for engine in engines),
-        "waiting": _sum(engine.num_waiting for engine in engines),
+        "tokens/s": sum_known(row.tokens_per_s for row in summary.models),
+        "requests/s": sum_known(row.requests_per_s for row in _answering(summary)),
+        "active": sum_known(engine.num_active for engine in engines),
+        "batch": sum_known(engine.num_scheduled for engine in engines),
+        "waiting": sum_known(engine.num_waiting for engine in engines),
         "KV cache": max(
             (e.kv_fraction for e in engines if e.kv_fraction is not None), default=None
         ),
@@ -164,11 +166,6 @@ def _answering(summary: Summary) -> list[ModelRow]:
     """The models that clients ask, where the server tells; all of them elsewhere."""
     ours = [row for row in summary.models if row.num_generated_tokens is not None]
     return ours or list(summary.models)
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
 
 
 def _render_title(feeds: Sequence[Feed], width: int, interval_s: float) -> Text:

@@ -18,6 +18,7 @@ from trtllm_serve_cli.metrics.summary import (
     ModelRow,
     Summary,
     rate_per_s,
+    sum_known,
     summarize,
 )
 from trtllm_serve_cli.metrics.watch import start_watches, watch_metrics
@@ -37,6 +38,7 @@ __all__ = [
     "rate_per_s",
     "read_saved_metrics",
     "start_watches",
+    "sum_known",
     "summarize",
     "watch_metrics",
     "write_export",

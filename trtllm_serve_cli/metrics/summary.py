@@ -168,7 +168,7 @@ def _summarize_model(now: Snapshot, before: Snapshot | None, model: str, version
             num_counted,
         ),
         requests_per_s=(
-            _sum_known(
+            sum_known(
                 rate_per_s(now, before, _OUTCOMES, outcome=each, **labels) for each in _SUCCESSES
             )
             if is_ours
@@ -197,7 +197,8 @@ def _read_failures(now: Snapshot, labels: Mapping[str, str], *, is_ours: bool) -
     return failures
 
 
-def _sum_known(values: Iterable[float | None]) -> float | None:
+def sum_known(values: Iterable[float | None]) -> float | None:
+    """`None` where nothing is known."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
