@@ -136,7 +136,7 @@ def report(rounds: list[dict[str, Turn]], *, as_json: bool) -> None:
     if as_json:
         told = [{name: dataclasses.asdict(turn) for name, turn in each.items()} for each in rounds]
         result: dict[str, Any] = {"machine": machine, "rounds": told}
-        result |= {"median_ratio": ratio, "cpu_share": share}
+        result |= {"median_ratio": ratio, "cpu_ms_per_token": grown_ms, "cpu_share": share}
         print(json.dumps(result, indent=2))
         return
     print("      tokens/s           CPU ms per token without the engine's")
@@ -148,8 +148,8 @@ def report(rounds: list[dict[str, Turn]], *, as_json: bool) -> None:
             f"{with_.models_cpu_ms:>8.3f} {without.models_cpu_ms:>8.3f}"
         )
     print(
-        f"with : without is {ratio:.4f} by tokens/s; counting takes {share:.2%} of the CPU time, "
-        f"on {machine}"
+        f"with : without is {ratio:.4f} by tokens/s; counting takes {grown_ms:.3f} ms per token, "
+        f"{share:.2%} of the CPU time, on {machine}"
     )
 
 
