@@ -15,14 +15,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from trtllm_serve_cli.bench.benchmark import Benchmark, BenchmarkResult
-from trtllm_serve_cli.bench.records import RequestRecord
-from trtllm_serve_cli.bench.results.noise import (
+from trtllm_serve_cli.bench.noise import (
     Interval,
     mean_of_runs,
     middle,
     resample,
     statistic,
 )
+from trtllm_serve_cli.bench.records import RequestRecord
 from trtllm_serve_cli.bench.slo import Objective
 from trtllm_serve_cli.bench.statistics import times_of
 from trtllm_serve_cli.bench.sweep import Showing
@@ -228,7 +228,8 @@ def _interval(groups: Sequence[Sequence[Sequence[float]]], percent: float | None
         if any(run)
     ]
     by_runs = mean_of_runs(figures) if len(figures) >= _RUNS_FOR_STUDENT else None
-    return by_runs or middle(resample([values for run in groups for values in run], percent))
+    requests = [values for run in groups for values in run]
+    return by_runs or middle(resample(requests, (percent,))[:, 0])
 
 
 def _times_ms(metric: str, record: RequestRecord) -> list[float]:

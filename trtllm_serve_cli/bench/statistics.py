@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_serve_cli.bench.arrivals import AllAtOnce, AtConcurrency, Load
+from trtllm_serve_cli.bench.noise import Interval, middle, resample, statistic
 from trtllm_serve_cli.bench.records import REJECTED, TIMED_OUT, RequestRecord
 from trtllm_serve_cli.bench.slo import Objective
 
@@ -25,8 +26,7 @@ PERCENTS: Mapping[str, float] = {
 }
 # Below so many values beyond a percentile, resampling cannot tell how sure it is.
 _LEAST_BEYOND = 5
-_RESAMPLES = (100, 1000)
-_RESAMPLING_WORK = 10_000_000
+_RESAMPLES = 1000
 # Of a run with a cap on the requests in flight: it is limited by that when so many had to wait.
 _HELD_FRACTION = 0.01
 _BATCH = 5
@@ -138,7 +138,7 @@ def summarize(
     streams = [record for record in completed if streamed]
     failures = _count_failures(counted)
     interrupted = sum(record.is_interrupted for record in counted)
-    duration_s = _span_s(counted)
+    duration_s = span_s(counted)
     num_input_tokens = sum(record.num_input_tokens for record in completed)
     num_output_tokens = sum(record.num_output_tokens for record in completed)
     num_held = sum(record.held_s > 0 for record in counted)
@@ -165,15 +165,15 @@ def summarize(
         duration_s=duration_s,
         num_input_tokens=num_input_tokens,
         num_output_tokens=num_output_tokens,
-        mean_in_flight=_per_s(sum(r.end_s - r.sent_s for r in counted), duration_s),
+        mean_in_flight=per_s(sum(r.end_s - r.sent_s for r in counted), duration_s),
         max_in_flight=max_in_flight(counted),
         offered_requests_per_s=_rate_of(counted, load, lambda record: record.due_s),
         achieved_requests_per_s=_rate_of(counted, load, lambda record: record.sent_s),
         is_limited_by_concurrency=num_held > _HELD_FRACTION * len(counted),
-        completed_requests_per_s=_per_s(len(completed), duration_s),
-        goodput_requests_per_s=_goodput(completed, objectives, duration_s),
-        input_tokens_per_s=_per_s(num_input_tokens, duration_s),
-        output_tokens_per_s=_per_s(num_output_tokens, duration_s),
+        completed_requests_per_s=per_s(len(completed), duration_s),
+        goodput_requests_per_s=goodput_per_s(completed, objectives, duration_s),
+        input_tokens_per_s=per_s(num_input_tokens, duration_s),
+        output_tokens_per_s=per_s(num_output_tokens, duration_s),
         output_tokens_per_s_per_user=_mean([1 / tpot for tpot in tpots if tpot > 0]),
         request_latency=distribute(samples["latency"]),
         request_latency_from_sent=distribute(r.end_s - r.sent_s for r in completed),
@@ -229,10 +229,31 @@ def is_good(record: RequestRecord, objectives: Iterable[Objective]) -> bool:
 
 
 def _is_within(objective: Objective, times_s: Sequence[float]) -> bool:
-    value_s = times_s[0] if len(times_s) == 1 else _statistic(times_s, objective.percent)
-    if value_s is None:
+    if not times_s:
         return objective.metric != "queue"
-    return value_s * 1e3 <= objective.limit_ms
+    return statistic(times_s, objective.percent) * 1e3 <= objective.limit_ms
+
+
+def goodput_per_s(
+    completed: Iterable[RequestRecord], objectives: Sequence[Objective], duration_s: float
+) -> float | None:
+    """How many of them are good; `None` without objectives."""
+    if not objectives:
+        return None
+    return per_s(sum(is_good(record, objectives) for record in completed), duration_s)
+
+
+def span_s(records: Iterable[RequestRecord]) -> float:
+    """First due to last end, of every run."""
+    return math.fsum(
+        max(record.end_s for record in run) - min(record.due_s for record in run)
+        for run in _runs(records).values()
+    )
+
+
+def per_s(amount: float, duration_s: float) -> float:
+    """0 of no time at all."""
+    return amount / duration_s if duration_s > 0 else 0.0
 
 
 def distribute(
@@ -247,9 +268,8 @@ def distribute(
     if not sample.size:
         return None
     sizes = [size for size in group_sizes or () if size]
-    order = np.argsort(sample, kind="stable")
-    groups = np.repeat(np.arange(len(sizes)), sizes)[order] if sizes else None
-    ranked = sample[order]
+    groups = np.split(sample, np.cumsum(sizes)[:-1]) if sizes else None
+    ranked = np.sort(sample)
     percentiles = np.percentile(ranked, tuple(PERCENTS.values()), method="inverted_cdf")
     p50, p75, p90, p95, p99, p999 = percentiles.tolist()
     return Distribution(
@@ -264,7 +284,7 @@ def distribute(
         p99_ms=p99,
         p999_ms=p999,
         max_ms=float(ranked[-1]),
-        intervals_ms=_intervals(ranked, groups, len(sizes)),
+        intervals_ms=_intervals(ranked, groups),
     )
 
 
@@ -304,8 +324,8 @@ def find_steady_state(completed: Sequence[RequestRecord], load: Load) -> SteadyS
         True,
         num_before,
         from_s,
-        _per_s(len(ended), to_s - from_s),
-        _per_s(sum(record.num_output_tokens for record in ended), to_s - from_s),
+        per_s(len(ended), to_s - from_s),
+        per_s(sum(record.num_output_tokens for record in ended), to_s - from_s),
         float(np.percentile(latencies[num_before:], 50, method="inverted_cdf")) * 1e3,
     )
 
@@ -321,85 +341,37 @@ def _mser(values: NDArray[np.float64]) -> int:
 
 
 def _intervals(
-    ranked: NDArray[np.float64], groups: NDArray[np.int64] | None, num_groups: int
-) -> dict[str, tuple[float, float]]:
+    ranked: NDArray[np.float64], groups: Sequence[NDArray[np.float64]] | None
+) -> dict[str, Interval]:
     """The percentile bootstrap's 95 % intervals; the seed is fixed: same records, same result.
 
-    `ranked` is sorted, and `groups` has the group of each value, if they are not all independent.
+    `ranked` is sorted; `groups` are the same values, if they are not all independent.
     """
     names = [name for name, q in PERCENTS.items() if ranked.size * (100 - q) >= 100 * _LEAST_BEYOND]
     if not names:
         return {}
-    fractions = np.array([PERCENTS[name] / 100 for name in names])
-    rng = np.random.default_rng(0)
-    if groups is None:
-        values = _resample(ranked, fractions, rng)
-    else:
-        values = _resample_groups(ranked, fractions, groups, num_groups, rng)
-    low, high = np.percentile(values, (2.5, 97.5), axis=0)
-    return {
-        name: (float(lower), float(upper))
-        for name, lower, upper in zip(names, low, high, strict=True)
-    }
+    percents = [PERCENTS[name] for name in names]
+    values = _resample(ranked, percents) if groups is None else resample(groups, percents)
+    return {name: middle(column) for name, column in zip(names, values.T, strict=True)}
 
 
-def _resample(
-    ranked: NDArray[np.float64], fractions: NDArray[np.float64], rng: np.random.Generator
-) -> NDArray[np.float64]:
+def _resample(ranked: NDArray[np.float64], percents: Sequence[float]) -> NDArray[np.float64]:
     """Percentiles of samples drawn again with replacement, without drawing them.
 
     The k-th smallest of n drawn again is the value whose rank is n times the k-th smallest of n
     uniform numbers, rounded up; and that has the distribution Beta(k, n - k + 1).
     """
     n = ranked.size
-    k = np.maximum(np.ceil(fractions * n - 1e-9), 1)
-    uniform = rng.beta(k, n - k + 1, (_RESAMPLES[1], fractions.size))
+    k = np.maximum(np.ceil(np.array(percents) / 100 * n - 1e-9), 1)
+    uniform = np.random.default_rng(0).beta(k, n - k + 1, (_RESAMPLES, len(percents)))
     values: NDArray[np.float64] = ranked[np.ceil(uniform * n).astype(np.int64) - 1]
     return values
 
 
-def _resample_groups(
-    ranked: NDArray[np.float64],
-    fractions: NDArray[np.float64],
-    groups: NDArray[np.int64],
-    num_groups: int,
-    rng: np.random.Generator,
-) -> NDArray[np.float64]:
-    """The same of whole groups.
-
-    A sample drawn again is how often each of its groups was: so its percentiles are found in the
-    sorted sample, and nothing is sorted again.
-    """
-    least, most = _RESAMPLES
-    values = np.empty((min(max(_RESAMPLING_WORK // ranked.size, least), most), fractions.size))
-    for row in values:
-        drawn = np.bincount(rng.integers(0, num_groups, num_groups), minlength=num_groups)
-        seen = np.cumsum(drawn[groups])
-        ranks = np.maximum(np.ceil(fractions * seen[-1] - 1e-9), 1)
-        row[:] = ranked[np.minimum(np.searchsorted(seen, ranks), ranked.size - 1)]
-    return values
-
-
 def _judge(objective: Objective, sample_s: Sequence[float]) -> Outcome:
-    measured_s = _statistic(sample_s, objective.percent)
-    measured_ms = None if measured_s is None else measured_s * 1e3
+    measured_ms = statistic(sample_s, objective.percent) * 1e3 if sample_s else None
     is_met = measured_ms is not None and measured_ms <= objective.limit_ms
     return Outcome(str(objective), objective.limit_ms, measured_ms, is_met)
-
-
-def _statistic(sample: Sequence[float], percent: float | None) -> float | None:
-    """The mean, or that percentile; `None` of nothing."""
-    if not sample or percent is None:
-        return _mean(sample)
-    return float(np.percentile(sample, percent, method="inverted_cdf"))
-
-
-def _goodput(
-    completed: Iterable[RequestRecord], objectives: Sequence[Objective], duration_s: float
-) -> float | None:
-    if not objectives:
-        return None
-    return _per_s(sum(is_good(record, objectives) for record in completed), duration_s)
 
 
 def _runs(records: Iterable[RequestRecord]) -> dict[int, list[RequestRecord]]:
@@ -407,18 +379,6 @@ def _runs(records: Iterable[RequestRecord]) -> dict[int, list[RequestRecord]]:
     for record in records:
         runs.setdefault(record.run, []).append(record)
     return runs
-
-
-def _span_s(records: Sequence[RequestRecord]) -> float:
-    """First due to last end, of every run."""
-    return math.fsum(
-        max(record.end_s for record in run) - min(record.due_s for record in run)
-        for run in _runs(records).values()
-    )
-
-
-def _per_s(amount: float, duration_s: float) -> float:
-    return amount / duration_s if duration_s > 0 else 0.0
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -433,7 +393,7 @@ def _rate_of(
         return None
     times = [[time_of(record) for record in run] for run in _runs(records).values()]
     num_gaps = sum(len(each) - 1 for each in times)
-    return _per_s(num_gaps, sum(max(each) - min(each) for each in times)) if num_gaps else None
+    return per_s(num_gaps, sum(max(each) - min(each) for each in times)) if num_gaps else None
 
 
 def _count_failures(records: Sequence[RequestRecord]) -> dict[str, int]:

@@ -7,7 +7,7 @@ folders is a sweep. All but the reading is pure.
     scales, charts        axes and SVG, for any data
     figures, page         which charts a benchmark has, and the HTML page around them
     perfetto              the same as a trace to look at, request by request
-    noise, compare        which differences are larger than the noise
+    compare               which differences are larger than the noise
 """
 
 from pathlib import Path

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any, Literal
 
-from trtllm_serve_cli.bench.records import RequestRecord
-from trtllm_serve_cli.bench.results.noise import (
+from trtllm_serve_cli.bench.noise import (
     Interval,
     middle,
     ratio_of_requests,
@@ -18,9 +17,10 @@ from trtllm_serve_cli.bench.results.noise import (
     resample,
     statistic,
 )
+from trtllm_serve_cli.bench.records import RequestRecord
 from trtllm_serve_cli.bench.results.stored import StoredResult
 from trtllm_serve_cli.bench.slo import METRICS, Objective, parse_objective
-from trtllm_serve_cli.bench.statistics import is_good, times_of
+from trtllm_serve_cli.bench.statistics import goodput_per_s, per_s, span_s, times_of
 from trtllm_serve_cli.errors import BadInput, CheckFailed
 
 Verdict = Literal["better", "worse", "noise", "untold"]
@@ -280,7 +280,7 @@ def _compare_failures(before: StoredResult, after: StoredResult) -> Change:
         for result in (before, after)
     ]
     a, b = (fmean(failed for (failed,) in each) for each in failures)
-    drawn = [resample(each, None, seed) for seed, each in enumerate(failures)]
+    drawn = [resample(each, (None,), seed)[:, 0] for seed, each in enumerate(failures)]
     num = min(values.size for values in drawn)
     interval = middle(drawn[1][:num] - drawn[0][:num])
     verdict = _judge(interval, is_more_better=False)
@@ -314,17 +314,14 @@ def _figure(
             return None
         sample = [value for record in completed for value in _times_ms(measure, record)]
         return statistic(sample, measure.percent) if sample else None
-    span_s = max(r.end_s for r in records) - min(r.due_s for r in records)
+    duration_s = span_s(records)
     match measure.metric:
         case "requests_per_s":
-            amount = len(completed)
+            return per_s(len(completed), duration_s)
         case "output_tokens_per_s":
-            amount = sum(record.num_output_tokens for record in completed)
+            return per_s(sum(record.num_output_tokens for record in completed), duration_s)
         case _:
-            if not objectives:
-                return None
-            amount = sum(is_good(record, objectives) for record in completed)
-    return amount / span_s if span_s > 0 else None
+            return goodput_per_s(completed, objectives, duration_s)
 
 
 def _times_ms(measure: Measure, record: RequestRecord) -> list[float]:

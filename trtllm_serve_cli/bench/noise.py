@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 Interval = tuple[float, float]
 _CONFIDENCE = 0.95
-_RESAMPLES = 1000
+_RESAMPLES = (100, 1000)
 _RESAMPLING_WORK = 50_000_000
 
 
@@ -59,7 +59,9 @@ def ratio_of_requests(
     before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], percent: float | None
 ) -> Interval | None:
     """The same from one run's requests, each with the values that it has; `None` without any."""
-    drawn = [resample(groups, percent, seed) for seed, groups in enumerate((before, after))]
+    drawn = [
+        resample(groups, (percent,), seed)[:, 0] for seed, groups in enumerate((before, after))
+    ]
     if any(not values.size or values.min() <= 0 for values in drawn):
         return None
     num = min(values.size for values in drawn)
@@ -67,25 +69,28 @@ def ratio_of_requests(
 
 
 def resample(
-    groups: Sequence[Sequence[float]], percent: float | None, seed: int = 0
+    groups: Sequence[Sequence[float] | NDArray[np.float64]],
+    percents: Sequence[float | None],
+    seed: int = 0,
 ) -> NDArray[np.float64]:
-    """The statistic of samples whose groups were drawn again, with replacement; empty of nothing.
+    """The statistics of samples whose groups were drawn again, with replacement.
 
-    A sample drawn again is how often each group was drawn, so nothing is sorted twice.
+    A row for each sample, and none of nothing; a column for each of `percents`. A sample drawn
+    again is how often each group was drawn, so nothing is sorted twice.
     """
     filled = [group for group in groups if len(group)]
     if not filled:
-        return np.zeros(0)
+        return np.zeros((0, len(percents)))
     sizes = [len(group) for group in filled]
     values = np.concatenate([np.asarray(group, np.float64) for group in filled])
     order = np.argsort(values, kind="stable")
     ranked, owner = values[order], np.repeat(np.arange(len(filled)), sizes)[order]
     rng = np.random.default_rng(seed)
-    num = int(min(max(_RESAMPLING_WORK // ranked.size, 200), _RESAMPLES))
-    found = np.empty(num)
-    for place in range(num):
+    least, most = _RESAMPLES
+    found = np.empty((min(max(_RESAMPLING_WORK // ranked.size, least), most), len(percents)))
+    for row in found:
         times = np.bincount(rng.integers(0, len(filled), len(filled)), minlength=len(filled))
-        found[place] = _weighted(ranked, times[owner], percent)
+        row[:] = _weighted(ranked, times[owner], percents)
     return found
 
 
@@ -97,13 +102,18 @@ def middle(values: NDArray[np.float64]) -> Interval:
 
 
 def _weighted(
-    ranked: NDArray[np.float64], times: NDArray[np.int64], percent: float | None
-) -> float:
-    if percent is None:
-        return float(np.average(ranked, weights=times))
+    ranked: NDArray[np.float64], times: NDArray[np.int64], percents: Sequence[float | None]
+) -> list[float]:
+    """The statistics of a sample that has each of the ranked values so many times."""
     seen = np.cumsum(times)
-    rank = max(math.ceil(percent / 100 * seen[-1] - 1e-9), 1)
-    return float(ranked[np.searchsorted(seen, rank)])
+    return [
+        float(np.average(ranked, weights=times))
+        if percent is None
+        else float(
+            ranked[np.searchsorted(seen, max(math.ceil(percent / 100 * seen[-1] - 1e-9), 1))]
+        )
+        for percent in percents
+    ]
 
 
 def t_quantile(freedom: float, confidence: float = _CONFIDENCE) -> float:
