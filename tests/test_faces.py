@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 
 import pytest
 
-FACES = ("build", "build.tensorrt", "launch", "repository", "sizing", "sources")
+FACES = ("bench.results", "build", "build.tensorrt", "launch", "repository", "sizing", "sources")
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -15,3 +17,8 @@ def test_every_name_of_a_face_is_there(face: str) -> None:
     assert module.__all__
     for name in module.__all__:
         getattr(module, name)
+
+
+def test_what_a_run_prints_needs_no_templates() -> None:
+    program = "import sys, trtllm_serve_cli.bench.tables; sys.exit('jinja2' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)

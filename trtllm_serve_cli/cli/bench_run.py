@@ -101,7 +101,6 @@ def _run_one(
 
     from trtllm_serve_cli.bench import report
     from trtllm_serve_cli.bench.checks import check
-    from trtllm_serve_cli.bench.results import write_views
 
     if common.output_folder is not None:
         report.check_output_folder(common.output_folder)
@@ -109,6 +108,8 @@ def _run_one(
     with show_progress(settings, addresses_of(benchmark)) as watch:
         result = benchmark.run_all(watch)
     if common.output_folder is not None:
+        from trtllm_serve_cli.bench.results import write_views
+
         report.write_result(result, common.output_folder)
         write_views(common.output_folder)
     if common.op_stats_csv is not None:
