@@ -1,7 +1,7 @@
 """What the load generator itself can do, against a model that answers at once.
 
     python benchmarks/load.py [--rounds 3] [--requests 6000] [--json]
-                              [--upstream SCRIPT] [--upstream-python PYTHON]
+                              [--upstream SCRIPT] [--upstream-python PYTHON] [--aiperf PROGRAM]
 
 A Python model in the embedded Triton answers every request at once with one response: decoupled in
 one server, with plain answers in another. Printed for each:
@@ -11,7 +11,9 @@ one server, with plain answers in another. Printed for each:
 - requests/s of a closed loop of 64, and of all requests at once, in turns with upstream's
   `benchmark_core_model.py` if `--upstream` says where it lies (with `--upstream-python` in an
   environment of its own), and the client's CPU seconds per 1000 requests: what 1000 requests more
-  cost, so that starting Python and its imports are not in it.
+  cost, so that starting Python and its imports are not in it;
+- with `--aiperf`, which is the program of that name, the same of a closed loop of 64 over HTTP, in
+  turns with AIPerf: the same bodies to the `generate` of the model with plain answers.
 
 The server takes its share of the same processors. Where it is the limit, the client's loop is not
 busy: that is printed, too.
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import platform
@@ -32,11 +35,13 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from load_clients import run_ours, run_upstreams
+from load_aiperf import run_aiperf
+from load_clients import IN_FLIGHT, Measured, run_ours, run_upstreams
 
 from trtllm_serve_cli.launch.machine import find_libpython, find_triton
 from trtllm_serve_cli.launch.triton import backend_links, stub_environ
@@ -90,11 +95,32 @@ class TritonPythonModel:
         return None
 """
 FEW = 200
+CLOSED_LOOP = f"tllm, {IN_FLIGHT} in flight"
+OVER_HTTP = "one answer over HTTP"
+RATIOS = {"rate_ratio": "requests_per_s", "cpu_ratio": "cpu_s_per_1000"}
+Client = Callable[[int], Measured]
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where a Triton listens."""
+
+    http: str
+    grpc: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Clients, each run for so many requests, by their names; `where` leads ours to the server."""
+
+    where: Sequence[str]
+    ours: Mapping[str, Client]
+    theirs: Mapping[str, Client]
 
 
 @contextlib.contextmanager
-def serving(*, decoupled: bool) -> Iterator[int]:
-    """A Triton with the model; its gRPC port."""
+def serving(*, decoupled: bool) -> Iterator[Server]:
+    """A Triton with the model."""
     http, grpc = free_ports(2)
     triton = find_triton(os.environ)
     with tempfile.TemporaryDirectory() as name:
@@ -124,7 +150,7 @@ def serving(*, decoupled: bool) -> Iterator[int]:
             server = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
         try:
             wait_until_ready(http, server, folder / "log")
-            yield grpc
+            yield Server(f"127.0.0.1:{http}", f"127.0.0.1:{grpc}")
         finally:
             server.terminate()
             server.wait()
@@ -150,33 +176,45 @@ def wait_until_ready(port: int, server: subprocess.Popen[bytes], log: Path) -> N
     sys.exit(f"Triton did not become ready:\n{log.read_text()[-3000:]}")
 
 
-def find_sustained_rate(port: int, highest: float) -> float:
+def find_sustained_rate(where: Sequence[str], highest: float) -> float:
     """Bisection between no load and more than a closed loop reaches."""
     low, high = 0.0, highest
     for _ in range(6):
         rate = (low + high) / 2
         run = run_ours(
-            port, round(rate * 4), "--request-rate", f"{rate:.0f}", "--arrival", "constant"
+            where, round(rate * 4), "--request-rate", f"{rate:.0f}", "--arrival", "constant"
         )
         is_kept = (run.lag_p99_ms or 0.0) < 1.0 and run.per_s > 0.98 * rate
         low, high = (rate, high) if is_kept else (low, rate)
     return low
 
 
-def measure(port: int, mode: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """All rounds on one server, the clients taking turns."""
-    count = arguments.requests
-    clients = {
-        "tllm, 64 in flight": lambda n: run_ours(port, n, "--concurrency", "64"),
-        "tllm, all at once": lambda n: run_ours(port, n),
+def plan_comparison(mode: str, server: Server, arguments: argparse.Namespace) -> Comparison:
+    """Who takes turns."""
+    is_http = mode == OVER_HTTP
+    where = ("-i", "http", "-u", server.http) if is_http else ("-u", server.grpc)
+    ours: dict[str, Client] = {
+        CLOSED_LOOP: lambda n: run_ours(where, n, "--concurrency", str(IN_FLIGHT))
     }
-    if arguments.upstream is not None:
-        clients["upstream, all at once"] = lambda n: run_upstreams(
-            port, n, arguments.upstream, arguments.upstream_python, mode
-        )
+    theirs: dict[str, Client] = {}
+    if is_http:
+        aiperf = arguments.aiperf
+        theirs[f"AIPerf, {IN_FLIGHT} in flight"] = lambda n: run_aiperf(aiperf, server.http, n)
+    else:
+        ours["tllm, all at once"] = lambda n: run_ours(where, n)
+        if arguments.upstream is not None:
+            script, python = arguments.upstream, arguments.upstream_python
+            theirs["upstream, all at once"] = lambda n: run_upstreams(
+                server.grpc, n, script, python, mode
+            )
+    return Comparison(where, ours, theirs)
+
+
+def measure(comparison: Comparison, num_rounds: int, count: int) -> dict[str, Any]:
+    """All rounds on one server, the clients taking turns."""
+    clients = {**comparison.ours, **comparison.theirs}
     rounds = [
-        {name: (run(FEW), run(count)) for name, run in clients.items()}
-        for _ in range(arguments.rounds)
+        {name: (run(FEW), run(count)) for name, run in clients.items()} for _ in range(num_rounds)
     ]
     result: dict[str, Any] = {
         name: {
@@ -190,14 +228,11 @@ def measure(port: int, mode: str, arguments: argparse.Namespace) -> dict[str, An
         }
         for name in clients
     }
-    if arguments.upstream is not None:
-        theirs = result["upstream, all at once"]
-        for name in ("tllm, 64 in flight", "tllm, all at once"):
-            ours = result[name]
-            ours["rate_ratio"] = ours["requests_per_s"] / theirs["requests_per_s"]
-            ours["cpu_ratio"] = ours["cpu_s_per_1000"] / theirs["cpu_s_per_1000"]
-    highest = 1.5 * result["tllm, 64 in flight"]["requests_per_s"]
-    result["sustained_requests_per_s"] = find_sustained_rate(port, highest)
+    for theirs, ours in itertools.product(comparison.theirs, comparison.ours):
+        for ratio, figure in RATIOS.items():
+            result[ours][ratio] = result[ours][figure] / result[theirs][figure]
+    highest = 1.5 * result[CLOSED_LOOP]["requests_per_s"]
+    result["sustained_requests_per_s"] = find_sustained_rate(comparison.where, highest)
     return result
 
 
@@ -208,12 +243,15 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=6000)
     parser.add_argument("--upstream", type=Path, help="upstream's benchmark_core_model.py")
     parser.add_argument("--upstream-python", default=sys.executable)
+    parser.add_argument("--aiperf", help="the program aiperf, in an environment of its own")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     results = {}
-    for mode in ("decoupled", "one answer"):
-        with serving(decoupled=mode == "decoupled") as port:
-            results[mode] = measure(port, mode, arguments)
+    modes = ["decoupled", "one answer", *([OVER_HTTP] if arguments.aiperf else [])]
+    for mode in modes:
+        with serving(decoupled=mode == "decoupled") as server:
+            comparison = plan_comparison(mode, server, arguments)
+            results[mode] = measure(comparison, arguments.rounds, arguments.requests)
     if arguments.json:
         print(json.dumps(results, indent=2))
         return
@@ -224,9 +262,7 @@ def main() -> None:
         print(f"{'':<24}requests/s  CPU s per 1000  loop busy   rate/theirs  CPU/theirs")
         for name, row in result.items():
             busy = "" if row["busiest_loop"] is None else f"{row['busiest_loop']:.0%}"
-            ratios = "".join(
-                f"{row[key]:>12.2f}" if key in row else "" for key in ("rate_ratio", "cpu_ratio")
-            )
+            ratios = "".join(f"{row[key]:>12.2f}" if key in row else "" for key in RATIOS)
             print(
                 f"{name:<24}{row['requests_per_s']:>10.0f}{row['cpu_s_per_1000']:>16.3f}"
                 f"{busy:>11}  {ratios}"

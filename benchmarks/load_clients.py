@@ -6,6 +6,7 @@ import json
 import resource
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ LENGTHS = (
     "--output-stdev",
     "0",
 )
+IN_FLIGHT = 64
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,10 @@ class Measured:
     completed: int = 0
 
 
-def run_client(command: list[str]) -> tuple[str, float]:
+def run_client(command: list[str], environ: Mapping[str, str] | None = None) -> tuple[str, float]:
     """What it printed, and its CPU time with that of its children."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if result.returncode:
         sys.exit(f"{command[:3]} failed:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
@@ -43,9 +45,9 @@ def run_client(command: list[str]) -> tuple[str, float]:
     return result.stdout, cpu_s
 
 
-def run_ours(port: int, num_requests: int, *load: str) -> Measured:
-    """`tllm bench` as a user runs it."""
-    words = ["bench", "token-norm-dist", *LENGTHS, "--json", "-u", f"127.0.0.1:{port}", *load]
+def run_ours(where: Sequence[str], num_requests: int, *load: str) -> Measured:
+    """`tllm bench` as a user runs it; `where` are its words for the server."""
+    words = ["bench", "token-norm-dist", *LENGTHS, "--json", *where, *load]
     words += ["--num-requests", str(num_requests)]
     printed, cpu_s = run_client([sys.executable, "-m", "trtllm_serve_cli.cli.main", *words])
     result = json.loads(printed)
@@ -60,9 +62,11 @@ def run_ours(port: int, num_requests: int, *load: str) -> Measured:
     )
 
 
-def run_upstreams(port: int, num_requests: int, script: Path, python: str, mode: str) -> Measured:
+def run_upstreams(
+    address: str, num_requests: int, script: Path, python: str, mode: str
+) -> Measured:
     """Upstream's program; its table's first row is the rate."""
-    command = [python, str(script), "-i", "grpc", "-u", f"127.0.0.1:{port}"]
+    command = [python, str(script), "-i", "grpc", "-u", address]
     command += ["--num-requests", str(num_requests), "--max-input-len", "500"]
     command += ["--exclude-input-in-output", *(["--decoupled"] if mode == "decoupled" else [])]
     printed, cpu_s = run_client([*command, "token-norm-dist", *LENGTHS])
