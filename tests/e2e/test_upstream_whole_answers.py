@@ -1,7 +1,8 @@
 """Upstream's client programs against `decoupled_mode=false`: one response for each request.
 
 KV cache reuse is off, as `end_to_end_test.py` needs it: what is computed from cached blocks is
-rounded otherwise, and it compares two answers to one prompt.
+rounded otherwise, and it compares two answers to one prompt. The text models ask `preprocessing`
+here, which they do for somebody's own only.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from trtllm_serve_cli.client import Endpoint
 
 pytestmark = pytest.mark.e2e
 
-PARAMETERS = ("decoupled_mode=false", "enable_kv_cache_reuse=false", "max_queue_size=4")
+PARAMETERS = (
+    "decoupled_mode=false", "enable_kv_cache_reuse=false", "max_queue_size=4",
+    "ask_preprocessing=true",
+)  # fmt: skip
 QUESTION = "The capital of France is"
 NO_WORDS = np.array([[""]], object)
 
@@ -50,7 +54,23 @@ def ask(endpoint: Endpoint, model: str, interface: str, inputs: Inputs) -> Any:
         return client.infer(model, as_tensors(inputs, httpclient.InferInput), request_id="0")
 
 
+def num_preprocessed(endpoint: Endpoint) -> int:
+    with httpclient.InferenceServerClient(endpoint.http) as client:
+        (told,) = client.get_inference_statistics("preprocessing")["model_stats"]
+    return int(told["inference_stats"]["success"]["count"])
+
+
 BOTH = pytest.mark.parametrize("interface", ["grpc", "http"])
+
+
+def test_a_text_model_asks_preprocessing_where_it_is_told_to(whole: Endpoint) -> None:
+    before = num_preprocessed(whole)
+    inputs = {
+        "text_input": np.array([[QUESTION]], object),
+        "max_tokens": np.array([[2]], np.int32),
+    }
+    assert ask(whole, "ensemble", "http", inputs).as_numpy("text_output").size == 1
+    assert num_preprocessed(whole) == before + 1
 
 
 @BOTH

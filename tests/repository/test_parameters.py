@@ -78,7 +78,7 @@ def test_everything_that_is_rendered_is_in_the_table() -> None:
     [
         ("max_beam_widht", "did you mean max_beam_width?"),
         ("gpt_model_path", "did you mean engine_dir?"),
-        ("zzz", "the engine kind openvino has add_special_tokens, bls_instance_count, "),
+        ("zzz", "the engine kind openvino has add_special_tokens, ask_preprocessing, "),
     ],
 )
 def test_unknown_parameter_lists_near_ones(name: str, next_step: str) -> None:

@@ -13,6 +13,9 @@ class Characters:
     eos_token_id = EOS
     pad_token_id: int | None = None
 
+    def __len__(self) -> int:
+        return 256
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return [BOS] * add_special_tokens + [ord(each) for each in text]
 

@@ -339,6 +339,8 @@ def _text(model: str, own_name: str, engine: Engine, values: Mapping[str, str]) 
             "tokenizer_dir": values["tokenizer_dir"],
             "tensorrt_llm_model_name": values["tensorrt_llm_model_name"],
             "preprocessing_model_name": values["preprocessing_model_name"],
+            "ask_preprocessing": values["ask_preprocessing"],
+            "add_special_tokens": values["add_special_tokens"],
             "skip_special_tokens": values["skip_special_tokens"],
             "cancellation_check_period_ms": values["cancellation_check_period_ms"],
             # For clients: what `tllm infer` needs to ask the model as it wants to be asked.

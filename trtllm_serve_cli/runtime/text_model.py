@@ -1,10 +1,11 @@
 """The models that take text and give text: `ensemble`, `tensorrt_llm_bls` and the model's own name.
 
-`preprocessing` makes token ids, `tensorrt_llm` generates, and the text is put together here, piece
-by piece, because only whoever has seen a sequence from its start can stream it without losing
-spaces and characters. Tokens come straight from the engine worker of `tensorrt_llm` where that
-takes guests, otherwise by business-logic scripting. The `ensemble` is served this way too: Triton's
-own ensemble scheduler neither keeps that state nor passes a cancellation on to a running step.
+Text becomes token ids here (`text_encoder.py`), `tensorrt_llm` generates, and the text is put
+together here, piece by piece, because only whoever has seen a sequence from its start can stream it
+without losing spaces and characters. Tokens come straight from the engine worker of `tensorrt_llm`
+where that takes guests, otherwise by business-logic scripting. The `ensemble` is served this way
+too: Triton's own ensemble scheduler neither keeps that state nor passes a cancellation on to a
+running step.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from .tensors import (
     refuse_set,
 )
 from .text_answer import RowTextAnswer
+from .text_encoder import TEXT_INPUTS, load_encoder
 from .tokenizer import load_tokenizer
 from .worker_link import WorkerFailed, WorkerGuest, guests_of
 
@@ -48,26 +50,6 @@ from .worker_link import WorkerFailed, WorkerGuest, guests_of
 # business-logic scripting keeps it.
 MAX_THREADS = 512
 
-_PREPROCESSING_INPUTS = {
-    "text_input": "QUERY",
-    "max_tokens": "REQUEST_OUTPUT_LEN",
-    "bad_words": "BAD_WORDS_DICT",
-    "stop_words": "STOP_WORDS_DICT",
-    "end_id": "END_ID",
-    "pad_id": "PAD_ID",
-    "embedding_bias_words": "EMBEDDING_BIAS_WORDS",
-    "embedding_bias_weights": "EMBEDDING_BIAS_WEIGHTS",
-}
-_PREPROCESSING_OUTPUTS = {
-    "INPUT_ID": "input_ids",
-    "REQUEST_INPUT_LEN": "input_lengths",
-    "REQUEST_OUTPUT_LEN": "request_output_len",
-    "STOP_WORDS_IDS": "stop_words_list",
-    "BAD_WORDS_IDS": "bad_words_list",
-    "EMBEDDING_BIAS": "embedding_bias",
-    "OUT_END_ID": "end_id",
-    "OUT_PAD_ID": "pad_id",
-}
 _RENAMED = {
     "top_k": "runtime_top_k",
     "top_p": "runtime_top_p",
@@ -95,10 +77,6 @@ _PASSED_BACK = (
     "num_output_tokens",
     *PERF_OUTPUTS,
 )
-# A string that is cut short makes Triton 2.51 refuse all requests that it has put into one batch.
-# Those of a text model are whole, so it is somebody else's, and the next batch is another one.
-_MALFORMED = "string data for inference input"
-_NUM_ATTEMPTS = 10
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
@@ -114,11 +92,11 @@ class TritonPythonModel:
         self._name = parameters.model_name
         self._tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
         self._skips_special_tokens = parameters.flag("skip_special_tokens", True)
-        self._preprocessing = parameters.text("preprocessing_model_name", "preprocessing")
+        self._encode = load_encoder(parameters, self._tokenizer)
         self._engine = parameters.text("tensorrt_llm_model_name", "tensorrt_llm")
         self._engine_kind = parameters.text("engine_kind")
         # The rest of the inputs mean the same to `tensorrt_llm`, under the same or another name.
-        taken = {*_PREPROCESSING_INPUTS, *_NOT_SERVED}
+        taken = {*TEXT_INPUTS, *_NOT_SERVED}
         self._passed_on = tuple(name for name in parameters.input_names if name not in taken)
         self._is_decoupled = parameters.is_decoupled
         self._ledger = RequestLedger(
@@ -157,7 +135,7 @@ class TritonPythonModel:
 
     def _generate(self, request: Any, sender: Any, record: RequestRecord) -> None:
         refuse_if_draining(self._name)
-        refuse_set(lambda name: _as_array(request, name), _NOT_SERVED, self._engine_kind)
+        refuse_set(partial(_as_array, request), _NOT_SERVED, self._engine_kind)
         if _is_streaming(request) and not self._is_decoupled:
             raise InvalidRequest(
                 "stream needs a decoupled model, and this one answers each request once "
@@ -165,22 +143,21 @@ class TritonPythonModel:
             )
         if self._ledger.logs_prompts:
             record.prompt = _prompt_of(request)
-        inputs = [*self._preprocess(request), *_renamed(request, self._passed_on)]
+        inputs = self._encode(partial(_as_column, request)) | _renamed(request, self._passed_on)
         if self._worker.was_open:
             self._ask_worker(request, sender, inputs, record)
         else:
             self._ask_model(request, sender, inputs, record)
 
     def _ask_worker(
-        self, request: Any, sender: Any, inputs: list[Any], record: RequestRecord
+        self, request: Any, sender: Any, inputs: dict[str, Array], record: RequestRecord
     ) -> None:
         """Have the tokens straight from the engine worker of `tensorrt_llm`.
 
         Through that model, each token would be a response of a business-logic request.
         """
-        get = {tensor.name(): tensor.as_numpy() for tensor in inputs}.get
-        not_understood = [tensor.name() for tensor in inputs if tensor.name() not in UNDERSTOOD]
-        refuse_set(get, not_understood, self._engine_kind)
+        get = inputs.get
+        refuse_set(get, inputs.keys() - UNDERSTOOD, self._engine_kind)
         rows = parse_rows(get, exclude_input=self._worker.excludes_input)
         answer = partial(
             RowTextAnswer,
@@ -191,10 +168,10 @@ class TritonPythonModel:
         self._in_flight.start(request, sender, get, rows, answer, record)
 
     def _ask_model(
-        self, request: Any, sender: Any, inputs: list[Any], record: RequestRecord
+        self, request: Any, sender: Any, inputs: dict[str, Array], record: RequestRecord
     ) -> None:
         """Have the tokens from `tensorrt_llm`, whoever serves that and however requests queue."""
-        follower = AnswerFollower(record, {each.name(): each.as_numpy() for each in inputs})
+        follower = AnswerFollower(record, inputs)
 
         def stop() -> None:
             record.end("cancelled")
@@ -205,9 +182,10 @@ class TritonPythonModel:
         watched = self._watch.add(sender, stop)
         only = None
         try:
-            answers = map(follower.note, self._ask_engine(inputs, internal_id, adapter))
-            for tensors in self._texts(answers, _is_streaming(request)):
-                answer = _answer(request, tensors)
+            tensors = [pb_utils.Tensor(name, array) for name, array in inputs.items()]
+            answers = map(follower.note, self._ask_engine(tensors, internal_id, adapter))
+            for outputs in self._texts(answers, _is_streaming(request)):
+                answer = _answer(request, outputs)
                 if self._is_decoupled:
                     sender.send(answer)
                 else:
@@ -235,25 +213,6 @@ class TritonPythonModel:
             yield from map(self._as_texts, answers)
         elif all_answers := list(answers):
             yield self._as_texts(merge_answers(all_answers))
-
-    def _preprocess(self, request: Any) -> list[Any]:
-        inputs = _taken(request, _PREPROCESSING_INPUTS)
-        for _ in range(_NUM_ATTEMPTS):
-            response = pb_utils.InferenceRequest(
-                model_name=self._preprocessing,
-                requested_output_names=list(_PREPROCESSING_OUTPUTS),
-                inputs=inputs,
-            ).exec()
-            if not response.has_error():
-                break
-            if _MALFORMED not in response.error().message():
-                raise InvalidRequest(response.error().message())
-        else:
-            raise InvalidRequest(response.error().message())
-        return [
-            pb_utils.Tensor(_PREPROCESSING_OUTPUTS[tensor.name()], tensor.as_numpy())
-            for tensor in response.output_tensors()
-        ]
 
     def _ask_engine(
         self, inputs: list[Any], internal_id: str, adapter: str | None
@@ -343,21 +302,15 @@ def _with_text(texts: list[list[str]], outputs: dict[str, Array]) -> list[Any]:
     ]
 
 
-def _taken(request: Any, names: dict[str, str]) -> list[Any]:
-    """The request's tensors of these names, under their new names."""
-    tensors = []
-    for name, renamed in names.items():
-        array = _as_array(request, name)
-        if array is not None:
-            # What this model's config reshapes to a scalar goes on with its full shape.
-            column = array.reshape(-1, 1) if array.ndim == 1 else array
-            tensors.append(pb_utils.Tensor(renamed, column))
-    return tensors
-
-
 def _as_array(request: Any, name: str) -> Array | None:
     tensor = pb_utils.get_input_tensor_by_name(request, name)
     return None if tensor is None else tensor.as_numpy()
+
+
+def _as_column(request: Any, name: str) -> Array | None:
+    """What this model's config reshapes to a scalar, with its full shape."""
+    array = _as_array(request, name)
+    return array.reshape(-1, 1) if array is not None and array.ndim == 1 else array
 
 
 def _answer(request: Any, tensors: list[Any]) -> Any:
@@ -372,8 +325,10 @@ def _held_back(text: str, row: int, sequence: int) -> list[Any]:
     ]
 
 
-def _renamed(request: Any, names: Sequence[str]) -> list[Any]:
-    return _taken(request, {name: _RENAMED.get(name, name) for name in names})
+def _renamed(request: Any, names: Sequence[str]) -> dict[str, Array]:
+    """The request's tensors of these names, under those that they have in `tensorrt_llm`."""
+    given = {_RENAMED.get(name, name): _as_column(request, name) for name in names}
+    return {name: array for name, array in given.items() if array is not None}
 
 
 def _is_streaming(request: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -73,6 +74,7 @@ class TransformersTokenizer:
         from transformers import AutoTokenizer
 
         self._tokenizer: Any = AutoTokenizer.from_pretrained(directory, padding_side="left")
+        self._encoding = threading.Lock()
         self.end_id = int(self._tokenizer.eos_token_id)
         pad_id = self._tokenizer.pad_token_id
         self.pad_id = self.end_id if pad_id is None else int(pad_id)
@@ -81,7 +83,9 @@ class TransformersTokenizer:
         return len(self._tokenizer)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
+        # It sets its padding and truncation anew each time, which others must not see half done.
+        with self._encoding:
+            return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         # Cleaning up takes back spaces that a stream has told by then, and spoils code besides.
