@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import openvino_genai
+from messages import add, count_tokens
 from tritonclient.grpc import service_pb2
 
 from trtllm_serve_cli import launch
@@ -147,22 +148,6 @@ def plan_request(model: str, prompt: tuple[str, list[int]], num_tokens: int) -> 
         add(request, "max_tokens", "INT32", np.array([[num_tokens]], np.int32))
         add(request, "stream", "BOOL", np.array([[True]]))
     return request
-
-
-def add(request: Any, name: str, datatype: str, value: Any) -> None:
-    """One input with its content."""
-    request.inputs.add(name=name, datatype=datatype, shape=value.shape)
-    request.raw_input_contents.append(value.tobytes())
-
-
-def count_tokens(response: Any) -> int:
-    """The new tokens that one response tells of."""
-    assert not response.error_message, response.error_message
-    reply = response.infer_response
-    for output, content in zip(reply.outputs, reply.raw_output_contents, strict=False):
-        if output.name == "num_output_tokens":
-            return int.from_bytes(content[:4], "little", signed=True)
-    return 0
 
 
 def report(rounds: list[dict[str, Any]], *, as_json: bool) -> None:
