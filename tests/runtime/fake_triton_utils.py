@@ -115,6 +115,9 @@ class Request:
         self._wanted = _Everything() if wanted is None else wanted
         self._parameters = parameters or {}
 
+    def inputs(self) -> list[Tensor]:
+        return list(self.tensors.values())
+
     def requested_output_names(self) -> Container[str]:
         return self._wanted
 
@@ -151,10 +154,6 @@ class InferenceRequest:
 
 def get_output_tensor_by_name(response: InferenceResponse, name: str) -> Tensor | None:
     return next((tensor for tensor in response.output_tensors() if tensor.name() == name), None)
-
-
-def get_input_tensor_by_name(request: Request, name: str) -> Tensor | None:
-    return request.tensors.get(name)
 
 
 class MetricFamily:

@@ -11,6 +11,7 @@ import triton_python_backend_utils as pb_utils
 
 from .detokenize import decode_whole
 from .parameters import Parameters
+from .python_stub import read_inputs
 from .tokenizer import load_tokenizer
 
 
@@ -26,8 +27,8 @@ class TritonPythonModel:
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:
-        tokens = pb_utils.get_input_tensor_by_name(request, "TOKENS_BATCH").as_numpy()
-        lengths = pb_utils.get_input_tensor_by_name(request, "SEQUENCE_LENGTH").as_numpy()
+        inputs = read_inputs(request)
+        tokens, lengths = inputs["TOKENS_BATCH"], inputs["SEQUENCE_LENGTH"]
         if lengths.shape != tokens.shape[:2] or np.any(lengths > tokens.shape[2]):
             why = (
                 f"SEQUENCE_LENGTH {list(lengths.shape)} does not fit TOKENS_BATCH "

@@ -10,8 +10,7 @@ import triton_python_backend_utils as pb_utils
 from .engine import InvalidRequest
 from .parameters import Parameters
 from .preprocessor import Preprocessor
-from .python_stub import pick_requested
-from .tensors import Array
+from .python_stub import pick_requested, read_inputs
 
 
 class TritonPythonModel:
@@ -25,13 +24,8 @@ class TritonPythonModel:
 
     def _answer(self, request: Any) -> Any:
         try:
-            tensors = self._preprocessor.encode(lambda name: _as_array(request, name))
+            tensors = self._preprocessor.encode(read_inputs(request).get)
         except InvalidRequest as error:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
         made = [pb_utils.Tensor(name, value) for name, value in tensors.items()]
         return pb_utils.InferenceResponse(pick_requested(request.requested_output_names(), made))
-
-
-def _as_array(request: Any, name: str) -> Array | None:
-    tensor = pb_utils.get_input_tensor_by_name(request, name)
-    return None if tensor is None else tensor.as_numpy()

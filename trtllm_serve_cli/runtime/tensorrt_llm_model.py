@@ -28,6 +28,7 @@ from .engine import InvalidRequest
 from .engine_metrics import EngineMetrics
 from .in_flight import InFlight, send_error
 from .parameters import Parameters
+from .python_stub import read_inputs
 from .request_record import RequestLedger, RequestRecord
 from .stop_relay import StopRelay, name_server
 from .tensors import (
@@ -119,10 +120,7 @@ class TritonPythonModel:
         self._in_flight.close()
 
     def _begin(self, request: Any, sender: Any) -> None:
-        def get(name: str) -> Array | None:
-            tensor = pb_utils.get_input_tensor_by_name(request, name)
-            return None if tensor is None else tensor.as_numpy()
-
+        get = read_inputs(request).get
         if _is_set(get("stop")):
             self._stop(request.request_id(), sender)
             return

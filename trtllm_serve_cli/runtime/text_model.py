@@ -30,7 +30,7 @@ from .in_flight import InFlight, send_error
 from .log import write_traceback
 from .lora_request import NAME_PARAMETER, read_lora_name
 from .parameters import Parameters
-from .python_stub import StreamKeeper, pick_requested
+from .python_stub import StreamKeeper, pick_requested, read_inputs
 from .request_record import AnswerFollower, RequestLedger, RequestRecord
 from .step_decoder import StepDecoder
 from .tensors import (
@@ -97,7 +97,7 @@ class TritonPythonModel:
         self._engine_kind = parameters.text("engine_kind")
         # The rest of the inputs mean the same to `tensorrt_llm`, under the same or another name.
         taken = {*TEXT_INPUTS, *_NOT_SERVED}
-        self._passed_on = tuple(name for name in parameters.input_names if name not in taken)
+        self._passed_on = set(parameters.input_names) - taken
         self._is_decoupled = parameters.is_decoupled
         self._ledger = RequestLedger(
             pb_utils, parameters.model_name, parameters.model_version, tells_texts=True
@@ -135,40 +135,59 @@ class TritonPythonModel:
 
     def _generate(self, request: Any, sender: Any, record: RequestRecord) -> None:
         refuse_if_draining(self._name)
-        refuse_set(partial(_as_array, request), _NOT_SERVED, self._engine_kind)
-        if _is_streaming(request) and not self._is_decoupled:
+        given = read_inputs(request)
+        refuse_set(given.get, _NOT_SERVED, self._engine_kind)
+        is_streaming = bool(np.any(given.get("stream", False)))
+        if is_streaming and not self._is_decoupled:
             raise InvalidRequest(
                 "stream needs a decoupled model, and this one answers each request once "
                 "(decoupled_mode is false); leave it out, or serve with decoupled_mode=true"
             )
         if self._ledger.logs_prompts:
-            record.prompt = _prompt_of(request)
-        inputs = self._encode(partial(_as_column, request)) | _renamed(request, self._passed_on)
-        if self._worker.was_open:
-            self._ask_worker(request, sender, inputs, record)
-        else:
-            self._ask_model(request, sender, inputs, record)
+            record.prompt = _as_prompt(given.get("text_input"))
+        # What this model's config reshapes to a scalar, with its full shape.
+        columns = {
+            name: array.reshape(-1, 1) if array.ndim == 1 else array
+            for name, array in given.items()
+        }
+        inputs = self._encode(columns.get) | {
+            _RENAMED.get(name, name): columns[name] for name in self._passed_on & columns.keys()
+        }
+        ask = self._ask_worker if self._worker.was_open else self._ask_model
+        ask(request, sender, inputs, record, is_streaming=is_streaming)
 
     def _ask_worker(
-        self, request: Any, sender: Any, inputs: dict[str, Array], record: RequestRecord
+        self,
+        request: Any,
+        sender: Any,
+        inputs: dict[str, Array],
+        record: RequestRecord,
+        *,
+        is_streaming: bool,
     ) -> None:
         """Have the tokens straight from the engine worker of `tensorrt_llm`.
 
         Through that model, each token would be a response of a business-logic request.
         """
         get = inputs.get
-        refuse_set(get, inputs.keys() - UNDERSTOOD, self._engine_kind)
+        refuse_set(get, sorted(inputs.keys() - UNDERSTOOD), self._engine_kind)
         rows = parse_rows(get, exclude_input=self._worker.excludes_input)
         answer = partial(
             RowTextAnswer,
             decoder=self._decoder,
             arrival_time_ns=record.arrival_ns,
-            is_streaming=_is_streaming(request),
+            is_streaming=is_streaming,
         )
         self._in_flight.start(request, sender, get, rows, answer, record)
 
     def _ask_model(
-        self, request: Any, sender: Any, inputs: dict[str, Array], record: RequestRecord
+        self,
+        request: Any,
+        sender: Any,
+        inputs: dict[str, Array],
+        record: RequestRecord,
+        *,
+        is_streaming: bool,
     ) -> None:
         """Have the tokens from `tensorrt_llm`, whoever serves that and however requests queue."""
         follower = AnswerFollower(record, inputs)
@@ -184,7 +203,7 @@ class TritonPythonModel:
         try:
             tensors = [pb_utils.Tensor(name, array) for name, array in inputs.items()]
             answers = map(follower.note, self._ask_engine(tensors, internal_id, adapter))
-            for outputs in self._texts(answers, _is_streaming(request)):
+            for outputs in self._texts(answers, is_streaming):
                 answer = _answer(request, outputs)
                 if self._is_decoupled:
                     sender.send(answer)
@@ -302,17 +321,6 @@ def _with_text(texts: list[list[str]], outputs: dict[str, Array]) -> list[Any]:
     ]
 
 
-def _as_array(request: Any, name: str) -> Array | None:
-    tensor = pb_utils.get_input_tensor_by_name(request, name)
-    return None if tensor is None else tensor.as_numpy()
-
-
-def _as_column(request: Any, name: str) -> Array | None:
-    """What this model's config reshapes to a scalar, with its full shape."""
-    array = _as_array(request, name)
-    return array.reshape(-1, 1) if array is not None and array.ndim == 1 else array
-
-
 def _answer(request: Any, tensors: list[Any]) -> Any:
     return pb_utils.InferenceResponse(pick_requested(request.requested_output_names(), tensors))
 
@@ -325,19 +333,7 @@ def _held_back(text: str, row: int, sequence: int) -> list[Any]:
     ]
 
 
-def _renamed(request: Any, names: Sequence[str]) -> dict[str, Array]:
-    """The request's tensors of these names, under those that they have in `tensorrt_llm`."""
-    given = {_RENAMED.get(name, name): _as_column(request, name) for name in names}
-    return {name: array for name, array in given.items() if array is not None}
-
-
-def _is_streaming(request: Any) -> bool:
-    tensor = _as_array(request, "stream")
-    return tensor is not None and bool(np.any(tensor))
-
-
-def _prompt_of(request: Any) -> str:
-    texts = _as_array(request, "text_input")
+def _as_prompt(texts: Array | None) -> str:
     lines = [] if texts is None else texts.reshape(-1).tolist()
     return "\n".join(each.decode(errors="replace") for each in lines)
 
