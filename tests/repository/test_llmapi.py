@@ -51,10 +51,18 @@ def test_there_is_one_model_without_a_batch_dimension() -> None:
     assert "tllm_runtime.llmapi_model" in files["tensorrt_llm/1/model.py"]
 
 
-@pytest.mark.parametrize("name", ["bls_instance_count", "triton_max_batch_size"])
-def test_parameter_without_a_place_is_refused(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("bls_instance_count", "2"),
+        ("triton_max_batch_size", "2"),
+        ("instances_share_engine", "true"),
+    ],
+)
+def test_parameter_without_a_place_is_refused(name: str, value: str) -> None:
+    assert name not in yaml.safe_load(render()["tensorrt_llm/1/model.yaml"])
     with pytest.raises(BadInput, match=f"{name} has no effect in the layout llmapi"):
-        render(parameters={name: "2"})
+        render(parameters={name: value})
 
 
 def test_tensorrt_engine_is_refused(tmp_path: Path) -> None:

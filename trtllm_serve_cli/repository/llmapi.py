@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.build import Engine
 
 # Parameters of the other layout's model that say nothing here, or stand in triton_config.
-_NOT_ARGUMENTS = ("gpt_model_type", "exclude_input_in_output", "cancellation_check_period_ms")
+_NOT_ARGUMENTS = (
+    "gpt_model_type",
+    "exclude_input_in_output",
+    "cancellation_check_period_ms",
+    # There is one instance.
+    "instances_share_engine",
+)
 _SPECIAL_TOKENS = ("add_special_tokens", "skip_special_tokens")
 _OF_THE_TEXT = ("tokenizer_dir", *_SPECIAL_TOKENS)
 _TRITON_CONFIG = ("decoupled_mode", "cancellation_check_period_ms", "max_queue_size")
