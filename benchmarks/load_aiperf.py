@@ -7,7 +7,6 @@ workers as it chooses.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import tempfile
@@ -60,7 +59,7 @@ def run_aiperf(program: str, address: str, num_requests: int) -> Measured:
 
 def make_inputs(address: str, num_requests: int) -> dict[str, Any]:
     """Requests of the same lengths as in `LENGTHS`, in AIPerf's form: one to a session."""
-    model = asyncio.run(fetch_model(Target(address, interface="http"), "tokens"))
+    model = fetch_model(Target(address, interface="http"), "tokens")
     assert model.vocab_size is not None
     workload = TokenNormDist(output_stdev=0)
     specs = workload.draw(num_requests, model.vocab_size, np.random.default_rng(0))
