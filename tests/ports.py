@@ -3,13 +3,45 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
+import random
 import socket
+from collections.abc import Iterator
+
+# Below those that Linux gives to whoever asks for any (32768 and up), so that what a test was given
+# stays free until its server binds it.
+_FIRST, _NUMBER = 10_000, 22_000
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports that nobody listens on now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    """Ports in a row that nobody listens on now, and that no other test of this run is given."""
+    row: list[int] = []
+    while len(row) < count:
+        port = next(_CANDIDATES)
+        if (row and port != row[-1] + 1) or not _is_free(port):
+            row = []
+        else:
+            row.append(port)
+    return row
+
+
+def _candidates(worker: int, num_workers: int) -> Iterator[int]:
+    """A worker's share, round and round. Not from its start: another run has the same one."""
+    share = _NUMBER // num_workers
+    offset = random.SystemRandom().randrange(share)
+    return (_FIRST + worker * share + number % share for number in itertools.count(offset))
+
+
+def _is_free(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.socket() as trial:
+        trial.bind(("127.0.0.1", port))
+        return True
+    return False
+
+
+# pytest-xdist says which of how many workers this is.
+_CANDIDATES = _candidates(
+    int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")),
+    int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")),
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,8 @@ import pytest
 
 from tests.ports import free_ports
 from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.launch.state import ServerState, read_state
+from trtllm_serve_cli.runtime.grammar_check import make_model
 
 TLLM = str(Path(sys.executable).with_name("tllm"))
 
@@ -51,6 +54,12 @@ class Tllm:
         models = json.loads(self.done("list", "--json"))
         return next(Path(each["engine_dir"]) for each in models if each["name"] == model)
 
+    def with_own_home(self, home: Path) -> Tllm:
+        """Another one, that has the checkpoints and engines of this one and no models yet."""
+        for folder in ("checkpoints", "engines"):
+            shutil.copytree(self.home / folder, home / folder, symlinks=True)
+        return Tllm(home)
+
     def start(self, *words: str) -> subprocess.CompletedProcess[str]:
         """`tllm start` on free ports."""
         http, grpc, metrics = free_ports(3)
@@ -61,6 +70,21 @@ class Tllm:
         """The first server that `tllm status` knows."""
         servers: Sequence[dict[str, Any]] = json.loads(self.done("status", "--json"))["servers"]
         return servers[0]
+
+    def state(self) -> ServerState:
+        """What the supervisor of the only server has written down.
+
+        To wait for something: asking `tllm status` takes the cores that a server starts with.
+        """
+        (server,) = (self.home / "servers").iterdir()
+        state = read_state(server)
+        assert state is not None
+        return state
+
+    def is_back(self, restarts: int) -> bool:
+        """Whether the only server is ready again, after that many restarts."""
+        state = self.state()
+        return (state.phase, state.restarts) == ("ready", restarts)
 
     def endpoint(self) -> Endpoint:
         status = self.status()
@@ -89,6 +113,19 @@ def endpoint(served: Tllm) -> Endpoint:
     return served.endpoint()
 
 
+@pytest.fixture(scope="session")
+def quick_engine(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An engine of one layer with the real one's tokenizer: some hundred requests a second."""
+    import openvino
+
+    engine, folder = imported.engine("demo"), tmp_path_factory.mktemp("quick")
+    for file in (engine / "engine.json", *engine.glob("openvino_*tokenizer.*")):
+        (folder / file.name).symlink_to(file)
+    vocab_size = json.loads((engine / "engine.json").read_text())["vocab_size"]
+    openvino.save_model(make_model(vocab_size), folder / "openvino_model.xml")
+    return folder
+
+
 @pytest.fixture
 def fresh_home(imported: Tllm, tmp_path: Path) -> Iterator[Callable[[], Tllm]]:
     """Makes a home of its own that shares the engine; its servers are stopped at the end."""
@@ -105,3 +142,19 @@ def fresh_home(imported: Tllm, tmp_path: Path) -> Iterator[Callable[[], Tllm]]:
     yield make
     for tllm in made:
         tllm("stop", "--all")
+
+
+@pytest.fixture
+def quick_home(
+    fresh_home: Callable[[], Tllm], imported: Tllm, quick_engine: Path
+) -> Callable[[], Tllm]:
+    """As `fresh_home`, with an engine that loads at once: where the text does not matter."""
+
+    def make() -> Tllm:
+        tllm = fresh_home()
+        for config in (tllm.home / "models" / "demo").glob("*/config.pbtxt"):
+            text = config.read_text()
+            config.write_text(text.replace(str(imported.engine("demo")), str(quick_engine)))
+        return tllm
+
+    return make

@@ -25,7 +25,6 @@ from tests.e2e.podman import (
 )
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.launch.drain import draining
-from trtllm_serve_cli.launch.state import ServerState, read_state
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(why_not() != "", reason=why_not())]
 
@@ -91,19 +90,6 @@ def tllm(tmp_path: Path, store: Mapping[str, str], repository: Path) -> Iterator
         tllm.podman("rm", "--force", "--time=0", name)
 
 
-def state_of(tllm: InContainers) -> ServerState:
-    (server,) = (tllm.home / "servers").iterdir()
-    state = read_state(server)
-    assert state is not None
-    return state
-
-
-def is_back(tllm: InContainers, restarts: int) -> bool:
-    """By the file: asking `tllm status` takes the cores that the server starts with."""
-    state = state_of(tllm)
-    return (state.phase, state.restarts) == ("ready", restarts)
-
-
 def ask(tllm: Tllm, *words: str) -> str:
     return tllm.done("infer", "The capital of France is", "--raw", "--max-tokens=3", *words)
 
@@ -125,16 +111,16 @@ def test_server_in_a_container_answers_comes_back_and_ends(tllm: InContainers) -
     assert "Paris" in ask(tllm)
 
     tllm.podman("kill", name)
-    wait_until(lambda: state_of(tllm).restarts == 1, 30)
-    assert "the server ended with signal 9" in state_of(tllm).why
-    wait_until(lambda: is_back(tllm, 1), 120)
+    wait_until(lambda: tllm.state().restarts == 1, 30)
+    assert "the server ended with signal 9" in tllm.state().why
+    wait_until(lambda: tllm.is_back(1), 120)
     assert "Paris" in ask(tllm)
 
     stubs = psutil.Process(tllm.status()["server_pid"]).children()
     stubs[0].kill()
-    wait_until(lambda: state_of(tllm).restarts == 2, 30)
-    assert state_of(tllm).why[0].startswith("the process of the model ")
-    wait_until(lambda: is_back(tllm, 2), 120)
+    wait_until(lambda: tllm.state().restarts == 2, 30)
+    assert tllm.state().why[0].startswith("the process of the model ")
+    wait_until(lambda: tllm.is_back(2), 120)
     assert "Paris" in ask(tllm)
 
     triton = psutil.Process(tllm.status()["server_pid"])
@@ -152,7 +138,8 @@ def test_container_does_not_outlive_its_supervisor(tllm: InContainers) -> None:
     os.kill(tllm.status()["supervisor_pid"], signal.SIGKILL)
     # Whoever is attached to it passes on that it is to end.
     wait_until(lambda: is_gone(triton), 60)
-    wait_until(lambda: tllm.containers() == [], 20)
+    # Taking one away takes podman seconds where the cores are busy.
+    wait_until(lambda: tllm.containers() == [], 60)
     assert [server["state"] for server in tllm.servers()] == ["died"]
 
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 import os
 import random
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openvino
 import pytest
 
 from tests.e2e.test_engine import engine_dir, load
@@ -25,7 +23,6 @@ from trtllm_serve_cli.runtime.engine import (
     check_request,
     fit_to_vocabulary,
 )
-from trtllm_serve_cli.runtime.grammar_check import make_model
 
 __all__ = ["engine_dir"]
 pytestmark = pytest.mark.e2e
@@ -74,19 +71,9 @@ def draw_ids(rng: random.Random, number: int) -> list[int]:
     return [rng.choice((0, 2, rng.randrange(VOCAB_SIZE))) for _ in range(number)]
 
 
-@pytest.fixture(scope="module")
-def quick_engine_dir(engine_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of one layer with the real one's tokenizer: some hundred requests a second."""
-    folder = tmp_path_factory.mktemp("quick")
-    for file in engine_dir.glob("openvino_*tokenizer.*"):
-        (folder / file.name).symlink_to(file)
-    openvino.save_model(make_model(VOCAB_SIZE), folder / "openvino_model.xml")
-    return folder
-
-
 @pytest.mark.parametrize(
     ("fixture", "num_requests"),
-    [("quick_engine_dir", 300), ("engine_dir", 60)],
+    [("quick_engine", 300), ("engine_dir", 60)],
     ids=["a model of one layer", "the real one"],
 )
 def test_no_step_raises_whatever_is_asked_for(

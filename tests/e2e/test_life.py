@@ -28,10 +28,10 @@ def states(tllm: Tllm) -> dict[str, str]:
 
 
 @pytest.fixture
-def controlled(fresh_home: Callable[[], Tllm], tmp_path: Path) -> Iterator[Tllm]:
+def controlled(quick_home: Callable[[], Tllm], tmp_path: Path) -> Iterator[Tllm]:
     """With models that come and go, TLS, and an option of Triton's that tllm does not know."""
     certificate, key = certify(tmp_path, "llm.example")
-    tllm = fresh_home()
+    tllm = quick_home()
     started = tllm.start(
         "--model-control-mode=explicit", f"--grpc-server-cert={certificate}",
         f"--grpc-server-key={key}", "--", "--http-thread-count=3",
@@ -85,7 +85,7 @@ def test_a_stop_waits_for_requests_and_takes_no_more(
     next(pieces)
     command = (TLLM, "stop", "--timeout", "120")
     with subprocess.Popen(command, env=tllm.environ, stderr=subprocess.PIPE, text=True) as stopping:
-        wait_until(lambda: tllm.status()["state"] == "stopping")
+        wait_until(lambda: tllm.state().phase == "stopping")
         with pytest.raises(RequestFailed, match="takes no new requests") as raised:
             generate(endpoint, "demo", GenerateRequest("hi", max_tokens=1), interface)
         assert raised.value.why
@@ -109,8 +109,8 @@ def test_a_stop_that_must_not_wait_says_what_it_cut_off(fresh_home: Callable[[],
         list(pieces)
 
 
-def test_a_restart_serves_what_was_set_as_it_was_started(fresh_home: Callable[[], Tllm]) -> None:
-    tllm = fresh_home()
+def test_a_restart_serves_what_was_set_as_it_was_started(quick_home: Callable[[], Tllm]) -> None:
+    tllm = quick_home()
     assert tllm.start("--", "--http-thread-count=3").returncode == 0
     before = tllm.status()
     assert "Next: tllm restart -m demo" in tllm("set", "demo", "num_threads=1").stderr

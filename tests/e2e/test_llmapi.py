@@ -17,9 +17,9 @@ PROMPT = "The capital of France is"
 
 
 @pytest.fixture(scope="module")
-def llmapi(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
+def llmapi(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
     """The demo model in the llmapi layout, being served."""
-    tllm = Tllm(tmp_path_factory.mktemp("llmapi") / "home")
+    tllm = imported.with_own_home(tmp_path_factory.mktemp("llmapi") / "home")
     tllm.done("import", "-m", "demo", "--layout", "llmapi")
     started = tllm.start()
     assert started.returncode == 0, started.stdout + started.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import socket
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,8 @@ import psutil
 import pytest
 
 from tests.e2e.conftest import Tllm
+from tests.ports import free_ports
 from tests.waiting import wait_until
-from trtllm_serve_cli.launch.state import ServerState, read_state
 
 pytestmark = [
     pytest.mark.e2e,
@@ -25,29 +24,14 @@ pytestmark = [
 ]
 
 
-def six_ports() -> list[int]:
-    """Free ones in a row: the second rank's follow on the first's."""
-    for first in range(20000, 32000, 6):
-        with_all = [socket.socket() for _ in range(6)]
-        try:
-            for number, each in enumerate(with_all):
-                each.bind(("127.0.0.1", first + number))
-            return list(range(first, first + 6))
-        except OSError:
-            continue
-        finally:
-            for each in with_all:
-                each.close()
-    raise AssertionError("no six free ports in a row")
-
-
 @pytest.fixture
 def in_two(imported: Tllm, tmp_path: Path) -> Iterator[Tllm]:
     """Starts the demo as two ranks of one model each, in a home of its own."""
     repository = str(tmp_path / "repository")
     imported.done("import", "-m", "demo", "--layout", "llmapi", "--repo", repository)
     tllm = Tllm(tmp_path / "home")
-    http, grpc, metrics, *_ = six_ports()
+    # The second rank's follow on the first's.
+    http, grpc, metrics, *_ = free_ports(6)
     tllm.done(
         "start", "--repo", repository, "--mode=mpi", "--world-size=2", "--oversubscribe",
         f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}",
@@ -73,12 +57,6 @@ def ranks_of(tllm: Tllm) -> dict[str, psutil.Process]:
     return {each.environ()["OMPI_COMM_WORLD_RANK"]: each for each in tritons}
 
 
-def state_in(server: Path) -> ServerState:
-    state = read_state(server)
-    assert state is not None
-    return state
-
-
 def test_two_ranks_serve_die_come_back_and_end(in_two: Tllm) -> None:
     status, ranks = in_two.status(), ranks_of(in_two)
     assert (sorted(ranks), len(status["replicas"])) == (["0", "1"], 1)
@@ -92,10 +70,9 @@ def test_two_ranks_serve_die_come_back_and_end(in_two: Tllm) -> None:
 
     ranks["1"].send_signal(signal.SIGKILL)
     (server,) = (in_two.home / "servers").iterdir()
-    # By the file: asking `tllm status` all the time takes the cores that the server starts with.
-    wait_until(lambda: state_in(server).restarts == 1, 30)
+    wait_until(lambda: in_two.state().restarts == 1, 30)
     assert f"rank 1 died, which was process {ranks['1'].pid}" in in_two.status()["why"]
-    wait_until(lambda: state_in(server).phase == "ready", 180)
+    wait_until(lambda: in_two.state().phase == "ready", 180)
     assert "Paris" in ask(status["http"])
 
     everything = processes_of(in_two)

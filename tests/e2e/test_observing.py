@@ -24,9 +24,9 @@ def taken() -> Iterator[Taken]:
 
 
 @pytest.fixture
-def observed(fresh_home: Callable[[], Tllm], taken: Taken) -> Tllm:
+def observed(quick_home: Callable[[], Tllm], taken: Taken) -> Tllm:
     """A server that logs each request as JSON, and sends spans to the collector."""
-    tllm = fresh_home()
+    tllm = quick_home()
     started = tllm.start(
         "--log-format", "json", "--log-requests", "yes",
         "--otlp-endpoint", taken.url.removesuffix("/v1/traces"),

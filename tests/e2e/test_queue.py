@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,9 +23,7 @@ HIGH, LOW = 1, 2
 @pytest.fixture(scope="module")
 def endpoint(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """A model that runs one request at a time, and lets two priorities wait in Triton."""
-    tllm = Tllm(tmp_path_factory.mktemp("queue") / "home")
-    for folder in ("checkpoints", "engines"):
-        shutil.copytree(imported.home / folder, tllm.home / folder, symlinks=True)
+    tllm = imported.with_own_home(tmp_path_factory.mktemp("queue") / "home")
     parameters = {
         "priority_levels": 2,
         "default_priority_level": LOW,

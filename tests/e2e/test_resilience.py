@@ -84,13 +84,12 @@ def test_a_dead_worker_fails_its_requests_and_is_restarted(
 
 def test_a_server_that_lost_a_models_process_is_restarted(served: Tllm, endpoint: Endpoint) -> None:
     find_process(served, "/tensorrt_llm_bls/1/model.py").send_signal(signal.SIGKILL)
-    wait_until(lambda: served.status()["restarts"] == 1, 20)
-    wait_until(lambda: served.status()["state"] == "ready", 60)
+    wait_until(lambda: served.is_back(1), 80)
     assert answers(endpoint)
 
 
-def test_nothing_outlives_a_killed_supervisor(fresh_home: Callable[[], Tllm]) -> None:
-    tllm = fresh_home()
+def test_nothing_outlives_a_killed_supervisor(quick_home: Callable[[], Tllm]) -> None:
+    tllm = quick_home()
     assert tllm.start().returncode == 0
     everything = processes_of(tllm)
     everything[0].send_signal(signal.SIGKILL)
@@ -100,8 +99,8 @@ def test_nothing_outlives_a_killed_supervisor(fresh_home: Callable[[], Tllm]) ->
     assert result.returncode == 3 and "is not running any more" in result.stderr
 
 
-def test_stop_leaves_no_process(fresh_home: Callable[[], Tllm]) -> None:
-    tllm = fresh_home()
+def test_stop_leaves_no_process(quick_home: Callable[[], Tllm]) -> None:
+    tllm = quick_home()
     assert tllm.start().returncode == 0
     everything = processes_of(tllm)
     tllm.done("stop")
@@ -109,8 +108,8 @@ def test_stop_leaves_no_process(fresh_home: Callable[[], Tllm]) -> None:
     assert (alive, tllm.done("status", "--json").split()) == ([], ["{", '"servers":', "[]", "}"])
 
 
-def test_requests_that_failed_do_not_hold_up_a_stop(fresh_home: Callable[[], Tllm]) -> None:
-    tllm = fresh_home()
+def test_requests_that_failed_do_not_hold_up_a_stop(quick_home: Callable[[], Tllm]) -> None:
+    tllm = quick_home()
     assert tllm.start().returncode == 0
     endpoint = tllm.endpoint()
     # Of those that are cancelled at the wrong moment, one in twenty.
@@ -137,9 +136,9 @@ def test_a_model_that_cannot_load_is_explained_and_leaves_nothing(
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_foreground_server_stops_with_its_terminal(
-    fresh_home: Callable[[], Tllm], number: signal.Signals, code: int
+    quick_home: Callable[[], Tllm], number: signal.Signals, code: int
 ) -> None:
-    tllm = fresh_home()
+    tllm = quick_home()
     ports = free_ports(3)
     command = (TLLM, "start", "--foreground", *port_options(ports))
     with subprocess.Popen(command, env=tllm.environ, stderr=subprocess.PIPE, text=True) as process:
@@ -153,13 +152,12 @@ def test_the_foreground_server_stops_with_its_terminal(
     assert servers_of(tllm) == []
 
 
-def test_a_killed_triton_comes_back(fresh_home: Callable[[], Tllm]) -> None:
-    tllm = fresh_home()
+def test_a_killed_triton_comes_back(quick_home: Callable[[], Tllm]) -> None:
+    tllm = quick_home()
     assert tllm.start().returncode == 0
     endpoint, before = tllm.endpoint(), processes_of(tllm)
     psutil.Process(tllm.status()["server_pid"]).kill()
-    wait_until(lambda: tllm.status()["restarts"] == 1, 20)
-    wait_until(lambda: tllm.status()["state"] == "ready", 90)
+    wait_until(lambda: tllm.is_back(1), 110)
     assert answers(endpoint)
     # All that the killed one had started went with it.
     assert [each for each in before[1:] if each.is_running()] == []
@@ -200,8 +198,8 @@ def test_a_port_that_is_taken_after_the_check_is_named_with_its_holder(
     assert [server["state"] for server in servers_of(tllm)] == ["failed"]
 
 
-def test_of_two_starts_at_once_one_serves(fresh_home: Callable[[], Tllm]) -> None:
-    tllm, ports = fresh_home(), free_ports(3)
+def test_of_two_starts_at_once_one_serves(quick_home: Callable[[], Tllm]) -> None:
+    tllm, ports = quick_home(), free_ports(3)
     with ThreadPoolExecutor(2) as both:
         asked = [both.submit(tllm, "start", *port_options(ports)) for _ in range(2)]
         results = sorted((each.result() for each in asked), key=lambda each: each.returncode)
@@ -213,8 +211,8 @@ def test_of_two_starts_at_once_one_serves(fresh_home: Callable[[], Tllm]) -> Non
     assert_nothing_is_left(tllm, ports[0], everything)
 
 
-def test_a_model_is_started_twice_at_once_on_other_ports(fresh_home: Callable[[], Tllm]) -> None:
-    tllm, ports = fresh_home(), free_ports(6)
+def test_a_model_is_started_twice_at_once_on_other_ports(quick_home: Callable[[], Tllm]) -> None:
+    tllm, ports = quick_home(), free_ports(6)
     with ThreadPoolExecutor(2) as both:
         asked = [both.submit(tllm, "start", *port_options(each)) for each in (ports[:3], ports[3:])]
         assert [each.result().returncode for each in asked] == [0, 0]
@@ -259,9 +257,9 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
 
 
 def test_a_full_disk_takes_the_log_and_nothing_else(
-    fresh_home: Callable[[], Tllm], small_disk: Callable[[Path], None]
+    quick_home: Callable[[], Tllm], small_disk: Callable[[Path], None]
 ) -> None:
-    tllm, ports = fresh_home(), free_ports(3)
+    tllm, ports = quick_home(), free_ports(3)
     folder = tllm.home / "servers" / str(ports[0])
     small_disk(folder)
     assert tllm("start", *port_options(ports)).returncode == 0
@@ -271,8 +269,7 @@ def test_a_full_disk_takes_the_log_and_nothing_else(
     find_process(tllm, "tllm_runtime.worker").kill()
     wait_until(lambda: answers(endpoint), 60)
     psutil.Process(tllm.status()["server_pid"]).kill()
-    wait_until(lambda: tllm.status()["restarts"] == 1, 20)
-    wait_until(lambda: tllm.status()["state"] == "ready", 90)
+    wait_until(lambda: tllm.is_back(1), 110)
     assert answers(endpoint)
     everything = processes_of(tllm)
     tllm.done("stop")

@@ -94,9 +94,9 @@ def test_many_who_leave_leave_nothing_behind(endpoint: Endpoint) -> None:
     wait_until(lambda: is_idle(endpoint))
 
 
-def test_asking_for_cancellation_all_the_time_does_no_harm(fresh_home: Any) -> None:
+def test_asking_for_cancellation_all_the_time_does_no_harm(quick_home: Any) -> None:
     """Triton 2.51 crashes when a sender is asked that has sent its last response."""
-    tllm: Tllm = fresh_home()
+    tllm: Tllm = quick_home()
     for model in ("tensorrt_llm", "ensemble"):
         config = tllm.home / "models" / "demo" / model / "config.pbtxt"
         period = 'key: "cancellation_check_period_ms" value: { string_value: '

@@ -8,7 +8,6 @@ here, which they do for somebody's own only.
 from __future__ import annotations
 
 import queue
-import shutil
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -35,9 +34,7 @@ NO_WORDS = np.array([[""]], object)
 @pytest.fixture(scope="module")
 def whole(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """A server of the demo model that is not decoupled."""
-    tllm = Tllm(tmp_path_factory.mktemp("whole") / "home")
-    for folder in ("checkpoints", "engines"):
-        shutil.copytree(imported.home / folder, tllm.home / folder, symlinks=True)
+    tllm = imported.with_own_home(tmp_path_factory.mktemp("whole") / "home")
     tllm.done("import", "-m", "demo", *(f"--param={each}" for each in PARAMETERS))
     started = tllm.start()
     assert started.returncode == 0, started.stdout + started.stderr
