@@ -60,6 +60,15 @@ def main() -> None:
     if "child" in behaviours:
         child = subprocess.Popen((sys.executable, "-c", "import time; time.sleep(600)"))
         print(f"child {child.pid}", flush=True)
+    if "model" in behaviours:
+        # As Triton's Python backend calls the process of a model.
+        stub = Path("triton_python_backend_stub")
+        if not stub.exists():
+            stub.symlink_to(sys.executable)
+        Path("m/1").mkdir(parents=True, exist_ok=True)
+        Path("m/1/model.py").write_text("import time; time.sleep(600)")
+        model = subprocess.Popen(("./triton_python_backend_stub", "m/1/model.py"))
+        print(f"model {model.pid}", flush=True)
     signal.signal(signal.SIGTERM, signal.SIG_IGN if "stubborn" in behaviours else quit_)
     lived_before = Path("lived")
     if "misfit" in behaviours:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import signal
 import subprocess
@@ -253,6 +254,22 @@ def test_ending_of_a_container_is_told_as_a_shell_does(tmp_path: Path, podman: P
     write_engine(podman.parent, "podman", run='shift 4; "$@"; exit $((128 + 9))')
     plan = fake_container_plan(tmp_path, podman, "brief")
     with supervised(plan):
+        wait_until(lambda: is_in(plan, "restarting", restarts=1))
+        assert read_state(plan.directory).why == ("the server ended with signal 9",)
+
+
+def test_model_that_goes_with_its_container_did_not_die_alone(tmp_path: Path, podman: Path) -> None:
+    """All processes in it are gone before whoever is attached to it says how it ended."""
+    run = (
+        'while [ "$1" != img ]; do shift; done; shift; "$@" & echo $! > "$0.pid"; '
+        "wait $!; sleep 1; exit 137"
+    )
+    write_engine(podman.parent, "podman", run=run, inspect='cat "$0.pid"')
+    plan = fake_container_plan(tmp_path, podman, "model")
+    with supervised(plan):
+        wait_until(lambda: is_in(plan, "ready"))
+        for what in ("server", "model"):
+            os.kill(pids_in(plan.log, what)[0], signal.SIGKILL)
         wait_until(lambda: is_in(plan, "restarting", restarts=1))
         assert read_state(plan.directory).why == ("the server ended with signal 9",)
 

@@ -160,6 +160,14 @@ def _model_of(process: psutil.Process) -> str | None:
     return Path(command[1]).parent.parent.name if is_stub else None
 
 
+def is_gone(pid: int) -> bool:
+    """Whether the process has ended, reaped or not."""
+    try:
+        return _is_dead(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return True
+
+
 def _is_dead(process: psutil.Process) -> bool:
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE

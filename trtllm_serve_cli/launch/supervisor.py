@@ -45,6 +45,7 @@ from trtllm_serve_cli.launch.server_processes import (
     find_parts,
     find_tritons,
     follow_models,
+    is_gone,
     kill_remains,
     list_tree,
     send_signal,
@@ -63,6 +64,8 @@ _MPIRUN_PATIENCE_S = 5.0
 _MAX_LOG_BYTES = 64 * 1024 * 1024
 # It gives the other ranks a second when one has died, and then says which one did.
 _MPIRUN_ABORT_S = 4.0
+# Until whoever is attached to a container that has ended does so, too: seconds on busy cores.
+_ATTACHED_END_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +208,22 @@ class Supervisor:
                 if self._plan.runs_mpirun:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         self._process.wait(_MPIRUN_ABORT_S)
+                if self._has_ended_in_its_container():
+                    continue
                 return (*dead, *self._explain())
         return ()
+
+    def _has_ended_in_its_container(self) -> bool:
+        """Whether all is gone with the container's first process, and how is known by now."""
+        first = self._state.server_pid
+        if self._plan.container is None or first is None or not is_gone(first):
+            return False
+        assert self._process is not None
+        try:
+            self._process.wait(_ATTACHED_END_S)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def _how(self, code: int) -> str:
         """Of the one in a container, whoever is attached to it says so as a shell does."""
