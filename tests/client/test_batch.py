@@ -10,6 +10,7 @@ import pytest
 
 from tests.client import adapters
 from tests.client.fake_triton import FakeTriton
+from tests.waiting import wait_until
 from trtllm_serve_cli.client import (
     Cancellation,
     Completion,
@@ -138,4 +139,5 @@ def test_leaving_early_cancels_what_is_in_flight(triton: FakeTriton) -> None:
         run_batch(lambda r, c: generate(triton.endpoint, "m", r, cancellation=c), requests, 2)
     ) as answers:
         next(answers)
+        wait_until(lambda: "forever" in [each["text_input"] for each in triton.requests])
     assert triton.cancelled.wait(20)
