@@ -54,6 +54,8 @@ def test_instances_have_engines_of_their_own_or_share_the_first_ones(
     args = {"model_config": json.dumps(config), "model_name": "m", "model_version": "1"}
     read = Parameters(args | {"model_instance_name": f"m_0_{instance}"})
     assert (read.num_engines, read.has_engine) == expected
+    # A model.yaml has it for a single instance, too.
+    assert read.never_asked(["instances_share_engine"]) == []
 
 
 def test_values_come_as_the_type_that_is_asked_for() -> None:

@@ -42,7 +42,7 @@ class Parameters:
     @property
     def shares_engine(self) -> bool:
         """Whether this model's instances are front ends of one engine worker, the first one's."""
-        return self.num_instances > 1 and self.flag("instances_share_engine", False)
+        return self.flag("instances_share_engine", False) and self.num_instances > 1
 
     @property
     def num_engines(self) -> int:
