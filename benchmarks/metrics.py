@@ -1,6 +1,6 @@
 """What it costs that models count, time and publish.
 
-    python benchmarks/metrics.py [--rounds 5] [--requests 64] [--json]
+    python benchmarks/metrics.py [--rounds 5] [--requests 64] [--step-ms 20] [--json]
 
 Serves two copies of the demo model: as they are, and with what counts taken out of the runtime that
 lies beside it. They take turns with the same requests (128 tokens in, 64 out, streamed, 16 at once)
@@ -9,6 +9,9 @@ the CPU time per token of all processes but the engine worker: that one counts n
 time varies by more than all of theirs. The figures are the median of the ratios of tokens/s, which
 needs a machine that does nothing else, and what the CPU time grew by, as a part of all that a token
 takes.
+
+With `--step-ms` the engine is simulated, each of its steps that long: as with an engine on a GPU,
+the models have the processors to themselves, and the engine's own pace does not vary.
 """
 
 from __future__ import annotations
@@ -26,9 +29,15 @@ from typing import Any
 from cpu import CLIENT, WORKER, cpu_seconds
 
 from trtllm_serve_cli import bench, launch
-from trtllm_serve_cli.declaration import Declaration, ModelSection, RepositorySection
+from trtllm_serve_cli.catalog import resolve_alias
+from trtllm_serve_cli.declaration import (
+    Declaration,
+    EngineSection,
+    ModelSection,
+    RepositorySection,
+)
 from trtllm_serve_cli.importing import import_model
-from trtllm_serve_cli.paths import find_home
+from trtllm_serve_cli.paths import Home, find_home
 
 NUM_AT_ONCE, PROMPT_TOKENS, OUTPUT_TOKENS = 16, 128, 64
 # File of the runtime -> what takes the counting out of it.
@@ -87,6 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=64)
+    parser.add_argument("--step-ms", type=float, help="simulate the engine")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     home = find_home()
@@ -95,10 +105,7 @@ def main() -> None:
         try:
             for number, name in enumerate(("with", "without")):
                 repository = Path(folder, name)
-                import_model(
-                    Declaration(ModelSection("demo"), repository=RepositorySection(dir=repository)),
-                    home,
-                )
+                import_into(repository, arguments.step_ms, home)
                 if name == "without":
                     take_out(repository)
                 port = 8110 + 10 * number
@@ -113,6 +120,17 @@ def main() -> None:
             for server in servers.values():
                 launch.stop_server(server)
     report(rounds, as_json=arguments.json)
+
+
+def import_into(repository: Path, step_ms: float | None, home: Home) -> None:
+    """The demo, or its tokenizer with an engine whose every step takes so long."""
+    model, engine = ModelSection("demo"), EngineSection()
+    if step_ms is not None:
+        timing = repository.parent / "timing.json"
+        timing.write_text(json.dumps({"timing": {"step_s": step_ms / 1000}}))
+        model = ModelSection(f"demo-sim-{step_ms:g}", resolve_alias("demo").source)
+        engine = EngineSection("sim", timing=timing)
+    import_model(Declaration(model, engine, repository=RepositorySection(dir=repository)), home)
 
 
 def take_round(
