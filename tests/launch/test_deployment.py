@@ -13,6 +13,7 @@ from tests.build.samples import ENGINE
 from tests.build.tensorrt_files import engine_config, tensorrt_engine
 from tests.repository.test_sim import SIM
 from trtllm_serve_cli.build import Engine
+from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.launch.deployment import (
     Deployable,
@@ -31,8 +32,9 @@ from trtllm_serve_cli.repository import (
 NGC = "nvcr.io/nvidia/tritonserver"
 
 
-def deployable(folder: Path, engine: Engine, **parameters: str) -> Deployable:
-    layout: Any = "vllm" if engine.kind == "vllm" else "inflight"
+def deployable(
+    folder: Path, engine: Engine, *, layout: Layout = "inflight", **parameters: str
+) -> Deployable:
     options = ServingOptions(parameters=parameters, layout=layout)
     write_repository(plan_repository("mine", engine, options), folder / "repository")
     return describe_deployable(
@@ -173,9 +175,19 @@ def test_instances_of_the_llm_api_start_their_own_processes(tmp_path: Path) -> N
 
 
 def test_vllm_is_one_process_with_its_gpus(tmp_path: Path) -> None:
-    model = deployable(tmp_path, engine_of(tmp_path, kind="vllm"), tensor_parallel_size="2")
+    engine = engine_of(tmp_path, kind="vllm")
+    model = deployable(tmp_path, engine, layout="vllm", tensor_parallel_size="2")
     assert (model.num_gpus, model.num_ranks, model.models) == (2, 1, ("mine",))
     assert (model.image, model.reports_waiting) == (f"{NGC}:26.07-vllm-python-py3", False)
+
+
+@pytest.mark.parametrize(("gpus", "number"), [("0", 1), ("0;1", 2)])
+def test_engines_of_our_vllm_worker_have_the_gpus_that_they_name(
+    tmp_path: Path, gpus: str, number: int
+) -> None:
+    """Front ends of one engine need no more."""
+    model = deployable(tmp_path, engine_of(tmp_path, kind="vllm"), gpu_device_ids=gpus)
+    assert (model.num_gpus, model.num_ranks) == (number, 1)
 
 
 def test_folders_that_links_lead_to_are_needed_as_well(tmp_path: Path) -> None:

@@ -173,7 +173,8 @@ def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks
         case "vllm":
             manifest = repository.manifest
             said = {**(manifest["engine"]["llm_arguments"] or {}), **manifest["parameters"]}
-            return count_gpus(said), Ranks()
+            engine = EngineInstances(CORE_MODEL, count_gpus(said), read_gpu_groups(repository))
+            return engine.num_gpus, Ranks()
         case _:
             return 0, Ranks()
 
