@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from types import ModuleType
 
 import pytest
 
 from tests.runtime import fake_tokenizer, fake_triton_utils
-
-
-@pytest.fixture(autouse=True)
-def own_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sockets are named after Triton, the parent process, which workers of a run have in common."""
-    myself, find_parent = os.getpid(), os.getppid
-    # Forked processes have a parent of their own.
-    monkeypatch.setattr(os, "getppid", lambda: myself if os.getpid() == myself else find_parent())
 
 
 @pytest.fixture
