@@ -7,9 +7,6 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 # The version that the export of Hugging Face checkpoints is tested with.
 TORCH ?= torch==2.13.0
-# How many tests run at once. A file's tests stay together, since they share servers.
-WORKERS ?= 2
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test unit e2e lint format docs bench gpu-check clean help
 
@@ -35,13 +32,13 @@ demo: $(VENV)/.embedded
 	@PATH="$(abspath $(BIN)):$$PATH" ./examples/demo.sh
 
 test: $(VENV)/.dev
-	$(PYTEST)
+	$(BIN)/python -m pytest
 
 unit: $(VENV)/.dev
-	$(PYTEST) -m 'not e2e'
+	$(BIN)/python -m pytest -m 'not e2e'
 
 e2e: $(VENV)/.dev
-	$(PYTEST) -m e2e
+	$(BIN)/python -m pytest -m e2e
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -67,7 +67,6 @@ def median_bucket(buckets: dict[float, float]) -> tuple[float, float]:
     return bounds[index - 1], bounds[index]
 
 
-@pytest.mark.alone
 def test_figures_are_what_the_load_generator_saw(
     served: Tllm, endpoint: Endpoint, tmp_path: Path
 ) -> None:

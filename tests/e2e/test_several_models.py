@@ -98,7 +98,6 @@ def worker_of(tllm: Tllm, model: str) -> psutil.Process:
     )
 
 
-@pytest.mark.alone
 def test_a_killed_worker_takes_only_its_own_requests(two: Tllm, where: Endpoint) -> None:
     """Under load: its own fail at once, the other model's go on, and it comes back."""
 

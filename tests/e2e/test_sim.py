@@ -28,14 +28,14 @@ LOADS = {
 
 
 @pytest.fixture(scope="module")
-def sim(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
+def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
     """A home with a simulated model `sim`, being served."""
     folder = tmp_path_factory.mktemp("sim")
     timing = folder / "timing.json"
     timing.write_text(
         json.dumps({"timing": {"step_s": STEP_S, "prompt_token_s": 1e-4, "sequence_s": 1e-3}})
     )
-    tllm = imported.with_own_home(folder / "home")
+    tllm = Tllm(folder / "home")
     source = resolve_alias("demo").source
     tllm.done("import", "-m", "sim", "-s", source, "--engine", "sim", "--timing", str(timing))
     started = tllm.start("-m", "sim")
@@ -100,7 +100,6 @@ def simulation(sim: Tllm, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("load", LOADS)
 def test_a_server_and_the_virtual_clock_agree(sim: Tllm, simulation: str, load: str) -> None:
     served = bench(sim, *LOADS[load])
