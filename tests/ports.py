@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import random
 import socket
-from collections.abc import Iterator
 
 # Below those that Linux gives to whoever asks for any (32768 and up), so that what a test was given
 # stays free until its server binds it.
@@ -26,13 +24,6 @@ def free_ports(count: int) -> list[int]:
     return row
 
 
-def _candidates(worker: int, num_workers: int) -> Iterator[int]:
-    """A worker's share, round and round. Not from its start: another run has the same one."""
-    share = _NUMBER // num_workers
-    offset = random.SystemRandom().randrange(share)
-    return (_FIRST + worker * share + number % share for number in itertools.count(offset))
-
-
 def _is_free(port: int) -> bool:
     with contextlib.suppress(OSError), socket.socket() as trial:
         trial.bind(("127.0.0.1", port))
@@ -40,8 +31,6 @@ def _is_free(port: int) -> bool:
     return False
 
 
-# pytest-xdist says which of how many workers this is.
-_CANDIDATES = _candidates(
-    int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")),
-    int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")),
-)
+# Round and round, and not from the start: another run has the same ones.
+_OFFSET = random.SystemRandom().randrange(_NUMBER)
+_CANDIDATES = (_FIRST + number % _NUMBER for number in itertools.count(_OFFSET))

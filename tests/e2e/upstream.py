@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import np_to_triton_dtype
 
+from tests.waiting import wait_until
 from trtllm_serve_cli.client import Endpoint
 
 Inputs = dict[str, Any]
@@ -21,9 +21,8 @@ END_ID = 2
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the request early: by `stop` inputs under its id, or by cancelling the call."""
+    """End the request after its first response: by `stop` inputs under its id, or by cancelling."""
 
-    after_s: float
     inputs: Inputs | None = None
 
 
@@ -92,7 +91,7 @@ def stream(
         client.start_stream(lambda result, error: arrived.put(error or result))
         client.async_stream_infer(model, as_tensors(inputs), outputs=wanted, request_id=request_id)
         if stop:
-            time.sleep(stop.after_s)
+            wait_until(lambda: not arrived.empty())
             if stop.inputs is not None:
                 client.async_stream_infer(model, as_tensors(stop.inputs), request_id=request_id)
         client.stop_stream(cancel_requests=stop is not None and stop.inputs is None)
