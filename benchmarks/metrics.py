@@ -1,9 +1,10 @@
 """What it costs that models count, time and publish.
 
-    python benchmarks/metrics.py [--rounds 5] [--requests 64] [--step-ms 20] [--json]
+    python benchmarks/metrics.py [--rounds 5] [--requests 64] [--output-tokens 64] [--step-ms 20]
+                                 [--json]
 
 Serves two copies of the demo model: as they are, and with what counts taken out of the runtime that
-lies beside it. They take turns with the same requests (128 tokens in, 64 out, streamed, 16 at once)
+lies beside it. They take turns with the same requests (128 tokens in, streamed, 16 at once)
 while the other sits idle, in alternating order. Prints for both the output tokens per second, and
 the CPU time per token of all processes but the engine worker: that one counts nothing, and its own
 time varies by more than all of theirs. The figures are the median of the ratios of tokens/s, which
@@ -11,7 +12,8 @@ needs a machine that does nothing else, and what the CPU time grew by, as a part
 takes.
 
 With `--step-ms` the engine is simulated, each of its steps that long: as with an engine on a GPU,
-the models have the processors to themselves, and the engine's own pace does not vary.
+the models have the processors to themselves, and the engine's own pace does not vary. Let 16 long
+answers be all then: who is asked anew waits for the next step, up to a whole one.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from trtllm_serve_cli.declaration import (
 from trtllm_serve_cli.importing import import_model
 from trtllm_serve_cli.paths import Home, find_home
 
-NUM_AT_ONCE, PROMPT_TOKENS, OUTPUT_TOKENS = 16, 128, 64
+NUM_AT_ONCE, PROMPT_TOKENS = 16, 128
 # File of the runtime -> what takes the counting out of it.
 WITHOUT = {
     "request_record.py": "RequestRecord.note_tokens = lambda self, sequence, number: None\n"
@@ -72,10 +74,12 @@ def cpu_s(server: launch.RunningServer) -> tuple[float, float]:
     return total_s, total_s - seconds[WORKER]
 
 
-def take_turn(server: launch.RunningServer, num_requests: int, seed: int) -> Turn:
+def take_turn(
+    server: launch.RunningServer, num_requests: int, output_tokens: int, seed: int
+) -> Turn:
     """Load one server, and measure it."""
     settings = bench.BenchmarkSettings(
-        workload=bench.TokenNormDist(PROMPT_TOKENS, 0, OUTPUT_TOKENS, 0),
+        workload=bench.TokenNormDist(PROMPT_TOKENS, 0, output_tokens, 0),
         load=bench.AtConcurrency(NUM_AT_ONCE),
         num_requests=num_requests,
         seed=seed,
@@ -84,7 +88,7 @@ def take_turn(server: launch.RunningServer, num_requests: int, seed: int) -> Tur
     before = cpu_s(server)
     result = bench.run_benchmark(settings, [bench.Target(server.endpoint.grpc)])
     assert not result.error_messages, result.error_messages
-    num_tokens = num_requests * OUTPUT_TOKENS
+    num_tokens = num_requests * output_tokens
     took_ms = [
         1000 * (now - then) / num_tokens for now, then in zip(cpu_s(server), before, strict=True)
     ]
@@ -96,6 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=64)
+    parser.add_argument("--output-tokens", type=int, default=64)
     parser.add_argument("--step-ms", type=float, help="simulate the engine")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -113,7 +118,7 @@ def main() -> None:
                 plan = launch.plan_for_this_machine(home, (), ports, repositories=[repository])
                 servers[name] = launch.launch(plan, on_progress=lambda loading: None)
             rounds = [
-                take_round(servers, arguments.requests, seed)
+                take_round(servers, arguments.requests, arguments.output_tokens, seed)
                 for seed in range(arguments.rounds + 1)
             ][1:]
         finally:
@@ -134,11 +139,11 @@ def import_into(repository: Path, step_ms: float | None, home: Home) -> None:
 
 
 def take_round(
-    servers: dict[str, launch.RunningServer], num_requests: int, seed: int
+    servers: dict[str, launch.RunningServer], num_requests: int, output_tokens: int, seed: int
 ) -> dict[str, Turn]:
     """A turn of each, in alternating order."""
     names = ("with", "without") if seed % 2 else ("without", "with")
-    return {name: take_turn(servers[name], num_requests, seed) for name in names}
+    return {name: take_turn(servers[name], num_requests, output_tokens, seed) for name in names}
 
 
 def report(rounds: list[dict[str, Turn]], *, as_json: bool) -> None:
