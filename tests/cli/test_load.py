@@ -23,7 +23,9 @@ class Busy(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(b'nv_trt_llm_request_metrics{model="m",request_type="active"} 1\n')
+        self.wfile.write(
+            b'nv_trt_llm_request_metrics{model="m",version="1",request_type="active"} 1\n'
+        )
 
     def log_message(self, *_: object) -> None:
         pass
