@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -137,8 +137,7 @@ class TritonPythonModel:
         refuse_if_draining(self._name)
         given = read_inputs(request)
         refuse_set(given.get, _NOT_SERVED, self._engine_kind)
-        is_streaming = bool(np.any(given.get("stream", False)))
-        if is_streaming and not self._is_decoupled:
+        if np.any(given.get("stream", False)) and not self._is_decoupled:
             raise InvalidRequest(
                 "stream needs a decoupled model, and this one answers each request once "
                 "(decoupled_mode is false); leave it out, or serve with decoupled_mode=true"
@@ -154,16 +153,10 @@ class TritonPythonModel:
             _RENAMED.get(name, name): columns[name] for name in self._passed_on & columns.keys()
         }
         ask = self._ask_worker if self._worker.was_open else self._ask_model
-        ask(request, sender, inputs, record, is_streaming=is_streaming)
+        ask(request, sender, inputs, record)
 
     def _ask_worker(
-        self,
-        request: Any,
-        sender: Any,
-        inputs: dict[str, Array],
-        record: RequestRecord,
-        *,
-        is_streaming: bool,
+        self, request: Any, sender: Any, inputs: dict[str, Array], record: RequestRecord
     ) -> None:
         """Have the tokens straight from the engine worker of `tensorrt_llm`.
 
@@ -176,18 +169,12 @@ class TritonPythonModel:
             RowTextAnswer,
             decoder=self._decoder,
             arrival_time_ns=record.arrival_ns,
-            is_streaming=is_streaming,
+            is_streaming=_is_streaming(inputs),
         )
         self._in_flight.start(request, sender, get, rows, answer, record)
 
     def _ask_model(
-        self,
-        request: Any,
-        sender: Any,
-        inputs: dict[str, Array],
-        record: RequestRecord,
-        *,
-        is_streaming: bool,
+        self, request: Any, sender: Any, inputs: dict[str, Array], record: RequestRecord
     ) -> None:
         """Have the tokens from `tensorrt_llm`, whoever serves that and however requests queue."""
         follower = AnswerFollower(record, inputs)
@@ -203,7 +190,7 @@ class TritonPythonModel:
         try:
             tensors = [pb_utils.Tensor(name, array) for name, array in inputs.items()]
             answers = map(follower.note, self._ask_engine(tensors, internal_id, adapter))
-            for outputs in self._texts(answers, is_streaming):
+            for outputs in self._texts(answers, _is_streaming(inputs)):
                 answer = _answer(request, outputs)
                 if self._is_decoupled:
                     sender.send(answer)
@@ -331,6 +318,10 @@ def _held_back(text: str, row: int, sequence: int) -> list[Any]:
         pb_utils.Tensor("batch_index", np.array([[row]], dtype=np.int32)),
         pb_utils.Tensor("sequence_index", np.array([[sequence]], dtype=np.int32)),
     ]
+
+
+def _is_streaming(inputs: Mapping[str, Array]) -> bool:
+    return bool(np.any(inputs.get("streaming", False)))
 
 
 def _as_prompt(texts: Array | None) -> str:
