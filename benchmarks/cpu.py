@@ -20,12 +20,17 @@ CLIENT, WORKER = "client (this process)", "engine worker"
 
 def cpu_seconds(server: launch.RunningServer) -> dict[str, float]:
     """CPU time so far of this process, Triton, its stubs, and the engine's processes."""
+    return {part: sum(each.values()) for part, each in cpu_by_process(server).items()}
+
+
+def cpu_by_process(server: launch.RunningServer) -> dict[str, dict[int, float]]:
+    """The same of each process, by its id, where a part has several."""
     supervisor = psutil.Process(server.state.supervisor_pid)
-    seconds = {CLIENT: _cpu_of(psutil.Process())}
+    this = psutil.Process()
+    seconds = {CLIENT: {this.pid: _cpu_of(this)}}
     for process in supervisor.children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            part = part_of(process)
-            seconds[part] = seconds.get(part, 0.0) + _cpu_of(process)
+            seconds.setdefault(part_of(process), {})[process.pid] = _cpu_of(process)
     return seconds
 
 

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
+from cpu import CLIENT, WORKER, cpu_by_process
 
 from trtllm_serve_cli import bench, launch
 from trtllm_serve_cli.catalog import resolve_alias
@@ -35,6 +35,7 @@ from trtllm_serve_cli.paths import Home, find_home
 
 PORTS = {"http_port": 8120, "grpc_port": 8121, "metrics_port": 8122}
 NUM_TOKENS = 200
+PARTS = ("tritonserver", "stub of tensorrt_llm", WORKER, CLIENT)
 
 
 def measure(home: Home, num_front_ends: int, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -51,10 +52,10 @@ def measure(home: Home, num_front_ends: int, arguments: argparse.Namespace) -> d
     plan = launch.plan_for_this_machine(home, [name], PORTS)
     server = launch.launch(plan, on_progress=lambda loading: None)
     try:
-        before, started_s = cpu_seconds(server), time.perf_counter()
+        before, started_s = cpu_by_process(server), time.perf_counter()
         result = bench.run_benchmark(settings, [bench.Target(server.endpoint.grpc)])
         duration_s = time.perf_counter() - started_s
-        after = cpu_seconds(server)
+        after = cpu_by_process(server)
     finally:
         launch.stop_server(server)
     summary = result.summary
@@ -70,7 +71,7 @@ def measure(home: Home, num_front_ends: int, arguments: argparse.Namespace) -> d
         "cores": {
             part: [round((cpu_s - before.get(part, {}).get(pid, 0.0)) / duration_s, 2)
                    for pid, cpu_s in sorted(by_pid.items())]
-            for part, by_pid in after.items()
+            for part, by_pid in after.items() if part in PARTS
         },
     }  # fmt: skip
 
@@ -94,27 +95,6 @@ def import_engine(home: Home, arguments: argparse.Namespace, num_front_ends: int
         )
         import_model(declaration, home)
     return name
-
-
-def cpu_seconds(server: launch.RunningServer) -> dict[str, dict[int, float]]:
-    """CPU time so far of this process, Triton, the stubs of `tensorrt_llm` and the worker."""
-    seconds = {"client": {os.getpid(): cpu_of(psutil.Process())}}
-    for process in psutil.Process(server.state.supervisor_pid).children(recursive=True):
-        words = process.cmdline()
-        if any(word.endswith(".worker") for word in words[:4]):
-            part = "worker"
-        elif process.name().startswith("triton_python_b"):
-            part = "stubs" if Path(words[1]).parent.parent.name == "tensorrt_llm" else "others"
-        else:
-            part = "triton" if process.name() == "tritonserver" else "others"
-        if part != "others":
-            seconds.setdefault(part, {})[process.pid] = cpu_of(process)
-    return seconds
-
-
-def cpu_of(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 def main() -> None:
