@@ -1,7 +1,7 @@
 """The `tensorrt_llm` model of every Python engine kind: tokens in, tokens out.
 
 Each of its instances starts an engine worker, unless `instances_share_engine`: then the first does,
-and the others are its guests. A Python stub hands over some 5000 responses a second, and a GPU may
+and the others are its guests. A Python stub hands over some 4500 responses a second, and a GPU may
 have more to tell.
 
 Each row of a request becomes one generation request of the engine worker. A decoupled model answers
