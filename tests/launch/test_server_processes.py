@@ -14,7 +14,13 @@ from tests.waiting import wait_until
 from trtllm_serve_cli.launch import measure_memory
 from trtllm_serve_cli.launch.container import Container
 from trtllm_serve_cli.launch.running import RunningServer
-from trtllm_serve_cli.launch.server_processes import Part, find_dead, follow_models
+from trtllm_serve_cli.launch.server_processes import (
+    Part,
+    confirm_dead,
+    find_dead,
+    follow_models,
+    tell_dead,
+)
 from trtllm_serve_cli.launch.state import ServerState, describe_myself
 
 ALIVE = describe_myself("ready")
@@ -38,10 +44,10 @@ def test_model_that_was_unloaded_is_not_missed_and_one_that_died_is() -> None:
     # As Triton does with those that it ends itself.
     unloaded.wait()
     wait_until(lambda: psutil.Process(died.pid).status() == psutil.STATUS_ZOMBIE)
-    assert set(find_dead(parts)) == {"b died", "c died"}
+    assert set(tell_dead(find_dead(parts))) == {"b died", "c died"}
     followed = follow_models(parts, now)
     assert [part.model for part in followed.values()] == ["a", "b"]
-    assert find_dead(followed) == ("b died",)
+    assert tell_dead(find_dead(followed)) == ("b died",)
     stay.kill()
     stay.wait(), died.wait()
 
@@ -50,7 +56,21 @@ def test_rank_is_missed_however_it_ended() -> None:
     with subprocess.Popen(SLEEP) as rank:
         parts = {psutil.Process(rank.pid): Part("rank 1 died")}
         rank.kill()
-    assert find_dead(follow_models(parts, {})) == ("rank 1 died",)
+    dead = find_dead(follow_models(parts, {}))
+    assert tell_dead(confirm_dead(dead, {})) == ("rank 1 died",)
+
+
+def test_model_that_ends_at_the_moment_of_a_look_may_have_been_unloaded() -> None:
+    with subprocess.Popen(SLEEP) as stub:
+        parts = {psutil.Process(stub.pid): Part("a died", "a")}
+        stub.kill()
+        wait_until(lambda: psutil.Process(stub.pid).status() == psutil.STATUS_ZOMBIE)
+        followed = follow_models(parts, {})
+        dead = find_dead(followed)
+        assert (tell_dead(dead), confirm_dead(dead, {})) == (("a died",), {})
+        # Nobody waits for one that died by itself.
+        assert confirm_dead(find_dead(follow_models(followed, {})), dead) == dead
+    assert find_dead(follow_models(followed, {})) == {}
 
 
 def test_memory_is_told_by_part(tmp_path: Path) -> None:

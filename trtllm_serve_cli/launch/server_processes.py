@@ -72,10 +72,26 @@ def follow_models(before: Parts, now: Parts) -> Parts:
     return {**now, **died}
 
 
-def find_dead(parts: Parts) -> tuple[str, ...]:
-    """What is said of the parts that are dead."""
-    dead = [part for process, part in parts.items() if _is_dead(process)]
-    return tuple(dict.fromkeys(part.what for part in dead))
+def find_dead(parts: Parts) -> Parts:
+    """Those that are dead."""
+    return {process: part for process, part in parts.items() if _is_dead(process)}
+
+
+def confirm_dead(dead: Parts, dead_before: Parts) -> Parts:
+    """Of the dead, those that were not unloaded, by the look before this one.
+
+    One that ends while its model is unloaded is dead, too, until Triton has waited for it.
+    """
+    return {
+        process: part
+        for process, part in dead.items()
+        if part.model is None or process in dead_before
+    }
+
+
+def tell_dead(dead: Parts) -> tuple[str, ...]:
+    """What is said of them."""
+    return tuple(dict.fromkeys(part.what for part in dead.values()))
 
 
 def send_signal(process: psutil.Process, number: signal.Signals) -> bool:

@@ -41,6 +41,7 @@ from trtllm_serve_cli.launch.look import count_in_flight
 from trtllm_serve_cli.launch.plan import LaunchPlan
 from trtllm_serve_cli.launch.server_processes import (
     Parts,
+    confirm_dead,
     find_dead,
     find_parts,
     find_tritons,
@@ -49,6 +50,7 @@ from trtllm_serve_cli.launch.server_processes import (
     kill_remains,
     list_tree,
     send_signal,
+    tell_dead,
 )
 from trtllm_serve_cli.launch.state import (
     PLAN_FILE,
@@ -197,20 +199,23 @@ class Supervisor:
 
     def _watch(self) -> tuple[str, ...]:
         assert self._process is not None
+        may_unload = self._plan.model_control_mode != "none"
+        dead: Parts = {}
         while not self._stopping.wait(self._patience.watch_s):
             if (code := self._process.poll()) is not None:
                 return (f"the server ended with {self._how(code)}", *self._explain())
             self._keep_log_short()
-            if self._plan.model_control_mode != "none":
+            if may_unload:
                 now = find_parts(self._plan, self._find_first())
                 self._parts = follow_models(self._parts, now)
-            if dead := find_dead(self._parts):
+            dead_before, dead = dead, find_dead(self._parts)
+            if missed := confirm_dead(dead, dead_before) if may_unload else dead:
                 if self._plan.runs_mpirun:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         self._process.wait(_MPIRUN_ABORT_S)
                 if self._has_ended_in_its_container():
                     continue
-                return (*dead, *self._explain())
+                return (*tell_dead(missed), *self._explain())
         return ()
 
     def _has_ended_in_its_container(self) -> bool:
