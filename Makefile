@@ -64,6 +64,7 @@ bench: $(VENV)/.embedded
 	$(BIN)/python benchmarks/hub.py --per-connection 20
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/streams.py
+	$(BIN)/python benchmarks/batcher.py
 
 # Needs a GPU and a Python with vLLM: docs/gpu.md. Such as: make gpu-check GPU_CHECK='--only raw'
 gpu-check: $(VENV)/.embedded

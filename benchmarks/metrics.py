@@ -29,15 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from cpu import CLIENT, WORKER, cpu_seconds
+from simulated import import_simulated
 
 from trtllm_serve_cli import bench, launch
-from trtllm_serve_cli.catalog import resolve_alias
-from trtllm_serve_cli.declaration import (
-    Declaration,
-    EngineSection,
-    ModelSection,
-    RepositorySection,
-)
+from trtllm_serve_cli.declaration import Declaration, ModelSection, RepositorySection
 from trtllm_serve_cli.importing import import_model
 from trtllm_serve_cli.paths import Home, find_home
 
@@ -129,13 +124,11 @@ def main() -> None:
 
 def import_into(repository: Path, step_ms: float | None, home: Home) -> None:
     """The demo, or its tokenizer with an engine whose every step takes so long."""
-    model, engine = ModelSection("demo"), EngineSection()
     if step_ms is not None:
-        timing = repository.parent / "timing.json"
-        timing.write_text(json.dumps({"timing": {"step_s": step_ms / 1000}}))
-        model = ModelSection(f"demo-sim-{step_ms:g}", resolve_alias("demo").source)
-        engine = EngineSection("sim", timing=timing)
-    import_model(Declaration(model, engine, repository=RepositorySection(dir=repository)), home)
+        import_simulated(home, f"demo-sim-{step_ms:g}", step_ms, repository=repository)
+        return
+    wanted = Declaration(ModelSection("demo"), repository=RepositorySection(dir=repository))
+    import_model(wanted, home)
 
 
 def take_round(

@@ -15,22 +15,13 @@ import argparse
 import json
 import os
 import platform
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 from cpu import CLIENT, WORKER, cpu_by_process
+from simulated import DEMO, import_simulated
 
 from trtllm_serve_cli import bench, launch
-from trtllm_serve_cli.catalog import resolve_alias
-from trtllm_serve_cli.declaration import (
-    Declaration,
-    EngineSection,
-    ModelSection,
-    RepositorySection,
-)
-from trtllm_serve_cli.importing import import_model
 from trtllm_serve_cli.paths import Home, find_home
 
 PORTS = {"http_port": 8120, "grpc_port": 8121, "metrics_port": 8122}
@@ -40,7 +31,19 @@ PARTS = ("tritonserver", "stub of tensorrt_llm", WORKER, CLIENT)
 
 def measure(home: Home, num_front_ends: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """What came through so many stubs."""
-    name = import_engine(home, arguments, num_front_ends)
+    name = f"streams-{num_front_ends}"
+    shared = {
+        "tensorrt_llm_instance_count": str(num_front_ends),
+        "instances_share_engine": "true",
+    }
+    import_simulated(
+        home,
+        name,
+        arguments.step_ms,
+        source=arguments.source,
+        max_batch_size=arguments.in_flight,
+        parameters=shared,
+    )
     rounds = max(2, round(arguments.seconds * 1000 / arguments.step_ms / NUM_TOKENS))
     settings = bench.BenchmarkSettings(
         bench.TokenNormDist(128, 0, NUM_TOKENS, 0),
@@ -76,27 +79,6 @@ def measure(home: Home, num_front_ends: int, arguments: argparse.Namespace) -> d
     }  # fmt: skip
 
 
-def import_engine(home: Home, arguments: argparse.Namespace, num_front_ends: int) -> str:
-    """The source's tokenizer with such a timing; returns the model's name."""
-    name = f"streams-{num_front_ends}"
-    with tempfile.TemporaryDirectory() as folder:
-        timing = Path(folder, "timing.json")
-        limits = {"max_batch_size": arguments.in_flight, "max_num_tokens": 65536}
-        parts = {"step_s": arguments.step_ms / 1000}
-        timing.write_text(json.dumps({"timing": parts, "limits": limits}))
-        shared = {
-            "tensorrt_llm_instance_count": str(num_front_ends),
-            "instances_share_engine": "true",
-        }
-        declaration = Declaration(
-            ModelSection(name, arguments.source),
-            EngineSection("sim", timing=timing),
-            repository=RepositorySection(parameters=shared),
-        )
-        import_model(declaration, home)
-    return name
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -104,7 +86,7 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, default=256)
     parser.add_argument("--step-ms", type=float, default=19)
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--source", default=resolve_alias("demo").source)
+    parser.add_argument("--source", default=DEMO)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     home = find_home()

@@ -34,8 +34,8 @@ def test_set_says_what_changed(tllm: Tllm, home: Home) -> None:
         "",
         [
             ["max_beam_width", "tensorrt_llm", "4", "2"],
-            ["max_queue_size", "preprocessing", "0", "5"],
-            ["max_queue_size", "tensorrt_llm", "0", "5"],
+            ["max_queue_size", "preprocessing", "not", "there", "5"],
+            ["max_queue_size", "tensorrt_llm", "not", "there", "5"],
         ],
     )
     assert tllm("set", "max_beam_width=2") == (

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.e2e
 def changed(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
     """A demo model of its own, changed after the import, being served."""
     tllm = imported.with_own_home(tmp_path_factory.mktemp("changed") / "home")
-    tllm.done("import", "-m", "demo", "--param", "num_threads=1")
+    tllm.done("import", "-m", "demo", "--param", "num_threads=1", "--param", "max_queue_size=9")
     tllm.done(
         "set", "demo", "triton_max_batch_size=3", "max_queue_size=7", "max_beam_width=1",
         "preprocessing_instance_count=2",

@@ -59,7 +59,6 @@ def test_engines_model_compared_whole() -> None:
         },
         max_batch_size=8,
         is_decoupled=True,
-        is_batched=True,
     )
 
 
@@ -108,14 +107,27 @@ def test_names_of_other_models_can_be_given() -> None:
     assert {name: parameters[name] for name in given} == given
 
 
+@pytest.mark.parametrize(
+    ("given", "batched"),
+    [
+        ({}, []),
+        ({"max_queue_delay_microseconds": "100"}, ["preprocessing", "tensorrt_llm"]),
+        ({"max_queue_size": "9"}, ["preprocessing", "tensorrt_llm"]),
+        ({"default_timeout_microseconds": "9"}, ["tensorrt_llm"]),
+        ({"priority_levels": "2", "default_priority_level": "1"}, ["tensorrt_llm"]),
+    ],
+    ids=str,
+)
+def test_triton_batches_only_where_something_asks_for_it(
+    given: dict[str, str], batched: list[str]
+) -> None:
+    assert [model.name for model in plan(parameters=given).values() if model.is_batched] == batched
+
+
 def test_full_queue_refuses_requests() -> None:
     models = plan(parameters={"max_queue_size": "9"})
-    batched = {model.name: model.queue for model in models.values() if model.is_batched}
-    assert batched == {
-        "preprocessing": QueuePolicy(max_queue_size=9),
-        "tensorrt_llm": QueuePolicy(max_queue_size=9),
-        "postprocessing": QueuePolicy(),
-    }
+    assert models["preprocessing"].queue == QueuePolicy(max_queue_size=9)
+    assert models["tensorrt_llm"].queue == QueuePolicy(max_queue_size=9)
 
 
 def test_queue_has_priorities_and_timeouts() -> None:

@@ -28,7 +28,9 @@ from trtllm_serve_cli.repository.pbtxt import quoted
 from trtllm_serve_cli.repository.plan import QueuePolicy
 from trtllm_serve_cli.repository.render import manifest_of
 
-PLAN = plan_repository("mine", ENGINE, ServingOptions(max_batch_size=8))
+PLAN = plan_repository(
+    "mine", ENGINE, ServingOptions(max_batch_size=8, parameters={"max_queue_size": "9"})
+)
 FILES = render_files(PLAN)
 
 

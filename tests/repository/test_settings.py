@@ -66,10 +66,12 @@ def test_only_the_lines_of_the_value_change(ours: Path) -> None:
     assert sorted(path.name for path in ours.iterdir()) == sorted([*before, "tllm.json"])
 
 
-def test_every_field_of_a_value_changes(ours: Path) -> None:
-    after = set_parameters(ours, triton_max_batch_size="3")
+def test_every_field_of_a_value_changes(tmp_path: Path) -> None:
+    options = ServingOptions(max_batch_size=8, parameters={"max_queue_size": "2"})
+    write_repository(plan_repository("mine", ENGINE, options), tmp_path / "mine")
+    after = set_parameters(tmp_path / "mine", triton_max_batch_size="3")
     assert [each.what for each in validate_repository(after) if "batch" in each.what] == []
-    assert after.value("postprocessing", "dynamic_batching.preferred_batch_size") == "3"
+    assert after.value("tensorrt_llm", "dynamic_batching.preferred_batch_size") == "3"
 
 
 def test_value_that_stands_nowhere_is_added(ours: Path) -> None:
@@ -80,8 +82,23 @@ def test_value_that_stands_nowhere_is_added(ours: Path) -> None:
     assert after.value("tensorrt_llm", place) == "5"
 
 
-def test_same_value_again_changes_nothing(ours: Path) -> None:
-    assert plan_changes(open_repository(ours), {"enable_kv_cache_reuse": "TRUE"}) == []
+def test_timeout_of_the_queue_lets_a_request_have_its_own(ours: Path) -> None:
+    policy = "dynamic_batching.default_queue_policy"
+    own = Change("allow_timeout_override", "tensorrt_llm", f"{policy}.allow_timeout_override",
+                 None, "true")  # fmt: skip
+    for timeout in ("500", "600"):
+        changes = plan_changes(
+            open_repository(ours), {"default_timeout_microseconds": timeout, "max_queue_size": "5"}
+        )
+        assert (own in changes) == (timeout == "500")
+        after = set_parameters(ours, default_timeout_microseconds=timeout)
+        assert after.value("tensorrt_llm", f"{policy}.default_timeout_microseconds") == timeout
+        assert after.value("tensorrt_llm", f"{policy}.allow_timeout_override") == "true"
+
+
+@pytest.mark.parametrize("name", ["enable_kv_cache_reuse=TRUE", "max_queue_size=0"])
+def test_same_value_again_changes_nothing(ours: Path, name: str) -> None:
+    assert plan_changes(open_repository(ours), dict([name.split("=")])) == []
 
 
 @pytest.mark.parametrize(

@@ -227,16 +227,19 @@ def _common(values: Mapping[str, str]) -> dict[str, Any]:
     return {"max_batch_size": int(values["triton_max_batch_size"])}
 
 
-def _queue(values: Mapping[str, str]) -> dict[str, Any]:
+def _queue(values: Mapping[str, str], policy: QueuePolicy) -> dict[str, Any]:
+    """ModelConfig's fields on the queue: Triton's dynamic batcher only where something asks for it.
+
+    The batcher sleeps up to half a second while requests wait when it misses that an instance is
+    free (`DynamicBatchScheduler::Enqueue` of Triton's core), and our Python models take every
+    request at once, so that there is nothing to batch.
+    """
+    delay_us = int(values["max_queue_delay_microseconds"])
     return {
-        "is_batched": True,
-        "max_queue_delay_microseconds": int(values["max_queue_delay_microseconds"]),
-        "queue": QueuePolicy(max_queue_size=int(values["max_queue_size"])),
+        "is_batched": bool(delay_us) or policy != QueuePolicy(),
+        "max_queue_delay_microseconds": delay_us,
+        "queue": policy,
     }
-
-
-def _engine_queue(values: Mapping[str, str]) -> dict[str, Any]:
-    return {**_queue(values), **_common(values), "queue": _queue_policy(values)}
 
 
 def _queue_policy(values: Mapping[str, str]) -> QueuePolicy:
@@ -269,14 +272,15 @@ def _preprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
             "add_special_tokens": values["add_special_tokens"],
         },
         instance_count=int(values["preprocessing_instance_count"]),
-        **_queue(values),
+        **_queue(values, QueuePolicy(max_queue_size=int(values["max_queue_size"]))),
         **_common(values),
     )
 
 
 def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
+    queue = {**_queue(values, _queue_policy(values)), **_common(values)}
     if engine.kind == "tensorrt":
-        return plan_tensorrt_llm(engine, values, _engine_queue(values))
+        return plan_tensorrt_llm(engine, values, {**queue, "is_batched": True})
     contract = load_contracts()["tensorrt_llm"]
     return ModelConfig(
         name="tensorrt_llm",
@@ -287,7 +291,7 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
         parameters=_entries(engine, values),
         instance_count=int(values["tensorrt_llm_instance_count"]),
         is_decoupled=values["decoupled_mode"] == "true",
-        **_engine_queue(values),
+        **queue,
     )
 
 
@@ -320,7 +324,6 @@ def _postprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
             "skip_special_tokens": values["skip_special_tokens"],
         },
         instance_count=int(values["postprocessing_instance_count"]),
-        is_batched=True,
         **_common(values),
     )
 

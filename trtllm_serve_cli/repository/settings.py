@@ -33,6 +33,9 @@ from trtllm_serve_cli.repository.served import list_beyond_engine
 
 # What an import reads off the engine.
 _FROM_ENGINE = frozenset(("engine_dir", "tokenizer_dir", "max_seq_len", "llm_args"))
+_BATCHING = "dynamic_batching."
+_TIMEOUT = f"{_BATCHING}default_queue_policy.default_timeout_microseconds"
+_OVERRIDE = f"{_BATCHING}default_queue_policy.allow_timeout_override"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +211,16 @@ def _changes_of(repository: OpenRepository, parameter: Parameter, value: str) ->
             why=f"no {CONFIG} in it has a field for it",
             next_step="leave it out",
         )
-    return [Change(parameter.name, *at, None, value) for at in missing]
+    if value == parameter.default:
+        # Without its fields Triton's queue is as the defaults say; an empty one has a price.
+        missing = [at for at in missing if not at[1].startswith(_BATCHING)]
+    changes = [Change(parameter.name, *at, None, value) for at in missing]
+    # A request's own timeout counts only where the queue says so.
+    return changes + [
+        Change("allow_timeout_override", model, _OVERRIDE, None, "true")
+        for model, place in missing
+        if place == _TIMEOUT and not repository.values(model, _OVERRIDE)
+    ]
 
 
 def _origin(repository: OpenRepository, parameter: Parameter, values: Mapping[str, str]) -> str:

@@ -1,0 +1,126 @@
+"""What Triton's dynamic batcher does in front of a model that takes every request at once.
+
+    python benchmarks/batcher.py [--bursts 25] [--requests 1500] [--json]
+
+Serves two copies of a simulated engine: as tllm renders it, and with the `dynamic_batching` of
+upstream's config in `tensorrt_llm`. In turns, each gets bursts of 16 requests while it is idle, and
+those in which a first token took more than 0.4 s, 20 steps, are counted: the batcher was asleep.
+Then, what the batcher is there for: the requests per second that come through when 64 are always
+in flight, of 4 tokens each and with a step of 1 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from simulated import import_simulated
+
+from trtllm_serve_cli import bench, launch
+from trtllm_serve_cli.paths import Home, find_home
+
+WITHOUT, WITH = "without dynamic_batching", "with dynamic_batching"
+BLOCK = """
+dynamic_batching {
+  preferred_batch_size: [ 64 ]
+  max_queue_delay_microseconds: 0
+  default_queue_policy { allow_timeout_override: true }
+}
+"""
+BURST, IN_FLIGHT, NUM_TOKENS = 16, 64, 4
+ASLEEP_MS = 400
+NUM_RATES = 5
+
+
+def ask(server: launch.RunningServer, in_flight: int, num_requests: int, seed: int) -> Any:
+    """The summary of so many requests."""
+    settings = bench.BenchmarkSettings(
+        bench.TokenNormDist(128, 0, NUM_TOKENS, 0),
+        bench.AtConcurrency(in_flight),
+        num_requests,
+        seed=seed,
+        stream=True,
+    )
+    result = bench.run_benchmark(settings, [bench.Target(server.endpoint.grpc)])
+    assert not result.error_messages, result.error_messages
+    return result.summary
+
+
+def count_asleep(servers: dict[str, launch.RunningServer], num_bursts: int) -> dict[str, int]:
+    """Of the bursts to each server, those in which it slept."""
+    asleep = dict.fromkeys(servers, 0)
+    for seed in range(num_bursts):
+        for which, server in servers.items():
+            asleep[which] += ask(server, BURST, BURST, seed).ttft.max_ms > ASLEEP_MS
+    return asleep
+
+
+def measure_rates(servers: dict[str, launch.RunningServer], num_requests: int) -> dict[str, float]:
+    """The median over some turns of the requests per second that each server completes."""
+    rates: dict[str, list[float]] = {which: [] for which in servers}
+    for seed in range(NUM_RATES):
+        for which, server in servers.items():
+            rates[which].append(ask(server, IN_FLIGHT, num_requests, seed).completed_requests_per_s)
+    return {which: statistics.median(values) for which, values in rates.items()}
+
+
+def serve(home: Home, folder: Path, step_ms: float) -> dict[str, launch.RunningServer]:
+    """Both copies, each in a server of its own."""
+    servers: dict[str, launch.RunningServer] = {}
+    for number, which in enumerate((WITHOUT, WITH)):
+        repository = folder / f"{number}-{step_ms:g}"
+        import_simulated(home, "batched", step_ms, repository=repository)
+        config = repository / "tensorrt_llm" / "config.pbtxt"
+        assert "dynamic_batching" not in config.read_text()
+        if which == WITH:
+            config.write_text(config.read_text() + BLOCK)
+        port = 8130 + 10 * number
+        ports = {"http_port": port, "grpc_port": port + 1, "metrics_port": port + 2}
+        plan = launch.plan_for_this_machine(home, (), ports, repositories=[repository])
+        servers[which] = launch.launch(plan, on_progress=lambda loading: None)
+    return servers
+
+
+def stop(servers: dict[str, launch.RunningServer]) -> None:
+    for server in servers.values():
+        launch.stop_server(server)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bursts", type=int, default=25)
+    parser.add_argument("--requests", type=int, default=1500)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    home = find_home()
+    with tempfile.TemporaryDirectory() as folder:
+        servers = serve(home, Path(folder), 20)
+        try:
+            asleep = count_asleep(servers, arguments.bursts)
+        finally:
+            stop(servers)
+        servers = serve(home, Path(folder), 1)
+        try:
+            rates = measure_rates(servers, arguments.requests)
+        finally:
+            stop(servers)
+    if arguments.json:
+        print(json.dumps({"asleep": asleep, "requests_per_s": rates}, indent=2))
+        return
+    print(f"{platform.machine()}, {os.cpu_count()} cores")
+    for which in (WITHOUT, WITH):
+        print(
+            f"{which:24}  asleep in {asleep[which]} of {arguments.bursts} bursts, "
+            f"{rates[which]:.0f} requests/s"
+        )
+
+
+if __name__ == "__main__":
+    main()
