@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -101,6 +102,35 @@ def test_transformers_tokens_go_both_ways(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("transformers")
 def test_transformers_takes_no_space_back(tmp_path: Path) -> None:
     assert load_tokenizer(tmp_path).decode([ord(each) for each in "a ."]) == "a ."
+
+
+def test_transformers_does_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take seconds and hundreds of megabytes of each text process."""
+    for name in ("torch", "transformers"):
+        # Whatever is there at the end goes, too.
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        del sys.modules[name]
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "torch.py").touch()
+    (tmp_path / "transformers.py").write_text(
+        """
+try:
+    import torch
+except ImportError:
+    torch = None
+
+class AutoTokenizer:
+    eos_token_id = pad_token_id = 0
+
+    @classmethod
+    def from_pretrained(cls, directory, padding_side):
+        assert torch is None
+        return cls()
+"""
+    )
+    assert isinstance(load_tokenizer(tmp_path), TransformersTokenizer)
+    # Whoever wants it later has it.
+    assert importlib.import_module("torch").__file__ == str(tmp_path / "torch.py")
 
 
 def test_padding_is_the_end_token_where_there_is_no_other(openvino_dir: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -71,9 +74,10 @@ class TransformersTokenizer:
     """Whatever `AutoTokenizer` makes of a Hugging Face directory."""
 
     def __init__(self, directory: Path) -> None:
-        from transformers import AutoTokenizer
+        with _no_torch():
+            from transformers import AutoTokenizer
 
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(directory, padding_side="left")
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(directory, padding_side="left")
         self._encoding = threading.Lock()
         self.end_id = int(self._tokenizer.eos_token_id)
         pad_id = self._tokenizer.pad_token_id
@@ -98,6 +102,24 @@ class TransformersTokenizer:
         self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
     ) -> list[str]:
         return [self.decode(each, skip_special_tokens=skip_special_tokens) for each in sequences]
+
+
+@contextlib.contextmanager
+def _no_torch() -> Iterator[None]:
+    """Have Transformers believe that there is no PyTorch, unless it is loaded already.
+
+    It imports PyTorch where it can: seconds and hundreds of megabytes for each of a model's text
+    processes, none of which a tokenizer needs.
+    """
+    if "torch" in sys.modules:
+        yield
+        return
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that models need PyTorch
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
