@@ -32,6 +32,15 @@ def test_home_has_one_name_whatever_leads_there(tmp_path: Path) -> None:
     assert find_home(environ) == Home(tmp_path / "home", tmp_path / "engines")
 
 
+def test_users_data_folder_has_one_name_too(monkeypatch, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / "tllm").mkdir()
+    (tmp_path / "fast").mkdir()
+    (tmp_path / "tllm" / "engines").symlink_to(tmp_path / "fast")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "link"))
+    assert find_home({}) == Home(tmp_path / "tllm", tmp_path / "fast")
+
+
 def test_home_is_named_by_the_environment() -> None:
     home = find_home({"TLLM_HOME": "/data/tllm", "ENGINE_DEST_PATH": "/fast"})
     assert home == Home(Path("/data/tllm"), Path("/fast"))

@@ -64,9 +64,9 @@ def find_home(environ: Mapping[str, str] = os.environ) -> Home:
     else:
         import platformdirs
 
-        root = Path(platformdirs.user_data_dir("tllm", appauthor=False))
-    engines = environ.get("ENGINE_DEST_PATH")
-    return Home(root, Path(engines).expanduser().resolve() if engines else root / "engines")
+        root = Path(platformdirs.user_data_dir("tllm", appauthor=False)).resolve()
+    engines = Path(environ.get("ENGINE_DEST_PATH") or root / "engines")
+    return Home(root, engines.expanduser().resolve())
 
 
 def check_model_name(name: str) -> str:
