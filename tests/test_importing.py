@@ -15,6 +15,7 @@ from tests.sources.checkpoints import hf_files, llama_gguf, write_files
 from tests.waiting import wait_until
 from trtllm_serve_cli.build import BuildPlan, Engine, Machine, find_engine, read_engine
 from trtllm_serve_cli.build.engine import write_engine
+from trtllm_serve_cli.build.options import EngineOptions
 from trtllm_serve_cli.declaration import (
     Declaration,
     EngineSection,
@@ -24,7 +25,8 @@ from trtllm_serve_cli.declaration import (
 from trtllm_serve_cli.errors import BadInput, RepositoryError, UnknownModel
 from trtllm_serve_cli.importing import Display, build_model, import_model, plan_import
 from trtllm_serve_cli.paths import Home, find_home, write_aside
-from trtllm_serve_cli.repository import load_model
+from trtllm_serve_cli.repository import list_settings, load_model, open_repository
+from trtllm_serve_cli.repository.settings import apply_changes, plan_changes, write_changes
 from trtllm_serve_cli.repository.store import read_manifest
 from trtllm_serve_cli.repository.uses import find_users
 
@@ -99,6 +101,83 @@ def test_second_import_uses_what_is_there(home: Home, builder: Builder, gguf: st
     run(home, builder, "mine", gguf)
     run(home, builder, "mine", None)
     assert builder.num_built == 1
+
+
+def change(home: Home, name: str, **wanted: str) -> None:
+    repository = open_repository(load_model(home, name).path)
+    texts = apply_changes(repository, plan_changes(repository, wanted))
+    write_changes(repository, texts, wanted)
+
+
+def settings_of(home: Home, name: str) -> dict[str, tuple[str, str]]:
+    """Parameter -> value and origin."""
+    repository = open_repository(load_model(home, name).path)
+    return {each.parameter.name: (each.value, each.origin) for each in list_settings(repository)}
+
+
+def said_of(home: Home, name: str) -> dict[str, tuple[str, str]]:
+    """Those that are not as they would be anyway."""
+    settings = settings_of(home, name)
+    return {each: settings[each] for each in settings if settings[each][1] in ("set", "import")}
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_import_again_keeps_what_was_set(
+    home: Home, builder: Builder, gguf: str, force: bool
+) -> None:
+    run(home, builder, "mine", gguf, repository=RepositorySection(parameters={"num_threads": "1"}))
+    change(home, "mine", max_queue_size="100", max_beam_width="2", engine_python="/py")
+    before = said_of(home, "mine")
+    served = RepositorySection(parameters={"num_threads": "1"})
+    asked = Declaration(ModelSection("mine", gguf), repository=served)
+    line = "Kept what was set: max_queue_size=100; max_beam_width=2; engine_python=/py"
+    assert plan_import(asked, home).was_set.describe() == [line]
+    said = run(home, builder, "mine", gguf, repository=served, force=force)
+    assert (said[-1], said_of(home, "mine")) == (line, before)
+    assert run(home, builder, "mine", gguf, repository=served)[-1] == line
+
+
+def test_import_wins_over_what_was_set(home: Home, builder: Builder, gguf: str) -> None:
+    run(home, builder, "mine", gguf)
+    change(home, "mine", max_queue_size="100", max_num_seqs="3", max_num_tokens="9")
+    options = EngineOptions(max_batch_size=2)
+    served = RepositorySection(parameters={"max_queue_size": "5"})
+    said = run(home, builder, "mine", gguf, build=options, repository=served)
+    now = settings_of(home, "mine")
+    assert said[-1] == "Kept what was set: max_num_tokens=9"
+    assert [now[name] for name in ("max_queue_size", "max_num_seqs", "max_num_tokens")] == [
+        ("5", "import"), ("2", "import"), ("9", "set"),
+    ]  # fmt: skip
+
+
+def test_setting_that_empties_a_parameter_is_kept(home: Home, builder: Builder, gguf: str) -> None:
+    served = RepositorySection(parameters={"engine_python": "/py"})
+    run(home, builder, "mine", gguf, repository=served)
+    change(home, "mine", engine_python="")
+    assert run(home, builder, "mine", gguf)[-1] == "Kept what was set: engine_python="
+    assert settings_of(home, "mine")["engine_python"] == ("", "unset")
+
+
+def test_what_was_set_for_another_source_is_dropped_and_said(
+    home: Home, builder: Builder, gguf: str, other_gguf: str
+) -> None:
+    run(home, builder, "mine", gguf)
+    change(home, "mine", max_beam_width="2")
+    said = run(home, builder, "mine", other_gguf, force=True)
+    assert said[-1] == (
+        "Dropped what was set for another source, layout or engine kind: max_beam_width=2"
+    )
+    assert settings_of(home, "mine")["max_beam_width"] == ("4", "default")
+
+
+def test_tokenizer_that_was_set_for_an_engine_is_kept(
+    home: Home, builder: Builder, tmp_path: Path
+) -> None:
+    source = f"engine:{write_tokenizer(write_tensorrt_engine(tmp_path / 'engine'))}"
+    run(home, builder, "mine", source)
+    change(home, "mine", tokenizer_dir=str(write_tokenizer(tmp_path / "tok")))
+    run(home, builder, "mine", source)
+    assert settings_of(home, "mine")["tokenizer_dir"] == (str(tmp_path / "tok"), "set")
 
 
 def test_force_builds_anew(home: Home, builder: Builder, gguf: str) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from trtllm_serve_cli.declaration import Declaration
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.paths import Home, check_model_name, hold_lock
 from trtllm_serve_cli.repository.config import RepositoryPlan, ServingOptions
+from trtllm_serve_cli.repository.kept import WasSet, choose_kept
 from trtllm_serve_cli.repository.parameters import check_parameters
 from trtllm_serve_cli.repository.plan import (
     check_layout,
@@ -98,6 +100,7 @@ class ImportPlan:
     choice: EngineChoice
     build: BuildPlan | None
     repository: Path
+    was_set: WasSet
 
     @property
     def is_built(self) -> bool:
@@ -125,6 +128,8 @@ class ImportPlan:
             "build": self.build.as_dict() if self.build else None,
             "is_built": self.is_built,
             "repository": str(self.repository),
+            "kept": dict(self.was_set.kept),
+            "dropped": dict(self.was_set.dropped),
         }
 
     def describe(self) -> str:
@@ -161,14 +166,15 @@ def plan_import(asked: Declaration, home: Home, *, machine: Machine | None = Non
     options = _fetch_options(asked, choice)
     fetch = plan_fetch(source, home=home, needs_weights=options.needs_weights)
     repository = asked.repository.dir or home.models / asked.model.name
+    was_set = _find_what_was_set(asked, source, choice.kind, repository)
     build = None
     if isinstance(source, EngineSource):
-        asked = _with_tokenizer(asked, source)
+        asked = _with_tokenizer(asked, source, was_set.kept)
         engine = _describe_tensorrt(asked, source)
         plan_repository(asked.model.name, engine, serving_options(asked))
     elif checkpoint := inspect_source(source, home=home, options=options):
         build = _plan_build(_build_request(asked, choice, checkpoint, home), asked, home)
-    return ImportPlan(asked, source, fetch, choice, build, repository)
+    return ImportPlan(asked, source, fetch, choice, build, repository, was_set)
 
 
 def build_model(
@@ -198,9 +204,10 @@ def import_model(
 ) -> tuple[RepositoryPlan, Path]:
     """Fetch, build and render; returns what was rendered and where.
 
-    What is there already is used again. Raises `RepositoryError` when the name belongs to another
-    source and `force` is not given, `BadInput` when the repository's folder holds something that is
-    no model repository, and whatever the stages raise.
+    What is there already is used again, and what `tllm set` changed is kept. Raises
+    `RepositoryError` when the name belongs to another source and `force` is not given, `BadInput`
+    when the repository's folder holds something that is no model repository, and whatever the
+    stages raise.
     """
     plan = plan_import(asked, home)
     with _locked(home, asked.model.name, display.say):
@@ -208,15 +215,38 @@ def import_model(
         if not force:
             _check_not_taken(asked.model.name, plan)
         with _obtain_engine(plan, home, force=force, display=display, build=build) as engine:
-            rendered = plan_repository(asked.model.name, engine, _serving_options(plan))
+            # Something may have been set meanwhile.
+            was_set = _find_what_was_set(asked, plan.source, plan.choice.kind, plan.repository)
+            for line in was_set.describe():
+                display.say(line)
+            rendered = _plan_repository(plan, engine, was_set.kept)
             rendered = dataclasses.replace(rendered, declaration=plain_changes(asked))
             write_repository(rendered, plan.repository)
             remember_use(home, plan.repository)
     return rendered, plan.repository
 
 
-def _serving_options(plan: ImportPlan) -> ServingOptions:
-    return dataclasses.replace(serving_options(plan.asked), engine_python=plan.choice.python)
+def _plan_repository(plan: ImportPlan, engine: Engine, kept: Mapping[str, str]) -> RepositoryPlan:
+    options = dataclasses.replace(serving_options(plan.asked), engine_python=plan.choice.python)
+    options = dataclasses.replace(options, parameters={**kept, **options.parameters})
+    rendered = plan_repository(plan.asked.model.name, engine, options)
+    return dataclasses.replace(
+        rendered,
+        asked=tuple(name for name in rendered.asked if name not in kept),
+        was_set={name: rendered.parameters[name] for name in kept},
+    )
+
+
+def _find_what_was_set(
+    asked: Declaration, source: Source, engine_kind: str, repository: Path
+) -> WasSet:
+    """What `tllm set` changed in the repository that is there, if there is one of ours."""
+    with contextlib.suppress(RepositoryError, BadInput):
+        known = read_manifest(repository)
+        if _unpinned(parse_source(known.source)) != _unpinned(source):
+            return WasSet(dropped=known.was_set)
+        return choose_kept(known, serving_options(asked), engine_kind)
+    return WasSet()
 
 
 def serving_options(asked: Declaration) -> ServingOptions:
@@ -294,10 +324,13 @@ def _obtain_engine(
         yield build(planned, force=force, say=display.say, on_line=display.on_line)
 
 
-def _with_tokenizer(asked: Declaration, source: EngineSource) -> Declaration:
+def _with_tokenizer(
+    asked: Declaration, source: EngineSource, kept: Mapping[str, str]
+) -> Declaration:
     """The tokenizer's folder is absolute: the server runs elsewhere."""
     given = asked.repository.parameters
-    folder = Path(given.get("tokenizer_dir", source.path)).expanduser().absolute()
+    known = kept.get("tokenizer_dir", source.path)
+    folder = Path(given.get("tokenizer_dir", known)).expanduser().absolute()
     parameters = {**given, "tokenizer_dir": str(folder)}
     repository = dataclasses.replace(asked.repository, parameters=parameters)
     return dataclasses.replace(asked, repository=repository)

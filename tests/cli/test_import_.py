@@ -162,6 +162,21 @@ def test_dry_run_prints_the_plan_and_writes_nothing(
     assert not home_folder.exists()
 
 
+def test_dry_run_tells_what_was_set_and_is_kept(tllm: Tllm, model: str) -> None:
+    manifest = add_model(find_home(), "m").path / "tllm.json"
+    facts = json.loads(manifest.read_text())
+    facts["engine"]["source"] = model
+    manifest.write_text(json.dumps(facts))
+    tllm("set", "m", "max_beam_width=2")
+    asked = ("import", "-m", "m", "-s", model, "--dry-run")
+    _, out, _ = tllm(*asked)
+    assert out.splitlines()[-2] == "Kept what was set: max_beam_width=2"
+    _, out, _ = tllm(*asked, "--json")
+    assert [json.loads(out)[key] for key in ("kept", "dropped")] == [{"max_beam_width": "2"}, {}]
+    _, out, _ = tllm("build", *asked[1:])
+    assert "Kept" not in out
+
+
 @pytest.mark.parametrize("command", ["import", "build"])
 def test_dry_run_as_json_is_alone_on_stdout(
     tllm: Tllm, home_folder: Path, tmp_path: Path, command: str

@@ -130,6 +130,7 @@ def test_manifest_says_what_the_repository_was_made_of() -> None:
         "models": [model.name for model in PLAN.models],
         "parameters": PLAN.parameters,
         "asked": list(PLAN.asked),
+        "set": {},
         "declaration": {},
     }
 

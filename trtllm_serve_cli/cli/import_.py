@@ -92,7 +92,8 @@ def import_model(
 ) -> None:
     """Fetch a model, build its engine, render its repository.
 
-    What is there already is used again, so running it twice does no harm.
+    What is there already is used again, and what `tllm set` changed is kept, so running it twice
+    does no harm.
 
     Example:  tllm import -m demo
 
@@ -105,7 +106,8 @@ def import_model(
     home = find_home()
     if dry_run:
         plan = importing.plan_import(asked, home)
-        _show_plan(plan, f"Render the model repository {plan.repository}", as_json=as_json)
+        last = [*plan.was_set.describe(), f"Render the model repository {plan.repository}"]
+        _show_plan(plan, "\n".join(last), as_json=as_json)
         return
     with show_work() as display:
         rendered, path = importing.import_model(asked, home, force=force, display=display)

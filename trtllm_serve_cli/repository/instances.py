@@ -8,7 +8,7 @@ the instances share the work of telling its tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -113,6 +113,12 @@ def with_instance_count(wanted: Mapping[str, str], kind: str) -> dict[str, str]:
                 next_step=f"leave {name} out, or give {_GPUS} as many groups, such as 0,1;2,3",
             )
     return {**wanted, **implied}
+
+
+def list_implied(names: Iterable[str]) -> set[str]:
+    """Those parameters, and the ones that follow from them."""
+    names = set(names)
+    return names | {_COUNT, _SHARED} if _GPUS in names else names
 
 
 def front_ends(given: Mapping[str, str]) -> dict[str, str]:

@@ -87,7 +87,7 @@ def plan_repository(name: str, engine: Engine, options: ServingOptions) -> Repos
         models=models,
         layout=options.layout,
         parameters=values,
-        asked=_asked(options),
+        asked=list_asked(options),
     )
 
 
@@ -205,7 +205,7 @@ def _used(models: Sequence[ModelConfig]) -> set[str]:
     }
 
 
-def _asked(options: ServingOptions) -> tuple[str, ...]:
+def list_asked(options: ServingOptions) -> tuple[str, ...]:
     """The parameters that are as they are because someone said so."""
     usual = ServingOptions()
     of_options = {
