@@ -21,6 +21,9 @@ from trtllm_serve_cli.declaration import (
     EngineSection,
     ModelSection,
     RepositorySection,
+    declare_model,
+    parse_declaration,
+    render_declaration,
 )
 from trtllm_serve_cli.errors import BadInput, RepositoryError, UnknownModel
 from trtllm_serve_cli.importing import Display, build_model, import_model, plan_import
@@ -29,6 +32,7 @@ from trtllm_serve_cli.repository import list_settings, load_model, open_reposito
 from trtllm_serve_cli.repository.settings import apply_changes, plan_changes, write_changes
 from trtllm_serve_cli.repository.store import read_manifest
 from trtllm_serve_cli.repository.uses import find_users
+from trtllm_serve_cli.repository.validate import validate_repository
 
 
 class Builder:
@@ -103,21 +107,21 @@ def test_second_import_uses_what_is_there(home: Home, builder: Builder, gguf: st
     assert builder.num_built == 1
 
 
-def change(home: Home, name: str, **wanted: str) -> None:
-    repository = open_repository(load_model(home, name).path)
+def change(path: Path, **wanted: str) -> None:
+    repository = open_repository(path)
     texts = apply_changes(repository, plan_changes(repository, wanted))
     write_changes(repository, texts, wanted)
 
 
-def settings_of(home: Home, name: str) -> dict[str, tuple[str, str]]:
+def settings_of(path: Path) -> dict[str, tuple[str, str]]:
     """Parameter -> value and origin."""
-    repository = open_repository(load_model(home, name).path)
-    return {each.parameter.name: (each.value, each.origin) for each in list_settings(repository)}
+    settings = list_settings(open_repository(path))
+    return {each.parameter.name: (each.value, each.origin) for each in settings}
 
 
-def said_of(home: Home, name: str) -> dict[str, tuple[str, str]]:
+def said_of(path: Path) -> dict[str, tuple[str, str]]:
     """Those that are not as they would be anyway."""
-    settings = settings_of(home, name)
+    settings = settings_of(path)
     return {each: settings[each] for each in settings if settings[each][1] in ("set", "import")}
 
 
@@ -126,24 +130,24 @@ def test_import_again_keeps_what_was_set(
     home: Home, builder: Builder, gguf: str, force: bool
 ) -> None:
     run(home, builder, "mine", gguf, repository=RepositorySection(parameters={"num_threads": "1"}))
-    change(home, "mine", max_queue_size="100", max_beam_width="2", engine_python="/py")
-    before = said_of(home, "mine")
+    change(home.models / "mine", max_queue_size="100", max_beam_width="2", engine_python="/py")
+    before = said_of(home.models / "mine")
     served = RepositorySection(parameters={"num_threads": "1"})
     asked = Declaration(ModelSection("mine", gguf), repository=served)
     line = "Kept what was set: max_queue_size=100; max_beam_width=2; engine_python=/py"
     assert plan_import(asked, home).was_set.describe() == [line]
     said = run(home, builder, "mine", gguf, repository=served, force=force)
-    assert (said[-1], said_of(home, "mine")) == (line, before)
+    assert (said[-1], said_of(home.models / "mine")) == (line, before)
     assert run(home, builder, "mine", gguf, repository=served)[-1] == line
 
 
 def test_import_wins_over_what_was_set(home: Home, builder: Builder, gguf: str) -> None:
     run(home, builder, "mine", gguf)
-    change(home, "mine", max_queue_size="100", max_num_seqs="3", max_num_tokens="9")
+    change(home.models / "mine", max_queue_size="100", max_num_seqs="3", max_num_tokens="9")
     options = EngineOptions(max_batch_size=2)
     served = RepositorySection(parameters={"max_queue_size": "5"})
     said = run(home, builder, "mine", gguf, build=options, repository=served)
-    now = settings_of(home, "mine")
+    now = settings_of(home.models / "mine")
     assert said[-1] == "Kept what was set: max_num_tokens=9"
     assert [now[name] for name in ("max_queue_size", "max_num_seqs", "max_num_tokens")] == [
         ("5", "import"), ("2", "import"), ("9", "set"),
@@ -153,21 +157,21 @@ def test_import_wins_over_what_was_set(home: Home, builder: Builder, gguf: str) 
 def test_setting_that_empties_a_parameter_is_kept(home: Home, builder: Builder, gguf: str) -> None:
     served = RepositorySection(parameters={"engine_python": "/py"})
     run(home, builder, "mine", gguf, repository=served)
-    change(home, "mine", engine_python="")
+    change(home.models / "mine", engine_python="")
     assert run(home, builder, "mine", gguf)[-1] == "Kept what was set: engine_python="
-    assert settings_of(home, "mine")["engine_python"] == ("", "unset")
+    assert settings_of(home.models / "mine")["engine_python"] == ("", "unset")
 
 
 def test_what_was_set_for_another_source_is_dropped_and_said(
     home: Home, builder: Builder, gguf: str, other_gguf: str
 ) -> None:
     run(home, builder, "mine", gguf)
-    change(home, "mine", max_beam_width="2")
+    change(home.models / "mine", max_beam_width="2")
     said = run(home, builder, "mine", other_gguf, force=True)
     assert said[-1] == (
         "Dropped what was set for another source, layout or engine kind: max_beam_width=2"
     )
-    assert settings_of(home, "mine")["max_beam_width"] == ("4", "default")
+    assert settings_of(home.models / "mine")["max_beam_width"] == ("4", "default")
 
 
 def test_tokenizer_that_was_set_for_an_engine_is_kept(
@@ -175,9 +179,35 @@ def test_tokenizer_that_was_set_for_an_engine_is_kept(
 ) -> None:
     source = f"engine:{write_tokenizer(write_tensorrt_engine(tmp_path / 'engine'))}"
     run(home, builder, "mine", source)
-    change(home, "mine", tokenizer_dir=str(write_tokenizer(tmp_path / "tok")))
+    change(home.models / "mine", tokenizer_dir=str(write_tokenizer(tmp_path / "tok")))
     run(home, builder, "mine", source)
-    assert settings_of(home, "mine")["tokenizer_dir"] == (str(tmp_path / "tok"), "set")
+    assert settings_of(home.models / "mine")["tokenizer_dir"] == (str(tmp_path / "tok"), "set")
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_broken_repository_is_made_again_as_validation_says(
+    home: Home, builder: Builder, gguf: str, tmp_path: Path, is_elsewhere: bool
+) -> None:
+    served = RepositorySection(
+        dir=tmp_path / "a b" if is_elsewhere else None, parameters={"num_threads": "1"}
+    )
+    run(home, builder, "mine", gguf, build=EngineOptions(max_batch_size=2), repository=served)
+    path = served.dir or home.models / "mine"
+    change(path, max_beam_width="2", skip_special_tokens="false")
+    before = {name: value for name, (value, _) in settings_of(path).items()}
+    (path / "tensorrt_llm" / "config.pbtxt").unlink()
+
+    target = f"--repo '{path}'" if is_elsewhere else "mine"
+    findings = validate_repository(open_repository(path))
+    assert [each.next_step for each in findings if each.what == "it is missing"] == [
+        f"tllm export {target} > mine.yaml && tllm import -f mine.yaml"
+    ]
+
+    declared = render_declaration(declare_model(read_manifest(path), open_repository(path)))
+    asked = parse_declaration(declared, where="mine.yaml", folder=tmp_path)
+    import_model(asked, home, build=builder)
+    assert {name: value for name, (value, _) in settings_of(path).items()} == before
+    assert (validate_repository(open_repository(path)), builder.num_built) == ([], 1)
 
 
 def test_force_builds_anew(home: Home, builder: Builder, gguf: str) -> None:

@@ -21,6 +21,7 @@ from trtllm_serve_cli.choices import (
 )
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository import MANIFEST, ImportedModel, OpenRepository, list_settings
+from trtllm_serve_cli.repository.store import is_imported
 from trtllm_serve_cli.typed_yaml import parse_yaml, render_yaml
 
 _SOURCES_OF_FILES = ("local:", "gguf:", "engine:")
@@ -171,14 +172,17 @@ def override(declaration: Declaration, given: Mapping[str, Mapping[str, Any]]) -
 def declare_model(model: ImportedModel, repository: OpenRepository) -> Declaration:
     """The declaration that makes an imported model again, as it is now.
 
-    The source is pinned, the engine kind is the one that was chosen, and the parameters are those
-    that were asked for, set since or changed by hand.
+    The source is pinned, the engine kind is the one that was chosen, the folder is where it lies,
+    and the parameters are those that were asked for, set since or changed by hand.
     """
     where = str(model.path / MANIFEST)
     named = {"model": {"name": model.name}, **model.declaration}
     told = parse_yaml(Declaration, json.dumps(named), where=where)
+    folder = None if is_imported(model.path, model.name) else model.path
     told = dataclasses.replace(
-        told, model=dataclasses.replace(told.model, source=model.source, revision=None)
+        told,
+        model=dataclasses.replace(told.model, source=model.source, revision=None),
+        repository=dataclasses.replace(told.repository, dir=folder),
     )
     served = {"layout": model.layout, "parameters": _changed_parameters(repository)}
     return override(told, {"engine": {"kind": model.engine_kind}, "repository": served})

@@ -13,9 +13,12 @@ from trtllm_serve_cli.paths import find_home
 def test_export_prints_the_file_that_makes_the_model_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], home_folder: Path
 ) -> None:
-    add_model(find_home(), "mine")
+    path = add_model(find_home(), "mine").path
     assert Tllm(monkeypatch, capsys)("export", "mine") == (
         0,
         f"model:\n  name: mine\n  source: {ENGINE.source}\nengine:\n  kind: openvino\n",
         "",
     )
+    path.rename(home_folder / "elsewhere")
+    code, out, _ = Tllm(monkeypatch, capsys)("export", "--repo", str(home_folder / "elsewhere"))
+    assert (code, out.splitlines()[-2:]) == (0, ["repository:", f"  dir: {home_folder}/elsewhere"])

@@ -16,13 +16,21 @@ HERE = Machine(gpus=("NVIDIA H200", "NVIDIA H200"), tensorrt_llm="1.1.0")
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> ImportedModel:
+def model(tmp_path: Path, home_folder: Path) -> ImportedModel:
     """Built by 1.1.0 for two GPUs, H200s."""
     engine = write_engine(tmp_path / "engine")
     (engine / ENGINE_FILE).write_text("{}")
     add_making(engine, Making("mine", 0, "/hf", None, {"gpu": "h200"}, ()))
     return ImportedModel(
-        "mine", tmp_path, "inflight", "tensorrt", engine, "hf:a/b@c", "f", 0, ("tensorrt_llm",)
+        "mine",
+        home_folder / "models" / "mine",
+        "inflight",
+        "tensorrt",
+        engine,
+        "hf:a/b@c",
+        "f",
+        0,
+        ("tensorrt_llm",),
     )
 
 
@@ -44,7 +52,7 @@ def test_engine_that_may_fit(model: ImportedModel, machine: Machine) -> None:
         (
             dataclasses.replace(HERE, tensorrt_llm="1.2.0"),
             "The engine of mine was built by another TensorRT-LLM.",
-            "tllm import -m mine --force, or serve it in "
+            "tllm export mine > mine.yaml && tllm import -f mine.yaml --force, or serve it in "
             "nvcr.io/nvidia/tritonserver:26.02-trtllm-python-py3",
         ),
         (
@@ -55,7 +63,7 @@ def test_engine_that_may_fit(model: ImportedModel, machine: Machine) -> None:
         (
             Machine(gpus=("NVIDIA L4", "NVIDIA L4")),
             "The engine of mine was built for another GPU.",
-            "tllm import -m mine --force",
+            "tllm export mine > mine.yaml && tllm import -f mine.yaml --force",
         ),
     ],
 )

@@ -137,7 +137,7 @@ def test_value_beyond_the_engine_is_refused(tmp_path: Path) -> None:
         set_parameters(tmp_path / "mine", max_seq_len="8193")
     assert str(raised.value) == (
         "max_seq_len would be 8193, the engine was built for 8192.\n"
-        "Next: tllm set mine max_seq_len=8192"
+        f"Next: tllm set --repo {tmp_path / 'mine'} max_seq_len=8192"
     )
     set_parameters(tmp_path / "mine", max_seq_len="4096")
 

@@ -118,7 +118,7 @@ def test_limits_that_no_scheduler_can_have_are_told(
     with pytest.raises(RepositoryError, match="limits of a scheduler") as raised:
         limits_of(tmp_path / "r", parameter, value)
     assert why in raised.value.why
-    assert raised.value.next_step == "tllm validate mine"
+    assert raised.value.next_step == f"tllm validate --repo {tmp_path / 'r'}"
 
 
 def test_the_llmapi_layout_has_the_same_in_its_file() -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from trtllm_serve_cli.cli.parameters import open_named
 
 
 def export(
     name: Annotated[
         str | None, typer.Argument(help="The model, by its name in `tllm list`.")
+    ] = None,
+    repo: Annotated[
+        Path | None,
+        typer.Option("--repo", metavar="DIR", help="An imported model's repository elsewhere."),
     ] = None,
 ) -> None:
     """Print the tllm.yaml that makes a model again.
@@ -19,8 +26,8 @@ def export(
     Example:  tllm export demo > tllm.yaml && tllm import -f tllm.yaml
     """
     from trtllm_serve_cli.declaration import declare_model, render_declaration
-    from trtllm_serve_cli.paths import find_home
-    from trtllm_serve_cli.repository import load_model, open_repository
+    from trtllm_serve_cli.repository import read_manifest
 
-    model = load_model(find_home(), name)
-    print(render_declaration(declare_model(model, open_repository(model.path))), end="")
+    repository = open_named(name, repo)
+    model = read_manifest(repository.path)
+    print(render_declaration(declare_model(model, repository)), end="")

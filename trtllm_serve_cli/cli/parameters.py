@@ -51,7 +51,7 @@ def show(name: NameArgument = None, repo: RepoOption = None, as_json: JsonOption
     """
     from trtllm_serve_cli.repository.settings import list_settings
 
-    repository = _open(name, repo)
+    repository = open_named(name, repo)
     settings = list_settings(repository)
     if as_json:
         output.show_json(
@@ -96,7 +96,7 @@ def set_(
             "Nothing was said to set.",
             next_step=f"for example: tllm set {words[0]} enable_kv_cache_reuse=false",
         )
-    repository = _open(words[0] if has_name else None, repo)
+    repository = open_named(words[0] if has_name else None, repo)
     changes = settings.plan_changes(repository, wanted)
     texts = settings.apply_changes(repository, changes)
     if changes:
@@ -132,7 +132,7 @@ def validate(
     """
     from trtllm_serve_cli.repository.validate import validate_repository
 
-    repository = _open(name, repo)
+    repository = open_named(name, repo)
     findings = validate_repository(repository)
     num_errors = sum(each.severity == "error" for each in findings)
     if as_json:
@@ -146,7 +146,8 @@ def validate(
         raise typer.Exit(USER_CAN_FIX)
 
 
-def _open(name: str | None, repo: Path | None) -> OpenRepository:
+def open_named(name: str | None, repo: Path | None) -> OpenRepository:
+    """The repository of that name, or in that folder. Raises `BadInput` for both."""
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository.opened import open_repository
     from trtllm_serve_cli.repository.store import load_model
@@ -162,6 +163,7 @@ def _find_serving(repository: OpenRepository) -> list[RunningServer]:
     """The running servers that serve this repository."""
     from trtllm_serve_cli import launch
     from trtllm_serve_cli.paths import find_home
+    from trtllm_serve_cli.repository.store import is_imported
 
     return [
         server
@@ -169,19 +171,13 @@ def _find_serving(repository: OpenRepository) -> list[RunningServer]:
         if server.is_running
         and (
             repository.path in server.plan.repositories
-            or (_is_imported(repository) and repository.name in server.models)
+            or (is_imported(repository.path, repository.name) and repository.name in server.models)
         )
     ]
 
 
 def _name_served(repository: OpenRepository, server: RunningServer) -> str:
     return repository.name if repository.name in server.models else server.models[0]
-
-
-def _is_imported(repository: OpenRepository) -> bool:
-    from trtllm_serve_cli.paths import find_home
-
-    return find_home().models / repository.name == repository.path
 
 
 def _show_changes(changes: list[Change]) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-
 from trtllm_serve_cli.build import Machine
 from trtllm_serve_cli.build.engine import read_making
 from trtllm_serve_cli.build.tensorrt.versions import find_containers, parse_version
 from trtllm_serve_cli.build.tensorrt_engine import TensorRtBuild, read_tensorrt_build
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository import ImportedModel
+from trtllm_serve_cli.repository.store import command_to_import_again
 from trtllm_serve_cli.sizing.gpus import find_card
 
 
@@ -65,4 +64,4 @@ def _check_version(model: ImportedModel, built: TensorRtBuild, installed: str | 
 def _rebuild(model: ImportedModel) -> str:
     if model.source.startswith("engine:"):
         return "build it again here, and import what that leaves"
-    return f"tllm import -m {shlex.quote(model.name)} --force"
+    return f"{command_to_import_again(model.path, model.name)} --force"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from trtllm_serve_cli.repository.pbtxt import (
     list_unfilled,
 )
 from trtllm_serve_cli.repository.render import MANIFEST
+from trtllm_serve_cli.repository.store import target_of
 
 CONFIG = "config.pbtxt"
 ROLES = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls")
@@ -38,7 +38,7 @@ class OpenRepository:
     @property
     def target(self) -> str:
         """How a command names it."""
-        return self.name if self.is_ours else f"--repo {shlex.quote(str(self.path))}"
+        return target_of(self.path, self.name)
 
     @property
     def is_ours(self) -> bool:

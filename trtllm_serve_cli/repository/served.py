@@ -14,6 +14,7 @@ from trtllm_serve_cli.repository.findings import Checked, Finding
 from trtllm_serve_cli.repository.instances import check_instances, check_ranks_of_instances
 from trtllm_serve_cli.repository.opened import OpenRepository
 from trtllm_serve_cli.repository.parameters import load_parameters
+from trtllm_serve_cli.repository.store import command_to_import_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,8 @@ def _check_vocabulary(checked: Checked, model: str, limits: EngineLimits) -> Ite
     if said is not None and limits.vocab_size not in (None, said):
         yield checked.finding(
             "error", model, f"vocab_size is {said}, the engine knows {limits.vocab_size} tokens",
-            f"tllm import -m {repository.name} --force", place="parameters.vocab_size",
+            command_to_import_again(repository.path, repository.name),
+            place="parameters.vocab_size",
         )  # fmt: skip
     for asked, place in repository.places(load_parameters()["tokenizer_dir"].fills):
         value = repository.value(asked, place)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.errors import RepositoryError, UnknownModel
-from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.paths import Home, find_home
 from trtllm_serve_cli.repository.render import MANIFEST
 
 
@@ -119,6 +120,22 @@ def load_model(home: Home, name: str | None) -> ImportedModel:
         why=f"did you mean {', '.join(near)}?" if near else "",
         next_step=f"tllm import -m {name}, or see `tllm list`",
     )
+
+
+def is_imported(path: Path, name: str) -> bool:
+    """Whether that is where commands look for the name."""
+    return path == find_home().models / name
+
+
+def target_of(path: Path, name: str) -> str:
+    """How a command names the repository there: by its model's name, where that is enough."""
+    return name if is_imported(path, name) else f"--repo {shlex.quote(str(path))}"
+
+
+def command_to_import_again(path: Path, name: str) -> str:
+    """What renders it again, with all that its import was told and what was changed since."""
+    file = shlex.quote(f"{name}.yaml")
+    return f"tllm export {target_of(path, name)} > {file} && tllm import -f {file}"
 
 
 def _list_names(home: Home) -> list[str]:

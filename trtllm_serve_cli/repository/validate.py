@@ -21,6 +21,7 @@ from trtllm_serve_cli.repository.parameters import (
 from trtllm_serve_cli.repository.pbtxt import PbtxtError, fill, find_values, parse_config
 from trtllm_serve_cli.repository.render import RUNTIME_PACKAGE
 from trtllm_serve_cli.repository.served import check_served
+from trtllm_serve_cli.repository.store import command_to_import_again
 
 # What an unfilled variable is taken for while the rest of its file is looked at.
 _STAND_INS = {"bool": "true", "int": "1", "float": "1"}
@@ -124,7 +125,7 @@ def _check_models(checked: Checked) -> Iterator[Finding]:
 
 def _again(checked: Checked) -> str:
     if checked.repository.is_ours:
-        return f"tllm import -m {checked.repository.name} --force"
+        return command_to_import_again(checked.repository.path, checked.repository.name)
     return "copy it from where the repository came from"
 
 
