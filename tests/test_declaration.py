@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.build.samples import ENGINE
+from tests.build.tensorrt_files import tensorrt_engine
 from trtllm_serve_cli.build.options import EngineOptions
 from trtllm_serve_cli.declaration import (
     Declaration,
@@ -32,6 +33,7 @@ from trtllm_serve_cli.repository import (
     read_manifest,
     write_repository,
 )
+from trtllm_serve_cli.repository.parameters import ENGINE_KINDS
 from trtllm_serve_cli.repository.settings import apply_changes, plan_changes, write_changes
 from trtllm_serve_cli.typed_yaml import plain_changes
 
@@ -107,20 +109,80 @@ def add_declared(home: Home, declaration: dict[str, object], **serving: object) 
     return read_manifest(path)
 
 
+def change(model: ImportedModel, **wanted: str) -> None:
+    repository = open_repository(model.path)
+    texts = apply_changes(repository, plan_changes(repository, wanted))
+    write_changes(repository, texts, wanted)
+
+
 def test_model_is_declared_as_it_is_now(home_folder: Path):
     said = {"model": {"name": "mine", "revision": "main"}, "launch": {"http_port": 9000}}
     parameters = {"max_queue_size": "7"}
     said["repository"] = {"parameters": parameters}
     model = add_declared(find_home(), said, parameters=parameters)
-    repository = open_repository(model.path)
-    texts = apply_changes(repository, plan_changes(repository, {"max_beam_width": "2"}))
-    write_changes(repository, texts, {"max_beam_width": "2"})
+    change(model, max_beam_width="2")
     assert declare_model(model, open_repository(model.path)) == Declaration(
         ModelSection("mine", ENGINE.source),
         EngineSection("openvino"),
         repository=RepositorySection(parameters={"max_queue_size": "7", "max_beam_width": "2"}),
         launch=LaunchSection(http_port=9000),
     )
+
+
+def test_parameter_that_was_emptied_is_said_to_be_empty(home_folder: Path):
+    served = RepositorySection(parameters={"engine_python": "/py"})
+    said = {"model": {"name": "mine"}, "repository": {"parameters": dict(served.parameters)}}
+    model = add_declared(find_home(), said, parameters=served.parameters)
+    change(model, engine_python="", lora_prefetch_dir="/a")
+    change(model, lora_prefetch_dir="")
+    before = open_repository(model.path)
+    text = render_declaration(declare_model(model, before))
+    assert "engine_python: ''" in text
+    parameters = parse(text).repository.parameters
+    assert parameters == {"engine_python": ""}
+    plan = plan_repository("mine", ENGINE, ServingOptions(parameters=parameters))
+    write_repository(plan, model.path)
+    assert open_repository(model.path).texts == before.texts
+
+
+@pytest.mark.parametrize(
+    ("name", "edited", "new", "why"),
+    [
+        ("triton_max_batch_size", "max_batch_size: 64", "max_batch_size: 8",
+         "ensemble: 8, mine: 64, postprocessing: 64, preprocessing: 64, tensorrt_llm: 64, "
+         "tensorrt_llm_bls: 64"),
+        ("tokenizer_dir", f'"{ENGINE.path}"', '""',
+         f"ensemble: empty, mine: {ENGINE.path}, postprocessing: {ENGINE.path}, "
+         f"preprocessing: {ENGINE.path}, tensorrt_llm_bls: {ENGINE.path}"),
+    ],
+)  # fmt: skip
+def test_models_that_an_editor_made_differ_cannot_be_declared(
+    home_folder: Path, name: str, edited: str, new: str, why: str
+):
+    model = add_declared(find_home(), {})
+    config = model.path / "ensemble" / "config.pbtxt"
+    assert edited in config.read_text()
+    config.write_text(config.read_text().replace(edited, new, 1))
+    with pytest.raises(BadInput) as raised:
+        declare_model(model, open_repository(model.path))
+    assert str(raised.value) == (
+        f"The models of mine differ in {name}.\nWhy: {why}; a tllm.yaml has one value for all\n"
+        f"Next: tllm set mine {name}=VALUE"
+    )
+    change(model, **{name: "64"})
+    declared = declare_model(model, open_repository(model.path))
+    assert declared.repository.parameters[name] == "64"
+
+
+@pytest.mark.parametrize("kind", ENGINE_KINDS)
+def test_models_agree_as_they_are_rendered(home_folder: Path, tmp_path: Path, kind: str):
+    engine = dataclasses.replace(ENGINE, kind=kind, llm_arguments={})
+    if kind == "tensorrt":
+        engine = tensorrt_engine(tmp_path)
+    path = find_home().models / "mine"
+    write_repository(plan_repository("mine", engine, ServingOptions()), path)
+    model = read_manifest(path)
+    assert declare_model(model, open_repository(path)).repository == RepositorySection()
 
 
 def test_how_it_is_launched_under_mpi_starts_from_the_folder(tmp_path: Path):

@@ -21,6 +21,7 @@ from trtllm_serve_cli.choices import (
 )
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository import MANIFEST, ImportedModel, OpenRepository, list_settings
+from trtllm_serve_cli.repository.settings import Setting
 from trtllm_serve_cli.repository.store import is_imported
 from trtllm_serve_cli.typed_yaml import parse_yaml, render_yaml
 
@@ -173,7 +174,8 @@ def declare_model(model: ImportedModel, repository: OpenRepository) -> Declarati
     """The declaration that makes an imported model again, as it is now.
 
     The source is pinned, the engine kind is the one that was chosen, the folder is where it lies,
-    and the parameters are those that were asked for, set since or changed by hand.
+    and the parameters are those that were asked for, set since or changed by hand. Raises
+    `BadInput` for a parameter in which the models differ.
     """
     where = str(model.path / MANIFEST)
     named = {"model": {"name": model.name}, **model.declaration}
@@ -191,13 +193,27 @@ def declare_model(model: ImportedModel, repository: OpenRepository) -> Declarati
 def _changed_parameters(repository: OpenRepository) -> dict[str, str]:
     if repository.layout != "inflight":
         return {}
-    return {
-        each.parameter.name: each.value
-        for each in list_settings(repository)
-        if each.origin in ("set", "file")
-        and each.parameter.is_heeded_by(repository.kind)
-        and not each.parameter.is_fact
-    }
+    changed = {}
+    for each in list_settings(repository):
+        if not each.parameter.is_heeded_by(repository.kind) or each.parameter.is_fact:
+            continue
+        name = each.parameter.name
+        if len(set(each.values.values())) > 1:
+            raise _different(repository, each)
+        was_emptied = each.value == "" != repository.manifest["parameters"].get(name, "")
+        if each.origin in ("set", "file") or (each.values and was_emptied):
+            changed[name] = each.value
+    return changed
+
+
+def _different(repository: OpenRepository, setting: Setting) -> BadInput:
+    name = setting.parameter.name
+    values = ", ".join(f"{model}: {value or 'empty'}" for model, value in setting.values.items())
+    return BadInput(
+        f"The models of {repository.name} differ in {name}.",
+        why=f"{values}; a tllm.yaml has one value for all",
+        next_step=f"tllm set {repository.target} {name}=VALUE",
+    )
 
 
 def render_declaration(declaration: Declaration) -> str:

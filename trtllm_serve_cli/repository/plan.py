@@ -330,7 +330,8 @@ def _postprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
 
 def _text(model: str, own_name: str, engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     kind = "ensemble" if model == "ensemble" else "tensorrt_llm_bls"
-    contract = type_tensors(kind, load_contracts()[kind], values)
+    # Both are Python models, whose tensors are those that the engine's model is asked with.
+    contract = type_tensors("tensorrt_llm_bls", load_contracts()[kind], values)
     return ModelConfig(
         name=model,
         title=f"text to text with {own_name}",
