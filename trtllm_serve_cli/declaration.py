@@ -21,6 +21,7 @@ from trtllm_serve_cli.choices import (
 )
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository import MANIFEST, ImportedModel, OpenRepository, list_settings
+from trtllm_serve_cli.repository.parameters import with_paths_from
 from trtllm_serve_cli.repository.settings import Setting
 from trtllm_serve_cli.repository.store import is_imported
 from trtllm_serve_cli.typed_yaml import parse_yaml, render_yaml
@@ -129,8 +130,17 @@ def parse_declaration(text: str, *, where: str, folder: Path) -> Declaration:
             timing=_join(folder, said.engine.timing),
         ),
         build=with_absolute_paths(said.build, folder),
-        repository=dataclasses.replace(said.repository, dir=_join(folder, said.repository.dir)),
+        repository=_repository_in(folder, said.repository),
         launch=_launch_in(folder, said.launch),
+    )
+
+
+def _repository_in(folder: Path, repository: RepositorySection) -> RepositorySection:
+    """The section with its folder and its parameters' paths where they are, seen from `folder`."""
+    return dataclasses.replace(
+        repository,
+        dir=_join(folder, repository.dir),
+        parameters=with_paths_from(repository.parameters, folder),
     )
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from tests.cli.running import Tllm
 from tests.launch.samples import fake_plan
 from tests.repository.samples import add_model, copy_upstream
+from trtllm_serve_cli import importing
+from trtllm_serve_cli.declaration import Declaration
+from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.state import PLAN_FILE, describe_myself, write_state
 from trtllm_serve_cli.paths import Home, find_home
 
@@ -57,6 +61,61 @@ def test_set_as_json(tllm: Tllm, home: Home) -> None:
         ],
         "needs_restart": [],
     }  # fmt: skip
+
+
+# What is said of a path, and what it is, of a folder that holds `eng`.
+PATHS = [
+    ("tokenizer_dir=./eng", "{folder}/eng"),
+    ("tokenizer_dir=eng", "{folder}/eng"),
+    ("tokenizer_dir=../eng", "{folder}/../eng"),
+    ("tokenizer_dir=~/eng", "/home/of/mine/eng"),
+    ("tokenizer_dir=/eng", "/eng"),
+    ("tokenizer_dir=org/name", "org/name"),
+    ("engine_python=eng/bin/python3", "{folder}/eng/bin/python3"),
+    ("engine_python=python3", "python3"),
+    ("engine_python=", ""),
+    ("lora_prefetch_dir=to/come", "{folder}/to/come"),
+    ("tensorrt_llm_model_name=eng", "eng"),
+]
+
+
+@pytest.mark.parametrize(("said", "is_"), PATHS)
+@pytest.mark.parametrize("edge", ["set", "param", "file"])
+def test_path_starts_from_where_it_is_said(
+    tllm: Tllm, home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    edge: str, said: str, is_: str,
+) -> None:  # fmt: skip
+    for folder in (tmp_path / "here", tmp_path / "there"):
+        (folder / "eng" / "bin").mkdir(parents=True)
+        (folder / "eng" / "bin" / "python3").touch()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", "/home/of/mine")
+    add_model(home, "a")
+    name, _, value = said.partition("=")
+    file = tmp_path / "there" / "tllm.yaml"
+    file.write_text(f"model: {{name: a}}\nrepository: {{parameters: {{{name}: '{value}'}}}}\n")
+    asked: list[Declaration] = []
+
+    def see(told: Declaration, *_: object, **__: object) -> NoReturn:
+        asked.append(told)
+        raise BadInput("That is all.")
+
+    monkeypatch.setattr(importing, "import_model", see)
+    if edge == "set":
+        tllm("set", "a", "engine_python=/else")
+        assert tllm("set", "a", said)[0] == 0
+        found = known_values(tllm)[name]
+    else:
+        options = ("-m", "a", "--param", said) if edge == "param" else ("-f", str(file))
+        assert tllm("import", *options)[2] == "Error: That is all.\n"
+        found = asked[0].repository.parameters[name]
+    folder = tmp_path / ("there" if edge == "file" else "here")
+    assert found == is_.format(folder=folder)
+
+
+def known_values(tllm: Tllm) -> dict[str, str]:
+    shown = json.loads(tllm("show", "a", "--json")[1])
+    return {each["name"]: each["value"] for each in shown["parameters"]}
 
 
 def test_set_tells_of_a_running_server(tllm: Tllm, home: Home) -> None:

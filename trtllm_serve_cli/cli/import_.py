@@ -228,7 +228,9 @@ def _as_declared(value: Any) -> Any:
         case Path():
             return value.absolute()
         case list():
-            return parse_parameters(value)
+            from trtllm_serve_cli.repository.parameters import with_paths_from
+
+            return with_paths_from(parse_parameters(value), Path.cwd())
     return value
 
 

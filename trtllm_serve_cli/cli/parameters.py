@@ -88,9 +88,11 @@ def set_(
     Example:  tllm set --repo ./inflight_batcher_llm kv_cache_free_gpu_mem_fraction=0.9
     """
     from trtllm_serve_cli.repository import settings
+    from trtllm_serve_cli.repository.parameters import with_paths_from
 
     has_name = repo is None and "=" not in words[0]
-    wanted = parse_parameters(words[1:] if has_name else words, option="")
+    said = parse_parameters(words[1:] if has_name else words, option="")
+    wanted = with_paths_from(said, Path.cwd())
     if not wanted:
         raise BadInput(
             "Nothing was said to set.",

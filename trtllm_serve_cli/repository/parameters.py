@@ -10,6 +10,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any, Literal
 
 from trtllm_serve_cli.errors import BadInput
@@ -34,6 +35,8 @@ _OF_TENSORRT_LLM = ("pytorch", "tensorrt")
 _LARGEST = 999_999_999
 # A place in a config.pbtxt that is an entry of its `parameters`.
 _ENTRY = "parameters."
+# Paths that may be names: of the Hugging Face hub, and of a program that PATH leads to.
+_MAY_BE_NAMES = ("tokenizer_dir", "engine_python")
 _FLAGS = {"true": "true", "1": "true", "false": "false", "0": "false"}
 _PATTERNS: dict[ValueType, tuple[str, str]] = {
     "model": (r"[A-Za-z0-9][A-Za-z0-9._-]*", "the name of a model"),
@@ -104,6 +107,26 @@ def check_parameters(given: Mapping[str, str], kind: str) -> dict[str, str]:
     return {
         name: check_value(find_parameter(name, kind), value, kind) for name, value in given.items()
     }
+
+
+def with_paths_from(given: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """`given` with its paths where they are, seen from `folder`: a server runs elsewhere.
+
+    What may be a name instead stays as it is, unless it is a path that exists or begins as one.
+    """
+    table = load_parameters()
+    return {
+        name: _absolute(name, value, folder)
+        if value and name in table and table[name].type == "path"
+        else value
+        for name, value in given.items()
+    }
+
+
+def _absolute(name: str, value: str, folder: Path) -> str:
+    path = folder / Path(value).expanduser()
+    is_path = name not in _MAY_BE_NAMES or value.startswith((".", "~")) or path.exists()
+    return str(path) if is_path else value
 
 
 def type_tensors(model: str, contract: Contract, values: Mapping[str, str]) -> Contract:
