@@ -23,6 +23,7 @@ from trtllm_serve_cli.repository import (
     write_repository,
 )
 from trtllm_serve_cli.repository.opened import open_repository
+from trtllm_serve_cli.repository.parameters import load_parameters
 from trtllm_serve_cli.repository.settings import apply_changes, plan_changes, write_changes
 from trtllm_serve_cli.repository.validate import validate_repository
 
@@ -166,6 +167,34 @@ def test_unfilled_template_says_what_to_fill(tmp_path: Path) -> None:
         (13, "${preprocessing_instance_count} was never filled in",
          f"tllm set --repo {copy} preprocessing_instance_count=N"),
     ]  # fmt: skip
+
+
+def bare(name: str, place: str) -> str:
+    """A field with a variable that stands there without quotes."""
+    if place.startswith("parameters."):
+        key = place.removeprefix("parameters.")
+        return f'parameters {{ key: "{key}" value {{ string_value: ${{{name}}} }} }}\n'
+    first, *fields = place.split(".")
+    if first in ("input", "output"):
+        return f'{first} {{ name: "{fields[0]}" {fields[1]}: ${{{name}}} dims: [ -1 ] }}\n'
+    if fields:
+        return f"{first} {{ {bare(name, '.'.join(fields))} }}\n"
+    return f"{first}: ${{{name}}}\n"
+
+
+@pytest.mark.parametrize("name", load_parameters())
+def test_bare_variable_of_any_parameter_is_a_finding(tmp_path: Path, name: str) -> None:
+    # Those of another layout fill no config.pbtxt, and may stand in one by mistake.
+    fills = load_parameters()[name].fills or {"tensorrt_llm": ("max_batch_size",)}
+    for model, places in fills.items():
+        (tmp_path / model / "1").mkdir(parents=True)
+        lines = "".join(bare(name, place) for place in places)
+        (tmp_path / model / "config.pbtxt").write_text(f'name: "{model}"\n{lines}')
+    found = findings(tmp_path, lacks=True)
+    for model in fills:
+        filled = ("error", f"{model}/config.pbtxt", 2, f"${{{name}}} was never filled in")
+        assert filled in found
+    assert not [each for each in found if each[3].startswith("Triton cannot read it")]
 
 
 STEP = "ensemble/config.pbtxt"

@@ -111,7 +111,7 @@ def change(text: str, place: str, value: str) -> str:
     when `place` is in a tensor or step that is not there.
     """
     steps = _steps(place)
-    written = _written(steps, value)
+    written = write_value(place, value)
     root = _read(text)
     found = _find(text, root, steps)
     if not found:
@@ -146,6 +146,19 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     return "".join(pieces) + text[last:]
 
 
+def write_value(place: str, value: str) -> str:
+    """`value` as the schema has it at `place`. Raises `KeyError` for no such field."""
+    from google.protobuf import descriptor
+    from tritonclient.grpc import model_config_pb2
+
+    *above, (last, _) = _steps(place)
+    message = model_config_pb2.ModelConfig.DESCRIPTOR
+    for name, _ in above:
+        message = message.fields_by_name[name].message_type
+    field = message.fields_by_name[last]
+    return quoted(value) if field.type == descriptor.FieldDescriptor.TYPE_STRING else value
+
+
 def quoted(text: str) -> str:
     """`text` as a string of protobuf's text format."""
     from google.protobuf import text_encoding
@@ -172,18 +185,6 @@ def _steps(place: str) -> _Steps:
         else:
             steps.append((name, None))
     return tuple(steps)
-
-
-def _written(steps: _Steps, value: str) -> str:
-    """`value` as the schema has it at the end of the path. Raises `KeyError` for no such field."""
-    from google.protobuf import descriptor
-    from tritonclient.grpc import model_config_pb2
-
-    message = model_config_pb2.ModelConfig.DESCRIPTOR
-    for name, _ in steps[:-1]:
-        message = message.fields_by_name[name].message_type
-    field = message.fields_by_name[steps[-1][0]]
-    return quoted(value) if field.type == descriptor.FieldDescriptor.TYPE_STRING else value
 
 
 def _find(text: str, message: _Message, steps: _Steps) -> list[_Value]:

@@ -18,7 +18,13 @@ from trtllm_serve_cli.repository.parameters import (
     may_be_empty,
     takes,
 )
-from trtllm_serve_cli.repository.pbtxt import PbtxtError, fill, find_values, parse_config
+from trtllm_serve_cli.repository.pbtxt import (
+    PbtxtError,
+    fill,
+    find_values,
+    parse_config,
+    write_value,
+)
 from trtllm_serve_cli.repository.render import RUNTIME_PACKAGE
 from trtllm_serve_cli.repository.served import check_served
 from trtllm_serve_cli.repository.store import command_to_import_again
@@ -65,7 +71,10 @@ def _with_stand_ins(repository: OpenRepository, model: str) -> str:
 
 
 def _stand_in(parameter: Parameter) -> str:
-    return parameter.default or _STAND_INS.get(parameter.type) or parameter.choices[0]
+    """A value that the parameter's field takes, as it is written there."""
+    usual = parameter.default or _STAND_INS.get(parameter.type) or next(iter(parameter.choices), "")
+    places = [place for places in parameter.fills.values() for place in places]
+    return write_value(places[0], usual) if places else usual
 
 
 def _check_unfilled(checked: Checked, model: str) -> Iterator[Finding]:
