@@ -3,12 +3,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trtllm_serve_cli.choices import Within
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.typed_yaml import parse_words, parse_yaml, plain_changes, render_yaml
 
@@ -18,13 +19,14 @@ class Inner:
     kind: Literal["auto", "none"] = "auto"
     count: int | None = None
     words: tuple[str, ...] = ()
+    port: Annotated[int, Within(1, 65535)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outer:
     name: str
     inner: Inner = field(default_factory=Inner)
-    rate: float = 1.0
+    rate: Annotated[float, Within(0)] = 1.0
     is_on: bool = False
     path: Path | None = None
     table: Mapping[str, str] = field(default_factory=dict)
@@ -73,6 +75,10 @@ def test_what_is_not_said_is_as_it_would_be():
         ("name: m\ninner:\n  kind: no", "a.yaml, line 3: inner.kind cannot be 'no'."),
         ("name: m\ninner:\n  kind: []", "a.yaml, line 3: inner.kind cannot be."),
         ("name: m\ninner: {count: 1.5}", "a.yaml, line 2: inner.count is not a whole number."),
+        ("name: m\ninner: {port: 65536}", "a.yaml, line 2: inner.port is 65536."),
+        ("name: m\ninner: {port: any}", "a.yaml, line 2: inner.port is not a whole number."),
+        ("name: m\nrate: -0.1", "a.yaml, line 2: rate is -0.1."),
+        ("name: m\nrate: nan", "a.yaml, line 2: rate is nan."),
         ("name: m\nis_on: 1", "a.yaml, line 2: is_on is not true or false."),
         ("name: m\ntable: {a: [b]}", "a.yaml, line 2: table.a is not text."),
         ("name: m\n? [a]\n: b", "a.yaml, line 2: a key of this is not text."),
@@ -82,6 +88,15 @@ def test_what_is_wrong_is_said_with_its_line(text: str, says: str):
     with pytest.raises(BadInput) as caught:
         parse(text)
     assert caught.value.what.startswith(says)
+
+
+def test_range_of_a_number_is_said():
+    assert parse("name: m\ninner: {port: 65535}").inner.port == 65535
+    assert parse("name: m\ninner: {port: null}").inner.port is None
+    for text, says in (("inner: {port: 0}", "from 1 to 65535"), ("rate: -1", "of at least 0")):
+        with pytest.raises(BadInput) as caught:
+            parse(f"name: m\n{text}")
+        assert caught.value.next_step == f"say a number {says}"
 
 
 def test_near_names_are_suggested():
@@ -97,6 +112,8 @@ def test_words_of_a_command_line_are_read_alike():
         "count": 3,
         "words": ("a", "b"),
     }
+    with pytest.raises(BadInput, match=r"^--x: port is 0"):
+        parse_words(Inner, {"port": "0"}, where="--x")
     with pytest.raises(BadInput, match=r"^--x: count is not a whole number"):
         parse_words(Inner, {"count": "many"}, where="--x")
 
@@ -119,7 +136,7 @@ _OUTERS = st.builds(
         count=st.none() | st.integers(),
         words=st.lists(_TEXTS, max_size=3).map(tuple),
     ),
-    rate=st.floats(allow_nan=False, allow_infinity=False),
+    rate=st.floats(0, allow_nan=False, allow_infinity=False),
     is_on=st.booleans(),
     table=st.dictionaries(_TEXTS, _TEXTS, max_size=3),
 )

@@ -1,8 +1,9 @@
-"""The words that options of a model can be, for the command line, files and plans alike."""
+"""What options of a model can be, for the command line, files and plans alike."""
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 EngineKind = Literal["auto", "openvino", "tensorrt", "pytorch", "vllm", "sim"]
 Layout = Literal["inflight", "llmapi", "vllm"]
@@ -33,3 +34,25 @@ MetricsExport = Literal["prometheus", "grafana"]
 
 # How a Kubernetes Service is reached.
 ServiceType = Literal["ClusterIP", "NodePort", "LoadBalancer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The range of a number, both ends included; None is no end."""
+
+    at_least: int
+    at_most: int | None = None
+
+
+COUNT = Within(1)
+# A sequence is a token of the prompt and one of the answer.
+SEQUENCE = Within(2)
+PORT = Within(1, 65535)
+SECONDS = Within(1)
+VERBOSITY = Within(0, 3)
+
+Count = Annotated[int, COUNT]
+SequenceLength = Annotated[int, SEQUENCE]
+Port = Annotated[int, PORT]
+Seconds = Annotated[float, SECONDS]
+Verbosity = Annotated[int, VERBOSITY]

@@ -12,12 +12,16 @@ from typing import Any
 from trtllm_serve_cli.build.options import EngineOptions
 from trtllm_serve_cli.choices import (
     ContainerEngine,
+    Count,
     EngineKind,
     LaunchMode,
     Layout,
     LogFormat,
     ModelControlMode,
+    Port,
     RequestLogging,
+    Seconds,
+    Verbosity,
 )
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository import MANIFEST, ImportedModel, OpenRepository, list_settings
@@ -65,16 +69,16 @@ class LaunchSection:
     """What `tllm start` takes when it is told nothing else; `timeout_s` is in seconds."""
 
     host: str | None = None
-    http_port: int | None = None
-    grpc_port: int | None = None
-    metrics_port: int | None = None
-    timeout_s: float | None = None
-    log_verbose: int | None = None
+    http_port: Port | None = None
+    grpc_port: Port | None = None
+    metrics_port: Port | None = None
+    timeout_s: Seconds | None = None
+    log_verbose: Verbosity | None = None
     mode: LaunchMode | None = None
     gpus: str | None = None
     image: str | None = None
     container_engine: ContainerEngine | None = None
-    world_size: int | None = None
+    world_size: Count | None = None
     multi_model: bool | None = None
     disable_spawn_processes: bool | None = None
     oversubscribe: bool | None = None

@@ -2,7 +2,8 @@
 
 The fields' annotations are the schema: text, numbers, truths, paths, choices (`Literal`), lists of
 text (a tuple), tables of text (a `Mapping`), another dataclass, and any of them or None. Text is
-taken as it is written, so that a version 1.10 does not become the number 1.1.
+taken as it is written, so that a version 1.10 does not become the number 1.1. A number that is
+`Annotated` with a range (`choices.Within`) lies in it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 
+from trtllm_serve_cli.choices import Within
 from trtllm_serve_cli.errors import BadInput
 
 T = TypeVar("T")
@@ -109,6 +111,9 @@ class _Reader:
                 return None
             (hint,) = [each for each in get_args(hint) if each is not type(None)]
             return self.read(node, hint, at)
+        if origin is Annotated:
+            kind, within = get_args(hint)
+            return self._read_within(node, kind, within, at)
         if origin is Literal:
             return self._read_choice(node, get_args(hint), at)
         if origin is tuple:
@@ -131,7 +136,7 @@ class _Reader:
 
     def read_fields(self, node: yaml.Node, cls: Any, at: str) -> dict[str, Any]:
         """Field -> value of those fields of `cls` that a table names."""
-        hints = typing.get_type_hints(cls)
+        hints = typing.get_type_hints(cls, include_extras=True)
         values = {}
         for key, value in self._pairs(node, at):
             if key.value not in hints:
@@ -170,6 +175,14 @@ class _Reader:
             except (ValueError, KeyError):
                 pass
         raise self._flaw(node, f"{at} is not {_KINDS[kind]}")
+
+    def _read_within(self, node: yaml.Node, kind: type, within: Within, at: str) -> Any:
+        value = self._read_scalar(node, kind, at)
+        low, high = within.at_least, within.at_most
+        if low <= value and (high is None or value <= high):
+            return value
+        takes = f"of at least {low}" if high is None else f"from {low} to {high}"
+        raise self._flaw(node, f"{at} is {value}", f"say a number {takes}")
 
     def _flaw(self, node: yaml.Node, what: str, next_step: str = "") -> BadInput:
         return _flaw(self.where, _line(node), what, next_step)

@@ -100,6 +100,46 @@ def test_bad_input_is_3_and_changes_nothing(
     assert not home_folder.exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("tp", -1), ("pp", 0), ("moe_tp", 0), ("moe_ep", -2), ("max_batch_size", -5),
+        ("max_input_len", 0), ("max_seq_len", 1), ("max_num_tokens", 0), ("max_beam_width", 0),
+    ],
+)  # fmt: skip
+def test_number_out_of_its_range_is_refused_whichever_way_it_comes(
+    tllm: Tllm, model: str, tmp_path: Path, option: str, value: int
+) -> None:
+    known = ("import", "--dry-run", "-m", "mine", "-s", model)
+    code, _, error = tllm(*known, f"--{option.replace('_', '-')}", str(value))
+    assert (code, f"{value} is not in the range" in error) == (2, True)
+    code, _, error = tllm(*known, "--build-option", f"{option}={value}")
+    assert (code, f"--build-option: {option} is {value}." in error) == (3, True)
+    file = tmp_path / "tllm.yaml"
+    file.write_text(f"model: {{name: mine, source: '{model}'}}\nbuild:\n  {option}: {value}\n")
+    code, _, error = tllm("import", "--dry-run", "-f", str(file))
+    assert (code, f"line 3: build.{option} is {value}." in error) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("http_port", 0), ("grpc_port", 65536), ("metrics_port", 99999), ("timeout_s", 0),
+        ("log_verbose", 4), ("world_size", 0),
+    ],
+)  # fmt: skip
+def test_launch_out_of_range_is_refused_whichever_way_it_comes(
+    tllm: Tllm, model: str, tmp_path: Path, option: str, value: int
+) -> None:
+    flag = f"--{option.removesuffix('_s').replace('_', '-')}"
+    code, _, error = tllm("start", "--dry-run", flag, str(value))
+    assert (code, "is not in the range" in error) == (2, True)
+    file = tmp_path / "tllm.yaml"
+    file.write_text(f"model: {{name: mine, source: '{model}'}}\nlaunch:\n  {option}: {value}\n")
+    code, _, error = tllm("import", "--dry-run", "-f", str(file))
+    assert (code, f"line 3: launch.{option} is {value}" in error) == (3, True)
+
+
 def test_unknown_alias_lists_near_matches(tllm: Tllm) -> None:
     code, _, err = tllm("import", "-m", "smollm2-135n")
     assert (code, "near matches: smollm2-135m" in err) == (3, True)

@@ -44,6 +44,12 @@ def test_port_taken_on_one_address_is_taken_on_all(taken: int) -> None:
         check_ports("0.0.0.0", {"HTTP": taken})
 
 
+def test_number_that_is_no_ports_is_said() -> None:
+    with pytest.raises(BadInput, match="port 99999") as raised:
+        check_ports("127.0.0.1", {"HTTP": 99999})
+    assert raised.value.why == "a port is a number from 0 to 65535"
+
+
 def test_free_ports_pass() -> None:
     check_ports("127.0.0.1", dict(zip("abc", free_ports(3), strict=True)))
 

@@ -6,7 +6,14 @@ import dataclasses
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from trtllm_serve_cli.choices import Dtype, KvCacheDtype, Quantization, SpeculativeMode
+from trtllm_serve_cli.choices import (
+    Count,
+    Dtype,
+    KvCacheDtype,
+    Quantization,
+    SequenceLength,
+    SpeculativeMode,
+)
 from trtllm_serve_cli.errors import BadInput
 
 # What limits how an engine is served, too; any engine kind takes them.
@@ -24,21 +31,21 @@ class EngineOptions:
     is a checkpoint's folder: the heads of Medusa, ReDrafter and EAGLE, or a draft model.
     """
 
-    tp: int = 1
-    pp: int = 1
-    moe_tp: int | None = None
-    moe_ep: int | None = None
+    tp: Count = 1
+    pp: Count = 1
+    moe_tp: Count | None = None
+    moe_ep: Count | None = None
     dtype: Dtype = "auto"
     quantization: Quantization | None = None
     kv_cache_dtype: KvCacheDtype | None = None
-    max_batch_size: int | None = None
-    max_input_len: int | None = None
-    max_seq_len: int | None = None
-    max_num_tokens: int | None = None
-    opt_num_tokens: int | None = None
-    max_beam_width: int | None = None
+    max_batch_size: Count | None = None
+    max_input_len: Count | None = None
+    max_seq_len: SequenceLength | None = None
+    max_num_tokens: Count | None = None
+    opt_num_tokens: Count | None = None
+    max_beam_width: Count | None = None
     paged_kv_cache: bool | None = None
-    tokens_per_block: int | None = None
+    tokens_per_block: Count | None = None
     use_paged_context_fmha: bool | None = None
     remove_input_padding: bool | None = None
     context_fmha: bool | None = None
@@ -49,13 +56,13 @@ class EngineOptions:
     gather_generation_logits: bool = False
     lora_dir: tuple[str, ...] = ()
     lora_target_modules: tuple[str, ...] = ()
-    max_lora_rank: int | None = None
+    max_lora_rank: Count | None = None
     speculative_decoding_mode: SpeculativeMode | None = None
     speculative_model: str | None = None
-    max_draft_len: int | None = None
-    calib_size: int | None = None
+    max_draft_len: Count | None = None
+    calib_size: Count | None = None
     calib_dataset: str | None = None
-    workers: int | None = None
+    workers: Count | None = None
 
     @property
     def world_size(self) -> int:

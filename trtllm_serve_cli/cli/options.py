@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from trtllm_serve_cli.choices import Dtype, EngineKind, KvCacheDtype, Quantization
+from trtllm_serve_cli.choices import (
+    COUNT,
+    SEQUENCE,
+    Dtype,
+    EngineKind,
+    KvCacheDtype,
+    Quantization,
+    Within,
+)
 
 ModelOption = Annotated[
     str | None,
@@ -113,8 +121,8 @@ KvCacheOption = Annotated[
 ]
 
 
-def _count(flag: str, what: str, least: int = 1) -> object:
-    return typer.Option(flag, min=least, help=what)
+def _count(flag: str, what: str, within: Within = COUNT) -> object:
+    return typer.Option(flag, min=within.at_least, help=what)
 
 
 def _usual(openvino: int, others: int, kinds: str = "pytorch, sim, vllm") -> str:
@@ -131,7 +139,7 @@ MaxBatchSizeOption = Annotated[
 ]
 MaxInputLenOption = Annotated[int | None, _count("--max-input-len", "Longest prompt, in tokens.")]
 MaxSeqLenOption = Annotated[
-    int | None, _count("--max-seq-len", "Prompt and answer together, in tokens.", 2)
+    int | None, _count("--max-seq-len", "Prompt and answer together, in tokens.", SEQUENCE)
 ]
 MaxNumTokensOption = Annotated[
     int | None,

@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trtllm_serve_cli.choices import (
+    COUNT,
+    PORT,
+    SECONDS,
+    VERBOSITY,
     ContainerEngine,
     LaunchMode,
     LogFormat,
@@ -50,22 +54,31 @@ def start(
             help="Address to listen on. Default: 127.0.0.1; no other has a guard before it."
         ),
     ] = None,
-    http_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Default: 8000.")] = None,
-    grpc_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Default: 8001.")] = None,
+    http_port: Annotated[
+        int | None, typer.Option(min=PORT.at_least, max=PORT.at_most, help="Default: 8000.")
+    ] = None,
+    grpc_port: Annotated[
+        int | None, typer.Option(min=PORT.at_least, max=PORT.at_most, help="Default: 8001.")
+    ] = None,
     metrics_port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Default: 8002.")
+        int | None, typer.Option(min=PORT.at_least, max=PORT.at_most, help="Default: 8002.")
     ] = None,
     timeout: Annotated[
         float | None,
         typer.Option(
-            min=1, metavar="SECONDS", help="How long it may take to be ready. Default: 300."
+            min=SECONDS.at_least,
+            metavar="SECONDS",
+            help="How long it may take to be ready. Default: 300.",
         ),
     ] = None,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay attached; Ctrl-C stops the server.")
     ] = False,
     log_verbose: Annotated[
-        int | None, typer.Option(min=0, max=3, help="Triton's verbosity. Default: 0.")
+        int | None,
+        typer.Option(
+            min=VERBOSITY.at_least, max=VERBOSITY.at_most, help="Triton's verbosity. Default: 0."
+        ),
     ] = None,
     mode: Annotated[
         LaunchMode | None,
@@ -88,7 +101,9 @@ def start(
     ] = None,
     world_size: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Processes of --mode mpi. Default: the engine's."),
+        typer.Option(
+            min=COUNT.at_least, metavar="N", help="Processes of --mode mpi. Default: the engine's."
+        ),
     ] = None,
     multi_model: Annotated[
         bool | None,

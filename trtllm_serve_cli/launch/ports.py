@@ -61,4 +61,6 @@ def try_to_listen(host: str, port: int) -> OSError | None:
             probe.bind((host, port))
         except OSError as error:
             return error
+        except OverflowError:
+            return OSError(errno.EINVAL, "a port is a number from 0 to 65535")
     return None
