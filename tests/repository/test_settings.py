@@ -78,7 +78,7 @@ def test_value_that_stands_nowhere_is_added(ours: Path) -> None:
     place = "dynamic_batching.priority_levels"
     changes = plan_changes(open_repository(ours), {"priority_levels": "5"})
     assert changes == [Change("priority_levels", "tensorrt_llm", place, None, "5")]
-    after = set_parameters(ours, priority_levels="5")
+    after = set_parameters(ours, priority_levels="5", default_priority_level="2")
     assert after.value("tensorrt_llm", place) == "5"
 
 
@@ -140,6 +140,64 @@ def test_value_beyond_the_engine_is_refused(tmp_path: Path) -> None:
         f"Next: tllm set --repo {tmp_path / 'mine'} max_seq_len=8192"
     )
     set_parameters(tmp_path / "mine", max_seq_len="4096")
+
+
+def priorities(levels: int, usual: int) -> dict[str, str]:
+    return {"priority_levels": str(levels), "default_priority_level": str(usual)}
+
+
+@pytest.mark.parametrize(
+    ("before", "wanted", "error"),
+    [
+        (
+            {}, {"default_priority_level": "3"},
+            "default_priority_level would be 3, and there are 0 priority_levels.\n"
+            "Next: tllm set mine priority_levels=0 default_priority_level=0",
+        ),
+        (
+            priorities(5, 2), {"priority_levels": "1"},
+            "default_priority_level would be 2, and there are 1 priority_levels.\n"
+            "Next: tllm set mine priority_levels=1 default_priority_level=1",
+        ),
+        (
+            {"instances_share_engine": "true", "tensorrt_llm_instance_count": "4"},
+            priorities(2, 1),
+            "tensorrt_llm_instance_count would be 4, of one engine, and a queue with priorities or "
+            "timeouts is for one.\n"
+            "Next: tllm set mine tensorrt_llm_instance_count=1",
+        ),
+    ],
+)  # fmt: skip
+def test_values_that_contradict_each_other_are_refused(
+    ours: Path, before: dict[str, str], wanted: dict[str, str], error: str
+) -> None:
+    set_parameters(ours, **before)
+    files = {path: path.read_bytes() for path in ours.rglob("*") if path.is_file()}
+    with pytest.raises(BadInput) as raised:
+        set_parameters(ours, **wanted)
+    assert str(raised.value) == error
+    assert {path: path.read_bytes() for path in ours.rglob("*") if path.is_file()} == files
+
+
+def test_contradiction_of_an_editors_keeps_nothing_else_from_being_set(ours: Path) -> None:
+    path = ours / "tensorrt_llm" / "config.pbtxt"
+    path.write_text(path.read_text() + "dynamic_batching { priority_levels: 3 }\n")
+    assert set_parameters(ours, max_queue_size="5").value("tensorrt_llm", "max_batch_size") == "8"
+    after = set_parameters(ours, default_priority_level="3")
+    assert not [each for each in validate_repository(after) if each.what.startswith("default_p")]
+
+
+def test_half_filled_template_can_be_filled_in_any_order(copy: Path) -> None:
+    path = copy / "tensorrt_llm" / "config.pbtxt"
+    path.write_text(
+        path.read_text().replace(
+            "dynamic_batching {",
+            "dynamic_batching { priority_levels: ${priority_levels} "
+            "default_priority_level: ${default_priority_level}",
+        )
+    )
+    assert set_parameters(copy, default_priority_level="3")
+    assert set_parameters(copy, priority_levels="3")
 
 
 def test_origin_of_every_kind(ours: Path) -> None:

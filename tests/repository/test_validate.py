@@ -113,7 +113,7 @@ def test_filled_copy_of_upstreams_is_valid(copy: Path) -> None:
          ("error", None, "the preferred batch size 64 is above max_batch_size, 32")),
         ("tensorrt_llm", "max_batch_size: 64",
          "max_batch_size: 64 dynamic_batching { priority_levels: 2 }",
-         ("error", None, "the default priority is 0, and there are 2 priorities")),
+         ("error", None, "default_priority_level is 0, and there are 2 priority_levels")),
         ("tensorrt_llm", "count: 1", "count: ${n}", ("error", None, "${n} was never filled in")),
         ("mine", 'key: "tokenizer_dir" value: { string_value: "',
          'key: "tokenizer_dir" value: { string_value: "/no',

@@ -157,8 +157,8 @@ def check_instances(checked: Checked, model: str) -> Iterator[Finding]:
         yield checked.finding(
             "error",
             model,
-            f"a queue with priorities or timeouts is for one instance, and there are "
-            f"{num_instances} of one engine",
+            f"{_COUNT} is {num_instances}, of one engine, and a queue with priorities or timeouts "
+            "is for one",
             f"{checked.set_command} {_COUNT}=1",
             place="instance_group.count",
         )

@@ -19,7 +19,7 @@ def check_joins(checked: Checked) -> Iterator[Finding]:
         if config.HasField("ensemble_scheduling"):
             yield from _check_ensemble(checked, model)
         yield from _check_asked_models(checked, model)
-        yield from _check_batches(checked, model)
+        yield from check_batches(checked, model)
 
 
 def _check_asked_models(checked: Checked, model: str) -> Iterator[Finding]:
@@ -43,7 +43,8 @@ def _nearest(name: str, checked: Checked) -> str:
     return near[0] if near else "NAME"
 
 
-def _check_batches(checked: Checked, model: str) -> Iterator[Finding]:
+def check_batches(checked: Checked, model: str) -> Iterator[Finding]:
+    """Findings about batch sizes and priorities of a model that do not go together."""
     config = checked.configs[model]
     preferred = config.dynamic_batching.preferred_batch_size
     if preferred and max(preferred) > config.max_batch_size:
@@ -60,8 +61,10 @@ def _check_batches(checked: Checked, model: str) -> Iterator[Finding]:
     )
     if not min(levels, 1) <= usual <= levels:
         yield checked.finding(
-            "error", model, f"the default priority is {usual}, and there are {levels} priorities",
-            f"{checked.set_command} default_priority_level={min(levels, 1)}",
+            "error", model,
+            f"default_priority_level is {usual}, and there are {levels} priority_levels",
+            f"{checked.set_command} priority_levels={levels} "
+            f"default_priority_level={min(levels, 1)}",
             place="dynamic_batching.default_priority_level",
         )  # fmt: skip
 

@@ -29,7 +29,7 @@ from trtllm_serve_cli.repository.pbtxt import (
     parse_config,
 )
 from trtllm_serve_cli.repository.render import MANIFEST
-from trtllm_serve_cli.repository.served import list_beyond_engine
+from trtllm_serve_cli.repository.validate import list_contradictions
 
 # What an import reads off the engine.
 _FROM_ENGINE = frozenset(("engine_dir", "tokenizer_dir", "max_seq_len", "llm_args"))
@@ -124,7 +124,7 @@ def apply_changes(repository: OpenRepository, changes: list[Change]) -> dict[str
     """Model -> new text of its `config.pbtxt`, for the models that change.
 
     Raises `RepositoryError` for a file that Triton could not read, before or after, and `BadInput`
-    for a value beyond what the engine was built for.
+    for a value that the engine or another one rules out.
     """
     texts = {each.model: repository.texts[each.model] for each in changes}
     for each in changes:
@@ -137,9 +137,9 @@ def apply_changes(repository: OpenRepository, changes: list[Change]) -> dict[str
                 parse_config(texts[model])
             except PbtxtError as error:
                 raise unreadable(repository, model, error) from error
-    before = list_beyond_engine(repository)
-    for finding in list_beyond_engine(replace(repository, texts={**repository.texts, **texts})):
-        if finding not in before:
+    before = {(each.path, each.what) for each in list_contradictions(repository)}
+    for finding in list_contradictions(replace(repository, texts={**repository.texts, **texts})):
+        if (finding.path, finding.what) not in before:
             raise BadInput(f"{finding.what}.".replace(" is ", " would be ", 1),
                            next_step=finding.next_step)  # fmt: skip
     return texts

@@ -9,7 +9,8 @@ from typing import Any
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.contract import Tensor, load_contracts
 from trtllm_serve_cli.repository.findings import Checked, Finding, type_name
-from trtllm_serve_cli.repository.joins import check_joins
+from trtllm_serve_cli.repository.instances import check_instances
+from trtllm_serve_cli.repository.joins import check_batches, check_joins
 from trtllm_serve_cli.repository.opened import CONFIG, OpenRepository, unfilled
 from trtllm_serve_cli.repository.parameters import (
     Parameter,
@@ -26,7 +27,7 @@ from trtllm_serve_cli.repository.pbtxt import (
     write_value,
 )
 from trtllm_serve_cli.repository.render import RUNTIME_PACKAGE
-from trtllm_serve_cli.repository.served import check_served
+from trtllm_serve_cli.repository.served import check_served, list_beyond_engine
 from trtllm_serve_cli.repository.store import command_to_import_again
 
 # What an unfilled variable is taken for while the rest of its file is looked at.
@@ -58,6 +59,24 @@ def validate_repository(repository: OpenRepository) -> list[Finding]:
     return sorted(
         findings, key=lambda each: (each.severity, str(each.path), each.line or 0, each.what)
     )
+
+
+def list_contradictions(repository: OpenRepository) -> list[Finding]:
+    """The errors that are values beyond the engine, or against each other.
+
+    What is missing may still come: a folder, a model, or a value of a half-filled template.
+    """
+    checked = Checked(repository, {})
+    found = list_beyond_engine(repository)
+    for model, text in repository.texts.items():
+        try:
+            checked.configs[model] = parse_config(text)
+        except PbtxtError:
+            continue
+        found += check_batches(checked, model)
+        if repository.role(model) == "tensorrt_llm":
+            found += check_instances(checked, model)
+    return [each for each in found if each.severity == "error"]
 
 
 def _with_stand_ins(repository: OpenRepository, model: str) -> str:
