@@ -148,6 +148,13 @@ def test_missing_code_is_found(ours: Path, remove: str, found: tuple[str, str]) 
     assert findings(ours) == [("error", found[0], None, found[1])]
 
 
+def test_next_step_names_a_folder_as_a_shell_takes_it(tmp_path: Path) -> None:
+    copy = copy_upstream(tmp_path / "my repo")
+    (copy / "tensorrt_llm" / "1").rmdir()
+    found = {each.what: each.next_step for each in validate_repository(open_repository(copy))}
+    assert found["no folder of a version is in it"] == f"mkdir '{copy}/tensorrt_llm/1'"
+
+
 def test_missing_model_is_found(ours: Path) -> None:
     shutil.rmtree(ours / "preprocessing")
     asked = "it asks the model preprocessing, which is not here"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -118,7 +119,8 @@ def _read_one(folder: Path) -> StoredResult:
         raise BadInput(
             f"{folder} holds {len(results)} results.",
             why="two results are compared, not two sweeps",
-            next_step=f"tllm bench compare {folder / results[0].name} {folder / results[1].name}",
+            next_step="tllm bench compare "
+            + shlex.join(str(folder / each.name) for each in results[:2]),
         )
     return results[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -46,7 +47,7 @@ def read_saved_metrics(path: Path) -> Snapshot:
         raise BadInput(
             f"{path} is no saved metrics page.",
             why=why,
-            next_step=f"save one: tllm metrics --raw > {path}",
+            next_step=f"save one: tllm metrics --raw > {shlex.quote(str(path))}",
         ) from error
 
 

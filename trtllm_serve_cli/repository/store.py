@@ -69,7 +69,8 @@ def read_manifest(directory: Path) -> ImportedModel:
         raise RepositoryError(
             f"{directory} is no model repository of tllm's.",
             why=f"its {MANIFEST} cannot be read: {type(error).__name__}: {error}",
-            next_step=f"import it again: tllm import -m {directory.name} -s SOURCE --force",
+            next_step=f"import it again: tllm import -m {shlex.quote(directory.name)} -s SOURCE "
+            "--force",
         ) from error
 
 

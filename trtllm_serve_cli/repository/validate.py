@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -130,7 +131,8 @@ def _check_folder(checked: Checked, model: str) -> Iterator[Finding]:
         key=lambda each: int(each.name),
     )
     if not versions:
-        yield Finding("error", folder, None, "no folder of a version is in it", f"mkdir {folder}/1")
+        command = f"mkdir {shlex.quote(f'{folder}/1')}"
+        yield Finding("error", folder, None, "no folder of a version is in it", command)
         return
     if config.backend == "python":
         code = versions[-1] / (config.default_model_filename or "model.py")
