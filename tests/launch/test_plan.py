@@ -238,7 +238,7 @@ def test_backend_that_only_containers_have(changes: dict[str, str], backend: str
     assert str(raised.value) == (
         "The Triton in the wheel cannot serve mine.\n"
         f"Why: the model needs Triton's backend {backend}, which only containers have\n"
-        "Next: tllm start -m mine --mode container   (for a Slurm job: --container-image IMAGE)"
+        "Next: add --mode container   (for a Slurm job: --container-image IMAGE)"
     )
 
 

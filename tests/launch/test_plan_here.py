@@ -8,17 +8,28 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.tensorrt_files import tensorrt_engine
+from tests.build.tensorrt_files import (
+    engine_config,
+    tensorrt_engine,
+    write_engine,
+    write_tokenizer,
+)
 from tests.launch.container_engines import write_engine as write_container_engine
 from tests.launch.samples import fake_plan
-from tests.repository.samples import add_model
+from tests.repository.samples import add_model, copy_upstream
 from trtllm_serve_cli.build import Machine
-from trtllm_serve_cli.errors import BadInput, MissingPart, UnknownModel
+from trtllm_serve_cli.errors import BadInput, MissingPart, RepositoryError, UnknownModel
 from trtllm_serve_cli.launch import RunningServer, SlurmJob, plan_again, plan_for_this_machine
 from trtllm_serve_cli.launch.machine import find_embedded_root
 from trtllm_serve_cli.launch.state import ServerState
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.repository import ServingOptions, plan_repository, write_repository
+from trtllm_serve_cli.repository import (
+    ServingOptions,
+    open_repository,
+    plan_repository,
+    write_repository,
+)
+from trtllm_serve_cli.repository.settings import apply_changes, plan_changes, write_changes
 
 NGC = "nvcr.io/nvidia/tritonserver"
 needs_embedded = pytest.mark.skipif(
@@ -59,17 +70,100 @@ def test_engine_of_two_ranks_is_planned_as_two_processes(
 ) -> None:
     plan = plan_repository("mine", tensorrt_engine(tmp_path), ServingOptions())
     write_repository(plan, home.models / "mine")
-    for program in ("mpirun", "tritonserver"):
-        path = tmp_path / "bin" / program
-        path.parent.mkdir(exist_ok=True)
-        path.touch(mode=0o755)
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    install(tmp_path, monkeypatch)
     made = plan_for_this_machine(home, ["mine"], {"mode": "mpi", "gpus": "0,1"})
     assert (made.argv[0], made.argv.count("-n")) == ("mpirun", 2)
     assert made.argv.count("--load-model=tensorrt_llm") == 1
     assert made.environ == {"CUDA_VISIBLE_DEVICES": "0,1"}
     with pytest.raises(BadInput, match="engine needs 2 processes"):
         plan_for_this_machine(home, ["mine"], {})
+
+
+def copy_of_upstream(folder: Path, num_ranks: int, **wanted: str) -> Path:
+    """Upstream's repository, filled in, and an engine of so many ranks; no manifest of ours."""
+    config = engine_config()
+    config["pretrained_config"]["mapping"] = {"world_size": num_ranks}
+    engine = write_engine(folder / "engine", config, num_ranks)
+    values = {
+        "triton_max_batch_size": "8", "preprocessing_instance_count": "1", "decoupled_mode": "true",
+        "triton_backend": "tensorrtllm", "batching_strategy": "inflight_fused_batching",
+        "engine_dir": str(engine), "tokenizer_dir": str(write_tokenizer(folder / "tokenizer")),
+    }  # fmt: skip
+    copy = open_repository(copy_upstream(folder / "inflight_batcher_llm"))
+    values |= wanted
+    write_changes(copy, apply_changes(copy, plan_changes(copy, values)), values)
+    return copy.path
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `tritonserver` and an `mpirun` that are only there."""
+    for program in ("mpirun", "tritonserver"):
+        path = folder / "bin" / program
+        path.parent.mkdir(exist_ok=True)
+        path.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(folder / "bin"))
+
+
+def test_copy_of_upstreams_is_served_as_it_is(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = copy_of_upstream(tmp_path, 1)
+    install(tmp_path, monkeypatch)
+    made = plan_for_this_machine(home, [], {}, repositories=[copy])
+    assert made.argv[0].endswith("tritonserver")
+    assert f"--model-repository={copy}" in made.argv
+    assert (made.models, made.text_models) == (("inflight_batcher_llm",), ("ensemble",))
+    assert sorted(made.loading) == sorted(path.parent.name for path in copy.glob("*/config.pbtxt"))
+    assert made.request.repositories == (copy,)
+
+
+def test_ranks_of_upstreams_copy_are_those_of_its_engine(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = copy_of_upstream(tmp_path, 2)
+    install(tmp_path, monkeypatch)
+    made = plan_for_this_machine(
+        home, [], {"mode": "mpi", "gpus": "0,1", "world_size": 2}, repositories=[copy]
+    )
+    assert (made.argv[0], made.argv.count("-n")) == ("mpirun", 2)
+    with pytest.raises(BadInput, match="engine needs 2 processes"):
+        plan_for_this_machine(home, [], {}, repositories=[copy])
+
+
+@needs_embedded
+def test_copy_of_upstreams_is_served_in_a_container(
+    home: Home, tmp_path: Path, podman: Path
+) -> None:
+    copy = copy_of_upstream(tmp_path, 1)
+    write_container_engine(podman.parent, "docker")
+    (podman.parent / "nvidia-container-runtime-hook").touch(0o755)
+    made = plan_for_this_machine(home, [], {"mode": "auto"}, repositories=[copy])
+    assert (made.mode, made.container.image) == ("container", f"{NGC}:26.02-trtllm-python-py3")
+    mounted = " ".join(made.argv)
+    assert all(str(folder) in mounted for folder in (copy, tmp_path / "engine"))
+
+
+def test_copy_that_is_not_filled_in_says_so(home: Home, tmp_path: Path) -> None:
+    copy = copy_upstream(tmp_path / "copy")
+    with pytest.raises(RepositoryError, match="are not filled in") as raised:
+        plan_for_this_machine(home, [], {}, repositories=[copy])
+    assert raised.value.next_step == f"tllm validate --repo {copy}, which says what to set"
+    copy = copy_of_upstream(tmp_path / "b", 1)
+    config = copy / "tensorrt_llm" / "config.pbtxt"
+    text = config.read_text()
+    for value in ("tensorrtllm", str(tmp_path / "b" / "engine")):
+        config.write_text(text.replace(f'"{value}"', '"${left}"'))
+        with pytest.raises(RepositoryError, match="are not filled in"):
+            plan_for_this_machine(home, [], {}, repositories=[copy])
+
+
+def test_repository_of_other_models_names_the_command_that_serves_it(
+    home: Home, tmp_path: Path
+) -> None:
+    copy = copy_of_upstream(tmp_path, 1, triton_backend="python")
+    with pytest.raises(RepositoryError, match="neither a model repository of tllm's nor") as raised:
+        plan_for_this_machine(home, [], {}, repositories=[copy])
+    assert raised.value.next_step.endswith(f": tritonserver --model-repository={copy}")
 
 
 def test_job_is_started_again_where_it_can_be_followed(home: Home) -> None:

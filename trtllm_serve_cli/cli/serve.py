@@ -45,7 +45,9 @@ def start(
     repo: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="DIR", help="A model repository of `tllm import --repo DIR`; repeatable."
+            metavar="DIR",
+            help="A model repository of `tllm import --repo DIR`, or a filled copy of upstream's; "
+            "repeatable.",
         ),
     ] = None,
     host: Annotated[

@@ -37,7 +37,7 @@ from trtllm_serve_cli.repository import (
     prefixed,
     read_instances,
     read_limits,
-    read_manifest,
+    read_repository,
 )
 
 
@@ -196,7 +196,7 @@ def _look_at_mpi(options: LaunchOptions, setup: ContainerSetup | None) -> MpiHos
 def _load_models(
     home: Home, names: Sequence[str], repositories: Sequence[Path]
 ) -> list[ImportedModel]:
-    given = [read_manifest(path.absolute()) for path in repositories]
+    given = [read_repository(path.absolute()) for path in repositories]
     known = {model.name for model in given}
     wanted = [load_model(home, name) for name in names if name not in known]
     return [*wanted, *given] or [load_model(home, None)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,8 +29,7 @@ def check_backend(model: ImportedModel, triton: TritonInstallation) -> None:
         raise MissingPart(
             f"The Triton in {triton.origin} cannot serve {model.name}.",
             why=f"the model needs Triton's backend {backend}, which only containers have",
-            next_step=f"tllm start -m {shlex.quote(model.name)} --mode container   (for a Slurm "
-            "job: --container-image IMAGE)",
+            next_step="add --mode container   (for a Slurm job: --container-image IMAGE)",
         )
 
 

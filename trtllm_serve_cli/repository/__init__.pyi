@@ -22,6 +22,7 @@ from .store import (
     list_models,
     load_model,
     read_manifest,
+    read_repository,
 )
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "read_limits",
     "read_llm_gpus",
     "read_manifest",
+    "read_repository",
     "render_files",
     "write_combination",
     "write_repository",
