@@ -48,7 +48,7 @@ class Builder:
         if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
             return engine
         self.is_waiting = True
-        assert self.is_free.wait(20)
+        assert self.is_free.wait(60)
         self.num_built += 1
         made = {"source": plan.checkpoint.source, "fingerprint": plan.fingerprint}
         with write_aside(plan.engine_dir) as work:
@@ -336,7 +336,7 @@ def test_second_of_two_names_waits_for_their_engine(
         asked = Declaration(ModelSection(name, gguf))
         threads.append(threading.Thread(target=import_model, args=(asked, home), kwargs=options))
         threads[-1].start()
-        wait_until(lambda talk=talk: builder.is_waiting if not said["two"] else len(talk) == 2)
+        wait_until(lambda name=name: builder.is_waiting if name == "one" else len(said["two"]) == 2)
     builder.is_free.set()
     for thread in threads:
         thread.join()
