@@ -76,7 +76,7 @@ def test_interrupt_ends_the_command(tmp_path: Path) -> None:
         pids.append(int(line))
         raise KeyboardInterrupt
 
-    code = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     with pytest.raises(KeyboardInterrupt):
         run_logged(python(code), tmp_path / "log", on_line=interrupt)
     assert is_gone(pids[0])
@@ -84,7 +84,7 @@ def test_interrupt_ends_the_command(tmp_path: Path) -> None:
 
 FAMILY = (  # a command with a child that heeds no SIGTERM; both pids are its first line
     "import os, subprocess, sys, time\n"
-    "deaf = 'import signal, time; signal.signal(15, signal.SIG_IGN); print(1); time.sleep(60)'\n"
+    "deaf = 'import signal, time; signal.signal(15, signal.SIG_IGN); print(1); time.sleep(600)'\n"
     "child = subprocess.Popen((sys.executable, '-uc', deaf), stdout=subprocess.PIPE)\n"
     "child.stdout.read(1)\n"
     "print(os.getpid(), child.pid, flush=True)\n"
@@ -99,14 +99,14 @@ def test_interrupt_ends_the_commands_children_too(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_logged(python(f"{FAMILY}time.sleep(60)"), tmp_path / "log", on_line=interrupt)
+        run_logged(python(f"{FAMILY}time.sleep(600)"), tmp_path / "log", on_line=interrupt)
     wait_until(lambda: all(is_gone(pid) for pid in pids))
 
 
 def test_nothing_outlives_the_command(tmp_path: Path) -> None:
     """Not even a child that holds its output open."""
     code = (
-        "import subprocess, sys; sleep = 'import time; time.sleep(60)'\n"
+        "import subprocess, sys; sleep = 'import time; time.sleep(600)'\n"
         "print(subprocess.Popen((sys.executable, '-c', sleep)).pid)"
     )
     assert run_logged(python(code), tmp_path / "log") == 0
@@ -124,7 +124,7 @@ def test_log_keeps_the_last_state_of_a_progress_bar(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signal_ends_the_caller_with_its_clean_up(tmp_path: Path, number: signal.Signals) -> None:
     log = tmp_path / "log"
-    inner = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    inner = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     outer = (
         "import sys; from pathlib import Path; from trtllm_serve_cli.processes import *\n"
         "try:\n"
@@ -135,7 +135,7 @@ def test_signal_ends_the_caller_with_its_clean_up(tmp_path: Path, number: signal
     with subprocess.Popen(python(outer), stdout=subprocess.PIPE, text=True) as caller:
         wait_until(lambda: last_lines(log, 1))
         caller.send_signal(number)
-        assert caller.communicate(timeout=20) == ("cleared away\n", None)
+        assert caller.communicate(timeout=60) == ("cleared away\n", None)
     assert caller.returncode == 128 + number
     assert is_gone(int(last_lines(log, 1)[0]))
 
@@ -151,7 +151,7 @@ def test_hang_up_that_nohup_ignores_stays_ignored() -> None:
 
 def test_command_does_not_outlive_a_killed_caller(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    inner = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    inner = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     outer = (
         "import sys; from pathlib import Path; from trtllm_serve_cli.processes import run_logged\n"
         f"run_logged((sys.executable, '-c', {inner!r}), Path({str(log)!r}))"
@@ -215,14 +215,14 @@ def test_followed_log_gives_whole_lines_also_after_it_was_cut(tmp_path: Path) ->
             file.flush()
     wait_until(lambda: len(seen) >= 2 or not reader.is_alive())
     log.write_text("new\n")
-    reader.join(10)
+    reader.join(60)
     assert seen == ["one", "two", "new"]
 
 
 def test_short_command_is_answered_or_says_why_not() -> None:
-    assert ask_program(("no-such-program",), 5) is None
-    assert ask_program(("sh", "-c", "echo said"), 5) == Answer(0, "said\n")
-    failed = ask_program(("sh", "-c", "echo first >&2; echo last >&2; exit 3"), 5)
+    assert ask_program(("no-such-program",), 60) is None
+    assert ask_program(("sh", "-c", "echo said"), 60) == Answer(0, "said\n")
+    failed = ask_program(("sh", "-c", "echo first >&2; echo last >&2; exit 3"), 60)
     assert failed is not None
     assert (failed.code, failed.trouble) == (3, "last")
     late = ask_program(("sleep", "60"), 0.1)

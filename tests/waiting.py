@@ -11,7 +11,7 @@ import psutil
 from trtllm_serve_cli.runtime.engine import SequenceUpdate, merge_updates
 
 
-def wait_until(is_so: Callable[[], object], timeout_s: float = 20.0) -> None:
+def wait_until(is_so: Callable[[], object], timeout_s: float = 60.0) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not is_so():
         assert time.monotonic() < deadline_s, "it did not happen in time"
@@ -26,7 +26,7 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def take_whole(updates: queue.Queue[SequenceUpdate], timeout_s: float = 10.0) -> SequenceUpdate:
+def take_whole(updates: queue.Queue[SequenceUpdate], timeout_s: float = 60.0) -> SequenceUpdate:
     """All that comes of one sequence up to its end, however many steps came together."""
     taken = [updates.get(timeout=timeout_s)]
     while taken[-1].finish_reason is None and taken[-1].error is None:

@@ -232,10 +232,10 @@ def test_step_is_repeated_when_what_it_left_is_not_what_is_wanted(
 def killed_build(tmp_path: Path, number: signal.Signals) -> tuple[BuildPlan, int]:
     """A build, ended from outside in its second step; gives the pid of that step's child, too."""
     child = (
-        "import subprocess, time; sleep = 'import time; time.sleep(60)'\n"
+        "import subprocess, time; sleep = 'import time; time.sleep(600)'\n"
         "child = subprocess.Popen((sys.executable, '-c', sleep))\n"
         f"print(child.pid, file=open({str(tmp_path / 'child')!r}, 'w'), flush=True)\n"
-        "time.sleep(60)"
+        "time.sleep(600)"
     )
     flag = tmp_path / "broke"
     slow = f"flag = Path({str(flag)!r})\nif not flag.exists():\n  flag.touch()\n" + "".join(
@@ -255,7 +255,7 @@ def killed_build(tmp_path: Path, number: signal.Signals) -> tuple[BuildPlan, int
     with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as builder:
         wait_until(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text())
         builder.send_signal(number)
-        builder.communicate(timeout=30)
+        builder.communicate(timeout=60)
     return plan, int((tmp_path / "child").read_text())
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 import pyte
 
-_TIMEOUT_S = 30.0
+_TIMEOUT_S = 60.0
 # The session's terminal is the one that it controls: so Ctrl-C is typed, and not sent to a process.
 _TLLM = """
 import fcntl, termios

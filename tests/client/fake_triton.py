@@ -89,7 +89,7 @@ class FakeTriton:
             case "forever" | "break" | "vanish":
                 yield from self._endless(prompt)
             case "silent":
-                self.closing.wait(60)
+                self.closing.wait(600)
             case "beams":
                 yield {
                     "text_output": ["one", "two"],

@@ -90,7 +90,7 @@ def test_answers_keep_the_order_of_the_requests() -> None:
 
     def ask(request: GenerateRequest, cancellation: Cancellation) -> Completion:
         if request.text_input == "0":
-            assert gate.wait(20)  # the first answer comes last
+            assert gate.wait(60)  # the first answer comes last
         if request.text_input == "2":
             gate.set()
         return Completion((request.text_input,), 0.0)
@@ -140,4 +140,4 @@ def test_leaving_early_cancels_what_is_in_flight(triton: FakeTriton) -> None:
     ) as answers:
         next(answers)
         wait_until(lambda: "forever" in [each["text_input"] for each in triton.requests])
-    assert triton.cancelled.wait(20)
+    assert triton.cancelled.wait(60)

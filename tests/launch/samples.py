@@ -17,7 +17,7 @@ from trtllm_serve_cli.processes import last_lines
 FAKE_SERVER = str(Path(__file__).with_name("fake_server.py"))
 
 
-def fake_plan(servers: Path, *behaviours: str, timeout_s: float = 20.0) -> LaunchPlan:
+def fake_plan(servers: Path, *behaviours: str, timeout_s: float = 60.0) -> LaunchPlan:
     http, grpc, metrics = free_ports(3)
     return LaunchPlan(
         argv=(sys.executable, FAKE_SERVER, str(http), *behaviours),

@@ -113,7 +113,7 @@ def test_pod_that_is_to_end_finishes_what_is_in_flight(tmp_path: Path) -> None:
     environ = {**os.environ, "SAID": str(said), "OMPI_MCA_rmaps_base_oversubscribe": "1"}
     pod = subprocess.Popen(("bash", "-c", script), env=environ, start_new_session=True)
     try:
-        wait_until(lambda: said.exists() and len(said.read_text().splitlines()) == 2, timeout_s=60)
+        wait_until(lambda: said.exists() and len(said.read_text().splitlines()) == 2)
         pod.send_signal(signal.SIGTERM)
         assert pod.wait(60) == 0
     finally:
@@ -136,7 +136,7 @@ def test_other_pods_wait_for_their_ranks(tmp_path: Path) -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             pod.wait(1.5)
         (tmp_path / "1" / "comm").write_text("bash\n")
-        assert pod.wait(30) == 0
+        assert pod.wait(60) == 0
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pod.pid, signal.SIGKILL)

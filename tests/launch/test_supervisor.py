@@ -47,7 +47,7 @@ def supervised(plan: LaunchPlan, patience: Patience = QUICK) -> Iterator[Supervi
         yield supervisor
     finally:
         supervisor.stop()
-        thread.join(30)
+        thread.join(60)
     assert [pid for pid in pids_in(plan.log) if not is_gone(pid)] == []
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 60.0
 
 
 class TritonModelException(Exception):

@@ -44,7 +44,7 @@ def test_each_request_is_told_in_order_by_one_thread_at_a_time(
 
 def test_requests_do_not_wait_for_each_other() -> None:
     """As many are told at once as there are threads: each waits here until all have come."""
-    together = threading.Barrier(NUM_THREADS, timeout=10)
+    together = threading.Barrier(NUM_THREADS, timeout=60)
     delivery = Delivery(lambda update: together.wait() and None)
     delivery.deliver([SequenceUpdate(number, 0, (1,)) for number in range(NUM_THREADS)])
     delivery.close()

@@ -15,15 +15,15 @@ from trtllm_serve_cli.runtime.forks import keep_from_children
 sock = socket.socket(fileno=int(sys.argv[1]))
 keep_from_children(sock)
 if not (child := os.fork()):
-    time.sleep(60)
+    time.sleep(600)
 sock.sendall(str(child).encode())
-time.sleep(60)
+time.sleep(600)
 """
 
 
 def test_a_child_neither_holds_the_socket_nor_lives_on() -> None:
     ours, theirs = socket.socketpair()
-    ours.settimeout(20)
+    ours.settimeout(60)
     with theirs:
         parent = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, str(theirs.fileno())], pass_fds=[theirs.fileno()]
@@ -34,7 +34,7 @@ def test_a_child_neither_holds_the_socket_nor_lives_on() -> None:
         parent.kill()
         assert ours.recv(20) == b""
         parent.wait()
-        assert select.select([pidfd], [], [], 20)[0]
+        assert select.select([pidfd], [], [], 60)[0]
     finally:
         ours.close()
         os.close(pidfd)

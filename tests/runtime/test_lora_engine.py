@@ -85,7 +85,7 @@ class Loader:
         self.gate.set()
 
     def __call__(self, adapter: Adapter) -> TaggedEngine:
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         if tag_of(adapter) == 13:
             raise RuntimeError("no luck")
         self.loaded.append(tag_of(adapter))

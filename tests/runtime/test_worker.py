@@ -15,7 +15,7 @@ from trtllm_serve_cli.runtime.engine import EngineStats, GenerationRequest, Sequ
 from trtllm_serve_cli.runtime.protocol import encode_frame, read_frame
 from trtllm_serve_cli.runtime.worker import Worker, load_engine
 
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 60.0
 
 
 class Model:

@@ -45,7 +45,7 @@ class House:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._host.close()
-        self._thread.join(10)
+        self._thread.join(60)
         self._theirs.close()
         for caller in self._worker._callers.values():
             # Its reader is still in there, and closing alone would tell nobody.
@@ -91,7 +91,7 @@ def _ask(guest: WorkerGuest, command: int) -> queue.Queue[SequenceUpdate]:
 def _tokens(updates: queue.Queue[SequenceUpdate]) -> list[int]:
     tokens: list[int] = []
     while True:
-        update = updates.get(timeout=10)
+        update = updates.get(timeout=60)
         assert update.error is None, update.error
         tokens += update.token_ids
         if update.finish_reason is not None:
@@ -131,7 +131,7 @@ def test_too_many_who_wait_are_refused_whoever_asks(name: str) -> None:
     guests = [_arrive(name), _arrive(name)]
     for _ in range(2):
         _ask(guests[0], HANG)
-    refused = [_ask(guest, COUNT).get(timeout=10).error for guest in guests]
+    refused = [_ask(guest, COUNT).get(timeout=60).error for guest in guests]
     for guest in guests:
         guest.close()
     house.close()
@@ -143,7 +143,7 @@ def test_a_guest_outlives_the_worker_and_finds_the_next(name: str) -> None:
     guest = _arrive(name)
     hanging = _ask(guest, HANG)
     house.close()
-    failed = hanging.get(timeout=10)
+    failed = hanging.get(timeout=60)
     assert failed.error is not None and failed.error.startswith("the engine worker died")
     wait_until(lambda: not guest.is_open)
     with pytest.raises(WorkerFailed, match="is being restarted"):
@@ -171,7 +171,7 @@ def test_who_shares_an_engine_waits_until_it_is_loaded(name: str) -> None:
         assert not came.wait(0.6)
         limits = {name: getattr(LIMITS, name) for name in LIMITS.__slots__}
         loading.sendall(encode_frame({"is": "ready", "limits": limits, "for_guests": {}}))
-        waiting.join(10)
+        waiting.join(60)
         assert came.is_set() and guest.is_open
         guest.close()
         loading.close()
@@ -189,7 +189,7 @@ def test_a_guest_can_leave_while_the_engine_is_loaded(name: str) -> None:
         loading, _ = listener.accept()
         leaving = threading.Thread(target=guest.close)
         leaving.start()
-        leaving.join(10)
+        leaving.join(60)
         assert (leaving.is_alive(), loading.recv(1)) == (False, b"")
         loading.close()
 
@@ -211,21 +211,21 @@ def test_steps_that_come_while_one_is_told_are_told_as_one() -> None:
 
     def tell(update: SequenceUpdate) -> None:
         told.put(update)
-        assert may_go_on.wait(10)
+        assert may_go_on.wait(60)
 
     number = link.submit({"input_ids": (1,), "max_new_tokens": 9}, tell)
     reader = threading.Thread(target=link._read_until_closed)
     reader.start()
     theirs.sendall(_step(SequenceUpdate(number, 0, (1,))))
-    first = told.get(timeout=10)
+    first = told.get(timeout=60)
     theirs.sendall(b"".join(_step(SequenceUpdate(number, 0, (each,))) for each in (2, 3, 4)))
     may_go_on.set()
-    assert [first, told.get(timeout=10)] == [
+    assert [first, told.get(timeout=60)] == [
         SequenceUpdate(number, 0, (1,)),
         SequenceUpdate(number, 0, (2, 3, 4)),
     ]
     theirs.sendall(_step(SequenceUpdate(number, 0, (5,), "length")))
-    assert told.get(timeout=10) == SequenceUpdate(number, 0, (5,), "length")
+    assert told.get(timeout=60) == SequenceUpdate(number, 0, (5,), "length")
     theirs.close()
-    reader.join(10)
+    reader.join(60)
     assert told.empty()

@@ -36,7 +36,7 @@ poll.register(fd, 0)
 poll.poll()
 """
 COMMAND = (sys.executable, str(Path(__file__).with_name("scripted_worker.py")))
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 60.0
 
 
 class Caller:

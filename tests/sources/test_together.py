@@ -11,7 +11,7 @@ def test_work_is_done_at_once_and_watched():
     both = threading.Barrier(2)
     ticks: list[None] = []
     run_together(
-        lambda item, stop: both.wait(10) and None,
+        lambda item, stop: both.wait(60) and None,
         ["a", "b"],
         at_once=2,
         tick=lambda: ticks.append(None),
@@ -25,7 +25,7 @@ def test_first_failure_stops_the_others():
     def work(item: str, stop: threading.Event) -> None:
         if item == "broken":
             raise ValueError(item)
-        assert stop.wait(10)
+        assert stop.wait(60)
         stopped.set()
         raise Stopped
 
@@ -36,7 +36,7 @@ def test_first_failure_stops_the_others():
 
 def test_ctrl_c_stops_all():
     def work(item: int, stop: threading.Event) -> None:
-        assert stop.wait(10)
+        assert stop.wait(60)
 
     def tick() -> None:
         raise KeyboardInterrupt
