@@ -4,10 +4,10 @@
 
 Behaviours: `fail` writes a Triton's log of a model that cannot be loaded, and ends, as does
 `misfit` of an engine of another version; `silent` takes requests and never answers; `closed`
-listens on nothing; `crash` dies of SIGSEGV when told to by
-`POST /crash`; `brief` dies once it has answered; `once` is well in its first life and fails in
-every other; `stubborn` ignores SIGTERM; `child` starts a process of its own. It says its pid, and
-its child's, in its log.
+listens on nothing; `crash` dies of SIGSEGV when told to by `POST /crash`; `brief` dies once its
+supervisor has written down that it is ready; `once` is well in its first life and fails in every
+other; `stubborn` ignores SIGTERM; `child` starts a process of its own, `model` one as Triton's
+Python backend calls it. It says its pid, and theirs, in its log.
 """
 
 from __future__ import annotations
@@ -50,7 +50,15 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
         if "brief" in self.behaviours:
-            threading.Timer(0.1, os._exit, (7,)).start()
+            threading.Thread(target=die_when_ready).start()
+
+
+def die_when_ready() -> None:
+    """End once the state says so: the folder of the marks is beside it."""
+    state = Path(os.environ["TLLM_DRAINING"]).with_name("state.json")
+    while json.loads(state.read_text())["phase"] != "ready":
+        time.sleep(0.01)
+    os._exit(7)
 
 
 def main() -> None:
