@@ -22,6 +22,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+LOADED = "I1121 09:50:18.469405 25664 model_lifecycle.cc:839] \"successfully loaded 'm'\""
 FAILED = (
     "E1121 09:50:22.055697 25727 model_lifecycle.cc:642] \"failed to load 'm' version 1: "
     "Internal: ModuleNotFoundError: No module named 'nowhere'\\n\\nAt:\\n  model.py(1)\\n\""
@@ -64,7 +65,7 @@ def die_when_ready() -> None:
 def main() -> None:
     port, behaviours = int(sys.argv[1]), frozenset(sys.argv[2:])
     print(f"server {os.getpid()}", flush=True)
-    print("I1121 09:50:18.469405 25664 model_lifecycle.cc:839] \"successfully loaded 'm'\"")
+    print(LOADED, flush=True)
     if "child" in behaviours:
         child = subprocess.Popen((sys.executable, "-c", "import time; time.sleep(600)"))
         print(f"child {child.pid}", flush=True)
