@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import functools
+import itertools
+from collections.abc import AsyncIterator, Callable
 
 import numpy as np
 import pytest
@@ -61,6 +63,11 @@ def _requests(*payloads: bytes) -> list[ReadyRequest]:
 
 def _generator(server: Server) -> LoadGenerator:
     return LoadGenerator([server])
+
+
+def _ticking(step_s: float) -> Callable[[], float]:
+    """A clock that goes on by as much each time somebody looks at it."""
+    return functools.partial(next, itertools.count(step_s, step_s))
 
 
 def _run_open(*payloads: bytes) -> list[RequestRecord]:
@@ -207,14 +214,7 @@ def test_requests_of_the_ramp_are_marked() -> None:
 
 
 def test_a_closed_loop_ends_with_its_duration() -> None:
-    now = 0.0
-
-    def clock() -> float:
-        nonlocal now
-        now += 0.01
-        return now
-
-    generator = LoadGenerator([Server()], clock=clock)
+    generator = LoadGenerator([Server()], clock=_ticking(0.01))
     endless = (request for _ in range(1000) for request in _requests(b"1f"))
     asyncio.run(generator.run_closed(endless, 1, duration_s=1.0))
     assert 5 < len(generator.records) < 100
@@ -231,7 +231,8 @@ class Gone(Server):
 
 @pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
 def test_a_run_ends_when_the_server_is_gone_for_good(closed: bool) -> None:
-    generator = LoadGenerator([Gone()], give_up_s=0.05)
+    # Three looks at it for each request, and five until the next is due: that one is waited for.
+    generator = LoadGenerator([Gone()], clock=_ticking(0.001), give_up_s=0.05)
     requests = _requests(*[b"1f"] * 2000)
     if closed:
         asyncio.run(generator.run_closed(requests, 2))
@@ -252,7 +253,7 @@ def test_a_run_goes_on_while_another_target_answers() -> None:
 
 def test_a_run_ends_when_all_targets_that_it_asks_are_gone() -> None:
     """One of several workers may have requests for some of the targets only."""
-    generator = LoadGenerator([Gone(), Server()], give_up_s=0.05)
+    generator = LoadGenerator([Gone(), Server()], clock=_ticking(0.001), give_up_s=0.05)
     requests = _requests(*[b"1f"] * 2000)
     asyncio.run(generator.run_open(requests, [0.005 * index for index in range(2000)]))
     assert generator.is_server_lost
