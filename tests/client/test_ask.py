@@ -119,10 +119,10 @@ def test_perf_metrics_come_when_asked_for(triton: FakeTriton, interface: Interfa
 def test_stopped_answer_is_what_came_by_then(
     triton: FakeTriton, interface: Interface, prompt: str, begins: str
 ) -> None:
-    request = GenerateRequest(prompt, stop_after_ms=300)
-    done = generate(triton.endpoint, "m", request, interface, timeout_s=20)
+    request = GenerateRequest(prompt, stop_after_ms=2000)
+    done = generate(triton.endpoint, "m", request, interface, timeout_s=60)
     assert (done.was_stopped, done.text.startswith(begins)) == (True, True)
-    assert 0.3 <= done.latency_s < 20
+    assert 2 <= done.latency_s < 60
 
 
 @both

@@ -164,9 +164,10 @@ def test_who_shares_an_engine_waits_until_it_is_loaded(name: str) -> None:
             guest.wait_until_open(within_s=0.3)
             came.set()
 
+        loading, _ = listener.accept()
+        wait_until(lambda: guest._loading)
         waiting = threading.Thread(target=wait)
         waiting.start()
-        loading, _ = listener.accept()
         # Longer than it would wait for a worker that is not there.
         assert not came.wait(0.6)
         limits = {name: getattr(LIMITS, name) for name in LIMITS.__slots__}
