@@ -11,7 +11,7 @@ import pytest
 
 from tests.waiting import wait_until
 from trtllm_serve_cli.runtime import stop_relay
-from trtllm_serve_cli.runtime.stop_relay import StopRelay, name_server
+from trtllm_serve_cli.runtime.stop_relay import StopRelay, name_server, pass_on_stop
 
 Join = Callable[..., StopRelay]
 
@@ -33,6 +33,12 @@ def join() -> Iterator[Join]:
 def test_stop_reaches_the_instance_that_runs_the_request(join: Join) -> None:
     asked, _, _ = join("a"), join("b"), join("c" * 20_000)
     assert [asked.pass_on(name) for name in ("b", "c" * 20_000, "nobody")] == [True, True, False]
+
+
+def test_whoever_is_no_instance_hears_what_each_one_says(join: Join) -> None:
+    _, _ = join("a"), join("b")
+    assert sorted(pass_on_stop("server model 1", "a")) == [False, True]
+    assert pass_on_stop("nobody", "a") == []
 
 
 def test_instance_does_not_ask_itself(join: Join) -> None:

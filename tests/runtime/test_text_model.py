@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.runtime.scripted_worker import COUNT
 from tests.runtime.test_worker_link import House
 from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.answers import merge_answers
+from trtllm_serve_cli.runtime.stop_relay import StopRelay, stops_of
 from trtllm_serve_cli.runtime.tensors import INTERNAL_ID_PREFIX, pack_failure, pack_sequences
 from trtllm_serve_cli.runtime.worker_link import guests_of
 
@@ -243,3 +245,31 @@ def test_a_caller_who_goes_before_the_engine_knows_is_stopped_still(
     model.execute([request])
     assert set(_texts(request.sender.told())) == {"a"}
     assert len(set(stops)) == 1
+
+
+def test_a_stop_goes_past_the_queue_where_somebody_listens_for_it(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a request, it would wait behind those that wait for the slot that it is to free."""
+    stopped = threading.Event()
+    asked: list[InferenceRequest] = []
+    running: set[str] = set()
+
+    def engine(request: InferenceRequest) -> Iterator[InferenceResponse]:
+        asked.append(request)
+        assert stopped.wait(10)
+        running.add(request.request_id)
+        yield _tokens("a")
+
+    def stop(request_id: str) -> bool:
+        stopped.set()
+        return request_id in running
+
+    _play(monkeypatch, engine)
+    relay = StopRelay(stops_of("tensorrt_llm"), stop)
+    request = _request()
+    request.sender.caller_has_gone = True
+    model.execute([request])
+    told = request.sender.told()
+    relay.close()
+    assert (_texts(told), len(asked)) == (["a"], 1)

@@ -1,8 +1,9 @@
 """Carries a stop to the instance of the model that runs the request.
 
 Triton gives each instance of a model a process of its own and each request to any of them, so that
-a stop often reaches another instance than the request did. The instances listen on abstract
-sockets, which leave no file behind, and find each other in the system's list of those.
+a stop often reaches another instance than the request did; and where requests wait in Triton's
+queue, a stop would wait behind them. The instances listen on abstract sockets, which leave no file
+behind, and are found in the system's list of those: by each other, and by the text models.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import socket
 import struct
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 _SOCKETS = Path("/proc/net/unix")
@@ -28,13 +29,13 @@ _CREDENTIALS = struct.Struct("3i")
 class StopRelay:
     """One instance's place among those that share `group`, until `close`.
 
-    `stop(request_id)` is called from a thread of the relay's when another instance asks; it returns
+    `stop(request_id)` is called from a thread of the relay's when somebody else asks; it returns
     whether the request was running here.
     """
 
     def __init__(self, group: str, stop: Callable[[str], bool]) -> None:
-        self._prefix = f"tllm-stop-{hashlib.sha256(group.encode()).hexdigest()[:32]}-"
-        self._name = f"{self._prefix}{uuid.uuid4().hex}"
+        self._group = group
+        self._name = f"{_prefix_of(group)}{uuid.uuid4().hex}"
         self._stop = stop
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(f"\0{self._name}")
@@ -44,9 +45,7 @@ class StopRelay:
 
     def pass_on(self, request_id: str) -> bool:
         """Whether another instance ran the request, and has ended it."""
-        # Every one is asked: several requests may share an id.
-        answers = [self._ask(name, request_id) for name in self._others()]
-        return any(answers)
+        return any(pass_on_stop(self._group, request_id, but=self._name))
 
     def close(self) -> None:
         """Hear of no more stops."""
@@ -55,22 +54,6 @@ class StopRelay:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join(_TIMEOUT_S)
-
-    def _others(self) -> Iterable[str]:
-        # A line per socket, a listening one's and those that it accepted; the name comes last.
-        words = {line.split()[-1] for line in _SOCKETS.read_text().splitlines()}
-        group = {word[1:] for word in words if word.startswith(f"@{self._prefix}")}
-        return group - {self._name}
-
-    def _ask(self, name: str, request_id: str) -> bool:
-        # An instance that has just gone runs nothing any more.
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as asked:
-            asked.settimeout(_TIMEOUT_S)
-            asked.connect(f"\0{name}")
-            asked.sendall(request_id.encode())
-            asked.shutdown(socket.SHUT_WR)
-            return asked.recv(1) == _STOPPED
-        return False
 
     def _serve(self) -> None:
         while True:
@@ -85,6 +68,20 @@ class StopRelay:
                     asking.sendall(_STOPPED if self._stop(request_id) else _NOT_HERE)
 
 
+def pass_on_stop(group: str, request_id: str, but: str = "") -> list[bool]:
+    """Whether each instance of `group` ran the request, and has ended it; empty if none listens."""
+    # A line per socket, a listening one's and those that it accepted; the name comes last.
+    words = {line.split()[-1] for line in _SOCKETS.read_text().splitlines()}
+    names = {word[1:] for word in words if word.startswith(f"@{_prefix_of(group)}")}
+    # Every one is asked: several requests may share an id.
+    return [_ask(name, request_id) for name in names - {but}]
+
+
+def stops_of(model_name: str) -> str:
+    """The group of this model's instances in this server."""
+    return f"{name_server()} {model_name}"
+
+
 def name_server() -> str:
     """A text that the processes of one Triton have in common, and those of no other have."""
     triton = os.getppid()
@@ -92,6 +89,21 @@ def name_server() -> str:
     # a network may have processes of the same number.
     stat = Path(f"/proc/{triton}/stat").read_text().rpartition(")")[2].split()
     return f"{triton} {stat[19]}"
+
+
+def _prefix_of(group: str) -> str:
+    return f"tllm-stop-{hashlib.sha256(group.encode()).hexdigest()[:32]}-"
+
+
+def _ask(name: str, request_id: str) -> bool:
+    # An instance that has just gone runs nothing any more.
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as asked:
+        asked.settimeout(_TIMEOUT_S)
+        asked.connect(f"\0{name}")
+        asked.sendall(request_id.encode())
+        asked.shutdown(socket.SHUT_WR)
+        return asked.recv(1) == _STOPPED
+    return False
 
 
 def _is_ours(asking: socket.socket) -> bool:

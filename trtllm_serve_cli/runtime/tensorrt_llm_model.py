@@ -30,7 +30,7 @@ from .in_flight import InFlight, send_error
 from .parameters import Parameters
 from .python_stub import read_inputs
 from .request_record import RequestLedger, RequestRecord
-from .stop_relay import StopRelay, name_server
+from .stop_relay import StopRelay, stops_of
 from .tensors import (
     INTERNAL_ID_PREFIX,
     UNDERSTOOD,
@@ -69,9 +69,7 @@ class TritonPythonModel:
         period_ms = parameters.number("cancellation_check_period_ms", 100)
         self._watch = CancelWatch(period_ms / 1000)
         self._in_flight = InFlight(self._worker, self._watch, is_decoupled=self._is_decoupled)
-        model = f"{name_server()} {parameters.model_name} {parameters.model_version}"
-        are_several = parameters.num_instances > 1
-        self._relay = StopRelay(model, self._in_flight.stop) if are_several else None
+        self._relay = StopRelay(stops_of(parameters.model_name), self._in_flight.stop)
 
     def _worker_of(self, parameters: Parameters) -> WorkerProcess | WorkerGuest:
         """A worker of this instance's own, or a link to that of the first one."""
@@ -111,8 +109,7 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         self._watch.close()
-        if self._relay is not None:
-            self._relay.close()
+        self._relay.close()
         self._worker.close()
         if self._metrics is not None:
             self._metrics.close()
@@ -159,7 +156,7 @@ class TritonPythonModel:
 
     def _stop(self, request_id: str, sender: Any) -> None:
         is_known = self._in_flight.stop(request_id)
-        if request_id and self._relay is not None:
+        if request_id:
             is_known = self._relay.pass_on(request_id) or is_known
         if not is_known:
             raise InvalidRequest(

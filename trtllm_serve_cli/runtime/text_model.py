@@ -33,6 +33,7 @@ from .parameters import Parameters
 from .python_stub import StreamKeeper, pick_requested, read_inputs
 from .request_record import AnswerFollower, RequestLedger, RequestRecord
 from .step_decoder import StepDecoder
+from .stop_relay import pass_on_stop, stops_of
 from .tensors import (
     INTERNAL_ID_PREFIX,
     UNDERSTOOD,
@@ -242,6 +243,9 @@ class TritonPythonModel:
 
     def _stop(self, internal_id: str) -> None:
         """Ask `tensorrt_llm` to end our request, whose own caller has gone."""
+        # As a request, that might wait in a queue behind those that wait for the slot to be free.
+        if pass_on_stop(stops_of(self._engine), internal_id):
+            return
         inputs = [
             pb_utils.Tensor("stop", np.array([[True]])),
             pb_utils.Tensor("input_lengths", np.zeros((1, 1), dtype=np.int32)),
