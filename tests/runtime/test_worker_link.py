@@ -15,7 +15,7 @@ import pytest
 from tests.runtime.scripted_worker import COUNT, HANG, LIMITS, ScriptedEngine
 from tests.runtime.scripted_worker import TELL_CANCELLED as TELL
 from tests.waiting import wait_until
-from trtllm_serve_cli.runtime.engine import SequenceUpdate
+from trtllm_serve_cli.runtime.engine import GenerationRequest, SequenceUpdate
 from trtllm_serve_cli.runtime.protocol import encode_frame
 from trtllm_serve_cli.runtime.worker import Worker
 from trtllm_serve_cli.runtime.worker_link import (
@@ -153,6 +153,29 @@ def test_a_guest_outlives_the_worker_and_finds_the_next(name: str) -> None:
     assert _tokens(_ask(guest, COUNT)) == [10, 11]
     guest.close()
     house.close()
+
+
+def test_a_guest_whom_the_worker_gives_up_on_hears_of_it(
+    house: House, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(message: dict[str, Any]) -> None:
+        raise BlockingIOError("it does not read")
+
+    guest = _arrive(name)
+    assert _tokens(_ask(guest, COUNT)) == [10, 11]
+    (given_up,) = [each for number, each in house._worker._callers.items() if number]
+    monkeypatch.setattr(given_up, "send", fail)
+    hanging, counting = _ask(guest, HANG), _ask(guest, COUNT)
+    for updates in (hanging, counting):
+        failed = updates.get(timeout=10)
+        assert failed.error is not None and failed.error.startswith("the engine worker died")
+    # What it had sent before it heard of it.
+    late = GenerationRequest(id=9, input_ids=(HANG,), max_new_tokens=2)
+    house._worker._commands.put((given_up, {"do": "submit", "request": late.to_message()}))
+    wait_until(lambda: guest.is_open)
+    assert _tokens(_ask(guest, COUNT)) == [10, 11]
+    assert house._worker._engine.stats().active_requests == 0
+    guest.close()
 
 
 def test_who_shares_an_engine_waits_until_it_is_loaded(name: str) -> None:

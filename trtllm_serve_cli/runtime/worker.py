@@ -210,15 +210,18 @@ class Worker:
         elif command["do"] == "join":
             self._callers[caller.number] = caller
             self._guarded(caller, lambda: self._welcome(caller))
-        else:
+        elif caller.number in self._callers:
             return self._carry_out(caller, command)
         return []
 
     def _part(self, guest: _Caller) -> None:
-        """A guest has gone: nobody wants its tokens."""
+        """A guest has gone, or is given up on: nobody wants its tokens."""
         if self._callers.pop(guest.number, None) is not None:
             for engine_id in guest.open:
                 self._engine.cancel(engine_id)
+            # Its reader may be in there, and closing alone would tell nobody.
+            with contextlib.suppress(OSError):
+                guest.sock.shutdown(socket.SHUT_RDWR)
             guest.sock.close()
 
     def _guarded(self, caller: _Caller, action: Callable[[], None]) -> None:
