@@ -69,6 +69,12 @@ def test_shorter_prompts_of_a_batch_are_padded(model: Any) -> None:
     }
 
 
+def test_a_request_of_no_rows_is_refused(model: Any) -> None:
+    none = np.zeros((0, 1), dtype=object)
+    told = _answer(model, _request(QUERY=none, REQUEST_OUTPUT_LEN=none))
+    assert told == "text_input (QUERY) has no rows; send a prompt"
+
+
 def test_words_get_no_special_tokens_and_empty_ones_are_left_out(model: Any) -> None:
     words = {"STOP_WORDS_DICT": _strings([b"a", b"", b"bc"]), "BAD_WORDS_DICT": _strings([b"d"])}
     told = _answer(model, _request(**words))

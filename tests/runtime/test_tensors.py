@@ -184,6 +184,12 @@ def test_a_tensor_that_cannot_be_used_is_named(name: str, given: Any, why: str) 
     assert _refusal(_tensors(**{name: given})) == why
 
 
+def test_a_request_of_no_rows_is_refused() -> None:
+    """It would never be answered: each answer is that of a row."""
+    tensors = {name: value[:0] for name, value in _tensors().items()}
+    assert _refusal(tensors) == "input_ids has no rows; send at least one"
+
+
 @pytest.mark.parametrize(
     "given",
     [[[1]], [[0.0, 0.5]], [[True]], np.array([[b"", b"x"]], dtype=object), [[float("nan")]]],

@@ -36,6 +36,8 @@ class Preprocessor:
             raise InvalidRequest(
                 "text_input (QUERY) and max_tokens (REQUEST_OUTPUT_LEN) are needed"
             )
+        if not queries.size:
+            raise InvalidRequest("text_input (QUERY) has no rows; send a prompt")
         rows = [self._encode_prompt(row) for row in queries.reshape(len(queries), -1)[:, 0]]
         input_ids, lengths = _pad(rows, self._tokenizer.pad_id)
         bias = self._embedding_bias(get, len(rows))

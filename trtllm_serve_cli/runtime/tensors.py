@@ -107,6 +107,8 @@ def parse_rows(get: GetTensor, *, exclude_input: bool) -> list[RowRequest]:
     if input_ids.ndim != 2:
         raise InvalidRequest(f"input_ids has the shape {list(input_ids.shape)}; send [rows, n]")
     num_rows = len(input_ids)
+    if num_rows == 0:
+        raise InvalidRequest("input_ids has no rows; send at least one")
     columns = {name: _column(get, name, num_rows) for name in (*_ENGINE_SCALARS, *_MODEL_SCALARS)}
     for name in ("input_lengths", "request_output_len"):
         if columns[name] is None:
