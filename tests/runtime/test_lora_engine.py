@@ -36,6 +36,7 @@ class TaggedEngine:
 
     def __init__(self, tag: int) -> None:
         self.tag = tag
+        self.is_closed = False
         self.left: dict[int, int] = {}
 
     def submit(self, request: GenerationRequest) -> None:
@@ -63,7 +64,7 @@ class TaggedEngine:
         return updates
 
     def close(self) -> None:
-        pass
+        self.is_closed = True
 
     def stats(self) -> EngineStats:
         return EngineStats(
@@ -81,6 +82,7 @@ class Loader:
 
     def __init__(self) -> None:
         self.loaded: list[int] = []
+        self.engines: list[TaggedEngine] = []
         self.gate = threading.Event()
         self.gate.set()
 
@@ -89,7 +91,8 @@ class Loader:
         if tag_of(adapter) == 13:
             raise RuntimeError("no luck")
         self.loaded.append(tag_of(adapter))
-        return TaggedEngine(tag_of(adapter))
+        self.engines.append(TaggedEngine(tag_of(adapter)))
+        return self.engines[-1]
 
 
 @pytest.fixture
@@ -225,6 +228,8 @@ def test_the_least_recently_used_makes_room(tmp_path: Path, load: Loader) -> Non
         engine.submit(request(9, lora_task_id=task, lora_file=file))
         assert finish(engine) == {9: [task, task]}
     assert load.loaded == [1, 2, 3, 2]
+    # What an engine has started beside itself, such as a process that checks guides, ends with it.
+    assert [each.is_closed for each in load.engines] == [False, True, True, False]
 
 
 def test_an_adapter_that_is_always_in_use_makes_room(tmp_path: Path, load: Loader) -> None:

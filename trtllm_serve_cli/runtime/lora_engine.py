@@ -216,8 +216,11 @@ class LoraEngine:
             if leaving is None:
                 self._leaving = oldest
                 return
-            stats = self._loaded.pop(leaving).stats()
+            engine = self._loaded.pop(leaving)
+            stats = engine.stats()
             self._counted = {name: self._counted[name] + getattr(stats, name) for name in COUNTS}
+            # It may have a guide to wait for that nobody wants any more.
+            self._thread.submit(engine.close)
         adapter = self._prefetched.get(key) or self._sent[key]
         self._loading[key] = self._thread.submit(self._load, adapter)
 
