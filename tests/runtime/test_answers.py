@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from trtllm_serve_cli.runtime.answers import RowAnswer, merge_answers
 from trtllm_serve_cli.runtime.engine import PerfMetrics, SequenceUpdate
@@ -78,6 +79,22 @@ def test_rows_stand_below_and_sequences_beside_each_other() -> None:
         "num_input_tokens": [[1], [1]],
         "num_output_tokens": [[3], [2]],
     }
+
+
+@pytest.mark.parametrize("wanting", [0, 1])
+def test_what_one_row_alone_asked_for_is_zero_for_the_other(wanting: int) -> None:
+    rows = [_row(row, return_log_probs=row == wanting) for row in (0, 1)]
+    told = []
+    for row in rows:
+        update = SequenceUpdate(1, 0, (4, 5), "length", (-0.5, -0.25), -0.75)
+        told += [RowAnswer(row, 0, is_streaming=False).take(update)]
+    merged = merge_answers([each for each in told if each])
+    log_probs, cum = np.zeros((2, 1, 2)), np.zeros((2, 1))
+    log_probs[wanting], cum[wanting] = (-0.5, -0.25), -0.75
+    assert merged["output_ids"].tolist() == [[[4, 5]], [[4, 5]]]
+    assert merged["output_log_probs"].tolist() == log_probs.tolist()
+    assert merged["cum_log_probs"].tolist() == cum.tolist()
+    assert merged["cum_log_probs"].dtype == np.float32
 
 
 def test_types_survive_the_merge() -> None:

@@ -116,13 +116,19 @@ def merge_answers(answers: Sequence[dict[str, Array]]) -> dict[str, Array]:
     """One response for a caller who gets no second one: a row of each tensor per `batch_index`.
 
     The sequences of a row stand beside each other, as beams do; zeros fill up what is shorter than
-    the longest, and `sequence_length` tells them apart.
+    the longest, and `sequence_length` tells them apart. What only some rows have told is zero for
+    the others.
     """
     rows: dict[int, list[dict[str, Array]]] = {}
     for answer in sorted(answers, key=lambda each: int(each["sequence_index"][0, 0])):
         rows.setdefault(int(answer["batch_index"][0, 0]), []).append(answer)
     joined = [_join_sequences(rows[row]) for row in sorted(rows)]
-    return {name: _concatenate([row[name] for row in joined], axis=0) for name in joined[0]}
+    # Rows need not all have asked for the same.
+    samples = {name: array for row in joined for name, array in row.items()}
+    return {
+        name: _concatenate([row.get(name, np.zeros_like(sample)) for row in joined], axis=0)
+        for name, sample in samples.items()
+    }
 
 
 _PER_SEQUENCE = ("output_ids", "sequence_length", "output_log_probs", "cum_log_probs")
