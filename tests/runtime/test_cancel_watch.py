@@ -123,3 +123,18 @@ def test_close_ends_the_thread_at_once(has_work: bool) -> None:
     watch.close()
     thread.join(_TIMEOUT_S)
     assert not thread.is_alive()
+
+
+def test_close_returns_when_the_last_request_goes_just_then(watch: CancelWatch) -> None:
+    def on_cancel() -> None:
+        told.set()
+        assert watch._closing.wait(_TIMEOUT_S)
+        watch.remove(watched)
+
+    told = threading.Event()
+    watched = watch.add(Sender(has_gone=True), on_cancel)
+    assert told.wait(_TIMEOUT_S)
+    closing = threading.Thread(target=watch.close, daemon=True)
+    closing.start()
+    closing.join(_TIMEOUT_S)
+    assert not closing.is_alive()

@@ -64,14 +64,15 @@ class CancelWatch:
         """
         with self._lock:
             self._watched.discard(watched)
-            if not self._watched:
+            if not self._watched and not self._closing.is_set():
                 self._has_work.clear()
         watched.end()
 
     def close(self) -> None:
         """End the watch; returns when nobody is being asked any more."""
-        self._closing.set()
-        self._has_work.set()
+        with self._lock:
+            self._closing.set()
+            self._has_work.set()
         self._thread.join()
 
     def _run(self) -> None:
