@@ -185,6 +185,10 @@ def test_whole_answers_of_a_model_are_noted_without_their_prompts(ledger: Reques
     follower.note(outputs([5, 6, 8, 0], row=0, length=3))
     follower.note(outputs([8, 9], row=1, length=2))
     assert (record.num_prompt_tokens, record.num_tokens, record.was_cut) == (5, 3, True)
+    read = counts(ledger)
+    assert read[Series(GENERATION_TOKENS)] == 3
+    # When their first tokens came is not known, nor when the others did.
+    assert not any(series.family.startswith((TTFT, ITL)) for series in read)
 
 
 def test_a_streamed_token_that_is_the_prompt_again_counts(ledger: RequestLedger) -> None:

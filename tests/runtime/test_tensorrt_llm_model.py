@@ -14,7 +14,7 @@ import pytest
 
 from tests.runtime import fake_triton_utils, scripted_worker
 from tests.runtime.fake_triton_utils import Request
-from tests.runtime.scripted_worker import COUNT, DIE, FAIL, HANG
+from tests.runtime.scripted_worker import COUNT, DIE, FAIL, HANG, REFUSE
 from tests.runtime.scripted_worker import TELL_CANCELLED as TELL
 from trtllm_serve_cli.runtime.tensors import INTERNAL_ID_PREFIX
 
@@ -200,6 +200,26 @@ def test_a_text_model_is_told_of_a_failure_by_tokens(model: Any) -> None:
     _, answer = _ask(model, FAIL, request_id=f"{INTERNAL_ID_PREFIX}1")
     why = list(b"the script says so")
     assert (answer["sequence_index"], answer["output_ids"]) == ([[-1]], [[why]])
+
+
+@pytest.mark.parametrize("decoupled", [True, False])
+@pytest.mark.parametrize(
+    ("command", "max_tokens"), [(COUNT, 0), (REFUSE, 2)], ids=["by the model", "by the engine"]
+)
+def test_a_text_model_is_told_that_it_was_refused(
+    tmp_path: Path, command: int, max_tokens: int, decoupled: bool
+) -> None:
+    asked = {"request_id": f"{INTERNAL_ID_PREFIX}1", "request_output_len": [[max_tokens]]}
+    with loaded(tmp_path, decoupled=decoupled) as model:
+        *_, answer = _ask(model, command, **asked)
+    assert answer["sequence_index"] == [[-2]]
+
+
+def test_a_text_model_is_told_only_what_it_asks_for(model: Any) -> None:
+    tensors = {"input_ids": [[COUNT]], "input_lengths": [[1]], "request_output_len": [[0]]}
+    request = Request(tensors, f"{INTERNAL_ID_PREFIX}1", wanted=["sequence_index"])
+    model.execute([request])
+    assert request.sender.told() == [{"sequence_index": [[-2]]}]
 
 
 @pytest.mark.parametrize(

@@ -241,10 +241,10 @@ def test_a_sequence_without_tokens_is_packed_too() -> None:
     }
 
 
-def test_a_failure_comes_out_as_it_was_packed() -> None:
-    assert (
-        find_failure(pack_failure("the engine worker died: 你好")) == "the engine worker died: 你好"
-    )
+@pytest.mark.parametrize("was_refused", [True, False])
+def test_a_failure_comes_out_as_it_was_packed(was_refused: bool) -> None:
+    why = "the engine worker died: 你好"
+    assert find_failure(pack_failure(why, was_refused=was_refused)) == (why, was_refused)
 
 
 @pytest.mark.parametrize("more", [{}, {"sequence_index": np.array([[0]], dtype=np.int32)}], ids=str)

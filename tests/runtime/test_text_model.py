@@ -18,6 +18,7 @@ from tests.runtime.test_worker_link import House
 from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.answers import merge_answers
 from trtllm_serve_cli.runtime.stop_relay import StopRelay, stops_of
+from trtllm_serve_cli.runtime.tally import REQUESTS, Series
 from trtllm_serve_cli.runtime.tensors import INTERNAL_ID_PREFIX, pack_failure, pack_sequences
 from trtllm_serve_cli.runtime.worker_link import guests_of
 
@@ -140,9 +141,39 @@ def test_other_inputs_go_on_under_the_engines_names(ask: Callable[..., list[Any]
 
 
 def test_a_failure_after_the_first_token_is_told(ask: Callable[..., list[Any]]) -> None:
-    failure = [Tensor(name, value) for name, value in pack_failure("the worker died").items()]
-    told = ask(lambda request: [_tokens("a"), InferenceResponse(failure)], stream=[[True]])
+    failure = _failure("the worker died", was_refused=False)
+    told = ask(lambda request: [_tokens("a"), failure], stream=[[True]])
     assert told[1:] == ["the worker died"]
+
+
+def _failure(why: str, *, was_refused: bool) -> InferenceResponse:
+    packed = pack_failure(why, was_refused=was_refused)
+    return InferenceResponse([Tensor(name, value) for name, value in packed.items()])
+
+
+def _error(why: str) -> InferenceResponse:
+    return InferenceResponse(error=pb_utils.TritonError(why))
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (_failure("no", was_refused=True), "rejected"),
+        (_failure("no", was_refused=False), "error"),
+        (_error("[request id: a] Exceeds maximum queue size"), "rejected"),
+        (_error("Request timeout expired"), "rejected"),
+        (_error("Model 'tensorrt_llm' is not ready."), "error"),
+    ],
+    ids=["refused", "failed", "no room in the queue", "too long in the queue", "not there"],
+)
+def test_what_is_refused_counts_as_refused_whoever_refuses_it(
+    model: Any, ask: Callable[..., list[Any]], answer: InferenceResponse, outcome: str
+) -> None:
+    (why,) = ask(lambda request: [answer])
+    assert isinstance(why, str)
+    counts = model._ledger.tally.read()
+    ended = [each for each, count in counts.items() if each.family == REQUESTS and count]
+    assert ended == [Series(REQUESTS, outcome)]
 
 
 def test_a_tensor_that_leads_nowhere_is_refused(ask: Callable[..., list[Any]]) -> None:

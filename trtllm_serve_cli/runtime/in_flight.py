@@ -12,9 +12,10 @@ import triton_python_backend_utils as pb_utils
 
 from .answers import Answer, merge_answers
 from .cancel_watch import CancelWatch, Watched
-from .engine import GenerationRequest, SequenceUpdate, check_request
+from .engine import GenerationRequest, InvalidRequest, SequenceUpdate, check_request
 from .log import write_traceback
 from .lora_request import discard, parse_lora, read_lora_name
+from .python_stub import pick_requested
 from .request_record import RequestRecord
 from .tensors import INTERNAL_ID_PREFIX, Array, EngineRow, GetTensor, pack_failure
 from .worker_link import WorkerFailed, WorkerLink
@@ -166,8 +167,8 @@ class _Request:
             self._cancel_engine()
             if self._record is not None:
                 self._record.end("rejected" if was_refused else "error", why)
-            if self._is_internal and self._all.is_decoupled:
-                self._close(self._response(pack_failure(why)))
+            if self._is_internal:
+                self._close(self._response(pack_failure(why, was_refused=was_refused)))
                 return
             self._is_open = False
             self._forget()
@@ -256,7 +257,18 @@ class _Request:
             self._all.worker.cancel(engine_id)
 
 
+def refuse(request: Any, sender: Any, error: InvalidRequest | WorkerFailed) -> None:
+    """End a request that does not run, so that a text model can tell whose fault that is."""
+    if not request.request_id().startswith(INTERNAL_ID_PREFIX):
+        send_error(sender, str(error))
+        return
+    packed = pack_failure(str(error), was_refused=isinstance(error, InvalidRequest))
+    tensors = [pb_utils.Tensor(name, value) for name, value in packed.items()]
+    wanted = pick_requested(request.requested_output_names(), tensors)
+    sender.send(pb_utils.InferenceResponse(wanted), flags=_FINAL)
+
+
 def send_error(sender: Any, why: str) -> None:
     """End a request with an error response."""
     response = pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
-    sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    sender.send(response, flags=_FINAL)

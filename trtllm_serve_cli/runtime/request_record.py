@@ -64,9 +64,14 @@ class RequestRecord:
             tally.observe(TTFT, (now_ns - self.arrival_ns) / 1e9)
         if last_ns := self._last_ns.get(sequence):
             tally.observe(ITL, (now_ns - last_ns) / 1e9)
-        self._last_ns[sequence] = self.last_token_ns = now_ns
+        self._last_ns[sequence] = now_ns
+        self.note_untimed(number)
+
+    def note_untimed(self, number: int) -> None:
+        """`number` tokens that have come; nobody knows when the first of them did."""
+        self.last_token_ns = self._ledger.now_ns()
         self.num_tokens += number
-        tally.count(GENERATION_TOKENS, number)
+        self._ledger.tally.count(GENERATION_TOKENS, number)
 
     def complete(self) -> None:
         """All sequences have ended by themselves."""
@@ -139,8 +144,11 @@ class AnswerFollower:
         # A whole answer has its prompt before it, unless that was to be left out.
         prompt = self._prompts[sequence[0]] if sequence[0] < len(self._prompts) else ids[:0]
         has_prompt = not self._is_streaming and np.array_equal(ids[: len(prompt)], prompt)
-        if number := len(ids) - (len(prompt) if has_prompt else 0):
+        number = len(ids) - (len(prompt) if has_prompt else 0)
+        if number and self._is_streaming:
             self._record.note_tokens(sequence, number)
+        elif number:
+            self._record.note_untimed(number)
         total = self._num_tokens[sequence] = self._num_tokens.get(sequence, 0) + number
         self._record.was_cut = self._record.was_cut or total >= self._limit
 

@@ -26,7 +26,7 @@ from .checkpoint_config import pytorch_config, vllm_config
 from .draining import refuse_if_draining
 from .engine import InvalidRequest
 from .engine_metrics import EngineMetrics
-from .in_flight import InFlight, send_error
+from .in_flight import InFlight, refuse
 from .parameters import Parameters
 from .python_stub import read_inputs
 from .request_record import RequestLedger, RequestRecord
@@ -102,7 +102,7 @@ class TritonPythonModel:
             try:
                 self._begin(request, sender)
             except (InvalidRequest, WorkerFailed) as error:
-                send_error(sender, str(error))
+                refuse(request, sender, error)
         if self._queue_has_order:
             # What waits has to wait in Triton's queue, whose priorities and timeouts then count.
             self._in_flight.wait_below(self._num_slots)

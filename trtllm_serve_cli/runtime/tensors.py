@@ -55,7 +55,7 @@ _MODEL_SCALARS = (
 _WORDS = {"stop_words_list": "stop_words", "bad_words_list": "bad_words"}
 # Requests that the text models send: they watch their own callers, and stop these by id.
 INTERNAL_ID_PREFIX = "tllm-text-"
-_FAILURE = -1
+_FAILURE, _REFUSAL = -1, -2
 # What a model without an encoder has no use for; clients that serve both kinds send it always.
 _IGNORED = ("decoder_input_ids", "decoder_input_lengths")
 UNDERSTOOD = frozenset(
@@ -188,22 +188,24 @@ def pack_sequences(
     }
 
 
-def pack_failure(why: str) -> dict[str, Array]:
-    """The answer to a text model when its request fails after it began.
+def pack_failure(why: str, *, was_refused: bool) -> dict[str, Array]:
+    """The answer to a text model whose request fails, or is refused for what it asks.
 
     A business-logic caller that has had a response never hears of an error (seen with Triton 2.51:
-    it is dropped, or the caller waits for ever), so the reason travels as token ids, one per byte,
-    of the sequence -1.
+    it is dropped, or the caller waits for ever), and an error does not tell of which kind it is. So
+    the reason travels as token ids, one per byte, of the sequence -1 or -2.
     """
     packed = pack_sequences([list(why.encode())], [[]], 0)
-    return packed | {"sequence_index": np.array([[_FAILURE]], dtype=np.int32)}
+    index = _REFUSAL if was_refused else _FAILURE
+    return packed | {"sequence_index": np.array([[index]], dtype=np.int32)}
 
 
-def find_failure(outputs: Mapping[str, Array]) -> str | None:
-    """The reason that `pack_failure` packed into `outputs`, if it did."""
-    if "sequence_index" not in outputs or outputs["sequence_index"][0, 0] != _FAILURE:
+def find_failure(outputs: Mapping[str, Array]) -> tuple[str, bool] | None:
+    """What `pack_failure` packed into `outputs`, if it did: why, and whether it was a refusal."""
+    index = int(outputs["sequence_index"][0, 0]) if "sequence_index" in outputs else 0
+    if index not in (_FAILURE, _REFUSAL):
         return None
-    return bytes(outputs["output_ids"][0, 0].tolist()).decode()
+    return bytes(outputs["output_ids"][0, 0].tolist()).decode(), index == _REFUSAL
 
 
 def _column(get: GetTensor, name: str, num_rows: int) -> Array | None:

@@ -78,6 +78,8 @@ _PASSED_BACK = (
     "num_output_tokens",
     *PERF_OUTPUTS,
 )
+# What Triton's queue says to whom it does not take, or has kept for too long.
+_QUEUE_REFUSES = ("Exceeds maximum queue size", "timeout expired")
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
@@ -231,10 +233,11 @@ class TritonPythonModel:
         try:
             for response in responses:
                 if response.has_error():
-                    raise RequestError(response.error().message())
+                    why = response.error().message()
+                    raise _failure(why, was_refused=any(each in why for each in _QUEUE_REFUSES))
                 told = {each.name(): each.as_numpy() for each in response.output_tensors()}
-                if why := find_failure(told):
-                    raise RequestError(why)
+                if (failure := find_failure(told)) is not None:
+                    raise _failure(failure[0], was_refused=failure[1])
                 # The last response of a stream may carry no tensors.
                 if told:
                     yield told
@@ -295,6 +298,10 @@ class TritonPythonModel:
 
     def _decode(self, token_ids: list[int]) -> str:
         return self._tokenizer.decode(token_ids, skip_special_tokens=self._skips_special_tokens)
+
+
+def _failure(why: str, *, was_refused: bool) -> Exception:
+    return InvalidRequest(why) if was_refused else RequestError(why)
 
 
 def _sequences(outputs: dict[str, Array]) -> list[list[list[int]]]:
