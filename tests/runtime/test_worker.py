@@ -21,10 +21,11 @@ _TIMEOUT_S = 60.0
 class Model:
     """The model's end of the socket, and the thread in which the worker runs."""
 
-    def __init__(self, stats_period_s: float) -> None:
+    def __init__(self, stats_period_s: float, engine: ScriptedEngine | None = None) -> None:
         self.sock, self._theirs = socket.socketpair()
         self.sock.settimeout(_TIMEOUT_S)
-        worker = Worker(ScriptedEngine(), self._theirs, stats_period_s=stats_period_s)
+        engine = engine or ScriptedEngine()
+        worker = Worker(engine, self._theirs, stats_period_s=stats_period_s)
         self.thread = threading.Thread(target=worker.run)
         self.thread.start()
 
@@ -84,7 +85,9 @@ def test_tokens_come_step_by_step(model: Model) -> None:
 
 def test_all_sequences_of_a_step_come_in_one_frame(model: Model) -> None:
     model.submit(7, COUNT, max_new_tokens=1, num_return_sequences=2)
-    assert [SequenceUpdate.from_wire(each) for each in model.read()["updates"]] == [
+    while not (updates := model.read()["updates"]):
+        pass  # statistics alone
+    assert [SequenceUpdate.from_wire(each) for each in updates] == [
         SequenceUpdate(7, 0, (10,), "length"),
         SequenceUpdate(7, 1, (20,), "length"),
     ]
@@ -135,9 +138,33 @@ def test_statistics_come_while_idle(model: Model) -> None:
 def test_statistics_come_no_more_often_than_asked_until_the_engine_rests() -> None:
     model = Model(stats_period_s=3600.0)
     model.submit(7, COUNT, max_new_tokens=3)
-    frames = [model.read() for _ in range(4)]
+    frames = [model.read() for _ in range(5)]
     model.close()
-    assert ["stats" in frame for frame in frames] == [False, True, False, True]
+    assert ["stats" in frame for frame in frames] == [False, True, False, False, True]
+
+
+class SlowEngine(ScriptedEngine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_step = threading.Event()
+
+    def step(self) -> list[SequenceUpdate]:
+        assert self.may_step.wait(_TIMEOUT_S)
+        return super().step()
+
+
+def test_a_request_is_told_of_before_its_first_step() -> None:
+    """Which may take seconds, and whoever stops a server looks for what it has."""
+    engine = SlowEngine()
+    model = Model(stats_period_s=3600.0, engine=engine)
+    model.submit(7, COUNT, max_new_tokens=1)
+    ready, before = model.read(), model.read()
+    engine.may_step.set()
+    after = model.read()
+    model.close()
+    assert ready["is"] == "ready"
+    assert (before["updates"], before["stats"]["active_requests"]) == ([], 1)
+    assert (len(after["updates"]), after["stats"]["active_requests"]) == (1, 0)
 
 
 def test_the_worker_ends_when_the_socket_closes(model: Model) -> None:

@@ -139,10 +139,16 @@ class Worker:
         if self._listener is not None:
             threading.Thread(target=self.accept, args=(self._listener,), daemon=True).start()
         while True:
+            was_resting = not self._engine.has_work()
             updates, is_open = self._take_commands()
             if not is_open:
                 return
             if self._engine.has_work():
+                if was_resting:
+                    # The first step may take seconds, and who is about to stop it must see it.
+                    self._stats_due_s = 0.0
+                    self._tell(updates)
+                    updates = []
                 updates += self._step()
             self._tell(updates)
 
