@@ -13,6 +13,7 @@ from trtllm_serve_cli.runtime.engine import InvalidRequest
 
 def test_requests_in_flight_for_people() -> None:
     assert show_in_flight({"a": 5, "b": 1}) == "5 in a, 1 in b"
+    assert show_in_flight(None) == "an unknown number, since the server does not answer"
 
 
 def test_models_refuse_requests_while_they_are_drained(

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -189,6 +190,19 @@ def test_server_that_will_not_stop_is_killed(tmp_path: Path) -> None:
     with supervised(plan, dataclasses.replace(QUICK, exit_s=0.5)):
         wait_until(lambda: is_in(plan, "ready"))
     assert is_gone(pids_in(plan.log, "child")[0])
+
+
+def test_requests_of_a_server_too_busy_to_tell_of_them_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trtllm_serve_cli.launch.look._PATIENCE_S", 0.05)
+    plan = fake_plan(tmp_path)
+    with socket.create_server(("127.0.0.1", plan.ports["metrics"])), supervised(plan):
+        wait_until(lambda: is_in(plan, "ready"))
+    assert is_in(plan, "stopped")
+    assert read_state(plan.directory).why == (
+        "requests were cut off: an unknown number, since the server does not answer",
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

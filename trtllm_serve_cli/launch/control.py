@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from trtllm_serve_cli.client import Endpoint, change_model, fetch_index
 from trtllm_serve_cli.errors import BadInput, RequestFailed, TimedOut
 from trtllm_serve_cli.launch.drain import draining, show_in_flight
-from trtllm_serve_cli.launch.look import count_in_flight
+from trtllm_serve_cli.launch.look import watch_in_flight
 from trtllm_serve_cli.launch.plan import LaunchPlan
 from trtllm_serve_cli.launch.running import RunningServer, find_running, find_servers
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository import write_combination
 
-_POLL_S = 0.1
+_POLL_S = 0.2
 # What the models that take text ask, in the order in which it has to be there.
 _ASKED = ("tensorrt_llm", "preprocessing", "postprocessing")
 _BUSY = ("READY", "LOADING", "UNLOADING")
@@ -109,15 +109,11 @@ def _wait_for_requests(plan: LaunchPlan, name: str, timeout_s: float) -> None:
     owner = next(each for each in plan.models if name == each or name in plan.parts_of(each))
     engines = set(plan.parts_of(owner))
     deadline_s = time.monotonic() + timeout_s
-    while in_flight := {
-        engine: count
-        for engine, count in count_in_flight(_endpoints(plan)).items()
-        if engine in engines
-    }:
-        if time.monotonic() > deadline_s:
+    for in_flight in watch_in_flight(_endpoints(plan), engines):
+        if in_flight != {} and time.monotonic() > deadline_s:
             raise TimedOut(
                 f"{name} still has requests after {timeout_s:g} s, and stays loaded.",
-                why=f"in flight are {show_in_flight(in_flight)}",
+                why=f"in flight: {show_in_flight(in_flight)}",
                 next_step=f"tllm unload {name} --timeout {2 * timeout_s:g}",
             )
         time.sleep(_POLL_S)

@@ -2,7 +2,7 @@
 
 Triton does not count what a decoupled Python model still answers, so a server that is to end is
 drained before it is told: its models refuse what comes, and their engines say what they still have
-(`look.count_in_flight`).
+(`look.watch_in_flight`).
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ def forget_drains(directory: Path) -> None:
         mark.unlink(missing_ok=True)
 
 
-def show_in_flight(in_flight: Mapping[str, int]) -> str:
-    """The counts for people."""
+def show_in_flight(in_flight: Mapping[str, int] | None) -> str:
+    """The counts for people; None: nobody knows them."""
+    if in_flight is None:
+        return "an unknown number, since the server does not answer"
     return ", ".join(f"{count} in {engine}" for engine, count in in_flight.items())

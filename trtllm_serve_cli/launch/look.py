@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterator, Sequence
 
 from trtllm_serve_cli.client import Endpoint, IndexedModel, fetch_index
-from trtllm_serve_cli.errors import TllmError
+from trtllm_serve_cli.errors import NoServer, TllmError
 from trtllm_serve_cli.launch.running import RunningServer
 from trtllm_serve_cli.metrics import GpuRow, Summary, fetch_metrics, parse_metrics, summarize
 
@@ -31,19 +31,47 @@ def look_at_gpus(server: RunningServer) -> tuple[GpuRow, ...]:
         return ()
 
 
-def count_in_flight(endpoints: Iterable[Endpoint]) -> dict[str, int]:
-    """Engine -> requests that it has, of those that have any; a server that is silent has none."""
+def watch_in_flight(
+    endpoints: Sequence[Endpoint], engines: Collection[str] | None = None
+) -> Iterator[dict[str, int] | None]:
+    """What `count_in_flight` says, look by look, until nothing is in flight.
+
+    That is believed at the second look: one may fall between a request's arrival and the engine.
+    Whoever takes a look pauses before the next.
+    """
+    num_idle = 0
+    while num_idle < 2:
+        counts = count_in_flight(endpoints, engines)
+        num_idle = num_idle + 1 if counts == {} else 0
+        yield counts
+
+
+def count_in_flight(
+    endpoints: Sequence[Endpoint], engines: Collection[str] | None = None
+) -> dict[str, int] | None:
+    """Engine -> requests that it has, of those of `engines` (or else all) that have any.
+
+    A server that listens no more has none; None where one listens and does not say.
+    """
     counts: dict[str, int] = {}
+    is_known = True
     for endpoint in endpoints:
         try:
-            engines = _summarize(endpoint, _PATIENCE_S).engines
-        except TllmError:
+            rows = _summarize(endpoint, _PATIENCE_S).engines
+        except TllmError as error:
+            is_known = is_known and _is_refused(error)
             continue
-        for engine in engines:
+        for row in rows:
             # The figures of a worker that died are those that it had.
-            if engine.num_active and engine.is_worker_up is not False:
-                counts[engine.model] = counts.get(engine.model, 0) + engine.num_active
-    return counts
+            is_meant = row.is_worker_up is not False and (engines is None or row.model in engines)
+            if row.num_active and is_meant:
+                counts[row.model] = counts.get(row.model, 0) + row.num_active
+    return counts if counts or is_known else None
+
+
+def _is_refused(error: TllmError) -> bool:
+    reason = getattr(error.__cause__, "reason", None)
+    return isinstance(error, NoServer) and isinstance(reason, ConnectionRefusedError)
 
 
 def _summarize(endpoint: Endpoint, timeout_s: float) -> Summary:

@@ -37,7 +37,7 @@ from trtllm_serve_cli.launch.drain import (
     show_in_flight,
 )
 from trtllm_serve_cli.launch.log import explain_log
-from trtllm_serve_cli.launch.look import count_in_flight
+from trtllm_serve_cli.launch.look import watch_in_flight
 from trtllm_serve_cli.launch.plan import LaunchPlan
 from trtllm_serve_cli.launch.server_processes import (
     Parts,
@@ -288,14 +288,14 @@ class Supervisor:
         """Let requests in flight end; returns whether they did in the time they have."""
         endpoints = (self._plan.endpoint, *self._plan.replicas)
         directory, default_s = self._plan.directory, self._plan.exit_timeout_s
-        started_s, num_idle = time.monotonic(), 0
-        # One look may fall between a request's arrival and the engine.
-        while num_idle < 2 and process.poll() is None:
-            in_flight = count_in_flight(endpoints)
-            num_idle = 0 if in_flight else num_idle + 1
-            if in_flight != self._state.in_flight:
+        started_s = time.monotonic()
+        for in_flight in watch_in_flight(endpoints):
+            if process.poll() is not None:
+                break
+            if in_flight is not None and in_flight != self._state.in_flight:
                 self._tell("stopping", in_flight=in_flight)
-            if in_flight and time.monotonic() - started_s > stop_limit_s(directory, default_s):
+            is_late = time.monotonic() - started_s > stop_limit_s(directory, default_s)
+            if in_flight != {} and is_late:
                 why = f"requests were cut off: {show_in_flight(in_flight)}"
                 self._tell("stopping", in_flight={}, why=(why,))
                 return False
