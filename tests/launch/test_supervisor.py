@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import shutil
 import signal
@@ -13,10 +14,12 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import psutil
 import pytest
@@ -175,6 +178,33 @@ def test_stop_while_starting_does_not_wait_for_an_answer(tmp_path: Path, behavio
     plan = fake_plan(tmp_path, behaviour)
     with supervised(plan):
         wait_until(lambda: pids_in(plan.log))
+    assert is_in(plan, "stopped")
+
+
+@pytest.mark.parametrize("line", range(1, 7))
+def test_signal_may_come_at_any_line_of_a_wait(tmp_path: Path, line: int) -> None:
+    """Its handler runs in the thread that waits, between any two lines of it."""
+    plan = fake_plan(tmp_path, "closed")
+    plan.directory.mkdir(parents=True)
+    supervisor, num_lines = Supervisor(plan, QUICK), itertools.count(1)
+
+    def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
+        callee, caller = frame.f_code.co_name, frame.f_back.f_code.co_name
+        return on_line if (callee, caller) == ("wait", "_wait_until_ready") else None
+
+    def on_line(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
+        if event == "line" and next(num_lines) == line:
+            supervisor.stop()
+        return on_line
+
+    def run() -> None:
+        sys.settrace(trace)
+        supervisor.run()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
     assert is_in(plan, "stopped")
 
 

@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import queue
 import shutil
 import signal
 import subprocess
@@ -88,13 +89,38 @@ class Patience:
     exit_s: float = 30.0
 
 
+class _StopSignal:
+    """Set once, for good; unlike an event's, also by a signal's handler while we wait for it.
+
+    The handler runs in the thread that waits, where an event's lock would be held already.
+    """
+
+    def __init__(self) -> None:
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+        self._bell.put(None)
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it is set, by then at the latest; for one thread alone."""
+        if not self._is_set:
+            with contextlib.suppress(queue.Empty):
+                self._bell.get(timeout=timeout_s)
+        return self._is_set
+
+
 class Supervisor:
     """Owns one server until `stop` or the server's end for good."""
 
     def __init__(self, plan: LaunchPlan, patience: Patience = Patience()) -> None:
         self._plan = plan
         self._patience = patience
-        self._stopping = threading.Event()
+        self._stopping = _StopSignal()
         self._process: subprocess.Popen[bytes] | None = None
         self._first_pid: int | None = None
         self._log_start = 0
@@ -102,7 +128,7 @@ class Supervisor:
         self._state = describe_myself("starting")
 
     def stop(self) -> None:
-        """Ask for an orderly end; returns at once."""
+        """Ask for an orderly end; returns at once. A signal's handler may call it."""
         self._stopping.set()
 
     def run(self) -> bool:
