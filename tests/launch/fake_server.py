@@ -3,11 +3,12 @@
     python fake_server.py HTTP_PORT BEHAVIOUR...
 
 Behaviours: `fail` writes a Triton's log of a model that cannot be loaded, and ends, as does
-`misfit` of an engine of another version; `silent` takes requests and never answers; `closed`
-listens on nothing; `crash` dies of SIGSEGV when told to by `POST /crash`; `brief` dies once its
-supervisor has written down that it is ready; `once` is well in its first life and fails in every
-other; `stubborn` ignores SIGTERM; `child` starts a process of its own, `model` one as Triton's
-Python backend calls it. It says its pid, and theirs, in its log.
+`misfit` of an engine of another version; `killed` dies while it loads, as one does for which the
+memory is too small; `silent` takes requests and never answers; `closed` listens on nothing; `crash`
+dies of SIGSEGV when told to by `POST /crash`; `brief` dies once its supervisor has written down
+that it is ready; `once` is well in its first life and fails in every other; `stubborn` ignores
+SIGTERM; `child` starts a process of its own, `model` one as Triton's Python backend calls it. It
+says its pid, and theirs, in its log.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ def main() -> None:
         print(f"model {model.pid}", flush=True)
     signal.signal(signal.SIGTERM, signal.SIG_IGN if "stubborn" in behaviours else quit_)
     lived_before = Path("lived")
+    if "killed" in behaviours:
+        os.kill(os.getpid(), signal.SIGKILL)
     if "misfit" in behaviours:
         sys.exit(MISFIT)
     if "fail" in behaviours or ("once" in behaviours and lived_before.exists()):

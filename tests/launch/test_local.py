@@ -131,6 +131,16 @@ def test_engine_that_does_not_fit_here_is_explained(home: Home) -> None:
     )
 
 
+def test_server_that_the_kernel_killed_is_explained(home: Home) -> None:
+    plan = fake_plan(home.servers, "killed")
+    with pytest.raises(LaunchFailed) as raised:
+        start(plan)
+    assert raised.value.why == (
+        "the server ended with signal 9\n"
+        "       that is: it was killed, as the kernel does when memory runs out"
+    )
+
+
 def test_interrupted_start_leaves_nothing_running(home: Home) -> None:
     plan = fake_plan(home.servers, "silent")
 

@@ -92,6 +92,21 @@ def test_failed_start_says_why_and_is_not_tried_again(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+def test_server_that_is_killed_while_it_loads_says_so(tmp_path: Path) -> None:
+    _, state = run_to_the_end(fake_plan(tmp_path, "killed"))
+    assert (state.phase, state.exit_code, state.why) == (
+        "failed", -9, ("the server ended with signal 9",),
+    )  # fmt: skip
+
+
+def test_failed_start_that_nothing_explains_tells_the_exit_code(tmp_path: Path) -> None:
+    plan = dataclasses.replace(fake_plan(tmp_path), argv=(sys.executable, "-c", "exit(7)"))
+    _, state = run_to_the_end(plan)
+    assert (state.phase, state.exit_code, state.why) == (
+        "failed", 7, ("the server ended with exit code 7",),
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("behaviour", ["closed", "silent"])
 def test_server_that_never_gets_ready_is_given_up(tmp_path: Path, behaviour: str) -> None:
     _, state = run_to_the_end(fake_plan(tmp_path, behaviour, timeout_s=1.0))

@@ -233,7 +233,7 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
         # Somebody was quicker than the server; this names who it is.
         check_ports(plan.host, plan.every_port)
     why = state.why or tuple(last_lines(plan.log, 5))
-    told = explain_failure(1, why, among=_ENGINE_FAILURES)
+    told = explain_failure(state.exit_code or 1, why, among=_ENGINE_FAILURES)
     return LaunchFailed(
         f"The server for {', '.join(plan.models)} did not become ready.",
         why="\n       ".join((*why, f"that is: {told.why}") if told else why),

@@ -38,7 +38,8 @@ class ServerState:
 
     `supervisor_started_at` alone counts from the boot `boot_id`. `why` says in a few lines why a
     server failed or is being restarted, or what became of requests when it was stopped; `in_flight`
-    are those that it waits for: engine -> how many.
+    are those that it waits for: engine -> how many. `exit_code` is how it ended by itself, negative
+    for a signal.
     """
 
     phase: Phase
@@ -50,6 +51,7 @@ class ServerState:
     why: tuple[str, ...] = ()
     boot_id: str = ""
     in_flight: dict[str, int] = field(default_factory=dict)
+    exit_code: int | None = None
 
     @property
     def is_of_this_boot(self) -> bool:

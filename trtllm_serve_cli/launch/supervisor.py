@@ -202,8 +202,9 @@ class Supervisor:
         answered = threading.Event()
         probe: threading.Thread | None = None
         while not self._stopping.wait(self._patience.poll_s):
-            if self._process.poll() is not None:
-                return self._explain()
+            if (code := self._find_exit_code()) is not None:
+                said = self._explain()
+                return said if said and code >= 0 else (_tell_exit(code), *said)
             if answered.is_set():
                 self._parts = find_parts(self._plan, self._find_first())
                 return None
@@ -228,8 +229,8 @@ class Supervisor:
         may_unload = self._plan.model_control_mode != "none"
         dead: Parts = {}
         while not self._stopping.wait(self._patience.watch_s):
-            if (code := self._process.poll()) is not None:
-                return (f"the server ended with {self._how(code)}", *self._explain())
+            if (code := self._find_exit_code()) is not None:
+                return (_tell_exit(code), *self._explain())
             self._keep_log_short()
             if may_unload:
                 now = find_parts(self._plan, self._find_first())
@@ -256,11 +257,15 @@ class Supervisor:
             return False
         return True
 
-    def _how(self, code: int) -> str:
-        """Of the one in a container, whoever is attached to it says so as a shell does."""
-        if self._plan.container is not None and code > 128:
+    def _find_exit_code(self) -> int | None:
+        """How the server ended by itself, for the state as well; None while it runs."""
+        assert self._process is not None
+        code = self._process.poll()
+        # Of the one in a container, whoever is attached to it says it as a shell does.
+        if code is not None and code > 128 and self._plan.container is not None:
             code = 128 - code
-        return f"signal {-code}" if code < 0 else f"exit code {code}"
+        self._state = dataclasses.replace(self._state, exit_code=code)
+        return code
 
     def _keep_log_short(self) -> None:
         """Move a log that has grown long aside; Triton goes on appending to the same file."""
@@ -359,6 +364,10 @@ class Supervisor:
     def _tell(self, phase: Phase, **changes: Any) -> None:
         self._state = dataclasses.replace(self._state, phase=phase, **changes)
         write_state(self._plan.directory, self._state)
+
+
+def _tell_exit(code: int) -> str:
+    return f"the server ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
 
 
 def _death_signal(plan: LaunchPlan) -> signal.Signals:
