@@ -308,6 +308,20 @@ def test_container_is_cleared_away_before_and_after_each_life(tmp_path: Path, po
     assert set(calls_of(podman, "rm")) == {f"rm --force --time=0 --ignore {plan.container.name}"}
 
 
+def test_server_is_starting_while_a_former_container_is_cleared_away(
+    tmp_path: Path, podman: Path
+) -> None:
+    plan, may_go = fake_container_plan(tmp_path, podman), tmp_path / "may-go"
+    waits = f"while [ ! -e {may_go} ]; do sleep 0.05; done"
+    write_engine(podman.parent, "podman", rm=waits)
+    with supervised(plan) as supervisor:
+        wait_until(lambda: is_in(plan, "starting"))
+        assert read_state(plan.directory).server_pid is None
+        supervisor.stop()
+        may_go.touch()
+    assert is_in(plan, "stopped")
+
+
 def test_ending_of_a_container_is_told_as_a_shell_does(tmp_path: Path, podman: Path) -> None:
     """Whoever is attached to it ends with 128 and the signal that ended what ran in it."""
     write_engine(podman.parent, "podman", run='shift 4; "$@"; exit $((128 + 9))')

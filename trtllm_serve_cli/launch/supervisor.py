@@ -134,6 +134,8 @@ class Supervisor:
     def run(self) -> bool:
         """Keep the server running; returns whether it ended because it was asked to."""
         backoff_s, num_in_a_row = self._patience.first_backoff_s, 0
+        # Clearing a container away can take a minute, in which it may be asked after, or stopped.
+        self._tell("starting")
         try:
             while True:
                 started_s = time.monotonic()
