@@ -135,6 +135,32 @@ def test_refused_job_says_why_and_is_not_followed(tmp_path: Path) -> None:
     assert read_job(directory, slurm) is None
 
 
+def test_job_that_may_have_been_taken_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "sbatch").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr("trtllm_serve_cli.launch.slurm_job._SUBMIT_TIMEOUT_S", 0.1)
+    with pytest.raises(LaunchFailed) as raised:
+        submit_job("script", PLAIN, make_job_folder(tmp_path, "llama"))
+    assert str(raised.value) == (
+        "sbatch did not answer for 0.1 s.\n"
+        "Why: the controller may be busy, and have taken the job all the same: nothing of tllm's "
+        "follows it then\n"
+        f"Next: squeue --name tllm-{PLAIN.name}   (scancel ID ends it)"
+    )
+
+
+def test_job_that_cannot_be_followed_is_cancelled(tmp_path: Path) -> None:
+    directory = make_job_folder(tmp_path, "llama")
+    (directory / "job.json").mkdir()
+    slurm = FakeSlurm({"sbatch": (0, "12\n", ""), "scancel": (0, "", "")})
+    with pytest.raises(OSError):
+        submit_job("script", PLAIN, directory, slurm)
+    assert slurm.asked[1:] == [("scancel", "12")]
+
+
 def test_cancelled_job_is_waited_for_and_no_longer_listed(home_folder: Path, folder: Path) -> None:
     slurm = FakeSlurm(
         {

@@ -7,6 +7,7 @@ has become of it, Slurm is asked each time.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import time
@@ -44,6 +45,8 @@ _ENDED = (
 )  # fmt: skip
 _UNKNOWN = "UNKNOWN"
 _ASK_TIMEOUT_S = 20.0
+# What is ended while a busy controller takes the job leaves one that nobody follows.
+_SUBMIT_TIMEOUT_S = 300.0
 _READY_TIMEOUT_S = 3.0
 _CANCEL_TIMEOUT_S = 120.0
 _POLL_S = 0.5
@@ -82,7 +85,8 @@ class SlurmJob:
 
 def run_slurm(command: Sequence[str]) -> Answer:
     """A command of Slurm's to its end. Raises `MissingPart` where it is not, `LaunchFailed`."""
-    answer = ask_program(command, _ASK_TIMEOUT_S)
+    timeout_s = _SUBMIT_TIMEOUT_S if command[0] == "sbatch" else _ASK_TIMEOUT_S
+    answer = ask_program(command, timeout_s)
     if answer is None:
         script = "; without --submit, the script is only written" if command[0] == "sbatch" else ""
         raise MissingPart(
@@ -91,9 +95,7 @@ def run_slurm(command: Sequence[str]) -> Answer:
             next_step=f"run it where you submit jobs{script}",
         )
     if answer.code is None:
-        raise LaunchFailed(
-            f"{command[0]} did not answer for {_ASK_TIMEOUT_S:g} s.", next_step="sinfo"
-        )
+        raise LaunchFailed(f"{command[0]} did not answer for {timeout_s:g} s.", next_step="sinfo")
     return answer
 
 
@@ -116,25 +118,44 @@ def submit_job(
 ) -> SlurmJob:
     """Hand `script` to Slurm from `directory`, where the job is followed from then on.
 
-    Raises `LaunchFailed` with Slurm's words where it refuses.
+    Raises `LaunchFailed` with Slurm's words where it refuses. A job that cannot be followed, as
+    nothing can be written any more, is cancelled.
     """
     path = directory / SCRIPT_FILE
     path.write_text(script, encoding="utf-8")
-    answer = run(("sbatch", "--parsable", f"--chdir={directory}", str(path)))
+    job = SlurmJob(_submit(path, model, run), "PENDING")
+    try:
+        plan = _plan(model, directory)
+        # Until the first task starts there is a log already, and empty.
+        (directory / "server_0.log").touch()
+        plan.log.symlink_to("server_0.log")
+        facts = {"id": job.id, "submitted_at": time.time(), "stopped_at": None}
+        _write(directory, {**facts, "plan": json.loads(plan.to_json())})
+    except BaseException:
+        with contextlib.suppress(TllmError):
+            run(("scancel", job.id))
+        raise
+    return job
+
+
+def _submit(script: Path, model: Deployable, run: Runner) -> str:
+    """The id of the job that Slurm made of it."""
+    try:
+        answer = run(("sbatch", "--parsable", f"--chdir={script.parent}", str(script)))
+    except LaunchFailed as error:
+        raise LaunchFailed(
+            error.what,
+            why="the controller may be busy, and have taken the job all the same: nothing of "
+            "tllm's follows it then",
+            next_step=f"squeue --name tllm-{model.name}   (scancel ID ends it)",
+        ) from error
     if answer.code:
         raise LaunchFailed(
             f"Slurm refused the job for {model.name}.",
             why=_words_of(answer),
-            next_step=f"sinfo shows partitions and nodes; the script is {path}",
+            next_step=f"sinfo shows partitions and nodes; the script is {script}",
         )
-    job = SlurmJob(answer.out.strip().partition(";")[0], "PENDING")
-    plan = _plan(model, directory)
-    facts = {"id": job.id, "submitted_at": time.time(), "stopped_at": None}
-    # Until the first task starts there is a log already, and empty.
-    (directory / "server_0.log").touch()
-    plan.log.symlink_to("server_0.log")
-    _write(directory, {**facts, "plan": json.loads(plan.to_json())})
-    return job
+    return answer.out.strip().partition(";")[0]
 
 
 def _plan(model: Deployable, directory: Path) -> LaunchPlan:
