@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import filelock
 import pytest
 
 from tests.launch.test_slurm import PLAIN
@@ -174,6 +176,18 @@ def test_cancelled_job_is_waited_for_and_no_longer_listed(home_folder: Path, fol
     servers.mkdir(parents=True)
     folder.rename(servers / folder.name)
     assert list_servers(find_home()) == []
+
+
+def test_what_is_noted_waits_for_who_notes_something_else(folder: Path) -> None:
+    """Such as a `tllm stop` for a `tllm status` that has read what it will write anew."""
+    with filelock.FileLock(folder / "job.lock"):
+        ended = SlurmJob("12", "FAILED")
+        stopping = threading.Thread(target=cancel_job, args=(folder, ended, FakeSlurm({})))
+        stopping.start()
+        stopping.join(0.2)
+        assert stopping.is_alive()
+    stopping.join(10)
+    assert judged(folder) == ("stopped", ())
 
 
 AWAY: Said = (1, "", "Unable to contact slurm controller\n")

@@ -28,6 +28,7 @@ from trtllm_serve_cli.launch.slurm import (
     SCRIPT_FILE,
 )
 from trtllm_serve_cli.launch.state import Phase, ServerState
+from trtllm_serve_cli.paths import hold_lock, write_text
 from trtllm_serve_cli.processes import Answer, ask_program, last_lines
 
 JOB_FILE = "job.json"
@@ -317,15 +318,14 @@ def _read_address(directory: Path) -> Endpoint | None:
 
 
 def _note(directory: Path, **facts: Any) -> None:
-    """Add `facts` to what is known of the job."""
-    known = json.loads((directory / JOB_FILE).read_text(encoding="utf-8"))
-    _write(directory, {**known, **facts})
+    """Add `facts` to what is known of the job, whoever else does so at the same time."""
+    with hold_lock(directory / "job.lock", on_wait=lambda: None):
+        known = json.loads((directory / JOB_FILE).read_text(encoding="utf-8"))
+        _write(directory, {**known, **facts})
 
 
 def _write(directory: Path, facts: dict[str, Any]) -> None:
-    aside = directory / f".{JOB_FILE}"
-    aside.write_text(json.dumps(facts, indent=2), encoding="utf-8")
-    aside.replace(directory / JOB_FILE)
+    write_text(directory / JOB_FILE, json.dumps(facts, indent=2))
 
 
 def _words_of(answer: Answer) -> str:
