@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from trtllm_serve_cli.bench.noise import (
     mean_of_runs,
     middle,
+    rank,
     ratio_of_requests,
     ratio_of_runs,
     resample,
@@ -113,6 +115,11 @@ def test_ratio_of_requests_holds_the_ratio_of_the_samples() -> None:
     interval = ratio_of_requests(before, after, 50)
     assert interval is not None
     assert 1.05 < interval[0] < 1.2 < interval[1] < 1.35
+
+
+@given(st.sampled_from(["50", "95", "97.5", "99.9", "99.99"]), st.integers(1, 10**8))
+def test_rank_is_that_of_exact_numbers(percent: str, num: int) -> None:
+    assert rank(float(percent), num) == max(math.ceil(Fraction(percent) * num / 100), 1)
 
 
 def test_percentile_is_by_nearest_rank() -> None:

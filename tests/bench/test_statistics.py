@@ -53,6 +53,13 @@ def test_distribution_agrees_with_simple_definitions(sample: list[float]) -> Non
     assert (times.min_ms, times.max_ms) == pytest.approx((min(sample) * 1e3, max(sample) * 1e3))
 
 
+@pytest.mark.parametrize("num_samples", [1000, 2000, 3000])
+def test_last_percentile_of_a_round_number_is_not_the_value_above(num_samples: int) -> None:
+    times = distribute([value * 1e-3 for value in range(1, num_samples + 1)])
+    assert times is not None
+    assert times.p999_ms == pytest.approx(num_samples * 999 / 1000)
+
+
 def test_distribution_of_nothing_is_nothing() -> None:
     assert distribute([]) is None
 

@@ -20,11 +20,21 @@ _RESAMPLES = (100, 1000)
 _RESAMPLING_WORK = 50_000_000
 
 
-def statistic(sample: Sequence[float], percent: float | None) -> float:
+def rank(percent: float, num: int) -> int:
+    """Which of `num` sorted values, from 1, is a percentile by nearest rank.
+
+    99.9 % of 1000 is 999, and not what floats make of it: one more than that would be the maximum.
+    """
+    return max(math.ceil(percent / 100 * num * (1 - 1e-12)), 1)
+
+
+def statistic(sample: Sequence[float] | NDArray[np.float64], percent: float | None) -> float:
     """The mean (`None`), or a percentile by nearest rank, of a sample that is not empty."""
     if percent is None:
         return fmean(sample)
-    return float(np.percentile(np.asarray(sample), percent, method="inverted_cdf"))
+    values = np.asarray(sample, np.float64)
+    place = rank(percent, values.size) - 1
+    return float(np.partition(values, place)[place])
 
 
 def ratio_of_runs(before: Sequence[float], after: Sequence[float]) -> Interval | None:
@@ -109,9 +119,7 @@ def _weighted(
     return [
         float(np.average(ranked, weights=times))
         if percent is None
-        else float(
-            ranked[np.searchsorted(seen, max(math.ceil(percent / 100 * seen[-1] - 1e-9), 1))]
-        )
+        else float(ranked[np.searchsorted(seen, rank(percent, int(seen[-1])))])
         for percent in percents
     ]
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_serve_cli.bench.arrivals import AllAtOnce, AtConcurrency, Load
-from trtllm_serve_cli.bench.noise import Interval, middle, resample, statistic
+from trtllm_serve_cli.bench.noise import Interval, middle, rank, resample, statistic
 from trtllm_serve_cli.bench.records import REJECTED, TIMED_OUT, RequestRecord
 from trtllm_serve_cli.bench.slo import Objective
 
@@ -231,9 +231,7 @@ def is_good(record: RequestRecord, objectives: Iterable[Objective]) -> bool:
 def _is_within(objective: Objective, times_s: Sequence[float]) -> bool:
     if not times_s:
         return objective.metric != "queue"
-    # A percentile takes NumPy some 0.1 ms, and most metrics have one time for each request.
-    value_s = times_s[0] if len(times_s) == 1 else statistic(times_s, objective.percent)
-    return value_s * 1e3 <= objective.limit_ms
+    return statistic(times_s, objective.percent) * 1e3 <= objective.limit_ms
 
 
 def goodput_per_s(
@@ -272,8 +270,8 @@ def distribute(
     sizes = [size for size in group_sizes or () if size]
     groups = np.split(sample, np.cumsum(sizes)[:-1]) if sizes else None
     ranked = np.sort(sample)
-    percentiles = np.percentile(ranked, tuple(PERCENTS.values()), method="inverted_cdf")
-    p50, p75, p90, p95, p99, p999 = percentiles.tolist()
+    ranks = [rank(percent, ranked.size) for percent in PERCENTS.values()]
+    p50, p75, p90, p95, p99, p999 = (float(ranked[place - 1]) for place in ranks)
     return Distribution(
         num_samples=sample.size,
         mean_ms=float(sample.mean()),
@@ -328,7 +326,7 @@ def find_steady_state(completed: Sequence[RequestRecord], load: Load) -> SteadyS
         from_s,
         per_s(len(ended), to_s - from_s),
         per_s(sum(record.num_output_tokens for record in ended), to_s - from_s),
-        float(np.percentile(latencies[num_before:], 50, method="inverted_cdf")) * 1e3,
+        statistic(latencies[num_before:], 50) * 1e3,
     )
 
 
@@ -364,7 +362,7 @@ def _resample(ranked: NDArray[np.float64], percents: Sequence[float]) -> NDArray
     uniform numbers, rounded up; and that has the distribution Beta(k, n - k + 1).
     """
     n = ranked.size
-    k = np.maximum(np.ceil(np.array(percents) / 100 * n - 1e-9), 1)
+    k = np.array([rank(percent, n) for percent in percents])
     uniform = np.random.default_rng(0).beta(k, n - k + 1, (_RESAMPLES, len(percents)))
     values: NDArray[np.float64] = ranked[np.ceil(uniform * n).astype(np.int64) - 1]
     return values

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from trtllm_serve_cli.bench.noise import rank
 from trtllm_serve_cli.bench.records import RequestRecord
 from trtllm_serve_cli.bench.results.charts import Axis, Chart, Limit, Point, Series
 from trtllm_serve_cli.bench.results.scales import Scale, fit_scale, write_number
@@ -242,8 +243,8 @@ def _cdf(ranked: Sequence[float]) -> list[Point]:
     """By nearest rank, as the percentiles of the tables are taken."""
     shares = [step / _MOST_POINTS for step in range(_MOST_POINTS)]
     wanted = sorted({*shares, *(share for share in _TAIL if share < 1 - 1 / len(ranked)), 1.0})
-    ranks = [max(int(np.ceil(share * len(ranked) - 1e-9)), 1) for share in wanted]
-    points = [(ranked[rank - 1], 100 * rank / len(ranked)) for rank in dict.fromkeys(ranks)]
+    places = dict.fromkeys(rank(100 * share, len(ranked)) for share in wanted)
+    points = [(ranked[place - 1], 100 * place / len(ranked)) for place in places]
     return [(ranked[0], 0.0), *points]
 
 
