@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -15,6 +16,7 @@ from trtllm_serve_cli.bench.noise import (
     ratio_of_requests,
     ratio_of_runs,
     resample,
+    resample_singles,
     statistic,
     t_quantile,
 )
@@ -78,24 +80,67 @@ def test_mean_of_runs_is_students() -> None:
 
 
 @given(
-    st.lists(st.lists(st.floats(1, 100), max_size=4), min_size=1, max_size=20),
+    st.lists(st.lists(st.floats(1, 100), max_size=4), min_size=1, max_size=40),
     st.sampled_from([None, 50.0, 95.0, 100.0]),
 )
 def test_statistics_drawn_again_stay_within_the_sample(
     groups: list[list[float]], percent: float | None
 ) -> None:
     values = [value for group in groups for value in group]
-    drawn = resample(groups, (percent,))[:, 0]
-    if not values:
-        assert drawn.size == 0
+    (drawn,) = resample(groups, (percent,))
+    if drawn is None:
+        assert percent is not None or len([group for group in groups if group]) < 20
         return
     assert drawn.min() >= min(values) * (1 - 1e-9)
     assert drawn.max() <= max(values) * (1 + 1e-9)
 
 
+def _interval(
+    groups: Sequence[Sequence[float]], percent: float | None = None
+) -> tuple[float, float]:
+    (drawn,) = resample(groups, (percent,))
+    assert drawn is not None
+    return middle(drawn)
+
+
+@pytest.mark.parametrize(
+    ("num", "percent"),
+    [(0, 50), (19, 50), (19, None), (99, 95), (499, 99), (100_000, 100), (99, 5)],
+)
+def test_too_few_requests_or_too_few_beyond_tell_nothing(num: int, percent: float | None) -> None:
+    values = [float(value) for value in range(1, num + 1)]
+    assert resample([[value] for value in values], (percent,)) == [None]
+    if percent is not None:
+        assert resample_singles(np.array(values), (percent,)) == [None]
+
+
+@pytest.mark.parametrize(("num", "percent"), [(20, 50), (20, None), (100, 95), (500, 99), (120, 5)])
+def test_enough_requests_on_either_side_tell(num: int, percent: float | None) -> None:
+    values = [float(value) for value in range(1, num + 1)]
+    low, high = _interval([[value] for value in values], percent)
+    assert 1 < low < high < num
+    if percent is not None:
+        (drawn,) = resample_singles(np.array(values), (percent,))
+        assert drawn is not None
+        assert middle(drawn) == pytest.approx((low, high), rel=0.3)
+
+
+def test_gaps_beyond_count_as_the_requests_that_have_them() -> None:
+    rng = np.random.default_rng(0)
+    one_stalls = [rng.uniform(10, 11, 100) + 50 * (index == 0) for index in range(40)]
+    assert resample(one_stalls, (99,)) == [None]
+    each_stalls = [np.append(rng.uniform(10, 11, 99), rng.uniform(50, 60, 2)) for _ in range(40)]
+    low, high = _interval([gaps.tolist() for gaps in each_stalls], 99)
+    assert 50 < low < high
+
+
+def test_percentile_of_which_many_values_are_equal_is_sure() -> None:
+    assert _interval([[5.0]] * 30, 99) == (5, 5)
+
+
 def test_bootstrap_of_a_mean_is_as_wide_as_theory_says() -> None:
     sample = np.random.default_rng(2).normal(100, 10, 400)
-    low, high = middle(resample([[value] for value in sample.tolist()], (None,))[:, 0])
+    low, high = _interval([[value] for value in sample.tolist()])
     assert (high - low) / 2 == pytest.approx(1.96 * sample.std() / 20, rel=0.1)
 
 
@@ -104,7 +149,7 @@ def test_values_of_one_request_are_drawn_together() -> None:
     levels = rng.normal(100, 10, 50)
     groups = [[level] * 20 for level in levels.tolist()]
     apart = [[level] for group in groups for level in group]
-    together, each = (middle(resample(g, (None,))[:, 0]) for g in (groups, apart))
+    together, each = _interval(groups), _interval(apart)
     assert together[1] - together[0] > 3 * (each[1] - each[0])
 
 
@@ -115,6 +160,14 @@ def test_ratio_of_requests_holds_the_ratio_of_the_samples() -> None:
     interval = ratio_of_requests(before, after, 50)
     assert interval is not None
     assert 1.05 < interval[0] < 1.2 < interval[1] < 1.35
+
+
+def test_ratio_of_what_few_requests_cannot_tell_is_none() -> None:
+    rng = np.random.default_rng(6)
+    before, after = ([[value] for value in rng.gamma(9, 1, 20).tolist()] for _ in range(2))
+    assert ratio_of_requests(before, after, 99) is None
+    assert ratio_of_requests(before, after, 50) is not None
+    assert ratio_of_requests(before, after[:19], 50) is None
 
 
 @given(st.sampled_from(["50", "95", "97.5", "99.9", "99.99"]), st.integers(1, 10**8))

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,9 +92,28 @@ def test_clear_margin_is_sure_after_one_run() -> None:
     assert met.measured_ms == pytest.approx(59.4)
 
 
+@pytest.mark.parametrize("objective", ["latency:p99<5s", "latency<6s"])
+def test_percentile_that_so_few_requests_cannot_tell_is_never_sure(objective: str) -> None:
+    # The true p99 is 5.57 s, and there is no true maximum.
+    rng = np.random.default_rng(0)
+    num_met = 0
+    for _ in range(60):
+        run = [_record(index, latency) for index, latency in enumerate(rng.lognormal(1, 0.308, 30))]
+        measured = judge(parse_objective(objective), [run])
+        num_met += measured.is_met
+        assert (measured.is_sure, measured.interval_ms) == (False, None)
+    assert num_met > 10
+
+
+def test_rate_at_which_every_request_fails_is_sure() -> None:
+    measured = judge(LATENCY, [[_record(index, 0.01, failed=True) for index in range(4)]])
+    assert (measured.is_met, measured.is_sure, measured.measured_ms) == (False, True, None)
+
+
 def test_limit_within_the_interval_is_not_sure() -> None:
     run = [_record(index, 0.05 + index * 1e-3) for index in range(100)]
     measured = judge(parse_objective("latency:p95<145ms"), [run])
+    assert measured.interval_ms is not None
     low, high = measured.interval_ms
     assert low is not None
     assert high is not None
@@ -155,6 +175,12 @@ def test_search_finds_where_a_queue_begins_to_grow() -> None:
     assert {rate: each.settings.load for rate, each in result.results.items()} == {
         each.rate: AtRate(each.rate) for each in result.probes
     }
+
+
+def test_rate_that_one_run_cannot_tell_runs_again() -> None:
+    plan = SearchPlan(2.0, highest=2.0)
+    result = run_search(plan, [parse_objective("ttft<200ms")], _server(), _quiet)
+    assert [(probe.num_runs, probe.is_sure) for probe in result.probes] == [(3, True)]
 
 
 def test_search_tells_the_rates_at_which_the_client_was_too_slow() -> None:

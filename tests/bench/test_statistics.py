@@ -178,6 +178,12 @@ def test_a_percentile_with_too_little_beyond_has_no_interval() -> None:
     assert set(times.intervals_ms) == {"p50", "p75", "p90", "p95"}
 
 
+def test_gaps_of_one_request_have_no_interval() -> None:
+    times = distribute(np.random.default_rng(0).exponential(1.0, 1000), [1000])
+    assert times is not None
+    assert times.intervals_ms == {}
+
+
 def test_goodput_counts_requests_that_meet_every_objective() -> None:
     slow = replace(LATER, chunk_s=(4.0, 7.5), chunk_tokens=(1, 1))
     objectives = [parse_objective("ttft:p90<2s"), parse_objective("itl:p99<3s")]

@@ -3,8 +3,8 @@
 The rate is doubled until an objective is missed, then the gap is halved (in ratio) until it is as
 small as was asked for. A rate is sure to meet an objective, or to miss it, when the 95 % confidence
 interval of what was measured does not hold the limit; else it runs again. The interval is that of
-the requests, drawn again (bootstrap); from the third run on, Student's of the runs' figures. Failed
-requests took for ever.
+the requests, drawn again (bootstrap), if these are enough to tell one; from the third run on,
+Student's of the runs' figures. Failed requests took for ever.
 """
 
 from __future__ import annotations
@@ -50,12 +50,15 @@ class SearchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One objective at one rate. `None` is beyond any time: too many requests failed."""
+    """One objective at one rate. `None` is beyond any time: too many requests failed.
+
+    `interval_ms` is `None` where so few requests tell none.
+    """
 
     objective: str
     limit_ms: float
     measured_ms: float | None
-    interval_ms: tuple[float | None, float | None]
+    interval_ms: tuple[float | None, float | None] | None
     is_met: bool
     is_sure: bool
 
@@ -188,19 +191,20 @@ def judge(objective: Objective, runs: Sequence[Sequence[RequestRecord]]) -> Meas
     """Whether the runs at one rate meet an objective, and whether that is sure."""
     groups = [[_times_ms(objective.metric, record) for record in run] for run in runs]
     pooled = [value for run in groups for values in run for value in values]
-    if not pooled:
+    if min(pooled, default=_NEVER_MS) == _NEVER_MS:
         return Measured(str(objective), objective.limit_ms, None, (None, None), False, True)
     measured = statistic(pooled, objective.percent)
-    low, high = _interval(groups, objective.percent)
-    is_met = measured <= objective.limit_ms
-    is_sure = high <= objective.limit_ms if is_met else low > objective.limit_ms
+    interval = _interval(groups, objective.percent)
+    limit_ms = objective.limit_ms
+    is_met = measured <= limit_ms
     return Measured(
         str(objective),
-        objective.limit_ms,
+        limit_ms,
         _finite(measured),
-        (_finite(low), _finite(high)),
+        None if interval is None else (_finite(interval[0]), _finite(interval[1])),
         is_met,
-        is_sure,
+        is_sure=interval is not None
+        and (interval[1] <= limit_ms if is_met else interval[0] > limit_ms),
     )
 
 
@@ -221,15 +225,18 @@ def _probe(
             return probe, ending
 
 
-def _interval(groups: Sequence[Sequence[Sequence[float]]], percent: float | None) -> Interval:
+def _interval(
+    groups: Sequence[Sequence[Sequence[float]]], percent: float | None
+) -> Interval | None:
     figures = [
         statistic([value for values in run for value in values], percent)
         for run in groups
         if any(run)
     ]
-    by_runs = mean_of_runs(figures) if len(figures) >= _RUNS_FOR_STUDENT else None
-    requests = [values for run in groups for values in run]
-    return by_runs or middle(resample(requests, (percent,))[:, 0])
+    if len(figures) >= _RUNS_FOR_STUDENT and (by_runs := mean_of_runs(figures)):
+        return by_runs
+    (drawn,) = resample([values for run in groups for values in run], (percent,))
+    return None if drawn is None else middle(drawn)
 
 
 def _times_ms(metric: str, record: RequestRecord) -> list[float]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_serve_cli.bench.arrivals import AllAtOnce, AtConcurrency, Load
-from trtllm_serve_cli.bench.noise import Interval, middle, rank, resample, statistic
+from trtllm_serve_cli.bench.noise import middle, rank, resample, resample_singles, statistic
 from trtllm_serve_cli.bench.records import REJECTED, TIMED_OUT, RequestRecord
 from trtllm_serve_cli.bench.slo import Objective
 
@@ -24,9 +24,6 @@ PERCENTS: Mapping[str, float] = {
     "p99": 99,
     "p999": 99.9,
 }
-# Below so many values beyond a percentile, resampling cannot tell how sure it is.
-_LEAST_BEYOND = 5
-_RESAMPLES = 1000
 # Of a run with a cap on the requests in flight: it is limited by that when so many had to wait.
 _HELD_FRACTION = 0.01
 _BATCH = 5
@@ -39,7 +36,8 @@ class Distribution:
 
     Percentiles are by nearest rank, as upstream's benchmark takes them: the smallest value seen
     that at least so many per cent of the sample do not exceed. `intervals_ms` has the 95 %
-    confidence interval of each percentile that the sample is large enough for.
+    confidence interval, by the percentile bootstrap, of each percentile that the sample is large
+    enough for. Its seed is fixed: the same records, the same result.
     """
 
     num_samples: int
@@ -268,10 +266,15 @@ def distribute(
     if not sample.size:
         return None
     sizes = [size for size in group_sizes or () if size]
-    groups = np.split(sample, np.cumsum(sizes)[:-1]) if sizes else None
-    ranked = np.sort(sample)
-    ranks = [rank(percent, ranked.size) for percent in PERCENTS.values()]
-    p50, p75, p90, p95, p99, p999 = (float(ranked[place - 1]) for place in ranks)
+    ranked, percents = np.sort(sample), tuple(PERCENTS.values())
+    drawn = (
+        resample(np.split(sample, np.cumsum(sizes)[:-1]), percents)
+        if sizes
+        else resample_singles(ranked, percents)
+    )
+    p50, p75, p90, p95, p99, p999 = (
+        float(ranked[rank(percent, ranked.size) - 1]) for percent in percents
+    )
     return Distribution(
         num_samples=sample.size,
         mean_ms=float(sample.mean()),
@@ -284,7 +287,11 @@ def distribute(
         p99_ms=p99,
         p999_ms=p999,
         max_ms=float(ranked[-1]),
-        intervals_ms=_intervals(ranked, groups),
+        intervals_ms={
+            name: middle(values)
+            for name, values in zip(PERCENTS, drawn, strict=True)
+            if values is not None
+        },
     )
 
 
@@ -338,34 +345,6 @@ def _mser(values: NDArray[np.float64]) -> int:
     squares = np.cumsum(centred[::-1] ** 2)[::-1]
     errors = (squares - sums**2 / kept) / kept**2
     return int(np.argmin(errors[: max(values.size - 4, 1)]))
-
-
-def _intervals(
-    ranked: NDArray[np.float64], groups: Sequence[NDArray[np.float64]] | None
-) -> dict[str, Interval]:
-    """The percentile bootstrap's 95 % intervals; the seed is fixed: same records, same result.
-
-    `ranked` is sorted; `groups` are the same values, if they are not all independent.
-    """
-    names = [name for name, q in PERCENTS.items() if ranked.size * (100 - q) >= 100 * _LEAST_BEYOND]
-    if not names:
-        return {}
-    percents = [PERCENTS[name] for name in names]
-    values = _resample(ranked, percents) if groups is None else resample(groups, percents)
-    return {name: middle(column) for name, column in zip(names, values.T, strict=True)}
-
-
-def _resample(ranked: NDArray[np.float64], percents: Sequence[float]) -> NDArray[np.float64]:
-    """Percentiles of samples drawn again with replacement, without drawing them.
-
-    The k-th smallest of n drawn again is the value whose rank is n times the k-th smallest of n
-    uniform numbers, rounded up; and that has the distribution Beta(k, n - k + 1).
-    """
-    n = ranked.size
-    k = np.array([rank(percent, n) for percent in percents])
-    uniform = np.random.default_rng(0).beta(k, n - k + 1, (_RESAMPLES, len(percents)))
-    values: NDArray[np.float64] = ranked[np.ceil(uniform * n).astype(np.int64) - 1]
-    return values
 
 
 def _judge(objective: Objective, sample_s: Sequence[float]) -> Outcome:

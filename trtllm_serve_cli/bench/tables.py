@@ -148,7 +148,7 @@ def probe_rows(probes: Sequence[Probe]) -> list[tuple[str, ...]]:
             str(probe.num_runs) if number == 0 else "",
             each.objective,
             _maybe(each.measured_ms),
-            " … ".join(_maybe(end) for end in each.interval_ms),
+            " … ".join(_maybe(end) for end in each.interval_ms) if each.interval_ms else "-",
             ("met" if each.is_met else "missed") + ("" if each.is_sure else "?"),
         )
         for probe in sorted(probes, key=lambda probe: probe.rate)

@@ -60,6 +60,15 @@ def test_one_run_each_is_told_by_its_requests_and_rates_are_not_told(keep: Keep)
     assert (rate.verdict, rate.interval) == ("untold", None)
 
 
+def test_one_request_a_side_tells_no_noise(keep: Keep) -> None:
+    before = keep(make_result(num_requests=1), "before")
+    after = keep(make_result(num_requests=1, gap_s=0.025), "after")
+    changes = compare(before, after).changes
+    assert {(change.verdict, change.interval, change.by) for change in changes} == {
+        ("untold", None, None)
+    }
+
+
 def test_failures_are_worse_only_when_they_are_many(keep: Keep) -> None:
     none, one = keep(name="none"), keep(make_result(fails_every=100), "one")
     many = keep(make_result(fails_every=10), "many")

@@ -280,11 +280,13 @@ def _compare_failures(before: StoredResult, after: StoredResult) -> Change:
         for result in (before, after)
     ]
     a, b = (fmean(failed for (failed,) in each) for each in failures)
-    drawn = [resample(each, (None,), seed)[:, 0] for seed, each in enumerate(failures)]
-    num = min(values.size for values in drawn)
-    interval = middle(drawn[1][:num] - drawn[0][:num])
+    drawn = [resample(each, (None,), seed)[0] for seed, each in enumerate(failures)]
+    told = [values for values in drawn if values is not None]
+    num = min((values.size for values in told), default=0)
+    interval = middle(told[1][:num] - told[0][:num]) if len(told) == 2 else None
+    by = None if interval is None else REQUESTS
     verdict = _judge(interval, is_more_better=False)
-    return Change(_FAILED, 100 * a, 100 * b, b - a, interval, REQUESTS, verdict)
+    return Change(_FAILED, 100 * a, 100 * b, b - a, interval, by, verdict)
 
 
 def _judge(interval: Interval | None, *, is_more_better: bool) -> Verdict:
