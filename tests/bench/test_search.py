@@ -20,11 +20,12 @@ from trtllm_serve_cli.bench.search import (
     SearchPlan,
     SearchResult,
     conclude,
-    judge,
+    measure,
     next_rate,
     run_search,
 )
 from trtllm_serve_cli.bench.slo import parse_objective
+from trtllm_serve_cli.bench.statistics import summarize
 
 LATENCY = parse_objective("latency:p95<100ms")
 
@@ -85,9 +86,9 @@ def _record(index: int, latency_s: float, *, failed: bool = False) -> RequestRec
 
 def test_clear_margin_is_sure_after_one_run() -> None:
     run = [_record(index, 0.05 + index * 1e-4) for index in range(100)]
-    met = judge(LATENCY, [run])
+    met = measure(LATENCY, [run])
     assert (met.is_met, met.is_sure) == (True, True)
-    missed = judge(parse_objective("latency:p95<20ms"), [run])
+    missed = measure(parse_objective("latency:p95<20ms"), [run])
     assert (missed.is_met, missed.is_sure) == (False, True)
     assert met.measured_ms == pytest.approx(59.4)
 
@@ -99,20 +100,20 @@ def test_percentile_that_so_few_requests_cannot_tell_is_never_sure(objective: st
     num_met = 0
     for _ in range(60):
         run = [_record(index, latency) for index, latency in enumerate(rng.lognormal(1, 0.308, 30))]
-        measured = judge(parse_objective(objective), [run])
+        measured = measure(parse_objective(objective), [run])
         num_met += measured.is_met
         assert (measured.is_sure, measured.interval_ms) == (False, None)
     assert num_met > 10
 
 
 def test_rate_at_which_every_request_fails_is_sure() -> None:
-    measured = judge(LATENCY, [[_record(index, 0.01, failed=True) for index in range(4)]])
+    measured = measure(LATENCY, [[_record(index, 0.01, failed=True) for index in range(4)]])
     assert (measured.is_met, measured.is_sure, measured.measured_ms) == (False, True, None)
 
 
 def test_limit_within_the_interval_is_not_sure() -> None:
     run = [_record(index, 0.05 + index * 1e-3) for index in range(100)]
-    measured = judge(parse_objective("latency:p95<145ms"), [run])
+    measured = measure(parse_objective("latency:p95<145ms"), [run])
     assert measured.interval_ms is not None
     low, high = measured.interval_ms
     assert low is not None
@@ -123,16 +124,25 @@ def test_limit_within_the_interval_is_not_sure() -> None:
 
 def test_from_three_runs_on_the_noise_is_that_between_runs() -> None:
     runs = [[_record(index, level) for index in range(100)] for level in (0.08, 0.09, 0.12)]
-    assert judge(LATENCY, runs[:1]).is_sure
-    measured = judge(LATENCY, runs)
+    assert measure(LATENCY, runs[:1]).is_sure
+    measured = measure(LATENCY, runs)
     assert (measured.is_met, measured.is_sure) == (False, False)
 
 
 def test_failed_requests_took_for_ever() -> None:
     run = [_record(index, 0.01, failed=index < 10) for index in range(100)]
-    measured = judge(LATENCY, [run])
+    measured = measure(LATENCY, [run])
     assert (measured.is_met, measured.measured_ms) == (False, None)
-    assert judge(parse_objective("latency:p50<100ms"), [run]).is_met
+    assert measure(parse_objective("latency:p50<100ms"), [run]).is_met
+
+
+def test_search_and_summary_agree_on_what_is_met() -> None:
+    run = [_record(index, 0.01, failed=index % 2 == 0) for index in range(100)]
+    for text in ("latency:p95<3s", "latency:p50<3s", "latency:mean<3s", "latency<3s"):
+        objective = parse_objective(text)
+        (outcome,) = summarize(run, AtRate(1), streamed=True, objectives=[objective]).objectives
+        measured = measure(objective, [run])
+        assert (outcome.measured_ms, outcome.is_met) == (measured.measured_ms, measured.is_met)
 
 
 @contextmanager

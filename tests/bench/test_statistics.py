@@ -186,7 +186,7 @@ def test_gaps_of_one_request_have_no_interval() -> None:
 
 def test_goodput_counts_requests_that_meet_every_objective() -> None:
     slow = replace(LATER, chunk_s=(4.0, 7.5), chunk_tokens=(1, 1))
-    objectives = [parse_objective("ttft:p90<2s"), parse_objective("itl:p99<3s")]
+    objectives = [parse_objective("ttft:p50<2s"), parse_objective("itl:p60<3s")]
     summary = summarize([RECORD, slow, FAILED], AllAtOnce(), streamed=True, objectives=objectives)
     assert summary.goodput_requests_per_s == 1 / 10
     assert [(outcome.measured_ms, outcome.is_met) for outcome in summary.objectives] == [
@@ -208,6 +208,23 @@ def test_an_objective_that_the_run_does_not_tell_is_not_met() -> None:
     objectives = [parse_objective("queue<1s")]
     summary = summarize([RECORD], AllAtOnce(), streamed=True, objectives=objectives)
     assert (summary.goodput_requests_per_s, summary.objectives[0].measured_ms) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("num_failed", "measured_ms"), [(0, 1000), (49, 1000), (51, None), (100, None)]
+)
+def test_run_meets_an_objective_only_with_its_failures(
+    num_failed: int, measured_ms: float | None
+) -> None:
+    failed = RequestError("rejected", "full")
+    records = [
+        replace(record, error=failed if index < num_failed else None)
+        for index, record in enumerate(_records([1.0] * 100))
+    ]
+    records += [replace(records[0], error=RequestError(INTERRUPTED))] * 200
+    objectives = [parse_objective("latency:p50<3s")]
+    (outcome,) = summarize(records, AtRate(1), streamed=True, objectives=objectives).objectives
+    assert (outcome.measured_ms, outcome.is_met) == (measured_ms, measured_ms is not None)
 
 
 def test_any_percentile_can_be_an_objective() -> None:

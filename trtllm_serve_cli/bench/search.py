@@ -12,23 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from typing import Any, Literal
 
 from trtllm_serve_cli.bench.benchmark import Benchmark, BenchmarkResult
-from trtllm_serve_cli.bench.noise import (
-    Interval,
-    mean_of_runs,
-    middle,
-    resample,
-    statistic,
-)
+from trtllm_serve_cli.bench.noise import Interval, mean_of_runs, middle, resample, statistic
 from trtllm_serve_cli.bench.records import RequestRecord
 from trtllm_serve_cli.bench.slo import Objective
-from trtllm_serve_cli.bench.statistics import times_of
+from trtllm_serve_cli.bench.statistics import NEVER_MS, finite, judge, judged_ms
 from trtllm_serve_cli.bench.sweep import Showing
 
 Ending = Literal["found", "all_met", "none_met", "interrupted", "server_lost"]
-_NEVER_MS = 1e12
 _RUNS_FOR_STUDENT = 3
 # Rates are asked for with so many digits: finer ones would say what no run can tell.
 _DIGITS = 3
@@ -187,24 +181,19 @@ def _met_below(probes: Sequence[Probe], edge: float) -> list[float]:
     return [probe.rate for probe in probes if probe.is_met and probe.rate < edge]
 
 
-def judge(objective: Objective, runs: Sequence[Sequence[RequestRecord]]) -> Measured:
+def measure(objective: Objective, runs: Sequence[Sequence[RequestRecord]]) -> Measured:
     """Whether the runs at one rate meet an objective, and whether that is sure."""
-    groups = [[_times_ms(objective.metric, record) for record in run] for run in runs]
-    pooled = [value for run in groups for values in run for value in values]
-    if min(pooled, default=_NEVER_MS) == _NEVER_MS:
-        return Measured(str(objective), objective.limit_ms, None, (None, None), False, True)
-    measured = statistic(pooled, objective.percent)
-    interval = _interval(groups, objective.percent)
-    limit_ms = objective.limit_ms
-    is_met = measured <= limit_ms
+    groups = [judged_ms(objective.metric, run) for run in runs]
+    outcome = judge(objective, chain.from_iterable(groups))
+    interval, limit_ms = _interval(groups, objective.percent), objective.limit_ms
     return Measured(
-        str(objective),
+        outcome.objective,
         limit_ms,
-        _finite(measured),
-        None if interval is None else (_finite(interval[0]), _finite(interval[1])),
-        is_met,
+        outcome.measured_ms,
+        None if interval is None else (finite(interval[0]), finite(interval[1])),
+        outcome.is_met,
         is_sure=interval is not None
-        and (interval[1] <= limit_ms if is_met else interval[0] > limit_ms),
+        and (interval[1] <= limit_ms if outcome.is_met else interval[0] > limit_ms),
     )
 
 
@@ -219,7 +208,7 @@ def _probe(
         with show(benchmark) as watch:
             ending = benchmark.run(watch).ending
         runs = [[record for record in run.records if not record.is_ramp] for run in benchmark.runs]
-        measured = tuple(judge(objective, runs) for objective in objectives)
+        measured = tuple(measure(objective, runs) for objective in objectives)
         probe = Probe(rate, len(runs), measured, benchmark.result().client.was_bottleneck)
         if ending != "finished" or probe.is_sure or len(runs) >= max_runs:
             return probe, ending
@@ -228,28 +217,15 @@ def _probe(
 def _interval(
     groups: Sequence[Sequence[Sequence[float]]], percent: float | None
 ) -> Interval | None:
-    figures = [
-        statistic([value for values in run for value in values], percent)
-        for run in groups
-        if any(run)
-    ]
+    requests = list(chain.from_iterable(groups))
+    if all(value == NEVER_MS for values in requests for value in values):
+        # Not one was completed, or told such a time.
+        return NEVER_MS, NEVER_MS
+    figures = [statistic(list(chain.from_iterable(run)), percent) for run in groups if any(run)]
     if len(figures) >= _RUNS_FOR_STUDENT and (by_runs := mean_of_runs(figures)):
         return by_runs
-    (drawn,) = resample([values for run in groups for values in run], (percent,))
+    (drawn,) = resample(requests, (percent,))
     return None if drawn is None else middle(drawn)
-
-
-def _times_ms(metric: str, record: RequestRecord) -> list[float]:
-    """What a request adds to the sample of a metric; one that failed took for ever."""
-    if record.is_interrupted:
-        return []
-    if not record.is_completed:
-        return [_NEVER_MS]
-    return [time * 1e3 for time in times_of(record, metric)]
-
-
-def _finite(value: float) -> float | None:
-    return None if value >= _NEVER_MS / 1e6 else value
 
 
 def _round(rate: float) -> float:

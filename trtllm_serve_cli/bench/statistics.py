@@ -26,6 +26,8 @@ PERCENTS: Mapping[str, float] = {
 }
 # Of a run with a cap on the requests in flight: it is limited by that when so many had to wait.
 _HELD_FRACTION = 0.01
+# How long a failed request took, where it is held against an objective.
+NEVER_MS = 1e12
 _BATCH = 5
 _LEAST_BATCHES = 10
 
@@ -71,7 +73,10 @@ class SteadyState:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One objective, and what the run had instead; None where it tells no such time."""
+    """One objective, and what the run had instead.
+
+    `None` is beyond any time: too many requests failed, or it tells no such time.
+    """
 
     objective: str
     limit_ms: float
@@ -142,13 +147,6 @@ def summarize(
     num_held = sum(record.held_s > 0 for record in counted)
     tpots = [tpot_s(record) for record in streams if record.num_output_tokens > 1]
     gaps = [itl_s(record) for record in streams]
-    samples = {
-        "latency": [r.end_s - r.due_s for r in completed],
-        "ttft": [r.chunk_s[0] - r.due_s for r in streams],
-        "itl": list(chain.from_iterable(gaps)),
-        "tpot": tpots,
-        "queue": [r.queue_s for r in completed if r.queue_s is not None],
-    }
     return Summary(
         num_requests=len(counted),
         num_completed=len(completed),
@@ -173,16 +171,16 @@ def summarize(
         input_tokens_per_s=per_s(num_input_tokens, duration_s),
         output_tokens_per_s=per_s(num_output_tokens, duration_s),
         output_tokens_per_s_per_user=_mean([1 / tpot for tpot in tpots if tpot > 0]),
-        request_latency=distribute(samples["latency"]),
+        request_latency=distribute(r.end_s - r.due_s for r in completed),
         request_latency_from_sent=distribute(r.end_s - r.sent_s for r in completed),
-        ttft=distribute(samples["ttft"]),
+        ttft=distribute(r.chunk_s[0] - r.due_s for r in streams),
         ttft_from_sent=distribute(r.chunk_s[0] - r.sent_s for r in streams),
-        itl=distribute(samples["itl"], [len(each) for each in gaps]),
+        itl=distribute(chain.from_iterable(gaps), [len(each) for each in gaps]),
         tpot=distribute(tpots),
-        queue_time=distribute(samples["queue"]),
+        queue_time=distribute(r.queue_s for r in completed if r.queue_s is not None),
         schedule_lag=distribute(r.sent_s - r.due_s - r.held_s for r in counted),
         steady_state=find_steady_state(completed, load),
-        objectives=tuple(_judge(each, samples[each.metric]) for each in objectives),
+        objectives=tuple(judge(each, judged_ms(each.metric, counted)) for each in objectives),
     )
 
 
@@ -230,6 +228,31 @@ def _is_within(objective: Objective, times_s: Sequence[float]) -> bool:
     if not times_s:
         return objective.metric != "queue"
     return statistic(times_s, objective.percent) * 1e3 <= objective.limit_ms
+
+
+def judged_ms(metric: str, records: Iterable[RequestRecord]) -> list[list[float]]:
+    """What each request adds to the sample that an objective is held against, in milliseconds.
+
+    One that failed took for ever, one that was interrupted adds nothing.
+    """
+    return [
+        [time * 1e3 for time in times_of(record, metric)] if record.is_completed else [NEVER_MS]
+        for record in records
+        if not record.is_interrupted
+    ]
+
+
+def judge(objective: Objective, times_ms: Iterable[Sequence[float]]) -> Outcome:
+    """Whether the statistic over all requests is within the limit."""
+    sample = list(chain.from_iterable(times_ms))
+    measured_ms = finite(statistic(sample, objective.percent)) if sample else None
+    is_met = measured_ms is not None and measured_ms <= objective.limit_ms
+    return Outcome(str(objective), objective.limit_ms, measured_ms, is_met)
+
+
+def finite(value_ms: float) -> float | None:
+    """`None` of a statistic that failed requests are in."""
+    return None if value_ms >= NEVER_MS / 1e6 else value_ms
 
 
 def goodput_per_s(
@@ -345,12 +368,6 @@ def _mser(values: NDArray[np.float64]) -> int:
     squares = np.cumsum(centred[::-1] ** 2)[::-1]
     errors = (squares - sums**2 / kept) / kept**2
     return int(np.argmin(errors[: max(values.size - 4, 1)]))
-
-
-def _judge(objective: Objective, sample_s: Sequence[float]) -> Outcome:
-    measured_ms = statistic(sample_s, objective.percent) * 1e3 if sample_s else None
-    is_met = measured_ms is not None and measured_ms <= objective.limit_ms
-    return Outcome(str(objective), objective.limit_ms, measured_ms, is_met)
 
 
 def _runs(records: Iterable[RequestRecord]) -> dict[int, list[RequestRecord]]:

@@ -77,7 +77,7 @@ def objective_rows(summary: Summary) -> list[tuple[str, ...]]:
     return [
         (
             outcome.objective,
-            "-" if outcome.measured_ms is None else _three_digits(outcome.measured_ms),
+            _maybe(outcome.measured_ms),
             "yes" if outcome.is_met else "no",
         )
         for outcome in summary.objectives
