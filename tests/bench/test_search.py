@@ -145,6 +145,19 @@ def test_search_and_summary_agree_on_what_is_met() -> None:
         assert (outcome.measured_ms, outcome.is_met) == (measured.measured_ms, measured.is_met)
 
 
+@pytest.mark.parametrize("num_gaps", [1, 2, 99])
+def test_failures_weigh_as_much_as_answers_whose_gaps_are_judged(num_gaps: int) -> None:
+    chunks = tuple(0.01 * number for number in range(num_gaps + 1))
+    answer = RequestRecord(0, 0.0, 0.0, 1.0, 1, chunks, (1,) * len(chunks))
+    failure = replace(answer, error=RequestError("rejected", "full"))
+    measured = measure(parse_objective("itl:p95<50ms"), [[answer, failure] * 50])
+    assert (measured.measured_ms, measured.is_met, measured.is_sure) == (None, False, True)
+    apart = measure(parse_objective("itl:p95<50ms"), [[answer] * 50, [failure] * 50])
+    assert not apart.is_met
+    few = measure(parse_objective("itl:p95<50ms"), [[answer] * 97 + [failure] * 3])
+    assert few.is_met
+
+
 @contextmanager
 def _quiet(benchmark: Benchmark) -> Iterator[Watch]:
     yield lambda progress: None

@@ -183,8 +183,8 @@ def _met_below(probes: Sequence[Probe], edge: float) -> list[float]:
 
 def measure(objective: Objective, runs: Sequence[Sequence[RequestRecord]]) -> Measured:
     """Whether the runs at one rate meet an objective, and whether that is sure."""
-    groups = [judged_ms(objective.metric, run) for run in runs]
-    outcome = judge(objective, chain.from_iterable(groups))
+    groups = judged_ms(objective.metric, runs)
+    outcome = judge(objective, groups)
     interval, limit_ms = _interval(groups, objective.percent), objective.limit_ms
     return Measured(
         outcome.objective,

@@ -180,7 +180,7 @@ def summarize(
         queue_time=distribute(r.queue_s for r in completed if r.queue_s is not None),
         schedule_lag=distribute(r.sent_s - r.due_s - r.held_s for r in counted),
         steady_state=find_steady_state(completed, load),
-        objectives=tuple(judge(each, judged_ms(each.metric, counted)) for each in objectives),
+        objectives=tuple(judge(each, judged_ms(each.metric, [counted])) for each in objectives),
     )
 
 
@@ -230,21 +230,28 @@ def _is_within(objective: Objective, times_s: Sequence[float]) -> bool:
     return statistic(times_s, objective.percent) * 1e3 <= objective.limit_ms
 
 
-def judged_ms(metric: str, records: Iterable[RequestRecord]) -> list[list[float]]:
-    """What each request adds to the sample that an objective is held against, in milliseconds.
+def judged_ms(metric: str, runs: Sequence[Sequence[RequestRecord]]) -> list[list[list[float]]]:
+    """Of each run, what each request adds to the sample that an objective is held against, in ms.
 
-    One that failed took for ever, one that was interrupted adds nothing.
+    One that failed took for ever, and adds as many values as a completed one does on average; one
+    that was interrupted adds nothing.
     """
+    completed = [record for run in runs for record in run if record.is_completed]
+    num = sum(len(times_of(record, metric)) for record in completed)
+    never = [NEVER_MS] * max(round(num / max(len(completed), 1)), 1)
     return [
-        [time * 1e3 for time in times_of(record, metric)] if record.is_completed else [NEVER_MS]
-        for record in records
-        if not record.is_interrupted
+        [
+            [time * 1e3 for time in times_of(record, metric)] if record.is_completed else never
+            for record in run
+            if not record.is_interrupted
+        ]
+        for run in runs
     ]
 
 
-def judge(objective: Objective, times_ms: Iterable[Sequence[float]]) -> Outcome:
-    """Whether the statistic over all requests is within the limit."""
-    sample = list(chain.from_iterable(times_ms))
+def judge(objective: Objective, times_ms: Iterable[Iterable[Sequence[float]]]) -> Outcome:
+    """Whether the statistic over all requests, as `judged_ms` has them, is within the limit."""
+    sample = list(chain.from_iterable(chain.from_iterable(times_ms)))
     measured_ms = finite(statistic(sample, objective.percent)) if sample else None
     is_met = measured_ms is not None and measured_ms <= objective.limit_ms
     return Outcome(str(objective), objective.limit_ms, measured_ms, is_met)
