@@ -171,6 +171,14 @@ def test_change_beyond_its_limit_fails(keep: Keep) -> None:
     assert "(beyond noise)" in failed.value.why
 
 
+def test_change_whose_noise_is_not_known_is_not_called_noise(keep: Keep) -> None:
+    comparison = compare(keep(name="before"), keep(make_result(AtRate(15)), "after"))
+    assert _change(comparison, "requests_per_s").verdict == "untold"
+    with pytest.raises(CheckFailed) as failed:
+        check_limits(comparison, [parse_limit("requests_per_s<-5%")])
+    assert "% (how much of it is noise is not known)" in failed.value.why
+
+
 def test_limit_on_a_figure_that_was_0_is_refused_with_that(keep: Keep) -> None:
     missed = keep(make_result(objectives=[parse_objective("ttft:p95<0.001ms")]))
     limit = parse_limit("goodput<-5%")

@@ -29,6 +29,7 @@ RUNS: By = "runs"
 REQUESTS: By = "requests"
 _RATES = ("requests_per_s", "output_tokens_per_s", "goodput")
 _FAILED = "failed"
+_SURENESS = {"noise": "within the noise", "untold": "how much of it is noise is not known"}
 _FORM = re.compile(
     r"(?P<metric>\w+)(?::(?P<statistic>mean|max|p\d+(?:\.\d+)?))?\s*"
     r"(?P<side>[<>])\s*(?P<limit>[+-]?\d+(?:\.\d+)?)\s*%"
@@ -186,7 +187,7 @@ def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
             )
         percent = change.change * 100
         if percent > limit.percent if limit.is_above else percent < limit.percent:
-            sure = "within the noise" if change.verdict in ("noise", "untold") else "beyond noise"
+            sure = _SURENESS.get(change.verdict, "beyond noise")
             broken.append(f"{limit}: it changed by {percent:+.1f} % ({sure})")
     if broken:
         raise CheckFailed(
