@@ -227,6 +227,17 @@ def test_run_meets_an_objective_only_with_its_failures(
     assert (outcome.measured_ms, outcome.is_met) == (measured_ms, measured_ms is not None)
 
 
+def test_time_of_twenty_minutes_is_not_never() -> None:
+    objectives = [parse_objective("latency:mean<1800s")]
+    summary = summarize(_records([1200.0] * 9), AllAtOnce(), streamed=False, objectives=objectives)
+    (outcome,) = summary.objectives
+    assert (outcome.measured_ms, outcome.is_met) == (1.2e6, True)
+    failed = [replace(FAILED, index=index) for index in range(9, 11)]
+    records = [*_records([1.0] * 9), *failed]
+    summary = summarize(records, AllAtOnce(), streamed=False, objectives=objectives)
+    assert summary.objectives[0].measured_ms is None
+
+
 def test_any_percentile_can_be_an_objective() -> None:
     records = _records([0.01 * index for index in range(1, 101)])
     objectives = [parse_objective("latency:p97.5<1s"), parse_objective("latency:mean<1s")]

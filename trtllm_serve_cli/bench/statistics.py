@@ -26,8 +26,10 @@ PERCENTS: Mapping[str, float] = {
 }
 # Of a run with a cap on the requests in flight: it is limited by that when so many had to wait.
 _HELD_FRACTION = 0.01
-# How long a failed request took, where it is held against an objective.
-NEVER_MS = 1e12
+# How long a failed request took, where it is held against an objective; and what no time is that
+# was seen, but the mean of 100 million of which one failed.
+NEVER_MS = 1e18
+_LONGEST_MS = 1e10
 _BATCH = 5
 _LEAST_BATCHES = 10
 
@@ -259,7 +261,7 @@ def judge(objective: Objective, times_ms: Iterable[Iterable[Sequence[float]]]) -
 
 def finite(value_ms: float) -> float | None:
     """`None` of a statistic that failed requests are in."""
-    return None if value_ms >= NEVER_MS / 1e6 else value_ms
+    return None if value_ms >= _LONGEST_MS else value_ms
 
 
 def goodput_per_s(
