@@ -14,11 +14,8 @@ from trtllm_serve_cli.bench.slo import parse_objective
 from trtllm_serve_cli.bench.statistics import (
     distribute,
     find_steady_state,
-    is_good,
-    itl_s,
     max_in_flight,
     summarize,
-    tpot_s,
 )
 
 # Due at 0, sent 1 s late, tokens at 2, 3 and 5 s, done at 6.
@@ -62,18 +59,6 @@ def test_last_percentile_of_a_round_number_is_not_the_value_above(num_samples: i
 
 def test_distribution_of_nothing_is_nothing() -> None:
     assert distribute([]) is None
-
-
-@given(st.lists(st.floats(0, 1e3), min_size=2, max_size=50).map(sorted))
-def test_tpot_is_the_mean_gap_of_one_token_responses(times_s: list[float]) -> None:
-    record = replace(RECORD, chunk_s=tuple(times_s), chunk_tokens=(1,) * len(times_s))
-    gaps = itl_s(record)
-    assert tpot_s(record) == pytest.approx(math.fsum(gaps) / len(gaps))
-
-
-def test_tpot_needs_two_tokens() -> None:
-    with pytest.raises(ValueError, match="two tokens"):
-        tpot_s(replace(RECORD, chunk_s=(1.0,), chunk_tokens=(1,)))
 
 
 def test_latencies_count_from_due_and_from_sent() -> None:
@@ -193,15 +178,6 @@ def test_goodput_counts_requests_that_meet_every_objective() -> None:
         (2000, True),
         (3500, False),
     ]
-
-
-@pytest.mark.parametrize(
-    ("objective", "is_met"),
-    [("tpot<1us", True), ("itl:p99<1us", True), ("queue<1s", False), ("latency<1us", False)],
-)
-def test_without_a_second_token_no_gap_is_too_long(objective: str, is_met: bool) -> None:
-    single = replace(RECORD, chunk_s=(1.0,), chunk_tokens=(1,))
-    assert is_good(single, [parse_objective(objective)]) == is_met
 
 
 def test_an_objective_that_the_run_does_not_tell_is_not_met() -> None:

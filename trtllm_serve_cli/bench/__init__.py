@@ -11,7 +11,8 @@ that it says when the client itself was too slow, and that the figures are those
     over_grpc, over_http         what carries them
     load, worker, crew           the load generator, in one process or several
     selfwatch, sampling          the client's own load, and the server's metrics meanwhile
-    records, statistics          what was seen, and every formula (pure)
+    records, request_times       what was seen of a request, and its formulas (pure)
+    statistics, noise            the figures of many, and how much of them is chance (pure)
     benchmark                    from settings to result
     virtual_clock, virtual       the same without a server, on simulated engines
     calibrate                    the timing of a simulated engine, out of measured runs

@@ -18,9 +18,10 @@ from trtllm_serve_cli.bench.noise import (
     statistic,
 )
 from trtllm_serve_cli.bench.records import RequestRecord
+from trtllm_serve_cli.bench.request_times import times_of
 from trtllm_serve_cli.bench.results.stored import StoredResult
 from trtllm_serve_cli.bench.slo import METRICS, Objective, parse_objective
-from trtllm_serve_cli.bench.statistics import goodput_per_s, per_s, span_s, times_of
+from trtllm_serve_cli.bench.statistics import goodput_per_s, per_s, span_s
 from trtllm_serve_cli.errors import BadInput, CheckFailed
 
 Verdict = Literal["better", "worse", "noise", "untold"]

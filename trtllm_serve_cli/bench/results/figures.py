@@ -10,6 +10,7 @@ import numpy as np
 
 from trtllm_serve_cli.bench.noise import rank
 from trtllm_serve_cli.bench.records import RequestRecord
+from trtllm_serve_cli.bench.request_times import times_of
 from trtllm_serve_cli.bench.results.charts import Axis, Chart, Limit, Point, Series
 from trtllm_serve_cli.bench.results.scales import Scale, fit_scale, write_number
 from trtllm_serve_cli.bench.results.stored import StoredResult
@@ -20,7 +21,6 @@ from trtllm_serve_cli.bench.results.timeline import (
     server_series,
     thin,
 )
-from trtllm_serve_cli.bench.statistics import times_of
 
 _MOST_POINTS = 160
 _MOST_DOTS = 900
