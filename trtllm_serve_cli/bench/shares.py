@@ -29,15 +29,20 @@ _BLOCK = 64
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Requests without an end, drawn as they are needed: for a closed loop with a duration."""
+    """Requests without an end, drawn as they are needed: for a closed loop with a duration.
+
+    Of a workload that has an order they are every `step`-th from number `start` on.
+    """
 
     workload: Workload
     vocab_size: int
     rng: np.random.Generator
+    start: int = 0
+    step: int = 1
 
     def __iter__(self) -> Iterator[RequestSpec]:
-        while True:
-            yield from self.workload.draw(_BLOCK, self.vocab_size, self.rng)
+        for start in count(self.start, _BLOCK * self.step):
+            yield from self.workload.draw(_BLOCK, self.vocab_size, self.rng, start, self.step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,7 @@ def plan_shares(
             asking=settings.asking,
             first=first,
             step=num_shares,
-            specs=Stream(settings.workload, vocab_size, rngs[first])
+            specs=Stream(settings.workload, vocab_size, rngs[first], first, num_shares)
             if num_requests is None
             else specs[first::num_shares],
             due_s=None if due_s is None else due_s[first::num_shares],

@@ -65,14 +65,20 @@ class Dataset:
         return len(self.requests)
 
     def draw(
-        self, num_requests: int, vocab_size: int, rng: np.random.Generator
+        self,
+        num_requests: int,
+        vocab_size: int,
+        rng: np.random.Generator,
+        start: int = 0,
+        step: int = 1,
     ) -> list[RequestSpec]:
         drawn = []
-        for index in range(num_requests):
-            request = self.requests[index % len(self.requests)]
+        for number in range(start, start + num_requests * step, step):
+            entry = number % len(self.requests)
+            request = self.requests[entry]
             if isinstance(request, int):
                 ids = rng.integers(0, vocab_size, request, dtype=np.int32)
-                request = RequestSpec(ids, self.num_output_tokens[index % len(self.requests)])
+                request = RequestSpec(ids, self.num_output_tokens[entry])
             drawn.append(request)
         return drawn
 

@@ -45,7 +45,12 @@ class TokenHistogram:
         return min(sum(self.inputs.counts), sum(self.outputs.counts))
 
     def draw(
-        self, num_requests: int, vocab_size: int, rng: np.random.Generator
+        self,
+        num_requests: int,
+        vocab_size: int,
+        rng: np.random.Generator,
+        start: int = 0,
+        step: int = 1,
     ) -> list[RequestSpec]:
         inputs = self.inputs.draw(num_requests, rng)
         outputs = self.outputs.draw(num_requests, rng)

@@ -24,7 +24,12 @@ class Identity:
     num_available: ClassVar[None] = None
 
     def draw(
-        self, num_requests: int, vocab_size: int, rng: np.random.Generator
+        self,
+        num_requests: int,
+        vocab_size: int,
+        rng: np.random.Generator,
+        start: int = 0,
+        step: int = 1,
     ) -> list[RequestSpec]:
         shape = (self.batch_size, self.num_input_tokens)
         # Not from `rng`: the warm-up sends the same.

@@ -27,7 +27,12 @@ class TokenNormDist:
     num_available: ClassVar[None] = None
 
     def draw(
-        self, num_requests: int, vocab_size: int, rng: np.random.Generator
+        self,
+        num_requests: int,
+        vocab_size: int,
+        rng: np.random.Generator,
+        start: int = 0,
+        step: int = 1,
     ) -> list[RequestSpec]:
         """`num_requests` requests; a generator in the same state gives the same requests."""
         inputs = draw_lengths(self.input_mean, self.input_stdev, num_requests, rng)

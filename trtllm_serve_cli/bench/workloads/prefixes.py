@@ -25,7 +25,12 @@ class SharedPrefix:
     num_available: ClassVar[None] = None
 
     def draw(
-        self, num_requests: int, vocab_size: int, rng: np.random.Generator
+        self,
+        num_requests: int,
+        vocab_size: int,
+        rng: np.random.Generator,
+        start: int = 0,
+        step: int = 1,
     ) -> list[RequestSpec]:
         lengths = np.full(self.num_prefixes, self.num_prefix_tokens)
         # From a generator of their own: the requests of a warm-up have the same prefixes.
@@ -56,7 +61,12 @@ class MultiTurn:
     num_available: ClassVar[None] = None
 
     def draw(
-        self, num_requests: int, vocab_size: int, rng: np.random.Generator
+        self,
+        num_requests: int,
+        vocab_size: int,
+        rng: np.random.Generator,
+        start: int = 0,
+        step: int = 1,
     ) -> list[RequestSpec]:
         """`num_requests` conversations."""
         opening = SharedPrefix(self.turn, self.num_prefix_tokens)

@@ -51,9 +51,18 @@ class Workload(Protocol):
     def num_available(self) -> int | None: ...
 
     def draw(
-        self, num_requests: int, vocab_size: int, rng: np.random.Generator
+        self,
+        num_requests: int,
+        vocab_size: int,
+        rng: np.random.Generator,
+        start: int = 0,
+        step: int = 1,
     ) -> list[RequestSpec]:
-        """`num_requests` requests; a generator in the same state gives the same ones."""
+        """`num_requests` requests; a generator in the same state gives the same ones.
+
+        A workload that has an order gives those of the numbers `start`, `start + step` and so on,
+        before 0 those at its end.
+        """
 
     def describe(self) -> dict[str, Any]:
         """What tells this workload from others, for the result file."""

@@ -53,7 +53,12 @@ class Trace:
         return tuple(request.at_s for request in self.requests)
 
     def draw(
-        self, num_requests: int, vocab_size: int, rng: np.random.Generator
+        self,
+        num_requests: int,
+        vocab_size: int,
+        rng: np.random.Generator,
+        start: int = 0,
+        step: int = 1,
     ) -> list[RequestSpec]:
         seed = int(rng.integers(2**32))
         return [

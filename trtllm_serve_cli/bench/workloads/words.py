@@ -35,7 +35,12 @@ class RandomWords:
     num_available: ClassVar[None] = None
 
     def draw(
-        self, num_requests: int, vocab_size: int, rng: np.random.Generator
+        self,
+        num_requests: int,
+        vocab_size: int,
+        rng: np.random.Generator,
+        start: int = 0,
+        step: int = 1,
     ) -> list[RequestSpec]:
         inputs = draw_lengths(self.input_mean, self.input_stdev, num_requests, rng)
         outputs = draw_lengths(self.output_mean, self.output_stdev, num_requests, rng)

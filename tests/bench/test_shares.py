@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from itertools import chain, islice
+from typing import Any
+
+import pytest
+
+from trtllm_serve_cli.bench.arrivals import AtConcurrency
+from trtllm_serve_cli.bench.served_model import ServedModel
+from trtllm_serve_cli.bench.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.shares import Share, plan_shares
+from trtllm_serve_cli.bench.workloads import Dataset, RequestSpec
+
+MODEL = ServedModel("here", "tensorrt_llm", "1", "2.51.0", True, 8, 500)
+
+
+def _dataset(num_entries: int) -> Dataset:
+    prompts = (RequestSpec.of_text(str(entry), 4, ignores_eos=True) for entry in range(num_entries))
+    return Dataset("d", tuple(prompts), (4,) * num_entries)
+
+
+def _plan(num_entries: int, **settings: Any) -> list[Share]:
+    chosen = {"workload": _dataset(num_entries), "load": AtConcurrency(4)} | settings
+    return plan_shares(BenchmarkSettings(**chosen), [MODEL])
+
+
+def _entries(share: Share, num_requests: int) -> list[int]:
+    return [int(spec.text or "") for _, spec in islice(share.numbered(), num_requests)]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_a_duration_sends_the_whole_data_set_again_and_again(num_workers: int) -> None:
+    shares = _plan(200, duration_s=1.0, num_workers=num_workers)
+    drawn = [_entries(share, 600 // num_workers) for share in shares]
+    assert drawn[0][:3] == [0, num_workers, 2 * num_workers]
+    assert sorted(chain.from_iterable(drawn)) == sorted([*range(200)] * 3)
