@@ -376,6 +376,13 @@ def test_sweep_measures_every_load(server: FakeTriton, tmp_path: Path) -> None:
     assert len(summary["runs"]["summaries"]) == 2
 
 
+def test_points_of_a_sweep_and_their_warm_ups_share_no_prompt(server: FakeTriton) -> None:
+    options = ("--concurrency", "1,2", "--request-rate", "90,100", "--repeat", "2", *SMALL)
+    _invoke("sweep", "token-norm-dist", "-u", server.start(), *options)
+    prompts = [tuple(inputs["input_ids"].ravel()) for inputs in server.received]
+    assert len(prompts) == len(set(prompts)) == 4 * 2 * (4 + 1)
+
+
 def test_sweep_takes_a_model_that_is_named_twice_once(server: FakeTriton) -> None:
     options = ("-m", "tensorrt_llm", "-m", "tensorrt_llm", "--num-requests", "3", "--json")
     sweep = ("sweep", "token-norm-dist", "-u", server.start(), *options)

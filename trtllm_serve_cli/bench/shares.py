@@ -87,9 +87,12 @@ def plan_shares(
     """The shares of one run; fewer than the workers asked for where there are not enough places.
 
     The same settings and run give the same requests at the same times, whatever the warm-up is.
+    Loads of another rate or concurrency have other prompts, so that of several that one server is
+    measured at, none finds its own in the server's cache.
     """
-    seed = settings.seed if not run else (settings.seed, run)
-    warmup_rng, workload_rng, arrivals_rng = np.random.default_rng(seed).spawn(3)
+    seed = settings.seed, run
+    warmup_rng, workload_rng, _ = np.random.default_rng(seed + _seed_of(settings.load)).spawn(3)
+    arrivals_rng = np.random.default_rng(seed).spawn(3)[2]
     vocab_size = find_vocab_size(models)
     due_s, num_requests = _plan_times(settings, arrivals_rng)
     places = _places(settings.load)
@@ -136,6 +139,11 @@ def _plan_times(
     else:
         due_s = plan_due_times(load, settings.num_requests, rng)
     return tuple(due_s.tolist()), len(due_s)
+
+
+def _seed_of(load: Load) -> tuple[int, int]:
+    rate_per_s = load.request_rate_per_s if isinstance(load, AtRate) else 0.0
+    return round(rate_per_s * 1e6), _places(load) or 0
 
 
 def _places(load: Load) -> int | None:
