@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.bench.fake_triton import FakeTriton
@@ -13,7 +14,7 @@ from trtllm_serve_cli.bench.arrivals import AllAtOnce, AtConcurrency, AtRate, Lo
 from trtllm_serve_cli.bench.benchmark import BenchmarkResult, run_benchmark
 from trtllm_serve_cli.bench.served_model import Target
 from trtllm_serve_cli.bench.settings import BenchmarkSettings
-from trtllm_serve_cli.bench.workloads import TokenNormDist
+from trtllm_serve_cli.bench.workloads import Dataset, RequestSpec, TokenNormDist
 
 Serve = Callable[[FakeTriton], str]
 WORKLOAD = TokenNormDist(8, 2, 5, 1)
@@ -159,6 +160,17 @@ def test_repeats_have_other_requests_and_the_same_each_time(serve: Serve) -> Non
     assert prompts[:3] != prompts[3:6]
     assert [record.run for record in results[0].records] == [0, 0, 0, 1, 1, 1]
     assert results[0].summary.num_requests == 6
+
+
+@pytest.mark.parametrize("amount", [{"num_requests": 3}, {"duration_s": 0.2}], ids=str)
+def test_repeats_go_on_in_a_data_set(serve: Serve, amount: dict[str, Any]) -> None:
+    server = FakeTriton(ttft_s=0.01)
+    prompts = [np.array([entry], np.int32) for entry in range(500)]
+    workload = Dataset("d", tuple(RequestSpec(prompt, 1) for prompt in prompts), (1,) * 500)
+    _run(serve(server), AtConcurrency(1), workload=workload, repeat=2, **amount)
+    sent = [int(inputs["input_ids"][0, 0]) for inputs in server.received]
+    assert sent == [*range(len(sent))]
+    assert len(sent) >= 6
 
 
 def test_workers_share_one_load_and_one_clock(serve: Serve) -> None:

@@ -19,9 +19,9 @@ def _dataset(num_entries: int) -> Dataset:
     return Dataset("d", tuple(prompts), (4,) * num_entries)
 
 
-def _plan(num_entries: int, **settings: Any) -> list[Share]:
+def _plan(num_entries: int, start: int = 0, **settings: Any) -> list[Share]:
     chosen = {"workload": _dataset(num_entries), "load": AtConcurrency(4)} | settings
-    return plan_shares(BenchmarkSettings(**chosen), [MODEL])
+    return plan_shares(BenchmarkSettings(**chosen), [MODEL], start=start)
 
 
 def _entries(share: Share, num_requests: int) -> list[int]:
@@ -34,3 +34,13 @@ def test_a_duration_sends_the_whole_data_set_again_and_again(num_workers: int) -
     drawn = [_entries(share, 600 // num_workers) for share in shares]
     assert drawn[0][:3] == [0, num_workers, 2 * num_workers]
     assert sorted(chain.from_iterable(drawn)) == sorted([*range(200)] * 3)
+
+
+@pytest.mark.parametrize("duration_s", [None, 1.0], ids=["number", "duration"])
+def test_a_data_set_goes_on_at_any_entry_and_warms_up_with_those_before(
+    duration_s: float | None,
+) -> None:
+    (share,) = _plan(9, 7, num_requests=4, duration_s=duration_s, num_warmup_requests=2)
+    assert _entries(share, 4) == [7, 8, 0, 1]
+    assert [spec.text for spec in share.warmup] == ["5", "6"]
+    assert [spec.text for spec in _plan(9)[0].warmup] == ["8"]

@@ -20,7 +20,7 @@ from trtllm_serve_cli.bench.sampling import ServerSample, sampling
 from trtllm_serve_cli.bench.selfwatch import ClientReport, WorkerLoad, judge_client
 from trtllm_serve_cli.bench.served_model import ServedModel, Target, fetch_model
 from trtllm_serve_cli.bench.settings import BenchmarkSettings
-from trtllm_serve_cli.bench.shares import find_vocab_size, plan_shares
+from trtllm_serve_cli.bench.shares import Share, find_vocab_size, plan_shares
 from trtllm_serve_cli.bench.statistics import Summary, summarize
 from trtllm_serve_cli.bench.worker import Counts, ShareResult
 from trtllm_serve_cli.bench.workloads import Tokenizer
@@ -53,6 +53,11 @@ class Run:
     records: tuple[RequestRecord, ...]
     workers: tuple[WorkerLoad, ...]
     samples: tuple[ServerSample, ...] = ()
+
+    @property
+    def num_drawn(self) -> int:
+        """How many requests of the workload it came to, those of conversations as one."""
+        return max((record.index for record in self.records), default=-1) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +126,11 @@ class Benchmark:
     runs: list[Run] = field(default_factory=list)
     num_uncounted: int = 0
 
+    @property
+    def num_drawn(self) -> int:
+        """How many requests of the workload all runs so far came to."""
+        return sum(run.num_drawn for run in self.runs)
+
     def run(self, watch: Watch = lambda progress: None) -> Run:
         run, num_uncounted = self.measure(len(self.runs), watch)
         self.runs.append(run)
@@ -167,9 +177,17 @@ def open_benchmark(
     models = tuple(fetch_model(target, settings.takes) for target in targets)
 
     def measure(number: int, watch: Watch) -> tuple[Run, int]:
-        return _run_once(settings, models, number, watch, metrics or {}, tokenizer)
+        shares = plan_shares(
+            settings,
+            models,
+            run=number,
+            start=benchmark.num_drawn,
+            keeps_text=tokenizer is not None,
+        )
+        return _run_once(settings, shares, number, watch, metrics or {}, tokenizer)
 
-    return Benchmark(settings, models, measure, counts_tokens=tokenizer is not None)
+    benchmark = Benchmark(settings, models, measure, counts_tokens=tokenizer is not None)
+    return benchmark
 
 
 def run_benchmark(
@@ -192,14 +210,13 @@ def run_benchmark(
 
 def _run_once(
     settings: BenchmarkSettings,
-    models: Sequence[ServedModel],
+    shares: Sequence[Share],
     number: int,
     watch: Watch,
     metrics: Mapping[int, str],
     tokenizer: Tokenizer | None,
 ) -> tuple[Run, int]:
     """The run, and how many of its answers the server did not count the tokens of."""
-    shares = plan_shares(settings, models, run=number, keeps_text=tokenizer is not None)
     planned = [share.num_planned for share in shares]
     total = None if None in planned else sum(each or 0 for each in planned)
 

@@ -23,7 +23,7 @@ class BenchmarkSettings:
     """What to send, how much of it, and when.
 
     A run sends `num_requests`, or with `duration_s` all that are due within it. `repeat` runs have
-    other requests each, drawn from the same seed.
+    other requests each: drawn from the same seed, or the next ones of a data set.
     """
 
     workload: Workload

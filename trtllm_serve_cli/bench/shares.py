@@ -82,13 +82,15 @@ def plan_shares(
     models: Sequence[ServedModel],
     *,
     run: int = 0,
+    start: int = 0,
     keeps_text: bool = False,
 ) -> list[Share]:
     """The shares of one run; fewer than the workers asked for where there are not enough places.
 
     The same settings and run give the same requests at the same times, whatever the warm-up is.
     Loads of another rate or concurrency have other prompts, so that of several that one server is
-    measured at, none finds its own in the server's cache.
+    measured at, none finds its own in the server's cache. A workload that has an order begins with
+    number `start`, and warms up with those before it.
     """
     seed = settings.seed, run
     warmup_rng, workload_rng, _ = np.random.default_rng(seed + _seed_of(settings.load)).spawn(3)
@@ -97,18 +99,19 @@ def plan_shares(
     due_s, num_requests = _plan_times(settings, arrivals_rng)
     places = _places(settings.load)
     num_shares = min(settings.num_workers, places or settings.num_workers)
-    warmup = tuple(settings.workload.draw(settings.num_warmup_requests, vocab_size, warmup_rng))
+    num_warmup = settings.num_warmup_requests
+    warmup = tuple(settings.workload.draw(num_warmup, vocab_size, warmup_rng, start - num_warmup))
     if num_requests is None:
         rngs = [workload_rng] if num_shares == 1 else workload_rng.spawn(num_shares)
     else:
-        specs = settings.workload.draw(num_requests, vocab_size, workload_rng)
+        specs = settings.workload.draw(num_requests, vocab_size, workload_rng, start)
     return [
         Share(
             models=tuple(models),
             asking=settings.asking,
             first=first,
             step=num_shares,
-            specs=Stream(settings.workload, vocab_size, rngs[first], first, num_shares)
+            specs=Stream(settings.workload, vocab_size, rngs[first], start + first, num_shares)
             if num_requests is None
             else specs[first::num_shares],
             due_s=None if due_s is None else due_s[first::num_shares],

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from trtllm_serve_cli.bench.benchmark import Benchmark, Run, Watch
 from trtllm_serve_cli.bench.served_model import CORE_MODEL, ServedModel
 from trtllm_serve_cli.bench.settings import BenchmarkSettings
-from trtllm_serve_cli.bench.shares import FALLBACK_VOCAB_SIZE, plan_shares
+from trtllm_serve_cli.bench.shares import FALLBACK_VOCAB_SIZE, Share, plan_shares
 from trtllm_serve_cli.bench.virtual_clock import Sending, run_virtual
 from trtllm_serve_cli.bench.workloads import Identity
 from trtllm_serve_cli.errors import BadInput
@@ -40,19 +40,21 @@ def open_virtual(
     )
 
     def measure(number: int, watch: Watch) -> tuple[Run, int]:
-        return _run(settings, model, simulation, replicas, number), 0
+        share = plan_shares(one_worker, (model,), run=number, start=benchmark.num_drawn)[0]
+        return _run(settings, share, simulation, replicas, number), 0
 
-    return Benchmark(settings, (model,), measure)
+    one_worker = replace(settings, num_workers=1)
+    benchmark = Benchmark(settings, (model,), measure)
+    return benchmark
 
 
 def _run(
     settings: BenchmarkSettings,
-    model: ServedModel,
+    share: Share,
     simulation: Simulation,
     replicas: int,
     number: int,
 ) -> Run:
-    (share,) = plan_shares(replace(settings, num_workers=1), (model,), run=number)
     records = run_virtual(
         share.specs,
         simulation,

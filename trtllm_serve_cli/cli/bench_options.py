@@ -48,7 +48,7 @@ RepeatOption = Annotated[
     int,
     typer.Option(
         min=1,
-        help="Measure so often, with other requests each time.",
+        help="Measure so often, with other requests each time; a data set goes on where it was.",
         rich_help_panel=_AMOUNT,
     ),
 ]
