@@ -6,6 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.bench.results.made import make_result
+from trtllm_serve_cli.bench.report import to_json
+from trtllm_serve_cli.bench.results.compare import find_differences
 from trtllm_serve_cli.bench.workloads.dataset import (
     Dataset,
     Lengths,
@@ -101,6 +104,40 @@ def test_longer_prompts_are_left_out_and_counted(tmp_path: Path) -> None:
     entries = read_entries(_read(tmp_path, LINE, UPSTREAMS))
     dataset = tokenize("d", entries, Words(), Lengths(max_input_tokens=2))
     assert (dataset.num_available, dataset.num_left_out) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "name"),
+    [
+        (Lengths(num_output_tokens=9), "num_output_tokens"),
+        (Lengths(tokens_per_word=1.3), "tokens_per_word"),
+        (Lengths(max_input_tokens=100), "max_input_tokens"),
+        (Lengths(ignores_eos=False), "ignores_eos"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_other_lengths_make_another_workload_of_a_data_set(
+    tmp_path: Path, lengths: Lengths, name: str
+) -> None:
+    entries = read_entries(_read(tmp_path, UPSTREAMS))
+    one, other = (tokenize("d", entries, Words(), each) for each in (Lengths(), lengths))
+    assert _differences(one, other) == [f"workload.{name}"]
+
+
+def test_other_contents_under_the_same_name_make_another_workload(tmp_path: Path) -> None:
+    reads = [read_entries(_read(tmp_path, line)) for line in (UPSTREAMS, LINE)]
+    one, other = (as_text("d", entries, Lengths()) for entries in reads)
+    assert _differences(one, other) == ["workload.digest"]
+    (tmp_path / "elsewhere").mkdir()
+    again = read_entries(_read(tmp_path / "elsewhere", UPSTREAMS))
+    assert _differences(one, as_text("d", again, Lengths())) == []
+
+
+def _differences(one: Dataset, other: Dataset) -> list[str]:
+    a, b = (to_json(make_result(workload=each)) for each in (one, other))
+    found = list(find_differences(a, b))
+    assert all(difference.is_question for difference in found)
+    return [difference.what for difference in found]
 
 
 def test_text_is_sent_as_it_is(tmp_path: Path) -> None:

@@ -83,6 +83,19 @@ def test_a_histogram_file_is_read(tmp_path: Path) -> None:
     assert [s.input_ids.size for s in _draw(find_histogram("a", file), 2)] == [5, 5]
 
 
+def test_histograms_of_one_key_in_other_files_are_told_apart(tmp_path: Path) -> None:
+    described = []
+    for name, length in (("a", 5), ("b", 5), ("b", 6)):
+        one = {"buckets": [[length, length]], "counts": [2]}
+        file = tmp_path / name
+        file.write_text(json.dumps({"k_ip": one, "k_op": one}))
+        described.append(find_histogram("k", file).describe())
+    a, b, changed = described
+    assert a | {"histogram_file": "b"} == b
+    assert b["digest"] != changed["digest"]
+    assert find_histogram("example").describe()["histogram_file"] is None
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

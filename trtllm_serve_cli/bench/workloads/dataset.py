@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from trtllm_serve_cli.bench.workloads.jsonl import Line, read_objects
-from trtllm_serve_cli.bench.workloads.spec import RequestSpec
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec, digest_of
 from trtllm_serve_cli.errors import BadInput, MissingPart
 
 HUB = "hf:"
@@ -49,16 +49,32 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Lengths:
+    """How long answers are, and which prompts are too long.
+
+    An answer has `num_output_tokens` if given, else the entry's own length, else that of the
+    entry's answer: counted by the tokenizer, or its words times `tokens_per_word`.
+    """
+
+    num_output_tokens: int | None = None
+    tokens_per_word: float | None = None
+    max_input_tokens: int | None = None
+    ignores_eos: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Dataset:
     """Requests made of a data set, in its order; it begins again when it is at its end.
 
-    An entry of which only the length is known has random ids.
+    An entry of which only the length is known has random ids. `digest` is of the entries' contents.
     """
 
     name: str
     requests: tuple[RequestSpec | int, ...] = field(repr=False)
     num_output_tokens: tuple[int, ...] = field(repr=False)
     num_left_out: int = 0
+    lengths: Lengths = Lengths()
+    digest: str = ""
 
     @property
     def num_available(self) -> int:
@@ -87,21 +103,9 @@ class Dataset:
             "dataset": self.name,
             "num_available": len(self.requests),
             "num_left_out": self.num_left_out,
+            "digest": self.digest,
+            **asdict(self.lengths),
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """How long answers are, and which prompts are too long.
-
-    An answer has `num_output_tokens` if given, else the entry's own length, else that of the
-    entry's answer: counted by the tokenizer, or its words times `tokens_per_word`.
-    """
-
-    num_output_tokens: int | None = None
-    tokens_per_word: float | None = None
-    max_input_tokens: int | None = None
-    ignores_eos: bool = True
 
 
 def read_entries(source: str) -> list[Entry]:
@@ -163,7 +167,9 @@ def _collect(
     requests: list[RequestSpec | int] = []
     outputs: list[int] = []
     num_left_out = 0
+    contents = []
     for entry in entries:
+        contents.append(replace(entry, where=""))
         request = make(entry)
         if not 0 < length(request) <= (lengths.max_input_tokens or 2**31):
             num_left_out += 1
@@ -176,7 +182,8 @@ def _collect(
             why=f"all {num_left_out} are empty, or longer than {lengths.max_input_tokens} tokens",
             next_step="allow longer prompts with --max-input-len",
         )
-    return Dataset(name, tuple(requests), tuple(outputs), num_left_out)
+    digest = digest_of(contents)
+    return Dataset(name, tuple(requests), tuple(outputs), num_left_out, lengths, digest)
 
 
 def _output_length(entry: Entry, tokenizer: Tokenizer | None, lengths: Lengths) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_serve_cli.bench.workloads.lengths import draw_prompts
-from trtllm_serve_cli.bench.workloads.spec import RequestSpec
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec, digest_of
 from trtllm_serve_cli.errors import BadInput
 
 
@@ -33,11 +33,12 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class TokenHistogram:
-    """Prompt and answer lengths, each from a histogram."""
+    """Prompt and answer lengths, each from a histogram; `file` has the name of theirs, if any."""
 
     key: str
     inputs: Histogram = field(repr=False)
     outputs: Histogram = field(repr=False)
+    file: str | None = None
 
     @property
     def num_available(self) -> int:
@@ -58,7 +59,11 @@ class TokenHistogram:
         return [RequestSpec(ids, int(n)) for ids, n in zip(prompts, outputs, strict=True)]
 
     def describe(self) -> dict[str, Any]:
-        return {"histogram_key": self.key}
+        return {
+            "histogram_key": self.key,
+            "histogram_file": self.file,
+            "digest": digest_of((self.inputs, self.outputs)),
+        }
 
 
 # The two that `tools/utils/utils.py` of triton-inference-server/tensorrtllm_backend@c2e65b8 has.
@@ -81,7 +86,8 @@ def find_histogram(key: str, file: Path | None = None) -> TokenHistogram:
     known = _UPSTREAMS if file is None else _read(file)
     where = "the built-in histograms" if file is None else str(file)
     try:
-        return TokenHistogram(key, known[f"{key}_ip"], known[f"{key}_op"])
+        name = None if file is None else file.name
+        return TokenHistogram(key, known[f"{key}_ip"], known[f"{key}_op"], name)
     except KeyError as error:
         keys = sorted({name.rpartition("_")[0] for name in known})
         raise BadInput(

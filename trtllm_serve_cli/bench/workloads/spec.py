@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,6 +44,14 @@ class RequestSpec:
     def of_text(cls, text: str, num_output_tokens: int, *, ignores_eos: bool) -> RequestSpec:
         """A prompt for a model that takes text."""
         return cls(_NO_IDS, num_output_tokens, text, ignores_eos=ignores_eos)
+
+
+def digest_of(contents: Iterable[object]) -> str:
+    """What tells contents of one name apart, for the result file."""
+    digest = hashlib.sha256()
+    for each in contents:
+        digest.update(repr(each).encode())
+    return digest.hexdigest()[:16]
 
 
 class Workload(Protocol):
