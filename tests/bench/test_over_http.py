@@ -102,8 +102,8 @@ def test_text_can_be_counted_by_a_tokenizer_and_is_labelled(serve_http: ServeHtt
     class Letters:
         end_id = 0
 
-        def encode(self, text: str) -> list[int]:
-            return list(text.encode())
+        def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+            return [1] * add_special_tokens + list(text.encode())
 
     address = serve_http(FakeHttp(counts_tokens=False))
     settings = BenchmarkSettings(RandomWords(5, 1, 4, 0), AllAtOnce(), 3, takes="text", stream=True)

@@ -255,7 +255,9 @@ def _recount(record: RequestRecord, text: str | None, tokenizer: Tokenizer | Non
     """The tokens of a text that the server did not count, spread evenly over its pieces."""
     if text is None or tokenizer is None or not record.chunk_s:
         return record
-    num_tokens, num_chunks = len(tokenizer.encode(text)), len(record.chunk_s)
+    # An answer does not begin with what a prompt begins with.
+    num_tokens = len(tokenizer.encode(text, add_special_tokens=False))
+    num_chunks = len(record.chunk_s)
     upto = [num_tokens * chunk // num_chunks for chunk in range(num_chunks + 1)]
     counts = tuple(later - earlier for earlier, later in pairwise(upto))
     return replace(record, chunk_tokens=counts)

@@ -20,12 +20,12 @@ from trtllm_serve_cli.errors import BadInput, TllmError
 
 
 class Words:
-    """A tokenizer: each word is a token, numbered by its length."""
+    """A tokenizer: each word is a token, numbered by its length; 98 begins a prompt."""
 
     end_id = 99
 
-    def encode(self, text: str) -> list[int]:
-        return [len(word) for word in text.split()]
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return [98] * add_special_tokens + [len(word) for word in text.split()]
 
 
 UPSTREAMS = {"input": "a bc def", "instruction": "do it", "output": "well done you"}
@@ -57,10 +57,10 @@ def _draw(dataset: Dataset, num_requests: int = 1) -> list[tuple[list[int], int]
 @pytest.mark.parametrize(
     ("value", "ids", "num_output_tokens"),
     [
-        (UPSTREAMS, [1, 2, 3, 2, 2], 3),
-        (SHAREGPT, [5, 5, 3], 2),
-        (MESSAGES, [1], 2),
-        (LINE, [3, 3], 7),
+        (UPSTREAMS, [98, 1, 2, 3, 2, 2], 3),
+        (SHAREGPT, [98, 5, 5, 3], 2),
+        (MESSAGES, [98, 1], 2),
+        (LINE, [98, 3, 3], 7),
     ],
     ids=["upstream", "ShareGPT", "messages", "JSONL"],
 )
@@ -102,7 +102,7 @@ def test_the_end_id_is_sent_unless_lengths_are_to_be_exact(
 
 def test_longer_prompts_are_left_out_and_counted(tmp_path: Path) -> None:
     entries = read_entries(_read(tmp_path, LINE, UPSTREAMS))
-    dataset = tokenize("d", entries, Words(), Lengths(max_input_tokens=2))
+    dataset = tokenize("d", entries, Words(), Lengths(max_input_tokens=3))
     assert (dataset.num_available, dataset.num_left_out) == (1, 1)
 
 

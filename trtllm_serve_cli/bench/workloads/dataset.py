@@ -34,7 +34,7 @@ class Tokenizer(Protocol):
 
     end_id: int
 
-    def encode(self, text: str) -> list[int]: ...
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,8 @@ def tokenize(
             return entry.num_input_tokens or 1
         if tokenizer is None:
             raise _no_tokenizer(entry)
-        ids = np.array(tokenizer.encode(entry.prompt), np.int32)
+        # An empty prompt stays empty, to be left out, whatever begins one otherwise.
+        ids = np.array(tokenizer.encode(entry.prompt) if entry.prompt else [], np.int32)
         end_id = None if lengths.ignores_eos else tokenizer.end_id
         return RequestSpec(ids, _output_length(entry, tokenizer, lengths), end_id=end_id)
 
@@ -198,7 +199,7 @@ def _output_length(entry: Entry, tokenizer: Tokenizer | None, lengths: Lengths) 
         )
     if tokenizer is None or lengths.tokens_per_word is not None:
         return max(_count_words(entry.answer, lengths.tokens_per_word), 1)
-    return max(len(tokenizer.encode(entry.answer)), 1)
+    return max(len(tokenizer.encode(entry.answer, add_special_tokens=False)), 1)
 
 
 def _count_words(text: str, tokens_per_word: float | None = None) -> int:
