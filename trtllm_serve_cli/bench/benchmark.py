@@ -266,6 +266,7 @@ def _recount(record: RequestRecord, text: str | None, tokenizer: Tokenizer | Non
 def _ending(results: Sequence[ShareResult]) -> Ending:
     if any(result.was_interrupted for result in results):
         return "interrupted"
+    # A worker gives up only when no target answers it; others may have sent all of theirs before.
     return "server_lost" if any(result.is_server_lost for result in results) else "finished"
 
 

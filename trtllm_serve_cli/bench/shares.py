@@ -47,7 +47,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One worker's part of a run: every `step`-th request from `first` on.
+    """One worker's part of a run: every `step`-th request from `first` on, to all models in turns.
 
     Open loop: `due_s` has the time of each, and `concurrency` is a cap if there is one. Closed
     loop: `due_s` is None. `num_planned` counts the requests of conversations singly, if
@@ -72,9 +72,13 @@ class Share:
             return None
         return sum(1 + len(spec.turns) for spec in self.specs)
 
-    def numbered(self) -> Iterator[tuple[int, RequestSpec]]:
-        """Each request with its index in the whole run."""
-        return zip(count(self.first, self.step), self.specs, strict=False)
+    def numbered(self) -> Iterator[tuple[int, int, RequestSpec]]:
+        """Each request with its index in the whole run, and which of the models it goes to.
+
+        Not by the index alone: of two workers and two models each would have one.
+        """
+        for turn, spec in enumerate(self.specs):
+            yield self.first + turn * self.step, (self.first + turn) % len(self.models), spec
 
 
 def plan_shares(

@@ -132,11 +132,11 @@ def _encode(share: Share, connections: Sequence[Connection]) -> Iterator[ReadyRe
     ready = (
         ReadyRequest(
             index,
-            connections[index % len(connections)].encode(spec, f"tllm-bench-{index}"),
+            connections[target].encode(spec, f"tllm-bench-{index}"),
             spec,
-            index % len(connections),
+            target,
         )
-        for index, spec in share.numbered()
+        for index, target, spec in share.numbered()
     )
     return ready if isinstance(share.specs, Stream) else iter(list(ready))
 
