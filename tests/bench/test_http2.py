@@ -185,6 +185,20 @@ def test_calls_wait_while_the_server_has_as_many_as_it_takes() -> None:
     run(test)
 
 
+def test_a_place_passes_by_a_call_that_is_cancelled_in_its_turn() -> None:
+    async def test(connection: Http2Connection, wire: Wire) -> None:
+        connection.data_received(frame(SETTINGS, 0, 0, struct.pack(">HL", 3, 1)))
+        first = await connection.start(b"", b"")
+        waiting = [asyncio.ensure_future(connection.start(b"", b"")) for _ in range(2)]
+        await asyncio.sleep(0)
+        connection.cancel(first)
+        waiting[0].cancel()
+        assert (await asyncio.wait_for(waiting[1], 5)).stream == 3
+        assert waiting[0].cancelled()
+
+    run(test)
+
+
 def test_a_reset_ends_one_call_and_a_lost_connection_all() -> None:
     async def test(connection: Http2Connection, wire: Wire) -> None:
         calls = [await connection.start(b"", b"") for _ in range(3)]

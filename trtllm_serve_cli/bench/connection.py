@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Protocol
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, Protocol, TypeVar
 
-from trtllm_serve_cli.bench.records import RequestError
+from trtllm_serve_cli.bench.records import TIMED_OUT, RequestError
 from trtllm_serve_cli.bench.wire import Response
 from trtllm_serve_cli.bench.workloads import RequestSpec
+
+TOO_LATE = RequestError(TIMED_OUT, "not whole in the time that a request has")
+_T = TypeVar("_T")
 
 
 class SendFailed(Exception):
@@ -29,3 +33,18 @@ class Connection(Protocol):
     def decode(self, raw: bytes) -> Response: ...
 
     async def close(self) -> None: ...
+
+
+async def in_time(waiting: Coroutine[Any, Any, _T], timeout_s: float | None) -> _T:
+    """What it gives; raises `SendFailed` when that takes longer.
+
+    A task of its own: for what a request has to wait for before it is on its way.
+    """
+    task = asyncio.ensure_future(waiting)
+    try:
+        await asyncio.wait([task], timeout=timeout_s)
+        if not task.done():
+            raise SendFailed(TOO_LATE)
+        return task.result()
+    finally:
+        task.cancel()

@@ -115,6 +115,11 @@ class Http2Connection(asyncio.Protocol):
         self._places: deque[asyncio.Future[None]] = deque()
         self._num_received = 0
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a call would start at once."""
+        return self.is_open and len(self._calls) < self._most_calls
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
@@ -129,9 +134,8 @@ class Http2Connection(asyncio.Protocol):
 
         Waits while the server has as many calls as it takes. Raises `ConnectionGone`.
         """
-        while self.is_open and len(self._calls) >= self._most_calls:
-            self._places.append(asyncio.get_running_loop().create_future())
-            await self._places[-1]
+        while self.is_open and not self.has_room:
+            await self._wait_for_place()
         if not self.is_open:
             raise ConnectionGone("the server closed the connection")
         call = Call(self._next_stream, self._stream_window)
@@ -149,6 +153,16 @@ class Http2Connection(asyncio.Protocol):
             self._unsent.append((call, body))
             self._send_what_fits()
         return call
+
+    async def _wait_for_place(self) -> None:
+        place = asyncio.get_running_loop().create_future()
+        self._places.append(place)
+        try:
+            await place
+        except asyncio.CancelledError:
+            if not place.cancelled():  # it was this one's turn, and is the next one's now
+                self._free_place()
+            raise
 
     def cancel(self, call: Call) -> None:
         """Tell the server that nobody wants the rest."""

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import grpc
 
 from trtllm_serve_cli.bench import wire
-from trtllm_serve_cli.bench.connection import SendFailed
+from trtllm_serve_cli.bench.connection import TOO_LATE, SendFailed, in_time
 from trtllm_serve_cli.bench.http2 import (
     Call,
     CallReset,
@@ -65,16 +65,16 @@ class GrpcConnection:
         return b"\0" + len(message).to_bytes(4, "big") + message
 
     async def send(self, payload: bytes) -> AsyncIterator[bytes]:
-        connection = await self._connect()
-        try:
-            call = await connection.start(self._headers, payload)
-        except ConnectionGone as error:
-            raise SendFailed(RequestError(NO_CONNECTION, str(error))) from error
         timer: asyncio.TimerHandle | None = None
-        if self._asking.timeout_s is not None:
-            loop = asyncio.get_running_loop()
-            timer = loop.call_later(self._asking.timeout_s, call.end, TimeoutError())
+        loop, timeout_s = asyncio.get_running_loop(), self._asking.timeout_s
+        began_s = loop.time()
+        beginning = self._begin(payload)
+        if self._connection is None or not self._connection.has_room:
+            beginning = in_time(beginning, timeout_s)
+        connection, call = await beginning
         try:
+            if timeout_s is not None:
+                timer = loop.call_at(began_s + timeout_s, call.end, TimeoutError())
             while True:
                 while call.messages:
                     yield call.messages.popleft()
@@ -87,6 +87,13 @@ class GrpcConnection:
             if timer is not None:
                 timer.cancel()
             connection.cancel(call)
+
+    async def _begin(self, payload: bytes) -> tuple[Http2Connection, Call]:
+        connection = await self._connect()
+        try:
+            return connection, await connection.start(self._headers, payload)
+        except ConnectionGone as error:
+            raise SendFailed(RequestError(NO_CONNECTION, str(error))) from error
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -114,7 +121,7 @@ def find_failure(call: Call) -> RequestError | None:
         case None:
             pass
         case TimeoutError():
-            return RequestError(TIMED_OUT, "not whole in the time that a request has")
+            return TOO_LATE
         case CallReset(code=code) if code == _RESET_BY_CANCELLING:
             return RequestError("cancelled", str(call.error))
         case error:

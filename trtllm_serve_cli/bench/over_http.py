@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator
 from urllib.parse import quote
 
 from trtllm_serve_cli.bench import wire
-from trtllm_serve_cli.bench.connection import SendFailed
+from trtllm_serve_cli.bench.connection import TOO_LATE, SendFailed, in_time
 from trtllm_serve_cli.bench.over_grpc import is_rejection
-from trtllm_serve_cli.bench.records import NO_CONNECTION, REJECTED, TIMED_OUT, RequestError
+from trtllm_serve_cli.bench.records import NO_CONNECTION, REJECTED, RequestError
 from trtllm_serve_cli.bench.served_model import ServedModel
 from trtllm_serve_cli.bench.workloads import RequestSpec
 from trtllm_serve_cli.client.address import split_address
@@ -47,11 +47,14 @@ class HttpConnection:
     async def send(self, payload: bytes) -> AsyncIterator[bytes]:
         """Each event's data; at the end an empty one."""
         timer: asyncio.TimerHandle | None = None
-        link = await self._connect()
+        loop, timeout_s = asyncio.get_running_loop(), self._asking.timeout_s
+        began_s = loop.time()
+        link = self._take_idle()
+        if link is None:
+            link = await in_time(self._connect(), timeout_s)
         try:
-            if self._asking.timeout_s is not None:
-                loop = asyncio.get_running_loop()
-                timer = loop.call_later(self._asking.timeout_s, link.give_up)
+            if timeout_s is not None:
+                timer = loop.call_at(began_s + timeout_s, link.give_up)
             link.start(payload)
             while True:
                 while link.events:
@@ -74,11 +77,14 @@ class HttpConnection:
         for link in self._idle:
             link.abort()
 
-    async def _connect(self) -> _Link:
+    def _take_idle(self) -> _Link | None:
         while self._idle:
             link = self._idle.pop()
             if link.is_reusable:
                 return link
+        return None
+
+    async def _connect(self) -> _Link:
         try:
             _, link = await asyncio.get_running_loop().create_connection(
                 _Link, self._host, self._port
@@ -119,7 +125,7 @@ class _Link(asyncio.Protocol):
         await self._waiter
 
     def give_up(self) -> None:
-        self._end(RequestError(TIMED_OUT, "not whole in the time that a request has"))
+        self._end(TOO_LATE)
         self.abort()
 
     def abort(self) -> None:
