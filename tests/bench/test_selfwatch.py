@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -72,3 +74,17 @@ def test_a_loop_that_is_blocked_is_seen() -> None:
     assert max(load.loop_lags_s) > 0.01
     assert 0 < load.loop_cpu_s <= load.cpu_s + 0.01
     assert load.wall_s > 0.04
+
+
+def test_a_loop_that_stands_still_is_late_for_each_tick_that_it_missed() -> None:
+    loads: list[WorkerLoad] = []
+
+    async def stand_still() -> None:
+        with watch_self(loads):
+            await asyncio.sleep(0)
+            time.sleep(0.2)
+
+    asyncio.run(stand_still())
+    missed = loads[0].loop_lags_s[-19:]
+    assert missed[0] >= 0.18
+    assert [lag - later for lag, later in pairwise(missed)] == pytest.approx([0.01] * 18)

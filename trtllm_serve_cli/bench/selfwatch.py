@@ -26,7 +26,8 @@ _LEAST_S = 0.2
 class WorkerLoad:
     """One worker process during the run: its CPU time, and that of the thread with the event loop.
 
-    `loop_lags_s` are how late a timer of the loop was, every 10 ms.
+    `loop_lags_s` are how late a timer of the loop was, every 10 ms; a loop that stood still was
+    late for each of the ticks that it missed.
     """
 
     wall_s: float
@@ -53,20 +54,26 @@ class ClientReport:
 @contextlib.contextmanager
 def watch_self(loads: list[WorkerLoad]) -> Iterator[None]:
     """Within a running event loop: adds to `loads` what this process did meanwhile."""
+    wall, cpu, loop_cpu = time.perf_counter(), time.process_time(), time.thread_time()
     lags: list[float] = []
+
+    def catch_up() -> float:
+        """How long until the next tick, after a lag for each that is past."""
+        now = time.perf_counter()
+        while (late := now - wall - (len(lags) + 1) * _TICK_S) >= 0:
+            lags.append(late)
+        return -late
 
     async def tick() -> None:
         while True:
-            before = time.perf_counter()
-            await asyncio.sleep(_TICK_S)
-            lags.append(max(time.perf_counter() - before - _TICK_S, 0.0))
+            await asyncio.sleep(catch_up())
 
     task = asyncio.ensure_future(tick())
-    wall, cpu, loop_cpu = time.perf_counter(), time.process_time(), time.thread_time()
     try:
         yield
     finally:
         task.cancel()
+        catch_up()
         loads.append(
             WorkerLoad(
                 time.perf_counter() - wall,
