@@ -9,9 +9,10 @@ import pytest
 
 from tests.bench.test_http2 import SETTINGS, frame
 from trtllm_serve_cli.bench.connection import Connection, SendFailed
-from trtllm_serve_cli.bench.over_grpc import GrpcConnection
+from trtllm_serve_cli.bench.http2 import Call, CallReset
+from trtllm_serve_cli.bench.over_grpc import GrpcConnection, find_failure
 from trtllm_serve_cli.bench.over_http import HttpConnection
-from trtllm_serve_cli.bench.records import TIMED_OUT
+from trtllm_serve_cli.bench.records import TIMED_OUT, RequestError
 from trtllm_serve_cli.bench.served_model import ServedModel
 from trtllm_serve_cli.bench.wire import Asking
 
@@ -32,6 +33,17 @@ async def _fail(connection: Connection) -> str:
     with pytest.raises(SendFailed) as failed:
         await asyncio.wait_for(receive(), MUCH_LATER_S)
     return failed.value.error.kind
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(7, "rejected"), (8, "cancelled"), (11, "rejected"), (0, "reset"), (2, "reset")],
+)
+def test_a_server_that_resets_a_call_is_there(code: int, kind: str) -> None:
+    call = Call(1, 0)
+    call.end(CallReset(code))
+    failure = find_failure(call)
+    assert failure == RequestError(kind, f"the server reset the stream (HTTP/2 error {code})")
 
 
 class OneCall(asyncio.Protocol):

@@ -31,7 +31,8 @@ _SERVICE = "/inference.GRPCInferenceService"
 _SAID_BY_TRITON = ("restricted", "unknown model", "in-flight", "not ready", "exceeds maximum queue")
 _FULL = ("exceeds maximum queue size", "max queue", "queue is full")
 _STATUSES = {code.value[0]: code for code in grpc.StatusCode}
-_RESET_BY_CANCELLING = 8
+# RFC 9113: REFUSED_STREAM, CANCEL and ENHANCE_YOUR_CALM. Whoever resets a call is there.
+_RESETS = {7: REJECTED, 8: "cancelled", 11: REJECTED}
 
 
 class GrpcConnection:
@@ -122,8 +123,8 @@ def find_failure(call: Call) -> RequestError | None:
             pass
         case TimeoutError():
             return TOO_LATE
-        case CallReset(code=code) if code == _RESET_BY_CANCELLING:
-            return RequestError("cancelled", str(call.error))
+        case CallReset(code=code) as reset:
+            return RequestError(_RESETS.get(code, "reset"), str(reset))
         case error:
             return RequestError(NO_CONNECTION, str(error))
     status = call.headers.get("grpc-status", "")

@@ -18,8 +18,8 @@ class RequestError:
 
     `kind` is `server` (an error in the response), `rejected` (the server had no room for it),
     `connection`, `timed_out` (after the time that this run allows), `no_tokens`, `interrupted` (the
-    run ended while it was in flight), else the gRPC status in lower case (`cancelled` …) or
-    `http_` and the HTTP status.
+    run ended while it was in flight), `reset` (the server ended the call, by HTTP/2's means), else
+    the gRPC status in lower case (`cancelled` …) or `http_` and the HTTP status.
     """
 
     kind: str
