@@ -4,11 +4,8 @@ from .combined import (
     prefixed,
     write_combination,
 )
-from .config import (
-    ModelConfig,
-    RepositoryPlan,
-    ServingOptions,
-)
+from .config import ModelConfig, RepositoryPlan, ServingOptions
+from .copies import read_repository
 from .instances import EngineInstances, read_gpu_groups, read_instances
 from .opened import OpenRepository, open_repository
 from .plan import plan_repository
@@ -16,14 +13,7 @@ from .pytorch import count_gpus, read_llm_gpus
 from .render import MANIFEST, render_files, write_repository
 from .served import read_limits
 from .settings import list_settings
-from .store import (
-    ImportedModel,
-    find_model,
-    list_models,
-    load_model,
-    read_manifest,
-    read_repository,
-)
+from .store import ImportedModel, find_model, list_models, load_model, read_manifest
 
 __all__ = [
     "MANIFEST",
