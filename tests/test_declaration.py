@@ -26,6 +26,7 @@ from trtllm_serve_cli.launch import LaunchOptions
 from trtllm_serve_cli.launch.options import choose_options
 from trtllm_serve_cli.paths import Home, find_home
 from trtllm_serve_cli.repository import (
+    MANIFEST,
     ImportedModel,
     ServingOptions,
     open_repository,
@@ -172,6 +173,15 @@ def test_models_that_an_editor_made_differ_cannot_be_declared(
     change(model, **{name: "64"})
     declared = declare_model(model, open_repository(model.path))
     assert declared.repository.parameters[name] == "64"
+
+
+def test_model_of_an_import_that_wrote_no_parameters(home_folder: Path):
+    model = add_declared(find_home(), {})
+    manifest = json.loads((model.path / MANIFEST).read_text())
+    del manifest["parameters"], manifest["set"]
+    (model.path / MANIFEST).write_text(json.dumps(manifest))
+    declared = declare_model(read_manifest(model.path), open_repository(model.path))
+    assert declared.repository.parameters["max_beam_width"] == "4"
 
 
 @pytest.mark.parametrize("kind", ENGINE_KINDS)

@@ -208,13 +208,14 @@ def _changed_parameters(repository: OpenRepository) -> dict[str, str]:
     if repository.layout != "inflight":
         return {}
     changed = {}
+    rendered = repository.manifest.get("parameters", {})
     for each in list_settings(repository):
         if not each.parameter.is_heeded_by(repository.kind) or each.parameter.is_fact:
             continue
         name = each.parameter.name
         if len(set(each.values.values())) > 1:
             raise _different(repository, each)
-        was_emptied = each.value == "" != repository.manifest["parameters"].get(name, "")
+        was_emptied = each.value == "" != rendered.get(name, "")
         if each.origin in ("set", "file") or (each.values and was_emptied):
             changed[name] = each.value
     return changed
