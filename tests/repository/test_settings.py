@@ -152,19 +152,19 @@ def priorities(levels: int, usual: int) -> dict[str, str]:
         (
             {}, {"default_priority_level": "3"},
             "default_priority_level would be 3, and there are 0 priority_levels.\n"
-            "Next: tllm set mine priority_levels=0 default_priority_level=0",
+            "Next: tllm set --repo {ours} priority_levels=0 default_priority_level=0",
         ),
         (
             priorities(5, 2), {"priority_levels": "1"},
             "default_priority_level would be 2, and there are 1 priority_levels.\n"
-            "Next: tllm set mine priority_levels=1 default_priority_level=1",
+            "Next: tllm set --repo {ours} priority_levels=1 default_priority_level=1",
         ),
         (
             {"instances_share_engine": "true", "tensorrt_llm_instance_count": "4"},
             priorities(2, 1),
             "tensorrt_llm_instance_count would be 4, of one engine, and a queue with priorities or "
             "timeouts is for one.\n"
-            "Next: tllm set mine tensorrt_llm_instance_count=1",
+            "Next: tllm set --repo {ours} tensorrt_llm_instance_count=1",
         ),
     ],
 )  # fmt: skip
@@ -175,7 +175,7 @@ def test_values_that_contradict_each_other_are_refused(
     files = {path: path.read_bytes() for path in ours.rglob("*") if path.is_file()}
     with pytest.raises(BadInput) as raised:
         set_parameters(ours, **wanted)
-    assert str(raised.value) == error
+    assert str(raised.value) == error.format(ours=ours)
     assert {path: path.read_bytes() for path in ours.rglob("*") if path.is_file()} == files
 
 
