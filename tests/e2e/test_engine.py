@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Tllm
+from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.engine import GenerationRequest, PerfMetrics, SequenceUpdate
 
 pytestmark = pytest.mark.e2e
@@ -176,6 +178,40 @@ def test_a_guide_that_does_not_compile_harms_nobody_else(
     (update,) = refused
     assert update.error is not None and why in update.error
     assert [tokens(each) for each in answers] == [tokens(each) for each in alone]
+
+
+def test_a_guide_that_nobody_wants_any_more_is_not_tried_out(
+    engine_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+    may_go_on = threading.Event()
+
+    def find_problem(kind: str, guide: str) -> None:
+        tried.append(guide)
+        assert may_go_on.wait(60)
+
+    engine = load(engine_dir)
+    monkeypatch.setattr(engine._grammar_check, "find_problem", find_problem)
+    asked = [request(number, guide_type="regex", guide=str(number)) for number in range(1, 6)]
+    for each in asked[:2]:
+        engine.submit(each)
+    wait_until(lambda: tried)
+    engine.cancel(1)
+    engine.cancel(2)
+    may_go_on.set()
+    run(engine, asked[2])
+    assert tried == ["1", "3"]
+    may_go_on.clear()
+    for each in asked[3:]:
+        engine.submit(each)
+    wait_until(lambda: "4" in tried)
+    unchecked = engine._unchecked[5].problem
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    wait_until(unchecked.cancelled)
+    may_go_on.set()
+    closing.join(60)
+    assert tried == ["1", "3", "4"]
 
 
 def test_diverse_beams_differ_at_once(engine: Any) -> None:

@@ -112,7 +112,9 @@ class OpenVinoEngine:
         self._unchecked[request.id] = _Unchecked(request, config, problem)
 
     def cancel(self, request_id: int) -> None:
-        self._unchecked.pop(request_id, None)
+        if (unchecked := self._unchecked.pop(request_id, None)) is not None:
+            # The others' guides wait for it.
+            unchecked.problem.cancel()
         running = self._running.pop(request_id, None)
         if running is not None:
             running.handle.cancel()
@@ -163,7 +165,7 @@ class OpenVinoEngine:
         )
 
     def close(self) -> None:
-        self._checker.shutdown()
+        self._checker.shutdown(cancel_futures=True)
         self._grammar_check.close()
 
     def _admit_checked(self) -> list[SequenceUpdate]:
