@@ -6,13 +6,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.conftest import Tllm
-from tests.e2e.core import tensor
+from tests.e2e.core import gauge, tensor
+from tests.waiting import wait_until
 from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.metrics import fetch_metrics, parse_metrics
 
 pytestmark = pytest.mark.e2e
 
@@ -88,3 +91,49 @@ def test_who_waits_too_long_is_refused(endpoint: Endpoint, occupied: Callable[[]
     with pytest.raises(InferenceServerException, match="timeout expired"):
         ask(endpoint, 20, timeout=50_000)
     in_front.join()
+
+
+def text_inputs(**numbers: int) -> list[grpcclient.InferInput]:
+    """What `ensemble` takes."""
+    prompt = grpcclient.InferInput("text_input", [1, 1], "BYTES")
+    prompt.set_data_from_numpy(np.array([[b"Once upon a time"]], dtype=object))
+    return [prompt, *(tensor(name, number) for name, number in numbers.items())]
+
+
+def figure(endpoint: Endpoint, family: str, **labels: str) -> float:
+    """A figure of the metrics page."""
+    return float(parse_metrics(fetch_metrics(endpoint.metrics), 0.0).value(family, **labels) or 0)
+
+
+def test_a_cancelled_text_frees_its_slot_past_those_who_wait_for_it(endpoint: Endpoint) -> None:
+    def num_steps() -> float:
+        return figure(endpoint, "nv_trt_llm_general_metrics", general_type="iteration_counter")
+
+    before = num_steps()
+    inputs = text_inputs(max_tokens=6000, min_tokens=6000)
+    with grpcclient.InferenceServerClient(endpoint.grpc) as client:
+        long = client.async_infer("ensemble", inputs, lambda result, error: None)
+        wait_until(lambda: gauge(endpoint, "active") > 0)
+        waiting = [threading.Thread(target=ask, args=(endpoint, 1), daemon=True) for _ in range(2)]
+        for thread in waiting:
+            thread.start()
+        pending = "nv_inference_pending_request_count"
+        wait_until(lambda: figure(endpoint, pending, model="tensorrt_llm") > 0)
+        long.cancel()
+        for thread in waiting:
+            thread.join()
+    assert num_steps() < before + 3000
+
+
+def test_a_text_that_is_refused_counts_as_refused(endpoint: Endpoint) -> None:
+    def num_ended(outcome: str) -> float:
+        return figure(endpoint, "tllm_requests", model="ensemble", outcome=outcome)
+
+    before = {outcome: num_ended(outcome) for outcome in ("rejected", "error")}
+    with (
+        grpcclient.InferenceServerClient(endpoint.grpc) as client,
+        pytest.raises(InferenceServerException, match="runtime_top_k is -1"),
+    ):
+        client.infer("ensemble", text_inputs(max_tokens=1, top_k=-1))
+    wait_until(lambda: num_ended("rejected") == before["rejected"] + 1)
+    assert num_ended("error") == before["error"]
