@@ -69,6 +69,18 @@ def test_what_a_network_adds_does_not_spoil_it() -> None:
     assert max(abs(each.deviation) for each in medians) < 0.05
 
 
+def test_tokens_that_came_in_one_read_tell_no_step() -> None:
+    run = measure("32", 32)
+    together = tuple(
+        dataclasses.replace(each, chunk_s=(each.chunk_s[1], *each.chunk_s[1:]))
+        for each in run.records[::10]
+    )
+    apart = tuple(each for index, each in enumerate(run.records) if index % 10)
+    merged = dataclasses.replace(run, records=together + apart)
+    found = calibrate([measure("1", 1, number=40), merged])
+    assert parts(found).step_s == pytest.approx(KNOWN.step_s, rel=0.05)
+
+
 def test_the_simulation_is_held_against_the_runs() -> None:
     found = calibrate([measure("1", 1, number=40), measure("32", 32)])
     assert {each.run for each in found.comparisons} == {"1", "32"}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -96,9 +97,23 @@ def test_an_answer_does_not_depend_on_how_its_bytes_come(cuts: list[int]) -> Non
         call = await connection.start(b"", b"")
         for begin, end in pairwise(sorted({0, len(ANSWER), *cuts})):
             connection.data_received(ANSWER[begin:end])
-        assert list(call.messages) == [b"one", b"", b"three"]
+        assert [content for _, content in call.messages] == [b"one", b"", b"three"]
         assert (call.is_done, call.error, call.headers) == (True, None, {"status": "0"})
         assert (PING, ACK, 0, b"12345678") in wire.frames()
+
+    run(test)
+
+
+def test_messages_have_the_time_at_which_their_last_bytes_came() -> None:
+    async def test(connection: Http2Connection, wire: Wire) -> None:
+        call = await connection.start(b"", b"")
+        times = []
+        for part in (message(b"one"), message(b"two")[:6], message(b"two")[6:]):
+            begun_s = time.perf_counter()
+            connection.data_received(frame(DATA, 0, 1, part))
+            times.append((begun_s, time.perf_counter()))
+        for (at_s, _), (begun_s, done_s) in zip(call.messages, (times[0], times[2]), strict=True):
+            assert begun_s <= at_s <= done_s
 
     run(test)
 
@@ -270,7 +285,7 @@ def test_a_real_grpc_server_answers_bodies_of_any_size(num_bytes: int) -> None:
     finally:
         server.stop(None).wait()
     if num_bytes:
-        assert [len(each) for each in call.messages] == [num_bytes]
+        assert [len(content) for _, content in call.messages] == [num_bytes]
         assert call.headers["grpc-status"] == "0"
     else:
         assert call.headers["grpc-status"] == "8"

@@ -3,12 +3,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
+import time
 from collections.abc import AsyncIterator, Callable
 
 import numpy as np
 import pytest
 
-from trtllm_serve_cli.bench.connection import SendFailed
+from trtllm_serve_cli.bench.connection import Arrival, SendFailed
 from trtllm_serve_cli.bench.load import LoadGenerator, ReadyRequest
 from trtllm_serve_cli.bench.records import RequestError, RequestRecord
 from trtllm_serve_cli.bench.wire import Response
@@ -25,7 +26,8 @@ _RESPONSES = {
 class Server:
     """Answers payloads byte by byte; counts how many requests are in flight."""
 
-    def __init__(self) -> None:
+    def __init__(self, stamp: Callable[[], float] = time.perf_counter) -> None:
+        self.stamp = stamp
         self.in_flight = 0
         self.most_in_flight = 0
         self.encoded: list[list[int]] = []
@@ -42,7 +44,7 @@ class Server:
     async def close(self) -> None:
         pass
 
-    async def send(self, payload: bytes) -> AsyncIterator[bytes]:
+    async def send(self, payload: bytes) -> AsyncIterator[Arrival]:
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
@@ -51,7 +53,7 @@ class Server:
                 await asyncio.sleep(0)
                 if byte == ord("x"):
                     raise SendFailed(RequestError("unavailable", "gone"))
-                yield bytes([byte])
+                yield self.stamp(), bytes([byte])
         finally:
             self.in_flight -= 1
 
@@ -83,6 +85,14 @@ def test_open_loop_records_each_chunk_in_order() -> None:
     assert list(times) == sorted(times)
     assert record.first_token_s == record.chunk_s[0]
     assert record.is_completed
+
+
+def test_a_response_came_when_its_bytes_did_whatever_was_done_before_it() -> None:
+    stamps = iter((2.0, 3.0, 5.0))
+    generator = LoadGenerator([Server(lambda: next(stamps))], clock=lambda: 1.0)
+    asyncio.run(generator.run_open(_requests(b"11f"), [0.0]))
+    (record,) = generator.records
+    assert (record.chunk_s, record.end_s) == ((1.0, 2.0), 4.0)
 
 
 @pytest.mark.parametrize(
@@ -224,9 +234,9 @@ def test_a_closed_loop_ends_with_its_duration() -> None:
 class Gone(Server):
     """Refuses every connection."""
 
-    async def send(self, payload: bytes) -> AsyncIterator[bytes]:
+    async def send(self, payload: bytes) -> AsyncIterator[Arrival]:
         raise SendFailed(RequestError("connection", "refused"))
-        yield b""
+        yield 0.0, b""
 
 
 @pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])

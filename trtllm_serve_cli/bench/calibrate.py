@@ -181,6 +181,9 @@ def _observe(run: MeasuredRun) -> _Observed:
     all_s = np.concatenate([each.chunk_s for each in answers])
     begun_s = np.concatenate([each.chunk_s[:-1] for each in answers])
     ended_s = np.concatenate([each.chunk_s[1:] for each in answers])
+    # What came in one read, or was read late, has one time, and tells no step.
+    is_apart = ended_s > begun_s
+    begun_s, ended_s = begun_s[is_apart], ended_s[is_apart]
     if not len(begun_s):
         raise _say_unsuited(run.name, "its answers have one token", "--output-mean 100")
 

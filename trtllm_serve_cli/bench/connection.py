@@ -11,6 +11,8 @@ from trtllm_serve_cli.bench.wire import Response
 from trtllm_serve_cli.bench.workloads import RequestSpec
 
 TOO_LATE = RequestError(TIMED_OUT, "not whole in the time that a request has")
+# When the bytes of a response came, on `time.perf_counter`, and these.
+Arrival = tuple[float, bytes]
 _T = TypeVar("_T")
 
 
@@ -27,7 +29,7 @@ class Connection(Protocol):
 
     def encode(self, spec: RequestSpec, request_id: str) -> bytes: ...
 
-    def send(self, payload: bytes) -> AsyncIterator[bytes]:
+    def send(self, payload: bytes) -> AsyncIterator[Arrival]:
         """The responses as they arrive, undecoded; raises `SendFailed`."""
 
     def decode(self, raw: bytes) -> Response: ...

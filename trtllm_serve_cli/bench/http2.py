@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -52,11 +53,11 @@ def encode_headers(headers: Sequence[tuple[str, str]]) -> bytes:
 
 
 class Call:
-    """One request and what has come of its answer."""
+    """One request and what has come of its answer, with the time of `time.perf_counter` it came."""
 
     def __init__(self, stream: int, window: int) -> None:
         self.stream = stream
-        self.messages: deque[bytes] = deque()
+        self.messages: deque[tuple[float, bytes]] = deque()
         self.headers: Headers = {}
         self.error: Exception | None = None
         self.is_done = False
@@ -70,15 +71,18 @@ class Call:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
-    def feed(self, data: bytes) -> None:
-        """A part of the answer's body: messages, each after a flag and its length in five bytes."""
+    def feed(self, data: bytes, at_s: float) -> None:
+        """A part of the answer's body: messages, each after a flag and its length in five bytes.
+
+        They have come when their last bytes have.
+        """
         data = self._rest + data if self._rest else data
         position = 0
         while len(data) >= position + 5:
             end = position + 5 + int.from_bytes(data[position + 1 : position + 5], "big")
             if len(data) < end:
                 break
-            self.messages.append(data[position + 5 : end])
+            self.messages.append((at_s, data[position + 5 : end]))
             position = end
         self._rest = data[position:]
         if self.messages:
@@ -102,6 +106,7 @@ class Http2Connection(asyncio.Protocol):
         self._calls: dict[int, Call] = {}
         self._next_stream = 1
         self._received = b""
+        self._received_s = 0.0
         self._block: tuple[int, int, bytes] | None = None
         self._decoder = Decoder()
         self._decoder.header_table_size = 0
@@ -184,6 +189,7 @@ class Http2Connection(asyncio.Protocol):
                 place.set_result(None)
 
     def data_received(self, data: bytes) -> None:
+        self._received_s = time.perf_counter()
         data = self._received + data if self._received else data
         position = 0
         while len(data) >= position + 9:
@@ -221,7 +227,7 @@ class Http2Connection(asyncio.Protocol):
             content = content[1 : len(content) - content[0]]
         call = self._calls.get(stream)
         if call is not None:
-            call.feed(content)
+            call.feed(content, self._received_s)
             if flags & _END_STREAM:
                 self._end(stream, None)
 

@@ -191,9 +191,8 @@ class LoadGenerator:
         sent_s = self._now()
         answer = _Answer(end_s=sent_s, keeps_ids=bool(request.spec.turns))
         try:
-            async for raw in connection.send(payload):
-                at_s = self._now()
-                answer.add(connection.decode(raw), at_s)
+            async for came_s, raw in connection.send(payload):
+                answer.add(connection.decode(raw), came_s - self.start)
         except SendFailed as failure:
             answer.fail(failure.error, self._now())
         except asyncio.CancelledError:

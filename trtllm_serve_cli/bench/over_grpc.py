@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import grpc
 
 from trtllm_serve_cli.bench import wire
-from trtllm_serve_cli.bench.connection import TOO_LATE, SendFailed, in_time
+from trtllm_serve_cli.bench.connection import TOO_LATE, Arrival, SendFailed, in_time
 from trtllm_serve_cli.bench.http2 import (
     Call,
     CallReset,
@@ -65,7 +65,7 @@ class GrpcConnection:
         message = wire.encode_request(spec, self._model, request_id, self._asking)
         return b"\0" + len(message).to_bytes(4, "big") + message
 
-    async def send(self, payload: bytes) -> AsyncIterator[bytes]:
+    async def send(self, payload: bytes) -> AsyncIterator[Arrival]:
         timer: asyncio.TimerHandle | None = None
         loop, timeout_s = asyncio.get_running_loop(), self._asking.timeout_s
         began_s = loop.time()

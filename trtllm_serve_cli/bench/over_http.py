@@ -7,12 +7,13 @@ cookies, pools, proxies) costs more than the request, and would be measured with
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from urllib.parse import quote
 
 from trtllm_serve_cli.bench import wire
-from trtllm_serve_cli.bench.connection import TOO_LATE, SendFailed, in_time
+from trtllm_serve_cli.bench.connection import TOO_LATE, Arrival, SendFailed, in_time
 from trtllm_serve_cli.bench.over_grpc import is_rejection
 from trtllm_serve_cli.bench.records import NO_CONNECTION, REJECTED, RequestError
 from trtllm_serve_cli.bench.served_model import ServedModel
@@ -44,7 +45,7 @@ class HttpConnection:
         body = wire.encode_body(spec, self._model, self._asking)
         return b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
 
-    async def send(self, payload: bytes) -> AsyncIterator[bytes]:
+    async def send(self, payload: bytes) -> AsyncIterator[Arrival]:
         """Each event's data; at the end an empty one."""
         timer: asyncio.TimerHandle | None = None
         loop, timeout_s = asyncio.get_running_loop(), self._asking.timeout_s
@@ -64,7 +65,7 @@ class HttpConnection:
                 await link.wait()
             if link.error is not None:
                 raise SendFailed(link.error)
-            yield b""
+            yield link.ended_s, b""
         finally:
             if timer is not None:
                 timer.cancel()
@@ -98,7 +99,8 @@ class _Link(asyncio.Protocol):
     """One connection and the answer that comes on it."""
 
     def __init__(self) -> None:
-        self.events: deque[bytes] = deque()
+        self.events: deque[Arrival] = deque()
+        self.ended_s = 0.0
         self.error: RequestError | None = None
         self.is_done = True
         self._is_open = False
@@ -133,11 +135,12 @@ class _Link(asyncio.Protocol):
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        at_s = time.perf_counter()
         if self.is_done:  # nobody asked: whatever it is, this connection is no good any more
             self.abort()
             return
         try:
-            self.events.extend(self._parser.feed(data))
+            self.events.extend((at_s, event) for event in self._parser.feed(data))
         except ValueError as error:
             self._end(RequestError("server", f"the answer is no HTTP: {error}"))
             self.abort()
@@ -159,7 +162,7 @@ class _Link(asyncio.Protocol):
 
     def _end(self, error: RequestError | None) -> None:
         if not self.is_done:
-            self.is_done, self.error = True, error
+            self.is_done, self.error, self.ended_s = True, error, time.perf_counter()
             self._wake()
 
     def _wake(self) -> None:
