@@ -196,6 +196,22 @@ def test_server_between_two_lives_is_not_started_twice(home: Home) -> None:
         pass
 
 
+def test_server_of_another_machine_keeps_its_folder(home: Home) -> None:
+    plan = fake_plan(home.servers)
+    plan.directory.mkdir(parents=True)
+    theirs = dataclasses.replace(describe_myself("ready"), boot_id="another", host="node-a")
+    write_state(plan.directory, theirs)
+    with pytest.raises(LaunchFailed) as raised:
+        start(plan)
+    assert str(raised.value) == (
+        f"There may be a server for the HTTP port {plan.ports['HTTP']} on node-a.\n"
+        f"Why: what is kept of both would be in {plan.directory}, which that machine shares\n"
+        "Next: tllm stop there, or choose another: --http-port N; if that machine is no more: "
+        f"rm -r {plan.directory}"
+    )
+    assert read_state(plan.directory) == theirs
+
+
 def test_stopping_a_server_that_is_gone_hurts_nobody(home: Home) -> None:
     """Its supervisor's process id belongs to this process now."""
     server = RunningServer(

@@ -17,6 +17,7 @@ from trtllm_serve_cli.paths import Home
 
 ALIVE = describe_myself("ready")
 GONE = dataclasses.replace(ALIVE, supervisor_started_at=0.0)
+ELSEWHERE = dataclasses.replace(ALIVE, boot_id="another", host="node-a")
 
 
 @pytest.fixture
@@ -206,6 +207,27 @@ def test_what_ran_before_the_machine_was_started_anew(home: Home) -> None:
     server = add(home, "a", dataclasses.replace(ALIVE, boot_id="another"))
     assert server.phase == "died"
     assert server.why == ("it ended when this machine was started anew",)
+
+
+def test_server_of_another_machine_is_known_there_alone(home: Home) -> None:
+    server = add(home, "a", ELSEWHERE)
+    assert (server.phase, server.is_running, server.is_over) == ("unknown", False, False)
+    for find in (find_running, find_to_stop):
+        with pytest.raises(NoServer) as raised:
+            find(home, None)
+        assert str(raised.value) == (
+            "Whether the server for a is running is not known.\n"
+            "Why: it was started on node-a, and is known there alone\n"
+            "Next: tllm status   (on node-a; if that machine is no more: "
+            f"rm -r {server.directory})"
+        )
+
+
+def test_server_of_another_machine_is_in_nobodys_way(home: Home) -> None:
+    add(home, "a", ELSEWHERE)
+    ours = add(home, "a", ALIVE)
+    assert find_running(home, None) == ours
+    assert find_to_stop(home, None) == find_to_stop(home, None, everything=True) == [ours]
 
 
 def test_server_to_start_again_may_have_died(home: Home) -> None:

@@ -97,6 +97,14 @@ def test_state_of_a_former_boot_is_not_believed() -> None:
     assert (rebooted.is_of_this_boot, rebooted.is_supervised) == (False, False)
 
 
+def test_state_of_another_machine_says_nothing_of_this_one() -> None:
+    theirs = dataclasses.replace(MINE, boot_id="another", host="node-a")
+    assert (theirs.is_elsewhere, theirs.is_supervised) == (True, False)
+    assert not dataclasses.replace(theirs, phase="stopped").is_elsewhere
+    assert not dataclasses.replace(theirs, host=MINE.host).is_elsewhere
+    assert not dataclasses.replace(MINE, host="the name that it had before").is_elsewhere
+
+
 def test_state_is_not_believed_after_the_process_is_gone() -> None:
     with subprocess.Popen((sys.executable, "-c", "input()"), stdin=subprocess.PIPE) as process:
         started_at = started_at_s(process.pid)

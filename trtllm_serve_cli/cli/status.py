@@ -52,6 +52,7 @@ def describe_server(server: RunningServer) -> dict[str, Any]:
         "grpc_tls": endpoint.tls is not None,
         "metrics": endpoint.metrics or None,
         "job": {"id": job.id, "state": job.state, "reason": job.reason} if job else None,
+        "host": state.host or None,
         "supervisor_pid": state.supervisor_pid or None,
         "server_pid": state.server_pid,
         "memory_bytes": launch.measure_memory(server) if server.is_running else {},

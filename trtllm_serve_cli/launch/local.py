@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -113,17 +114,24 @@ def clear_remains(directory: Path) -> None:
 
     with contextlib.suppress(NoServer, filelock.Timeout):
         server = read_server(directory)
-        if server.plan.container is None or server.is_running:
+        if server.plan.container is None or not server.is_over:
             return
         # Not between the plan and the first state of a server that somebody starts.
         with filelock.FileLock(directory / "start.lock", timeout=0):
-            if not read_server(directory).is_running:
+            if read_server(directory).is_over:
                 remove_container(server.plan.container)
 
 
 def _check_not_supervised(plan: LaunchPlan) -> None:
     """A server that is starting, or being started again, holds no port yet."""
     state = read_state(plan.directory)
+    if state is not None and state.is_elsewhere:
+        raise LaunchFailed(
+            f"There may be a server for the HTTP port {plan.ports['HTTP']} on {state.host}.",
+            why=f"what is kept of both would be in {plan.directory}, which that machine shares",
+            next_step="tllm stop there, or choose another: --http-port N; if that machine is no "
+            f"more: rm -r {shlex.quote(str(plan.directory))}",
+        )
     if state is not None and state.is_supervised:
         raise _taken(plan, f"it is {state.phase}, and its supervisor is {state.supervisor_pid}")
 

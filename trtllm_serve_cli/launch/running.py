@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,19 +72,26 @@ class RunningServer:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is known to run no more. Of a job, Slurm may say neither this nor that."""
-        return self.job.is_over if self.job is not None else not self.is_running
+        """Whether it is known to run no more.
+
+        Of a job, Slurm may say neither this nor that; another machine's server is known there.
+        """
+        if self.job is not None:
+            return self.job.is_over
+        return not self.is_running and not self.state.is_elsewhere
 
     @property
     def phase(self) -> str:
         """What is true now, whatever was written last."""
         if self.job is not None or self.is_running or self.state.phase in ("failed", "stopped"):
             return self.state.phase
-        return "died"
+        return "unknown" if self.state.is_elsewhere else "died"
 
     @property
     def why(self) -> tuple[str, ...]:
         """Why it is as it is; of one that died without a word, what its log said last."""
+        if self.state.is_elsewhere:
+            return (f"it was started on {self.state.host}, and is known there alone",)
         if self.phase != "died":
             return self.state.why
         if not self.state.is_of_this_boot:
@@ -152,8 +160,8 @@ def _name_servers(servers: Iterable[RunningServer]) -> str:
 def find_running(home: Home, model: str | None, address: str | None = None) -> RunningServer:
     """The running server, or the one of them that serves `model` or listens on `address`.
 
-    Raises `NoServer` when there is none, when there are several to choose from, and for a job of
-    which Slurm says nothing.
+    Raises `NoServer` when there is none, when there are several to choose from, and where nobody
+    here knows whether it runs: a job of which Slurm says nothing, a server of another machine.
     """
     servers = find_servers(home, model, address)
     running = [server for server in servers if server.is_running]
@@ -164,8 +172,8 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
     if unknown := [server for server in servers if not server.is_over]:
         raise NoServer(
             f"Whether the server for {', '.join(unknown[0].models)} is running is not known.",
-            why="; ".join(unknown[0].state.why),
-            next_step="sinfo   (then `tllm status`)",
+            why="; ".join(unknown[0].why),
+            next_step=_ask_elsewhere(unknown[0]),
         )
     if servers:
         died = servers[0]
@@ -183,6 +191,14 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
     raise NoServer(
         f"No server is running{' for ' + model if model else ''}.", next_step=f"tllm start{suffix}"
     )
+
+
+def _ask_elsewhere(server: RunningServer) -> str:
+    """How to learn whether a server runs that is neither running nor over, as far as is known."""
+    if server.job is not None:
+        return "sinfo   (then `tllm status`)"
+    gone = f"rm -r {shlex.quote(str(server.directory))}"
+    return f"tllm status   (on {server.state.host}; if that machine is no more: {gone})"
 
 
 def find_started(home: Home, model: str | None, address: str | None = None) -> RunningServer:
@@ -205,9 +221,10 @@ def find_to_stop(
 
     Those are jobs that have ended, and servers whose container may have outlived them. With
     `everything` it is all of both; else raises `NoServer` when there is nothing to stop, or there
-    are several to choose from.
+    are several to choose from. Those of another machine are not ours to stop.
     """
-    servers = find_servers(home, model, address)
+    found = find_servers(home, model, address)
+    servers = [server for server in found if not server.state.is_elsewhere]
     going = [server for server in servers if not server.is_over]
     ended = [
         server

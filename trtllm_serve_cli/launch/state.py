@@ -2,7 +2,8 @@
 
 A state file can outlive its supervisor (a crash, a reboot), so it is believed only as long as the
 process that wrote it lives: same boot of the machine, same id, same start. The start is counted
-from the boot, since a clock that is set moves all times of day.
+from the boot, since a clock that is set moves all times of day. Of a server on another machine
+nothing is known.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 import functools
 import json
 import os
+import socket
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,10 +38,10 @@ Phase = Literal[
 class ServerState:
     """One moment of a supervised server; times are seconds since the epoch.
 
-    `supervisor_started_at` alone counts from the boot `boot_id`. `why` says in a few lines why a
-    server failed or is being restarted, or what became of requests when it was stopped; `in_flight`
-    are those that it waits for: engine -> how many. `exit_code` is how it ended by itself, negative
-    for a signal.
+    `supervisor_started_at` alone counts from the boot `boot_id` of the machine `host`. `why` says
+    in a few lines why a server failed or is being restarted, or what became of requests when it was
+    stopped; `in_flight` are those that it waits for: engine -> how many. `exit_code` is how it
+    ended by itself, negative for a signal.
     """
 
     phase: Phase
@@ -52,11 +54,19 @@ class ServerState:
     boot_id: str = ""
     in_flight: dict[str, int] = field(default_factory=dict)
     exit_code: int | None = None
+    host: str = ""
 
     @property
     def is_of_this_boot(self) -> bool:
         """Whether the machine has not been started anew since."""
         return self.boot_id == read_boot_id()
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether another machine, which shares this home, wrote this and did not tell its end."""
+        has_ended = self.phase in ("failed", "stopped")
+        is_anothers = self.host not in ("", socket.gethostname())
+        return is_anothers and not has_ended and not self.is_of_this_boot
 
     @property
     def is_supervised(self) -> bool:
@@ -68,7 +78,13 @@ class ServerState:
 
 def describe_myself(phase: Phase) -> ServerState:
     """The state of a server whose supervisor is this process."""
-    return ServerState(phase, os.getpid(), started_at_s(os.getpid()), boot_id=read_boot_id())
+    return ServerState(
+        phase,
+        os.getpid(),
+        started_at_s(os.getpid()),
+        boot_id=read_boot_id(),
+        host=socket.gethostname(),
+    )
 
 
 def write_state(directory: Path, state: ServerState) -> None:
