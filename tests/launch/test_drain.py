@@ -29,6 +29,19 @@ def test_models_refuse_requests_while_they_are_drained(
     refuse_if_draining("a")
 
 
+def test_who_is_interrupted_while_it_says_so_leaves_no_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def touch(path: Path) -> None:
+        path.write_bytes(b"")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "touch", touch)
+    with pytest.raises(KeyboardInterrupt), draining(tmp_path, ["a", "b"]):
+        pass
+    assert list((tmp_path / "draining").iterdir()) == []
+
+
 def test_model_outside_of_a_server_of_ours_is_never_drained(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -26,12 +26,12 @@ def draining(directory: Path, models: Iterable[str]) -> Iterator[None]:
     """Meanwhile `models`, Triton's, take no new requests."""
     folder = directory / _FOLDER
     marks = [folder / model for model in models]
-    # On a full disk there is no room for it, and they go on taking some.
-    with contextlib.suppress(OSError):
-        folder.mkdir(exist_ok=True)
-        for mark in marks:
-            mark.touch()
     try:
+        # On a full disk there is no room for it, and they go on taking some.
+        with contextlib.suppress(OSError):
+            folder.mkdir(exist_ok=True)
+            for mark in marks:
+                mark.touch()
         yield
     finally:
         for mark in marks:
