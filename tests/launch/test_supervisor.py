@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import itertools
 import os
 import shutil
@@ -141,6 +142,31 @@ def test_server_outlives_its_log(tmp_path: Path) -> None:
         time.sleep(10 * QUICK.watch_s)
         assert not is_gone(server)
         plan.log.write_text(content)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_long_log_is_moved_aside_or_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    def copy_some(source: Path, target: Path) -> None:
+        target.write_text("a part of it")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    plan = fake_plan(tmp_path)
+    aside = plan.log.with_suffix(".log.1")
+    with supervised(plan):
+        wait_until(lambda: is_in(plan, "ready"))
+        content = plan.log.read_text()
+        with monkeypatch.context() as patched:
+            if is_full:
+                patched.setattr(shutil, "copyfile", copy_some)
+            patched.setattr("trtllm_serve_cli.launch.supervisor._MAX_LOG_BYTES", 1)
+            wait_until(lambda: plan.log.stat().st_size == 0)
+        plan.log.write_text(content)
+    if is_full:
+        assert not aside.exists()
+    else:
+        assert aside.read_text() == content
 
 
 def test_children_of_a_crashed_server_do_not_stay(tmp_path: Path) -> None:

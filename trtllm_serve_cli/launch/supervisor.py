@@ -272,10 +272,15 @@ class Supervisor:
     def _keep_log_short(self) -> None:
         """Move a log that has grown long aside; Triton goes on appending to the same file."""
         log = self._plan.log
+        aside = log.with_suffix(".log.1")
         # A log that somebody removed, or a full disk, is no reason to lose the server.
         with contextlib.suppress(OSError):
             if log.stat().st_size > _MAX_LOG_BYTES:
-                shutil.copyfile(log, log.with_suffix(".log.1"))
+                try:
+                    shutil.copyfile(log, aside)
+                except OSError:  # what there is room for is the log that grows
+                    with contextlib.suppress(OSError):
+                        aside.unlink()
                 os.truncate(log, 0)
                 self._log_start = 0
 
