@@ -29,7 +29,7 @@ from tests.launch.container_engines import calls_of, write_engine
 from tests.launch.samples import fake_container_plan, fake_mpi_plan, fake_plan, pids_in
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.launch.plan import LaunchPlan
-from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, read_state
+from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, read_state, write_state
 from trtllm_serve_cli.launch.supervisor import Patience, Supervisor
 
 QUICK = Patience(poll_s=0.02, watch_s=0.02, first_backoff_s=0.02, longest_backoff_s=0.04)
@@ -261,6 +261,21 @@ def test_server_that_will_not_stop_is_killed(tmp_path: Path) -> None:
     with supervised(plan, dataclasses.replace(QUICK, exit_s=0.5)):
         wait_until(lambda: is_in(plan, "ready"))
     assert is_gone(pids_in(plan.log, "child")[0])
+
+
+def test_server_is_stopping_once_its_models_refuse_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, refuses = fake_plan(tmp_path), {}
+
+    def write(directory: Path, state: ServerState) -> None:
+        refuses[state.phase] = (directory / "draining" / "m").exists()
+        write_state(directory, state)
+
+    monkeypatch.setattr("trtllm_serve_cli.launch.supervisor.write_state", write)
+    with supervised(plan):
+        wait_until(lambda: is_in(plan, "ready"))
+    assert refuses == {"starting": False, "ready": False, "stopping": True, "stopped": False}
 
 
 def test_requests_of_a_server_too_busy_to_tell_of_them_are_waited_for(

@@ -174,7 +174,8 @@ class Supervisor:
             self._tell("ready", ready_at=time.time(), server_pid=self._find_first())
             why = self._watch()
         if self._stopping.is_set():
-            self._tell("stopping", why=())
+            # From now on it is what became of requests.
+            self._state = dataclasses.replace(self._state, why=())
             self._end_server()
         return why
 
@@ -306,6 +307,8 @@ class Supervisor:
         tree = list_tree(process.pid)
         if process.poll() is None:
             with draining(self._plan.directory, self._plan.every_model):
+                if self._stopping.is_set():
+                    self._tell("stopping")
                 self._end_in_order(process)
         kill_remains(process.pid, tree)
         self._clear_container()
