@@ -185,6 +185,24 @@ def test_server_that_holds_no_port_yet_is_not_started_twice(home: Home) -> None:
     assert is_gone(pids_in(plan.log)[0])
 
 
+def test_port_of_a_server_that_is_still_loading_is_promised(home: Home) -> None:
+    """Both would load, and one of them fail minutes later."""
+    first, second = fake_plan(home.servers), fake_plan(home.servers)
+    second = dataclasses.replace(
+        second, endpoint=dataclasses.replace(second.endpoint, grpc=first.endpoint.grpc)
+    )
+    first.directory.mkdir(parents=True)
+    (first.directory / "plan.json").write_text(first.to_json())
+    write_state(first.directory, describe_myself("starting"))
+    with pytest.raises(LaunchFailed) as raised:
+        start(second)
+    assert str(raised.value) == (
+        f"The gRPC port {first.ports['gRPC']} is promised.\n"
+        "Why: the server for m, which is starting, will listen on it\n"
+        "Next: choose another: --grpc-port N"
+    )
+
+
 def test_server_between_two_lives_is_not_started_twice(home: Home) -> None:
     plan = fake_plan(home.servers)
     plan.directory.mkdir(parents=True)

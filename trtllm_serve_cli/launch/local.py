@@ -92,7 +92,7 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
     import filelock
 
     clear_remains(plan.directory)
-    check_ports(plan.host, plan.every_port)
+    check_ports(plan.host, plan.every_port, _find_promised(plan))
     plan.directory.mkdir(parents=True, exist_ok=True)
     # The token in here opens what the server restricts.
     plan.directory.chmod(0o700)
@@ -103,6 +103,20 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
             yield
     except filelock.Timeout as error:
         raise _taken(plan, "another tllm is starting it") from error
+
+
+def _find_promised(plan: LaunchPlan) -> dict[int, str]:
+    """Port -> whose it will be: servers that are starting, or started again, hold none yet."""
+    promised: dict[int, str] = {}
+    for path in plan.directory.parent.glob(f"*/{PLAN_FILE}"):
+        with contextlib.suppress(NoServer):
+            other = read_server(path.parent)
+            is_loading = other.is_running and other.phase in ("starting", "restarting")
+            do_meet = other.plan.host == plan.host or "0.0.0.0" in (other.plan.host, plan.host)
+            if is_loading and do_meet and other.directory != plan.directory:
+                whose = f"the server for {' and '.join(other.models)}, which is {other.phase},"
+                promised |= dict.fromkeys(other.plan.every_port.values(), whose)
+    return promised
 
 
 def clear_remains(directory: Path) -> None:
