@@ -363,10 +363,12 @@ def test_stop_removes_the_container_that_a_killed_server_left(
     assert len(calls_of(podman, "rm")) == before + 1
 
 
-def test_server_that_died_is_started_again(tllm: Tllm, ports: list[str]) -> None:
+def test_server_that_died_is_started_again(tllm: Tllm, home: Home, ports: list[str]) -> None:
     tllm("start", *ports)
     os.kill(json.loads(tllm("status", "--json")[1])["servers"][0]["supervisor_pid"], signal.SIGKILL)
     wait_until(lambda: "m: died\n  its supervisor was killed\n" in tllm("status")[1])
+    # The server dies with it, and holds its ports until then.
+    wait_until(lambda: all(map(is_gone, pids_in(home.servers / ports[1] / "server.log"))))
     assert tllm("restart")[0] == 0
     assert tllm("status")[1].startswith("m: ready")
 

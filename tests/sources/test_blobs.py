@@ -12,6 +12,7 @@ import pytest
 
 from tests.sources.checkpoints import hf_files, safetensors
 from tests.sources.fake_hub import FakeHub, serve
+from tests.waiting import wait_until
 from trtllm_serve_cli.errors import SourceError
 from trtllm_serve_cli.sources import blobs
 from trtllm_serve_cli.sources.blobs import Blob, Effects, fetch_blob
@@ -200,10 +201,9 @@ def test_killed_process_is_gone_on_with(tmp_path):
 
 def wait_for_bytes(cache, num_bytes):
     """The partial files below `cache`, once one has so many bytes."""
-    done = threading.Event()
-    for _ in range(1000):
-        found = list(cache.glob("*/blobs/*.incomplete"))
-        if any(path.stat().st_size >= num_bytes for path in found):
-            return found
-        done.wait(0.02)
-    raise AssertionError("no partial file grew")
+
+    def found():
+        return list(cache.glob("*/blobs/*.incomplete"))
+
+    wait_until(lambda: any(path.stat().st_size >= num_bytes for path in found()))
+    return found()
