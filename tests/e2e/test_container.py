@@ -111,16 +111,16 @@ def test_server_in_a_container_answers_comes_back_and_ends(tllm: InContainers) -
     assert "Paris" in ask(tllm)
 
     tllm.podman("kill", name)
-    wait_until(lambda: tllm.state().restarts == 1, 30)
+    wait_until(lambda: tllm.state().restarts == 1)
     assert "the server ended with signal 9" in tllm.state().why
-    wait_until(lambda: tllm.is_back(1), 120)
+    wait_until(lambda: tllm.is_back(1), 180)
     assert "Paris" in ask(tllm)
 
     stubs = psutil.Process(tllm.status()["server_pid"]).children()
     stubs[0].kill()
-    wait_until(lambda: tllm.state().restarts == 2, 30)
+    wait_until(lambda: tllm.state().restarts == 2)
     assert tllm.state().why[0].startswith("the process of the model ")
-    wait_until(lambda: tllm.is_back(2), 120)
+    wait_until(lambda: tllm.is_back(2), 180)
     assert "Paris" in ask(tllm)
 
     triton = psutil.Process(tllm.status()["server_pid"])
@@ -137,9 +137,9 @@ def test_container_does_not_outlive_its_supervisor(tllm: InContainers) -> None:
     triton = tllm.status()["server_pid"]
     os.kill(tllm.status()["supervisor_pid"], signal.SIGKILL)
     # Whoever is attached to it passes on that it is to end.
-    wait_until(lambda: is_gone(triton), 60)
+    wait_until(lambda: is_gone(triton))
     # Taking one away takes podman seconds where the cores are busy.
-    wait_until(lambda: tllm.containers() == [], 60)
+    wait_until(lambda: tllm.containers() == [])
     assert [server["state"] for server in tllm.servers()] == ["died"]
 
 

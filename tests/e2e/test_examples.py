@@ -46,7 +46,7 @@ def test_quickstart(fresh_home: Any) -> None:
 def test_streaming_client(endpoint: Endpoint) -> None:
     script = str(EXAMPLES / "streaming_client.py")
     command = (sys.executable, script, "--address", endpoint.grpc, "One, two, three,")
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert (result.returncode, result.stdout) == (0, expected("streaming_client")), result.stderr
 
 

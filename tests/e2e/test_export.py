@@ -80,7 +80,7 @@ launch: {timeout_s: 200}
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkpoint") / "tiny"
     command = (sys.executable, "-W", "ignore", "-c", MAKE_CHECKPOINT, str(folder))
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=240)
     return folder
 
 

@@ -130,7 +130,7 @@ def test_an_adapter_is_applied_as_openvino_genai_applies_it(
     file = str(adapters / "poet" / "adapter_model.safetensors")
     engine = str(imported.engine("demo"))
     command = (sys.executable, "-c", ASK_GENAI, engine, file, json.dumps(PROMPT), str(NUM_TOKENS))
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240).stdout
     assert json.loads(told) == alone[1]
 
 

@@ -70,14 +70,14 @@ def test_two_ranks_serve_die_come_back_and_end(in_two: Tllm) -> None:
 
     ranks["1"].send_signal(signal.SIGKILL)
     (server,) = (in_two.home / "servers").iterdir()
-    wait_until(lambda: in_two.state().restarts == 1, 30)
+    wait_until(lambda: in_two.state().restarts == 1)
     assert f"rank 1 died, which was process {ranks['1'].pid}" in in_two.status()["why"]
     wait_until(lambda: in_two.state().phase == "ready", 180)
     assert "Paris" in ask(status["http"])
 
     everything = processes_of(in_two)
     in_two.done("stop")
-    _, alive = psutil.wait_procs(everything, timeout=5)
+    _, alive = psutil.wait_procs(everything, timeout=20)
     port = status["http"].rpartition(":")[2]
     assert (alive, list(Path("/dev/shm").glob(f"tllm-{port}-*"))) == ([], [])
     assert "Exit timeout expired" not in (server / "server.log").read_text()

@@ -60,14 +60,14 @@ def check_followed(tllm: Tllm, taken: Taken, interface: str) -> None:
     """A request over `interface` has its line in the log, and one trace of all its parts."""
     answer = json.loads(tllm.done("infer", PROMPT, "--max-tokens", "5", "-i", interface, "--json"))
     request_id = answer["request_id"]
-    wait_until(lambda: log_lines(tllm, request_id), 10)
+    wait_until(lambda: log_lines(tllm, request_id))
     (line,) = log_lines(tllm, request_id)
     assert (line["model"], line["outcome"]) == ("demo", "length")
     assert line["output_tokens"] == answer["num_output_tokens"] == 5
     assert line["input_tokens"] == answer["num_input_tokens"]
     assert 0 < line["ttft_ms"] <= line["duration_ms"]
     expected = {"InferRequest", "demo", "preprocessing", "engine", "postprocessing"}
-    wait_until(lambda: expected <= {each.name for each in trace_of(taken, request_id)}, 30)
+    wait_until(lambda: expected <= {each.name for each in trace_of(taken, request_id)})
     spans = trace_of(taken, request_id)
     (root,) = (each for each in spans if not each.parent_id)
     assert root.name == "InferRequest"
@@ -84,5 +84,5 @@ def test_a_request_can_be_followed(observed: Tllm, taken: Taken) -> None:
     assert PROMPT not in log.read_text()
     refused = observed("infer", PROMPT, "--max-tokens", "1000000", "--request-id", "no-1")
     assert refused.returncode == 3
-    wait_until(lambda: log_lines(observed, "no-1"), 10)
+    wait_until(lambda: log_lines(observed, "no-1"))
     assert log_lines(observed, "no-1")[0]["outcome"] == "rejected"

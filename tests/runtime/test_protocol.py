@@ -97,7 +97,7 @@ def test_what_is_no_json_object_is_refused(payload: bytes, why: str) -> None:
 def test_frames_that_are_there_come_together_and_the_next_is_waited_for() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        ours.settimeout(10)
+        ours.settimeout(60)
         theirs.sendall(encode_frame({"n": 1}) + encode_frame({"n": 2}))
         assert read_frames(ours) == [{"n": 1}, {"n": 2}]
         theirs.sendall(encode_frame({"n": 3}))
