@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -44,50 +43,58 @@ def endpoint(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     tllm("stop", "--all")
 
 
-def ask(endpoint: Endpoint, num_tokens: int, **options: int) -> None:
-    """One answer of `tensorrt_llm`; raises what the server says."""
+def ask(endpoint: Endpoint, num_tokens: int, **options: int) -> int:
+    """When `tensorrt_llm` took it up, on the engine's clock; raises what the server says."""
     tensors = [
         tensor("input_ids", PROMPT),
         tensor("input_lengths", len(PROMPT)),
         tensor("request_output_len", num_tokens),
+        tensor("return_perf_metrics", True),
     ]
     with grpcclient.InferenceServerClient(endpoint.grpc) as client:
-        client.infer("tensorrt_llm", tensors, **options)
+        answer = client.infer("tensorrt_llm", tensors, **options)
+    return int(answer.as_numpy("first_scheduled_time_ns")[0][0])
+
+
+def num_queued(endpoint: Endpoint) -> float | None:
+    page = parse_metrics(fetch_metrics(endpoint.metrics), 0.0)
+    return page.value("nv_inference_pending_request_count", model="tensorrt_llm")
 
 
 @pytest.fixture
 def occupied(endpoint: Endpoint) -> Iterator[Callable[[], bool]]:
     """While a long answer holds the slot; tells whether it still does."""
+    wait_until(lambda: gauge(endpoint, "active") == 0)
     long = threading.Thread(target=ask, args=(endpoint, 400))
     long.start()
-    time.sleep(0.3)
+    wait_until(lambda: gauge(endpoint, "active") == 1)
     yield long.is_alive
     long.join()
 
 
 def test_the_higher_priority_comes_first(endpoint: Endpoint, occupied: Callable[[], bool]) -> None:
-    ended: list[int] = []
+    taken: list[tuple[int, int]] = []
 
     def wait_in_line(priority: int) -> None:
-        ask(endpoint, 20, priority=priority)
-        ended.append(priority)
+        taken.append((ask(endpoint, 20, priority=priority), priority))
 
     # The first to come after the slot was taken may have left the queue already.
     waiting = [LOW, LOW, LOW, HIGH, HIGH]
     threads = [threading.Thread(target=wait_in_line, args=(each,)) for each in waiting]
-    for thread in threads:
+    for number, thread in enumerate(threads, 1):
         thread.start()
-        time.sleep(0.1)
+        wait_until(lambda number=number: num_queued(endpoint) == number)
     assert occupied()
     for thread in threads:
         thread.join()
-    assert ended.index(HIGH) <= 1 and ended[-2:] == [LOW, LOW]
+    order = [priority for _, priority in sorted(taken)]
+    assert order.index(HIGH) <= 1 and order[-2:] == [LOW, LOW]
 
 
 def test_who_waits_too_long_is_refused(endpoint: Endpoint, occupied: Callable[[], bool]) -> None:
     in_front = threading.Thread(target=ask, args=(endpoint, 1))
     in_front.start()
-    time.sleep(0.1)
+    wait_until(lambda: num_queued(endpoint) == 1)
     with pytest.raises(InferenceServerException, match="timeout expired"):
         ask(endpoint, 20, timeout=50_000)
     in_front.join()
