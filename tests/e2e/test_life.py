@@ -85,12 +85,13 @@ def test_a_stop_waits_for_requests_and_takes_no_more(
     next(pieces)
     command = (TLLM, "stop", "--timeout", "120")
     with subprocess.Popen(command, env=tllm.environ, stderr=subprocess.PIPE, text=True) as stopping:
-        wait_until(lambda: tllm.state().phase == "stopping")
+        # Told once the models take no new requests.
+        wait_until(lambda: tllm.state().in_flight)
         with pytest.raises(RequestFailed, match="takes no new requests") as raised:
             generate(endpoint, "demo", GenerateRequest("hi", max_tokens=1), interface)
         assert raised.value.why
         rest = list(pieces)
-        _, said = stopping.communicate(timeout=60)
+        _, said = stopping.communicate(timeout=180)
     assert sum(piece.num_output_tokens or 0 for piece in rest) > 500
     assert "waiting for requests in flight: 1 in tensorrt_llm" in said
     assert (stopping.returncode, said.splitlines()[-1]) == (0, "Stopped.")
