@@ -8,7 +8,6 @@ here, which they do for somebody's own only.
 from __future__ import annotations
 
 import queue
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +17,9 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 
 from tests.e2e.conftest import Tllm
+from tests.e2e.core import gauge
 from tests.e2e.upstream import PROMPT, Inputs, as_tensors, core_inputs, names, stop_inputs, stream
+from tests.waiting import wait_until
 from trtllm_serve_cli.client import Endpoint
 
 pytestmark = pytest.mark.e2e
@@ -28,6 +29,8 @@ PARAMETERS = (
     "ask_preprocessing=true",
 )  # fmt: skip
 QUESTION = "The capital of France is"
+# Takes longer than anything else that a test does meanwhile.
+LONG = 6000
 NO_WORDS = np.array([[""]], object)
 
 
@@ -128,8 +131,9 @@ def test_perf_metrics_are_told_with_what_else_is_requested(whole: Endpoint) -> N
 def test_a_stopped_request_and_its_stop_are_both_answered(whole: Endpoint) -> None:
     """`--stop-after-ms` waits for two responses; the stop's own has no ids."""
     arrived: queue.Queue[Any] = queue.Queue()
-    inputs = core_inputs(PROMPT, 1000, streaming=False)
+    inputs = core_inputs(PROMPT, LONG, streaming=False)
     del inputs["end_id"]
+    wait_until(lambda: gauge(whole, "active") == 0)
     with grpcclient.InferenceServerClient(whole.grpc) as client:
         for each in (inputs, stop_inputs()):
             client.async_infer(
@@ -138,24 +142,30 @@ def test_a_stopped_request_and_its_stop_are_both_answered(whole: Endpoint) -> No
                 lambda result, error: arrived.put(error or result),
                 request_id="1",
             )
-            time.sleep(0.3)
+            if each is inputs:
+                wait_until(lambda: gauge(whole, "active") == 1)
         shapes = [
-            None if ids is None else ids.shape[2] < len(PROMPT) + 1000
-            for ids in (arrived.get(timeout=30).as_numpy("output_ids") for _ in range(2))
+            None if ids is None else ids.shape[2] < len(PROMPT) + LONG
+            for ids in (arrived.get(timeout=60).as_numpy("output_ids") for _ in range(2))
         ]
     assert sorted(shapes, key=str) == [None, True]
 
 
 def test_a_cancelled_call_ends_with_cancelled(whole: Endpoint) -> None:
     arrived: queue.Queue[Any] = queue.Queue()
-    inputs = as_tensors(core_inputs(PROMPT, 1000, streaming=False))
+    inputs = core_inputs(PROMPT, LONG, streaming=False)
+    del inputs["end_id"]
+    wait_until(lambda: gauge(whole, "active") == 0)
     with grpcclient.InferenceServerClient(whole.grpc) as client:
         call = client.async_infer(
-            "tensorrt_llm", inputs, lambda result, error: arrived.put(error), request_id="1"
+            "tensorrt_llm",
+            as_tensors(inputs),
+            lambda result, error: arrived.put(error),
+            request_id="1",
         )
-        time.sleep(0.3)
+        wait_until(lambda: gauge(whole, "active") == 1)
         call.cancel()
-        assert arrived.get(timeout=30).status() == "StatusCode.CANCELLED"
+        assert arrived.get(timeout=60).status() == "StatusCode.CANCELLED"
 
 
 def test_streaming_is_refused(whole: Endpoint) -> None:
