@@ -27,9 +27,17 @@ from trtllm_serve_cli.metrics import fetch_metrics, parse_metrics
 pytestmark = pytest.mark.e2e
 
 
+# What a model that is to take no new requests finds out by a file of its name, in this folder.
+WAIT_FOR_THE_END = """
+import os, time
+while not os.listdir(os.environ["TLLM_DRAINING"]):
+    time.sleep(0.05)
+"""
+
+
 def processes_of(tllm: Tllm) -> list[psutil.Process]:
     """The server's supervisor and everything below it."""
-    supervisor = psutil.Process(tllm.status()["supervisor_pid"])
+    supervisor = psutil.Process(tllm.state().supervisor_pid)
     return [supervisor, *supervisor.children(recursive=True)]
 
 
@@ -55,7 +63,7 @@ def assert_nothing_is_left(
     tllm: Tllm, http_port: int, everything: Sequence[psutil.Process] = ()
 ) -> None:
     """No process of the server on that port, and none of its shared memory."""
-    assert psutil.wait_procs(everything, timeout=10)[1] == []
+    assert psutil.wait_procs(everything, timeout=60)[1] == []
     folder = str(tllm.home / "servers" / str(http_port))
     assert [each for each in psutil.process_iter() if folder in " ".join(_command(each))] == []
     assert list(Path("/dev/shm").glob(f"tllm-{http_port}-*")) == []
@@ -77,14 +85,15 @@ def test_a_dead_worker_fails_its_requests_and_is_restarted(
     find_process(served, "tllm_runtime.worker").send_signal(signal.SIGKILL)
     with pytest.raises(RequestFailed, match="engine worker died"):
         list(pieces)
-    wait_until(lambda: answers(endpoint), 30)
+    wait_until(lambda: answers(endpoint), 180)
     snapshot = parse_metrics(fetch_metrics(endpoint.metrics), 0.0)
     assert (snapshot.value("tllm_engine_worker_restarts") or 0) >= 1
 
 
 def test_a_server_that_lost_a_models_process_is_restarted(served: Tllm, endpoint: Endpoint) -> None:
+    before = served.state().restarts
     find_process(served, "/tensorrt_llm_bls/1/model.py").send_signal(signal.SIGKILL)
-    wait_until(lambda: served.is_back(1), 80)
+    wait_until(lambda: served.is_back(before + 1), 180)
     assert answers(endpoint)
 
 
@@ -93,7 +102,7 @@ def test_nothing_outlives_a_killed_supervisor(quick_home: Callable[[], Tllm]) ->
     assert tllm.start().returncode == 0
     everything = processes_of(tllm)
     everything[0].send_signal(signal.SIGKILL)
-    _, alive = psutil.wait_procs(everything, timeout=15)
+    _, alive = psutil.wait_procs(everything, timeout=60)
     assert alive == []
     result = tllm("infer", "hi")
     assert result.returncode == 3 and "is not running any more" in result.stderr
@@ -104,7 +113,7 @@ def test_stop_leaves_no_process(quick_home: Callable[[], Tllm]) -> None:
     assert tllm.start().returncode == 0
     everything = processes_of(tllm)
     tllm.done("stop")
-    _, alive = psutil.wait_procs(everything, timeout=5)
+    _, alive = psutil.wait_procs(everything, timeout=20)
     assert (alive, tllm.done("status", "--json").split()) == ([], ["{", '"servers":', "[]", "}"])
 
 
@@ -147,7 +156,7 @@ def test_the_foreground_server_stops_with_its_terminal(
         assert any("Ready on" in line for line in lines)
         everything = processes_of(tllm)
         process.send_signal(number)
-        assert process.wait(60) == code
+        assert process.wait(120) == code
     assert_nothing_is_left(tllm, ports[0], everything)
     assert servers_of(tllm) == []
 
@@ -157,7 +166,7 @@ def test_a_killed_triton_comes_back(quick_home: Callable[[], Tllm]) -> None:
     assert tllm.start().returncode == 0
     endpoint, before = tllm.endpoint(), processes_of(tllm)
     psutil.Process(tllm.status()["server_pid"]).kill()
-    wait_until(lambda: tllm.is_back(1), 110)
+    wait_until(lambda: tllm.is_back(1), 180)
     assert answers(endpoint)
     # All that the killed one had started went with it.
     assert [each for each in before[1:] if each.is_running()] == []
@@ -204,7 +213,9 @@ def test_of_two_starts_at_once_one_serves(quick_home: Callable[[], Tllm]) -> Non
         asked = [both.submit(tllm, "start", *port_options(ports)) for _ in range(2)]
         results = sorted((each.result() for each in asked), key=lambda each: each.returncode)
     assert [each.returncode for each in results] == [0, 3]
-    assert "There is a server for the HTTP port" in results[1].stderr
+    # Its Triton may listen there already.
+    refusals = ("There is a server for the HTTP port", f"The HTTP port {ports[0]} is in use.")
+    assert any(each in results[1].stderr for each in refusals)
     assert [server["state"] for server in servers_of(tllm)] == ["ready"]
     everything = processes_of(tllm)
     tllm.done("stop")
@@ -223,8 +234,11 @@ def test_a_model_is_started_twice_at_once_on_other_ports(quick_home: Callable[[]
     assert servers_of(tllm) == []
 
 
-def test_a_server_is_stopped_while_it_starts(fresh_home: Callable[[], Tllm]) -> None:
-    tllm, ports = fresh_home(), free_ports(3)
+def test_a_server_is_stopped_while_it_starts(quick_home: Callable[[], Tllm]) -> None:
+    """A model of it is loaded only once the server is to end."""
+    tllm, ports = quick_home(), free_ports(3)
+    model = tllm.home / "models" / "demo" / "tensorrt_llm" / "1" / "model.py"
+    model.write_text(f"{WAIT_FOR_THE_END}\n{model.read_text()}")
     with subprocess.Popen(
         (TLLM, "start", *port_options(ports)), env=tllm.environ, stderr=subprocess.PIPE, text=True
     ) as starting:
@@ -232,7 +246,7 @@ def test_a_server_is_stopped_while_it_starts(fresh_home: Callable[[], Tllm]) -> 
         wait_until(lambda: log.exists() and "loading: tensorrt_llm:1" in log.read_text())
         everything = processes_of(tllm)
         tllm.done("stop")
-        _, said = starting.communicate(timeout=60)
+        _, said = starting.communicate(timeout=180)
     assert (starting.returncode, "was stopped before it was ready" in said) == (3, True)
     assert_nothing_is_left(tllm, ports[0], everything)
     assert servers_of(tllm) == []
@@ -267,9 +281,9 @@ def test_a_full_disk_takes_the_log_and_nothing_else(
     fill(folder / "filling")
     assert answers(endpoint)
     find_process(tllm, "tllm_runtime.worker").kill()
-    wait_until(lambda: answers(endpoint), 60)
+    wait_until(lambda: answers(endpoint), 180)
     psutil.Process(tllm.status()["server_pid"]).kill()
-    wait_until(lambda: tllm.is_back(1), 110)
+    wait_until(lambda: tllm.is_back(1), 180)
     assert answers(endpoint)
     everything = processes_of(tllm)
     tllm.done("stop")
