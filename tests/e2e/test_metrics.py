@@ -29,6 +29,8 @@ from trtllm_serve_cli.metrics import Snapshot, fetch_metrics, parse_metrics
 pytestmark = pytest.mark.e2e
 
 LONG = 6000
+# Kinds of requests, of which an engine at rest has none.
+RUNNING = ("active", "scheduled", "waiting")
 _TTFT = "tllm_time_to_first_token_seconds"
 
 
@@ -59,12 +61,12 @@ class Grown:
         return {float(bound): self(f"{_TTFT}_bucket", le=bound) for bound in bounds}
 
 
-def median_bucket(buckets: dict[float, float]) -> tuple[float, float]:
-    """The bounds of the bucket that has the median."""
+def median_bucket(buckets: dict[float, float]) -> float:
+    """The lower bound of the bucket that has the median."""
     bounds = [0.0, *sorted(buckets)]
     rank = math.ceil(buckets[math.inf] / 2)
     index = next(i for i, bound in enumerate(bounds[1:], 1) if buckets[bound] >= rank)
-    return bounds[index - 1], bounds[index]
+    return bounds[index - 1]
 
 
 def test_figures_are_what_the_load_generator_saw(
@@ -78,18 +80,25 @@ def test_figures_are_what_the_load_generator_saw(
     seen = json.loads((tmp_path / "summary.json").read_text())
     lines = (tmp_path / "requests.jsonl").read_text().splitlines()
     requests: list[dict[str, Any]] = [json.loads(line) for line in lines]
-    wait_until(lambda: grown.outcomes() == {"length": 12}, 10)
     num_tokens = sum(each["num_output_tokens"] for each in requests)
-    assert grown("tllm_generation_tokens") == num_tokens
-    assert grown("nv_llm_output_token_len_sum") == num_tokens
-    assert grown("tllm_prompt_tokens") == sum(each["num_input_tokens"] for each in requests)
-    assert grown("tllm_inter_token_latency_seconds_count") == num_tokens - 12
-    assert grown(f"{_TTFT}_count") == grown("tllm_request_duration_seconds_count") == 12
-    # The server's first tokens come before the client's, by what gRPC takes on a busy machine.
-    lower, upper = median_bucket(grown.buckets())
-    assert lower <= seen["summary"]["ttft"]["p50_ms"] / 1000 <= upper + 0.1
-    wait_until(lambda: gauge(endpoint, "active") == 0, 10)
-    assert gauge(endpoint, "scheduled") == gauge(endpoint, "waiting") == 0
+    expected = {
+        "tllm_generation_tokens": num_tokens,
+        "nv_llm_output_token_len_sum": num_tokens,
+        "tllm_prompt_tokens": sum(each["num_input_tokens"] for each in requests),
+        "tllm_inter_token_latency_seconds_count": num_tokens - 12,
+        f"{_TTFT}_count": 12,
+        "tllm_request_duration_seconds_count": 12,
+    }
+    # Each figure is a message of its own to Triton.
+    wait_until(lambda: {name: grown(name) for name in expected} == expected)
+    wait_until(lambda: grown.outcomes() == {"length": 12})
+    # The server's first tokens come before the client's, by whatever gRPC takes.
+    assert median_bucket(grown.buckets()) <= seen["summary"]["ttft"]["p50_ms"] / 1000
+    waits_s = sum(each["first_token_s"] - each["sent_s"] for each in requests)
+    assert 0 < grown(f"{_TTFT}_sum") < waits_s
+    answers_s = sum(each["end_s"] - each["sent_s"] for each in requests)
+    assert 0 < grown("tllm_request_duration_seconds_sum") < answers_s
+    wait_until(lambda: [gauge(endpoint, kind) for kind in RUNNING] == [0, 0, 0])
 
 
 def test_a_request_that_is_given_up_counts_as_cancelled(endpoint: Endpoint) -> None:
@@ -97,10 +106,10 @@ def test_a_request_that_is_given_up_counts_as_cancelled(endpoint: Endpoint) -> N
     pieces = stream(endpoint, "demo", GenerateRequest("Tell me", max_tokens=LONG, min_tokens=LONG))
     next(pieces)
     pieces.close()
-    wait_until(lambda: grown.outcomes() == {"cancelled": 1}, 10)
-    assert grown("tllm_generation_tokens") >= 1
+    wait_until(lambda: grown.outcomes() == {"cancelled": 1})
+    wait_until(lambda: grown("tllm_generation_tokens") >= 1)
     assert grown("tllm_request_duration_seconds_count") == 0
-    wait_until(lambda: gauge(endpoint, "active") == 0, 10)
+    wait_until(lambda: gauge(endpoint, "active") == 0)
 
 
 def test_requests_that_cannot_run_count_as_rejected(endpoint: Endpoint) -> None:
@@ -108,7 +117,7 @@ def test_requests_that_cannot_run_count_as_rejected(endpoint: Endpoint) -> None:
     for wrong in (GenerateRequest("hi", max_tokens=0), GenerateRequest("hi", max_tokens=10**6)):
         with pytest.raises(RequestFailed):
             generate(endpoint, "demo", wrong, "grpc")
-    wait_until(lambda: grown.outcomes() == {"rejected": 2}, 10)
+    wait_until(lambda: grown.outcomes() == {"rejected": 2})
     assert grown("tllm_generation_tokens") == grown(f"{_TTFT}_count") == 0
 
 
@@ -119,11 +128,11 @@ def test_requests_of_a_dead_worker_count_as_errors(served: Tllm, endpoint: Endpo
     find_process(served, "tllm_runtime.worker").send_signal(signal.SIGKILL)
     with pytest.raises(RequestFailed):
         list(pieces)
-    wait_until(lambda: grown.outcomes() == {"error": 1}, 10)
-    wait_until(lambda: answers(endpoint), 60)
-    assert engine("tllm_engine_worker_restarts") == 1
+    wait_until(lambda: grown.outcomes() == {"error": 1})
+    wait_until(lambda: answers(endpoint), 180)
+    wait_until(lambda: engine("tllm_engine_worker_restarts") == 1)
     # Of the questions whether it answers: the next test is not to count them.
-    wait_until(lambda: "length" in grown.outcomes(), 10)
+    wait_until(lambda: "length" in grown.outcomes())
 
 
 def test_an_answer_that_ends_by_itself_counts_as_stop(endpoint: Endpoint) -> None:
@@ -131,7 +140,7 @@ def test_an_answer_that_ends_by_itself_counts_as_stop(endpoint: Endpoint) -> Non
     generate(endpoint, "demo", GenerateRequest("What is ML?", max_tokens=8), "grpc")
     request = GenerateRequest("What is ML?", max_tokens=8, stop_words=tuple("aeiou"))
     generate(endpoint, "demo", request, "grpc")
-    wait_until(lambda: grown("tllm_requests", outcome="stop") == 1, 10)
+    wait_until(lambda: grown("tllm_requests", outcome="stop") == 1)
 
 
 def test_watching_goes_on_when_the_server_is_back(served: Tllm, endpoint: Endpoint) -> None:
@@ -143,7 +152,7 @@ def test_watching_goes_on_when_the_server_is_back(served: Tllm, endpoint: Endpoi
         assert process.stdout is not None
         first, second = (json.loads(process.stdout.readline()) for _ in range(2))
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     names = [each["model"] for each in first["models"]]
     assert {"demo", "ensemble", "tensorrt_llm"} <= set(names)
     assert first["models"][0]["requests_per_s"] is None
@@ -196,7 +205,7 @@ def test_prometheus_reads_it_and_the_alert_that_should_fire_fires(
     config.write_text(config.read_text().replace("15s", "1s"))
     load = subprocess.Popen(
         ("nice", TLLM, "bench", "token-norm-dist", "--num-requests", "3000", "--request-rate", "30",
-         "--input-mean", "64", "--output-mean", "64", "--warmup", "0"),
+         "--input-mean", "64", "--output-mean", "256", "--warmup", "0"),
         env=served.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
