@@ -17,7 +17,7 @@ import pytest
 from tests.ports import free_ports
 from trtllm_serve_cli.client import Endpoint
 from trtllm_serve_cli.launch.state import ServerState, read_state
-from trtllm_serve_cli.runtime.grammar_check import make_model
+from trtllm_serve_cli.runtime import grammar_check
 
 TLLM = str(Path(sys.executable).with_name("tllm"))
 
@@ -122,8 +122,14 @@ def quick_engine(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Pa
     for file in (engine / "engine.json", *engine.glob("openvino_*tokenizer.*")):
         (folder / file.name).symlink_to(file)
     vocab_size = json.loads((engine / "engine.json").read_text())["vocab_size"]
-    openvino.save_model(make_model(vocab_size), folder / "openvino_model.xml")
+    openvino.save_model(grammar_check.make_model(vocab_size), folder / "openvino_model.xml")
     return folder
+
+
+@pytest.fixture
+def time_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No guide takes too long for an engine of the test's own, however busy the machine is."""
+    monkeypatch.setattr(grammar_check, "_LIMIT_S", 60.0)
 
 
 @pytest.fixture
