@@ -17,9 +17,10 @@ from trtllm_serve_cli.bench.served_model import ServedModel
 from trtllm_serve_cli.bench.wire import Asking
 
 MODEL = ServedModel("127.0.0.1:1", "tensorrt_llm", "1", "2.51.0", True, 8, 500)
-ASKING = Asking(timeout_s=0.05)
+# Enough to connect, where somebody lets it.
+ASKING = Asking(timeout_s=1.0)
 # Far more than the time that a request has.
-MUCH_LATER_S = 10.0
+MUCH_LATER_S = 60.0
 
 
 async def _fail(connection: Connection) -> str:

@@ -79,6 +79,8 @@ def test_server_that_listens_and_says_nothing_may_have_requests(
         silent = Endpoint(metrics=f"127.0.0.1:{listener.getsockname()[1]}")
         assert count_in_flight([silent]) is None
         assert next(watch_in_flight([silent])) is None
+        # The other has to answer in that time.
+        monkeypatch.setattr("trtllm_serve_cli.launch.look._PATIENCE_S", 2.0)
         assert count_in_flight([silent, endpoint]) == {"a": 5}
         assert count_in_flight([silent, endpoint], {"b"}) is None
 

@@ -186,7 +186,7 @@ def test_what_is_noted_waits_for_who_notes_something_else(folder: Path) -> None:
         stopping.start()
         stopping.join(0.2)
         assert stopping.is_alive()
-    stopping.join(10)
+    stopping.join(60)
     assert judged(folder) == ("stopped", ())
 
 

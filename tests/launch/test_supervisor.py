@@ -244,7 +244,7 @@ def test_signal_may_come_at_any_line_of_a_wait(tmp_path: Path, line: int) -> Non
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
     assert is_in(plan, "stopped")
 
