@@ -170,7 +170,7 @@ def prometheus(folder: Path, port: int) -> Iterator[Callable[[str], Any]]:
 
     def ask(path: str) -> Any:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as response:
                 return json.load(response)["data"]
         except (urllib.error.URLError, OSError, ValueError):
             return None

@@ -56,9 +56,13 @@ def ask(endpoint: Endpoint, num_tokens: int, **options: int) -> int:
     return int(answer.as_numpy("first_scheduled_time_ns")[0][0])
 
 
-def num_queued(endpoint: Endpoint) -> float | None:
-    page = parse_metrics(fetch_metrics(endpoint.metrics), 0.0)
-    return page.value("nv_inference_pending_request_count", model="tensorrt_llm")
+def figure(endpoint: Endpoint, family: str, **labels: str) -> float:
+    """A figure of the metrics page."""
+    return float(parse_metrics(fetch_metrics(endpoint.metrics), 0.0).value(family, **labels) or 0)
+
+
+def num_queued(endpoint: Endpoint) -> float:
+    return figure(endpoint, "nv_inference_pending_request_count", model="tensorrt_llm")
 
 
 @pytest.fixture
@@ -107,15 +111,11 @@ def text_inputs(**numbers: int) -> list[grpcclient.InferInput]:
     return [prompt, *(tensor(name, number) for name, number in numbers.items())]
 
 
-def figure(endpoint: Endpoint, family: str, **labels: str) -> float:
-    """A figure of the metrics page."""
-    return float(parse_metrics(fetch_metrics(endpoint.metrics), 0.0).value(family, **labels) or 0)
-
-
 def test_a_cancelled_text_frees_its_slot_past_those_who_wait_for_it(endpoint: Endpoint) -> None:
     def num_steps() -> float:
         return figure(endpoint, "nv_trt_llm_general_metrics", general_type="iteration_counter")
 
+    wait_until(lambda: gauge(endpoint, "active") == 0)
     before = num_steps()
     inputs = text_inputs(max_tokens=6000, min_tokens=6000)
     with grpcclient.InferenceServerClient(endpoint.grpc) as client:
@@ -124,8 +124,7 @@ def test_a_cancelled_text_frees_its_slot_past_those_who_wait_for_it(endpoint: En
         waiting = [threading.Thread(target=ask, args=(endpoint, 1), daemon=True) for _ in range(2)]
         for thread in waiting:
             thread.start()
-        pending = "nv_inference_pending_request_count"
-        wait_until(lambda: figure(endpoint, pending, model="tensorrt_llm") > 0)
+        wait_until(lambda: num_queued(endpoint) > 0)
         long.cancel()
         for thread in waiting:
             thread.join()
