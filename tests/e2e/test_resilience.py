@@ -213,9 +213,11 @@ def test_of_two_starts_at_once_one_serves(quick_home: Callable[[], Tllm]) -> Non
         asked = [both.submit(tllm, "start", *port_options(ports)) for _ in range(2)]
         results = sorted((each.result() for each in asked), key=lambda each: each.returncode)
     assert [each.returncode for each in results] == [0, 3]
-    # Its Triton may listen there already.
-    refusals = ("There is a server for the HTTP port", f"The HTTP port {ports[0]} is in use.")
-    assert any(each in results[1].stderr for each in refusals)
+    # The other's Triton may listen already, on its gRPC port first.
+    refusals = [f"The {what} port {port} is in use." for what, port in
+                zip(("HTTP", "gRPC", "metrics"), ports, strict=True)]  # fmt: skip
+    refusals.append(f"There is a server for the HTTP port {ports[0]} already.")
+    assert any(each in results[1].stderr for each in refusals), results[1].stderr
     assert [server["state"] for server in servers_of(tllm)] == ["ready"]
     everything = processes_of(tllm)
     tllm.done("stop")
