@@ -447,7 +447,8 @@ def test_server_that_lost_a_rank_is_started_again(tmp_path: Path, number: signal
 @needs_mpirun
 def test_ranks_of_a_killed_mpirun_do_not_stay(tmp_path: Path) -> None:
     plan = fake_mpi_plan(tmp_path, "child")
-    with supervised(plan):
+    # At the end `mpirun` waits for the children, too, which hold their ranks' output.
+    with supervised(plan, dataclasses.replace(QUICK, exit_s=1)):
         wait_until(lambda: is_in(plan, "ready"))
         mpirun = psutil.Process(read_state(plan.directory).server_pid)
         everything = mpirun.children(recursive=True)
