@@ -137,12 +137,17 @@ def test_refused_job_says_why_and_is_not_followed(tmp_path: Path) -> None:
     assert read_job(directory, slurm) is None
 
 
+def put_silent(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a program on the PATH that never answers."""
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+
+
 def test_job_that_may_have_been_taken_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "sbatch").write_text("#!/bin/sh\nexec sleep 600\n")
-    (tmp_path / "sbatch").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    put_silent(tmp_path / "sbatch", monkeypatch)
     monkeypatch.setattr("trtllm_serve_cli.launch.slurm_job._SUBMIT_TIMEOUT_S", 0.1)
     with pytest.raises(LaunchFailed) as raised:
         submit_job("script", PLAIN, make_job_folder(tmp_path, "llama"))
@@ -223,9 +228,7 @@ def test_machine_without_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 def test_slurm_that_is_silent_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "squeue").write_text("#!/bin/sh\nexec sleep 600\n")
-    (tmp_path / "squeue").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    put_silent(tmp_path / "squeue", monkeypatch)
     monkeypatch.setattr("trtllm_serve_cli.launch.slurm_job._ASK_TIMEOUT_S", 0.1)
     with pytest.raises(LaunchFailed, match=r"squeue did not answer for 0\.1 s"):
         run_slurm(("squeue",))

@@ -111,15 +111,16 @@ def _no_torch() -> Iterator[None]:
     It imports PyTorch where it can: seconds and hundreds of megabytes for each of a model's text
     processes, none of which a tokenizer needs.
     """
-    if "torch" in sys.modules:
+    modules: dict[str, Any] = sys.modules
+    if "torch" in modules:
         yield
         return
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that models need PyTorch
-    sys.modules["torch"] = None  # type: ignore[assignment]
+    modules["torch"] = None  # an import of it fails, and whoever looks for it finds none
     try:
         yield
     finally:
-        del sys.modules["torch"]
+        del modules["torch"]
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
