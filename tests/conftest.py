@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.sources.checkpoints import llama_gguf
+from trtllm_serve_cli.paths import Home, find_home
+
 # Examples depend on the test alone, so that a run can be repeated; a busy machine fails none.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
@@ -19,3 +22,15 @@ def home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TLLM_HOME", str(root))
     return root
+
+
+@pytest.fixture
+def home(home_folder: Path) -> Home:
+    return find_home()
+
+
+@pytest.fixture
+def gguf(tmp_path: Path) -> str:
+    """A source."""
+    (tmp_path / "mine.gguf").write_bytes(llama_gguf())
+    return f"gguf:{tmp_path / 'mine.gguf'}"

@@ -46,7 +46,7 @@ from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.declaration import Declaration
-    from trtllm_serve_cli.importing import ImportPlan
+    from trtllm_serve_cli.import_plan import ImportPlan
 
 
 def import_model(
@@ -101,11 +101,12 @@ def import_model(
     """
     asked = _declare(locals())
     from trtllm_serve_cli import importing
+    from trtllm_serve_cli.import_plan import plan_import
     from trtllm_serve_cli.paths import find_home
 
     home = find_home()
     if dry_run:
-        plan = importing.plan_import(asked, home)
+        plan = plan_import(asked, home)
         last = [*plan.was_set.describe(), f"Render the model repository {plan.repository}"]
         _show_plan(plan, "\n".join(last), as_json=as_json)
         return
@@ -158,11 +159,12 @@ def build_model(
     """
     asked = _declare(locals())
     from trtllm_serve_cli import importing
+    from trtllm_serve_cli.import_plan import plan_import
     from trtllm_serve_cli.paths import find_home
 
     home = find_home()
     if dry_run:
-        _show_plan(importing.plan_import(asked, home), "Render nothing", as_json=as_json)
+        _show_plan(plan_import(asked, home), "Render nothing", as_json=as_json)
         return
     with show_work() as display:
         built = importing.build_model(asked, home, force=force, display=display)
