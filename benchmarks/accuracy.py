@@ -30,10 +30,11 @@ from typing import Any
 
 from cpu import CLIENT, cpu_seconds
 
-from trtllm_serve_cli import launch
-from trtllm_serve_cli.catalog import resolve_alias
+from trtllm_serve_cli.catalog.entries import resolve_alias
 from trtllm_serve_cli.declaration import Declaration, EngineSection, ModelSection
 from trtllm_serve_cli.importing import import_model
+from trtllm_serve_cli.launch.local import launch, stop_server
+from trtllm_serve_cli.launch.plan_here import plan_for_this_machine
 from trtllm_serve_cli.paths import Home, find_home
 
 PORTS = {"http_port": 8110, "grpc_port": 8111, "metrics_port": 8112}
@@ -96,15 +97,15 @@ def measure(home: Home, in_flight: int, rounds: int) -> Found:
     step_s, options = RUNS[in_flight]
     name = import_engine(home, step_s)
     known = bench("--virtual", name, *options)
-    plan = launch.plan_for_this_machine(home, [name], PORTS)
-    server = launch.launch(plan, on_progress=lambda loading: None)
+    plan = plan_for_this_machine(home, [name], PORTS)
+    server = launch(plan, on_progress=lambda loading: None)
     try:
         words = ("-u", server.endpoint.grpc, "--warmup", str(in_flight), *options)
         before = cpu_seconds(server)
         runs = [bench(*words) for _ in range(rounds)]
         after = cpu_seconds(server)
     finally:
-        launch.stop_server(server)
+        stop_server(server)
     rows = [
         Row(
             in_flight,

@@ -22,7 +22,14 @@ from typing import Any
 
 from simulated import import_simulated
 
-from trtllm_serve_cli import bench, launch
+from trtllm_serve_cli.bench.arrivals import AtConcurrency
+from trtllm_serve_cli.bench.benchmark import run_benchmark
+from trtllm_serve_cli.bench.served_model import Target
+from trtllm_serve_cli.bench.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
+from trtllm_serve_cli.launch.local import launch, stop_server
+from trtllm_serve_cli.launch.plan_here import plan_for_this_machine
+from trtllm_serve_cli.launch.running import RunningServer
 from trtllm_serve_cli.paths import Home, find_home
 
 WITHOUT, WITH = "without dynamic_batching", "with dynamic_batching"
@@ -38,21 +45,21 @@ ASLEEP_MS = 400
 NUM_RATES = 5
 
 
-def ask(server: launch.RunningServer, in_flight: int, num_requests: int, seed: int) -> Any:
+def ask(server: RunningServer, in_flight: int, num_requests: int, seed: int) -> Any:
     """The summary of so many requests."""
-    settings = bench.BenchmarkSettings(
-        bench.TokenNormDist(128, 0, NUM_TOKENS, 0),
-        bench.AtConcurrency(in_flight),
+    settings = BenchmarkSettings(
+        TokenNormDist(128, 0, NUM_TOKENS, 0),
+        AtConcurrency(in_flight),
         num_requests,
         seed=seed,
         stream=True,
     )
-    result = bench.run_benchmark(settings, [bench.Target(server.endpoint.grpc)])
+    result = run_benchmark(settings, [Target(server.endpoint.grpc)])
     assert not result.error_messages, result.error_messages
     return result.summary
 
 
-def count_asleep(servers: dict[str, launch.RunningServer], num_bursts: int) -> dict[str, int]:
+def count_asleep(servers: dict[str, RunningServer], num_bursts: int) -> dict[str, int]:
     """Of the bursts to each server, those in which it slept."""
     asleep = dict.fromkeys(servers, 0)
     for seed in range(num_bursts):
@@ -61,7 +68,7 @@ def count_asleep(servers: dict[str, launch.RunningServer], num_bursts: int) -> d
     return asleep
 
 
-def measure_rates(servers: dict[str, launch.RunningServer], num_requests: int) -> dict[str, float]:
+def measure_rates(servers: dict[str, RunningServer], num_requests: int) -> dict[str, float]:
     """The median over some turns of the requests per second that each server completes."""
     rates: dict[str, list[float]] = {which: [] for which in servers}
     for seed in range(NUM_RATES):
@@ -70,9 +77,9 @@ def measure_rates(servers: dict[str, launch.RunningServer], num_requests: int) -
     return {which: statistics.median(values) for which, values in rates.items()}
 
 
-def serve(home: Home, folder: Path, step_ms: float) -> dict[str, launch.RunningServer]:
+def serve(home: Home, folder: Path, step_ms: float) -> dict[str, RunningServer]:
     """Both copies, each in a server of its own."""
-    servers: dict[str, launch.RunningServer] = {}
+    servers: dict[str, RunningServer] = {}
     for number, which in enumerate((WITHOUT, WITH)):
         repository = folder / f"{number}-{step_ms:g}"
         import_simulated(home, "batched", step_ms, repository=repository)
@@ -82,14 +89,14 @@ def serve(home: Home, folder: Path, step_ms: float) -> dict[str, launch.RunningS
             config.write_text(config.read_text() + BLOCK)
         port = 8130 + 10 * number
         ports = {"http_port": port, "grpc_port": port + 1, "metrics_port": port + 2}
-        plan = launch.plan_for_this_machine(home, (), ports, repositories=[repository])
-        servers[which] = launch.launch(plan, on_progress=lambda loading: None)
+        plan = plan_for_this_machine(home, (), ports, repositories=[repository])
+        servers[which] = launch(plan, on_progress=lambda loading: None)
     return servers
 
 
-def stop(servers: dict[str, launch.RunningServer]) -> None:
+def stop(servers: dict[str, RunningServer]) -> None:
     for server in servers.values():
-        launch.stop_server(server)
+        stop_server(server)
 
 
 def main() -> None:

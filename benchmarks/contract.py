@@ -27,10 +27,11 @@ import openvino_genai
 from messages import add, count_tokens
 from tritonclient.grpc import service_pb2
 
-from trtllm_serve_cli import launch
 from trtllm_serve_cli.client.over_grpc import connect
 from trtllm_serve_cli.declaration import Declaration, ModelSection
 from trtllm_serve_cli.importing import import_model
+from trtllm_serve_cli.launch.local import launch, stop_server
+from trtllm_serve_cli.launch.plan_here import plan_for_this_machine
 from trtllm_serve_cli.paths import find_home
 
 CORE, TEXT_MODELS = "tensorrt_llm", ("ensemble", "tensorrt_llm_bls")
@@ -51,17 +52,17 @@ def main() -> None:
     home = find_home()
     rendered, _ = import_model(Declaration(ModelSection("demo")), home)
     tokenizer = openvino_genai.Tokenizer(str(rendered.engine.path))
-    plan = launch.plan_for_this_machine(
+    plan = plan_for_this_machine(
         home, ["demo"], {"http_port": 8100, "grpc_port": 8101, "metrics_port": 8102}
     )
-    server = launch.launch(plan, on_progress=lambda loading: None)
+    server = launch(plan, on_progress=lambda loading: None)
     try:
         rounds = [
             measure_round(server.endpoint.grpc, tokenizer, arguments.requests, seed)
             for seed in range(arguments.rounds + 1)
         ][1:]
     finally:
-        launch.stop_server(server)
+        stop_server(server)
     report(rounds, as_json=arguments.json)
 
 

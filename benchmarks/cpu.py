@@ -12,18 +12,20 @@ from typing import Any
 
 import psutil
 
-from trtllm_serve_cli import launch
-from trtllm_serve_cli.metrics import fetch_metrics, parse_metrics, summarize
+from trtllm_serve_cli.launch.running import RunningServer
+from trtllm_serve_cli.metrics.fetch import fetch_metrics
+from trtllm_serve_cli.metrics.parse import parse_metrics
+from trtllm_serve_cli.metrics.summary import summarize
 
 CLIENT, WORKER = "client (this process)", "engine worker"
 
 
-def cpu_seconds(server: launch.RunningServer) -> dict[str, float]:
+def cpu_seconds(server: RunningServer) -> dict[str, float]:
     """CPU time so far of this process, Triton, its stubs, and the engine's processes."""
     return {part: sum(each.values()) for part, each in cpu_by_process(server).items()}
 
 
-def cpu_by_process(server: launch.RunningServer) -> dict[str, dict[int, float]]:
+def cpu_by_process(server: RunningServer) -> dict[str, dict[int, float]]:
     """The same of each process, by its id, where a part has several."""
     supervisor = psutil.Process(server.state.supervisor_pid)
     this = psutil.Process()
@@ -53,7 +55,7 @@ def _cpu_of(process: psutil.Process) -> float:
 
 
 @contextlib.contextmanager
-def watching(server: launch.RunningServer) -> Iterator[list[list[dict[str, Any]]]]:
+def watching(server: RunningServer) -> Iterator[list[list[dict[str, Any]]]]:
     """The GPUs as the server's metrics tell of them, about once a second."""
     seen: list[list[dict[str, Any]]] = []
     is_over = threading.Event()

@@ -41,7 +41,7 @@ from gpu_served import (
 from gpu_vllm import raw_greedy, run_raw, run_stream_client, serving
 
 from trtllm_serve_cli.build.installed import find_python_with
-from trtllm_serve_cli.sizing import find_gpus
+from trtllm_serve_cli.sizing.gpus import find_gpus
 
 # Seconds; a part that takes longer is ended.
 LIMITS = {"raw": 420, "greedy": 300, "served": 480, "raw_server": 300, "tp2": 480}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gpu_models import LLAMA_2_7B, SMALL
 
-from trtllm_serve_cli import bench
+from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.paths import Home, find_home
 
 GPU_MEMORY = 0.9
@@ -92,7 +92,7 @@ def draw_burst(check: Check) -> tuple[list[list[int]], list[int]]:
     """The requests that `tllm bench token-norm-dist` sends with the seed 0."""
     rng = np.random.default_rng(0).spawn(3)[1]
     vocab_size = check.sizes.shape["vocab_size"]
-    specs = bench.TokenNormDist().draw(check.sizes.num_requests, vocab_size, rng)
+    specs = TokenNormDist().draw(check.sizes.num_requests, vocab_size, rng)
     return [each.input_ids.tolist() for each in specs], [each.num_output_tokens for each in specs]
 
 

@@ -20,8 +20,12 @@ from gpu_models import text_of, write_config
 from messages import add, count_tokens
 from tritonclient.grpc import service_pb2
 
-from trtllm_serve_cli import bench, launch
-from trtllm_serve_cli.build import EngineOptions
+from trtllm_serve_cli.bench.arrivals import AllAtOnce, AtConcurrency
+from trtllm_serve_cli.bench.benchmark import run_benchmark
+from trtllm_serve_cli.bench.served_model import Target
+from trtllm_serve_cli.bench.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
+from trtllm_serve_cli.build.options import EngineOptions
 from trtllm_serve_cli.client.over_grpc import connect
 from trtllm_serve_cli.declaration import (
     Declaration,
@@ -30,14 +34,19 @@ from trtllm_serve_cli.declaration import (
     RepositorySection,
 )
 from trtllm_serve_cli.importing import import_model
-from trtllm_serve_cli.metrics import fetch_metrics, parse_metrics, summarize
-from trtllm_serve_cli.sizing import find_gpus
+from trtllm_serve_cli.launch.local import launch, stop_server
+from trtllm_serve_cli.launch.plan_here import plan_for_this_machine
+from trtllm_serve_cli.launch.running import RunningServer
+from trtllm_serve_cli.metrics.fetch import fetch_metrics
+from trtllm_serve_cli.metrics.parse import parse_metrics
+from trtllm_serve_cli.metrics.summary import summarize
+from trtllm_serve_cli.sizing.gpus import find_gpus
 
 PORTS = {"http_port": 8170, "grpc_port": 8171, "metrics_port": 8172}
 
 
 @contextlib.contextmanager
-def served(check: Check, folder: Path, tp: int = 1) -> Iterator[launch.RunningServer]:
+def served(check: Check, folder: Path, tp: int = 1) -> Iterator[RunningServer]:
     """A server of the checkpoint, imported for it."""
     sizes = check.sizes
     is_big = folder == check.big
@@ -59,25 +68,25 @@ def served(check: Check, folder: Path, tp: int = 1) -> Iterator[launch.RunningSe
         RepositorySection(parameters=parameters),
     )  # fmt: skip
     import_model(asked, check.home, force=True)
-    plan = launch.plan_for_this_machine(check.home, ["gpu-check"], {**PORTS, "timeout_s": 400.0})
-    server = launch.launch(plan, on_progress=lambda loading: None)
+    plan = plan_for_this_machine(check.home, ["gpu-check"], {**PORTS, "timeout_s": 400.0})
+    server = launch(plan, on_progress=lambda loading: None)
     try:
         yield server
     finally:
-        launch.stop_server(server)
+        stop_server(server)
 
 
-def measure_burst(check: Check, server: launch.RunningServer) -> dict[str, Any]:
+def measure_burst(check: Check, server: RunningServer) -> dict[str, Any]:
     """`tllm bench token-norm-dist`, all at once; with it, where the time goes."""
-    settings = bench.BenchmarkSettings(
-        bench.TokenNormDist(),
-        bench.AllAtOnce(),
+    settings = BenchmarkSettings(
+        TokenNormDist(),
+        AllAtOnce(),
         check.sizes.num_requests,
         num_warmup_requests=32,
     )
     with watching(server) as seen:
         before, started_s = cpu_seconds(server), time.perf_counter()
-        result = bench.run_benchmark(settings, [bench.Target(server.endpoint.grpc)])
+        result = run_benchmark(settings, [Target(server.endpoint.grpc)])
         duration_s = time.perf_counter() - started_s
         after = cpu_seconds(server)
     summary = result.summary
@@ -93,7 +102,7 @@ def measure_burst(check: Check, server: launch.RunningServer) -> dict[str, Any]:
     }
 
 
-def measure_alone(check: Check, server: launch.RunningServer) -> dict[str, Any]:
+def measure_alone(check: Check, server: RunningServer) -> dict[str, Any]:
     """One stream of 200 in, 300 out as text through `tensorrt_llm_bls`, over one connection."""
     times: dict[str, list[float]] = {"ttft_s": [], "duration_s": []}
     with connect(server.endpoint.grpc) as stub:
@@ -125,27 +134,27 @@ def plan_text_request(text: str, num_tokens: int) -> Any:
     return request
 
 
-def measure_latency(check: Check, server: launch.RunningServer) -> dict[str, Any]:
+def measure_latency(check: Check, server: RunningServer) -> dict[str, Any]:
     """Of 200 in, 100 out, one at a time, as upstream's document measures it."""
-    settings = bench.BenchmarkSettings(
-        bench.TokenNormDist(200, 0, 100, 0), bench.AtConcurrency(1), check.sizes.repeats,
+    settings = BenchmarkSettings(
+        TokenNormDist(200, 0, 100, 0), AtConcurrency(1), check.sizes.repeats,
         stream=True,
     )  # fmt: skip
-    summary = bench.run_benchmark(settings, [bench.Target(server.endpoint.grpc)]).summary
+    summary = run_benchmark(settings, [Target(server.endpoint.grpc)]).summary
     assert summary.request_latency and summary.ttft
     return {"p50_ms": summary.request_latency.p50_ms, "ttft_p50_ms": summary.ttft.p50_ms}
 
 
-def measure_streaming(check: Check, server: launch.RunningServer) -> dict[str, Any]:
+def measure_streaming(check: Check, server: RunningServer) -> dict[str, Any]:
     """So many streams at once through `tensorrt_llm`; every token has to come."""
     sizes = check.sizes
-    settings = bench.BenchmarkSettings(
-        bench.TokenNormDist(128, 0, sizes.stream_tokens, 0),
-        bench.AtConcurrency(sizes.in_flight), sizes.num_streams,
+    settings = BenchmarkSettings(
+        TokenNormDist(128, 0, sizes.stream_tokens, 0),
+        AtConcurrency(sizes.in_flight), sizes.num_streams,
         num_warmup_requests=sizes.in_flight, stream=True,
     )  # fmt: skip
     before, started_s = cpu_seconds(server), time.perf_counter()
-    result = bench.run_benchmark(settings, [bench.Target(server.endpoint.grpc)])
+    result = run_benchmark(settings, [Target(server.endpoint.grpc)])
     duration_s = time.perf_counter() - started_s
     after = cpu_seconds(server)
     summary = result.summary
@@ -163,7 +172,7 @@ def measure_streaming(check: Check, server: launch.RunningServer) -> dict[str, A
     }
 
 
-def measure_memory(check: Check, server: launch.RunningServer) -> dict[str, Any]:
+def measure_memory(check: Check, server: RunningServer) -> dict[str, Any]:
     """What the plan says of this card, and what the server's own figures say."""
     summary = summarize(parse_metrics(fetch_metrics(server.endpoint.metrics), time.monotonic()))
     (engine,) = summary.engines
@@ -183,14 +192,12 @@ def measure_memory(check: Check, server: launch.RunningServer) -> dict[str, Any]
     return {"held": held, "plan": plan}
 
 
-def ask_all(
-    server: launch.RunningServer, prompts: list[list[int]], num_tokens: int
-) -> list[list[int]]:
+def ask_all(server: RunningServer, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
     """Greedy tokens through `tensorrt_llm`, one prompt after another."""
     return [ask_tokens(server, prompt, num_tokens) for prompt in prompts]
 
 
-def ask_tokens(server: launch.RunningServer, prompt: list[int], num_tokens: int) -> list[int]:
+def ask_tokens(server: RunningServer, prompt: list[int], num_tokens: int) -> list[int]:
     request = service_pb2.ModelInferRequest(model_name="tensorrt_llm")
     add(request, "input_ids", "INT32", np.array([prompt], np.int32))
     add(request, "input_lengths", "INT32", np.array([[len(prompt)]], np.int32))

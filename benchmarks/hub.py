@@ -67,7 +67,9 @@ TLLM = """
 import sys
 from pathlib import Path
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.sources import FetchOptions, HubSource, fetch_checkpoint
+from trtllm_serve_cli.sources.checkpoint import FetchOptions
+from trtllm_serve_cli.sources.fetch import fetch_checkpoint
+from trtllm_serve_cli.sources.source import HubSource
 from trtllm_serve_cli.sources.hub import Hub
 folder = Path(sys.argv[2])
 fetch_checkpoint(HubSource("acme/tiny"), home=Home(folder / "home", folder / "engines"),

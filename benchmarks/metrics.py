@@ -31,9 +31,16 @@ from typing import Any
 from cpu import CLIENT, WORKER, cpu_seconds
 from simulated import import_simulated
 
-from trtllm_serve_cli import bench, launch
+from trtllm_serve_cli.bench.arrivals import AtConcurrency
+from trtllm_serve_cli.bench.benchmark import run_benchmark
+from trtllm_serve_cli.bench.served_model import Target
+from trtllm_serve_cli.bench.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.declaration import Declaration, ModelSection, RepositorySection
 from trtllm_serve_cli.importing import import_model
+from trtllm_serve_cli.launch.local import launch, stop_server
+from trtllm_serve_cli.launch.plan_here import plan_for_this_machine
+from trtllm_serve_cli.launch.running import RunningServer
 from trtllm_serve_cli.paths import Home, find_home
 
 NUM_AT_ONCE, PROMPT_TOKENS = 16, 128
@@ -62,26 +69,24 @@ def take_out(repository: Path) -> None:
             path.write_text(f"{path.read_text()}\n\n{text}")
 
 
-def cpu_s(server: launch.RunningServer) -> tuple[float, float]:
+def cpu_s(server: RunningServer) -> tuple[float, float]:
     """CPU time of a server so far, in seconds: of all processes, and without the worker."""
     seconds = cpu_seconds(server)
     total_s = sum(seconds.values()) - seconds[CLIENT]
     return total_s, total_s - seconds[WORKER]
 
 
-def take_turn(
-    server: launch.RunningServer, num_requests: int, output_tokens: int, seed: int
-) -> Turn:
+def take_turn(server: RunningServer, num_requests: int, output_tokens: int, seed: int) -> Turn:
     """Load one server, and measure it."""
-    settings = bench.BenchmarkSettings(
-        workload=bench.TokenNormDist(PROMPT_TOKENS, 0, output_tokens, 0),
-        load=bench.AtConcurrency(NUM_AT_ONCE),
+    settings = BenchmarkSettings(
+        workload=TokenNormDist(PROMPT_TOKENS, 0, output_tokens, 0),
+        load=AtConcurrency(NUM_AT_ONCE),
         num_requests=num_requests,
         seed=seed,
         stream=True,
     )
     before = cpu_s(server)
-    result = bench.run_benchmark(settings, [bench.Target(server.endpoint.grpc)])
+    result = run_benchmark(settings, [Target(server.endpoint.grpc)])
     assert not result.error_messages, result.error_messages
     num_tokens = num_requests * output_tokens
     took_ms = [
@@ -100,7 +105,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     home = find_home()
-    servers: dict[str, launch.RunningServer] = {}
+    servers: dict[str, RunningServer] = {}
     with tempfile.TemporaryDirectory() as folder:
         try:
             for number, name in enumerate(("with", "without")):
@@ -110,15 +115,15 @@ def main() -> None:
                     take_out(repository)
                 port = 8110 + 10 * number
                 ports = {"http_port": port, "grpc_port": port + 1, "metrics_port": port + 2}
-                plan = launch.plan_for_this_machine(home, (), ports, repositories=[repository])
-                servers[name] = launch.launch(plan, on_progress=lambda loading: None)
+                plan = plan_for_this_machine(home, (), ports, repositories=[repository])
+                servers[name] = launch(plan, on_progress=lambda loading: None)
             rounds = [
                 take_round(servers, arguments.requests, arguments.output_tokens, seed)
                 for seed in range(arguments.rounds + 1)
             ][1:]
         finally:
             for server in servers.values():
-                launch.stop_server(server)
+                stop_server(server)
     report(rounds, as_json=arguments.json)
 
 
@@ -132,7 +137,7 @@ def import_into(repository: Path, step_ms: float | None, home: Home) -> None:
 
 
 def take_round(
-    servers: dict[str, launch.RunningServer], num_requests: int, output_tokens: int, seed: int
+    servers: dict[str, RunningServer], num_requests: int, output_tokens: int, seed: int
 ) -> dict[str, Turn]:
     """A turn of each, in alternating order."""
     names = ("with", "without") if seed % 2 else ("without", "with")

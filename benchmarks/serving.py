@@ -22,9 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from trtllm_serve_cli import bench, launch
+from trtllm_serve_cli.bench.arrivals import AllAtOnce
+from trtllm_serve_cli.bench.benchmark import run_benchmark
+from trtllm_serve_cli.bench.served_model import Target
+from trtllm_serve_cli.bench.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.declaration import Declaration, ModelSection
 from trtllm_serve_cli.importing import import_model
+from trtllm_serve_cli.launch.local import launch, stop_server
+from trtllm_serve_cli.launch.plan_here import plan_for_this_machine
 from trtllm_serve_cli.paths import find_home
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 128, 20
@@ -54,13 +60,13 @@ def serve_directly(engine_dir: Path, settings: dict[str, int], pipe: Connection)
 
 def measure_served(address: str, num_requests: int, seed: int) -> float:
     """Requests per second through gRPC."""
-    settings = bench.BenchmarkSettings(
-        workload=bench.TokenNormDist(PROMPT_TOKENS, 0, OUTPUT_TOKENS, 0),
-        load=bench.AllAtOnce(),
+    settings = BenchmarkSettings(
+        workload=TokenNormDist(PROMPT_TOKENS, 0, OUTPUT_TOKENS, 0),
+        load=AllAtOnce(),
         num_requests=num_requests,
         seed=seed,
     )
-    result = bench.run_benchmark(settings, [bench.Target(address)])
+    result = run_benchmark(settings, [Target(address)])
     assert not result.error_messages, result.error_messages
     return float(result.summary.completed_requests_per_s)
 
@@ -74,7 +80,7 @@ def main() -> None:
     arguments = parser.parse_args()
     home = find_home()
     rendered, _ = import_model(Declaration(ModelSection("demo")), home)
-    plan = launch.plan_for_this_machine(
+    plan = plan_for_this_machine(
         home, ["demo"], {"http_port": 8100, "grpc_port": 8101, "metrics_port": 8102}
     )
     served_config = next(model for model in rendered.models if model.name == "tensorrt_llm")
@@ -89,14 +95,14 @@ def main() -> None:
     )
     direct.start()
     ours.recv()
-    server = launch.launch(plan, on_progress=lambda loading: None)
+    server = launch(plan, on_progress=lambda loading: None)
     try:
         rounds = [
             measure_round(server.endpoint.grpc, ours, arguments.requests, seed)
             for seed in range(arguments.rounds + 1)
         ][1:]
     finally:
-        launch.stop_server(server)
+        stop_server(server)
         ours.send(None)
         direct.join()
     report(rounds, as_json=arguments.json)

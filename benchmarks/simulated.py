@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from trtllm_serve_cli.catalog import resolve_alias
+from trtllm_serve_cli.catalog.entries import resolve_alias
 from trtllm_serve_cli.declaration import (
     Declaration,
     EngineSection,

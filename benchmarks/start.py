@@ -14,18 +14,27 @@ import json
 import statistics
 import time
 
-from trtllm_serve_cli import bench, launch
+from trtllm_serve_cli.bench.arrivals import AllAtOnce
+from trtllm_serve_cli.bench.benchmark import run_benchmark
+from trtllm_serve_cli.bench.served_model import Target
+from trtllm_serve_cli.bench.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.declaration import Declaration, ModelSection
 from trtllm_serve_cli.importing import import_model
+from trtllm_serve_cli.launch.local import launch, stop_server
+from trtllm_serve_cli.launch.plan import LaunchPlan
+from trtllm_serve_cli.launch.plan_here import plan_for_this_machine
+from trtllm_serve_cli.launch.running import RunningServer
+from trtllm_serve_cli.launch.server_processes import measure_memory
 from trtllm_serve_cli.paths import find_home
 
 MIB = 1 << 20
 
 
-def start_s(plan: launch.LaunchPlan) -> tuple[float, launch.RunningServer]:
+def start_s(plan: LaunchPlan) -> tuple[float, RunningServer]:
     """Seconds until the server was ready, and the server."""
     started_s = time.perf_counter()
-    server = launch.launch(plan, on_progress=lambda loading: None)
+    server = launch(plan, on_progress=lambda loading: None)
     return time.perf_counter() - started_s, server
 
 
@@ -41,19 +50,19 @@ def main() -> None:
     times_s: list[float] = []
     memory: dict[str, dict[str, int]] = {}
     for number in range(arguments.rounds):
-        plan = launch.plan_for_this_machine(home, ["demo"], options)
+        plan = plan_for_this_machine(home, ["demo"], options)
         took_s, server = start_s(plan)
         times_s.append(took_s)
         try:
             if number == arguments.rounds - 1:
-                memory["when ready"] = launch.measure_memory(server)
-                settings = bench.BenchmarkSettings(
-                    bench.TokenNormDist(128, 0, 20, 0), bench.AllAtOnce(), num_requests=64
+                memory["when ready"] = measure_memory(server)
+                settings = BenchmarkSettings(
+                    TokenNormDist(128, 0, 20, 0), AllAtOnce(), num_requests=64
                 )
-                bench.run_benchmark(settings, [bench.Target(server.endpoint.grpc)])
-                memory["after 64 requests"] = launch.measure_memory(server)
+                run_benchmark(settings, [Target(server.endpoint.grpc)])
+                memory["after 64 requests"] = measure_memory(server)
         finally:
-            launch.stop_server(server)
+            stop_server(server)
     report(times_s, memory, as_json=arguments.json)
 
 

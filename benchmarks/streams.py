@@ -21,7 +21,13 @@ from typing import Any
 from cpu import CLIENT, WORKER, cpu_by_process
 from simulated import DEMO, import_simulated
 
-from trtllm_serve_cli import bench, launch
+from trtllm_serve_cli.bench.arrivals import AtConcurrency
+from trtllm_serve_cli.bench.benchmark import run_benchmark
+from trtllm_serve_cli.bench.served_model import Target
+from trtllm_serve_cli.bench.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
+from trtllm_serve_cli.launch.local import launch, stop_server
+from trtllm_serve_cli.launch.plan_here import plan_for_this_machine
 from trtllm_serve_cli.paths import Home, find_home
 
 PORTS = {"http_port": 8120, "grpc_port": 8121, "metrics_port": 8122}
@@ -45,22 +51,22 @@ def measure(home: Home, num_front_ends: int, arguments: argparse.Namespace) -> d
         parameters=shared,
     )
     rounds = max(2, round(arguments.seconds * 1000 / arguments.step_ms / NUM_TOKENS))
-    settings = bench.BenchmarkSettings(
-        bench.TokenNormDist(128, 0, NUM_TOKENS, 0),
-        bench.AtConcurrency(arguments.in_flight),
+    settings = BenchmarkSettings(
+        TokenNormDist(128, 0, NUM_TOKENS, 0),
+        AtConcurrency(arguments.in_flight),
         rounds * arguments.in_flight,
         num_warmup_requests=arguments.in_flight,
         stream=True,
     )
-    plan = launch.plan_for_this_machine(home, [name], PORTS)
-    server = launch.launch(plan, on_progress=lambda loading: None)
+    plan = plan_for_this_machine(home, [name], PORTS)
+    server = launch(plan, on_progress=lambda loading: None)
     try:
         before, started_s = cpu_by_process(server), time.perf_counter()
-        result = bench.run_benchmark(settings, [bench.Target(server.endpoint.grpc)])
+        result = run_benchmark(settings, [Target(server.endpoint.grpc)])
         duration_s = time.perf_counter() - started_s
         after = cpu_by_process(server)
     finally:
-        launch.stop_server(server)
+        stop_server(server)
     summary = result.summary
     assert summary.itl is not None and not summary.num_failed, result.error_messages[:3]
     return {

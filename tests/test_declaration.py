@@ -22,20 +22,15 @@ from trtllm_serve_cli.declaration import (
     render_declaration,
 )
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.launch import LaunchOptions
-from trtllm_serve_cli.launch.options import choose_options
+from trtllm_serve_cli.launch.options import LaunchOptions, choose_options
 from trtllm_serve_cli.paths import Home, find_home
-from trtllm_serve_cli.repository import (
-    MANIFEST,
-    ImportedModel,
-    ServingOptions,
-    open_repository,
-    plan_repository,
-    read_manifest,
-    write_repository,
-)
+from trtllm_serve_cli.repository.config import ServingOptions
+from trtllm_serve_cli.repository.opened import open_repository
 from trtllm_serve_cli.repository.parameters import ENGINE_KINDS
+from trtllm_serve_cli.repository.plan import plan_repository
+from trtllm_serve_cli.repository.render import MANIFEST, write_repository
 from trtllm_serve_cli.repository.settings import apply_changes, plan_changes, write_changes
+from trtllm_serve_cli.repository.store import ImportedModel, read_manifest
 from trtllm_serve_cli.typed_yaml import plain_changes
 
 TEXT = """\

@@ -13,9 +13,9 @@ from tests.build.tensorrt_files import write_engine as write_tensorrt_engine
 from tests.build.tensorrt_files import write_tokenizer
 from tests.sources.checkpoints import hf_files, llama_gguf, write_files
 from tests.waiting import wait_until
-from trtllm_serve_cli.build import BuildPlan, Engine, find_engine, read_engine
-from trtllm_serve_cli.build.engine import write_engine
+from trtllm_serve_cli.build.engine import Engine, find_engine, read_engine, write_engine
 from trtllm_serve_cli.build.options import EngineOptions
+from trtllm_serve_cli.build.plan import BuildPlan
 from trtllm_serve_cli.declaration import (
     Declaration,
     EngineSection,
@@ -29,9 +29,14 @@ from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.import_plan import plan_import
 from trtllm_serve_cli.importing import Display, build_model, import_model
 from trtllm_serve_cli.paths import Home, write_aside
-from trtllm_serve_cli.repository import list_settings, load_model, open_repository
-from trtllm_serve_cli.repository.settings import apply_changes, plan_changes, write_changes
-from trtllm_serve_cli.repository.store import read_manifest
+from trtllm_serve_cli.repository.opened import open_repository
+from trtllm_serve_cli.repository.settings import (
+    apply_changes,
+    list_settings,
+    plan_changes,
+    write_changes,
+)
+from trtllm_serve_cli.repository.store import load_model, read_manifest
 from trtllm_serve_cli.repository.uses import find_users
 from trtllm_serve_cli.repository.validate import validate_repository
 

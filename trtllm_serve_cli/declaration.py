@@ -24,10 +24,11 @@ from trtllm_serve_cli.choices import (
     Verbosity,
 )
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository import MANIFEST, ImportedModel, OpenRepository, list_settings
+from trtllm_serve_cli.repository.opened import OpenRepository
 from trtllm_serve_cli.repository.parameters import with_paths_from
-from trtllm_serve_cli.repository.settings import Setting
-from trtllm_serve_cli.repository.store import is_imported
+from trtllm_serve_cli.repository.render import MANIFEST
+from trtllm_serve_cli.repository.settings import Setting, list_settings
+from trtllm_serve_cli.repository.store import ImportedModel, is_imported
 from trtllm_serve_cli.typed_yaml import parse_yaml, render_yaml
 
 _SOURCES_OF_FILES = ("local:", "gguf:", "engine:")

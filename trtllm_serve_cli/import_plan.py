@@ -9,23 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtllm_serve_cli.build import (
-    AS_IT_IS,
-    BuildPlan,
-    BuildRequest,
-    Engine,
-    EngineChoice,
-    Machine,
-    choose_engine_kind,
-    describe_tensorrt,
-    find_engine,
-    find_tools,
-    look_at_machine,
-    plan_build,
-    refuse_simulated,
-)
+from trtllm_serve_cli.build.describe import describe_tensorrt
+from trtllm_serve_cli.build.engine import Engine, find_engine
+from trtllm_serve_cli.build.kinds import EngineChoice, Machine, choose_engine_kind, look_at_machine
+from trtllm_serve_cli.build.plan import BuildPlan, BuildRequest
+from trtllm_serve_cli.build.planning import AS_IT_IS, find_tools, plan_build
+from trtllm_serve_cli.build.sim import refuse_simulated
 from trtllm_serve_cli.build.store import place_engine
-from trtllm_serve_cli.catalog import find_alias, resolve_alias
+from trtllm_serve_cli.catalog.entries import find_alias, resolve_alias
 from trtllm_serve_cli.declaration import Declaration
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.paths import Home, check_model_name
@@ -38,21 +29,17 @@ from trtllm_serve_cli.repository.plan import (
     plan_repository,
 )
 from trtllm_serve_cli.repository.store import find_model, read_manifest
-from trtllm_serve_cli.sources import (
-    Checkpoint,
+from trtllm_serve_cli.sources.checkpoint import Checkpoint, FetchOptions
+from trtllm_serve_cli.sources.fetch import FetchPlan, apply_revision, inspect_source, plan_fetch
+from trtllm_serve_cli.sources.source import (
     EngineSource,
-    FetchOptions,
-    FetchPlan,
     GgufSource,
     HubSource,
     LocalSource,
     PypiSource,
     Source,
-    inspect_source,
     parse_source,
-    plan_fetch,
 )
-from trtllm_serve_cli.sources.fetch import apply_revision
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,9 @@ from trtllm_serve_cli.bench.arrivals import AllAtOnce, AtConcurrency, AtRate, Lo
 from trtllm_serve_cli.bench.benchmark import BenchmarkResult, run_benchmark
 from trtllm_serve_cli.bench.served_model import Target
 from trtllm_serve_cli.bench.settings import BenchmarkSettings
-from trtllm_serve_cli.bench.workloads import Dataset, RequestSpec, TokenNormDist
+from trtllm_serve_cli.bench.workloads.dataset import Dataset
+from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 
 Serve = Callable[[FakeTriton], str]
 WORKLOAD = TokenNormDist(8, 2, 5, 1)

@@ -13,7 +13,7 @@ from trtllm_serve_cli.bench.calibrate import Calibration, MeasuredRun, calibrate
 from trtllm_serve_cli.bench.records import RequestRecord
 from trtllm_serve_cli.bench.results.stored import StoredResult
 from trtllm_serve_cli.bench.virtual_clock import Sending, run_virtual
-from trtllm_serve_cli.bench.workloads import TokenNormDist
+from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.sim_timing import SchedulerLimits, Simulation, StepTiming
 

@@ -13,7 +13,7 @@ from trtllm_serve_cli.bench.connection import Arrival, SendFailed
 from trtllm_serve_cli.bench.load import LoadGenerator, ReadyRequest
 from trtllm_serve_cli.bench.records import RequestError, RequestRecord
 from trtllm_serve_cli.bench.wire import Response
-from trtllm_serve_cli.bench.workloads import RequestSpec, Turn
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Turn
 
 FINAL = b"f"
 _RESPONSES = {

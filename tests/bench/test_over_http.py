@@ -14,7 +14,8 @@ from trtllm_serve_cli.bench.benchmark import BenchmarkResult, run_benchmark
 from trtllm_serve_cli.bench.over_http import _Parser
 from trtllm_serve_cli.bench.served_model import Target, fetch_model
 from trtllm_serve_cli.bench.settings import BenchmarkSettings
-from trtllm_serve_cli.bench.workloads import RandomWords, TokenNormDist
+from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
+from trtllm_serve_cli.bench.workloads.words import RandomWords
 from trtllm_serve_cli.errors import NoServer, RequestFailed, UnknownModel
 
 ServeHttp = Callable[[FakeHttp], str]

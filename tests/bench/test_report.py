@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from csv import DictReader
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,7 @@ from trtllm_serve_cli.bench.selfwatch import WorkerLoad, judge_client
 from trtllm_serve_cli.bench.served_model import ServedModel
 from trtllm_serve_cli.bench.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.statistics import summarize
-from trtllm_serve_cli.bench.workloads import TokenNormDist
+from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.errors import BadInput
 
 RECORDS = (
@@ -197,3 +199,8 @@ def test_csv_has_empty_cells_where_nothing_was_completed(tmp_path: Path) -> None
     with file.open(newline="") as lines:
         latencies = [(row["Avg. latency (ms)"], row["Total requests"]) for row in DictReader(lines)]
     assert latencies == [("", "1"), ("500.0", "2"), ("", "1")]
+
+
+def test_tables_do_not_import_jinja2() -> None:
+    program = "import sys, trtllm_serve_cli.bench.tables; sys.exit('jinja2' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -8,7 +8,7 @@ import pytest
 from tests.bench.fake_triton import FakeTriton
 from trtllm_serve_cli.bench import served_model
 from trtllm_serve_cli.bench.served_model import ServedModel, Target, fetch_model
-from trtllm_serve_cli.client import Interface
+from trtllm_serve_cli.client.generate import Interface
 from trtllm_serve_cli.errors import NoServer, RequestFailed, UnknownModel
 
 Serve = Callable[[FakeTriton], str]

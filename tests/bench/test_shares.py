@@ -10,7 +10,8 @@ from trtllm_serve_cli.bench.arrivals import AtConcurrency
 from trtllm_serve_cli.bench.served_model import ServedModel
 from trtllm_serve_cli.bench.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.shares import Share, plan_shares
-from trtllm_serve_cli.bench.workloads import Dataset, RequestSpec
+from trtllm_serve_cli.bench.workloads.dataset import Dataset
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 
 MODEL = ServedModel("here", "tensorrt_llm", "1", "2.51.0", True, 8, 500)
 

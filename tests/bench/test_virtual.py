@@ -10,11 +10,14 @@ import pytest
 from tests.sizing import configs
 from trtllm_serve_cli.bench.records import RequestRecord
 from trtllm_serve_cli.bench.virtual_clock import Sending, run_virtual
-from trtllm_serve_cli.bench.workloads import RequestSpec, Turn
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Turn
 from trtllm_serve_cli.build.options import EngineOptions
 from trtllm_serve_cli.build.sim import plan_simulation
 from trtllm_serve_cli.runtime.sim_timing import SchedulerLimits, Simulation, StepTiming
-from trtllm_serve_cli.sizing import ModelFacts, SizeOptions, load_gpu, parse_shape, plan_size
+from trtllm_serve_cli.sizing.facts import ModelFacts
+from trtllm_serve_cli.sizing.gpus import load_gpu
+from trtllm_serve_cli.sizing.plan import SizeOptions, plan_size
+from trtllm_serve_cli.sizing.shape import parse_shape
 
 ONCE = Sending([0.0])
 FOUR = Sending([0.0] * 4)

@@ -8,7 +8,7 @@ from tritonclient.grpc import service_pb2
 from tests.bench.fake_triton import _reply, _stream_reply
 from trtllm_serve_cli.bench import wire
 from trtllm_serve_cli.bench.served_model import ServedModel
-from trtllm_serve_cli.bench.workloads import RequestSpec
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 
 _MODEL = ServedModel("127.0.0.1:1", "tensorrt_llm", "1", "2.51.0", True, 8, 500)
 _ASKING = wire.Asking()

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trtllm_serve_cli.build import BuildPlan, BuildStep, Engine
-from trtllm_serve_cli.sources import Checkpoint
+from trtllm_serve_cli.build.engine import Engine
+from trtllm_serve_cli.build.plan import BuildPlan
+from trtllm_serve_cli.build.steps import BuildStep
+from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
 ENGINE = Engine(
     path=Path("/engines/mine"),

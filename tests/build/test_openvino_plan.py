@@ -9,14 +9,10 @@ from typing import Any
 import pytest
 
 from tests.build.samples import GGUF, HF
-from trtllm_serve_cli.build import (
-    BuildPlan,
-    BuildRequest,
-    BuildStep,
-    EngineOptions,
-    Toolchain,
-    plan_build,
-)
+from trtllm_serve_cli.build.options import EngineOptions
+from trtllm_serve_cli.build.plan import BuildPlan, BuildRequest, Toolchain
+from trtllm_serve_cli.build.planning import plan_build
+from trtllm_serve_cli.build.steps import BuildStep
 from trtllm_serve_cli.errors import BadInput
 
 TOOLS = Toolchain(python="/venv/bin/python")

@@ -9,19 +9,13 @@ import pytest
 
 from tests.build.samples import GGUF
 from tests.build.tensorrt_files import write_tokenizer
-from trtllm_serve_cli.build import (
-    BuildPlan,
-    BuildRequest,
-    EngineOptions,
-    Toolchain,
-    describe_checkpoint,
-    find_tools,
-    plan_build,
-)
+from trtllm_serve_cli.build.options import EngineOptions
+from trtllm_serve_cli.build.plan import BuildPlan, BuildRequest, Toolchain
+from trtllm_serve_cli.build.planning import describe_checkpoint, find_tools, plan_build
 from trtllm_serve_cli.build.pytorch import plan_llm_arguments
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.gpus import load_gpu
-from trtllm_serve_cli.sources import Checkpoint
+from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],

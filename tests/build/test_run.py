@@ -15,8 +15,10 @@ import pytest
 
 from tests.build.samples import ENGINE, HF, build_plan, python, write_engine_step
 from tests.waiting import is_gone, wait_until
-from trtllm_serve_cli.build import BuildPlan, BuildStep, Engine, build_engine
-from trtllm_serve_cli.build.engine import MadeStep, Making, read_making
+from trtllm_serve_cli.build.engine import Engine, MadeStep, Making, read_making
+from trtllm_serve_cli.build.plan import BuildPlan
+from trtllm_serve_cli.build.run import build_engine
+from trtllm_serve_cli.build.steps import BuildStep
 from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart, SourceError
 
 LAST = write_engine_step(ENGINE)
@@ -245,7 +247,7 @@ def killed_build(tmp_path: Path, number: signal.Signals) -> tuple[BuildPlan, int
     plan = build_plan(tmp_path / "engines" / "e", *steps)
     code = (
         "import sys; from pathlib import Path; from tests.build.samples import *\n"
-        "from trtllm_serve_cli.build import build_engine\n"
+        "from trtllm_serve_cli.build.run import build_engine\n"
         "from trtllm_serve_cli.processes import ended_by_signals\n"
         f"steps = [BuildStep(*each) for each in {[(s.title, s.command) for s in steps]!r}]\n"
         f"plan = build_plan(Path({str(plan.engine_dir)!r}), *steps)\n"

@@ -13,20 +13,16 @@ import pytest
 from tests.build.samples import GGUF, HF
 from tests.build.tensorrt_files import write_tokenizer
 from tests.sizing import configs
-from trtllm_serve_cli.build import (
-    BuildPlan,
-    BuildRequest,
-    EngineOptions,
-    Toolchain,
-    build_engine,
-    plan_build,
-    read_engine,
-    refuse_simulated,
-)
+from trtllm_serve_cli.build.engine import read_engine
+from trtllm_serve_cli.build.options import EngineOptions
+from trtllm_serve_cli.build.plan import BuildPlan, BuildRequest, Toolchain
+from trtllm_serve_cli.build.planning import plan_build
+from trtllm_serve_cli.build.run import build_engine
+from trtllm_serve_cli.build.sim import refuse_simulated
 from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart
 from trtllm_serve_cli.runtime.sim_timing import Simulation, StepTiming
-from trtllm_serve_cli.sizing import load_gpu
-from trtllm_serve_cli.sources import Checkpoint
+from trtllm_serve_cli.sizing.gpus import load_gpu
+from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
 TOOLS = Toolchain(sys.executable, versions={"transformers": "5", "openvino-genai": "2026"})
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.build.samples import build_plan
-from trtllm_serve_cli.build import BuildStep
+from trtllm_serve_cli.build.steps import BuildStep
 from trtllm_serve_cli.build.unfinished import (
     drop_leftovers,
     keep_step,

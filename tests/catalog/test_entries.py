@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtllm_serve_cli.catalog import (
+from trtllm_serve_cli.catalog.entries import (
     CatalogEntry,
     find_alias,
     load_catalog,

@@ -18,7 +18,7 @@ from tests.client.fake_triton import FakeTriton
 from tests.metrics.pages import OURS, PAGE
 from trtllm_serve_cli.cli.dashboard import Feed, render_dashboard, sparkline
 from trtllm_serve_cli.errors import NoServer
-from trtllm_serve_cli.metrics import parse_metrics
+from trtllm_serve_cli.metrics.parse import parse_metrics
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,12 @@ import pytest
 from tests.client import adapters, fake_triton
 from tests.client.fake_triton import FakeTriton
 from tests.waiting import wait_until
-from trtllm_serve_cli import launch
 from trtllm_serve_cli.cli.answers import Heard, describe_cancel, describe_log_probs
 from trtllm_serve_cli.cli.main import main
 from trtllm_serve_cli.cli.target import Target
-from trtllm_serve_cli.client import Completion, Endpoint, GenerateRequest, Interface, Piece
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.generate import Completion, GenerateRequest, Interface, Piece
+from trtllm_serve_cli.launch import running as running_servers
 
 Run = Callable[..., tuple[int, str, str]]
 FIGURES = re.compile(r"3 tokens · first after \d+ ms · [\d.]+ tokens/s · id [0-9a-f]{16}\n")
@@ -285,7 +286,7 @@ def test_running_server_is_found(
     running = SimpleNamespace(
         endpoint=triton.endpoint, models=("demo",), text_model=lambda model: "demo"
     )
-    monkeypatch.setattr(launch, "find_running", lambda home, model: running)
+    monkeypatch.setattr(running_servers, "find_running", lambda home, model: running)
     assert run("go")[:2] == (0, "Machine learning é\n")
     assert len(triton.requests) == 1
 
@@ -296,7 +297,7 @@ def test_several_models_want_a_name(
     running = SimpleNamespace(
         endpoint=triton.endpoint, models=("demo", "llama"), text_model=lambda model: model
     )
-    monkeypatch.setattr(launch, "find_running", lambda home, model: running)
+    monkeypatch.setattr(running_servers, "find_running", lambda home, model: running)
     code, _, err = run("go")
     assert code == 3
     assert "it serves demo, llama" in err and "tllm infer -m demo" in err

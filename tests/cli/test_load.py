@@ -14,7 +14,7 @@ import pytest
 
 from tests.launch.samples import fake_plan
 from tests.waiting import wait_until
-from trtllm_serve_cli.launch import LaunchPlan
+from trtllm_serve_cli.launch.plan import LaunchPlan
 from trtllm_serve_cli.launch.state import PLAN_FILE, describe_myself, write_state
 from trtllm_serve_cli.paths import find_home
 

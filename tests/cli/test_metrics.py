@@ -17,8 +17,8 @@ import pytest
 from tests.client import fake_triton
 from tests.client.fake_triton import FakeTriton
 from tests.metrics.pages import OURS, PAGE
-from trtllm_serve_cli import launch
 from trtllm_serve_cli.cli.main import main
+from trtllm_serve_cli.launch import running as running_servers
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -94,7 +94,7 @@ def test_running_server_is_found(
     running = SimpleNamespace(
         endpoint=triton.endpoint, models=("demo",), plan=SimpleNamespace(replicas=())
     )
-    monkeypatch.setattr(launch, "find_running", lambda home, model: running)
+    monkeypatch.setattr(running_servers, "find_running", lambda home, model: running)
     assert run("--raw")[1] == PAGE
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.client.endpoint import Endpoint
 
 UNKNOWN = "Request for unknown model: 'nope' is not found"
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"

@@ -11,16 +11,10 @@ import pytest
 from tests.client import fake_triton
 from tests.client.fake_triton import FakeTriton
 from tests.waiting import wait_until
-from trtllm_serve_cli.client import (
-    Cancellation,
-    Endpoint,
-    GenerateRequest,
-    Interface,
-    RawTensor,
-    generate,
-    stream,
-    stream_apart,
-)
+from trtllm_serve_cli.client.ask import generate, stream, stream_apart
+from trtllm_serve_cli.client.cancellation import Cancellation
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.generate import GenerateRequest, Interface, RawTensor
 from trtllm_serve_cli.errors import BadInput, NoServer, RequestFailed, TimedOut
 
 both = pytest.mark.parametrize("interface", ["grpc", "http"])

@@ -11,14 +11,10 @@ import pytest
 from tests.client import adapters
 from tests.client.fake_triton import FakeTriton
 from tests.waiting import wait_until
-from trtllm_serve_cli.client import (
-    Cancellation,
-    Completion,
-    GenerateRequest,
-    generate,
-    parse_batch,
-    run_batch,
-)
+from trtllm_serve_cli.client.ask import generate
+from trtllm_serve_cli.client.batch import parse_batch, run_batch
+from trtllm_serve_cli.client.cancellation import Cancellation
+from trtllm_serve_cli.client.generate import Completion, GenerateRequest
 from trtllm_serve_cli.client.lora import load_adapter
 from trtllm_serve_cli.errors import RequestFailed, TllmError
 

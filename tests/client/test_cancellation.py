@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from trtllm_serve_cli.client import Cancellation
+from trtllm_serve_cli.client.cancellation import Cancellation
 
 
 def test_hooks_are_called_while_their_block_lasts() -> None:

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.client.fake_triton import TEMPLATE
-from trtllm_serve_cli.client import ModelInfo
 from trtllm_serve_cli.client.conversation import Conversation, Turn, render_turns
+from trtllm_serve_cli.client.server import ModelInfo
 
 INFO = ModelInfo("demo", chat_template=TEMPLATE, max_seq_len=100)
 

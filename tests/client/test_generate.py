@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from trtllm_serve_cli.client import Completion, Piece, summarize_pieces
+from trtllm_serve_cli.client.generate import Completion, Piece, summarize_pieces
 
 
 def test_sequences_are_joined_apart_and_in_order() -> None:

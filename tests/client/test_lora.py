@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.client import adapters
-from trtllm_serve_cli.client import RawTensor
+from trtllm_serve_cli.client.generate import RawTensor
 from trtllm_serve_cli.client.lora import load_adapter
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.peft import LORA_CONFIG, LORA_WEIGHTS

@@ -3,15 +3,10 @@ from __future__ import annotations
 import pytest
 
 from tests.client.fake_triton import FakeTriton
-from trtllm_serve_cli.client import (
-    Endpoint,
-    GenerateRequest,
-    Interface,
-    ModelInfo,
-    fetch_model_config,
-    probe_token,
-    stream,
-)
+from trtllm_serve_cli.client.ask import stream
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.generate import GenerateRequest, Interface
+from trtllm_serve_cli.client.server import ModelInfo, fetch_model_config, probe_token
 from trtllm_serve_cli.errors import NoServer, RequestFailed
 
 both = pytest.mark.parametrize("interface", ["grpc", "http"])

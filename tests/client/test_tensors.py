@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_serve_cli.client import GenerateRequest
+from trtllm_serve_cli.client.generate import GenerateRequest
 from trtllm_serve_cli.client.tensors import (
     INPUTS,
     decode_raw,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.ports import free_ports
-from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.launch.state import ServerState, read_state
 from trtllm_serve_cli.runtime import grammar_check
 

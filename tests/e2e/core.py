@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as grpcclient
 
-from trtllm_serve_cli.client import Endpoint
-from trtllm_serve_cli.metrics import fetch_metrics, parse_metrics
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.metrics.fetch import fetch_metrics
+from trtllm_serve_cli.metrics.parse import parse_metrics
 
 _TYPES = {
     "bool": "BOOL",

@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.conftest import TLLM, Tllm
 from tests.ports import free_ports
-from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.client.endpoint import Endpoint
 
 pytestmark = pytest.mark.e2e
 

@@ -12,7 +12,9 @@ import pytest
 
 from tests.e2e.conftest import Tllm
 from tests.e2e.core import ask, tokens
-from trtllm_serve_cli.client import Endpoint, GenerateRequest, generate, stream
+from trtllm_serve_cli.client.ask import generate, stream
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.generate import GenerateRequest
 
 pytestmark = pytest.mark.e2e
 

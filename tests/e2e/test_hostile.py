@@ -27,9 +27,10 @@ from tests.e2e.hostile import (
 )
 from tests.e2e.sending import Told, as_message, post, send, send_and_leave
 from tests.waiting import wait_until
-from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.over_grpc import connect
-from trtllm_serve_cli.metrics import fetch_metrics, parse_metrics
+from trtllm_serve_cli.metrics.fetch import fetch_metrics
+from trtllm_serve_cli.metrics.parse import parse_metrics
 
 pytestmark = pytest.mark.e2e
 

@@ -12,7 +12,8 @@ import pytest
 from tests.e2e.conftest import TLLM, Tllm
 from tests.launch.test_tls import certify
 from tests.waiting import wait_until
-from trtllm_serve_cli.client import GenerateRequest, generate, stream
+from trtllm_serve_cli.client.ask import generate, stream
+from trtllm_serve_cli.client.generate import GenerateRequest
 from trtllm_serve_cli.errors import RequestFailed
 
 pytestmark = pytest.mark.e2e

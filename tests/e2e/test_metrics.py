@@ -22,9 +22,12 @@ from tests.e2e.core import gauge
 from tests.e2e.test_resilience import answers, find_process
 from tests.ports import free_ports
 from tests.waiting import wait_until
-from trtllm_serve_cli.client import Endpoint, GenerateRequest, generate, stream
+from trtllm_serve_cli.client.ask import generate, stream
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.generate import GenerateRequest
 from trtllm_serve_cli.errors import RequestFailed
-from trtllm_serve_cli.metrics import Snapshot, fetch_metrics, parse_metrics
+from trtllm_serve_cli.metrics.fetch import fetch_metrics
+from trtllm_serve_cli.metrics.parse import Snapshot, parse_metrics
 
 pytestmark = pytest.mark.e2e
 

@@ -20,9 +20,13 @@ import pytest
 from tests.e2e.conftest import TLLM, Tllm
 from tests.ports import free_ports
 from tests.waiting import wait_until
-from trtllm_serve_cli.client import Endpoint, GenerateRequest, generate, probe_token, stream
+from trtllm_serve_cli.client.ask import generate, stream
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.generate import GenerateRequest
+from trtllm_serve_cli.client.server import probe_token
 from trtllm_serve_cli.errors import RequestFailed, TllmError
-from trtllm_serve_cli.metrics import fetch_metrics, parse_metrics
+from trtllm_serve_cli.metrics.fetch import fetch_metrics
+from trtllm_serve_cli.metrics.parse import parse_metrics
 
 pytestmark = pytest.mark.e2e
 

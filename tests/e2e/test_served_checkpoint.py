@@ -13,9 +13,12 @@ import pytest
 
 from tests.e2e.conftest import Tllm
 from tests.runtime.stand_in_engines import STAND_IN
-from trtllm_serve_cli.build import EngineOptions, describe_pytorch, describe_vllm
-from trtllm_serve_cli.repository import ServingOptions, plan_repository, write_repository
-from trtllm_serve_cli.sources import Checkpoint
+from trtllm_serve_cli.build.describe import describe_pytorch, describe_vllm
+from trtllm_serve_cli.build.options import EngineOptions
+from trtllm_serve_cli.repository.config import ServingOptions
+from trtllm_serve_cli.repository.plan import plan_repository
+from trtllm_serve_cli.repository.render import write_repository
+from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
 pytestmark = [
     pytest.mark.e2e,

@@ -12,9 +12,10 @@ import pytest
 from tests.e2e.conftest import Tllm
 from tests.e2e.core import ask, gauge, tokens
 from tests.waiting import wait_until
-from trtllm_serve_cli.catalog import resolve_alias
-from trtllm_serve_cli.client import Endpoint
-from trtllm_serve_cli.metrics import fetch_metrics, parse_metrics
+from trtllm_serve_cli.catalog.entries import resolve_alias
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.metrics.fetch import fetch_metrics
+from trtllm_serve_cli.metrics.parse import parse_metrics
 
 pytestmark = pytest.mark.e2e
 

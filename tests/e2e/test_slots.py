@@ -14,7 +14,9 @@ import tritonclient.grpc as grpcclient
 from tests.e2e.conftest import Tllm
 from tests.e2e.core import gauge, responses, tensor
 from tests.waiting import wait_until
-from trtllm_serve_cli.client import Endpoint, GenerateRequest, generate, stream
+from trtllm_serve_cli.client.ask import generate, stream
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.generate import GenerateRequest
 
 pytestmark = pytest.mark.e2e
 

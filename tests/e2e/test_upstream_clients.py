@@ -23,7 +23,7 @@ from tests.e2e.upstream import (
     text,
     text_inputs,
 )
-from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.client.endpoint import Endpoint
 
 pytestmark = pytest.mark.e2e
 

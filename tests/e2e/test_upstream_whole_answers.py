@@ -20,7 +20,7 @@ from tests.e2e.conftest import Tllm
 from tests.e2e.core import gauge
 from tests.e2e.upstream import PROMPT, Inputs, as_tensors, core_inputs, names, stop_inputs, stream
 from tests.waiting import wait_until
-from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.client.endpoint import Endpoint
 
 pytestmark = pytest.mark.e2e
 

@@ -12,7 +12,7 @@ import tritonclient.grpc as grpcclient
 from tritonclient.utils import np_to_triton_dtype
 
 from tests.waiting import wait_until
-from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.client.endpoint import Endpoint
 
 Inputs = dict[str, Any]
 PROMPT = [25212, 281, 4081, 29, 20536, 4649, 28, 28241, 259, 7018, 347, 253]

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.ports import free_ports
-from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.launch.container import Container
 from trtllm_serve_cli.launch.plan import LaunchPlan
 from trtllm_serve_cli.processes import last_lines

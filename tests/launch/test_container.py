@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.errors import BadInput, MissingPart
-from trtllm_serve_cli.launch import LaunchOptions, LaunchPlan, plan_launch
 from trtllm_serve_cli.launch.container import (
     IN_IMAGE,
     Container,
@@ -22,7 +21,11 @@ from trtllm_serve_cli.launch.container import (
     plan_container,
 )
 from trtllm_serve_cli.launch.deployment import Deployable
-from trtllm_serve_cli.repository import EngineInstances, ImportedModel, PlacedModel
+from trtllm_serve_cli.launch.options import LaunchOptions
+from trtllm_serve_cli.launch.plan import LaunchPlan, plan_launch
+from trtllm_serve_cli.repository.combined import PlacedModel
+from trtllm_serve_cli.repository.instances import EngineInstances
+from trtllm_serve_cli.repository.store import ImportedModel
 
 NGC = "nvcr.io/nvidia/tritonserver:24.07-trtllm-python-py3"
 # README.md of triton-inference-server/tensorrtllm_backend, on a server that serves LLaMa in the

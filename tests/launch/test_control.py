@@ -9,11 +9,11 @@ import pytest
 
 from tests.launch.samples import fake_plan
 from trtllm_serve_cli.errors import BadInput, NoServer
-from trtllm_serve_cli.launch import LaunchPlan, find_controlled
-from trtllm_serve_cli.launch.control import list_parts
+from trtllm_serve_cli.launch.control import find_controlled, list_parts
+from trtllm_serve_cli.launch.plan import LaunchPlan
 from trtllm_serve_cli.launch.state import PLAN_FILE, describe_myself, write_state
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.repository import PlacedModel
+from trtllm_serve_cli.repository.combined import PlacedModel
 
 PARTS = ("demo", "ensemble", "postprocessing", "preprocessing", "tensorrt_llm")
 

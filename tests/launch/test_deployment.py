@@ -12,7 +12,7 @@ import pytest
 from tests.build.samples import ENGINE
 from tests.build.tensorrt_files import engine_config, tensorrt_engine
 from tests.repository.test_sim import SIM
-from trtllm_serve_cli.build import Engine
+from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.launch.deployment import (
@@ -21,13 +21,11 @@ from trtllm_serve_cli.launch.deployment import (
     describe_deployable,
     spread,
 )
-from trtllm_serve_cli.repository import (
-    ServingOptions,
-    open_repository,
-    plan_repository,
-    read_manifest,
-    write_repository,
-)
+from trtllm_serve_cli.repository.config import ServingOptions
+from trtllm_serve_cli.repository.opened import open_repository
+from trtllm_serve_cli.repository.plan import plan_repository
+from trtllm_serve_cli.repository.render import write_repository
+from trtllm_serve_cli.repository.store import read_manifest
 
 NGC = "nvcr.io/nvidia/tritonserver"
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.launch import Finding, MachineFacts, TritonInstallation, diagnose
 from trtllm_serve_cli.launch.container import ContainerHost
-from trtllm_serve_cli.launch.facts import ModelFacts
+from trtllm_serve_cli.launch.doctor import Finding, diagnose
+from trtllm_serve_cli.launch.facts import MachineFacts, ModelFacts
+from trtllm_serve_cli.launch.machine import TritonInstallation
 from trtllm_serve_cli.launch.schedulers import Scheduler
 
 GIB = 1 << 30

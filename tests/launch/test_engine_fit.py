@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.build.tensorrt_files import write_engine
-from trtllm_serve_cli.build import Machine
 from trtllm_serve_cli.build.engine import ENGINE_FILE, Making, add_making
+from trtllm_serve_cli.build.kinds import Machine
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.engine_fit import check_engine_fits
-from trtllm_serve_cli.repository import ImportedModel
+from trtllm_serve_cli.repository.store import ImportedModel
 
 HERE = Machine(gpus=("NVIDIA H200", "NVIDIA H200"), tensorrt_llm="1.1.0")
 

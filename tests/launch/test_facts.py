@@ -10,11 +10,12 @@ import pytest
 
 from tests.build.tensorrt_files import tensorrt_engine
 from tests.launch.container_engines import write_engine
-from trtllm_serve_cli.launch import collect_facts
-from trtllm_serve_cli.launch.facts import ModelFacts
+from trtllm_serve_cli.launch.facts import ModelFacts, collect_facts
 from trtllm_serve_cli.launch.machine import find_embedded_root
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.repository import ServingOptions, plan_repository, write_repository
+from trtllm_serve_cli.repository.config import ServingOptions
+from trtllm_serve_cli.repository.plan import plan_repository
+from trtllm_serve_cli.repository.render import write_repository
 
 
 @pytest.fixture

@@ -20,18 +20,10 @@ from tests.launch.container_engines import write_engine as write_container_engin
 from tests.launch.samples import fake_container_plan, fake_plan, pids_in
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.errors import BadInput, LaunchFailed
-from trtllm_serve_cli.launch import (
-    LaunchPlan,
-    RunningServer,
-    SlurmJob,
-    find_running,
-    launch,
-    list_servers,
-    run_in_foreground,
-    stop_server,
-)
-from trtllm_serve_cli.launch.local import clear_remains
-from trtllm_serve_cli.launch.running import read_server
+from trtllm_serve_cli.launch.local import clear_remains, launch, run_in_foreground, stop_server
+from trtllm_serve_cli.launch.plan import LaunchPlan
+from trtllm_serve_cli.launch.running import RunningServer, find_running, list_servers, read_server
+from trtllm_serve_cli.launch.slurm_job import SlurmJob
 from trtllm_serve_cli.launch.state import (
     ServerState,
     describe_myself,
@@ -300,7 +292,9 @@ def test_foreground_that_fails_says_why(home: Home) -> None:
 def test_foreground_takes_the_server_with_it(home: Home, number: signal.Signals) -> None:
     plan = fake_plan(home.servers)
     code = (
-        "import sys; from trtllm_serve_cli.launch import LaunchPlan, run_in_foreground\n"
+        "import sys\n"
+        "from trtllm_serve_cli.launch.local import run_in_foreground\n"
+        "from trtllm_serve_cli.launch.plan import LaunchPlan\n"
         "plan = LaunchPlan.from_json(sys.argv[1])\n"
         "run_in_foreground(plan, on_ready=lambda: print('ready', flush=True))"
     )

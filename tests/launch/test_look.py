@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 
 from tests.ports import free_ports
-from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.launch.look import count_in_flight, watch_in_flight
 
 PAGE = """\

@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.launch.test_plan import EMBEDDED, MODEL, SYSTEM
-from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.errors import BadInput, MissingPart
-from trtllm_serve_cli.launch import LaunchOptions, LaunchPlan, TritonInstallation, plan_launch
+from trtllm_serve_cli.launch.machine import TritonInstallation
 from trtllm_serve_cli.launch.mpi import MpiHost, Ports, check_mpirun, list_ports
+from trtllm_serve_cli.launch.options import LaunchOptions
+from trtllm_serve_cli.launch.plan import LaunchPlan, plan_launch
 from trtllm_serve_cli.launch.ranks import Ranks
-from trtllm_serve_cli.repository import EngineInstances
+from trtllm_serve_cli.repository.instances import EngineInstances
 
 TENSORRT = dataclasses.replace(MODEL, engine_kind="tensorrt")
 TP2, TP4 = EngineInstances("tensorrt_llm", 2), EngineInstances("tensorrt_llm", 4)

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_serve_cli.client import Endpoint, Tls
+from trtllm_serve_cli.client.endpoint import Endpoint, Tls
 from trtllm_serve_cli.errors import BadInput, MissingPart
-from trtllm_serve_cli.launch import LaunchOptions, LaunchPlan, TritonInstallation, plan_launch
-from trtllm_serve_cli.launch.options import choose_options
-from trtllm_serve_cli.launch.plan import LaunchRequest
+from trtllm_serve_cli.launch.machine import TritonInstallation
+from trtllm_serve_cli.launch.options import LaunchOptions, choose_options
+from trtllm_serve_cli.launch.plan import LaunchPlan, LaunchRequest, plan_launch
 from trtllm_serve_cli.launch.ranks import plan_ranks
-from trtllm_serve_cli.repository import ImportedModel, PlacedModel
+from trtllm_serve_cli.repository.combined import PlacedModel
+from trtllm_serve_cli.repository.store import ImportedModel
 
 MODEL = ImportedModel(
     name="mine",

@@ -17,18 +17,18 @@ from tests.build.tensorrt_files import (
 from tests.launch.container_engines import write_engine as write_container_engine
 from tests.launch.samples import fake_plan
 from tests.repository.samples import add_model, copy_upstream
-from trtllm_serve_cli.build import Machine
+from trtllm_serve_cli.build.kinds import Machine
 from trtllm_serve_cli.errors import BadInput, MissingPart, RepositoryError, UnknownModel
-from trtllm_serve_cli.launch import RunningServer, SlurmJob, plan_again, plan_for_this_machine
 from trtllm_serve_cli.launch.machine import find_embedded_root
+from trtllm_serve_cli.launch.plan_here import plan_again, plan_for_this_machine
+from trtllm_serve_cli.launch.running import RunningServer
+from trtllm_serve_cli.launch.slurm_job import SlurmJob
 from trtllm_serve_cli.launch.state import ServerState
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.repository import (
-    ServingOptions,
-    open_repository,
-    plan_repository,
-    write_repository,
-)
+from trtllm_serve_cli.repository.config import ServingOptions
+from trtllm_serve_cli.repository.opened import open_repository
+from trtllm_serve_cli.repository.plan import plan_repository
+from trtllm_serve_cli.repository.render import write_repository
 from trtllm_serve_cli.repository.settings import apply_changes, plan_changes, write_changes
 
 NGC = "nvcr.io/nvidia/tritonserver"

@@ -9,8 +9,14 @@ import pytest
 
 from tests.launch.samples import fake_plan
 from trtllm_serve_cli.errors import NoServer
-from trtllm_serve_cli.launch import find_running, find_started, list_servers
-from trtllm_serve_cli.launch.running import RunningServer, find_to_stop, read_server
+from trtllm_serve_cli.launch.running import (
+    RunningServer,
+    find_running,
+    find_started,
+    find_to_stop,
+    list_servers,
+    read_server,
+)
 from trtllm_serve_cli.launch.slurm_job import NOWHERE, SlurmJob
 from trtllm_serve_cli.launch.state import PLAN_FILE, ServerState, describe_myself, write_state
 from trtllm_serve_cli.paths import Home

@@ -11,7 +11,6 @@ import psutil
 
 from tests.launch.samples import fake_plan
 from tests.waiting import wait_until
-from trtllm_serve_cli.launch import measure_memory
 from trtllm_serve_cli.launch.container import Container
 from trtllm_serve_cli.launch.running import RunningServer
 from trtllm_serve_cli.launch.server_processes import (
@@ -19,6 +18,7 @@ from trtllm_serve_cli.launch.server_processes import (
     confirm_dead,
     find_dead,
     follow_models,
+    measure_memory,
     tell_dead,
 )
 from trtllm_serve_cli.launch.state import ServerState, describe_myself

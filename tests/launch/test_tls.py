@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trtllm_serve_cli.client import Tls
+from trtllm_serve_cli.client.endpoint import Tls
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.tls import plan_tls
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.metrics import plan_export, write_export
+from trtllm_serve_cli.metrics.export import plan_export, write_export
 
 ADDRESSES = ("10.0.0.1:8002", "10.0.0.2:8002")
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.client import fake_triton
 from trtllm_serve_cli.errors import NoServer, RequestFailed
-from trtllm_serve_cli.metrics import fetch_metrics
+from trtllm_serve_cli.metrics.fetch import fetch_metrics
 
 
 def test_page_comes_as_it_is() -> None:

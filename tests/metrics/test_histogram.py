@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_serve_cli.metrics import parse_metrics
 from trtllm_serve_cli.metrics.histogram import quantile, read_latency
+from trtllm_serve_cli.metrics.parse import parse_metrics
 
 BOUNDS = (0.01, 0.1, 1.0)
 

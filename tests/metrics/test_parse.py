@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.metrics.pages import PAGE
 from trtllm_serve_cli.errors import RequestFailed
-from trtllm_serve_cli.metrics import Sample, Snapshot, parse_metrics
+from trtllm_serve_cli.metrics.parse import Sample, Snapshot, parse_metrics
 
 SNAPSHOT = parse_metrics(PAGE, 10.0)
 

@@ -3,13 +3,12 @@ from __future__ import annotations
 import pytest
 
 from tests.metrics.pages import PAGE
-from trtllm_serve_cli.metrics import (
+from trtllm_serve_cli.metrics.parse import Snapshot, parse_metrics
+from trtllm_serve_cli.metrics.summary import (
     EngineRow,
     GpuRow,
     HostRow,
     ModelRow,
-    Snapshot,
-    parse_metrics,
     rate_per_s,
     summarize,
 )

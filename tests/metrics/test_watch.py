@@ -3,7 +3,8 @@ from __future__ import annotations
 from itertools import islice
 
 from trtllm_serve_cli.errors import NoServer
-from trtllm_serve_cli.metrics import Snapshot, watch_metrics
+from trtllm_serve_cli.metrics.parse import Snapshot
+from trtllm_serve_cli.metrics.watch import watch_metrics
 
 
 class Clock:

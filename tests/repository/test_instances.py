@@ -10,19 +10,16 @@ import pytest
 from tests.build.samples import ENGINE
 from tests.repository.samples import copy_upstream
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository import (
-    OpenRepository,
-    ServingOptions,
-    open_repository,
-    plan_repository,
-    write_repository,
-)
+from trtllm_serve_cli.repository.config import ServingOptions
 from trtllm_serve_cli.repository.instances import (
     EngineInstances,
     front_ends,
     read_instances,
     with_instance_count,
 )
+from trtllm_serve_cli.repository.opened import OpenRepository, open_repository
+from trtllm_serve_cli.repository.plan import plan_repository
+from trtllm_serve_cli.repository.render import write_repository
 from trtllm_serve_cli.repository.settings import apply_changes, plan_changes
 from trtllm_serve_cli.repository.validate import validate_repository
 

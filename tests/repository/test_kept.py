@@ -7,7 +7,7 @@ import pytest
 
 from tests.repository.samples import add_model
 from trtllm_serve_cli.paths import find_home
-from trtllm_serve_cli.repository import ServingOptions
+from trtllm_serve_cli.repository.config import ServingOptions
 from trtllm_serve_cli.repository.kept import WasSet, choose_kept
 
 _GPUS = {"gpu_device_ids": "0;1", "tensorrt_llm_instance_count": "2"}

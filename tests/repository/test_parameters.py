@@ -6,7 +6,7 @@ import pytest
 
 from tests.build.samples import ENGINE
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository import ServingOptions, plan_repository
+from trtllm_serve_cli.repository.config import ServingOptions
 from trtllm_serve_cli.repository.contract import load_contracts
 from trtllm_serve_cli.repository.parameters import (
     ENGINE_KINDS,
@@ -17,6 +17,7 @@ from trtllm_serve_cli.repository.parameters import (
     list_idle,
     load_parameters,
 )
+from trtllm_serve_cli.repository.plan import plan_repository
 
 ROLES = {"preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls"}
 FIELDS = {

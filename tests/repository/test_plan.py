@@ -9,9 +9,9 @@ import pytest
 
 from tests.build.samples import ENGINE
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository import ModelConfig, ServingOptions, plan_repository
+from trtllm_serve_cli.repository.config import ModelConfig, ServingOptions
 from trtllm_serve_cli.repository.contract import load_contracts
-from trtllm_serve_cli.repository.plan import RESERVED_NAMES, QueuePolicy
+from trtllm_serve_cli.repository.plan import RESERVED_NAMES, QueuePolicy, plan_repository
 
 
 def plan(**options) -> dict[str, ModelConfig]:

@@ -14,18 +14,15 @@ from tritonclient.grpc import model_config_pb2
 
 from tests.build.samples import ENGINE
 from tests.build.tensorrt_files import write_tokenizer
-from trtllm_serve_cli.build import Engine, EngineOptions
+from trtllm_serve_cli.build.engine import Engine
+from trtllm_serve_cli.build.options import EngineOptions
 from trtllm_serve_cli.build.pytorch import plan_llm_arguments
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository import (
-    ServingOptions,
-    list_settings,
-    open_repository,
-    plan_repository,
-    render_files,
-    write_repository,
-)
-from trtllm_serve_cli.repository.settings import apply_changes, plan_changes
+from trtllm_serve_cli.repository.config import ServingOptions
+from trtllm_serve_cli.repository.opened import open_repository
+from trtllm_serve_cli.repository.plan import plan_repository
+from trtllm_serve_cli.repository.render import render_files, write_repository
+from trtllm_serve_cli.repository.settings import apply_changes, list_settings, plan_changes
 from trtllm_serve_cli.repository.validate import validate_repository
 from trtllm_serve_cli.runtime.parameters import Parameters
 

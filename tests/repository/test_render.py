@@ -16,17 +16,11 @@ from tritonclient.grpc import model_config_pb2
 from tests.build.samples import ENGINE
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.paths import write_aside
-from trtllm_serve_cli.repository import (
-    ModelConfig,
-    ServingOptions,
-    plan_repository,
-    render_files,
-    write_repository,
-)
+from trtllm_serve_cli.repository.config import ModelConfig, ServingOptions
 from trtllm_serve_cli.repository.contract import Tensor
 from trtllm_serve_cli.repository.pbtxt import quoted
-from trtllm_serve_cli.repository.plan import QueuePolicy
-from trtllm_serve_cli.repository.render import manifest_of
+from trtllm_serve_cli.repository.plan import QueuePolicy, plan_repository
+from trtllm_serve_cli.repository.render import manifest_of, render_files, write_repository
 
 PLAN = plan_repository(
     "mine", ENGINE, ServingOptions(max_batch_size=8, parameters={"max_queue_size": "9"})

@@ -12,8 +12,10 @@ import pytest
 from tests.build.samples import ENGINE
 from tests.repository.samples import UPSTREAM, copy_upstream
 from trtllm_serve_cli.errors import BadInput, RepositoryError
-from trtllm_serve_cli.repository import ServingOptions, plan_repository, write_repository
+from trtllm_serve_cli.repository.config import ServingOptions
 from trtllm_serve_cli.repository.opened import OpenRepository, open_repository
+from trtllm_serve_cli.repository.plan import plan_repository
+from trtllm_serve_cli.repository.render import write_repository
 from trtllm_serve_cli.repository.settings import (
     Change,
     apply_changes,

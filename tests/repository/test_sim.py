@@ -10,13 +10,10 @@ import pytest
 
 from tests.build.samples import ENGINE
 from trtllm_serve_cli.errors import BadInput, RepositoryError
-from trtllm_serve_cli.repository import (
-    ServingOptions,
-    open_repository,
-    plan_repository,
-    write_repository,
-)
-from trtllm_serve_cli.repository.config import RepositoryPlan
+from trtllm_serve_cli.repository.config import RepositoryPlan, ServingOptions
+from trtllm_serve_cli.repository.opened import open_repository
+from trtllm_serve_cli.repository.plan import plan_repository
+from trtllm_serve_cli.repository.render import write_repository
 from trtllm_serve_cli.repository.sim import read_scheduler_limits
 from trtllm_serve_cli.runtime.sim_timing import SchedulerLimits, Simulation, StepTiming
 

@@ -10,12 +10,7 @@ import pytest
 from tests.repository.samples import add_model
 from trtllm_serve_cli.errors import RepositoryError, UnknownModel
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.repository import (
-    ImportedModel,
-    find_model,
-    list_models,
-    load_model,
-)
+from trtllm_serve_cli.repository.store import ImportedModel, find_model, list_models, load_model
 
 
 @pytest.fixture

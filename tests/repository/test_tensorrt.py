@@ -10,10 +10,12 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from tests.build.tensorrt_files import tensorrt_engine
-from trtllm_serve_cli.build import Engine
+from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository import ServingOptions, plan_repository, render_files
+from trtllm_serve_cli.repository.config import ServingOptions
 from trtllm_serve_cli.repository.contract import load_contracts
+from trtllm_serve_cli.repository.plan import plan_repository
+from trtllm_serve_cli.repository.render import render_files
 
 # Keys of `parameters` in NVIDIA/TensorRT-LLM@0c8de69a,
 # triton_backend/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt, with what an import of

@@ -15,13 +15,10 @@ from trtllm_serve_cli.build.engine import write_engine
 from trtllm_serve_cli.build.store import lock_of
 from trtllm_serve_cli.build.unfinished import path_of_unfinished, take_up
 from trtllm_serve_cli.paths import Home, hold_lock
-from trtllm_serve_cli.repository import (
-    ImportedModel,
-    ServingOptions,
-    list_models,
-    plan_repository,
-    write_repository,
-)
+from trtllm_serve_cli.repository.config import ServingOptions
+from trtllm_serve_cli.repository.plan import plan_repository
+from trtllm_serve_cli.repository.render import write_repository
+from trtllm_serve_cli.repository.store import ImportedModel, list_models
 from trtllm_serve_cli.repository.uses import find_users, plan_removal, remember_use, remove
 
 

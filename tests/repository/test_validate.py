@@ -17,13 +17,11 @@ from tests.build.tensorrt_files import tensorrt_engine, write_tokenizer
 from tests.repository.samples import add_model, copy_upstream, tensor
 from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.repository import (
-    ServingOptions,
-    plan_repository,
-    write_repository,
-)
+from trtllm_serve_cli.repository.config import ServingOptions
 from trtllm_serve_cli.repository.opened import open_repository
 from trtllm_serve_cli.repository.parameters import load_parameters
+from trtllm_serve_cli.repository.plan import plan_repository
+from trtllm_serve_cli.repository.render import write_repository
 from trtllm_serve_cli.repository.settings import apply_changes, plan_changes, write_changes
 from trtllm_serve_cli.repository.validate import validate_repository
 

@@ -13,7 +13,9 @@ from tritonclient.grpc import model_config_pb2
 
 from tests.build.samples import ENGINE
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository import ServingOptions, plan_repository, render_files
+from trtllm_serve_cli.repository.config import ServingOptions
+from trtllm_serve_cli.repository.plan import plan_repository
+from trtllm_serve_cli.repository.render import render_files
 
 CHECKPOINT = dataclasses.replace(ENGINE, path=Path("/models/hf"), kind="vllm")
 

@@ -12,10 +12,13 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from tests.build.samples import ENGINE
-from trtllm_serve_cli.build import Engine, EngineOptions
+from trtllm_serve_cli.build.engine import Engine
+from trtllm_serve_cli.build.options import EngineOptions
 from trtllm_serve_cli.build.vllm import plan_vllm_arguments
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository import ServingOptions, plan_repository, render_files
+from trtllm_serve_cli.repository.config import ServingOptions
+from trtllm_serve_cli.repository.plan import plan_repository
+from trtllm_serve_cli.repository.render import render_files
 from trtllm_serve_cli.runtime.checkpoint_config import vllm_config
 from trtllm_serve_cli.runtime.parameters import Parameters
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sizing import configs
-from trtllm_serve_cli.sizing import Parallelism, check_parallelism, load_gpu, parse_shape
 from trtllm_serve_cli.sizing.capacity import (
     CONTEXT_BYTES,
     NCCL_BYTES,
@@ -20,9 +19,15 @@ from trtllm_serve_cli.sizing.capacity import (
     activation_bytes,
     plan_memory,
 )
+from trtllm_serve_cli.sizing.gpus import load_gpu
 from trtllm_serve_cli.sizing.kv_cache import kv_bytes_of_sequence
-from trtllm_serve_cli.sizing.parallelism import find_tensor_parallelisms
+from trtllm_serve_cli.sizing.parallelism import (
+    Parallelism,
+    check_parallelism,
+    find_tensor_parallelisms,
+)
 from trtllm_serve_cli.sizing.precision import WEIGHT_FORMATS
+from trtllm_serve_cli.sizing.shape import parse_shape
 
 _16 = WEIGHT_FORMATS["float16"]
 _DEMAND = Demand(_16, _16, _16, input_len=128, output_len=20, max_seq_len=148)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tests.sizing import configs
-from trtllm_serve_cli.sizing import parse_shape
 from trtllm_serve_cli.sizing.kv_cache import (
     count_values_per_layer,
     kv_bytes_of_sequence,
     kv_bytes_per_token,
 )
+from trtllm_serve_cli.sizing.shape import parse_shape
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,12 @@ import pytest
 
 from tests.sizing import configs
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.sizing import Parallelism, check_parallelism, parse_shape
-from trtllm_serve_cli.sizing.parallelism import find_tensor_parallelisms
+from trtllm_serve_cli.sizing.parallelism import (
+    Parallelism,
+    check_parallelism,
+    find_tensor_parallelisms,
+)
+from trtllm_serve_cli.sizing.shape import parse_shape
 
 
 @pytest.mark.parametrize(

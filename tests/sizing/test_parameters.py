@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.sizing import configs
-from trtllm_serve_cli.sizing import parse_shape
 from trtllm_serve_cli.sizing.parameters import ParameterCounts, count_parameters
+from trtllm_serve_cli.sizing.shape import parse_shape
 
 
 # Totals: the model cards' safetensors counts, or the papers' (GPT-2, OPT, BLOOM, GPT-J, MPT).

@@ -10,15 +10,11 @@ from hypothesis import strategies as st
 
 from tests.sizing import configs
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.sizing import (
-    ModelFacts,
-    Parallelism,
-    SizeOptions,
-    SizePlan,
-    load_gpu,
-    parse_shape,
-    plan_size,
-)
+from trtllm_serve_cli.sizing.facts import ModelFacts
+from trtllm_serve_cli.sizing.gpus import load_gpu
+from trtllm_serve_cli.sizing.parallelism import Parallelism
+from trtllm_serve_cli.sizing.plan import SizeOptions, SizePlan, plan_size
+from trtllm_serve_cli.sizing.shape import parse_shape
 
 
 def _plan(

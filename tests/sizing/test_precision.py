@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.sizing import load_gpu
+from trtllm_serve_cli.sizing.gpus import load_gpu
 from trtllm_serve_cli.sizing.precision import WEIGHT_FORMATS, check_runs, name_weight_format
 
 

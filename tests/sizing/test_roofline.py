@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from tests.sizing import configs
-from trtllm_serve_cli.sizing import Parallelism, check_parallelism, load_gpu, parse_shape
 from trtllm_serve_cli.sizing.capacity import Demand, plan_memory
+from trtllm_serve_cli.sizing.gpus import load_gpu
+from trtllm_serve_cli.sizing.parallelism import Parallelism, check_parallelism
 from trtllm_serve_cli.sizing.precision import WEIGHT_FORMATS
 from trtllm_serve_cli.sizing.roofline import Speed, estimate_speed
+from trtllm_serve_cli.sizing.shape import parse_shape
 
 _16 = WEIGHT_FORMATS["bfloat16"]
 _LLAMA = parse_shape(configs.LLAMA_2_7B)

@@ -11,9 +11,15 @@ from hypothesis import strategies as st
 
 from tests.sizing import configs
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.sizing import Experts, LatentAttention, SlidingWindow, parse_shape
 from trtllm_serve_cli.sizing.families import FAMILIES
-from trtllm_serve_cli.sizing.shape import Extras, ModelShape
+from trtllm_serve_cli.sizing.shape import (
+    Experts,
+    Extras,
+    LatentAttention,
+    ModelShape,
+    SlidingWindow,
+    parse_shape,
+)
 
 
 def test_a_llama_says_all() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tests.sizing import configs
-from trtllm_serve_cli.sizing import Parallelism, check_parallelism, parse_shape
+from trtllm_serve_cli.sizing.parallelism import Parallelism, check_parallelism
 from trtllm_serve_cli.sizing.parameters import count_parameters
+from trtllm_serve_cli.sizing.shape import parse_shape
 from trtllm_serve_cli.sizing.stages import Stage, split_stages
 
 ALL = [config for name, config in vars(configs).items() if name.isupper()]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.sizing import configs
-from trtllm_serve_cli.sizing import parse_shape
 from trtllm_serve_cli.sizing.parameters import count_parameters
+from trtllm_serve_cli.sizing.shape import parse_shape
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None,

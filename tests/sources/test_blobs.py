@@ -170,7 +170,9 @@ KILLED = """
 import sys
 from pathlib import Path
 from trtllm_serve_cli.paths import find_home
-from trtllm_serve_cli.sources import FetchOptions, HubSource, fetch_checkpoint
+from trtllm_serve_cli.sources.checkpoint import FetchOptions
+from trtllm_serve_cli.sources.fetch import fetch_checkpoint
+from trtllm_serve_cli.sources.source import HubSource
 from trtllm_serve_cli.sources.hub import Hub
 fetch_checkpoint(HubSource("acme/tiny"), home=find_home(), options=FetchOptions(),
                  say=print, hub=Hub(sys.argv[1], Path(sys.argv[2])))

@@ -8,22 +8,24 @@ from tests.sources.checkpoints import hf_files, llama_gguf, write_files
 from tests.sources.fake_hub import COMMIT, FakeHub, serve
 from trtllm_serve_cli.errors import BadInput, SourceError
 from trtllm_serve_cli.paths import find_home
-from trtllm_serve_cli.sources import (
-    EngineSource,
-    FetchOptions,
+from trtllm_serve_cli.sources.checkpoint import FetchOptions
+from trtllm_serve_cli.sources.fetch import (
     FetchPlan,
-    GgufSource,
-    HubSource,
-    LocalSource,
-    PypiSource,
+    apply_revision,
     fetch_checkpoint,
     fetch_config,
     fetch_index,
     inspect_source,
     plan_fetch,
 )
-from trtllm_serve_cli.sources.fetch import apply_revision
 from trtllm_serve_cli.sources.hub import Hub
+from trtllm_serve_cli.sources.source import (
+    EngineSource,
+    GgufSource,
+    HubSource,
+    LocalSource,
+    PypiSource,
+)
 
 TINY = HubSource("acme/tiny")
 

@@ -11,9 +11,11 @@ from tests.sources.checkpoints import hf_files, safetensors
 from tests.sources.fake_hub import COMMIT, FakeHub, serve
 from trtllm_serve_cli.errors import SourceError
 from trtllm_serve_cli.paths import find_home
-from trtllm_serve_cli.sources import FetchOptions, HubSource, fetch_checkpoint
+from trtllm_serve_cli.sources.checkpoint import FetchOptions
+from trtllm_serve_cli.sources.fetch import fetch_checkpoint
 from trtllm_serve_cli.sources.hub import Hub
 from trtllm_serve_cli.sources.hub_bytes import XetGroup, find_remote_file
+from trtllm_serve_cli.sources.source import HubSource
 
 LARGE = safetensors(num_floats=1 << 20)
 FILES = hf_files() | {"model.safetensors": LARGE}

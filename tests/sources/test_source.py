@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_serve_cli.catalog import load_catalog
+from trtllm_serve_cli.catalog.entries import load_catalog
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sources.source import (
     EngineSource,

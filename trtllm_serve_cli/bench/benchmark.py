@@ -23,7 +23,7 @@ from trtllm_serve_cli.bench.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.shares import Share, find_vocab_size, plan_shares
 from trtllm_serve_cli.bench.statistics import Summary, summarize
 from trtllm_serve_cli.bench.worker import Counts, ShareResult
-from trtllm_serve_cli.bench.workloads import Tokenizer
+from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
 
 Ending = Literal["finished", "interrupted", "server_lost"]
 TokenCounts = Literal["server", "re-tokenised", "responses"]

@@ -26,7 +26,7 @@ from trtllm_serve_cli.bench.records import RequestRecord
 from trtllm_serve_cli.bench.results.stored import StoredResult
 from trtllm_serve_cli.bench.statistics import Distribution, summarize
 from trtllm_serve_cli.bench.virtual_clock import Sending, run_virtual
-from trtllm_serve_cli.bench.workloads import RequestSpec
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.paths import write_text
 from trtllm_serve_cli.runtime.sim_timing import SchedulerLimits, Simulation, StepTiming

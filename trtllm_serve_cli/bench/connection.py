@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from trtllm_serve_cli.bench.records import TIMED_OUT, RequestError
 from trtllm_serve_cli.bench.wire import Response
-from trtllm_serve_cli.bench.workloads import RequestSpec
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 
 TOO_LATE = RequestError(TIMED_OUT, "not whole in the time that a request has")
 # When the bytes of a response came, on `time.perf_counter`, and these.

@@ -23,7 +23,7 @@ from trtllm_serve_cli.bench.records import (
     RequestRecord,
 )
 from trtllm_serve_cli.bench.wire import Response
-from trtllm_serve_cli.bench.workloads import RequestSpec
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 
 # A server that refused every connection for so long, and so often, does not come back in this run.
 GIVE_UP_S = 5.0

@@ -23,7 +23,7 @@ from trtllm_serve_cli.bench.http2 import (
 )
 from trtllm_serve_cli.bench.records import NO_CONNECTION, REJECTED, TIMED_OUT, RequestError
 from trtllm_serve_cli.bench.served_model import ServedModel
-from trtllm_serve_cli.bench.workloads import RequestSpec
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 from trtllm_serve_cli.client.address import split_address
 
 _SERVICE = "/inference.GRPCInferenceService"

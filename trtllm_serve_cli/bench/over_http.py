@@ -17,7 +17,7 @@ from trtllm_serve_cli.bench.connection import TOO_LATE, Arrival, SendFailed, in_
 from trtllm_serve_cli.bench.over_grpc import is_rejection
 from trtllm_serve_cli.bench.records import NO_CONNECTION, REJECTED, RequestError
 from trtllm_serve_cli.bench.served_model import ServedModel
-from trtllm_serve_cli.bench.workloads import RequestSpec
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 from trtllm_serve_cli.client.address import split_address
 
 _DATA = b"data:"

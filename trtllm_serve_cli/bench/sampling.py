@@ -15,7 +15,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from trtllm_serve_cli.errors import TllmError
-from trtllm_serve_cli.metrics import Snapshot, fetch_metrics, summarize, watch_metrics
+from trtllm_serve_cli.metrics.fetch import fetch_metrics
+from trtllm_serve_cli.metrics.parse import Snapshot
+from trtllm_serve_cli.metrics.summary import summarize
+from trtllm_serve_cli.metrics.watch import watch_metrics
 
 _START_S = 20.0
 _TIMEOUT_S = 2.0

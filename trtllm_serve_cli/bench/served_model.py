@@ -9,7 +9,8 @@ from urllib.parse import quote
 import grpc
 from tritonclient.grpc import service_pb2
 
-from trtllm_serve_cli.client import Interface, faults
+from trtllm_serve_cli.client import faults
+from trtllm_serve_cli.client.generate import Interface
 from trtllm_serve_cli.client.over_grpc import connect, translate_rpc_error
 from trtllm_serve_cli.client.over_http import fetch_json
 from trtllm_serve_cli.errors import TimedOut, UnknownModel

@@ -11,7 +11,7 @@ from trtllm_serve_cli.bench.arrivals import AllAtOnce, AtConcurrency, AtRate, At
 from trtllm_serve_cli.bench.served_model import Takes
 from trtllm_serve_cli.bench.slo import Objective
 from trtllm_serve_cli.bench.wire import Asking
-from trtllm_serve_cli.bench.workloads import Workload
+from trtllm_serve_cli.bench.workloads.spec import Workload
 
 _LOAD_KINDS: Mapping[type, str] = MappingProxyType(
     {AllAtOnce: "all_at_once", AtRate: "rate", AtTimes: "trace", AtConcurrency: "concurrency"}

@@ -21,7 +21,7 @@ from trtllm_serve_cli.bench.arrivals import (
 from trtllm_serve_cli.bench.served_model import ServedModel
 from trtllm_serve_cli.bench.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.wire import Asking
-from trtllm_serve_cli.bench.workloads import RequestSpec, Workload
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Workload
 
 FALLBACK_VOCAB_SIZE = 1000
 _BLOCK = 64

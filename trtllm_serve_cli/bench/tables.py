@@ -11,7 +11,8 @@ from trtllm_serve_cli.bench.results import stored
 from trtllm_serve_cli.bench.search import Probe, SearchResult
 from trtllm_serve_cli.bench.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.statistics import Distribution, Summary
-from trtllm_serve_cli.bench.workloads import Identity, MultiTurn
+from trtllm_serve_cli.bench.workloads.identity import Identity
+from trtllm_serve_cli.bench.workloads.prefixes import MultiTurn
 
 TIME_COLUMNS = ("Time (ms)", "Mean", "Min", "P50", "P90", "P95", "P99", "P99.9", "Max")
 TARGET_COLUMNS = ("Target", "Requests/s", "Tokens/s", "Latency p50 (ms)", "p99 (ms)", "Failed")

@@ -10,7 +10,7 @@ from trtllm_serve_cli.bench.served_model import CORE_MODEL, ServedModel
 from trtllm_serve_cli.bench.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.shares import FALLBACK_VOCAB_SIZE, Share, plan_shares
 from trtllm_serve_cli.bench.virtual_clock import Sending, run_virtual
-from trtllm_serve_cli.bench.workloads import Identity
+from trtllm_serve_cli.bench.workloads.identity import Identity
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.sim_timing import Simulation
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from trtllm_serve_cli.bench.records import RequestError, RequestRecord
-from trtllm_serve_cli.bench.workloads import RequestSpec
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 from trtllm_serve_cli.runtime.sim_scheduler import Scheduler, SimRequest, find_problem
 from trtllm_serve_cli.runtime.sim_timing import Simulation
 

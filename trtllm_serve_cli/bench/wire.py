@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
 from trtllm_serve_cli.bench.served_model import ServedModel
-from trtllm_serve_cli.bench.workloads import RequestSpec
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 from trtllm_serve_cli.client.llmapi import name_inputs, shape_input
 
 _REQUEST_ID_PREFIX = re.compile(r"^\[request id: [^\]]*\] ")

@@ -6,7 +6,3 @@ folder appears whole or not at all, and says in its `engine.json` what it was ma
 plan finds it again. What need not be built (a TensorRT engine that is there, a checkpoint for vLLM
 or TensorRT-LLM's LLM API) is described.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

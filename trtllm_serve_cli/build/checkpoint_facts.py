@@ -11,8 +11,8 @@ from typing import Any
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.precision import name_weight_format, read_quantization_word
 from trtllm_serve_cli.sizing.shape import find_text_config
-from trtllm_serve_cli.sources import read_gguf
 from trtllm_serve_cli.sources.checkpoint import has_tokenizer
+from trtllm_serve_cli.sources.gguf import read_gguf
 
 # Where architectures keep the length of their context in config.json.
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len")

@@ -20,7 +20,7 @@ from trtllm_serve_cli.build.pytorch import plan_llm_arguments
 from trtllm_serve_cli.build.tensorrt_engine import fingerprint_of, read_tensorrt_build
 from trtllm_serve_cli.build.vllm import plan_vllm_arguments
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.sources import Checkpoint
+from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
 
 def describe_tensorrt(name: str, directory: Path, tokenizer_dir: Path, source: str) -> Engine:

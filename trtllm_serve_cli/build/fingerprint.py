@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from trtllm_serve_cli.sources import Checkpoint
+from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
 
 def fingerprint_of_facts(facts: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trtllm_serve_cli.build.installed import find_python_with, find_version, python_has
 from trtllm_serve_cli.build.tensorrt.versions import FIRST_WITH_PYTORCH, parse_version
 from trtllm_serve_cli.errors import MissingPart
-from trtllm_serve_cli.sizing import find_gpus
+from trtllm_serve_cli.sizing.gpus import find_gpus
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,18 +17,15 @@ from trtllm_serve_cli.build.plan import BuildPlan, BuildRequest, Toolchain, fact
 from trtllm_serve_cli.build.pytorch import plan_llm_arguments
 from trtllm_serve_cli.build.sim import plan_sim
 from trtllm_serve_cli.build.steps import WORK, BuildStep
-from trtllm_serve_cli.build.tensorrt import (
-    Toolkit,
-    find_examples_dir,
-    find_trtllm_version,
-    parse_version,
-    plan_tensorrt,
-)
+from trtllm_serve_cli.build.tensorrt.plan import plan_tensorrt
+from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit, find_examples_dir
+from trtllm_serve_cli.build.tensorrt.versions import find_trtllm_version, parse_version
 from trtllm_serve_cli.build.vllm import plan_vllm_arguments
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.sizing import check_parallelism, find_gpus, parse_shape
 from trtllm_serve_cli.sizing.families import FAMILIES
-from trtllm_serve_cli.sizing.gpus import find_card
+from trtllm_serve_cli.sizing.gpus import find_card, find_gpus
+from trtllm_serve_cli.sizing.parallelism import check_parallelism
+from trtllm_serve_cli.sizing.shape import parse_shape
 from trtllm_serve_cli.sources.checkpoint import read_object
 
 # Engine kinds that serve a checkpoint as it is: in whose words.

@@ -35,7 +35,8 @@ from trtllm_serve_cli.build.unfinished import (
 from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart
 from trtllm_serve_cli.paths import put_in_place
 from trtllm_serve_cli.processes import last_lines, run_logged
-from trtllm_serve_cli.sources import check_space, show_duration
+from trtllm_serve_cli.sources.progress import show_duration
+from trtllm_serve_cli.sources.space import check_space
 
 Say = Callable[[str], None]
 BUILD_LOG = "build.log"

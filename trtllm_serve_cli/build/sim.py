@@ -23,11 +23,12 @@ from trtllm_serve_cli.runtime.sim_timing import (
     StepTiming,
     parse_simulation,
 )
-from trtllm_serve_cli.sizing import Gpu, ModelFacts, SizeOptions, SizePlan, load_gpu, plan_size
-from trtllm_serve_cli.sizing.facts import read_checkpoint_facts
+from trtllm_serve_cli.sizing.facts import ModelFacts, read_checkpoint_facts
+from trtllm_serve_cli.sizing.gpus import Gpu, load_gpu
 from trtllm_serve_cli.sizing.kv_cache import TOKENS_PER_BLOCK, kv_bytes_of_sequence
+from trtllm_serve_cli.sizing.plan import SizeOptions, SizePlan, plan_size
 from trtllm_serve_cli.sizing.roofline import estimate_step_cost
-from trtllm_serve_cli.sources import Checkpoint
+from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
 _OF_A_CARD = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dtype")
 _TOKENIZER_FILES = tuple(f"{WORK}/openvino_{name}.xml" for name in ("tokenizer", "detokenizer"))

@@ -4,13 +4,3 @@ The table is `models.yaml`, shipped with the package. Aliases are looked up with
 What an entry says of a model (parameters, gated) is a hint for tables and estimates; the checkpoint
 and the hub have the last word.
 """
-
-from trtllm_serve_cli.catalog.entries import (
-    CatalogEntry,
-    find_alias,
-    load_catalog,
-    parse_catalog,
-    resolve_alias,
-)
-
-__all__ = ["CatalogEntry", "find_alias", "load_catalog", "parse_catalog", "resolve_alias"]

@@ -18,7 +18,7 @@ from trtllm_serve_cli.cli.target import Target
 from trtllm_serve_cli.errors import TllmError
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.client import Completion, GenerateRequest, Piece
+    from trtllm_serve_cli.client.generate import Completion, GenerateRequest, Piece
 
 # Where a line must not break; no text has it, since `repr` writes it otherwise.
 _KEPT_SPACE = "\0"
@@ -36,7 +36,8 @@ class Heard:
 
 def hear(target: Target, request: GenerateRequest, *, is_live: bool) -> Heard:
     """Asks, and prints the answer as it comes if `is_live`; Ctrl-C cancels it on the server."""
-    from trtllm_serve_cli.client import stream_apart, summarize_pieces
+    from trtllm_serve_cli.client.ask import stream_apart
+    from trtllm_serve_cli.client.generate import summarize_pieces
 
     pieces: list[Piece] = []
     was_interrupted = False

@@ -17,7 +17,7 @@ from trtllm_serve_cli.cli.bench_search import SearchOptions
 from trtllm_serve_cli.cli.bench_sweep import SweepOptions
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.bench import TokenNormDist
+    from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 
 _MAX_TOKENS = 1_000_000
 _LENGTHS = "Lengths, in tokens"
@@ -78,7 +78,7 @@ def token_from_histogram(
 
     Example:  tllm bench token-from-histogram --histogram-key example --concurrency 32
     """
-    from trtllm_serve_cli.bench.workloads import find_histogram
+    from trtllm_serve_cli.bench.workloads.histogram import find_histogram
 
     workload = find_histogram(histogram_key, histogram_file)
     run_job(Job("token-from-histogram", common), workload)
@@ -99,7 +99,7 @@ def shared_prefix(
 
     Example:  tllm bench shared-prefix --prefix-tokens 1024 --num-prefixes 4 --stream
     """
-    from trtllm_serve_cli.bench.workloads import SharedPrefix
+    from trtllm_serve_cli.bench.workloads.prefixes import SharedPrefix
 
     own = _lengths(input_mean, input_stdev, output_mean, output_stdev)
     run_job(Job("shared-prefix", common), SharedPrefix(own, prefix_tokens, num_prefixes))
@@ -128,7 +128,7 @@ def multi_turn(
 
     Example:  tllm bench multi-turn --turns 5 --think-time 2 --concurrency 16 --stream
     """
-    from trtllm_serve_cli.bench.workloads import MultiTurn
+    from trtllm_serve_cli.bench.workloads.prefixes import MultiTurn
 
     turn = _lengths(input_mean, input_stdev, output_mean, output_stdev)
     run_job(Job("multi-turn", common), MultiTurn(turn, turns, think_time, prefix_tokens))
@@ -144,7 +144,7 @@ def identity(
 
     Example:  tllm bench identity --num-requests 10 --concurrency 1
     """
-    from trtllm_serve_cli.bench.workloads import Identity
+    from trtllm_serve_cli.bench.workloads.identity import Identity
 
     run_job(Job("identity", common), Identity(batch_size, start_len, output_len))
 
@@ -171,7 +171,7 @@ def trace(
 
     Example:  tllm bench trace conversation_trace.jsonl --speed 0.5 --duration 60 --stream
     """
-    from trtllm_serve_cli.bench.workloads import read_trace
+    from trtllm_serve_cli.bench.workloads.trace import read_trace
 
     run_job(Job("trace", common), read_trace(file, max_input_len, speed))
 
@@ -179,7 +179,7 @@ def trace(
 def _lengths(
     input_mean: int, input_stdev: int, output_mean: int, output_stdev: int
 ) -> TokenNormDist:
-    from trtllm_serve_cli.bench import TokenNormDist
+    from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 
     return TokenNormDist(input_mean, input_stdev, output_mean, output_stdev)
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from trtllm_serve_cli.cli import output
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.bench import BenchmarkSettings, Progress
+    from trtllm_serve_cli.bench.benchmark import Progress
+    from trtllm_serve_cli.bench.settings import BenchmarkSettings
 
 _LINE_PERIOD_S = 10.0
 

@@ -12,8 +12,8 @@ from trtllm_serve_cli.cli import output
 from trtllm_serve_cli.cli.options import JsonOption
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.bench.results import StoredResult
     from trtllm_serve_cli.bench.results.compare import Comparison
+    from trtllm_serve_cli.bench.results.stored import StoredResult
 
 _FOLDER = "A folder that --output wrote"
 
@@ -48,7 +48,9 @@ def report(
     """
     if file is None and len(folders) > 1:
         raise typer.BadParameter("Several folders have no report.html in common: name it with -o.")
-    from trtllm_serve_cli.bench.results import read_results, render_page, render_trace
+    from trtllm_serve_cli.bench.results.page import render_page
+    from trtllm_serve_cli.bench.results.perfetto import render_trace
+    from trtllm_serve_cli.bench.results.stored import read_results
 
     results = read_results(folders)
     if trace is not None and len(results) > 1:
@@ -111,7 +113,7 @@ def compare(
 
 
 def _read_one(folder: Path) -> StoredResult:
-    from trtllm_serve_cli.bench.results import read_results
+    from trtllm_serve_cli.bench.results.stored import read_results
     from trtllm_serve_cli.errors import BadInput
 
     results = read_results([folder])

@@ -18,16 +18,13 @@ from trtllm_serve_cli.cli.target import LoadTarget, find_load_target
 from trtllm_serve_cli.errors import RequestFailed
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.bench import (
-        Benchmark,
-        BenchmarkResult,
-        BenchmarkSettings,
-        Load,
-        Objective,
-        Workload,
-    )
+    from trtllm_serve_cli.bench.arrivals import Load
+    from trtllm_serve_cli.bench.benchmark import Benchmark, BenchmarkResult
     from trtllm_serve_cli.bench.checks import Reference
-    from trtllm_serve_cli.bench.workloads import Tokenizer
+    from trtllm_serve_cli.bench.settings import BenchmarkSettings
+    from trtllm_serve_cli.bench.slo import Objective
+    from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
+    from trtllm_serve_cli.bench.workloads.spec import Workload
 
 _DEFAULT_NUM_REQUESTS = 100
 # The metrics that only streamed answers have.
@@ -57,7 +54,7 @@ class Job:
             raise typer.BadParameter("--metrics-url is given once for each -u.")
         from dataclasses import replace
 
-        from trtllm_serve_cli.client import parse_address
+        from trtllm_serve_cli.client.address import parse_address
 
         per_url = len(found) // len(pages)
         return [
@@ -108,7 +105,7 @@ def _run_one(
     with show_progress(settings, addresses_of(benchmark)) as watch:
         result = benchmark.run_all(watch)
     if common.output_folder is not None:
-        from trtllm_serve_cli.bench.results import write_views
+        from trtllm_serve_cli.bench.results.views import write_views
 
         report.write_result(result, common.output_folder)
         write_views(common.output_folder)
@@ -126,7 +123,8 @@ def open_points(
     tokenizer: Tokenizer | None,
 ) -> list[Benchmark]:
     """A benchmark of each point's own targets, unless `targets` are given; or its simulation."""
-    from trtllm_serve_cli.bench import Target, open_benchmark
+    from trtllm_serve_cli.bench.benchmark import open_benchmark
+    from trtllm_serve_cli.bench.served_model import Target
 
     opened = []
     for job, settings in points:
@@ -153,7 +151,8 @@ def addresses_of(benchmark: Benchmark) -> list[str]:
 
 def plan_settings(job: Job, common: CommonOptions, workload: Workload) -> BenchmarkSettings:
     """The settings that the options mean; raises `BadParameter` for what contradicts itself."""
-    from trtllm_serve_cli.bench import AllAtOnce, BenchmarkSettings
+    from trtllm_serve_cli.bench.arrivals import AllAtOnce
+    from trtllm_serve_cli.bench.settings import BenchmarkSettings
 
     load = _plan_load(common, workload)
     if common.duration is not None and common.num_requests is not None:
@@ -182,8 +181,8 @@ def plan_settings(job: Job, common: CommonOptions, workload: Workload) -> Benchm
 
 
 def _plan_load(common: CommonOptions, workload: Workload) -> Load:
-    from trtllm_serve_cli.bench import AllAtOnce, AtConcurrency, AtRate, AtTimes
-    from trtllm_serve_cli.bench.workloads import Trace
+    from trtllm_serve_cli.bench.arrivals import AllAtOnce, AtConcurrency, AtRate, AtTimes
+    from trtllm_serve_cli.bench.workloads.trace import Trace
 
     rate, concurrency, ramp_s = common.request_rate, common.concurrency, common.ramp or 0.0
     if common.arrival is not None and rate is None:
@@ -213,7 +212,7 @@ def _refuse_ramp(common: CommonOptions) -> None:
 
 
 def _parse_objectives(common: SharedOptions) -> tuple[Objective, ...]:
-    from trtllm_serve_cli.bench import parse_objective
+    from trtllm_serve_cli.bench.slo import parse_objective
 
     objectives = tuple(parse_objective(text) for text in common.slo or ())
     for objective in objectives:

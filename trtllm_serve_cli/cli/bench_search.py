@@ -28,9 +28,10 @@ from trtllm_serve_cli.cli.target import LoadTarget
 from trtllm_serve_cli.errors import CheckFailed
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.bench import Benchmark, Workload
+    from trtllm_serve_cli.bench.benchmark import Benchmark
     from trtllm_serve_cli.bench.search import SearchResult
-    from trtllm_serve_cli.bench.workloads import Tokenizer
+    from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
+    from trtllm_serve_cli.bench.workloads.spec import Workload
 
 _SEARCH = "Search"
 _DURATION_S = 30.0
@@ -91,9 +92,9 @@ def run_search_job(
     if options.max_rate is not None and options.max_rate < options.min_rate:
         raise typer.BadParameter("--max-rate is below --min-rate.")
 
-    from trtllm_serve_cli.bench import parse_objective
     from trtllm_serve_cli.bench.report import check_output_folder
     from trtllm_serve_cli.bench.search import SearchPlan, run_search
+    from trtllm_serve_cli.bench.slo import parse_objective
 
     if options.output_folder is not None:
         check_output_folder(options.output_folder)

@@ -31,9 +31,9 @@ from trtllm_serve_cli.cli.bench_run import (
 )
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.bench import Benchmark, BenchmarkResult, Workload
-    from trtllm_serve_cli.bench.benchmark import Watch
-    from trtllm_serve_cli.bench.workloads import Tokenizer
+    from trtllm_serve_cli.bench.benchmark import Benchmark, BenchmarkResult, Watch
+    from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
+    from trtllm_serve_cli.bench.workloads.spec import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def keep_points(results: dict[str, BenchmarkResult], folder: Path | None, **file
     if folder is None or not results:
         return
     from trtllm_serve_cli.bench.report import write_result
-    from trtllm_serve_cli.bench.results import write_views
+    from trtllm_serve_cli.bench.results.views import write_views
     from trtllm_serve_cli.paths import write_text
 
     for label, result in results.items():

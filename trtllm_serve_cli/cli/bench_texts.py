@@ -69,9 +69,9 @@ def dataset(
 
     Example:  tllm bench dataset --dataset mini_cnn_eval.json --concurrency 16 --stream
     """
-    from trtllm_serve_cli.bench import Target
+    from trtllm_serve_cli.bench.served_model import Target
     from trtllm_serve_cli.bench.tokenizers import find_tokenizer_folder, open_tokenizer
-    from trtllm_serve_cli.bench.workloads import Lengths, read_entries, tokenize
+    from trtllm_serve_cli.bench.workloads.dataset import Lengths, read_entries, tokenize
 
     entries = read_entries(source)
     job = Job("dataset", common)
@@ -112,13 +112,9 @@ def end_to_end(
     Example:  tllm bench end-to-end -i http --stream --concurrency 8
     """
     from trtllm_serve_cli.bench.tokenizers import open_tokenizer
-    from trtllm_serve_cli.bench.workloads import (
-        Lengths,
-        RandomWords,
-        Workload,
-        as_text,
-        read_entries,
-    )
+    from trtllm_serve_cli.bench.workloads.dataset import Lengths, as_text, read_entries
+    from trtllm_serve_cli.bench.workloads.spec import Workload
+    from trtllm_serve_cli.bench.workloads.words import RandomWords
 
     lengths = Lengths(output_tokens, op_tokens_per_word, max_input_len, ignore_eos)
     workload: Workload

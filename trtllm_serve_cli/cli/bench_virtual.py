@@ -12,7 +12,8 @@ from trtllm_serve_cli.cli.bench_options import SharedOptions
 from trtllm_serve_cli.errors import UnknownModel
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.bench import Benchmark, BenchmarkSettings
+    from trtllm_serve_cli.bench.benchmark import Benchmark
+    from trtllm_serve_cli.bench.settings import BenchmarkSettings
     from trtllm_serve_cli.runtime.sim_timing import Simulation
 
 # What only says how a server is asked.
@@ -48,8 +49,8 @@ def find_simulation(named: str) -> Simulation:
     """That of an imported model, or of a file."""
     from trtllm_serve_cli.build.sim import read_simulation
     from trtllm_serve_cli.paths import find_home
-    from trtllm_serve_cli.repository import find_model
     from trtllm_serve_cli.repository.sim import read_simulation_of
+    from trtllm_serve_cli.repository.store import find_model
 
     if Path(named).is_file():
         return read_simulation(Path(named))

@@ -14,8 +14,9 @@ from trtllm_serve_cli.cli.target import Target
 from trtllm_serve_cli.errors import TllmError
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.client import GenerateRequest, ModelInfo
     from trtllm_serve_cli.client.conversation import Conversation
+    from trtllm_serve_cli.client.generate import GenerateRequest
+    from trtllm_serve_cli.client.server import ModelInfo
 
 _PROMPT = "> "
 _HELP = """\

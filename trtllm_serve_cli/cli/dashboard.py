@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from trtllm_serve_cli.metrics import ModelRow, Snapshot, Summary
+    from trtllm_serve_cli.metrics.parse import Snapshot
+    from trtllm_serve_cli.metrics.summary import ModelRow, Summary
     from trtllm_serve_cli.metrics.watch import News, Watch
 
 # What the figures of the table are means and percentiles of.
@@ -50,7 +51,7 @@ class Feed:
 
     def take(self, scraped: Snapshot | TllmError) -> None:
         """The next scrape, or why there is none."""
-        from trtllm_serve_cli.metrics import summarize
+        from trtllm_serve_cli.metrics.summary import summarize
 
         if isinstance(scraped, TllmError):
             since = time.strftime("%H:%M:%S")
@@ -90,7 +91,7 @@ def run_dashboard(sources: dict[str, Watch], interval_s: float) -> None:
     from rich.live import Live
 
     from trtllm_serve_cli.cli import output
-    from trtllm_serve_cli.metrics import start_watches
+    from trtllm_serve_cli.metrics.watch import start_watches
 
     feeds = {address: Feed(address, interval_s) for address in sources}
     news = start_watches(sources)
@@ -145,7 +146,7 @@ def _step(value: float, top: float) -> str:
 
 
 def _read_trends(summary: Summary) -> dict[str, float | None]:
-    from trtllm_serve_cli.metrics import sum_known
+    from trtllm_serve_cli.metrics.summary import sum_known
 
     engines, gpus = summary.engines, summary.host.gpus
     return {

@@ -99,13 +99,15 @@ def slurm(
         )
     if as_json and not submit:
         raise typer.BadParameter("tells of a job: only with --submit", param_hint="--json")
-    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.launch.deploy import find_image, plan_slurm_here, submit_slurm
+    from trtllm_serve_cli.launch.options import LaunchOptions
+    from trtllm_serve_cli.launch.slurm import SlurmOptions, render_script
     from trtllm_serve_cli.paths import find_home
 
     home = find_home()
     if container_image == "auto":
-        container_image = launch.find_image(home, model)
-    options = launch.SlurmOptions(
+        container_image = find_image(home, model)
+    options = SlurmOptions(
         account=account,
         partition=partition,
         nodes=nodes,
@@ -122,12 +124,12 @@ def slurm(
         grpc_port=grpc_port,
         metrics_port=metrics_port,
     )
-    wanted = launch.LaunchOptions(host="0.0.0.0", log_verbose=log_verbose)
+    wanted = LaunchOptions(host="0.0.0.0", log_verbose=log_verbose)
     if not submit:
-        plan = launch.plan_slurm_here(home, model, options, wanted)
-        _give(launch.render_script(plan), output_file, "sbatch")
+        plan = plan_slurm_here(home, model, options, wanted)
+        _give(render_script(plan), output_file, "sbatch")
         return
-    job, directory = launch.submit_slurm(home, model, options, wanted)
+    job, directory = submit_slurm(home, model, options, wanted)
     if as_json:
         output.show_json({"job": job.id, "state": job.state, "directory": str(directory)})
         return
@@ -194,10 +196,12 @@ def k8s(
 
     Example:  tllm deploy k8s -m llama-3-8b --claim models | kubectl apply -f -
     """
-    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.launch.deploy import plan_kubernetes_here
+    from trtllm_serve_cli.launch.kubernetes import KubernetesOptions, render_manifests
+    from trtllm_serve_cli.launch.options import LaunchOptions
     from trtllm_serve_cli.paths import find_home
 
-    options = launch.KubernetesOptions(
+    options = KubernetesOptions(
         namespace=namespace,
         image=image,
         image_pull_secret=image_pull_secret,
@@ -213,13 +217,13 @@ def k8s(
         service_type=service_type,
         has_pod_monitor=pod_monitor,
     )
-    wanted = launch.LaunchOptions(host="0.0.0.0", timeout_s=timeout, log_verbose=log_verbose)
-    manifests = launch.plan_kubernetes_here(find_home(), model, options, wanted)
+    wanted = LaunchOptions(host="0.0.0.0", timeout_s=timeout, log_verbose=log_verbose)
+    manifests = plan_kubernetes_here(find_home(), model, options, wanted)
     if as_json and output_file is None:
         output.show_json(_as_list(manifests))
         return
     text = f"{json.dumps(_as_list(manifests), indent=2)}\n" if as_json else None
-    _give(text or launch.render_manifests(manifests), output_file, "kubectl apply -f")
+    _give(text or render_manifests(manifests), output_file, "kubectl apply -f")
 
 
 def _as_list(manifests: list[dict[str, Any]]) -> dict[str, Any]:

@@ -24,10 +24,11 @@ def doctor(as_json: JsonOption = False) -> None:
 
     Example:  tllm doctor
     """
-    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.launch.doctor import diagnose
+    from trtllm_serve_cli.launch.facts import collect_facts
     from trtllm_serve_cli.paths import find_home
 
-    findings = launch.diagnose(launch.collect_facts(find_home()))
+    findings = diagnose(collect_facts(find_home()))
     problems = [finding for finding in findings if finding.verdict == "problem"]
     if as_json:
         output.show_json([dataclasses.asdict(finding) for finding in findings])

@@ -21,7 +21,7 @@ def list_engines(*, as_json: bool) -> None:
     from trtllm_serve_cli.build.unfinished import list_unfinished
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository.uses import find_users
-    from trtllm_serve_cli.sources import show_size
+    from trtllm_serve_cli.sources.space import show_size
 
     home = find_home()
     users = find_users(home)

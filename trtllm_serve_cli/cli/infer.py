@@ -23,7 +23,7 @@ from trtllm_serve_cli.errors import TllmError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from trtllm_serve_cli.client import GenerateRequest, RawTensor
+    from trtllm_serve_cli.client.generate import GenerateRequest, RawTensor
 
 
 def infer(
@@ -90,7 +90,8 @@ def infer(
     # A letter that the terminal's encoding lacks must not end the command.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    from trtllm_serve_cli.client import GenerateRequest, fetch_model_config
+    from trtllm_serve_cli.client.generate import GenerateRequest
+    from trtllm_serve_cli.client.server import fetch_model_config
 
     target = find_target(url, "http" if interface == "http" else "grpc", model, timeout)
     info = fetch_model_config(target.endpoint, target.model, target.interface)
@@ -195,7 +196,10 @@ def _ask_one(target: Target, request: GenerateRequest, *, is_live: bool, as_json
 def _ask_all(
     target: Target, file: Path, defaults: GenerateRequest, to_prompt: Callable[[str], str]
 ) -> None:
-    from trtllm_serve_cli.client import Cancellation, Completion, generate, parse_batch, run_batch
+    from trtllm_serve_cli.client.ask import generate
+    from trtllm_serve_cli.client.batch import parse_batch, run_batch
+    from trtllm_serve_cli.client.cancellation import Cancellation
+    from trtllm_serve_cli.client.generate import Completion
 
     def ask(request: GenerateRequest, cancellation: Cancellation) -> Completion:
         return generate(

@@ -28,13 +28,13 @@ def load(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption = 
 
     Example:  tllm load demo
     """
-    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.launch.control import find_controlled, load_models
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.processes import ended_by_signals
 
-    server = launch.find_controlled(find_home(), name, parse_url(url))
+    server = find_controlled(find_home(), name, parse_url(url))
     with ended_by_signals():
-        launch.load_models(server, name, timeout, on_model=_say("Loading"))
+        load_models(server, name, timeout, on_model=_say("Loading"))
     output.say(f"{name} is loaded.")
 
 
@@ -43,14 +43,14 @@ def unload(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption 
 
     Example:  tllm unload demo
     """
-    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.launch.control import find_controlled, unload_models
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.processes import ended_by_signals
 
-    server = launch.find_controlled(find_home(), name, parse_url(url))
+    server = find_controlled(find_home(), name, parse_url(url))
     # Whatever ends us, its models do not go on refusing requests.
     with ended_by_signals():
-        launch.unload_models(server, name, timeout, on_model=_say("Unloading"))
+        unload_models(server, name, timeout, on_model=_say("Unloading"))
     output.say(f"{name} is unloaded.")
 
 

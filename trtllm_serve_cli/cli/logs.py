@@ -13,7 +13,7 @@ from trtllm_serve_cli.cli.target import ServerOption, parse_url
 from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.launch import LogReader
+    from trtllm_serve_cli.launch.log_lines import LogReader
 
 # More of a log than anybody reads back.
 _MAX_BYTES = 8 * 1024 * 1024
@@ -42,17 +42,19 @@ def logs(
 
     Example:  tllm logs -f --level warning
     """
-    from trtllm_serve_cli import launch, processes
+    from trtllm_serve_cli import processes
+    from trtllm_serve_cli.launch.log_lines import LogReader
+    from trtllm_serve_cli.launch.running import find_started
     from trtllm_serve_cli.paths import find_home
 
-    server = launch.find_started(find_home(), model, parse_url(url))
+    server = find_started(find_home(), model, parse_url(url))
     if source is not None and source not in server.plan.every_model:
         raise BadInput(
             f"The server has no model {source!r}.",
             why=f"it serves {', '.join(server.plan.every_model)}",
             next_step=f"tllm logs --source {server.plan.every_model[0]}",
         )
-    log, reader = server.plan.log, launch.LogReader(server.plan.every_model)
+    log, reader = server.plan.log, LogReader(server.plan.every_model)
     output.say(f"{log}:")
     # What is not a whole line yet, or comes while we read, is left to those that follow.
     end = processes.end_of_lines(log) if follow else None

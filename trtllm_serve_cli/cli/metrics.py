@@ -20,7 +20,8 @@ from trtllm_serve_cli.cli.target import find_metrics
 from trtllm_serve_cli.errors import TllmError
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.metrics import Snapshot, Summary
+    from trtllm_serve_cli.metrics.parse import Snapshot
+    from trtllm_serve_cli.metrics.summary import Summary
     from trtllm_serve_cli.metrics.watch import Watch
 
 UrlsOption = Annotated[
@@ -81,7 +82,7 @@ def metrics(
     if watch:
         _watch(addresses, interval, as_json=as_json)
     elif raw:
-        from trtllm_serve_cli.metrics import fetch_metrics
+        from trtllm_serve_cli.metrics.fetch import fetch_metrics
 
         print(fetch_metrics(addresses[0]), end="")
     elif len(addresses) > 1:
@@ -117,7 +118,7 @@ def export(
 
     Example:  tllm metrics export prometheus -o monitoring
     """
-    from trtllm_serve_cli.metrics import plan_export, write_export
+    from trtllm_serve_cli.metrics.export import plan_export, write_export
 
     if what == "grafana" and any((model, url, hold)):
         raise typer.BadParameter("A dashboard is of any server: -m, -u and --for are prometheus'.")
@@ -134,12 +135,9 @@ def _find_addresses(urls: list[str] | None, model: str | None) -> tuple[str, ...
 
 def _show_one(address: str, since: Path | None, *, as_json: bool) -> None:
     from trtllm_serve_cli.cli.metrics_screen import render_summary
-    from trtllm_serve_cli.metrics import (
-        fetch_metrics,
-        parse_metrics,
-        read_saved_metrics,
-        summarize,
-    )
+    from trtllm_serve_cli.metrics.fetch import fetch_metrics, read_saved_metrics
+    from trtllm_serve_cli.metrics.parse import parse_metrics
+    from trtllm_serve_cli.metrics.summary import summarize
 
     before = read_saved_metrics(since) if since is not None else None
     summary = summarize(parse_metrics(fetch_metrics(address), time.time()), before)
@@ -152,7 +150,9 @@ def _show_one(address: str, since: Path | None, *, as_json: bool) -> None:
 def _show_several(addresses: tuple[str, ...], *, as_json: bool) -> None:
     """All servers that answer; ends with the error of the first that does not."""
     from trtllm_serve_cli.cli.dashboard import Feed, render_servers
-    from trtllm_serve_cli.metrics import fetch_metrics, parse_metrics, summarize
+    from trtllm_serve_cli.metrics.fetch import fetch_metrics
+    from trtllm_serve_cli.metrics.parse import parse_metrics
+    from trtllm_serve_cli.metrics.summary import summarize
 
     feeds, told, errors = [], [], []
     for address in addresses:
@@ -175,7 +175,8 @@ def _show_several(addresses: tuple[str, ...], *, as_json: bool) -> None:
 
 
 def _watch(addresses: tuple[str, ...], interval_s: float, *, as_json: bool) -> None:
-    from trtllm_serve_cli.metrics import fetch_metrics, watch_metrics
+    from trtllm_serve_cli.metrics.fetch import fetch_metrics
+    from trtllm_serve_cli.metrics.watch import watch_metrics
 
     timeout_s = max(5.0, interval_s)
     sources: dict[str, Watch] = {
@@ -194,7 +195,8 @@ def _watch(addresses: tuple[str, ...], interval_s: float, *, as_json: bool) -> N
 
 
 def _print_lines(sources: dict[str, Watch], *, as_json: bool) -> None:
-    from trtllm_serve_cli.metrics import start_watches, summarize
+    from trtllm_serve_cli.metrics.summary import summarize
+    from trtllm_serve_cli.metrics.watch import start_watches
 
     before: dict[str, Snapshot] = {}
     news = start_watches(sources)

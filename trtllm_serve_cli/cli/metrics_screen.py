@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from rich.console import Group, RenderableType
     from rich.table import Table
 
-    from trtllm_serve_cli.metrics import EngineRow, GpuRow, HostRow, Latency, ModelRow, Summary
+    from trtllm_serve_cli.metrics.histogram import Latency
+    from trtllm_serve_cli.metrics.summary import EngineRow, GpuRow, HostRow, ModelRow, Summary
 
 _BAR_WIDTH = 24
 _MIB = 1024 * 1024

@@ -15,7 +15,7 @@ from trtllm_serve_cli.errors import BadInput, RepositoryError
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.paths import Home
-    from trtllm_serve_cli.repository import ImportedModel
+    from trtllm_serve_cli.repository.store import ImportedModel
 
 
 def list_models(
@@ -89,7 +89,7 @@ def remove(
         raise typer.BadParameter("name a model, or say --all or --engines")
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository import store, uses
-    from trtllm_serve_cli.sources import show_size
+    from trtllm_serve_cli.sources.space import show_size
 
     home = find_home()
     models = [store.load_model(home, name)] if name else []
@@ -114,13 +114,10 @@ def remove(
 
 
 def _check_not_served(home: Home, models: list[ImportedModel]) -> None:
-    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.launch.running import list_servers
 
     served = {
-        model
-        for server in launch.list_servers(home)
-        if not server.is_over
-        for model in server.models
+        model for server in list_servers(home) if not server.is_over for model in server.models
     }
     for model in models:
         if model.name in served:
@@ -144,7 +141,7 @@ def _confirm(paths: list[str], *, yes: bool) -> None:
 
 
 def _list_catalog(*, as_json: bool) -> None:
-    from trtllm_serve_cli.catalog import load_catalog
+    from trtllm_serve_cli.catalog.entries import load_catalog
 
     entries = sorted(load_catalog().items())
     if as_json:

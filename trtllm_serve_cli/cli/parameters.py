@@ -16,7 +16,7 @@ from trtllm_serve_cli.cli.options import JsonOption
 from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.launch import RunningServer
+    from trtllm_serve_cli.launch.running import RunningServer
     from trtllm_serve_cli.repository.findings import Finding
     from trtllm_serve_cli.repository.opened import OpenRepository
     from trtllm_serve_cli.repository.settings import Change, Setting
@@ -163,13 +163,13 @@ def open_named(name: str | None, repo: Path | None) -> OpenRepository:
 
 def _find_serving(repository: OpenRepository) -> list[RunningServer]:
     """The running servers that serve this repository."""
-    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.launch.running import list_servers
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository.store import is_imported
 
     return [
         server
-        for server in launch.list_servers(find_home())
+        for server in list_servers(find_home())
         if server.is_running
         and (
             repository.path in server.plan.repositories

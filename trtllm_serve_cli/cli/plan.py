@@ -25,8 +25,9 @@ from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.paths import Home
-    from trtllm_serve_cli.sizing import Gpu, ParallelPlan, SizePlan
-    from trtllm_serve_cli.sources import Source
+    from trtllm_serve_cli.sizing.gpus import Gpu
+    from trtllm_serve_cli.sizing.plan import ParallelPlan, SizePlan
+    from trtllm_serve_cli.sources.source import Source
 
 _WIDTH = 79
 _COLUMNS = ("GPUs", "tp", "pp", "weights", "KV cache", "room for", "one stream", "all at once")
@@ -88,18 +89,19 @@ def plan(
 
     Example:  tllm plan -m big -s hf:ORG/NAME --gpu h100 --tp 8 --quantization fp8
     """
-    from trtllm_serve_cli import sizing
     from trtllm_serve_cli.paths import find_home
+    from trtllm_serve_cli.sizing.facts import read_facts
+    from trtllm_serve_cli.sizing.plan import SizeOptions, plan_size
     from trtllm_serve_cli.sources.fetch import apply_revision
 
     home = find_home()
     card, present = _find_card(gpu)
     found = apply_revision(_find_source(name, source, home), revision)
-    answer = sizing.plan_size(
-        sizing.read_facts(found, home),
+    answer = plan_size(
+        read_facts(found, home),
         card,
         num_gpus or present,
-        sizing.SizeOptions(
+        SizeOptions(
             tp=tp,
             pp=pp,
             moe_tp=moe_tp,
@@ -123,7 +125,7 @@ def plan(
 
 def _find_card(named: str | None) -> tuple[Gpu, int | None]:
     """The card, and how many of it are here if it was not named."""
-    from trtllm_serve_cli.sizing import choose_present, find_gpus, load_gpu
+    from trtllm_serve_cli.sizing.gpus import choose_present, find_gpus, load_gpu
 
     if named is not None:
         return load_gpu(named), None
@@ -133,7 +135,7 @@ def _find_card(named: str | None) -> tuple[Gpu, int | None]:
 def _find_source(name: str | None, source: str | None, home: Home) -> Source:
     from trtllm_serve_cli.import_plan import find_source
     from trtllm_serve_cli.paths import check_model_name
-    from trtllm_serve_cli.sources import parse_source
+    from trtllm_serve_cli.sources.source import parse_source
 
     if source is not None:
         return parse_source(source)
@@ -148,7 +150,7 @@ def _find_source(name: str | None, source: str | None, home: Home) -> Source:
 
 
 def _show(plan: SizePlan) -> None:
-    from trtllm_serve_cli.sources import show_size
+    from trtllm_serve_cli.sources.space import show_size
 
     shape, counts, formats, gpu = plan.facts.shape, plan.parameters, plan.formats, plan.gpu
     active = f", {_billions(counts.active)} active" if counts.active < counts.total else ""

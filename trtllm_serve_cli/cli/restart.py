@@ -17,13 +17,14 @@ def restart(
 
     Example:  tllm restart
     """
-    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.launch.plan_here import plan_again
+    from trtllm_serve_cli.launch.running import find_started
     from trtllm_serve_cli.paths import find_home
 
     home = find_home()
-    server = launch.find_started(home, model, parse_url(url))
+    server = find_started(home, model, parse_url(url))
     # Whatever is wrong is said while the server still runs, and its image takes no time from it.
-    plan = launch.plan_again(home, server)
+    plan = plan_again(home, server)
     prepare_and_say(plan)
     if server.is_running:
         stop_and_say(server, timeout)

@@ -28,8 +28,9 @@ from trtllm_serve_cli.cli.options import DryRunOption, JsonOption
 from trtllm_serve_cli.cli.status import describe_server
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.launch import LaunchPlan, RunningServer
     from trtllm_serve_cli.launch.container import Container
+    from trtllm_serve_cli.launch.plan import LaunchPlan
+    from trtllm_serve_cli.launch.running import RunningServer
 
 
 def start(
@@ -186,7 +187,7 @@ def start(
 
     Example:  tllm start -m demo -- --http-thread-count=16
     """
-    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.launch.plan_here import plan_for_this_machine
     from trtllm_serve_cli.paths import find_home
 
     given = {
@@ -223,7 +224,7 @@ def start(
         if value not in (None, [])
     }
     home = find_home()
-    plan = launch.plan_for_this_machine(home, model or (), given, repositories=repo or ())
+    plan = plan_for_this_machine(home, model or (), given, repositories=repo or ())
     if dry_run:
         if as_json:
             output.show_json(plan.as_dict())
@@ -256,22 +257,22 @@ def prepare_and_say(plan: LaunchPlan) -> None:
 
 def launch_and_say(plan: LaunchPlan, *, as_json: bool = False) -> None:
     """Start the server of `plan`, and tell how it goes and where it answers."""
-    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.launch.local import launch
 
     started_s = time.monotonic()
     with _progress() as on_progress:
-        server = launch.launch(plan, on_progress=on_progress)
+        server = launch(plan, on_progress=on_progress)
     _report_ready(server, time.monotonic() - started_s, as_json=as_json)
 
 
 def _fetch_image(container: Container) -> None:
-    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.launch.container_engine import is_image_here, pull_image
 
-    if launch.is_image_here(container):
+    if is_image_here(container):
         return
     output.say(f"Fetching {container.image} …")
     terminal = os.get_terminal_size(sys.stderr.fileno()) if sys.stderr.isatty() else None
-    launch.pull_image(container, _write_stderr, terminal)
+    pull_image(container, _write_stderr, terminal)
 
 
 def _write_stderr(text: bytes) -> None:
@@ -280,7 +281,7 @@ def _write_stderr(text: bytes) -> None:
 
 
 def _serve_attached(plan: LaunchPlan) -> None:
-    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.launch.local import run_in_foreground
     from trtllm_serve_cli.processes import ended_by_signals
 
     output.say(f"Starting {', '.join(plan.models)}; its log is {plan.log}")
@@ -290,7 +291,7 @@ def _serve_attached(plan: LaunchPlan) -> None:
 
     # SIGTERM, too, ends the server in order before it ends us.
     with ended_by_signals():
-        launch.run_in_foreground(plan, on_ready=on_ready)
+        run_in_foreground(plan, on_ready=on_ready)
 
 
 def _report_ready(server: RunningServer, took_s: float, *, as_json: bool) -> None:

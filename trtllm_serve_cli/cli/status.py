@@ -9,7 +9,7 @@ from trtllm_serve_cli.cli import output
 from trtllm_serve_cli.cli.options import JsonOption
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.launch import RunningServer
+    from trtllm_serve_cli.launch.running import RunningServer
 
 _PART = "model "
 
@@ -19,10 +19,10 @@ def status(as_json: JsonOption = False) -> None:
 
     Example:  tllm status
     """
-    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.launch.running import list_servers
     from trtllm_serve_cli.paths import find_home
 
-    servers = [describe_server(server) for server in launch.list_servers(find_home())]
+    servers = [describe_server(server) for server in list_servers(find_home())]
     if as_json:
         output.show_json({"servers": servers})
         return
@@ -36,7 +36,8 @@ def describe_server(server: RunningServer) -> dict[str, Any]:
     """All that is known of a server, as plain data."""
     import dataclasses
 
-    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.launch.look import look_at_gpus, look_at_models
+    from trtllm_serve_cli.launch.server_processes import measure_memory
 
     state, endpoint, job = server.state, server.plan.endpoint, server.job
     # One that is starting or ending has no time to answer.
@@ -55,13 +56,11 @@ def describe_server(server: RunningServer) -> dict[str, Any]:
         "host": state.host or None,
         "supervisor_pid": state.supervisor_pid or None,
         "server_pid": state.server_pid,
-        "memory_bytes": launch.measure_memory(server) if server.is_running else {},
-        "triton_models": [dataclasses.asdict(each) for each in launch.look_at_models(server)]
+        "memory_bytes": measure_memory(server) if server.is_running else {},
+        "triton_models": [dataclasses.asdict(each) for each in look_at_models(server)]
         if answers
         else [],
-        "gpus": [dataclasses.asdict(each) for each in launch.look_at_gpus(server)]
-        if answers
-        else [],
+        "gpus": [dataclasses.asdict(each) for each in look_at_gpus(server)] if answers else [],
         "repository": str(server.plan.repository),
         "log": str(server.plan.log),
         "mode": server.plan.mode,
@@ -74,7 +73,7 @@ def describe_server(server: RunningServer) -> dict[str, Any]:
 
 
 def _show_server(server: dict[str, Any]) -> None:
-    from trtllm_serve_cli.sources import show_duration
+    from trtllm_serve_cli.sources.progress import show_duration
 
     uptime = f", up {show_duration(server['uptime_s'])}" if server["state"] == "ready" else ""
     count = server["restarts"]
@@ -102,7 +101,7 @@ def _show_server(server: dict[str, Any]) -> None:
 
 def _show_parts(server: dict[str, Any]) -> None:
     """A line for each of Triton's models and for each other part, with its memory."""
-    from trtllm_serve_cli.sources import show_size
+    from trtllm_serve_cli.sources.space import show_size
 
     memory = dict(server["memory_bytes"])
     total = f"{show_size(sum(memory.values())):>12}" if memory else ""
@@ -128,7 +127,7 @@ def _describe_state(model: dict[str, Any]) -> str:
 
 
 def _describe_gpu(gpu: dict[str, Any]) -> str:
-    from trtllm_serve_cli.sources import show_size
+    from trtllm_serve_cli.sources.space import show_size
 
     used, total, busy = (gpu[k] for k in ("memory_used_bytes", "memory_total_bytes", "utilization"))
     memory = f"  {show_size(used)} of {show_size(total)}" if used and total else ""

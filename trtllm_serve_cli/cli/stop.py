@@ -13,7 +13,7 @@ from trtllm_serve_cli.cli.target import ServerOption, parse_url
 from trtllm_serve_cli.errors import TllmError
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.launch import RunningServer
+    from trtllm_serve_cli.launch.running import RunningServer
 
 DrainOption = Annotated[
     float | None,
@@ -42,10 +42,10 @@ def stop(
 
     Example:  tllm stop --timeout 120
     """
-    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.launch.running import find_to_stop
     from trtllm_serve_cli.paths import find_home
 
-    servers = launch.find_to_stop(find_home(), model, parse_url(url), everything=everything)
+    servers = find_to_stop(find_home(), model, parse_url(url), everything=everything)
     if not servers:
         output.say("No server is running.")
     errors = [error for server in servers if (error := _stop(server, timeout)) is not None]
@@ -66,12 +66,12 @@ def _stop(server: RunningServer, timeout_s: float | None) -> TllmError | None:
 
 def stop_and_say(server: RunningServer, timeout_s: float | None) -> None:
     """Stop `server`, and tell what it waits for and what it cut off."""
-    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.launch.local import stop_server
 
     was_over = server.is_over
     if not was_over:
         output.say(f"Stopping {', '.join(server.models)} on {server.place} …")
-    for why in launch.stop_server(server, timeout_s, on_progress=_progress()):
+    for why in stop_server(server, timeout_s, on_progress=_progress()):
         output.say(f"  {why}")
     output.say(f"{server.place} had ended already." if was_over else "Stopped.")
 
@@ -83,7 +83,7 @@ def _progress() -> Callable[[Mapping[str, int]], None]:
     def tell(in_flight: Mapping[str, int]) -> None:
         nonlocal told
         if in_flight and in_flight != told:
-            from trtllm_serve_cli.launch import show_in_flight
+            from trtllm_serve_cli.launch.drain import show_in_flight
 
             told = in_flight
             output.say(f"  waiting for requests in flight: {show_in_flight(in_flight)}")

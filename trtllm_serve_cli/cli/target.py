@@ -11,8 +11,9 @@ import typer
 from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.client import Endpoint, Interface
-    from trtllm_serve_cli.launch import RunningServer
+    from trtllm_serve_cli.client.endpoint import Endpoint
+    from trtllm_serve_cli.client.generate import Interface
+    from trtllm_serve_cli.launch.running import RunningServer
 
 ServerOption = Annotated[
     str | None,
@@ -39,16 +40,17 @@ def find_target(
     url: str | None, interface: Interface, model: str | None, timeout_s: float | None
 ) -> Target:
     """The text model to ask; raises `NoServer`, and `BadInput` when there are several."""
-    from trtllm_serve_cli.client import Endpoint, parse_address
+    from trtllm_serve_cli.client.address import parse_address
+    from trtllm_serve_cli.client.endpoint import Endpoint
 
     if url is not None:
         address = parse_address(url)
         endpoint = Endpoint(http=address) if interface == "http" else Endpoint(grpc=address)
         return Target(endpoint, model or _FOREIGN_MODEL, interface, timeout_s)
-    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.launch.running import find_running
     from trtllm_serve_cli.paths import find_home
 
-    running = launch.find_running(find_home(), model)
+    running = find_running(find_home(), model)
     name = running.text_model(_choose(running, model, "infer"))
     return Target(running.endpoint, name, interface, timeout_s)
 
@@ -70,18 +72,18 @@ def find_load_target(
     `text_model` is `own`, or a name of upstream's repository. Of a server that is not ours `model`
     is the name itself. Raises `NoServer`, and `BadInput` when there are several to choose from.
     """
-    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.launch.running import find_running, find_servers
     from trtllm_serve_cli.paths import find_home
 
     home = find_home()
     if url is None:
-        running = launch.find_running(home, model)
+        running = find_running(home, model)
     else:
-        from trtllm_serve_cli.client import parse_address
+        from trtllm_serve_cli.client.address import parse_address
 
         address = parse_address(url)
         local = address.replace("localhost", "127.0.0.1")
-        ours = [each for each in launch.find_servers(home, model, local) if each.is_running]
+        ours = [each for each in find_servers(home, model, local) if each.is_running]
         if not ours:
             named = {None: CORE_MODEL, "own": _FOREIGN_MODEL}.get(text_model, text_model)
             return LoadTarget(address, model or named or CORE_MODEL)
@@ -102,13 +104,13 @@ def find_metrics(urls: Sequence[str], model: str | None) -> tuple[str, ...]:
     That of several ranks has as many. Raises `NoServer`, `BadInput`.
     """
     if urls:
-        from trtllm_serve_cli.client import parse_address
+        from trtllm_serve_cli.client.address import parse_address
 
         return tuple(dict.fromkeys(map(parse_address, urls)))
-    from trtllm_serve_cli import launch
+    from trtllm_serve_cli.launch.running import find_running
     from trtllm_serve_cli.paths import find_home
 
-    running = launch.find_running(find_home(), model)
+    running = find_running(find_home(), model)
     return (running.endpoint.metrics, *(each.metrics for each in running.plan.replicas))
 
 
@@ -128,6 +130,6 @@ def parse_url(url: str | None) -> str | None:
     """`-u` as a plain `host:port`, as servers of this machine say theirs; None if not given."""
     if url is None:
         return None
-    from trtllm_serve_cli.client import parse_address
+    from trtllm_serve_cli.client.address import parse_address
 
     return parse_address(url).replace("localhost", "127.0.0.1")

@@ -4,7 +4,3 @@
 waits until a token was generated through the repository, keeps it running and writes down in the
 server's folder what it knows. A server that does not become ready leaves nothing running.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from trtllm_serve_cli.client import Endpoint, change_model, fetch_index
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.server import change_model, fetch_index
 from trtllm_serve_cli.errors import BadInput, RequestFailed, TimedOut
 from trtllm_serve_cli.launch.drain import draining, show_in_flight
 from trtllm_serve_cli.launch.look import watch_in_flight
 from trtllm_serve_cli.launch.plan import LaunchPlan
 from trtllm_serve_cli.launch.running import RunningServer, find_running, find_servers
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.repository import write_combination
+from trtllm_serve_cli.repository.combined import write_combination
 
 _POLL_S = 0.2
 # What the models that take text ask, in the order in which it has to be there.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from trtllm_serve_cli.build import Machine
 from trtllm_serve_cli.build.engine import read_making
+from trtllm_serve_cli.build.kinds import Machine
 from trtllm_serve_cli.build.tensorrt.versions import find_containers, parse_version
 from trtllm_serve_cli.build.tensorrt_engine import TensorRtBuild, read_tensorrt_build
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository import ImportedModel
-from trtllm_serve_cli.repository.store import command_to_import_again
+from trtllm_serve_cli.repository.store import ImportedModel, command_to_import_again
 from trtllm_serve_cli.sizing.gpus import find_card
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from trtllm_serve_cli.client import Endpoint, IndexedModel, fetch_index
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.server import IndexedModel, fetch_index
 from trtllm_serve_cli.errors import NoServer, TllmError
 from trtllm_serve_cli.launch.running import RunningServer
-from trtllm_serve_cli.metrics import GpuRow, Summary, fetch_metrics, parse_metrics, summarize
+from trtllm_serve_cli.metrics.fetch import fetch_metrics
+from trtllm_serve_cli.metrics.parse import parse_metrics
+from trtllm_serve_cli.metrics.summary import GpuRow, Summary, summarize
 
 # A server that is busy starting or ending must not hold up whoever looks.
 _TIMEOUT_S = 2.0

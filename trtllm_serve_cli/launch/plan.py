@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.choices import LaunchMode, ModelControlMode
-from trtllm_serve_cli.client import Endpoint, Tls
+from trtllm_serve_cli.client.endpoint import Endpoint, Tls
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.arguments import find_names, without_given
 from trtllm_serve_cli.launch.container import (
@@ -46,7 +46,9 @@ from trtllm_serve_cli.launch.triton import (
     triton_command,
     triton_flags,
 )
-from trtllm_serve_cli.repository import EngineInstances, ImportedModel, PlacedModel, prefixed
+from trtllm_serve_cli.repository.combined import PlacedModel, prefixed
+from trtllm_serve_cli.repository.instances import EngineInstances
+from trtllm_serve_cli.repository.store import ImportedModel
 
 _PLAIN_MPI = MpiHost()
 # The supervisor says how long requests in flight may take: it can be asked for more or less.

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trtllm_serve_cli.build import look_at_machine
+from trtllm_serve_cli.build.kinds import look_at_machine
 from trtllm_serve_cli.errors import BadInput, MissingPart, TllmError
 from trtllm_serve_cli.launch.container import IN_IMAGE, ContainerSetup, plan_container
 from trtllm_serve_cli.launch.container_engine import find_container_host
@@ -28,17 +28,12 @@ from trtllm_serve_cli.launch.plan import LaunchPlan, LaunchRequest, plan_launch
 from trtllm_serve_cli.launch.ranks import parse_gpus
 from trtllm_serve_cli.launch.running import RunningServer
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.repository import (
-    EngineInstances,
-    ImportedModel,
-    load_model,
-    open_repository,
-    plan_combination,
-    prefixed,
-    read_instances,
-    read_limits,
-    read_repository,
-)
+from trtllm_serve_cli.repository.combined import plan_combination, prefixed
+from trtllm_serve_cli.repository.copies import read_repository
+from trtllm_serve_cli.repository.instances import EngineInstances, read_instances
+from trtllm_serve_cli.repository.opened import open_repository
+from trtllm_serve_cli.repository.served import read_limits
+from trtllm_serve_cli.repository.store import ImportedModel, load_model
 
 
 def plan_for_this_machine(

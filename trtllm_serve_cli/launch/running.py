@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtllm_serve_cli.client import Endpoint
+from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.errors import NoServer
 from trtllm_serve_cli.launch.log import explain_log
 from trtllm_serve_cli.launch.plan import LaunchPlan

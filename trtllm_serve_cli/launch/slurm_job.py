@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtllm_serve_cli.client import Endpoint, fetch_model_config
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.server import fetch_model_config
 from trtllm_serve_cli.errors import LaunchFailed, MissingPart, TllmError
 from trtllm_serve_cli.launch.deployment import Deployable
 from trtllm_serve_cli.launch.log import explain_log

@@ -28,7 +28,7 @@ from typing import Any
 
 import psutil
 
-from trtllm_serve_cli.client import probe_token
+from trtllm_serve_cli.client.server import probe_token
 from trtllm_serve_cli.errors import TllmError
 from trtllm_serve_cli.launch.container_engine import find_first_process, remove_container
 from trtllm_serve_cli.launch.drain import (

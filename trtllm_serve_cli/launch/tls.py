@@ -6,7 +6,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from trtllm_serve_cli.client import Tls
+from trtllm_serve_cli.client.endpoint import Tls
 from trtllm_serve_cli.errors import BadInput
 
 _FLIGHTS = 4

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trtllm_serve_cli.client import RESTRICTED_HEADER
+from trtllm_serve_cli.client.endpoint import RESTRICTED_HEADER
 from trtllm_serve_cli.errors import MissingPart
 from trtllm_serve_cli.launch.machine import TritonInstallation
 from trtllm_serve_cli.launch.observing import trace_settings
 from trtllm_serve_cli.launch.options import DRAIN_S, LaunchOptions
-from trtllm_serve_cli.repository import ImportedModel
+from trtllm_serve_cli.repository.store import ImportedModel
 
 # What a flag is told; several times for several, None for a flag that takes nothing.
 Flags = dict[str, str | tuple[str, ...] | None]

@@ -4,7 +4,3 @@ Takes an `Engine` of the build stage and `ServingOptions`; gives a directory tha
 `--disable-auto-complete-config`, self-contained but for the engine's own files. A repository is
 there whole or not at all.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

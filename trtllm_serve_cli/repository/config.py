@@ -10,7 +10,7 @@ from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.repository.contract import Tensor
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.build import Engine
+    from trtllm_serve_cli.build.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from trtllm_serve_cli.repository.pytorch import entries_beside, llm_arguments
 from trtllm_serve_cli.runtime.model_yaml import render_arguments, render_model_yaml
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.build import Engine
+    from trtllm_serve_cli.build.engine import Engine
 
 # Parameters of the other layout's model that say nothing here, or stand in triton_config.
 _NOT_ARGUMENTS = (

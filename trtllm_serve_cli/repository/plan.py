@@ -36,7 +36,7 @@ from trtllm_serve_cli.runtime.llm_arguments import LLM_ARGUMENTS
 from trtllm_serve_cli.runtime.vllm_arguments import VLLM_ARGUMENTS
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.build import Engine
+    from trtllm_serve_cli.build.engine import Engine
 
 # Names that lead somewhere else in a repository.
 RESERVED_NAMES = frozenset(

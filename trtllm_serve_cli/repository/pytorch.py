@@ -21,7 +21,7 @@ from trtllm_serve_cli.runtime.llm_arguments import LLM_ARGUMENTS, arguments_of
 from trtllm_serve_cli.runtime.model_yaml import parse_model_yaml
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.build import Engine
+    from trtllm_serve_cli.build.engine import Engine
     from trtllm_serve_cli.repository.opened import OpenRepository
 
 # Entries that say nothing to the engine: the model answers for them, or the worker.

@@ -18,7 +18,7 @@ from trtllm_serve_cli.runtime.engine_arguments import read_flag
 from trtllm_serve_cli.runtime.sim_timing import SchedulerLimits, Simulation, parse_limits
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.build import Engine
+    from trtllm_serve_cli.build.engine import Engine
 
 # What `tensorrt_llm` calls them, whatever its engine.
 _LIMITS = {

@@ -19,7 +19,7 @@ from trtllm_serve_cli.repository.contract import load_contracts
 from trtllm_serve_cli.repository.parameters import load_parameters, type_tensors
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.build import Engine
+    from trtllm_serve_cli.build.engine import Engine
     from trtllm_serve_cli.build.tensorrt_engine import TensorRtBuild
 
 # What upstream fixes.

@@ -16,7 +16,7 @@ from trtllm_serve_cli.repository.parameters import check_parameters
 from trtllm_serve_cli.runtime.vllm_arguments import VLLM_ARGUMENTS
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.build import Engine
+    from trtllm_serve_cli.build.engine import Engine
 
 _OWN = ("gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_size")
 _SHARED = (

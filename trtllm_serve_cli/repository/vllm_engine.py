@@ -15,7 +15,7 @@ from trtllm_serve_cli.runtime.engine_arguments import merge_arguments
 from trtllm_serve_cli.runtime.vllm_arguments import VLLM_ARGUMENTS
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.build import Engine
+    from trtllm_serve_cli.build.engine import Engine
 
 # As upstream's backend has it.
 _GPU_MEMORY_UTILIZATION = 0.9

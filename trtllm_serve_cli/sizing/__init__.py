@@ -5,7 +5,3 @@ Takes a source's config.json and index, or a GGUF file's header, and a card of `
 each GPU's memory, how many sequences it has room for, how fast it could go. Nothing here reads
 weights, needs a GPU or writes anything but the hub's cache.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

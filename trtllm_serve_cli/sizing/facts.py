@@ -11,18 +11,16 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.sizing.gguf_config import config_of_gguf
 from trtllm_serve_cli.sizing.shape import ModelShape, parse_shape
-from trtllm_serve_cli.sources import (
-    Checkpoint,
+from trtllm_serve_cli.sources.checkpoint import Checkpoint
+from trtllm_serve_cli.sources.fetch import fetch_config, fetch_index, plan_fetch
+from trtllm_serve_cli.sources.gguf import read_gguf
+from trtllm_serve_cli.sources.source import (
     EngineSource,
     GgufSource,
     HubSource,
     LocalSource,
     PypiSource,
     Source,
-    fetch_config,
-    fetch_index,
-    plan_fetch,
-    read_gguf,
 )
 
 

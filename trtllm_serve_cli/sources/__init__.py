@@ -7,7 +7,3 @@ bring code are refused unless the options allow them, before anything large is d
 fetched once is found again without a network. `engine:DIR` is parsed here too, but names no
 checkpoint: the build stage reads it.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

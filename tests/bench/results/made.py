@@ -18,7 +18,8 @@ from trtllm_serve_cli.bench.served_model import ServedModel
 from trtllm_serve_cli.bench.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.slo import Objective
 from trtllm_serve_cli.bench.statistics import summarize
-from trtllm_serve_cli.bench.workloads import TokenNormDist, Workload
+from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
+from trtllm_serve_cli.bench.workloads.spec import Workload
 
 NUM_SLOTS = 8
 

@@ -21,7 +21,7 @@ from trtllm_serve_cli.bench.results.compare import (
 )
 from trtllm_serve_cli.bench.results.stored import StoredResult
 from trtllm_serve_cli.bench.slo import parse_objective
-from trtllm_serve_cli.bench.workloads import TokenNormDist
+from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.errors import BadInput, CheckFailed
 
 Keep = Callable[..., StoredResult]

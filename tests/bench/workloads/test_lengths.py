@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_serve_cli.bench.workloads import RequestSpec, TokenNormDist
+from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 
 
 def _plain(specs: list[RequestSpec]) -> list[tuple[list[int], int]]:

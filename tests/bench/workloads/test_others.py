@@ -10,19 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_serve_cli.bench.workloads import (
-    Identity,
-    MultiTurn,
-    RandomWords,
-    RequestSpec,
-    SharedPrefix,
-    TokenNormDist,
-    Workload,
-    find_histogram,
-    read_trace,
-)
-from trtllm_serve_cli.bench.workloads.histogram import Histogram
-from trtllm_serve_cli.bench.workloads.trace import BLOCK_TOKENS
+from trtllm_serve_cli.bench.workloads.histogram import Histogram, find_histogram
+from trtllm_serve_cli.bench.workloads.identity import Identity
+from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
+from trtllm_serve_cli.bench.workloads.prefixes import MultiTurn, SharedPrefix
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Workload
+from trtllm_serve_cli.bench.workloads.trace import BLOCK_TOKENS, read_trace
+from trtllm_serve_cli.bench.workloads.words import RandomWords
 from trtllm_serve_cli.errors import BadInput
 
 LENGTHS = TokenNormDist(8, 2, 4, 1)

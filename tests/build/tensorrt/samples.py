@@ -11,11 +11,12 @@ from packaging.version import Version
 from tests.sizing import configs
 from trtllm_serve_cli.build.options import EngineOptions
 from trtllm_serve_cli.build.steps import BuildStep
-from trtllm_serve_cli.build.tensorrt import Toolkit, plan_tensorrt
 from trtllm_serve_cli.build.tensorrt.flags import check_arguments
+from trtllm_serve_cli.build.tensorrt.plan import plan_tensorrt
+from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit
 from trtllm_serve_cli.build.tensorrt.versions import load_containers
-from trtllm_serve_cli.sizing import ModelShape, parse_shape
 from trtllm_serve_cli.sizing.gpus import load_gpu
+from trtllm_serve_cli.sizing.shape import ModelShape, parse_shape
 
 MODELS = {
     "gpt2-medium": parse_shape(configs.GPT_2_MEDIUM),

@@ -10,7 +10,3 @@ folders is a sweep. All but `stored` and `views` is pure.
     views                 both, in the folder itself
     compare               which differences are larger than the noise
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

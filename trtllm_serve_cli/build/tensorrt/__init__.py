@@ -5,7 +5,3 @@ the commands: one that converts or quantises the checkpoint, and `trtllm-build`.
 no package of TensorRT-LLM is needed. No flag is passed that the version does not have; what was
 asked for and cannot be had is a `BadInput` that names version and option.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

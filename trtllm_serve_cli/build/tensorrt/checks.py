@@ -12,9 +12,10 @@ from trtllm_serve_cli.build.options import EngineOptions
 from trtllm_serve_cli.build.tensorrt.families import Family
 from trtllm_serve_cli.build.tensorrt.flags import flags_of
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.sizing import ModelShape, check_parallelism
 from trtllm_serve_cli.sizing.gpus import Gpu
+from trtllm_serve_cli.sizing.parallelism import check_parallelism
 from trtllm_serve_cli.sizing.precision import KV_FORMATS, WEIGHT_FORMATS, check_runs
+from trtllm_serve_cli.sizing.shape import ModelShape
 
 _COUNTS = (
     "max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "opt_num_tokens",

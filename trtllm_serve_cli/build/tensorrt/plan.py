@@ -12,10 +12,10 @@ from trtllm_serve_cli.build.tensorrt.engine_step import plan_engine
 from trtllm_serve_cli.build.tensorrt.families import find_family
 from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit
 from trtllm_serve_cli.build.tensorrt.versions import check_builds_engines
-from trtllm_serve_cli.sizing import ModelShape
 from trtllm_serve_cli.sizing.gpus import Gpu
 from trtllm_serve_cli.sizing.parameters import count_parameters
 from trtllm_serve_cli.sizing.precision import WEIGHT_FORMATS
+from trtllm_serve_cli.sizing.shape import ModelShape
 
 
 def plan_tensorrt(
