@@ -46,10 +46,10 @@ from trtllm_serve_cli.paths import Home, find_home
 NUM_AT_ONCE, PROMPT_TOKENS = 16, 128
 # File of the runtime -> what takes the counting out of it.
 WITHOUT = {
-    "request_record.py": "RequestRecord.note_tokens = lambda self, sequence, number: None\n"
+    "requests/request_record.py": "RequestRecord.note_tokens = lambda self, sequence, n: None\n"
     "RequestLedger.close_record = lambda self, record, outcome, why: None\n"
     "RequestLedger._keep_publishing = lambda self: None\n",
-    "engine_metrics.py": "EngineMetrics.publish = lambda self, stats: None\n",
+    "telemetry/engine_metrics.py": "EngineMetrics.publish = lambda self, stats: None\n",
 }
 
 
@@ -65,7 +65,10 @@ class Turn:
 def take_out(repository: Path) -> None:
     """Have the models of `repository` count nothing."""
     for name, text in WITHOUT.items():
-        for path in repository.glob(f"*/1/tllm_runtime/{name}"):
+        paths = list(repository.glob(f"*/1/tllm_runtime/{name}"))
+        if not paths:
+            raise FileNotFoundError(f"no model in {repository} has tllm_runtime/{name}")
+        for path in paths:
             path.write_text(f"{path.read_text()}\n\n{text}")
 
 

@@ -3,7 +3,8 @@
     python docs/generate.py [--check]
 
 docs/commands.md is the reference of all commands, out of their `--help`; docs/engines.md tells what
-each engine kind can do, out of `runtime/features.py`. With `--check` nothing is written, and the
+each engine kind can do, out of `runtime/engines/features.py`.
+With `--check` nothing is written, and the
 exit code is 1 when a page is not what it would be.
 """
 
@@ -14,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trtllm_serve_cli.runtime.features import ENGINE_KINDS, FEATURES, Feature
+from trtllm_serve_cli.runtime.engines.features import ENGINE_KINDS, FEATURES, Feature
 
 HERE = Path(__file__).parent
 COMMANDS = (
@@ -72,7 +73,7 @@ def render_commands() -> str:
 ENGINES = """\
 # What each engine kind can do
 
-Generated from `trtllm_serve_cli/runtime/features.py` by `make docs`; requests are answered by it.
+Generated from `runtime/engines/features.py` by `make docs`; requests are answered by it.
 A request that asks for what its engine kind cannot do gets one error that names the tensor, the
 engine kind, and the kinds that can. Zero, false and empty ask for nothing, so clients that always
 send a tensor still work. A column is as good as the kind itself: what `tensorrt` says is what

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from trtllm_serve_cli.runtime.lora import Adapter, LowRank, Sites
-from trtllm_serve_cli.runtime.safetensors import write_safetensors
+from trtllm_serve_cli.runtime.lora.adapter import Adapter, LowRank, Sites
+from trtllm_serve_cli.runtime.lora.safetensors import write_safetensors
 
 # Two layers of a model: module -> (features out, features in).
 SITES: Sites = {

@@ -15,7 +15,7 @@ from trtllm_serve_cli.bench.results.stored import StoredResult
 from trtllm_serve_cli.bench.virtual_clock import Sending, run_virtual
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.runtime.sim_timing import SchedulerLimits, Simulation, StepTiming
+from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, StepTiming
 
 # A 7B model on a large GPU, roughly.
 KNOWN = StepTiming(

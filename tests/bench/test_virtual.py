@@ -13,7 +13,7 @@ from trtllm_serve_cli.bench.virtual_clock import Sending, run_virtual
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Turn
 from trtllm_serve_cli.build.options import EngineOptions
 from trtllm_serve_cli.build.sim import plan_simulation
-from trtllm_serve_cli.runtime.sim_timing import SchedulerLimits, Simulation, StepTiming
+from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, StepTiming
 from trtllm_serve_cli.sizing.facts import ModelFacts
 from trtllm_serve_cli.sizing.gpus import load_gpu
 from trtllm_serve_cli.sizing.plan import SizeOptions, plan_size

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.lora_samples import SITES, as_lists, make_adapter, write_peft
 from trtllm_serve_cli.build.lora import convert_lora, write_lora
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.runtime.lora import LowRank
-from trtllm_serve_cli.runtime.peft import read_adapter
+from trtllm_serve_cli.runtime.lora.adapter import LowRank
+from trtllm_serve_cli.runtime.lora.peft import read_adapter
 
 
 @given(seed=st.integers(0, 99), rank=st.integers(1, 8), alpha=st.sampled_from([1, 4, 16]))

@@ -20,7 +20,7 @@ from trtllm_serve_cli.build.planning import plan_build
 from trtllm_serve_cli.build.run import build_engine
 from trtllm_serve_cli.build.sim import refuse_simulated
 from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart
-from trtllm_serve_cli.runtime.sim_timing import Simulation, StepTiming
+from trtllm_serve_cli.runtime.engines.sim.timing import Simulation, StepTiming
 from trtllm_serve_cli.sizing.gpus import load_gpu
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
 

@@ -19,7 +19,7 @@ from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.repository.config import ServingOptions
 from trtllm_serve_cli.repository.plan import plan_repository
 from trtllm_serve_cli.repository.render import write_repository
-from trtllm_serve_cli.runtime.sim_timing import Simulation, StepTiming
+from trtllm_serve_cli.runtime.engines.sim.timing import Simulation, StepTiming
 
 TIMING = StepTiming(0.02, prompt_token_s=1e-4, sequence_s=1e-4, kv_token_s=1e-7)
 SMALL = ("--num-requests", "40", "--input-stdev", "60", "--stream")

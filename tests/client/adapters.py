@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trtllm_serve_cli.runtime.peft import LORA_CONFIG, LORA_WEIGHTS
+from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, LORA_WEIGHTS
 
 
 def write(folder: Path, dtype: str = "float16", num_rows: int = 2) -> None:

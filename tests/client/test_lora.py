@@ -11,7 +11,7 @@ from tests.client import adapters
 from trtllm_serve_cli.client.generate import RawTensor
 from trtllm_serve_cli.client.lora import load_adapter
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.runtime.peft import LORA_CONFIG, LORA_WEIGHTS
+from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, LORA_WEIGHTS
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

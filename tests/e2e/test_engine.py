@@ -13,8 +13,8 @@ import pytest
 
 from tests.e2e.conftest import Tllm
 from tests.waiting import wait_until
-from trtllm_serve_cli.runtime import grammar_check
 from trtllm_serve_cli.runtime.engine import GenerationRequest, PerfMetrics, SequenceUpdate
+from trtllm_serve_cli.runtime.engines.openvino import grammar_check
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("time_to_compile")]
 
@@ -23,7 +23,7 @@ OTHERS = ((504, 3575, 282, 4649, 314), tuple(range(1000, 1100)))
 
 
 def load(engine_dir: Path, **config: Any) -> Any:
-    from trtllm_serve_cli.runtime.openvino_engine import OpenVinoEngine
+    from trtllm_serve_cli.runtime.engines.openvino.engine import OpenVinoEngine
 
     return OpenVinoEngine(
         {

@@ -22,7 +22,7 @@ from tests.e2e.conftest import Tllm
 from tests.e2e.test_engine import load as load_openvino
 from tests.e2e.test_engine import run, tokens
 from trtllm_serve_cli.runtime.engine import GenerationRequest
-from trtllm_serve_cli.runtime.tokenizer import Tokenizer, load_tokenizer
+from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("time_to_compile")]
 
@@ -49,8 +49,8 @@ def _load_pytorch(folder: Path) -> Any:
     from trtllm_serve_cli.build.checkpoint_facts import read_text_config
     from trtllm_serve_cli.build.options import EngineOptions
     from trtllm_serve_cli.build.pytorch import plan_llm_arguments
-    from trtllm_serve_cli.runtime.engine_arguments import merge_arguments
-    from trtllm_serve_cli.runtime.worker import load_engine
+    from trtllm_serve_cli.runtime.engines.engine_arguments import merge_arguments
+    from trtllm_serve_cli.runtime.worker.worker import load_engine
 
     version = importlib.metadata.version("tensorrt_llm")
     options = EngineOptions(max_batch_size=16, max_seq_len=1024, max_num_tokens=1024)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from trtllm_serve_cli.launch.drain import drain_environ, draining, show_in_flight
-from trtllm_serve_cli.runtime.draining import refuse_if_draining
 from trtllm_serve_cli.runtime.engine import InvalidRequest
+from trtllm_serve_cli.runtime.triton.drain_check import refuse_if_draining
 
 
 def test_requests_in_flight_for_people() -> None:

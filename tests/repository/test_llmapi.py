@@ -50,7 +50,7 @@ def test_there_is_one_model_without_a_batch_dimension() -> None:
     assert config.max_batch_size == 0
     assert not config.model_transaction_policy.decoupled
     assert not config.HasField("dynamic_batching")
-    assert "tllm_runtime.llmapi_model" in files["tensorrt_llm/1/model.py"]
+    assert "tllm_runtime.models.llmapi" in files["tensorrt_llm/1/model.py"]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_engines_model_compared_whole() -> None:
     assert plan(**options)["tensorrt_llm"] == ModelConfig(
         name="tensorrt_llm",
         title="the engine of mine (openvino)",
-        module="tensorrt_llm_model",
+        module="tensorrt_llm",
         inputs=contract.inputs,
         outputs=contract.outputs,
         parameters={

@@ -24,7 +24,7 @@ from trtllm_serve_cli.repository.plan import plan_repository
 from trtllm_serve_cli.repository.render import render_files, write_repository
 from trtllm_serve_cli.repository.settings import apply_changes, list_settings, plan_changes
 from trtllm_serve_cli.repository.validate import validate_repository
-from trtllm_serve_cli.runtime.parameters import Parameters
+from trtllm_serve_cli.runtime.triton.parameters import Parameters
 
 _SAMPLER = {"sampler_type": "TRTLLMSampler", "cuda_graph_config": {"enable_padding": True}}
 
@@ -145,7 +145,7 @@ def worker_config(files: dict[str, str], **more: str) -> dict[str, Any]:
     said = {name: {"string_value": value.string_value} for name, value in config.parameters.items()}
     args = {"model_config": json.dumps({"parameters": said}), "model_name": "tensorrt_llm"}
     parameters = Parameters({**args, "model_version": "1", **more})
-    from trtllm_serve_cli.runtime.checkpoint_config import pytorch_config
+    from trtllm_serve_cli.runtime.engines.checkpoint_config import pytorch_config
 
     return pytorch_config(parameters)
 

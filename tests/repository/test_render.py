@@ -92,7 +92,8 @@ def test_every_rendered_python_file_compiles(path: str) -> None:
 
 
 def test_every_model_brings_the_runtime_along() -> None:
-    package = [path.name for path in Path("trtllm_serve_cli/runtime").glob("*.py")]
+    root = Path("trtllm_serve_cli/runtime")
+    package = [str(path.relative_to(root)) for path in root.rglob("*.py")]
     for model in PLAN.models:
         prefix = f"{model.name}/1/tllm_runtime/"
         assert sorted(p.removeprefix(prefix) for p in FILES if p.startswith(prefix)) == sorted(

@@ -15,7 +15,7 @@ from trtllm_serve_cli.repository.opened import open_repository
 from trtllm_serve_cli.repository.plan import plan_repository
 from trtllm_serve_cli.repository.render import write_repository
 from trtllm_serve_cli.repository.sim import read_scheduler_limits
-from trtllm_serve_cli.runtime.sim_timing import SchedulerLimits, Simulation, StepTiming
+from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, StepTiming
 
 LIMITS = SchedulerLimits(
     max_batch_size=32, max_num_tokens=512, max_tokens_in_paged_kv_cache=4096,

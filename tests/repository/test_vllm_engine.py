@@ -19,8 +19,8 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.config import ServingOptions
 from trtllm_serve_cli.repository.plan import plan_repository
 from trtllm_serve_cli.repository.render import render_files
-from trtllm_serve_cli.runtime.checkpoint_config import vllm_config
-from trtllm_serve_cli.runtime.parameters import Parameters
+from trtllm_serve_cli.runtime.engines.checkpoint_config import vllm_config
+from trtllm_serve_cli.runtime.triton.parameters import Parameters
 
 
 def engine(**options: Any) -> Engine:

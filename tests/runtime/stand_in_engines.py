@@ -14,8 +14,8 @@ import pytest
 
 from tests.lora_samples import SITES, make_adapter
 from trtllm_serve_cli.runtime.engine import GenerationRequest, SequenceUpdate
-from trtllm_serve_cli.runtime.lora import encode_adapter
-from trtllm_serve_cli.runtime.safetensors import write_safetensors
+from trtllm_serve_cli.runtime.lora.adapter import encode_adapter
+from trtllm_serve_cli.runtime.lora.safetensors import write_safetensors
 
 STAND_IN = Path(__file__).with_name("stand_in")
 Load = Callable[..., Any]
@@ -23,18 +23,22 @@ Load = Callable[..., Any]
 
 @contextmanager
 def engines_on(
-    package: str, engine: str, client: str, variable: str, monkeypatch: pytest.MonkeyPatch
+    package: str,
+    module: str,
+    engine: str,
+    client: str,
+    variable: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Load]:
-    """What loads the class `engine`, such as vllm_engine.VllmEngine, on the stand-in of `package`.
+    """Load the class `engine` of the runtime module `module` on the stand-in of `package`.
 
     `client` is its attribute that has to be shut down in the end, `variable` what it says to the
     package by the environment.
     """
-    module, _, name = engine.partition(".")
     engines: list[Any] = []
 
     def load(options: dict[str, Any] | None = None, **arguments: Any) -> Any:
-        make = getattr(importlib.import_module(f"trtllm_serve_cli.runtime.{module}"), name)
+        make = getattr(importlib.import_module(f"trtllm_serve_cli.runtime.{module}"), engine)
         config = {"llm": {"model": "/m", **arguments}, "max_seq_len": 1024, "vocab_size": 1000}
         engines.append(make({**config, **(options or {})}))
         return engines[-1]

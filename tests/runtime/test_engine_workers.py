@@ -13,7 +13,7 @@ import pytest
 
 from tests.waiting import take_whole
 from trtllm_serve_cli.runtime.engine import EngineLimits, SequenceUpdate
-from trtllm_serve_cli.runtime.worker_process import WorkerFailed, WorkerProcess
+from trtllm_serve_cli.runtime.worker.worker_process import WorkerFailed, WorkerProcess
 
 COMMAND = (sys.executable, str(Path(__file__).with_name("stand_in_worker.py")))
 CONFIG: dict[str, Any] = {"max_seq_len": 100, "vocab_size": 1000, "gpu_device_ids": []}

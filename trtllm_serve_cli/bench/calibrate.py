@@ -29,7 +29,7 @@ from trtllm_serve_cli.bench.virtual_clock import Sending, run_virtual
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.paths import write_text
-from trtllm_serve_cli.runtime.sim_timing import SchedulerLimits, Simulation, StepTiming
+from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, StepTiming
 
 Floats = NDArray[np.float64]
 

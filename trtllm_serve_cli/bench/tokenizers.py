@@ -10,7 +10,7 @@ from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
 from trtllm_serve_cli.client.over_grpc import fetch_config_grpc
 from trtllm_serve_cli.client.over_http import fetch_config_http
 from trtllm_serve_cli.errors import BadInput, MissingPart, RequestFailed
-from trtllm_serve_cli.runtime.tokenizer import load_tokenizer
+from trtllm_serve_cli.runtime.text.tokenizer import load_tokenizer
 
 _TIMEOUT_S = 10.0
 

@@ -12,7 +12,7 @@ from trtllm_serve_cli.bench.shares import FALLBACK_VOCAB_SIZE, Share, plan_share
 from trtllm_serve_cli.bench.virtual_clock import Sending, run_virtual
 from trtllm_serve_cli.bench.workloads.identity import Identity
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.runtime.sim_timing import Simulation
+from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
 
 
 def open_virtual(

@@ -15,8 +15,8 @@ from itertools import count
 
 from trtllm_serve_cli.bench.records import RequestError, RequestRecord
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
-from trtllm_serve_cli.runtime.sim_scheduler import Scheduler, SimRequest, find_problem
-from trtllm_serve_cli.runtime.sim_timing import Simulation
+from trtllm_serve_cli.runtime.engines.sim.scheduler import Scheduler, SimRequest, find_problem
+from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
 
 
 @dataclass(frozen=True, slots=True)

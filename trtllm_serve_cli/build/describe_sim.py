@@ -19,7 +19,7 @@ from trtllm_serve_cli.build.checkpoint_facts import (
 from trtllm_serve_cli.build.describe_openvino import tokenizer_facts
 from trtllm_serve_cli.build.describe_tensorrt import copy_tokenizer
 from trtllm_serve_cli.build.engine import Engine, write_engine
-from trtllm_serve_cli.runtime.sim_timing import SIMULATION_FILE, parse_simulation
+from trtllm_serve_cli.runtime.engines.sim.timing import SIMULATION_FILE, parse_simulation
 
 
 def main() -> None:

@@ -12,7 +12,11 @@ from typing import Any
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.build.tensorrt_engine import TensorRtBuild, read_tensorrt_build
 from trtllm_serve_cli.errors import BadInput, BuildFailed
-from trtllm_serve_cli.runtime.sim_timing import SIMULATION_FILE, Simulation, parse_simulation
+from trtllm_serve_cli.runtime.engines.sim.timing import (
+    SIMULATION_FILE,
+    Simulation,
+    parse_simulation,
+)
 
 ENGINE_FILE = "engine.json"
 # Where a TensorRT engine of ours has its tokenizer.

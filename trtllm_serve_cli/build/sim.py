@@ -16,7 +16,7 @@ from trtllm_serve_cli.build.options import LIMITS, EngineOptions, refuse_unheede
 from trtllm_serve_cli.build.plan import BuildPlan, BuildRequest, Toolchain, facts_of_engine
 from trtllm_serve_cli.build.steps import WORK, BuildStep
 from trtllm_serve_cli.errors import BadInput, MissingPart
-from trtllm_serve_cli.runtime.sim_timing import (
+from trtllm_serve_cli.runtime.engines.sim.timing import (
     SIMULATION_FILE,
     SchedulerLimits,
     Simulation,

@@ -13,7 +13,7 @@ from trtllm_serve_cli.cli.options import JsonOption
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.bench.calibrate import Calibration
-    from trtllm_serve_cli.runtime.sim_timing import SchedulerLimits
+    from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits
 
 _COLUMNS = ("Run", "Figure", "Measured", "Simulated", "Off by")
 
@@ -65,7 +65,7 @@ def _read_limits(model: str) -> SchedulerLimits:
     from trtllm_serve_cli.repository.opened import open_repository
     from trtllm_serve_cli.repository.sim import read_scheduler_limits
     from trtllm_serve_cli.repository.store import load_model
-    from trtllm_serve_cli.runtime.sim_timing import SchedulerLimits
+    from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits
 
     repository = open_repository(load_model(find_home(), model).path)
     return read_scheduler_limits(repository, SchedulerLimits())

@@ -14,7 +14,7 @@ from trtllm_serve_cli.errors import UnknownModel
 if TYPE_CHECKING:
     from trtllm_serve_cli.bench.benchmark import Benchmark
     from trtllm_serve_cli.bench.settings import BenchmarkSettings
-    from trtllm_serve_cli.runtime.sim_timing import Simulation
+    from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
 
 # What only says how a server is asked.
 _OF_A_SERVER = {

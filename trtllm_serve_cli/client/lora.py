@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from trtllm_serve_cli.client.generate import RawTensor
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.runtime.peft import LORA_CONFIG, LORA_WEIGHTS
+from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, LORA_WEIGHTS
 
 
 def load_adapter(folder: Path) -> tuple[RawTensor, RawTensor]:

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-# As runtime/draining.py has it, which looks there for a file of its model's name.
+# As runtime/triton/drain_check.py has it, which looks there for a file of its model's name.
 _VARIABLE = "TLLM_DRAINING"
 _FOLDER = "draining"
 

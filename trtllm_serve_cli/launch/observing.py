@@ -9,7 +9,7 @@ from trtllm_serve_cli.launch.options import LaunchOptions
 
 
 def observing_environ(options: LaunchOptions) -> dict[str, str]:
-    """The variables that our models read (runtime/log.py, runtime/request_record.py)."""
+    """The variables that our models read (runtime/log.py, runtime/requests/request_record.py)."""
     environ: dict[str, str] = {}
     if options.log_format != "text":
         environ["TLLM_LOG_FORMAT"] = options.log_format

@@ -6,7 +6,7 @@ parameter for, and for the rest one entry with a JSON object.
 
 from __future__ import annotations
 
-from trtllm_serve_cli.runtime.engine_arguments import Arguments, ArgumentTable
+from trtllm_serve_cli.runtime.engines.engine_arguments import Arguments, ArgumentTable
 
 # What is served when nothing was asked for; the others are the package's own defaults.
 MAX_BATCH_SIZE = 256

@@ -14,7 +14,7 @@ from trtllm_serve_cli.repository.config import ModelConfig
 from trtllm_serve_cli.repository.contract import load_contracts
 from trtllm_serve_cli.repository.parameters import load_parameters
 from trtllm_serve_cli.repository.pytorch import entries_beside, llm_arguments
-from trtllm_serve_cli.runtime.model_yaml import render_arguments, render_model_yaml
+from trtllm_serve_cli.runtime.triton.model_yaml import render_arguments, render_model_yaml
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
@@ -53,7 +53,7 @@ def plan_llmapi(
     model = ModelConfig(
         name="tensorrt_llm",
         title=f"text to text with {engine.model_name} ({engine.kind})",
-        module="llmapi_model",
+        module="llmapi",
         inputs=contract.inputs,
         outputs=contract.outputs,
         # For clients: what `tllm infer` needs to ask the model as it wants to be asked.

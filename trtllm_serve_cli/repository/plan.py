@@ -32,8 +32,8 @@ from trtllm_serve_cli.repository.sim import sim_values
 from trtllm_serve_cli.repository.tensorrt import plan_tensorrt_llm, tensorrt_values
 from trtllm_serve_cli.repository.vllm import plan_vllm, vllm_uses, vllm_values
 from trtllm_serve_cli.repository.vllm_engine import vllm_engine_values
-from trtllm_serve_cli.runtime.llm_arguments import LLM_ARGUMENTS
-from trtllm_serve_cli.runtime.vllm_arguments import VLLM_ARGUMENTS
+from trtllm_serve_cli.runtime.engines.pytorch.arguments import LLM_ARGUMENTS
+from trtllm_serve_cli.runtime.engines.vllm.arguments import VLLM_ARGUMENTS
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
@@ -264,7 +264,7 @@ def _preprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     return ModelConfig(
         name="preprocessing",
         title="text to token ids",
-        module="preprocessing_model",
+        module="preprocessing",
         inputs=contract.inputs,
         outputs=contract.outputs,
         parameters={
@@ -285,7 +285,7 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     return ModelConfig(
         name="tensorrt_llm",
         title=f"the engine of {engine.model_name} ({engine.kind})",
-        module="tensorrt_llm_model",
+        module="tensorrt_llm",
         inputs=contract.inputs,
         outputs=contract.outputs,
         parameters=_entries(engine, values),
@@ -316,7 +316,7 @@ def _postprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     return ModelConfig(
         name="postprocessing",
         title="token ids to text",
-        module="postprocessing_model",
+        module="postprocessing",
         inputs=contract.inputs,
         outputs=contract.outputs,
         parameters={
@@ -335,7 +335,7 @@ def _text(model: str, own_name: str, engine: Engine, values: Mapping[str, str]) 
     return ModelConfig(
         name=model,
         title=f"text to text with {own_name}",
-        module="text_model",
+        module="text",
         inputs=contract.inputs,
         outputs=contract.outputs,
         parameters={

@@ -16,9 +16,9 @@ from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.repository.checkpoints import MAX_BATCH_SIZE, MAX_NUM_TOKENS, values_of
 from trtllm_serve_cli.repository.config import ServingOptions
 from trtllm_serve_cli.repository.instances import front_ends
-from trtllm_serve_cli.runtime.engine_arguments import Arguments, merge_arguments
-from trtllm_serve_cli.runtime.llm_arguments import LLM_ARGUMENTS, arguments_of
-from trtllm_serve_cli.runtime.model_yaml import parse_model_yaml
+from trtllm_serve_cli.runtime.engines.engine_arguments import Arguments, merge_arguments
+from trtllm_serve_cli.runtime.engines.pytorch.arguments import LLM_ARGUMENTS, arguments_of
+from trtllm_serve_cli.runtime.triton.model_yaml import parse_model_yaml
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine

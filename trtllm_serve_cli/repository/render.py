@@ -83,9 +83,9 @@ def manifest_of(plan: RepositoryPlan, created_at: int) -> dict[str, Any]:
 
 
 def _runtime_sources() -> dict[str, str]:
-    package = resources.files("trtllm_serve_cli.runtime")
+    """Path below the package -> text of every Python file of it, sub-packages included."""
+    package = Path(str(resources.files("trtllm_serve_cli.runtime")))
     return {
-        entry.name: entry.read_text(encoding="utf-8")
-        for entry in sorted(package.iterdir(), key=lambda entry: entry.name)
-        if entry.name.endswith(".py")
+        str(path.relative_to(package)): path.read_text(encoding="utf-8")
+        for path in sorted(package.rglob("*.py"))
     }

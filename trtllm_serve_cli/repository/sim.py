@@ -14,8 +14,8 @@ from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.repository.config import ServingOptions
 from trtllm_serve_cli.repository.opened import OpenRepository, open_repository
 from trtllm_serve_cli.repository.store import ImportedModel
-from trtllm_serve_cli.runtime.engine_arguments import read_flag
-from trtllm_serve_cli.runtime.sim_timing import SchedulerLimits, Simulation, parse_limits
+from trtllm_serve_cli.runtime.engines.engine_arguments import read_flag
+from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, parse_limits
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trtllm_serve_cli.repository.config import ModelConfig, ServingOptions
 from trtllm_serve_cli.repository.contract import load_contracts
 from trtllm_serve_cli.repository.parameters import check_parameters
-from trtllm_serve_cli.runtime.vllm_arguments import VLLM_ARGUMENTS
+from trtllm_serve_cli.runtime.engines.vllm.arguments import VLLM_ARGUMENTS
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine

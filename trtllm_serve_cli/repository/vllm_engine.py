@@ -11,8 +11,8 @@ from trtllm_serve_cli.repository.checkpoints import MAX_BATCH_SIZE, MAX_NUM_TOKE
 from trtllm_serve_cli.repository.config import ServingOptions
 from trtllm_serve_cli.repository.instances import front_ends
 from trtllm_serve_cli.repository.vllm import asked_limits
-from trtllm_serve_cli.runtime.engine_arguments import merge_arguments
-from trtllm_serve_cli.runtime.vllm_arguments import VLLM_ARGUMENTS
+from trtllm_serve_cli.runtime.engines.engine_arguments import merge_arguments
+from trtllm_serve_cli.runtime.engines.vllm.arguments import VLLM_ARGUMENTS
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine

@@ -1,0 +1,94 @@
+"""Entries of a `config.pbtxt` as arguments of `LLM`, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtllm_serve_cli.runtime.engines.engine_arguments import merge_arguments
+from trtllm_serve_cli.runtime.engines.pytorch.arguments import LLM_ARGUMENTS, arguments_of
+
+ENTRIES = {
+    "gpt_model_path": "/m",
+    "tokenizer_dir": "/tok",
+    "max_num_seqs": "64",
+    "max_seq_len": "4096",
+    "max_num_tokens": "8192",
+    "max_beam_width": "1",
+    "enable_chunked_context": "true",
+    "guided_decoding_backend": "",
+    "batch_scheduler_policy": "max_utilization",
+    "kv_cache_free_gpu_mem_fraction": "0.85",
+    "enable_kv_cache_reuse": "false",
+    "max_attention_window_size": "4096,1024",
+    "lora_cache_gpu_memory_fraction": "0.05",
+    "llm_args": '{"tensor_parallel_size": 4, "kv_cache_config": {"dtype": "fp8"}}',
+    "engine_kind": "pytorch",
+}
+ARGUMENTS = {
+    "model": "/m",
+    "tokenizer": "/tok",
+    "max_batch_size": 64,
+    "max_seq_len": 4096,
+    "max_num_tokens": 8192,
+    "max_beam_width": 1,
+    "enable_chunked_prefill": True,
+    "scheduler_config": {"capacity_scheduler_policy": "MAX_UTILIZATION"},
+    "kv_cache_config": {
+        "dtype": "fp8",
+        "free_gpu_memory_fraction": 0.85,
+        "enable_block_reuse": False,
+        "max_attention_window": [4096, 1024],
+    },
+    "tensor_parallel_size": 4,
+}
+
+
+def test_entries_become_arguments() -> None:
+    assert arguments_of(ENTRIES) == ARGUMENTS
+
+
+def test_the_adapters_cache_is_for_models_that_take_adapters() -> None:
+    entries = ENTRIES | {"llm_args": '{"lora_config": {"max_lora_rank": 8}}'}
+    assert arguments_of(entries)["peft_cache_config"] == {"device_cache_percent": 0.05}
+
+
+def test_an_entry_that_is_no_number_is_named() -> None:
+    with pytest.raises(ValueError, match="max_num_seqs is 'many'"):
+        arguments_of({"max_num_seqs": "many"})
+
+
+_NUMBERS = st.integers(1, 10**6)
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "model": st.text(min_size=1),
+            "max_batch_size": _NUMBERS,
+            "enable_chunked_prefill": st.booleans(),
+            "tensor_parallel_size": _NUMBERS,
+            "cuda_graph_config": st.none(),
+            "kv_cache_config": st.dictionaries(
+                st.sampled_from(["max_tokens", "tokens_per_block"]), _NUMBERS, min_size=1
+            ),
+            "lora_config": st.just({"max_lora_rank": 8}),
+        },
+    )
+)
+def test_what_is_split_is_put_together_again(arguments: dict[str, Any]) -> None:
+    assert arguments_of(LLM_ARGUMENTS.write(arguments)) == arguments
+
+
+def test_groups_are_merged() -> None:
+    one = {"a": 1, "kv_cache_config": {"dtype": "fp8", "max_tokens": 1}}
+    other = {"b": None, "kv_cache_config": {"max_tokens": 2}}
+    assert merge_arguments(one, other) == {
+        "a": 1,
+        "b": None,
+        "kv_cache_config": {"dtype": "fp8", "max_tokens": 2},
+    }

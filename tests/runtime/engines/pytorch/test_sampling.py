@@ -1,0 +1,148 @@
+"""What a request becomes in the LLM API's words, compared whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trtllm_serve_cli.runtime.engine import GenerationRequest, InvalidRequest
+from trtllm_serve_cli.runtime.engines.pytorch.sampling import (
+    check_servable,
+    long_bad_words,
+    sampling_arguments,
+)
+
+GREEDY = {
+    "max_tokens": 8,
+    "end_id": -1,
+    "pad_id": 0,
+    "n": 1,
+    "best_of": 1,
+    "detokenize": False,
+    "include_stop_str_in_output": True,
+    "top_k": 1,
+}
+
+
+def request(**fields: Any) -> GenerationRequest:
+    return GenerationRequest(**{"id": 1, "input_ids": (1, 2), "max_new_tokens": 8, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "differences"),
+    [
+        ({}, {}),
+        ({"end_id": 7}, {"end_id": 7, "pad_id": 7}),
+        ({"temperature": 0.7}, {}),
+        ({"temperature": 0.0, "top_p": 0.9}, {}),
+        ({"num_return_sequences": 3}, {"n": 3, "best_of": 3}),
+        ({"top_p": 0.9}, {"top_k": 0, "top_p": 0.9}),
+        ({"top_k": 50}, {"top_k": 50, "top_p": 1.0}),
+        (
+            {"top_k": 50, "top_p": 0.9, "temperature": 0.7, "seed": 3},
+            {"top_k": 50, "top_p": 0.9, "temperature": 0.7, "seed": 3},
+        ),
+        (
+            {"repetition_penalty": 1.1, "presence_penalty": 0.2, "frequency_penalty": 0.3},
+            {"repetition_penalty": 1.1, "presence_penalty": 0.2, "frequency_penalty": 0.3},
+        ),
+        ({"min_tokens": 4}, {"min_tokens": 4}),
+        (
+            {"stop_words": ((3,), (4, 5)), "bad_words": ((6,), (7, 8))},
+            {"stop_token_ids": [3], "bad_token_ids": [6]},
+        ),
+        ({"return_log_probs": True}, {"logprobs": 1}),
+        ({"return_perf_metrics": True}, {"return_perf_metrics": True}),
+    ],
+    ids=str,
+)
+def test_request_in_the_apis_words(fields: dict[str, Any], differences: dict[str, Any]) -> None:
+    assert sampling_arguments(request(**fields)) == GREEDY | differences
+
+
+def test_beams_are_searched_for() -> None:
+    fields = {
+        "beam_width": 4, "num_return_sequences": 2, "len_penalty": 1.5, "early_stopping": True,
+        "beam_search_diversity_rate": 0.5,
+    }  # fmt: skip
+    expected = GREEDY | {
+        "n": 2, "best_of": 4, "use_beam_search": True, "length_penalty": 1.5, "early_stopping": 1,
+        "beam_search_diversity_rate": 0.5,
+    }  # fmt: skip
+    del expected["top_k"]
+    assert sampling_arguments(request(**fields)) == expected
+
+
+def test_only_long_bad_words_need_another_way() -> None:
+    assert long_bad_words(request(bad_words=((6,), (7, 8)))) == [[7, 8]]
+
+
+SPECULATIVE = {"speculative_config": {"decoding_type": "NGram"}}
+EAGLE = {"speculative_config": {"decoding_type": "Eagle"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "llm", "why"),
+    [
+        (
+            {"beam_width": 2},
+            {"max_beam_width": 4},
+            "beam_width is 2; this model was loaded for 4 (max_beam_width), and TensorRT-LLM's "
+            "PyTorch backend takes no other width",
+        ),
+        (
+            {"beam_width": 2, "stop_words": ((1, 2),)},
+            {"max_beam_width": 2},
+            "stop_words_list has a word of several tokens, which does not go with a beam_width of "
+            "2; leave it out",
+        ),
+        (
+            {"guide_type": "json"},
+            {},
+            "guided_decoding_guide_type needs a model that is served with "
+            "guided_decoding_backend=xgrammar, and this one is not",
+        ),
+        (
+            {"input_ids": (1,) * 9},
+            {"max_num_tokens": 8},
+            "the prompt has 9 tokens, and one step of the engine takes 8 (max_num_tokens); shorten "
+            "it, or serve the model with enable_chunked_context=true",
+        ),
+        (
+            {"repetition_penalty": 1.1},
+            SPECULATIVE,
+            "repetition_penalty does not work with speculative decoding (NGram); leave it out, or "
+            "serve the model without",
+        ),
+        (
+            {"top_p": 0.9},
+            EAGLE,
+            "runtime_top_k (or runtime_top_p) does not work with speculative decoding (Eagle); "
+            "leave it out, or serve the model without",
+        ),
+    ],
+    ids=str,
+)
+def test_what_the_model_cannot_run_is_refused(
+    fields: dict[str, Any], llm: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        check_servable(request(**fields), llm)
+    assert str(refused.value) == why
+
+
+@pytest.mark.parametrize(
+    ("fields", "llm"),
+    [
+        ({}, {}),
+        ({"beam_width": 4}, {"max_beam_width": 4}),
+        ({"guide_type": "json"}, {"guided_decoding_backend": "xgrammar"}),
+        ({"input_ids": (1,) * 9}, {"max_num_tokens": 8, "enable_chunked_prefill": True}),
+        ({"top_p": 0.9}, SPECULATIVE),
+        ({"top_p": 0.9, "temperature": 0.0}, EAGLE),
+    ],
+    ids=str,
+)
+def test_what_the_model_can_run_is_taken(fields: dict[str, Any], llm: dict[str, Any]) -> None:
+    check_servable(request(**fields), llm)

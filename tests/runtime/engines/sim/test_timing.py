@@ -1,0 +1,91 @@
+"""What a simulation.json may say, and what a step takes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from trtllm_serve_cli.runtime.engines.sim.timing import (
+    SchedulerLimits,
+    Simulation,
+    StepTiming,
+    StepWork,
+    parse_simulation,
+)
+
+STEP = {"timing": {"step_s": 1}}
+
+
+def test_a_step_is_the_sum_of_its_parts() -> None:
+    timing = StepTiming(1.0, 0.1, 0.01, 0.001, 0.0001)
+    work = StepWork(prompt_tokens=2, prompt_pairs=3, sequences=4, kv_tokens=5)
+    assert timing.duration_s(work) == pytest.approx(1.2345)
+
+
+def test_what_is_written_is_read_again() -> None:
+    simulation = Simulation(
+        StepTiming(0.02, 1e-5, jitter=0.1),
+        SchedulerLimits(max_batch_size=7, batch_scheduler_policy="max_utilization"),
+        "a measured run",
+    )
+    assert parse_simulation(json.dumps(simulation.to_json())) == simulation
+
+
+def test_a_timing_alone_is_enough() -> None:
+    assert parse_simulation('{"timing": {"step_s": 0.02}}') == Simulation(StepTiming(0.02))
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ([], "it has no object `timing`"),
+        ({"timing": 1}, "it has no object `timing`"),
+        ({"timing": {}}, "timing.step_s is missing or 0: no step takes no time"),
+        ({"timing": {"step_s": 0}}, "timing.step_s is missing or 0: no step takes no time"),
+        ({"timing": {"step_s": -1}}, "timing.step_s is -1, and must not be negative"),
+        ({"timing": {"step_s": "1"}}, "timing.step_s is '1', no number"),
+        ({"timing": {"step_s": True}}, "timing.step_s is True, no number"),
+        ({"timing": {"step_s": float("nan")}}, "timing.step_s is nan, and must not be negative"),
+        ({**STEP, "schema": 2}, "its schema is 2, and this reads 1"),
+        ({**STEP, "more": 2}, "more is no field; known are schema, timing, limits, origin"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_named(said: Any, why: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        parse_simulation(json.dumps(said))
+    assert str(refused.value) == why
+
+
+def test_an_unknown_field_of_the_timing_is_named() -> None:
+    with pytest.raises(ValueError, match=r"timing\.steps is no field; known are step_s, "):
+        parse_simulation('{"timing": {"steps": 1}}')
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        ({"max_batch_size": 0}, "max_batch_size is 0, and must be at least 1"),
+        ({"max_batch_size": 1.5}, "max_batch_size is 1.5, no int"),
+        ({"enable_chunked_context": 1}, "enable_chunked_context is 1, no bool"),
+        (
+            {"batch_scheduler_policy": "x"},
+            "batch_scheduler_policy is 'x'; it must be guaranteed_no_evict or max_utilization",
+        ),
+        (
+            {"max_tokens_in_paged_kv_cache": 31},
+            "max_tokens_in_paged_kv_cache is less than tokens_per_block",
+        ),
+        (
+            {"max_batch": 31},
+            "max_batch is no field; known are " + ", ".join(SchedulerLimits.__slots__),
+        ),
+    ],
+    ids=str,
+)
+def test_a_limit_that_cannot_be_is_named(limits: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        parse_simulation(json.dumps({**STEP, "limits": limits}))
+    assert str(refused.value) == f"limits.{why}"

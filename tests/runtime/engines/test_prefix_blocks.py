@@ -1,0 +1,52 @@
+"""How much of a prompt the KV cache holds already."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtllm_serve_cli.runtime.engines.prefix_blocks import PrefixBlocks
+
+prompts = st.lists(st.integers(0, 3), min_size=1, max_size=24)
+
+
+def test_a_prompt_seen_before_is_reused_but_for_its_last_token() -> None:
+    blocks = PrefixBlocks(4, capacity=100)
+    assert [blocks.take(range(9)), blocks.take(range(9)), blocks.take(range(8))] == [0, 2, 1]
+
+
+def test_what_follows_a_difference_is_not_reused() -> None:
+    blocks = PrefixBlocks(2, capacity=100)
+    blocks.take([1, 2, 3, 4, 5])
+    assert blocks.take([9, 9, 3, 4, 5]) == 0
+
+
+def test_without_capacity_nothing_is_reused() -> None:
+    blocks = PrefixBlocks(2, capacity=0)
+    assert [blocks.take(range(9)), blocks.take(range(9))] == [0, 0]
+
+
+def test_the_least_recently_used_go_first() -> None:
+    blocks = PrefixBlocks(1, capacity=2)
+    blocks.take([1, 0])
+    blocks.take([2, 0])
+    blocks.take([1, 0])
+    blocks.take([3, 0])
+    assert [blocks.take([1, 0]), blocks.take([2, 0])] == [1, 0]
+
+
+@given(st.lists(prompts, min_size=1, max_size=6), prompts)
+def test_reused_is_the_longest_prefix_shared_with_any_earlier_prompt(
+    earlier: list[list[int]], prompt: list[int]
+) -> None:
+    size = 3
+    blocks = PrefixBlocks(size, capacity=1000)
+    for each in earlier:
+        blocks.take(each)
+
+    def shared(other: list[int]) -> int:
+        num_blocks = min((len(other) - 1) // size, (len(prompt) - 1) // size)
+        equal = [prompt[: size * (n + 1)] == other[: size * (n + 1)] for n in range(num_blocks)]
+        return equal.index(False) if False in equal else len(equal)
+
+    assert blocks.take(prompt) == max(shared(each) for each in earlier)

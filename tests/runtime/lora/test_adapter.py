@@ -1,0 +1,147 @@
+"""Upstream's two tensors of an adapter: made, read, and refused."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from tests.lora_samples import SITES, as_lists, make_adapter
+from trtllm_serve_cli.runtime.lora.adapter import (
+    BadAdapter,
+    LowRank,
+    check_adapter,
+    decode_adapter,
+    encode_adapter,
+)
+
+Q = "model.layers.0.self_attn.q_proj"
+
+
+@given(
+    modules=st.sets(st.sampled_from(sorted(SITES)), min_size=1),
+    rank=st.integers(1, 9),
+    seed=st.integers(0, 99),
+    dtype=st.sampled_from(["float16", "float32"]),
+)
+def test_decoding_gives_back_what_was_encoded(
+    modules: set[str], rank: int, seed: int, dtype: str
+) -> None:
+    sites = {module: SITES[module] for module in modules}
+    adapter = make_adapter(sites, seed=seed, rank=rank)
+    weights, config = encode_adapter(adapter, dtype)
+    assert as_lists(decode_adapter(weights, config, SITES)) == as_lists(adapter)
+
+
+def test_layout_is_upstreams() -> None:
+    adapter = {
+        "model.layers.1.mlp.gate_proj": LowRank(np.array([[1.0, 2.0]]), np.array([[3.0]])),
+        "model.layers.0.mlp.up_proj": LowRank(np.array([[4.0]]), np.array([[5.0]])),
+    }
+    weights, config = encode_adapter(adapter)
+    assert (weights.dtype, config.dtype) == (np.float16, np.int32)
+    assert weights.tolist() == [[4, 5, 0], [1, 2, 3]]
+    assert config.tolist() == [[7, 0, 1], [5, 1, 1]]
+
+
+def test_bfloat16_is_read_back() -> None:
+    sites = {Q: SITES[Q]}
+    adapter = {Q: LowRank(np.full((1, 8), 1.5, np.float32), np.full((8, 1), -2.0, np.float32))}
+    weights, config = encode_adapter(adapter, "bfloat16")
+    assert weights.dtype == np.dtype("V2")
+    assert as_lists(decode_adapter(weights, config, sites)) == as_lists(adapter)
+
+
+def test_halves_of_a_fused_gate_are_in_upstreams_order() -> None:
+    module = "model.layers.0.mlp.gate_up_proj"
+    adapter = {module: LowRank(np.array([[1.0]]), np.array([[2.0], [3.0], [4.0], [5.0]]))}
+    weights, config = encode_adapter(adapter)
+    assert weights.tolist() == [[1, 4, 5, 2, 3]]
+    assert as_lists(decode_adapter(weights, config, {module: (4, 1)})) == as_lists(adapter)
+
+
+@pytest.mark.parametrize(
+    ("module", "value", "why"),
+    [
+        ("lm_head", 1.0, "the adapter changes lm_head, which upstream's tensors have no module"),
+        (Q, 1e6, "the adapter's numbers do not fit into float16"),
+    ],
+)
+def test_what_upstreams_tensors_cannot_say(module: str, value: float, why: str) -> None:
+    adapter = {module: LowRank(np.array([[value]]), np.array([[1.0]]))}
+    with pytest.raises(BadAdapter, match=why):
+        encode_adapter(adapter)
+
+
+def q_tensors(**changes: Any) -> tuple[Any, Any]:
+    """One row for q_proj of layer 0 with rank 1, which takes 16 values."""
+    row = {"weights": [[1.0] * 16], "config": [[1, 0, 1]], **changes}
+    return np.array(row["weights"], np.float16), np.array(row["config"], np.int32)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"config": [[1, 0]]}, r"lora_config has the shape \[1, 2\]; send \[n, 3\]"),
+        ({"config": np.zeros((0, 3))}, r"lora_config has the shape \[0, 3\]"),
+        ({"weights": [[1.0], [1.0]]}, r"lora_weights has the shape \[2, 1\]; send \[1, longest"),
+        ({"config": [[1, 0, 1, 1]]}, "lora_config row 0 asks for DoRA"),
+        ({"config": [[8, 0, 1]]}, r"row 0 has the module id 8; ids are from 0 \(attn_qkv\) to 7"),
+        ({"config": [[-1, 0, 1]]}, "row 0 has the module id -1"),
+        (
+            {"config": [[0, 0, 1]]},
+            r"module 0 \(attn_qkv\) of layer 0; this model has the modules",
+        ),
+        ({"config": [[1, 2, 1]]}, r"module 1 \(attn_q\) of layer 2; .* of the layers 0 to 1"),
+        ({"config": [[1, 0, 0]]}, "row 0 has the adapter size 0; send 1 or more"),
+        ({"config": [[1, 0, 2]]}, f"row 0 has 16 values; the adapter of {Q} with the size 2 .* 32"),
+        ({"weights": [[1.0] * 17]}, "row 0 goes on after the 16 values"),
+        (
+            {"weights": [[1.0] * 16] * 2, "config": [[1, 0, 1]] * 2},
+            f"lora_config has two rows for {Q}",
+        ),
+    ],
+)
+def test_tensors_that_do_not_fit_are_named(changes: Any, why: str) -> None:
+    with pytest.raises(BadAdapter, match=why):
+        decode_adapter(*q_tensors(**changes), SITES)
+
+
+@given(
+    weights=npst.arrays(
+        st.sampled_from([np.float16, np.int8]), npst.array_shapes(min_side=0, max_side=20)
+    ),
+    config=npst.arrays(
+        st.sampled_from([np.int32, np.float32]),
+        st.tuples(st.integers(0, 3), st.integers(2, 4)),
+        elements=st.integers(-2, 8),
+    ),
+)
+def test_any_tensors_are_taken_or_refused(weights: Any, config: Any) -> None:
+    with contextlib.suppress(BadAdapter):
+        check_adapter(decode_adapter(weights, config, SITES), SITES, 4)
+
+
+@pytest.mark.parametrize(
+    ("module", "a", "b", "why"),
+    [
+        ("model.layers.2.mlp.up_proj", (1, 8), (12, 1), "this model has no such module; it has"),
+        (Q, (5, 8), (8, 5), r"has the size \(rank\) 5; this server takes 1 to 4"),
+        (Q, (1, 9), (8, 1), "is for 9 features in and 8 out; this model's has 8 and 8"),
+    ],
+)
+def test_an_adapter_must_fit_the_model(module: str, a: Any, b: Any, why: str) -> None:
+    with pytest.raises(BadAdapter, match=why):
+        check_adapter({module: LowRank(np.ones(a), np.ones(b))}, SITES, 4)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_numbers_must_be_finite(bad: float) -> None:
+    adapter = {Q: LowRank(np.full((1, 8), bad), np.ones((8, 1)))}
+    with pytest.raises(BadAdapter, match="holds NaN or infinity"):
+        check_adapter(adapter, SITES, 4)

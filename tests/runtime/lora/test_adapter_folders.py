@@ -1,0 +1,167 @@
+"""Adapters as folders in PEFT's format, however they came."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.lora_samples import SITES, as_lists, make_adapter, write_peft
+from trtllm_serve_cli.runtime.engine import GenerationRequest, InvalidRequest
+from trtllm_serve_cli.runtime.lora.adapter import Adapter, BadAdapter, encode_adapter
+from trtllm_serve_cli.runtime.lora.adapter_folders import (
+    AdapterFolders,
+    as_peft,
+    site_finder,
+)
+from trtllm_serve_cli.runtime.lora.adapter_request import LoraOptions
+from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, LORA_WEIGHTS, read_peft
+from trtllm_serve_cli.runtime.lora.safetensors import write_safetensors
+
+PIRATE = make_adapter(SITES, ["q_proj", "v_proj"], seed=1)
+
+
+def request(**fields: Any) -> GenerationRequest:
+    return GenerationRequest(1, (5,), 3, **fields)
+
+
+def send(adapter: Adapter, file: Path) -> str:
+    weights, config = encode_adapter(adapter)
+    with file.open("wb") as opened:
+        np.save(opened, weights)
+        np.save(opened, config)
+    return str(file)
+
+
+def folders(tmp_path: Path, **options: Any) -> AdapterFolders:
+    made = tmp_path / "made"
+    made.mkdir()
+    return AdapterFolders(LoraOptions(**options), lambda: SITES, made)
+
+
+def test_plain_request_wants_none(tmp_path: Path) -> None:
+    assert folders(tmp_path).find(request()) is None
+
+
+def test_prefetched_folders_are_used_as_they_are(tmp_path: Path) -> None:
+    write_peft(tmp_path / "all" / "007", PIRATE)
+    write_peft(tmp_path / "all" / "pirate", PIRATE)
+    known = folders(tmp_path, lora_prefetch_dir=str(tmp_path / "all"))
+    by_number, by_name = (
+        known.find(request(lora_task_id=7)),
+        known.find(request(lora_name="pirate")),
+    )
+    assert by_number is not None and by_name is not None
+    assert by_number.folder == tmp_path / "all" / "007"
+    assert {by_number.number, by_name.number} == {1, 2}
+
+
+def test_prefetched_tensors_become_a_folder(tmp_path: Path) -> None:
+    weights, config = encode_adapter(PIRATE)
+    (tmp_path / "all" / "7").mkdir(parents=True)
+    np.save(tmp_path / "all" / "7" / LORA_WEIGHTS, weights)
+    np.save(tmp_path / "all" / "7" / LORA_CONFIG, config)
+    known = folders(tmp_path, lora_prefetch_dir=str(tmp_path / "all")).find(request(lora_task_id=7))
+    assert known is not None
+    assert as_lists(read_peft(known.folder)) == as_lists(PIRATE)
+
+
+def test_a_sent_adapter_stays_known(tmp_path: Path) -> None:
+    known = folders(tmp_path)
+    file = send(PIRATE, tmp_path / "sent")
+    first = known.find(request(lora_task_id=7, lora_file=file))
+    assert first is not None and not Path(file).exists()
+    assert as_lists(read_peft(first.folder)) == as_lists(PIRATE)
+    assert known.find(request(lora_task_id=7)) == first
+
+
+def test_the_longest_unused_makes_room(tmp_path: Path) -> None:
+    known = folders(tmp_path, lora_cache_host_memory_bytes=4000)
+    for number in (1, 2, 1, 3):
+        wanted = request(lora_task_id=number, lora_file=send(PIRATE, tmp_path / "sent"))
+        known.find(wanted)
+        known.release(wanted)
+    assert known.find(request(lora_task_id=1)) and known.find(request(lora_task_id=3))
+    with pytest.raises(InvalidRequest, match="LoRA task 2 not found in cache"):
+        known.find(request(lora_task_id=2))
+
+
+def test_what_a_request_uses_stays(tmp_path: Path) -> None:
+    """The engine reads the folder when it likes, also long after the request came."""
+    known = folders(tmp_path, lora_cache_host_memory_bytes=1)
+    wanted = [
+        GenerationRequest(number, (5,), 3, lora_task_id=number % 3) for number in (1, 2, 3, 4)
+    ]
+
+    def find(each: GenerationRequest) -> Path:
+        file = send(PIRATE, tmp_path / "sent")
+        found = known.find(dataclasses.replace(each, lora_file=file))
+        assert found is not None
+        return found.folder
+
+    first, second = find(wanted[0]), find(wanted[1])
+    # Two requests for the task 1, of which one ends.
+    assert find(wanted[3]) == first
+    known.release(wanted[0])
+    known.release(wanted[1])
+    third = find(wanted[2])
+    assert [each.exists() for each in (first, second, third)] == [True, False, True]
+    known.release(wanted[3])
+    known.release(request(lora_task_id=99))
+    assert find(wanted[1]).exists()
+    assert not first.exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"lora_task_id": 9}, "LoRA task 9 not found in cache"),
+        ({"lora_name": "monk"}, "lora_name is 'monk', which is no adapter here"),
+        ({"lora_task_id": 9, "lora_file": "/gone"}, "LoRA task 9 not found in cache"),
+    ],
+)
+def test_unknown_adapter_is_refused(tmp_path: Path, fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidRequest, match=why):
+        folders(tmp_path).find(request(**fields))
+
+
+def test_an_adapter_of_too_high_a_rank_is_refused(tmp_path: Path) -> None:
+    known = folders(tmp_path, lora_cache_max_adapter_size=1)
+    file = send(PIRATE, tmp_path / "sent")
+    with pytest.raises(InvalidRequest, match="has the size"):
+        known.find(request(lora_task_id=7, lora_file=file))
+
+
+def test_a_prefetched_adapter_that_does_not_fit_ends_the_load(tmp_path: Path) -> None:
+    write_peft(tmp_path / "all" / "pirate", PIRATE)
+    with pytest.raises(BadAdapter, match="pirate cannot be served"):
+        folders(tmp_path, lora_prefetch_dir=str(tmp_path / "all"), lora_cache_max_adapter_size=1)
+
+
+def test_modules_of_several_ranks_get_the_highest(tmp_path: Path) -> None:
+    q = make_adapter(SITES, ["q_proj"], rank=1)
+    v = make_adapter(SITES, ["v_proj"], rank=3)
+    config, weights = as_peft({**q, **v})
+    assert (config["r"], config["lora_alpha"], config["target_modules"]) == (
+        3, 3, ["q_proj", "v_proj"],
+    )  # fmt: skip
+    (tmp_path / "adapter_model.safetensors").write_bytes(weights)
+    (tmp_path / "adapter_config.json").write_text('{"r": 3, "lora_alpha": 3}')
+    read = read_peft(tmp_path)
+    for module, change in q.items():
+        assert np.array_equal(read[module].b @ read[module].a, change.b @ change.a)
+
+
+def test_places_are_the_checkpoints_linear_layers(tmp_path: Path) -> None:
+    tensors = {f"{module}.weight": np.zeros(size) for module, size in SITES.items()}
+    tensors["model.norm.weight"] = np.zeros(8)
+    (tmp_path / "model.safetensors").write_bytes(write_safetensors(tensors))
+    assert site_finder(tmp_path)() == SITES
+
+
+def test_a_checkpoint_without_safetensors_takes_no_adapter(tmp_path: Path) -> None:
+    with pytest.raises(BadAdapter, match="has no safetensors files"):
+        site_finder(tmp_path)()

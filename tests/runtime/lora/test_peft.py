@@ -1,0 +1,108 @@
+"""Adapters out of folders, their scaling folded in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.lora_samples import SITES, as_lists, make_adapter, write_peft
+from trtllm_serve_cli.runtime.lora.adapter import BadAdapter, LowRank, encode_adapter
+from trtllm_serve_cli.runtime.lora.peft import read_adapter, read_peft
+from trtllm_serve_cli.runtime.lora.safetensors import write_safetensors
+
+Q, K = "model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.k_proj"
+
+
+@pytest.mark.parametrize(
+    ("config", "scaling"),
+    [
+        ({"lora_alpha": 8}, {Q: 2.0, K: 2.0}),
+        ({"lora_alpha": 8, "use_rslora": True}, {Q: 4.0, K: 4.0}),
+        ({"lora_alpha": 8, "alpha_pattern": {"k_proj": 2}}, {Q: 2.0, K: 0.5}),
+        ({"lora_alpha": 8, "alpha_pattern": {r"layers\.1\..*_proj": 4}}, {Q: 2.0, K: 1.0}),
+    ],
+    ids=["alpha", "rslora", "pattern", "regex"],
+)
+def test_scaling_is_folded_into_b(tmp_path: Path, config: Any, scaling: Any) -> None:
+    adapter = make_adapter({Q: SITES[Q], K: SITES[K]}, rank=4)
+    read = read_peft(write_peft(tmp_path, adapter, config))
+    assert as_lists(read) == as_lists(
+        {module: LowRank(each.a, each.b * scaling[module]) for module, each in adapter.items()}
+    )
+
+
+def test_both_kinds_of_folder_give_the_same(tmp_path: Path) -> None:
+    adapter = make_adapter(SITES)
+    weights, config = encode_adapter(adapter)
+    (tmp_path / "npy").mkdir()
+    np.save(tmp_path / "npy" / "model.lora_weights.npy", weights[None])
+    np.save(tmp_path / "npy" / "model.lora_config.npy", config[None])
+    write_peft(tmp_path / "peft", adapter)
+    read = [as_lists(read_adapter(tmp_path / each, SITES)) for each in ("npy", "peft")]
+    assert read == [as_lists(adapter)] * 2
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"peft_type": "IA3"}, "describes no LoRA adapter"),
+        ({"use_dora": True}, "use_dora: DoRA cannot be served"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save: whole modules of its own"),
+        ({"bias": "lora_only"}, "bias 'lora_only': trained biases"),
+        ({"lora_bias": True}, "lora_bias: trained biases"),
+        ({"init_lora_weights": "pissa_niter_16"}, "needs changed base weights"),
+        ({"lora_alpha": None}, "has no lora_alpha that is a number"),
+        ({"alpha_pattern": {"(": 1}}, "has no lora_alpha that is a number"),
+    ],
+)
+def test_more_than_plain_lora_is_refused(tmp_path: Path, config: Any, why: str) -> None:
+    with pytest.raises(BadAdapter, match=why):
+        read_peft(write_peft(tmp_path, make_adapter(SITES), config))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "why"),
+    [
+        ({}, "has no tensors"),
+        ({"base_model.model.lm_head.weight": (1, 1)}, "lm_head.weight, which is no LoRA tensor"),
+        ({f"{Q}.lora_A.weight": (1, 8)}, "needs one lora_A and one lora_B"),
+        ({f"{Q}.lora_A.weight": (1, 8), f"{Q}.lora_B.weight": (8, 2)}, "they must be"),
+        ({f"{Q}.lora_A.weight": (0, 8), f"{Q}.lora_B.weight": (8, 0)}, "they must be"),
+    ],
+)
+def test_tensors_that_are_no_adapter(tmp_path: Path, tensors: Any, why: str) -> None:
+    write_peft(tmp_path, {})
+    data = write_safetensors({name: np.ones(shape) for name, shape in tensors.items()})
+    (tmp_path / "adapter_model.safetensors").write_bytes(data)
+    with pytest.raises(BadAdapter, match=why):
+        read_peft(tmp_path)
+
+
+def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+    write_peft(tmp_path, {})
+    (tmp_path / "adapter_model.safetensors").rename(tmp_path / "adapter_model.bin")
+    with pytest.raises(BadAdapter, match="pickled weights"):
+        read_peft(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{"])
+def test_a_broken_config_is_refused(tmp_path: Path, text: str) -> None:
+    write_peft(tmp_path, make_adapter(SITES))
+    (tmp_path / "adapter_config.json").write_text(text)
+    with pytest.raises(BadAdapter, match=r"adapter_config\.json"):
+        read_peft(tmp_path)
+
+
+def test_a_broken_npy_is_refused(tmp_path: Path) -> None:
+    for name in ("model.lora_weights.npy", "model.lora_config.npy"):
+        (tmp_path / name).write_bytes(b"\x93NUMPY")
+    with pytest.raises(BadAdapter, match="holds no array"):
+        read_adapter(tmp_path, SITES)
+
+
+def test_an_empty_folder_is_no_adapter(tmp_path: Path) -> None:
+    with pytest.raises(BadAdapter, match="has neither"):
+        read_adapter(tmp_path, SITES)

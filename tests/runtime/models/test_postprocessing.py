@@ -1,0 +1,54 @@
+"""Token ids to text; the fake tokenizer takes each for a code point."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runtime.fake_triton_utils import Request
+
+
+@pytest.fixture
+def model(tmp_path: Path, triton_utils: Any, transformers: Any) -> Any:
+    from trtllm_serve_cli.runtime.models.postprocessing import TritonPythonModel
+
+    config = {"parameters": {"tokenizer_dir": {"string_value": str(tmp_path)}}}
+    args = {"model_config": json.dumps(config), "model_name": "it", "model_version": "1"}
+    model = TritonPythonModel()
+    model.initialize(args)
+    return model
+
+
+def _answer(model: Any, tokens: Any, lengths: Any) -> Any:
+    (response,) = model.execute([Request({"TOKENS_BATCH": tokens, "SEQUENCE_LENGTH": lengths})])
+    return response.told()
+
+
+def test_each_sequence_becomes_text_up_to_its_length(model: Any) -> None:
+    told = _answer(model, [[[104, 105, 0], [0x4F60, 0, 0]], [[0, 0, 0]] * 2], [[2, 1], [0, -1]])
+    assert told == {"OUTPUT": [b"hi", "你".encode(), b"", b""]}
+
+
+def test_special_tokens_are_left_out(model: Any) -> None:
+    assert _answer(model, [[[1, 104, 2]]], [[3]]) == {"OUTPUT": [b"h"]}
+
+
+@pytest.mark.parametrize(
+    ("lengths", "shape"), [([[4]], [1, 1]), ([[1, 1]], [1, 2]), ([1], [1])], ids=str
+)
+def test_lengths_that_do_not_fit_are_refused(model: Any, lengths: Any, shape: Any) -> None:
+    assert _answer(model, [[[104, 105, 0]]], lengths) == (
+        f"SEQUENCE_LENGTH {shape} does not fit TOKENS_BATCH [1, 1, 3]; send one length, at most "
+        "the last dimension, per sequence"
+    )
+
+
+def test_what_is_no_token_is_refused_and_what_pads_is_not(model: Any) -> None:
+    assert _answer(model, [[[104, -1, -1]]], [[1]]) == {"OUTPUT": [b"h"]}
+    assert _answer(model, [[[104, -7, -1]]], [[2]]) == (
+        "TOKENS_BATCH holds -7, which is no token: ids go from 0; what pads a sequence lies beyond "
+        "its SEQUENCE_LENGTH"
+    )

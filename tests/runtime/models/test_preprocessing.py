@@ -1,0 +1,119 @@
+"""Text to token ids; the fake tokenizer makes a token of each character, after a 1."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.runtime.fake_triton_utils import Request
+
+
+@pytest.fixture
+def model(tmp_path: Path, triton_utils: Any, transformers: Any) -> Any:
+    from trtllm_serve_cli.runtime.models.preprocessing import TritonPythonModel
+
+    return _initialized(TritonPythonModel(), tokenizer_dir=str(tmp_path))
+
+
+def _initialized(model: Any, **parameters: str) -> Any:
+    values = {name: {"string_value": value} for name, value in parameters.items()}
+    config = json.dumps({"parameters": values})
+    model.initialize({"model_config": config, "model_name": "preprocessing", "model_version": "1"})
+    return model
+
+
+def _request(**tensors: Any) -> Request:
+    return Request({"QUERY": _strings([b"hi"]), "REQUEST_OUTPUT_LEN": [[5]], **tensors})
+
+
+def _strings(*rows: list[bytes]) -> Any:
+    return np.array(rows, dtype=object)
+
+
+def _answer(model: Any, request: Request) -> Any:
+    (response,) = model.execute([request])
+    return response.told()
+
+
+def test_a_prompt_becomes_upstreams_tensors(model: Any) -> None:
+    assert _answer(model, _request()) == {
+        "INPUT_ID": [[1, 104, 105]],
+        "REQUEST_INPUT_LEN": [[3]],
+        "DECODER_INPUT_ID": [[0]],
+        "REQUEST_DECODER_INPUT_LEN": [[1]],
+        "STOP_WORDS_IDS": [[[0], [-1]]],
+        "BAD_WORDS_IDS": [[[0], [-1]]],
+        "REQUEST_OUTPUT_LEN": [[5]],
+        "OUT_END_ID": [[2]],
+        "OUT_PAD_ID": [[2]],
+    }
+
+
+def test_only_what_is_asked_for_is_told(model: Any) -> None:
+    tensors = {"QUERY": _strings([b"hi"]), "REQUEST_OUTPUT_LEN": [[5]]}
+    request = Request(tensors, wanted=["OUT_END_ID", "REQUEST_INPUT_LEN"])
+    assert _answer(model, request) == {"REQUEST_INPUT_LEN": [[3]], "OUT_END_ID": [[2]]}
+
+
+def test_shorter_prompts_of_a_batch_are_padded(model: Any) -> None:
+    query = _strings([b"hi"], ["é".encode()])
+    told = _answer(model, _request(QUERY=query, REQUEST_OUTPUT_LEN=[[5], [6]]))
+    assert {name: told[name] for name in ("INPUT_ID", "REQUEST_INPUT_LEN", "OUT_END_ID")} == {
+        "INPUT_ID": [[1, 104, 105], [1, 233, 2]],
+        "REQUEST_INPUT_LEN": [[3], [2]],
+        "OUT_END_ID": [[2], [2]],
+    }
+
+
+def test_a_request_of_no_rows_is_refused(model: Any) -> None:
+    none = np.zeros((0, 1), dtype=object)
+    told = _answer(model, _request(QUERY=none, REQUEST_OUTPUT_LEN=none))
+    assert told == "text_input (QUERY) has no rows; send a prompt"
+
+
+def test_words_get_no_special_tokens_and_empty_ones_are_left_out(model: Any) -> None:
+    words = {"STOP_WORDS_DICT": _strings([b"a", b"", b"bc"]), "BAD_WORDS_DICT": _strings([b"d"])}
+    told = _answer(model, _request(**words))
+    assert (told["STOP_WORDS_IDS"], told["BAD_WORDS_IDS"]) == (
+        [[[97, 98, 99], [1, 3, -1]]],
+        [[[100], [1]]],
+    )
+
+
+def test_given_ids_are_passed_on(model: Any) -> None:
+    told = _answer(model, _request(END_ID=[[7]], PAD_ID=[[8]]))
+    assert (told["OUT_END_ID"], told["OUT_PAD_ID"]) == ([[7]], [[8]])
+
+
+def test_special_tokens_can_be_switched_off(model: Any, tmp_path: Path) -> None:
+    _initialized(model, tokenizer_dir=str(tmp_path), add_special_tokens="false")
+    assert _answer(model, _request())["INPUT_ID"] == [[104, 105]]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "why"),
+    [
+        ({"QUERY": _strings([b""])}, "text_input (QUERY) is empty; send a prompt"),
+        ({"QUERY": _strings([b"a\xff"])}, "text_input (QUERY) is not valid UTF-8 at byte 1"),
+        (
+            {"STOP_WORDS_DICT": _strings([b"\x80"])},
+            "stop_words (STOP_WORDS_DICT) is not valid UTF-8 at byte 0",
+        ),
+    ],
+)
+def test_text_that_cannot_be_read_is_refused(model: Any, tensors: Any, why: str) -> None:
+    assert _answer(model, _request(**tensors)) == why
+
+
+def test_a_missing_prompt_is_refused(model: Any) -> None:
+    why = "text_input (QUERY) and max_tokens (REQUEST_OUTPUT_LEN) are needed"
+    assert _answer(model, Request({"REQUEST_OUTPUT_LEN": [[5]]})) == why
+
+
+def test_a_bad_request_leaves_its_batch_alone(model: Any) -> None:
+    responses = model.execute([_request(QUERY=_strings([b""])), _request()])
+    assert [type(response.told()) for response in responses] == [str, dict]

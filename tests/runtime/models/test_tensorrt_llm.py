@@ -1,0 +1,421 @@
+"""Requests to the model inside Triton, answered by a real worker with the scripted engine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.runtime import fake_triton_utils, scripted_worker
+from tests.runtime.fake_triton_utils import Request
+from tests.runtime.scripted_worker import COUNT, DIE, FAIL, HANG, REFUSE
+from tests.runtime.scripted_worker import TELL_CANCELLED as TELL
+from trtllm_serve_cli.runtime.triton.tensors import INTERNAL_ID_PREFIX
+
+
+@contextmanager
+def loaded(
+    folder: Path,
+    *,
+    name: str = "tensorrt_llm",
+    decoupled: bool = True,
+    max_queue_size: int = 0,
+    num_instances: int = 1,
+    instance: int = 0,
+    priority_levels: int = 0,
+    **parameters: str,
+) -> Iterator[Any]:
+    """The model, whose `engine_python` runs the scripted worker whatever it is asked to run."""
+    python = folder / "python3"
+    python.write_text(
+        f'#!/bin/sh\nshift 2\nexec {sys.executable} {scripted_worker.__file__} "$@"\n'
+    )
+    python.chmod(0o755)
+    batching = {
+        "default_queue_policy": {"max_queue_size": max_queue_size},
+        "priority_levels": priority_levels,
+    }
+    args = {
+        "model_config": _config(
+            decoupled, batching, num_instances, **{"engine_python": str(python), **parameters}
+        ),
+        "model_instance_name": f"tensorrt_llm_0_{instance}",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "triton_python_backend_utils", fake_triton_utils)
+        from trtllm_serve_cli.runtime.models.tensorrt_llm import TritonPythonModel
+
+        model = TritonPythonModel()
+        model.initialize({**args, "model_name": name, "model_version": "1"})
+        try:
+            yield model
+        finally:
+            model.finalize()
+
+
+def _config(
+    decoupled: bool, batching: dict[str, Any], num_instances: int, **parameters: str
+) -> str:
+    sizes = (
+        "max_beam_width", "max_num_seqs", "max_num_tokens", "max_seq_len",
+        "max_tokens_in_paged_kv_cache", "vocab_size",
+    )  # fmt: skip
+    values = {
+        **dict.fromkeys(sizes, "64"),
+        "cancellation_check_period_ms": "1",
+        "engine_kind": "scripted",
+        "gpt_model_path": "/no/engine",
+        **parameters,
+    }
+    return json.dumps(
+        {
+            "input": [{"name": "input_ids"}, {"name": "embedding_bias"}],
+            "instance_group": [{"count": num_instances}],
+            "model_transaction_policy": {"decoupled": decoupled},
+            "dynamic_batching": batching,
+            "parameters": {name: {"string_value": value} for name, value in values.items()},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with loaded(tmp_path_factory.mktemp("python")) as started:
+        yield started
+
+
+def _request(*commands: int, request_id: str = "", **tensors: Any) -> Request:
+    """One row per command, two tokens wanted of each."""
+    rows = [[each] for each in commands]
+    given = {"input_ids": rows, "input_lengths": [[1]] * len(rows), **tensors}
+    return Request({"request_output_len": [[2]] * len(rows), **given}, request_id)
+
+
+def _ask(model: Any, *commands: int, **tensors: Any) -> list[Any]:
+    request = _request(*commands, **tensors)
+    model.execute([request])
+    return request.sender.told()
+
+
+def _num_cancelled(model: Any) -> int:
+    (answer,) = _ask(model, TELL, exclude_input_in_output=[[True]])
+    return int(answer["output_ids"][0][0][0])
+
+
+def _sequence(tokens: list[int], row: int = 0, sequence: int = 0) -> dict[str, Any]:
+    return {
+        "output_ids": [[tokens]],
+        "sequence_length": [[len(tokens)]],
+        "batch_index": [[row]],
+        "sequence_index": [[sequence]],
+    }
+
+
+def test_an_answer_comes_whole_after_its_prompt(model: Any) -> None:
+    assert _ask(model, COUNT) == [_sequence([COUNT, 10, 11])]
+
+
+def test_only_what_is_asked_for_is_told(model: Any) -> None:
+    tensors = {"input_ids": [[COUNT]], "input_lengths": [[1]], "request_output_len": [[2]]}
+    request = Request(tensors, wanted=["sequence_length"])
+    model.execute([request])
+    assert request.sender.told() == [{"sequence_length": [[3]]}]
+
+
+def test_the_prompt_can_be_left_out(model: Any) -> None:
+    assert _ask(model, COUNT, exclude_input_in_output=[[True]]) == [_sequence([10, 11])]
+
+
+def test_a_stream_brings_what_is_new_and_never_the_prompt(model: Any) -> None:
+    answers = _ask(model, COUNT, streaming=[[True]], request_output_len=[[50]])
+    tokens = [answer["output_ids"][0][0] for answer in answers]
+    assert answers == [_sequence(each) for each in tokens]
+    assert [token for each in tokens for token in each] == [*range(10, 60)]
+
+
+def test_each_row_and_sequence_is_answered_by_itself(model: Any) -> None:
+    answers = _ask(
+        model, COUNT, COUNT,
+        request_output_len=[[1], [2]],
+        num_return_sequences=[[2], [1]],
+        exclude_input_in_output=[[True]] * 2,
+    )  # fmt: skip
+    assert sorted(answers, key=lambda each: (each["batch_index"], each["sequence_index"])) == [
+        _sequence([10], row=0, sequence=0),
+        _sequence([20], row=0, sequence=1),
+        _sequence([10, 11], row=1),
+    ]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_beams_come_together_even_when_streaming(model: Any, streaming: bool) -> None:
+    answers = _ask(
+        model, COUNT,
+        beam_width=[[2]],
+        exclude_input_in_output=[[True]],
+        streaming=[[streaming]],
+    )  # fmt: skip
+    assert answers == [
+        {**_sequence([]), "output_ids": [[[10, 11], [20, 21]]], "sequence_length": [[2, 2]]}
+    ]
+
+
+def test_log_probs_stand_below_the_new_tokens(model: Any) -> None:
+    (answer,) = _ask(model, COUNT, return_log_probs=[[True]])
+    assert answer == {
+        **_sequence([COUNT, 10, 11]),
+        "output_log_probs": [[[0.0, -0.5, -0.5]]],
+        "cum_log_probs": [[-1.0]],
+    }
+
+
+def test_counts_are_told_to_whoever_asks(model: Any) -> None:
+    (answer,) = _ask(
+        model, COUNT, return_num_input_tokens=[[True]], return_num_output_tokens=[[True]]
+    )
+    assert (answer["num_input_tokens"], answer["num_output_tokens"]) == ([[1]], [[2]])
+
+
+def test_a_row_that_fails_ends_the_request_and_frees_the_others(model: Any) -> None:
+    before = _num_cancelled(model)
+    assert _ask(model, HANG, FAIL, HANG) == ["the script says so"]
+    assert _num_cancelled(model) == before + 2
+
+
+def test_a_text_model_hears_at_once_that_its_request_is_taken(model: Any) -> None:
+    waiting = _request(HANG, request_id=f"{INTERNAL_ID_PREFIX}1")
+    model.execute([waiting])
+    taken = waiting.sender.next()
+    model.execute([_request(HANG, request_id=f"{INTERNAL_ID_PREFIX}1", stop=[[True]])])
+    assert (taken.told(), waiting.sender.told()) == ({}, [_sequence([HANG])])
+
+
+def test_a_text_model_is_told_of_a_failure_by_tokens(model: Any) -> None:
+    _, answer = _ask(model, FAIL, request_id=f"{INTERNAL_ID_PREFIX}1")
+    why = list(b"the script says so")
+    assert (answer["sequence_index"], answer["output_ids"]) == ([[-1]], [[why]])
+
+
+@pytest.mark.parametrize("decoupled", [True, False])
+@pytest.mark.parametrize(
+    ("command", "max_tokens"), [(COUNT, 0), (REFUSE, 2)], ids=["by the model", "by the engine"]
+)
+def test_a_text_model_is_told_that_it_was_refused(
+    tmp_path: Path, command: int, max_tokens: int, decoupled: bool
+) -> None:
+    asked = {"request_id": f"{INTERNAL_ID_PREFIX}1", "request_output_len": [[max_tokens]]}
+    with loaded(tmp_path, decoupled=decoupled) as model:
+        *_, answer = _ask(model, command, **asked)
+    assert answer["sequence_index"] == [[-2]]
+
+
+def test_a_text_model_is_told_only_what_it_asks_for(model: Any) -> None:
+    tensors = {"input_ids": [[COUNT]], "input_lengths": [[1]], "request_output_len": [[0]]}
+    request = Request(tensors, f"{INTERNAL_ID_PREFIX}1", wanted=["sequence_index"])
+    model.execute([request])
+    assert request.sender.told() == [{"sequence_index": [[-2]]}]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "why"),
+    [
+        ({"request_output_len": [[0]]}, "request_output_len (max_tokens) is 0; ask for at least 1"),
+        ({"input_lengths": [[2]]}, "input_lengths is 2, but input_ids has 1"),
+        (
+            {"embedding_bias": [[3.0]]},
+            "embedding_bias (embedding bias) is not supported by the engine kind scripted; leave "
+            "it out, or serve this model with the engine kind tensorrt",
+        ),
+    ],
+)
+def test_a_request_that_cannot_run_is_refused(model: Any, tensors: Any, why: str) -> None:
+    assert _ask(model, COUNT, **tensors) == [why]
+
+
+def test_a_number_beyond_reason_is_refused_before_anything_is_made_of_it(model: Any) -> None:
+    """Room for that many sequences would be all the machine's memory."""
+    (why,) = _ask(model, COUNT, num_return_sequences=[[2**31 - 1]])
+    assert why.startswith("num_return_sequences is ")
+
+
+def test_a_bad_request_leaves_its_batch_alone(model: Any) -> None:
+    requests = [_request(COUNT, embedding_bias=[[3.0]]), _request(COUNT)]
+    model.execute(requests)
+    assert [type(answer) for each in requests for answer in each.sender.told()] == [str, dict]
+
+
+def test_stop_ends_the_request_of_that_id_and_frees_its_rows(model: Any) -> None:
+    before = _num_cancelled(model)
+    hanging = _request(HANG, HANG, request_id="a")
+    stop = _request(0, request_id="a", stop=[[True]])
+    model.execute([hanging, stop])
+    told = (hanging.sender.told(), stop.sender.told(), _num_cancelled(model) - before)
+    assert told == ([_sequence([HANG]), _sequence([HANG], row=1)], [{}], 2)
+
+
+@pytest.mark.parametrize("request_id", ["b", ""])
+def test_stop_for_an_id_that_does_not_run_is_refused(model: Any, request_id: str) -> None:
+    stop = _request(0, request_id=request_id, stop=[[True]])
+    model.execute([stop])
+    assert stop.sender.told() == [
+        f"stop names the request id {request_id!r}, which is not running; send it with the id of "
+        "a request in flight"
+    ]
+
+
+def test_the_id_of_a_finished_request_is_free_again(model: Any) -> None:
+    finished, stop = (
+        _request(COUNT, request_id="c"),
+        _request(0, request_id="c", stop=[[True]]),
+    )
+    model.execute([finished])
+    finished.sender.told()
+    model.execute([stop])
+    assert "which is not running" in stop.sender.told()[0]
+
+
+def test_a_stop_reaches_the_instance_that_runs_the_request(tmp_path: Path) -> None:
+    with loaded(tmp_path, num_instances=2) as asked, loaded(tmp_path, num_instances=2) as running:
+        hanging, stop = _request(HANG, request_id="g"), _request(0, request_id="g", stop=[[True]])
+        running.execute([hanging])
+        asked.execute([stop])
+        assert (stop.sender.told(), _num_cancelled(running)) == ([{}], 1)
+        nobody = _request(0, request_id="g", stop=[[True]])
+        asked.execute([nobody])
+        assert "which is not running" in nobody.sender.told()[0]
+
+
+def test_instances_that_share_an_engine_ask_the_worker_of_the_first(tmp_path: Path) -> None:
+    shared: dict[str, Any] = {"num_instances": 2, "instances_share_engine": "true"}
+    # By a name of their own, as the other tests' model takes guests, too.
+    shared["name"] = "shared"
+    with loaded(tmp_path, **shared) as first, loaded(tmp_path, instance=1, **shared) as second:
+        assert _ask(second, COUNT) == _ask(first, COUNT)
+        running, stop = _request(HANG, request_id="s"), _request(0, request_id="s", stop=[[True]])
+        second.execute([running])
+        first.execute([stop])
+        assert stop.sender.told() == [{}]
+        assert (_num_cancelled(first), _num_cancelled(second)) == (1, 1)
+
+
+def test_instances_that_share_an_engine_have_no_common_queue(tmp_path: Path) -> None:
+    with (
+        pytest.raises(fake_triton_utils.TritonModelException) as raised,
+        loaded(tmp_path, num_instances=2, instances_share_engine="true", priority_levels=2),
+    ):
+        pass
+    assert str(raised.value) == (
+        "priorities and timeouts of the queue need one instance, and 2 share an engine; say "
+        "tensorrt_llm_instance_count=1"
+    )
+
+
+def test_a_stop_gives_what_has_come_to_who_did_not_stream(model: Any) -> None:
+    request = _request(
+        COUNT, request_id="d", request_output_len=[[4000]], num_return_sequences=[[2]]
+    )
+    model.execute([request, _request(0, request_id="d", stop=[[True]])])
+    told = request.sender.told()
+    assert [each["sequence_index"] for each in told] == [[[0]], [[1]]]
+    assert all(each["sequence_length"][0][0] < 4001 for each in told)
+
+
+def test_requests_that_share_an_id_are_stopped_together(model: Any) -> None:
+    requests = [_request(HANG, request_id="e"), _request(HANG, request_id="e")]
+    model.execute([*requests, _request(0, request_id="e", stop=[[True]])])
+    assert [each.sender.told() for each in requests] == [[_sequence([HANG])]] * 2
+
+
+def test_a_model_of_one_answer_puts_all_rows_into_it(tmp_path: Path) -> None:
+    with loaded(tmp_path, decoupled=False) as model:
+        (answer,) = _ask(
+            model, COUNT, COUNT,
+            request_output_len=[[1], [2]],
+            return_num_output_tokens=[[True]] * 2,
+            exclude_input_in_output=[[True]] * 2,
+        )  # fmt: skip
+    assert answer == {
+        "output_ids": [[[10, 0]], [[10, 11]]],
+        "sequence_length": [[1], [2]],
+        "batch_index": [[0], [1]],
+        "sequence_index": [[0], [0]],
+        "num_output_tokens": [[1], [2]],
+    }
+
+
+def test_a_model_of_one_answer_does_not_stream(tmp_path: Path) -> None:
+    with loaded(tmp_path, decoupled=False) as model:
+        (why,) = _ask(model, COUNT, streaming=[[True]])
+    assert why.startswith("streaming needs a decoupled model")
+
+
+def test_who_comes_when_too_many_wait_is_refused(tmp_path: Path) -> None:
+    with loaded(tmp_path, max_queue_size=1, max_num_seqs="1") as model:
+        waiting = [_request(HANG, request_id="f"), _request(HANG, request_id="f")]
+        model.execute(waiting)
+        refused = _ask(model, COUNT)
+        model.execute([_request(0, request_id="f", stop=[[True]])])
+        answered = _ask(model, COUNT, exclude_input_in_output=[[True]])
+    assert (refused, answered) == (
+        [
+            "Exceeds maximum queue size. Maximum queue size of 1 has been reached, please try "
+            "again later"
+        ],
+        [_sequence([10, 11])],
+    )
+
+
+def test_an_answer_that_cannot_be_told_ends_with_an_error(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trtllm_serve_cli.runtime.requests import responses
+
+    monkeypatch.setattr(responses, "pack_sequences", lambda *given: 1 / 0)
+    assert _ask(model, COUNT) == [
+        "the answer could not be told: ZeroDivisionError: division by zero"
+    ]
+
+
+def test_a_caller_who_has_gone_frees_the_slot(model: Any) -> None:
+    before = _num_cancelled(model)
+    request = _request(HANG)
+    request.sender.caller_has_gone = True
+    model.execute([request])
+    told = (request.sender.told(), _num_cancelled(model) - before)
+    assert told == ([_sequence([HANG])], 1)
+
+
+def test_a_death_of_the_worker_is_told_to_all_callers(tmp_path: Path) -> None:
+    with loaded(tmp_path) as model:
+        requests = [_request(HANG), _request(HANG, DIE)]
+        model.execute(requests)
+        told = [each.sender.told() for each in requests]
+    why = "the engine worker died (signal 9); it is being restarted, send the request again"
+    assert told == [[why], [why]]
+
+
+def test_a_worker_that_does_not_start_refuses_the_model(tmp_path: Path) -> None:
+    why = r"^the engine worker did not start: .*No such file or directory: '/no/python3'$"
+    with (
+        pytest.raises(fake_triton_utils.TritonModelException, match=why),
+        loaded(tmp_path, engine_python="/no/python3"),
+    ):
+        pass
+
+
+def test_a_sent_adapter_leaves_no_file(model: Any) -> None:
+    weights, config = np.zeros((1, 1, 4), np.float16), np.ones((1, 1, 3), np.int32)
+    tensors = {"lora_task_id": [[3]], "lora_weights": weights, "lora_config": config}
+    assert _ask(model, COUNT, **tensors) == _ask(model, COUNT)
+    assert list(Path(model._in_flight._adapters.name).iterdir()) == []
+
+
+def test_an_adapter_without_its_id_is_refused(model: Any) -> None:
+    (why,) = _ask(model, COUNT, lora_config=np.ones((1, 1, 3), np.int32))
+    assert why == "lora_task_id must be set for LoRA inference; send one per row"

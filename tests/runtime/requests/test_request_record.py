@@ -1,0 +1,199 @@
+"""What is counted, timed and logged of a request, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.runtime import fake_triton_utils
+from tests.runtime.fake_triton_utils import Request
+from trtllm_serve_cli.runtime.engine import InvalidRequest
+from trtllm_serve_cli.runtime.requests.request_record import (
+    AnswerFollower,
+    RequestLedger,
+    RequestRecord,
+)
+from trtllm_serve_cli.runtime.telemetry.counters import (
+    DURATION,
+    GENERATION_TOKENS,
+    ITL,
+    PROMPT_TOKENS,
+    REQUESTS,
+    TTFT,
+    Series,
+)
+
+MS = 1_000_000
+PARENT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ns = 1
+
+    def __call__(self) -> int:
+        return self.ns
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def ledger(clock: Clock) -> Iterator[RequestLedger]:
+    made = RequestLedger(fake_triton_utils, "demo", "1", environ={}, now_ns=clock)
+    yield made
+    made.close()
+
+
+def counts(ledger: RequestLedger) -> dict[Series, float]:
+    return {series: count for series, count in ledger.tally.read().items() if count}
+
+
+def test_a_request_is_counted_and_timed(ledger: RequestLedger, clock: Clock) -> None:
+    record = ledger.open_record(Request({}, "a"))
+    record.num_prompt_tokens = 7
+    for at_ms, number in ((20, 1), (60, 1), (62, 2)):
+        clock.ns = 1 + at_ms * MS
+        record.note_tokens((0, 0), number)
+    record.was_cut = True
+    record.complete()
+    read = counts(ledger)
+    assert read[Series(REQUESTS, "length")] == 1
+    assert (read[Series(PROMPT_TOKENS)], read[Series(GENERATION_TOKENS)]) == (7, 4)
+    assert read[Series(f"{TTFT}_sum")] == 0.02
+    assert (read[Series(f"{ITL}_count")], read[Series(f"{ITL}_sum")]) == (2, 0.042)
+    assert read[Series(f"{DURATION}_sum")] == 0.062
+
+
+def test_sequences_have_gaps_of_their_own(ledger: RequestLedger, clock: Clock) -> None:
+    record = ledger.open_record(Request({}, "a"))
+    for at_ms, sequence in ((20, 0), (21, 1), (30, 0), (31, 1)):
+        clock.ns = 1 + at_ms * MS
+        record.note_tokens((0, sequence), 1)
+    record.complete()
+    assert counts(ledger)[Series(f"{ITL}_sum")] == 0.02
+
+
+def test_only_the_first_end_counts(ledger: RequestLedger) -> None:
+    record = ledger.open_record(Request({}, "a"))
+    record.end("cancelled")
+    record.complete()
+    ended = [series for series in counts(ledger) if series.family == REQUESTS]
+    assert ended == [Series(REQUESTS, "cancelled")]
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [(InvalidRequest("too long"), "rejected"), (RuntimeError("gone"), "error")],
+    ids=["its own fault", "ours"],
+)
+def test_what_does_not_run_has_no_times(
+    ledger: RequestLedger, error: Exception, outcome: str
+) -> None:
+    ledger.open_record(Request({}, "a")).refuse(error)
+    read = counts(ledger)
+    assert read[Series(REQUESTS, outcome)] == 1
+    assert Series(f"{DURATION}_count") not in read
+
+
+def logged(
+    capsys: pytest.CaptureFixture[str], environ: dict[str, str], request_id: str = "r-1"
+) -> str:
+    """What a request leaves in the log."""
+    clock = Clock()
+    ledger = RequestLedger(fake_triton_utils, "demo", "1", environ=environ, now_ns=clock)
+    record = ledger.open_record(Request({}, request_id))
+    record.num_prompt_tokens, record.prompt = 3, "a secret"
+    clock.ns += 5 * MS
+    record.note_tokens((0, 0), 1)
+    clock.ns += 5 * MS
+    record.complete()
+    ledger.close()
+    return capsys.readouterr().err
+
+
+def test_nothing_is_logged_unless_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert logged(capsys, {}) == ""
+
+
+def test_the_line_of_a_request(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TLLM_LOG_FORMAT", "json")
+    line = json.loads(logged(capsys, {"TLLM_LOG_REQUESTS": "yes"}))
+    assert line.pop("time").endswith("Z")
+    assert line == {
+        "level": "info", "message": "request", "id": "r-1", "model": "demo", "outcome": "stop",
+        "input_tokens": 3, "output_tokens": 1, "ttft_ms": 5.0, "duration_ms": 10.0,
+    }  # fmt: skip
+
+
+def test_the_prompt_is_in_it_only_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "secret" not in logged(capsys, {"TLLM_LOG_REQUESTS": "yes"})
+    assert 'prompt="a secret"' in logged(capsys, {"TLLM_LOG_REQUESTS": "prompts"})
+
+
+def test_a_request_without_an_id_gets_one(capsys: pytest.CaptureFixture[str]) -> None:
+    line = logged(capsys, {"TLLM_LOG_REQUESTS": "yes"}, request_id="")
+    assert re.search(r" id=[0-9a-f]{32} ", line)
+
+
+def test_a_traced_request_has_spans_of_its_parts(ledger: RequestLedger, clock: Clock) -> None:
+    record = RequestRecord(ledger, "r-1", PARENT, clock.ns)
+    record.asked_ns = 3 * MS
+    clock.ns = 5 * MS
+    record.note_tokens((0, 0), 1)
+    (span,) = record.spans(9 * MS, "")
+    assert (span.name, span.start_ns, span.end_ns) == ("engine", 3 * MS, 5 * MS)
+    assert span.attributes["tllm.request_id"] == "r-1"
+    assert span.events == {"first token": 5 * MS}
+
+
+def test_one_that_never_ran_or_is_not_traced_has_none(ledger: RequestLedger) -> None:
+    assert RequestRecord(ledger, "r-1", PARENT, 1).spans(2, "refused") == []
+    record = RequestRecord(ledger, "r-1", "", 1)
+    record.asked_ns = 1
+    assert record.spans(2, "") == []
+
+
+INPUTS = {
+    "input_ids": np.array([[5, 6, 0], [5, 6, 7]]),
+    "input_lengths": np.array([[2], [3]]),
+    "request_output_len": np.array([[2], [2]]),
+}
+
+
+def outputs(ids: list[int], row: int, length: int) -> dict[str, Any]:
+    return {
+        "output_ids": np.array([[ids]]),
+        "sequence_length": np.array([[length]]),
+        "batch_index": np.array([[row]]),
+        "sequence_index": np.array([[0]]),
+    }
+
+
+def test_whole_answers_of_a_model_are_noted_without_their_prompts(ledger: RequestLedger) -> None:
+    record = ledger.open_record(Request({}, "a"))
+    follower = AnswerFollower(record, INPUTS)
+    follower.note(outputs([5, 6, 8, 0], row=0, length=3))
+    follower.note(outputs([8, 9], row=1, length=2))
+    assert (record.num_prompt_tokens, record.num_tokens, record.was_cut) == (5, 3, True)
+    read = counts(ledger)
+    assert read[Series(GENERATION_TOKENS)] == 3
+    # When their first tokens came is not known, nor when the others did.
+    assert not any(series.family.startswith((TTFT, ITL)) for series in read)
+
+
+def test_a_streamed_token_that_is_the_prompt_again_counts(ledger: RequestLedger) -> None:
+    record = ledger.open_record(Request({}, "a"))
+    follower = AnswerFollower(record, {**INPUTS, "streaming": np.array([[True]])})
+    for token in (5, 6):
+        follower.note(outputs([token], row=0, length=1))
+    assert (record.num_tokens, record.was_cut) == (2, True)

@@ -1,0 +1,58 @@
+"""The text of one row of a request, out of an engine's updates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from trtllm_serve_cli.runtime.engine import SequenceUpdate
+from trtllm_serve_cli.runtime.requests.text_response import RowTextAnswer
+from trtllm_serve_cli.runtime.text.step_decoder import StepDecoder
+from trtllm_serve_cli.runtime.triton.tensors import RowRequest
+
+
+def _decode_all(sequences: Sequence[Sequence[int]]) -> list[str]:
+    """A token is a byte, so that characters may take several."""
+    return [bytes(each).decode(errors="replace") for each in sequences]
+
+
+def _answer(*, is_streaming: bool, **fields: Any) -> RowTextAnswer:
+    fields = {"beam_width": 1, "num_return_sequences": 1, "input_ids": tuple(b"in "), **fields}
+    row = RowRequest(fields, 0, 0, False, False, False)
+    return RowTextAnswer(row, StepDecoder(_decode_all), 0, is_streaming=is_streaming)
+
+
+def _texts(answer: RowTextAnswer, *updates: SequenceUpdate) -> list[str]:
+    told = [answer.take(each) for each in updates]
+    return [text.decode() for each in told if each for text in each["text_output"]]
+
+
+def test_pieces_end_at_characters_and_the_last_tells_what_is_left() -> None:
+    updates = [SequenceUpdate(1, 0, (byte,)) for byte in "é".encode()]
+    last = SequenceUpdate(1, 0, (0xE2,), "length")
+    assert _texts(_answer(is_streaming=True), *updates, last) == ["", "é", "\ufffd"]
+
+
+def test_a_whole_text_starts_with_the_prompt_unless_excluded() -> None:
+    update = SequenceUpdate(1, 0, tuple(b"out"), "stop")
+    assert _texts(_answer(is_streaming=False), update) == ["in out"]
+
+
+def test_beams_come_together() -> None:
+    answer = _answer(is_streaming=True, beam_width=2, num_return_sequences=2)
+    updates = [SequenceUpdate(1, each, tuple(b"ab"[each:]), "stop") for each in (0, 1)]
+    assert _texts(answer, *updates) == ["in ab", "in b"]
+
+
+@pytest.mark.parametrize(("is_streaming", "left"), [(True, []), (False, ["in o"])])
+def test_a_cut_tells_what_is_untold(is_streaming: bool, left: list[str]) -> None:
+    answer = _answer(is_streaming=is_streaming)
+    answer.take(SequenceUpdate(1, 0, tuple(b"o")))
+    assert [text.decode() for each in answer.cut() for text in each["text_output"]] == left
+
+
+def test_no_token_id_is_told() -> None:
+    told = _answer(is_streaming=True).take(SequenceUpdate(1, 0, (65,)))
+    assert told is not None and set(told) == {"text_output", "batch_index", "sequence_index"}

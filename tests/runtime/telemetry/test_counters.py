@@ -1,0 +1,92 @@
+"""Counters that Prometheus reads as histograms."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from trtllm_serve_cli.runtime.telemetry.counters import (
+    HISTOGRAMS,
+    ITL,
+    OUTCOMES,
+    OUTPUT_LENGTH,
+    REQUESTS,
+    TTFT,
+    Series,
+    Tally,
+    TallyMetrics,
+)
+
+
+class Families:
+    """Triton's `MetricFamily`: what each series has come to, by name and labels."""
+
+    COUNTER = "counter"
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        self.num_messages = 0
+
+    def __call__(self, *, name: str, description: str, kind: str) -> Any:
+        return SimpleNamespace(Metric=lambda labels: self._metric(name, labels))
+
+    def page(self) -> str:
+        lines = []
+        for (name, labels), count in self.values.items():
+            told = ",".join(f'{key}="{value}"' for key, value in labels)
+            lines.append(f"{name}{{{told}}} {count:g}\n")
+        return "".join(lines)
+
+    def _metric(self, name: str, labels: dict[str, str]) -> Any:
+        key = (name, tuple(labels.items()))
+        self.values[key] = 0.0
+
+        def increment(value: float) -> None:
+            self.num_messages += 1
+            self.values[key] += value
+
+        return SimpleNamespace(increment=increment)
+
+
+@given(values=st.lists(st.floats(0, 1e4)), name=st.sampled_from([TTFT, ITL]))
+def test_buckets_count_what_is_up_to_their_bound(values: list[float], name: str) -> None:
+    tally = Tally()
+    for value in values:
+        tally.observe(name, value)
+    read = tally.read()
+    for bound in HISTOGRAMS[name].bounds:
+        assert read[Series(f"{name}_bucket", f"{bound:g}")] == sum(v <= bound for v in values)
+    assert read[Series(f"{name}_bucket", "+Inf")] == read[Series(f"{name}_count")] == len(values)
+    assert math.isclose(read[Series(f"{name}_sum")], math.fsum(values), abs_tol=1e-6)
+
+
+def test_every_outcome_is_there_from_the_start() -> None:
+    read = Tally().read()
+    assert {series.value for series in read if series.family == REQUESTS} == set(OUTCOMES)
+    assert not any(read.values())
+
+
+def test_only_what_grew_is_published() -> None:
+    families, tally = Families(), Tally()
+    metrics = TallyMetrics(SimpleNamespace(MetricFamily=families), {"model": "m"})
+    tally.count(REQUESTS, 1, "stop")
+    metrics.publish(tally.read())
+    metrics.publish(tally.read())
+    assert families.num_messages == 1
+    tally.count(REQUESTS, 2, "stop")
+    metrics.publish(tally.read())
+    assert families.values[REQUESTS, (("model", "m"), ("outcome", "stop"))] == 3
+
+
+def test_the_page_has_upstreams_label_on_upstreams_histograms() -> None:
+    families = Families()
+    TallyMetrics(SimpleNamespace(MetricFamily=families), {"model": "m"})
+    labels = {name: dict(labels) for name, labels in families.values}
+    assert labels[f"{OUTPUT_LENGTH}_sum"]["response_metric_type"] == "total_output_tokens"
+    names = {each.name for each in text_string_to_metric_families(families.page())}
+    assert f"{OUTPUT_LENGTH}_bucket" in names

@@ -1,0 +1,60 @@
+"""Spans on their way to a collector."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.otlp import collector
+from trtllm_serve_cli.runtime.telemetry.spans import (
+    Span,
+    SpanExporter,
+    read_trace_parent,
+    render_spans,
+)
+
+PARENT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
+
+
+def test_a_span_as_otlp_has_it() -> None:
+    span = Span(PARENT, "engine", 5, 9, {"id": "r", "tokens": 2**40}, {"first token": 7}, "gone")
+    told = render_spans([span], "demo", 100)["resourceSpans"][0]
+    (made,) = told["scopeSpans"][0]["spans"]
+    assert len(made.pop("spanId")) == 16
+    assert made == {
+        "traceId": "a" * 32, "parentSpanId": "b" * 16, "name": "engine", "kind": 1,
+        "startTimeUnixNano": "105", "endTimeUnixNano": "109",
+        "attributes": [{"key": "id", "value": {"stringValue": "r"}},
+                       {"key": "tokens", "value": {"intValue": "1099511627776"}}],
+        "events": [{"name": "first token", "timeUnixNano": "107"}],
+        "status": {"code": 2, "message": "gone"},
+    }  # fmt: skip
+
+
+def test_what_is_left_is_sent_at_the_end() -> None:
+    with collector() as taken:
+        exporter = SpanExporter(taken.url, "demo")
+        exporter.add(Span(PARENT, "engine", 5, 9))
+        exporter.close()
+        assert [span.name for span in taken.spans()] == ["engine"]
+
+
+def test_a_collector_that_is_away_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    exporter = SpanExporter("http://127.0.0.1:1/v1/traces", "demo")
+    for _ in range(2):
+        exporter.add(Span(PARENT, "engine", 5, 9))
+        exporter._send_all()
+    exporter.close()
+    assert capsys.readouterr().err.count("spans cannot be sent") == 1
+
+
+@pytest.mark.parametrize(
+    ("context", "parent"),
+    [(json.dumps({"traceparent": PARENT}), PARENT), (None, ""), ("", ""), ("{}", "")],
+)
+def test_the_trace_of_a_request(context: str | None, parent: str) -> None:
+    request: Any = SimpleNamespace(trace=lambda: SimpleNamespace(get_context=lambda: context))
+    assert read_trace_parent(request) == parent

@@ -1,0 +1,209 @@
+"""Streamed pieces make the text that decoding everything at once makes, for any tokenizer.
+
+Each family below decodes as its tokenizers do; the tests draw the vocabulary with the tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder, decode_whole
+
+Decode = Callable[[list[int]], str]
+
+_TEXTS = (
+    "你好，世界。龘𠮷",
+    "こんにちは、ｶﾀｶﾅ が ぱ",
+    "👨‍👩‍👧 🏳️‍🌈 👍🏽 🇩🇪",
+    "e\u0301 n\u0303 a\u0308\u0323 \u0915\u094d\u0937\u093f",
+    "مرحبا \u200f بالعالم ไทย",
+    "Hello,  world.\n\n\tdef f(x):\n        return x \ufffd!",
+)
+# Lead bytes, continuation bytes, and bytes that no UTF-8 has, besides plain ones.
+_BYTES = st.sampled_from(b"aB \n\x80\x98\x9f\xa0\xbd\xbf\xc0\xc3\xe0\xe4\xed\xef\xf0\xf4\xf5\xff")
+
+
+def byte_level(errors: str) -> Callable[[Sequence[bytes]], Decode]:
+    """GPT-2's family: tokens are any bytes. Broken ones are replaced, or dropped (OpenVINO)."""
+
+    def family(vocabulary: Sequence[bytes]) -> Decode:
+        return lambda ids: b"".join(vocabulary[each] for each in ids).decode(errors=errors)
+
+    return family
+
+
+def sentence_piece(vocabulary: Sequence[str]) -> Decode:
+    """Llama 2's family as SentencePiece has it: each broken byte is one U+FFFD."""
+    return _metaspace(vocabulary, lambda run: run.decode(errors="replace"))
+
+
+def sentence_piece_all_or_nothing(vocabulary: Sequence[str]) -> Decode:
+    """The same as Transformers has it: one broken byte spoils the whole run of byte tokens."""
+
+    def decode_run(run: bytes) -> str:
+        try:
+            return run.decode()
+        except UnicodeDecodeError:
+            return "\ufffd" * len(run)
+
+    return _metaspace(vocabulary, decode_run)
+
+
+def sentence_piece_stripped(vocabulary: Sequence[str]) -> Decode:
+    """T5's family, in Python: space is stripped from both ends."""
+    decode = sentence_piece(vocabulary)
+    return lambda ids: decode(ids).strip()
+
+
+def sentence_piece_without_leading_space(vocabulary: Sequence[str]) -> Decode:
+    """The same, stripped of all the space that the text starts with."""
+    decode = sentence_piece(vocabulary)
+    return lambda ids: decode(ids).lstrip()
+
+
+def word_piece(vocabulary: Sequence[str]) -> Decode:
+    """BERT's family: words are joined by spaces, `##` goes on with a word."""
+
+    def decode(ids: list[int]) -> str:
+        words = [vocabulary[each] for each in ids]
+        return "".join(words[:1] + [_continued(word) for word in words[1:]])
+
+    return decode
+
+
+def _continued(word: str) -> str:
+    return word[2:] if word.startswith("##") else f" {word}"
+
+
+def _metaspace(vocabulary: Sequence[str], decode_run: Callable[[bytes], str]) -> Decode:
+    def decode(ids: list[int]) -> str:
+        text = ""
+        for is_byte, pieces in groupby([vocabulary[each] for each in ids], _is_byte):
+            if is_byte:
+                text += decode_run(bytes(int(piece[3:5], 16) for piece in pieces))
+            else:
+                text += "".join(pieces).replace("▁", " ")
+        return text.removeprefix(" ")
+
+    return decode
+
+
+def _is_byte(piece: str) -> bool:
+    return re.fullmatch("<0x[0-9A-F]{2}>", piece) is not None
+
+
+_BYTE_TOKENS = st.lists(_BYTES, max_size=4).map(bytes)
+_PIECES = st.one_of(
+    st.sampled_from(["▁", "▁▁", "▁a", "b", "▁你", "好", ".", "▁.", "\n", "", "<0x0A>", "<0x20>"]),
+    _BYTES.map(lambda byte: f"<0x{byte:02X}>"),
+)
+_WORDS = st.sampled_from(["a", "##b", "##", ".", "你", "##好", "👍", "##\u0301", ""])
+_FAMILIES = {
+    "bytes, broken ones replaced": (byte_level("replace"), _BYTE_TOKENS),
+    "bytes, broken ones dropped": (byte_level("ignore"), _BYTE_TOKENS),
+    "SentencePiece": (sentence_piece, _PIECES),
+    "SentencePiece, stripped": (sentence_piece_stripped, _PIECES),
+    "SentencePiece, stripped at the start": (sentence_piece_without_leading_space, _PIECES),
+    "WordPiece": (word_piece, _WORDS),
+}
+_CUTS = st.lists(st.integers(0, 5), max_size=60)
+
+
+def _stream(decode: Decode, num_tokens: int, cuts: Sequence[int] = ()) -> str:
+    """What comes out when the tokens 0, 1, 2 … are pushed `cuts` at a time, then one by one."""
+    decoder = StreamDecoder(decode)
+    told, start = "", 0
+    for size in [*cuts, *[1] * num_tokens]:
+        told += decoder.push(range(start, min(start + size, num_tokens)))
+        start += size
+    return told + decoder.finish()
+
+
+@pytest.mark.parametrize("name", _FAMILIES)
+@settings(max_examples=300)
+@given(st.data())
+def test_pieces_make_the_whole_text(name: str, data: st.DataObject) -> None:
+    family, tokens = _FAMILIES[name]
+    vocabulary = data.draw(st.lists(tokens, max_size=60))
+    decode = family(vocabulary)  # type: ignore[operator]
+    streamed = _stream(decode, len(vocabulary), data.draw(_CUTS))
+    assert streamed == decode(list(range(len(vocabulary))))
+
+
+@pytest.mark.parametrize("errors", ["replace", "ignore"])
+@given(st.sampled_from(_TEXTS), st.lists(st.integers(1, 5), max_size=90))
+def test_text_of_any_script_arrives_whole_however_its_bytes_are_cut(
+    errors: str, text: str, sizes: list[int]
+) -> None:
+    data, tokens = text.encode(), []
+    for size in [*sizes, *[1] * len(data)]:
+        tokens.append(data[:size])
+        data = data[size:]
+    assert _stream(byte_level(errors)(tokens), len(tokens)) == text
+
+
+@settings(max_examples=300)
+@given(st.lists(_PIECES, max_size=60), _CUTS)
+def test_streamed_and_whole_text_agree_even_where_a_broken_byte_spoils_others(
+    vocabulary: list[str], cuts: list[int]
+) -> None:
+    decode = sentence_piece_all_or_nothing(vocabulary)
+    whole = decode_whole(decode, list(range(len(vocabulary))))
+    assert _stream(decode, len(vocabulary), cuts) == whole
+
+
+def test_characters_told_before_a_broken_byte_stay_whole() -> None:
+    tokens = ["a", "<0x0A>", "<0xE4>", "<0xBD>", "<0xA0>", "<0xF0>", "<0x9F>", "b"]
+    decode = sentence_piece_all_or_nothing(tokens)
+    assert (decode(list(range(8))), _stream(decode, 8)) == ("a" + "\ufffd" * 6 + "b", "a\n你��b")
+
+
+@pytest.mark.parametrize("name", _FAMILIES)
+@given(st.data())
+def test_whole_text_is_the_decoders_own(name: str, data: st.DataObject) -> None:
+    family, tokens = _FAMILIES[name]
+    vocabulary = data.draw(st.lists(tokens, max_size=60))
+    decode, ids = family(vocabulary), list(range(len(vocabulary)))  # type: ignore[operator]
+    assert decode_whole(decode, ids) == decode(ids)
+
+
+@given(st.lists(st.sampled_from(["a", " ", ".", " .", " n", "'t", " '", "'", " b"]), max_size=40))
+def test_a_decoder_that_takes_spaces_back_loses_nothing_else(tokens: list[str]) -> None:
+    def decode(ids: list[int]) -> str:
+        text = "".join(tokens[each] for each in ids)
+        return text.replace(" .", ".").replace(" ' ", "'").replace(" n't", "n't")
+
+    streamed = _stream(decode, len(tokens))
+    assert streamed.replace(" ", "") == "".join(tokens).replace(" ", "")
+
+
+def test_a_piece_is_told_as_soon_as_its_character_is_whole() -> None:
+    tokens = [b"Hi", b" \xe4\xbd", b"\xa0", b"\xf0\x9f", b"\x98", b"\x80!"]
+    decoder = StreamDecoder(byte_level("replace")(tokens))
+    pieces = [decoder.push([each]) for each in range(len(tokens))]
+    assert pieces == ["Hi", "", " 你", "", "", "😀!"]
+
+
+def test_what_is_held_back_at_the_end_is_told_once() -> None:
+    decoder = StreamDecoder(byte_level("replace")([b"Hi", b"\xe4\xbd"]))
+    told = [decoder.push([0, 1]), decoder.finish(), decoder.finish()]
+    assert told == ["Hi", "\ufffd", ""]
+
+
+def test_decoding_stays_short_however_long_the_sequence_is() -> None:
+    lengths = []
+
+    def decode(ids: list[int]) -> str:
+        lengths.append(len(ids))
+        return " word" * len(ids)
+
+    streamed = _stream(decode, 1000)
+    assert (streamed, max(lengths)) == (" word" * 1000, 16)
+    # Little more than one decoding a token.
+    assert len(lengths) < 1100

@@ -1,0 +1,61 @@
+"""Many streams, few calls of the tokenizer, and the same text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtllm_serve_cli.runtime.engine import SequenceUpdate
+from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
+from trtllm_serve_cli.runtime.text.step_decoder import StepDecoder
+
+# Tokens are bytes, some of them parts of characters.
+_BYTES = st.sampled_from(b"aB \xc3\xa9\xe2\x82\xac\xff")
+_STEPS = st.lists(st.lists(st.lists(_BYTES, max_size=3), min_size=3, max_size=3))
+
+
+class Tokenizer:
+    def __init__(self) -> None:
+        self.num_calls = 0
+
+    def decode_all(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        self.num_calls += 1
+        return [bytes(each).decode(errors="replace") for each in sequences]
+
+
+def _push(
+    decoder: StepDecoder, streams: Sequence[StreamDecoder], step: Sequence[Sequence[int]]
+) -> list[str]:
+    decoder.foresee([SequenceUpdate(7, index, tuple(ids)) for index, ids in enumerate(step)])
+    return [stream.push(ids) for stream, ids in zip(streams, step, strict=True)]
+
+
+@given(steps=_STEPS)
+def test_what_is_foreseen_changes_no_piece(steps: list[list[list[int]]]) -> None:
+    decoder = StepDecoder(Tokenizer().decode_all)
+    streams = [decoder.follow(7, index) for index in range(3)]
+    alone = [StreamDecoder(lambda ids: Tokenizer().decode_all([ids])[0]) for _ in range(3)]
+    for step in steps:
+        expected = [stream.push(ids) for stream, ids in zip(alone, step, strict=True)]
+        assert _push(decoder, streams, step) == expected
+    assert [each.finish() for each in streams] == [each.finish() for each in alone]
+
+
+def test_a_step_of_many_streams_is_one_call() -> None:
+    tokenizer = Tokenizer()
+    decoder = StepDecoder(tokenizer.decode_all)
+    streams = [decoder.follow(7, index) for index in range(20)]
+    for token_id in range(40, 100):
+        _push(decoder, streams, [[token_id + index] for index in range(20)])
+    assert tokenizer.num_calls == 60
+
+
+def test_one_that_nobody_follows_any_more_is_not_decoded() -> None:
+    tokenizer = Tokenizer()
+    decoder = StepDecoder(tokenizer.decode_all)
+    streams = [decoder.follow(7, index) for index in range(2)]
+    del streams
+    decoder.foresee([SequenceUpdate(7, index, (97,)) for index in range(2)])
+    assert tokenizer.num_calls == 0

@@ -1,0 +1,138 @@
+"""Which tokenizer a directory gives. The packages are faked: real tokenizers take seconds."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trtllm_serve_cli.runtime.text.tokenizer import (
+    OpenVinoTokenizer,
+    TransformersTokenizer,
+    load_tokenizer,
+)
+
+
+class _OpenVinoTokens:
+    """What `openvino_genai.Tokenizer` answers, for a model without a padding token."""
+
+    hides_padding = True
+
+    def __init__(self, directory: Path, **properties: int) -> None:
+        self.directory = directory
+
+    def get_eos_token_id(self) -> int:
+        return 2
+
+    def get_pad_token_id(self) -> int:
+        return -1
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> Any:
+        return SimpleNamespace(input_ids=SimpleNamespace(data=[[1, 5][not add_special_tokens :]]))
+
+    def decode(self, ids: Any, *, skip_special_tokens: bool) -> Any:
+        assert ids, "OpenVINO refuses an empty list"
+        if isinstance(ids[0], int):
+            return f"{ids} {skip_special_tokens}"
+        longest = max(map(len, ids))
+        hides_padding = skip_special_tokens and self.hides_padding
+        padded = [each if hides_padding else each + [2] * (longest - len(each)) for each in ids]
+        return [f"{each} {skip_special_tokens}" if each else "" for each in padded]
+
+
+@pytest.fixture
+def openvino_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    fake: Any = ModuleType("openvino_genai")
+    fake.Tokenizer = _OpenVinoTokens
+    monkeypatch.setitem(sys.modules, "openvino_genai", fake)
+    (tmp_path / "openvino_tokenizer.xml").touch()
+    return tmp_path
+
+
+def test_a_directory_with_an_openvino_tokenizer_gives_that(openvino_dir: Path) -> None:
+    assert isinstance(load_tokenizer(openvino_dir), OpenVinoTokenizer)
+
+
+@pytest.mark.usefixtures("transformers")
+def test_any_other_directory_gives_what_transformers_makes_of_it(tmp_path: Path) -> None:
+    assert isinstance(load_tokenizer(tmp_path), TransformersTokenizer)
+
+
+def test_openvinos_tokens_go_both_ways(openvino_dir: Path) -> None:
+    tokenizer = load_tokenizer(openvino_dir)
+    assert (
+        tokenizer.encode("a"),
+        tokenizer.encode("a", add_special_tokens=False),
+        tokenizer.decode([5, 6]),
+        tokenizer.decode([5], skip_special_tokens=False),
+        tokenizer.decode([]),
+    ) == ([1, 5], [5], "[5, 6] True", "[5] False", "")
+
+
+@pytest.mark.parametrize("hides_padding", [True, False])
+@pytest.mark.parametrize("skip", [True, False])
+def test_decoded_together_is_decoded_alike(
+    openvino_dir: Path, monkeypatch: pytest.MonkeyPatch, hides_padding: bool, skip: bool
+) -> None:
+    monkeypatch.setattr(_OpenVinoTokens, "hides_padding", hides_padding)
+    told = load_tokenizer(openvino_dir).decode_all([[5, 6], [7], []], skip_special_tokens=skip)
+    assert told == [f"[5, 6] {skip}", f"[7] {skip}", ""]
+
+
+@pytest.mark.usefixtures("transformers")
+def test_transformers_decodes_several(tmp_path: Path) -> None:
+    assert load_tokenizer(tmp_path).decode_all([[1, 97], [98]]) == ["a", "b"]
+
+
+@pytest.mark.usefixtures("transformers")
+def test_transformers_tokens_go_both_ways(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(tmp_path)
+    assert (
+        tokenizer.encode("a"),
+        tokenizer.encode("a", add_special_tokens=False),
+        tokenizer.decode([1, 97]),
+        tokenizer.decode([1, 97], skip_special_tokens=False),
+    ) == ([1, 97], [97], "a", "\x01a")
+
+
+@pytest.mark.usefixtures("transformers")
+def test_transformers_takes_no_space_back(tmp_path: Path) -> None:
+    assert load_tokenizer(tmp_path).decode([ord(each) for each in "a ."]) == "a ."
+
+
+def test_transformers_does_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take seconds and hundreds of megabytes of each text process."""
+    for name in ("torch", "transformers"):
+        # Whatever is there at the end goes, too.
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        del sys.modules[name]
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "torch.py").touch()
+    (tmp_path / "transformers.py").write_text(
+        """
+try:
+    import torch
+except ImportError:
+    torch = None
+
+class AutoTokenizer:
+    eos_token_id = pad_token_id = 0
+
+    @classmethod
+    def from_pretrained(cls, directory, padding_side):
+        assert torch is None
+        return cls()
+"""
+    )
+    assert isinstance(load_tokenizer(tmp_path), TransformersTokenizer)
+    # Whoever wants it later has it.
+    assert importlib.import_module("torch").__file__ == str(tmp_path / "torch.py")
+
+
+def test_padding_is_the_end_token_where_there_is_no_other(openvino_dir: Path) -> None:
+    tokenizer = load_tokenizer(openvino_dir)
+    assert (tokenizer.end_id, tokenizer.pad_id) == (2, 2)

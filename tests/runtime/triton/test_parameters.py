@@ -1,0 +1,110 @@
+"""A model's own config, read once in `initialize`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trtllm_serve_cli.runtime.triton.parameters import Parameters
+
+
+def _parameters(**values: str) -> Parameters:
+    config = {
+        "input": [{"name": "QUERY"}, {"name": "END_ID"}],
+        "parameters": {name: {"string_value": value} for name, value in values.items()},
+    }
+    args = {"model_config": json.dumps(config), "model_name": "demo", "model_version": "1"}
+    return Parameters(args)
+
+
+def test_the_models_name_and_inputs_are_told() -> None:
+    read = _parameters()
+    told = (read.model_name, read.model_version, read.input_names)
+    assert told == ("demo", "1", ("QUERY", "END_ID"))
+
+
+@pytest.mark.parametrize(
+    ("groups", "number"),
+    [([], 0), ([{"count": 1}], 1), ([{"count": 2}, {}], 3), ([{"count": 2, "gpus": [0, 1]}], 4)],
+)
+def test_instances_are_counted(groups: list[dict[str, object]], number: int) -> None:
+    config = json.dumps({"instance_group": groups})
+    args = {"model_config": config, "model_name": "m", "model_version": "1"}
+    read = Parameters(args | {"model_instance_name": "m_0_1"})
+    assert (read.num_instances, read.instance_name) == (number, "m_0_1")
+
+
+@pytest.mark.parametrize(
+    ("count", "shared", "instance", "expected"),
+    [
+        (1, "true", 0, (1, True)),
+        (3, "true", 0, (1, True)),
+        (3, "true", 2, (1, False)),
+        (3, "false", 2, (3, True)),
+    ],
+)
+def test_instances_have_engines_of_their_own_or_share_the_first_ones(
+    count: int, shared: str, instance: int, expected: tuple[int, bool]
+) -> None:
+    config = {
+        "instance_group": [{"count": count}],
+        "parameters": {"instances_share_engine": {"string_value": shared}},
+    }
+    args = {"model_config": json.dumps(config), "model_name": "m", "model_version": "1"}
+    read = Parameters(args | {"model_instance_name": f"m_0_{instance}"})
+    assert (read.num_engines, read.has_engine) == expected
+    # A model.yaml has it for a single instance, too.
+    assert read.never_asked(["instances_share_engine"]) == []
+
+
+def test_values_come_as_the_type_that_is_asked_for() -> None:
+    read = _parameters(text="words", number="-3", on="True", one="1", off="false", zero="0")
+    flags = [read.flag(name, default=True) for name in ("on", "one", "off", "zero")]
+    assert (read.text("text"), read.number("number"), flags) == (
+        "words", -3, [True, True, False, False],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("values", [{}, {"it": ""}, {"it": "${it}"}], ids=str)
+def test_what_is_not_set_is_the_default(values: dict[str, str]) -> None:
+    read = _parameters(**values)
+    assert (read.text("it", "x"), read.number("it", 5), read.flag("it", True)) == ("x", 5, True)
+
+
+@pytest.mark.parametrize("values", [{}, {"it": ""}, {"it": "${it}"}], ids=str)
+def test_what_is_not_set_and_has_no_default_is_named(values: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"^config\.pbtxt of demo has no parameter it$"):
+        _parameters(**values).number("it")
+
+
+def test_a_number_that_is_none_is_named() -> None:
+    with pytest.raises(ValueError, match=r"of demo: it is 'many', not a whole number$"):
+        _parameters(it="many").number("it")
+
+
+def test_a_flag_that_is_none_is_named() -> None:
+    with pytest.raises(ValueError, match=r"of demo: it is 'maybe', not true or false$"):
+        _parameters(it="maybe").flag("it", default=False)
+
+
+@pytest.mark.parametrize(
+    ("said", "instance", "expected"),
+    [
+        ("", "m_0_0", []),
+        ("0,1", "m_0_0", ["0", "1"]),
+        ("0,1;2, 3", "m_0_1", ["2", "3"]),
+        ("0;1", "m", ["0"]),
+    ],
+)
+def test_an_instance_knows_its_gpus(said: str, instance: str, expected: list[str]) -> None:
+    read = _parameters(gpu_device_ids=said)
+    read.instance_name = instance
+    assert read.gpus == expected
+
+
+def test_an_instance_too_many_has_no_gpus() -> None:
+    read = _parameters(gpu_device_ids="0;1")
+    read.instance_name = "m_0_2"
+    with pytest.raises(ValueError, match=r"gpu_device_ids is for 2 instances, and m_0_2 is one"):
+        _ = read.gpus

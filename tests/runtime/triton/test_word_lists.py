@@ -1,0 +1,86 @@
+"""Lists of words: what `encode_words` writes is what `decode_words` reads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtllm_serve_cli.runtime.triton.word_lists import (
+    Words,
+    decode_words,
+    encode_words,
+    find_end,
+    leave_out_longer,
+)
+
+_WORD = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=4).map(tuple)
+_ROWS = st.lists(st.lists(_WORD, max_size=4).map(tuple), min_size=1, max_size=3)
+
+
+@given(_ROWS)
+def test_decoding_gives_back_what_was_encoded(rows: list[Words]) -> None:
+    assert [decode_words(row) for row in encode_words(rows)] == rows
+
+
+def test_the_form_is_upstreams() -> None:
+    encoded = encode_words([[(5,), (6, 7)], []])
+    assert encoded.tolist() == [[[5, 6, 7], [1, 3, -1]], [[0, 0, 0], [-1, -1, -1]]]
+
+
+def test_a_word_without_tokens_is_left_out() -> None:
+    assert decode_words(encode_words([[(), (5,), ()]])[0]) == ((5,),)
+
+
+@pytest.mark.parametrize("shape", [(2,), (1, 3), (3, 2), (1, 2, 3)])
+def test_a_shape_that_is_no_list_of_words_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"its shape is \[.*\]; a row is \[2, n\]"):
+        decode_words(np.ones(shape, dtype=np.int32))
+
+
+@pytest.mark.parametrize("ends", [[0, -1, -1], [2, 2, -1], [2, 1, -1], [4, -1, -1], [-2, 1, 2]])
+def test_ends_that_do_not_grow_inside_the_list_are_refused(ends: list[int]) -> None:
+    with pytest.raises(ValueError, match="its ends do not grow from 1 to 3"):
+        decode_words(np.array([[5, 6, 7], ends], dtype=np.int32))
+
+
+def test_a_word_that_holds_another_is_left_out() -> None:
+    assert leave_out_longer(["w10", "aw1", "w1", "b", "w1"]) == ["b", "w1"]
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=4)), st.text("ab", max_size=9))
+def test_what_is_left_bans_the_same_texts(words: list[str], text: str) -> None:
+    left = leave_out_longer(words)
+    assert any(word in text for word in left) == any(word in text for word in words)
+
+
+@pytest.mark.parametrize(
+    ("known", "new", "end"),
+    [
+        ([], [1, 2, 3, 4], 3),
+        ([1, 2], [3, 4], 1),
+        ([2, 3], [4], None),
+        ([], [5], 1),
+        ([5], [], None),
+        ([1, 2], [], None),
+    ],
+)
+def test_word_ends_where_its_last_token_is(
+    known: list[int], new: list[int], end: int | None
+) -> None:
+    assert find_end(known, new, ((2, 3), (5,))) == end
+
+
+@given(
+    st.lists(st.integers(0, 2), max_size=12),
+    st.integers(0, 12),
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=3).map(tuple), max_size=3),
+)
+def test_words_are_found_wherever_the_tokens_are_cut(
+    tokens: list[int], cut: int, words: list[tuple[int, ...]]
+) -> None:
+    first = find_end([], tokens[:cut], tuple(words))
+    second = find_end(tokens[:cut], tokens[cut:], tuple(words))
+    whole = find_end([], tokens, tuple(words))
+    assert whole == (first if first is not None else second and second + len(tokens[:cut]))

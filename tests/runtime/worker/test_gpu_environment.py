@@ -1,0 +1,41 @@
+"""What is left of the environment that Triton was started in."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtllm_serve_cli.runtime.worker.gpu_environment import choose_gpus, leave_mpi_job
+
+
+def test_the_job_is_forgotten_and_settings_are_kept() -> None:
+    environ = {
+        "PATH": "/bin",
+        "OMPI_COMM_WORLD_RANK": "0",
+        "OMPI_MCA_orte_hnp_uri": "uri",
+        "OMPI_MCA_btl": "self",
+        "PMIX_RANK": "0",
+        "PMIX_MCA_gds": "hash",
+        "PMI_SIZE": "2",
+    }
+    leave_mpi_job(environ)
+    assert environ == {"PATH": "/bin", "OMPI_MCA_btl": "self", "PMIX_MCA_gds": "hash"}
+
+
+def test_chosen_gpus_are_the_only_ones() -> None:
+    environ: dict[str, str] = {}
+    choose_gpus(environ, ["2", "3"])
+    assert environ == {"CUDA_VISIBLE_DEVICES": "2,3", "TRTLLM_VISIBLE_DEVICES": "2,3"}
+
+
+def test_without_a_choice_all_gpus_are_seen() -> None:
+    environ: dict[str, str] = {}
+    choose_gpus(environ, [])
+    assert environ == {}
+
+
+def test_numbers_count_among_the_gpus_that_the_server_sees() -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "2,GPU-5"}
+    choose_gpus(environ, ["1"])
+    assert environ["CUDA_VISIBLE_DEVICES"] == "GPU-5"
+    with pytest.raises(ValueError, match="gpu_device_ids names GPU 1, and the server sees 1"):
+        choose_gpus(environ, ["1"])

@@ -1,0 +1,105 @@
+"""Frames survive any cutting of the stream, and nothing else passes for one."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtllm_serve_cli.runtime.worker.protocol import (
+    MAX_FRAME_BYTES,
+    ProtocolError,
+    encode_frame,
+    read_frame,
+    read_frames,
+)
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+_MESSAGES = st.dictionaries(st.text(max_size=8), _VALUES, max_size=4)
+
+
+class CutStream:
+    """A socket's receiving side that gives `data` in chunks of these sizes, then byte by byte."""
+
+    def __init__(self, data: bytes, sizes: Iterable[int] = ()) -> None:
+        self._data = data
+        self._sizes = iter(sizes)
+
+    def recv(self, count: int) -> bytes:
+        size = min(next(self._sizes, 1), count)
+        chunk, self._data = self._data[:size], self._data[size:]
+        return chunk
+
+
+def _read_all(stream: Any) -> list[dict[str, Any]]:
+    return list(iter(lambda: read_frame(stream), None))
+
+
+@given(st.lists(_MESSAGES, max_size=4), st.lists(st.integers(1, 50), max_size=20))
+def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(
+    messages: list[dict[str, Any]], sizes: list[int]
+) -> None:
+    stream = CutStream(b"".join(encode_frame(each) for each in messages), sizes)
+    assert _read_all(stream) == messages
+
+
+@pytest.mark.parametrize("length", range(1, len(encode_frame({"do": "cancel"}))))
+def test_a_stream_that_ends_inside_a_frame_is_refused(length: int) -> None:
+    with pytest.raises(ProtocolError, match="the stream ended inside a frame"):
+        read_frame(CutStream(encode_frame({"do": "cancel"})[:length]))  # type: ignore[arg-type]
+
+
+def test_a_stream_that_ends_between_frames_is_no_error() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(encode_frame({"do": "cancel"}))
+        theirs.close()
+        assert (read_frame(ours), read_frame(ours)) == ({"do": "cancel"}, None)
+
+
+def test_a_length_over_the_limit_is_refused_unread() -> None:
+    stream = CutStream(struct.pack(">I", MAX_FRAME_BYTES + 1))
+    with pytest.raises(ProtocolError, match=f"a frame of {MAX_FRAME_BYTES + 1} bytes is over"):
+        read_frame(stream)  # type: ignore[arg-type]
+
+
+def test_a_message_over_the_limit_is_not_sent() -> None:
+    with pytest.raises(ProtocolError, match=f"is over {MAX_FRAME_BYTES}"):
+        encode_frame({"why": "x" * MAX_FRAME_BYTES})
+
+
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        (b"", "a frame holds no JSON"),
+        (b"{", "a frame holds no JSON"),
+        (b'"\xff"', "a frame holds no JSON"),
+        (b"[]", "a frame holds no JSON object"),
+        (b"7", "a frame holds no JSON object"),
+        (b"null", "a frame holds no JSON object"),
+    ],
+)
+def test_what_is_no_json_object_is_refused(payload: bytes, why: str) -> None:
+    stream = CutStream(struct.pack(">I", len(payload)) + payload)
+    with pytest.raises(ProtocolError, match=f"^{why}$"):
+        read_frame(stream)  # type: ignore[arg-type]
+
+
+def test_frames_that_are_there_come_together_and_the_next_is_waited_for() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(60)
+        theirs.sendall(encode_frame({"n": 1}) + encode_frame({"n": 2}))
+        assert read_frames(ours) == [{"n": 1}, {"n": 2}]
+        theirs.sendall(encode_frame({"n": 3}))
+        theirs.shutdown(socket.SHUT_WR)
+        assert (read_frames(ours), read_frames(ours)) == ([{"n": 3}], [])

@@ -1,0 +1,51 @@
+"""Updates reach their requests whole and in order, however many are told at once."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtllm_serve_cli.runtime.engine import SequenceUpdate
+from trtllm_serve_cli.runtime.worker.response_threads import NUM_THREADS, Delivery
+
+updates_of_some = st.lists(
+    st.builds(
+        lambda request, sequence, token: SequenceUpdate(request, sequence, (token,)),
+        st.integers(1, 5),
+        st.integers(0, 2),
+        st.integers(0, 9),
+    ),
+    max_size=40,
+)
+
+
+@given(updates_of_some)
+def test_each_request_is_told_in_order_by_one_thread_at_a_time(
+    updates: list[SequenceUpdate],
+) -> None:
+    told: list[SequenceUpdate] = []
+    busy: dict[int, threading.Lock] = defaultdict(threading.Lock)
+
+    def tell(update: SequenceUpdate) -> None:
+        assert busy[update.request_id].acquire(blocking=False)
+        told.append(update)
+        busy[update.request_id].release()
+
+    delivery = Delivery(tell)
+    delivery.deliver(updates)
+    delivery.close()
+    for request_id in {update.request_id for update in updates}:
+        mine = [each for each in updates if each.request_id == request_id]
+        assert [each for each in told if each.request_id == request_id] == mine
+
+
+def test_requests_do_not_wait_for_each_other() -> None:
+    """As many are told at once as there are threads: each waits here until all have come."""
+    together = threading.Barrier(NUM_THREADS, timeout=60)
+    delivery = Delivery(lambda update: together.wait() and None)
+    delivery.deliver([SequenceUpdate(number, 0, (1,)) for number in range(NUM_THREADS)])
+    delivery.close()
+    assert not together.broken

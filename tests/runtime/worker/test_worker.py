@@ -1,0 +1,188 @@
+"""The worker's side of the conversation, over a real pair of sockets."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.runtime.scripted_worker import COUNT, FAIL, HANG, LIMITS, RAISE, REFUSE, ScriptedEngine
+from tests.runtime.scripted_worker import TELL_CANCELLED as TELL
+from trtllm_serve_cli.runtime.engine import EngineStats, GenerationRequest, SequenceUpdate
+from trtllm_serve_cli.runtime.worker.protocol import encode_frame, read_frame
+from trtllm_serve_cli.runtime.worker.worker import Worker, load_engine
+
+_TIMEOUT_S = 60.0
+
+
+class Model:
+    """The model's end of the socket, and the thread in which the worker runs."""
+
+    def __init__(self, stats_period_s: float, engine: ScriptedEngine | None = None) -> None:
+        self.sock, self._theirs = socket.socketpair()
+        self.sock.settimeout(_TIMEOUT_S)
+        engine = engine or ScriptedEngine()
+        worker = Worker(engine, self._theirs, stats_period_s=stats_period_s)
+        self.thread = threading.Thread(target=worker.run)
+        self.thread.start()
+
+    def submit(self, request_id: int, command: int, **fields: Any) -> None:
+        given = {"input_ids": (command,), "max_new_tokens": 2, **fields}
+        request = GenerationRequest(id=request_id, **given)
+        self.send({"do": "submit", "request": request.to_message()})
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.sock.sendall(encode_frame(message))
+
+    def read(self) -> dict[str, Any]:
+        message = read_frame(self.sock)
+        assert message is not None
+        return message
+
+    def read_updates(self, count: int) -> list[SequenceUpdate]:
+        """The next `count` updates, in however many frames they come."""
+        updates: list[SequenceUpdate] = []
+        while len(updates) < count:
+            updates += [SequenceUpdate.from_wire(each) for each in self.read()["updates"]]
+        return updates
+
+    def close(self) -> None:
+        self.sock.close()
+        self.thread.join(_TIMEOUT_S)
+        self._theirs.close()
+
+
+@pytest.fixture
+def model() -> Iterator[Model]:
+    started = Model(stats_period_s=0.0)
+    assert started.read()["is"] == "ready"
+    yield started
+    started.close()
+
+
+def test_the_first_frame_tells_the_limits() -> None:
+    model = Model(stats_period_s=0.0)
+    first = model.read()
+    model.close()
+    assert first == {
+        "is": "ready",
+        "limits": {name: getattr(LIMITS, name) for name in LIMITS.__slots__},
+        "for_guests": {},
+    }
+
+
+def test_tokens_come_step_by_step(model: Model) -> None:
+    model.submit(7, COUNT, max_new_tokens=3)
+    assert model.read_updates(3) == [
+        SequenceUpdate(7, 0, (10,)),
+        SequenceUpdate(7, 0, (11,)),
+        SequenceUpdate(7, 0, (12,), "length"),
+    ]
+
+
+def test_all_sequences_of_a_step_come_in_one_frame(model: Model) -> None:
+    model.submit(7, COUNT, max_new_tokens=1, num_return_sequences=2)
+    while not (updates := model.read()["updates"]):
+        pass  # statistics alone
+    assert [SequenceUpdate.from_wire(each) for each in updates] == [
+        SequenceUpdate(7, 0, (10,), "length"),
+        SequenceUpdate(7, 1, (20,), "length"),
+    ]
+
+
+def test_a_cancelled_request_leaves_the_engine(model: Model) -> None:
+    model.submit(7, HANG)
+    model.send({"do": "cancel", "id": 7})
+    model.submit(8, TELL)
+    assert model.read_updates(1) == [SequenceUpdate(8, 0, (1,), "stop")]
+
+
+def test_cancelling_what_does_not_run_is_ignored(model: Model) -> None:
+    model.send({"do": "cancel", "id": 7})
+    model.submit(8, TELL)
+    assert model.read_updates(1) == [SequenceUpdate(8, 0, (0,), "stop")]
+
+
+@pytest.mark.parametrize(
+    ("command", "fields", "why", "refused"),
+    [
+        (COUNT, {"max_new_tokens": 0}, "request_output_len (max_tokens) is 0; ask for at least 1",
+         True),
+        (REFUSE, {}, "the script refuses it", True),
+        (RAISE, {}, "the engine could not take the request: TypeError: the script is wrong", False),
+        (FAIL, {}, "the script says so", False),
+    ],
+)  # fmt: skip
+def test_a_request_that_cannot_run_is_answered_with_the_reason(
+    model: Model, command: int, fields: dict[str, Any], why: str, refused: bool
+) -> None:
+    model.submit(7, command, **fields)
+    assert model.read_updates(1) == [SequenceUpdate(7, error=why, refused=refused)]
+
+
+def test_a_bad_request_leaves_the_others_running(model: Model) -> None:
+    model.submit(7, REFUSE)
+    model.submit(8, COUNT, max_new_tokens=1)
+    updates = sorted(model.read_updates(2), key=lambda update: update.request_id)
+    assert [update.finish_reason for update in updates] == [None, "length"]
+
+
+def test_statistics_come_while_idle(model: Model) -> None:
+    idle = model.read()
+    assert (idle["updates"], EngineStats(**idle["stats"])) == ([], EngineStats())
+
+
+def test_statistics_come_no_more_often_than_asked_until_the_engine_rests() -> None:
+    model = Model(stats_period_s=3600.0)
+    model.submit(7, COUNT, max_new_tokens=3)
+    frames = [model.read() for _ in range(5)]
+    model.close()
+    assert ["stats" in frame for frame in frames] == [False, True, False, False, True]
+
+
+class SlowEngine(ScriptedEngine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_step = threading.Event()
+
+    def step(self) -> list[SequenceUpdate]:
+        assert self.may_step.wait(_TIMEOUT_S)
+        return super().step()
+
+
+def test_a_request_is_told_of_before_its_first_step() -> None:
+    """Which may take seconds, and whoever stops a server looks for what it has."""
+    engine = SlowEngine()
+    model = Model(stats_period_s=3600.0, engine=engine)
+    model.submit(7, COUNT, max_new_tokens=1)
+    ready, before = model.read(), model.read()
+    engine.may_step.set()
+    after = model.read()
+    model.close()
+    assert ready["is"] == "ready"
+    assert (before["updates"], before["stats"]["active_requests"]) == ([], 1)
+    assert (len(after["updates"]), after["stats"]["active_requests"]) == (1, 0)
+
+
+def test_the_worker_ends_when_the_socket_closes(model: Model) -> None:
+    model.submit(7, HANG)
+    model.close()
+    assert not model.thread.is_alive()
+
+
+def test_the_worker_ends_at_what_is_no_frame(
+    model: Model, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model.sock.sendall(b"\xff" * 4)
+    model.thread.join(_TIMEOUT_S)
+    told = "engine worker: a model's side broke off: a frame of 4294967295 bytes is over 67108864"
+    said = capfd.readouterr().err
+    assert (model.thread.is_alive(), said.partition("] ")[2]) == (False, f"{told}\n")
+
+
+def test_an_engine_kind_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^unknown engine kind 'abacus'$"):
+        load_engine("abacus", {})

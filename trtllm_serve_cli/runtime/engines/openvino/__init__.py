@@ -1,0 +1,1 @@
+"""OpenVINO GenAI as an engine."""

@@ -1,0 +1,370 @@
+"""OpenVINO GenAI's continuous batching as an engine. Needs the package `openvino-genai`."""
+
+from __future__ import annotations
+
+import resource
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino
+import openvino_genai
+
+from ...engine import (
+    EngineLimits,
+    EngineStats,
+    FinishReason,
+    GenerationRequest,
+    InvalidRequest,
+    PerfMetrics,
+    SequenceUpdate,
+    last_line,
+)
+from ...lora.adapter import Adapter
+from ...triton.word_lists import find_end
+from ..prefix_blocks import PrefixBlocks
+from .grammar_check import GrammarCheck, structured_output
+from .lora import adapter_properties
+from .request import Drafts, Guide, find_guide, make_config
+
+# How long a step waits for a guide to be checked when there is nothing else to do.
+_IDLE_S = 0.02
+# Fixed by OpenVINO's paged attention on a CPU (its plugin's KV cache block size).
+TOKENS_PER_BLOCK = 32
+_STATUS = openvino_genai.GenerationStatus
+_FINISH = openvino_genai.GenerationFinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class _Unchecked:
+    """A request whose guide is being tried out; `problem` is what will be said of it."""
+
+    request: GenerationRequest
+    config: Any
+    problem: Future[str | None]
+
+
+@dataclass(slots=True)
+class _Running:
+    request: GenerationRequest
+    handle: Any
+    num_reused_blocks: int
+    cum_log_prob: dict[int, float] = field(default_factory=dict)
+    tokens: dict[int, list[int]] = field(default_factory=dict)
+    num_tokens: int = 0
+    num_steps: int = 0
+    is_paused: bool = False
+    first_scheduled_ns: int = 0
+    first_token_ns: int = 0
+    last_token_ns: int = 0
+
+
+class OpenVinoEngine:
+    """Continuous batching, paged KV cache and prefix caching on a CPU.
+
+    `config` has engine_dir, max_batch_size, max_beam_width, max_seq_len, max_num_tokens,
+    max_tokens_in_paged_kv_cache, enable_kv_cache_reuse, vocab_size, num_threads (0: all cores), and
+    for speculative decoding num_draft_tokens (0: none) with draft_model_dir, an engine whose drafts
+    are verified ("": drafts are looked up in the prompt).
+
+    An `adapter` is on for all requests.
+    """
+
+    def __init__(self, config: dict[str, Any], adapter: Adapter | None = None) -> None:
+        engine_dir = Path(config["engine_dir"])
+        self._num_blocks = -(-int(config["max_tokens_in_paged_kv_cache"]) // TOKENS_PER_BLOCK)
+        num_drafts = int(config["num_draft_tokens"])
+        self._drafts = Drafts(num_drafts, not config["draft_model_dir"]) if num_drafts else None
+        self._pipeline = _load_pipeline(engine_dir, config, self._num_blocks, adapter)
+        self._tokenizer = self._pipeline.get_tokenizer()
+        self._prefix_blocks = PrefixBlocks(
+            TOKENS_PER_BLOCK, self._num_blocks if _reuses_blocks(config) else 0
+        )
+        self._running: dict[int, _Running] = {}
+        self._grammar_check = GrammarCheck(engine_dir, int(config["vocab_size"]))
+        self._checker = ThreadPoolExecutor(1, thread_name_prefix="grammar")
+        self._unchecked: dict[int, _Unchecked] = {}
+        self._iteration = 0
+        self._num_preemptions = self._num_blocks_reused = self._num_blocks_missed = 0
+        self.limits = EngineLimits(
+            max_seq_len=int(config["max_seq_len"]),
+            max_beam_width=int(config["max_beam_width"]),
+            vocab_size=int(config["vocab_size"]),
+        )
+
+    def submit(self, request: GenerationRequest) -> None:
+        if (needed := _num_blocks(request)) > self._num_blocks:
+            raise InvalidRequest(
+                f"the request may need {needed * TOKENS_PER_BLOCK} tokens of the KV cache, which "
+                f"has {self._num_blocks * TOKENS_PER_BLOCK} (max_tokens_in_paged_kv_cache); ask "
+                "for fewer tokens or sequences"
+            )
+        config = make_config(request, self._tokenizer, self._drafts)
+        guide = find_guide(request, self._tokenizer)
+        if guide is None:
+            self._add(request, config)
+            return
+        config.structured_output_config = structured_output(guide.type, guide.text)
+        problem = self._checker.submit(self._find_problem, guide)
+        self._unchecked[request.id] = _Unchecked(request, config, problem)
+
+    def cancel(self, request_id: int) -> None:
+        if (unchecked := self._unchecked.pop(request_id, None)) is not None:
+            # The others' guides wait for it.
+            unchecked.problem.cancel()
+        running = self._running.pop(request_id, None)
+        if running is not None:
+            running.handle.cancel()
+
+    def has_work(self) -> bool:
+        # A cancelled request leaves the scheduler in the next step, so ask the pipeline too.
+        return bool(self._running or self._unchecked or self._pipeline.has_non_finished_requests())
+
+    def step(self) -> list[SequenceUpdate]:
+        updates = self._admit_checked()
+        if not self._pipeline.has_non_finished_requests():
+            wait([each.problem for each in self._unchecked.values()], timeout=_IDLE_S)
+            return updates
+        started_ns = time.monotonic_ns()
+        self._pipeline.step()
+        self._iteration += 1
+        self._note_scheduled(started_ns)
+        for running in list(self._running.values()):
+            new = self._read(running)
+            updates += new
+            self._note_pause(running, has_tokens=bool(new))
+            if new and (new[-1].error or all(each.finish_reason for each in new)):
+                del self._running[running.request.id]
+                if running.handle.get_status() == _STATUS.RUNNING:
+                    running.handle.cancel()
+        return updates
+
+    def stats(self) -> EngineStats:
+        metrics = self._pipeline.get_metrics()
+        used = round(metrics.cache_usage / 100 * self._num_blocks) if self._running else 0
+        waiting = max(metrics.requests - metrics.scheduled_requests, 0)
+        context = [each.request for each in self._running.values() if not each.num_tokens]
+        return EngineStats(
+            active_requests=len(self._running) + len(self._unchecked),
+            scheduled_requests=min(metrics.scheduled_requests, len(self._running)),
+            context_requests=max(len(context) - waiting, 0),
+            waiting_requests=min(waiting, len(context)) + len(self._unchecked),
+            kv_blocks_max=self._num_blocks,
+            kv_blocks_used=used,
+            tokens_per_block=TOKENS_PER_BLOCK,
+            iteration=self._iteration,
+            paused_requests=sum(each.is_paused for each in self._running.values()),
+            preemptions=self._num_preemptions,
+            kv_blocks_reused=self._num_blocks_reused,
+            kv_blocks_missed=self._num_blocks_missed,
+            context_tokens=sum(len(request.input_ids) for request in context),
+            memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        )
+
+    def close(self) -> None:
+        self._checker.shutdown(cancel_futures=True)
+        self._grammar_check.close()
+
+    def _admit_checked(self) -> list[SequenceUpdate]:
+        """Add the requests whose guides have been tried out, or tell what is wrong with them."""
+        updates = []
+        for each in list(self._unchecked.values()):
+            if not each.problem.done():
+                continue
+            request = each.request
+            del self._unchecked[request.id]
+            try:
+                if problem := each.problem.result():
+                    raise InvalidRequest(problem)
+                self._add(request, each.config)
+            except (InvalidRequest, OSError, RuntimeError) as error:
+                is_its_fault = isinstance(error, InvalidRequest)
+                updates.append(SequenceUpdate(request.id, error=str(error), refused=is_its_fault))
+        return updates
+
+    def _find_problem(self, guide: Guide) -> str | None:
+        problem = self._grammar_check.find_problem(guide.type, guide.text)
+        return problem and f"{guide.tensor} {problem}"
+
+    def _add(self, request: GenerationRequest, config: Any) -> None:
+        input_ids = openvino.Tensor(np.array([request.input_ids], dtype=np.int64))
+        try:
+            handle = self._pipeline.add_request(request.id, input_ids, config)
+        except RuntimeError as error:
+            raise InvalidRequest(last_line(error)) from error
+        num_reused = self._prefix_blocks.take(request.input_ids)
+        self._num_blocks_reused += num_reused
+        self._num_blocks_missed += -(-len(request.input_ids) // TOKENS_PER_BLOCK) - num_reused
+        self._running[request.id] = _Running(request, handle, num_reused)
+
+    def _note_scheduled(self, started_ns: int) -> None:
+        """The scheduler takes requests in the order in which they came, and says how many."""
+        num_scheduled = self._pipeline.get_metrics().scheduled_requests
+        for _, running in zip(range(num_scheduled), self._running.values(), strict=False):
+            running.first_scheduled_ns = running.first_scheduled_ns or started_ns
+
+    def _read(self, running: _Running) -> list[SequenceUpdate]:
+        """What the last step brought for one request.
+
+        One sequence streams; beams and parallel samples arrive whole, when the request ends.
+        """
+        status = running.handle.get_status()
+        if status == _STATUS.IGNORED:
+            why = "the KV cache has no room for this request (max_tokens_in_paged_kv_cache)"
+            return [SequenceUpdate(running.request.id, error=why)]
+        outputs: dict[int, Any] = {}
+        while running.handle.can_read():
+            for sequence, output in running.handle.read().items():
+                if known := outputs.get(sequence):
+                    known[0].extend(output.generated_ids)
+                    known[1].extend(output.generated_log_probs)
+                    known[2] = output
+                else:
+                    outputs[sequence] = [
+                        list(output.generated_ids),
+                        list(output.generated_log_probs),
+                        output,
+                    ]
+        wanted = running.request.num_return_sequences
+        if not outputs and status != _STATUS.FINISHED:
+            return []
+        if running.request.beam_width > 1:
+            best = sorted(outputs, key=lambda sequence: -outputs[sequence][2].score)[:wanted]
+        else:
+            best = sorted(outputs)[:wanted]
+        if outputs:
+            self._note_tokens(running, sum(len(outputs[key][0]) for key in best))
+        updates = [self._update(running, index, *outputs[key]) for index, key in enumerate(best)]
+        if status == _STATUS.FINISHED:
+            # Beams that ended alike are fewer than wanted.
+            missing = range(len(best), wanted) if running.request.beam_width > 1 or not best else ()
+            updates += [
+                SequenceUpdate(running.request.id, index, finish_reason="stop") for index in missing
+            ]
+        return updates
+
+    def _note_tokens(self, running: _Running, number: int) -> None:
+        now_ns = time.monotonic_ns()
+        running.first_token_ns = running.first_token_ns or now_ns
+        running.last_token_ns = now_ns
+        running.num_tokens += number
+        running.num_steps += 1
+
+    def _note_pause(self, running: _Running, *, has_tokens: bool) -> None:
+        """The scheduler serves sequences that have begun before any other.
+
+        So one without a token of a step has lost its KV cache to others. Of several sequences
+        nothing comes before the end.
+        """
+        request = running.request
+        if not running.num_tokens or max(request.beam_width, request.num_return_sequences) > 1:
+            return
+        if not has_tokens and not running.is_paused:
+            self._num_preemptions += 1
+        running.is_paused = not has_tokens
+
+    def _perf(self, running: _Running) -> PerfMetrics | None:
+        request = running.request
+        if not request.return_perf_metrics:
+            return None
+        num_sequences = max(request.beam_width, request.num_return_sequences)
+        total = _blocks(len(request.input_ids), running.num_tokens // num_sequences, num_sequences)
+        # Each step verifies its drafts and adds one token of its own.
+        num_drafts = self._drafts.num_tokens if self._drafts else 0
+        accepted = running.num_tokens - running.num_steps if num_drafts else 0
+        return PerfMetrics(
+            kv_cache_alloc_total_blocks=total,
+            kv_cache_alloc_new_blocks=total - running.num_reused_blocks,
+            kv_cache_reused_blocks=running.num_reused_blocks,
+            first_scheduled_time_ns=running.first_scheduled_ns,
+            first_token_time_ns=running.first_token_ns,
+            last_token_time_ns=running.last_token_ns,
+            total_accepted_draft_tokens=accepted,
+            total_draft_tokens=num_drafts * running.num_steps,
+        )
+
+    def _update(
+        self, running: _Running, index: int, ids: list[int], log_probs: list[float], output: Any
+    ) -> SequenceUpdate:
+        request = running.request
+        # The end token ends the sequence without being part of it, as in TensorRT-LLM.
+        if output.finish_reason == _FINISH.STOP and ids and ids[-1] == request.end_id:
+            ids, log_probs = ids[:-1], log_probs[:-1]
+        finish_reason = _finish_reason(output.finish_reason)
+        # OpenVINO GenAI looks for the words' texts, and misses some of white space alone.
+        if (end := self._find_stop(running, index, ids)) is not None:
+            ids, log_probs, finish_reason = ids[:end], log_probs[:end], "stop"
+        cum = running.cum_log_prob.get(index, 0.0) + sum(log_probs)
+        running.cum_log_prob[index] = cum
+        return SequenceUpdate(
+            request.id,
+            index,
+            tuple(ids),
+            finish_reason,
+            tuple(log_probs) if request.return_log_probs else (),
+            cum if request.return_log_probs else None,
+            perf=self._perf(running),
+        )
+
+    def _find_stop(self, running: _Running, index: int, ids: list[int]) -> int | None:
+        """Where a stop word is whole in `ids`, the next tokens of that sequence; not of beams."""
+        request = running.request
+        if not request.stop_words or request.beam_width > 1:
+            return None
+        known = running.tokens.setdefault(index, [])
+        end = find_end(known, ids, request.stop_words)
+        known += ids
+        return end
+
+
+def _load_pipeline(
+    engine_dir: Path, config: dict[str, Any], num_blocks: int, adapter: Adapter | None
+) -> Any:
+    scheduler = openvino_genai.SchedulerConfig()
+    scheduler.num_kv_blocks = num_blocks
+    scheduler.max_num_seqs = int(config["max_batch_size"])
+    scheduler.max_num_batched_tokens = int(config["max_num_tokens"])
+    scheduler.enable_prefix_caching = _reuses_blocks(config)
+    properties: dict[str, Any] = {}
+    if num_threads := int(config["num_threads"]):
+        properties["INFERENCE_NUM_THREADS"] = num_threads
+    if draft_model_dir := config["draft_model_dir"]:
+        draft = _find_model(Path(draft_model_dir), "the draft model")
+        properties["draft_model"] = openvino_genai.draft_model(draft, "CPU")
+    elif config["num_draft_tokens"]:
+        properties["prompt_lookup"] = True
+    if adapter is not None:
+        properties |= adapter_properties(adapter)
+    model = _find_model(engine_dir, "the engine")
+    return openvino_genai.ContinuousBatchingPipeline(model, scheduler, "CPU", properties)
+
+
+def _reuses_blocks(config: dict[str, Any]) -> bool:
+    # With a draft model, a step that samples beside reused blocks raises (seen with 2026.4.1).
+    return bool(config["enable_kv_cache_reuse"] and not config["draft_model_dir"])
+
+
+def _find_model(directory: Path, what: str) -> Path:
+    if not (directory / "openvino_model.xml").exists():
+        raise FileNotFoundError(f"{what} {directory} has no OpenVINO model; build it again")
+    return directory
+
+
+def _num_blocks(request: GenerationRequest) -> int:
+    num_sequences = max(request.beam_width, request.num_return_sequences)
+    return _blocks(len(request.input_ids), request.max_new_tokens, num_sequences)
+
+
+def _blocks(num_input_tokens: int, num_output_tokens: int, num_sequences: int) -> int:
+    """What a request takes of the KV cache at most: sequences share the prompt's whole blocks."""
+    shared, rest = divmod(num_input_tokens, TOKENS_PER_BLOCK)
+    return shared + num_sequences * -(-(rest + num_output_tokens) // TOKENS_PER_BLOCK)
+
+
+def _finish_reason(reason: Any) -> FinishReason | None:
+    if reason == _FINISH.STOP:
+        return "stop"
+    return "length" if reason == _FINISH.LENGTH else None

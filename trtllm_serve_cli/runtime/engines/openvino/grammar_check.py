@@ -1,0 +1,235 @@
+"""Tries guides out in a process of their own before the engine gets them.
+
+    python3 -m tllm_runtime.engines.openvino.grammar_check ENGINE_DIR VOCAB_SIZE
+
+OpenVINO GenAI (2026.4) compiles a guide in the step that samples the first token. One that does not
+compile makes that step raise, and every step after it: all requests would be lost. One that nests
+repetitions, such as `([a-z]{1,1000}){1,1000}`, takes minutes and all memory. So each guide is first
+used on a model of one layer with the engine's tokenizer, where it may fail and be killed.
+
+The process reads one JSON object a line, {"type": ..., "guide": ...}, and answers one line: why the
+guide cannot be used, or nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import resource
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+_LIMIT_S = 2.0
+_START_LIMIT_S = 60.0
+_LIMIT_BYTES = 4 * 1024**3
+_NUM_REMEMBERED = 256
+_WIDTH = 16
+
+
+class GrammarCheck:
+    """The process, started with the first guide; use from one thread at a time."""
+
+    def __init__(self, engine_dir: Path, vocab_size: int) -> None:
+        self._arguments = (str(engine_dir), str(vocab_size))
+        self._process: subprocess.Popen[str] | None = None
+        # What was found of a guide once need not be found again.
+        self._found: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def find_problem(self, guide_type: str, guide: str) -> str | None:
+        """Why `guide` cannot be used, if so; takes as long as compiling it, some 2 s at most."""
+        key = (guide_type, guide)
+        if key not in self._found:
+            found = self._ask({"type": guide_type, "guide": guide})
+            if found is None:
+                # Next time there may be less to do beside it.
+                return (
+                    f"takes more than {_LIMIT_S:g} s or too much memory to compile; make it simpler"
+                )
+            self._found[key] = found
+        self._found.move_to_end(key)
+        if len(self._found) > _NUM_REMEMBERED:
+            self._found.popitem(last=False)
+        return self._found[key] or None
+
+    def close(self) -> None:
+        """End the process, if there is one; the next guide starts another."""
+        if self._process is not None:
+            self._end()
+
+    def _ask(self, question: dict[str, str]) -> str | None:
+        """What is wrong, or nothing; None when that took too long."""
+        process = self._started()
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(question) + "\n")
+            process.stdin.flush()
+            answer = self._read_line(_LIMIT_S)
+        except BrokenPipeError:
+            answer = None
+        if answer is None:
+            self._end()
+            return None
+        return str(json.loads(answer))
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                (sys.executable, "-m", f"{__package__}.grammar_check", *self._arguments),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            if self._read_line(_START_LIMIT_S) is None:
+                self._end()
+                raise RuntimeError("the process that checks guides did not start")
+        return self._process
+
+    def _end(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        # What it did not read any more cannot be flushed.
+        with contextlib.suppress(BrokenPipeError), self._process:
+            pass
+        self._process = None
+
+    def _read_line(self, limit_s: float) -> str | None:
+        """The process's next line, if it comes in time and the process does not end before."""
+        assert self._process is not None and self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], limit_s)
+        return (self._process.stdout.readline() or None) if ready else None
+
+
+def structured_output(guide_type: str, guide: str) -> Any:
+    """OpenVINO GenAI's form of a guide."""
+    import openvino_genai
+
+    config = openvino_genai.StructuredOutputConfig()
+    match guide_type:
+        case "json":
+            config.json_schema = "{}"
+        case "json_schema":
+            config.json_schema = guide
+        case "regex":
+            config.regex = guide
+        case "ebnf_grammar":
+            config.grammar = guide
+        case "structural_tag":
+            config.structural_tags_config = guide
+    return config
+
+
+def make_model(vocab_size: int) -> Any:
+    """A language model of one attention layer, whose every token is as likely as any other."""
+    import numpy as np
+    import openvino
+    from openvino import opset13 as ops
+    from openvino.op import util
+
+    names = ("input_ids", "attention_mask", "position_ids", "beam_idx")
+    shapes_types = (([-1, -1], np.int64),) * 3 + (([-1], np.int32),)
+    inputs = {}
+    for name, (shape, dtype) in zip(names, shapes_types, strict=True):
+        inputs[name] = ops.parameter(shape, dtype, name=name)
+        inputs[name].output(0).set_names({name})
+    table = ops.constant(np.zeros((vocab_size, _WIDTH), np.float16))
+    embedded = ops.convert(ops.gather(table, inputs["input_ids"], ops.constant(0)), np.float32)
+    head = ops.unsqueeze(embedded, ops.constant(1))
+    batch = ops.gather(ops.shape_of(inputs["input_ids"]), ops.constant([0]), ops.constant(0))
+    empty = ops.broadcast(
+        ops.constant(np.float32(0)),
+        ops.concat([batch, ops.constant(np.array([1, 0, _WIDTH], np.int64))], 0),
+    )
+    cached, assigned = [], []
+    for kind in ("key", "value"):
+        info = util.VariableInfo()
+        info.data_shape = openvino.PartialShape([-1, 1, -1, _WIDTH])
+        info.data_type = openvino.Type.f32
+        info.variable_id = f"past_key_values.0.{kind}present.0.{kind}"
+        variable = util.Variable(info)
+        past = ops.gather(ops.read_value(empty, variable), inputs["beam_idx"], ops.constant(0))
+        cached.append(ops.concat([past, head], 2))
+        assigned.append(ops.assign(cached[-1], variable))
+    mask = inputs["attention_mask"]
+    for _ in range(2):
+        mask = ops.unsqueeze(mask, ops.constant(1))
+    attended = ops.scaled_dot_product_attention(head, *cached, ops.convert(mask, np.float32))
+    hidden = ops.squeeze(attended, ops.constant(1))
+    logits = ops.result(ops.matmul(hidden, ops.convert(table, np.float32), False, True))
+    logits.output(0).set_names({"logits"})
+    return openvino.Model([logits], assigned, list(inputs.values()), "grammar_check")
+
+
+def main() -> None:
+    """Answer questions until standard input ends."""
+    import openvino
+
+    engine_dir, vocab_size = Path(sys.argv[1]), int(sys.argv[2])
+    resource.setrlimit(resource.RLIMIT_AS, (_LIMIT_BYTES, _LIMIT_BYTES))
+    # What the libraries print must not be taken for an answer.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    with tempfile.TemporaryDirectory() as folder:
+        for file in engine_dir.glob("openvino_*tokenizer.*"):
+            (Path(folder) / file.name).symlink_to(file)
+        openvino.save_model(make_model(vocab_size), Path(folder) / "openvino_model.xml")
+        pipeline = _load(folder)
+        answers.write('"ready"\n')
+        for line in sys.stdin:
+            question = json.loads(line)
+            # Whoever asked kills it in time, or has died.
+            signal.alarm(int(_LIMIT_S) + 3)
+            problem = _try_out(pipeline, structured_output(question["type"], question["guide"]))
+            signal.alarm(0)
+            answers.write(json.dumps(problem) + "\n")
+            if problem:
+                # A pipeline whose step has raised once raises for ever.
+                pipeline = _load(folder)
+
+
+def _load(folder: str) -> Any:
+    import openvino_genai
+
+    scheduler = openvino_genai.SchedulerConfig()
+    scheduler.num_kv_blocks, scheduler.max_num_seqs, scheduler.max_num_batched_tokens = 4, 1, 32
+    return openvino_genai.ContinuousBatchingPipeline(folder, scheduler, "CPU", {})
+
+
+def _try_out(pipeline: Any, config: Any) -> str:
+    """Why no token can be sampled with this guide, or nothing."""
+    import numpy as np
+    import openvino
+    import openvino_genai
+
+    from ...engine import last_line
+
+    generation = openvino_genai.GenerationConfig()
+    generation.max_new_tokens, generation.ignore_eos = 1, True
+    generation.structured_output_config = config
+    prompt = openvino.Tensor(np.array([[1]], dtype=np.int64))
+    try:
+        # A request whose handle is let go of is dropped.
+        handle = pipeline.add_request(0, prompt, generation)
+        while pipeline.has_non_finished_requests():
+            pipeline.step()
+        del handle
+    except Exception as error:  # whatever the grammar's compiler has to say
+        return f"cannot be used: {_without_place(last_line(error))}"
+    return ""
+
+
+def _without_place(message: str) -> str:
+    """`message` without the time, the place in the compiler's source and the check that failed."""
+    return re.sub(r"^\[[\d:]+\] \S+:\d+: (Check failed: .* is false: )?", "", message)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()

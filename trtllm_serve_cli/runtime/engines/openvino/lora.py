@@ -1,0 +1,58 @@
+"""LoRA adapters on OpenVINO GenAI: where a model takes one, and how an engine gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino
+import openvino_genai
+
+from ...lora.adapter import Adapter, BadAdapter, Sites
+from ...lora.safetensors import write_safetensors
+
+# What an export from PyTorch, and the naming of a GGUF file's layers, puts before a module's name.
+_PREFIX = "__module."
+
+
+def site_finder(config: Mapping[str, Any]) -> Callable[[], Sites]:
+    """What finds the linear layers of the engine of `config`; they are looked for only once."""
+    return cache(lambda: _find_sites(Path(config["engine_dir"])))
+
+
+def adapter_properties(adapter: Adapter) -> dict[str, Any]:
+    """For a pipeline that runs with `adapter`, all of whose modules the model must have.
+
+    Static: constants beside the weights. Fusing takes uncompressed weights only, and continuous
+    batching sets no dynamic adapters (seen with 2026.4.1).
+    """
+    tensors = {}
+    for module, change in adapter.items():
+        tensors[f"base_model.model.{module}.lora_A.weight"] = change.a
+        tensors[f"base_model.model.{module}.lora_B.weight"] = change.b
+    file = np.frombuffer(write_safetensors(tensors), dtype=np.uint8)
+    made = openvino_genai.Adapter(openvino.Tensor(file))
+    mode = openvino_genai.AdapterConfig.Mode.MODE_STATIC
+    return {"adapters": openvino_genai.AdapterConfig(made, mode=mode)}
+
+
+def _find_sites(engine_dir: Path) -> Sites:
+    model = openvino.Core().read_model(engine_dir / "openvino_model.xml")
+    sites: dict[str, tuple[int, int]] = {}
+    for node in model.get_ops():
+        name = node.get_friendly_name()
+        if node.get_type_name() != "MatMul" or not name.startswith(_PREFIX):
+            continue
+        shape = node.input_value(1).get_partial_shape()
+        if shape.is_static and len(shape) == 2 and node.get_attributes()["transpose_b"]:
+            num_out, num_in = shape.to_shape()
+            sites[name.removeprefix(_PREFIX).partition("/")[0]] = (num_out, num_in)
+    if not sites:
+        raise BadAdapter(
+            "the layers of this model's engine have no names, so no LoRA adapter fits; build it "
+            "again (tllm import --force, or tllm build --force)"
+        )
+    return sites

@@ -1,0 +1,171 @@
+"""What makes a request OpenVINO GenAI's: its generation config, and the guide of its text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import openvino_genai
+
+from ...engine import GenerationRequest, InvalidRequest
+from ...triton.word_lists import Words, leave_out_longer
+
+# Drafts are what followed the last time that so many tokens, or fewer, stood as they do now.
+_NGRAM_SIZE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """A guide in the text of its type, and the tensor that asked for it."""
+
+    type: str
+    text: str
+    tensor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """How many tokens speculative decoding drafts for each step, and where they come from."""
+
+    num_tokens: int
+    are_looked_up: bool
+
+
+def make_config(request: GenerationRequest, tokenizer: Any, drafts: Drafts | None) -> Any:
+    """The generation config of `request`, without its guide. Raises `InvalidRequest`."""
+    if drafts is not None:
+        _check_speculative(request)
+    _check_penalties(request)
+    config = openvino_genai.GenerationConfig()
+    config.max_new_tokens = request.max_new_tokens
+    config.logprobs = int(request.return_log_probs)
+    config.min_new_tokens = request.min_tokens or 0
+    if request.end_id is None:
+        config.ignore_eos = True
+    else:
+        config.eos_token_id = request.end_id
+        config.stop_token_ids = {request.end_id}
+    config.num_return_sequences = request.num_return_sequences
+    if request.beam_width > 1:
+        _set_beams(config, request)
+    else:
+        _set_sampling(config, request)
+    _set_penalties(config, request)
+    if request.stop_words:
+        config.stop_strings = _texts(request.stop_words, "stop_words_list", tokenizer)
+        config.include_stop_str_in_output = True
+    if drafts is not None:
+        config.num_assistant_tokens = drafts.num_tokens
+        if drafts.are_looked_up:
+            config.max_ngram_size = _NGRAM_SIZE
+    return config
+
+
+def find_guide(request: GenerationRequest, tokenizer: Any) -> Guide | None:
+    """What steers the text of `request`: its guide, or any text without its bad words.
+
+    Raises `InvalidRequest` for what no guide can say.
+    """
+    if request.guide_type is None and not request.bad_words:
+        return None
+    if request.guide_type is None:
+        texts = _texts(request.bad_words, "bad_words_list", tokenizer)
+        return Guide("structural_tag", _ban(texts), "bad_words_list")
+    if request.bad_words:
+        raise InvalidRequest(
+            "bad_words_list cannot be combined with guided_decoding_guide_type: both steer the "
+            "same automaton; forbid the words in the guide"
+        )
+    return Guide(request.guide_type, request.guide, "guided_decoding_guide")
+
+
+def _set_beams(config: Any, request: GenerationRequest) -> None:
+    config.num_beams = request.beam_width
+    config.length_penalty = 1.0 if request.len_penalty is None else request.len_penalty
+    if request.early_stopping:
+        config.stop_criteria = openvino_genai.StopCriteria.EARLY
+    if request.beam_search_diversity_rate:
+        # A group for each beam: what one has said costs the others at the same place.
+        config.num_beam_groups = request.beam_width
+        config.diversity_penalty = request.beam_search_diversity_rate
+
+
+def _set_sampling(config: Any, request: GenerationRequest) -> None:
+    top_k, top_p = request.top_k or 0, request.top_p or 0.0
+    if request.is_greedy and request.num_return_sequences == 1:
+        return
+    config.do_sample = True
+    config.rng_seed = request.seed or 0
+    config.temperature = request.temperature or 1.0
+    if request.is_greedy:
+        config.top_k = 1
+        return
+    if top_k:
+        config.top_k = top_k
+    config.top_p = top_p or 1.0
+
+
+def _set_penalties(config: Any, request: GenerationRequest) -> None:
+    for name in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
+        value = getattr(request, name)
+        if value is not None:
+            setattr(config, name, value)
+
+
+def _ban(texts: set[str]) -> str:
+    """The guide that allows any text without `texts`."""
+    # Its automaton takes no word that starts with another.
+    shortest = leave_out_longer(texts)
+    if any("\0" in text for text in shortest):
+        raise InvalidRequest("bad_words_list has a word with a NUL; leave it out")
+    form = {"type": "any_text", "excludes": shortest}
+    return json.dumps({"type": "structural_tag", "format": form})
+
+
+def _texts(words: Words, tensor: str, tokenizer: Any) -> set[str]:
+    """Words are looked for in the text, so no other way to tokenise a word escapes them."""
+    texts = set()
+    for word in words:
+        text = str(tokenizer.decode(list(word), skip_special_tokens=False))
+        if not text:
+            raise InvalidRequest(
+                f"{tensor} has the word {list(word)}, which is no text; send words that are"
+            )
+        texts.add(text)
+    return texts
+
+
+def _check_penalties(request: GenerationRequest) -> None:
+    """Raise `InvalidRequest` for what OpenVINO GenAI does not take of the penalties."""
+    for tensor, value, neutral in (
+        ("repetition_penalty", request.repetition_penalty, 1.0),
+        ("presence_penalty", request.presence_penalty, 0.0),
+        ("frequency_penalty", request.frequency_penalty, 0.0),
+    ):
+        if value is None or value == neutral:
+            continue
+        if request.beam_width > 1:
+            raise InvalidRequest(
+                f"{tensor} is {value:g}, which does not go with a beam_width of "
+                f"{request.beam_width}; leave it out, or ask for one beam"
+            )
+        if neutral == 0.0 and not -2.0 <= value <= 2.0:
+            raise InvalidRequest(f"{tensor} is {value:g}; it must be from -2 to 2")
+
+
+def _check_speculative(request: GenerationRequest) -> None:
+    for tensor, value in (
+        ("beam_width", request.beam_width),
+        ("num_return_sequences", request.num_return_sequences),
+    ):
+        if value > 1:
+            raise InvalidRequest(
+                f"{tensor} is {value}, but speculative decoding (num_draft_tokens) makes one "
+                "sequence; leave it out, or serve the model without"
+            )
+    if request.guide_type is not None or request.bad_words:
+        raise InvalidRequest(
+            "guided_decoding_guide_type and bad_words_list do not work with speculative decoding "
+            "(num_draft_tokens); leave them out, or serve the model without"
+        )

@@ -1,0 +1,264 @@
+"""TensorRT-LLM's LLM API (PyTorch backend, 1.0 to 1.3) as an engine. Needs `tensorrt_llm`.
+
+The API batches by itself, in processes of its own. An event loop that runs only within a step hands
+over what has come of all requests since the last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorrt_llm.llmapi import (
+    LLM,
+    GuidedDecodingParams,
+    LoRARequest,
+    RequestError,
+    SamplingParams,
+)
+from tensorrt_llm.llmapi.llm_utils import update_llm_args_with_extra_dict
+
+from ...engine import (
+    EngineLimits,
+    EngineStats,
+    GenerationRequest,
+    InvalidRequest,
+    SequenceUpdate,
+    find_problems,
+    last_line,
+)
+from ...guide import guide_arguments
+from ...log import write_traceback
+from ...lora.adapter_folders import AdapterReader
+from ...lora.adapter_request import key_of
+from ..engine_arguments import Arguments
+from .results import ResultReader
+from .sampling import check_servable, long_bad_words, sampling_arguments
+
+# How long a step waits for tokens while new requests may be waiting for it.
+_PATIENCE_S = 0.01
+# Statistics are asked for so often. In some versions the event loop stands still for the answer.
+_STATS_PERIOD_S = 0.5
+_STATS_PATIENCE_S = 0.01
+
+
+@dataclass(slots=True)
+class _Running:
+    request: GenerationRequest
+    task: asyncio.Task[None]
+    result: Any = None
+
+
+class PyTorchEngine:
+    """In-flight batching on GPUs, with all that `LLM` does by itself.
+
+    `config` has llm (the arguments of `LLM`), max_seq_len, vocab_size and the options of adapters.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._arguments: Arguments = config["llm"]
+        self._adapters = (
+            AdapterReader(Path(self._arguments["model"]), config)
+            if "lora_config" in self._arguments
+            else None
+        )
+        # Several greedy sequences are a waste, but what upstream's backend gives.
+        os.environ.setdefault("TLLM_ALLOW_N_GREEDY_DECODING", "1")
+        self._llm = _load(self._arguments)
+        self._loop = asyncio.new_event_loop()
+        self._running: dict[int, _Running] = {}
+        self._updates: list[SequenceUpdate] = []
+        self._news = asyncio.Event()
+        self._failure: Exception | None = None
+        # The last that the executor has told, as it writes it.
+        self._iteration: dict[str, Any] = {}
+        # Those of the iterations that it has told of.
+        self._num_preemptions = 0
+        self._stats_due_s = 0.0
+        self._stats_task: asyncio.Task[None] | None = None
+        self.limits = EngineLimits(
+            max_seq_len=int(config["max_seq_len"]),
+            max_beam_width=int(self._arguments.get("max_beam_width") or 1),
+            vocab_size=int(config["vocab_size"]),
+        )
+
+    def submit(self, request: GenerationRequest) -> None:
+        check_servable(request, self._arguments)
+        self._check_adapter(request)
+        params = _sampling_params(request)
+        self._running[request.id] = _Running(
+            request, self._loop.create_task(self._run(request, params))
+        )
+
+    def cancel(self, request_id: int) -> None:
+        running = self._running.pop(request_id, None)
+        if running is not None:
+            running.task.cancel()
+            _abort(running)
+            self._updates = [each for each in self._updates if each.request_id != request_id]
+
+    def has_work(self) -> bool:
+        return bool(self._running or self._updates)
+
+    def step(self) -> list[SequenceUpdate]:
+        self._loop.run_until_complete(self._wait())
+        if self._failure is not None:
+            raise self._failure
+        updates, self._updates = self._updates, []
+        return updates
+
+    def stats(self) -> EngineStats:
+        cache = self._iteration.get("kvCacheStats") or {}
+        # What the last iteration was about is over when nothing runs.
+        now = self._iteration if self._running else {}
+        batch = now.get("inflightBatchingStats") or {}
+        return EngineStats(
+            active_requests=len(self._running),
+            scheduled_requests=min(batch.get("numScheduledRequests", 0), len(self._running)),
+            context_requests=batch.get("numContextRequests", 0),
+            waiting_requests=now.get("numQueuedRequests", 0),
+            kv_blocks_max=cache.get("maxNumBlocks", 0),
+            kv_blocks_used=cache.get("usedNumBlocks", 0) if self._running else 0,
+            tokens_per_block=cache.get("tokensPerBlock", 0),
+            iteration=self._iteration.get("iter", 0),
+            context_tokens=batch.get("numCtxTokens", 0),
+            memory_bytes=self._iteration.get("cpuMemUsage", 0),
+            gpu_memory_bytes=self._iteration.get("gpuMemUsage", 0),
+            pinned_memory_bytes=self._iteration.get("pinnedMemUsage", 0),
+            micro_batch_id=batch.get("microBatchId", 0),
+            paused_requests=batch.get("numPausedRequests", 0),
+            preemptions=self._num_preemptions,
+            kv_blocks_reused=cache.get("reusedBlocks", 0),
+            kv_blocks_missed=cache.get("missedBlocks", 0),
+        )
+
+    def close(self) -> None:
+        self._llm.shutdown()
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        # One more turn, in which they hear of it.
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
+        if self._adapters is not None:
+            self._adapters.close()
+
+    def _check_adapter(self, request: GenerationRequest) -> None:
+        if self._adapters is None and key_of(request) is not None:
+            raise InvalidRequest(
+                "lora_task_id or lora_name asks for an adapter, and this model was imported "
+                "without; import it with the modules that adapters may change (lora_target_modules)"
+            )
+
+    async def _wait(self) -> None:
+        """Until something has come, or others should have their turn."""
+        self._poll_stats()
+        if self._updates or self._failure is not None:
+            return
+        self._news.clear()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._news.wait(), _PATIENCE_S)
+
+    async def _run(self, request: GenerationRequest, params: Any) -> None:
+        """Follow one request to its end."""
+        try:
+            await self._follow(request, params)
+        except (InvalidRequest, RequestError, ValueError) as error:
+            refused = isinstance(error, InvalidRequest)
+            self._tell([SequenceUpdate(request.id, error=last_line(error), refused=refused)])
+        except Exception as error:
+            # Whatever else is raised, the executor has ended with it, and all requests.
+            self._failure = error
+            self._news.set()
+        finally:
+            if self._adapters is not None:
+                self._adapters.release(request)
+        self._running.pop(request.id, None)
+
+    async def _follow(self, request: GenerationRequest, params: Any) -> None:
+        lora_request = await self._lora_request(request)
+        result = self._llm.generate_async(
+            list(request.input_ids),
+            params,
+            lora_request=lora_request,
+            # Of beams, nothing is certain before the end.
+            streaming=request.beam_width == 1,
+        )
+        running = self._running[request.id]
+        running.result = result
+        reader = ResultReader(request)
+        try:
+            async for _ in result:
+                self._tell(reader.read(result))
+                if reader.is_done:
+                    break
+        finally:
+            _abort(running)
+
+    async def _lora_request(self, request: GenerationRequest) -> Any:
+        if self._adapters is None or key_of(request) is None:
+            return None
+        known = await asyncio.wrap_future(self._adapters.find(request), loop=self._loop)
+        return known and LoRARequest(known.name, known.number, str(known.folder))
+
+    def _tell(self, updates: list[SequenceUpdate]) -> None:
+        if updates:
+            self._updates += updates
+            self._news.set()
+
+    def _poll_stats(self) -> None:
+        is_over = self._stats_task is None or self._stats_task.done()
+        if is_over and self._loop.time() >= self._stats_due_s:
+            self._stats_due_s = self._loop.time() + _STATS_PERIOD_S
+            self._stats_task = self._loop.create_task(self._read_stats())
+
+    async def _read_stats(self) -> None:
+        try:
+            async for iteration in self._llm.get_stats_async(_STATS_PATIENCE_S):
+                self._iteration = iteration
+                batch = iteration.get("inflightBatchingStats") or {}
+                self._num_preemptions += batch.get("numPausedRequests", 0)
+        except Exception:  # without statistics there are still tokens
+            write_traceback()
+            self._stats_due_s = math.inf
+
+
+def _load(arguments: Arguments) -> Any:
+    """The LLM; raises `ValueError` that names the arguments which it does not take."""
+    # Only its grammars need the tokenizer: requests come and go as ids.
+    needs_tokenizer = bool(arguments.get("guided_decoding_backend"))
+    ours: Arguments = {"enable_iter_perf_stats": True}
+    if not needs_tokenizer:
+        ours["skip_tokenizer_init"] = True
+        arguments = {key: value for key, value in arguments.items() if key != "tokenizer"}
+    try:
+        # It makes the classes of the groups that have one, out of what it is given.
+        return LLM(**update_llm_args_with_extra_dict({}, deepcopy({**ours, **arguments})))
+    except Exception as error:
+        if problems := find_problems(error):
+            raise ValueError(
+                f"TensorRT-LLM does not take the model's arguments: {problems}"
+            ) from error
+        raise
+
+
+def _sampling_params(request: GenerationRequest) -> Any:
+    arguments = sampling_arguments(request)
+    if guide := guide_arguments(request.guide_type, request.guide):
+        arguments["guided_decoding"] = GuidedDecodingParams(**guide)
+    params = SamplingParams(**arguments)
+    if words := long_bad_words(request):
+        # What the API would make of texts, with a tokenizer. It looks for them only beside texts.
+        params.bad = [""] * len(words)
+        params._bad_word_ids = words
+    return params
+
+
+def _abort(running: _Running) -> None:
+    if running.result is not None and not running.result.finished:
+        running.result.abort()

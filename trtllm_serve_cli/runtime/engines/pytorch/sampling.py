@@ -1,0 +1,131 @@
+"""From a generation request to the parameters of TensorRT-LLM's LLM API, as plain data.
+
+Source of the names and of what is refused: NVIDIA/TensorRT-LLM, tensorrt_llm/sampling_params.py and
+the executor of its PyTorch backend, 1.0 to 1.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...engine import GenerationRequest, InvalidRequest
+
+# How the executor is told that no token ends a sequence; None would be the tokenizer's end token.
+_NO_END = -1
+_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+# Speculative decoding with these samples greedily, whatever a request asks for.
+_GREEDY_ONLY = ("Eagle", "Eagle3", "MTP")
+
+
+def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
+    """What `SamplingParams` takes for `request`; what was not asked for is left to its defaults.
+
+    Words of several tokens are not among it: the API takes text for them, and its own tokenizer.
+    """
+    is_beam_search = request.beam_width > 1
+    arguments: dict[str, Any] = {
+        "max_tokens": request.max_new_tokens,
+        "end_id": _NO_END if request.end_id is None else request.end_id,
+        "pad_id": request.end_id or 0,
+        "n": request.num_return_sequences,
+        "best_of": request.beam_width if is_beam_search else request.num_return_sequences,
+        "detokenize": False,
+        "include_stop_str_in_output": True,
+        **(_beams(request) if is_beam_search else _choice(request)),
+    }
+    for name in (*_PENALTIES, "min_tokens", "seed"):
+        if (value := getattr(request, name)) is not None:
+            arguments[name] = value
+    if stops := _single_tokens(request.stop_words):
+        arguments["stop_token_ids"] = stops
+    if bad := _single_tokens(request.bad_words):
+        arguments["bad_token_ids"] = bad
+    if request.return_log_probs:
+        arguments["logprobs"] = 1
+    if request.return_perf_metrics:
+        arguments["return_perf_metrics"] = True
+    return arguments
+
+
+def long_bad_words(request: GenerationRequest) -> list[list[int]]:
+    """The bad words that are more than one token."""
+    return [list(word) for word in request.bad_words if len(word) > 1]
+
+
+def check_servable(request: GenerationRequest, llm: Mapping[str, Any]) -> None:
+    """Raise `InvalidRequest` for what a model loaded with the arguments `llm` cannot run.
+
+    Much of it the LLM API would take, and then ignore.
+    """
+    max_beam_width = int(llm.get("max_beam_width") or 1)
+    if request.beam_width != max_beam_width:
+        raise InvalidRequest(
+            f"beam_width is {request.beam_width}; this model was loaded for {max_beam_width} "
+            "(max_beam_width), and TensorRT-LLM's PyTorch backend takes no other width"
+        )
+    if request.beam_width > 1 and any(len(word) > 1 for word in request.stop_words):
+        raise InvalidRequest(
+            "stop_words_list has a word of several tokens, which does not go with a beam_width of "
+            f"{request.beam_width}; leave it out"
+        )
+    if request.guide_type is not None and not llm.get("guided_decoding_backend"):
+        raise InvalidRequest(
+            "guided_decoding_guide_type needs a model that is served with "
+            "guided_decoding_backend=xgrammar, and this one is not"
+        )
+    max_num_tokens = llm.get("max_num_tokens")
+    if (
+        max_num_tokens
+        and len(request.input_ids) > max_num_tokens
+        and not llm.get("enable_chunked_prefill")
+    ):
+        raise InvalidRequest(
+            f"the prompt has {len(request.input_ids)} tokens, and one step of the engine takes "
+            f"{max_num_tokens} (max_num_tokens); shorten it, or serve the model with "
+            "enable_chunked_context=true"
+        )
+    if speculative := llm.get("speculative_config"):
+        _check_speculative(request, speculative)
+
+
+def _check_speculative(request: GenerationRequest, config: Mapping[str, Any]) -> None:
+    asked = {
+        "num_return_sequences": request.num_return_sequences > 1,
+        "return_log_probs": request.return_log_probs,
+        "bad_words_list": bool(request.bad_words),
+        "min_tokens": bool(request.min_tokens),
+        **{name: getattr(request, name) is not None for name in _PENALTIES},
+    }
+    decoding_type = config.get("decoding_type")
+    if decoding_type in _GREEDY_ONLY and not config.get("allow_advanced_sampling"):
+        asked["runtime_top_k (or runtime_top_p)"] = not request.is_greedy
+    for tensor, is_set in asked.items():
+        if is_set:
+            raise InvalidRequest(
+                f"{tensor} does not work with speculative decoding ({decoding_type}); leave it "
+                "out, or serve the model without"
+            )
+
+
+def _choice(request: GenerationRequest) -> dict[str, Any]:
+    if request.is_greedy:
+        return {"top_k": 1}
+    # Said in full: what None means differs between the samplers.
+    choice: dict[str, Any] = {"top_k": request.top_k or 0, "top_p": request.top_p or 1.0}
+    if request.temperature is not None:
+        choice["temperature"] = request.temperature
+    return choice
+
+
+def _beams(request: GenerationRequest) -> dict[str, Any]:
+    asked = {
+        "length_penalty": request.len_penalty,
+        "early_stopping": None if request.early_stopping is None else int(request.early_stopping),
+        "beam_search_diversity_rate": request.beam_search_diversity_rate,
+    }
+    return {"use_beam_search": True, **{k: v for k, v in asked.items() if v is not None}}
+
+
+def _single_tokens(words: tuple[tuple[int, ...], ...]) -> list[int]:
+    return [word[0] for word in words if len(word) == 1]

@@ -1,0 +1,29 @@
+"""Where a sequence ends, for engines that do not find all of its ends themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..engine import FinishReason, GenerationRequest
+
+
+def find_end(
+    token_ids: Sequence[int], start: int, request: GenerationRequest
+) -> tuple[int, FinishReason | None]:
+    """Up to where `token_ids` belong to the sequence, and why it ended there if it did.
+
+    They are looked at from `start` on. A stop word is part of the sequence, the end token is not.
+    """
+    for position in range(start, len(token_ids)):
+        if token_ids[position] == request.end_id:
+            return position, "stop"
+        end = position + 1
+        if any(_ends_with(token_ids, end, word) for word in request.stop_words):
+            return end, "stop"
+        if end == request.max_new_tokens:
+            return end, "length"
+    return len(token_ids), None
+
+
+def _ends_with(token_ids: Sequence[int], end: int, word: Sequence[int]) -> bool:
+    return len(word) <= end and tuple(token_ids[end - len(word) : end]) == tuple(word)

@@ -1,0 +1,1 @@
+"""A simulated engine: a scheduler and a timing, no model."""

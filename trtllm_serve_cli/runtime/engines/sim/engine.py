@@ -1,0 +1,255 @@
+"""A simulated engine: the scheduler of one, its timing, and tokens that mean nothing.
+
+An answer is made of the prompt's own tokens, drawn by the request's seed, so it is text wherever
+the prompt is. A step ends when its timing says so, counted from the end of the step before.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol
+
+from ...engine import (
+    EngineLimits,
+    EngineStats,
+    FinishReason,
+    GenerationRequest,
+    InvalidRequest,
+    PerfMetrics,
+    SequenceUpdate,
+)
+from ...triton.word_lists import find_end
+from ..features import explain_refusal
+from .scheduler import Scheduler, SimRequest, Step, count_blocks, find_problem
+from .timing import SIMULATION_FILE, SchedulerLimits, Simulation, parse_limits, parse_simulation
+
+_KIND = "sim"
+# A sleep ends some 0.1 ms late on a machine at rest; the last bit is waited for awake.
+_AWAKE_S = 0.0002
+# Above what the limits on requests say, so that what is refused is refused by what it is.
+_MAX_BEAM_WIDTH = 64
+
+
+class Clock(Protocol):
+    """Monotonic seconds."""
+
+    def now_s(self) -> float: ...
+
+    def wait_until(self, at_s: float) -> None: ...
+
+
+class RealClock:
+    """The machine's."""
+
+    def now_s(self) -> float:
+        return time.monotonic()
+
+    def wait_until(self, at_s: float) -> None:
+        """Return at `at_s` as closely as Python can tell."""
+        rest_s = at_s - time.monotonic() - _AWAKE_S
+        if rest_s > 0:
+            time.sleep(rest_s)
+        while time.monotonic() < at_s:
+            pass
+
+
+def load_simulation(config: Mapping[str, Any]) -> Simulation:
+    """That of the folder `engine_dir`, within the limits that `config` has.
+
+    Raises `ValueError` for a file that is none.
+    """
+    path = Path(config["engine_dir"], SIMULATION_FILE)
+    simulation = parse_simulation(path.read_text(encoding="utf-8"))
+    said = {name: config[name] for name in SchedulerLimits.__slots__ if name in config}
+    known = {name: getattr(simulation.limits, name) for name in SchedulerLimits.__slots__}
+    return replace(simulation, limits=parse_limits({**known, **said}))
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """One sequence of an answer; `tokens` are kept while stop or bad words look back at them."""
+
+    rng: Random
+    tokens: list[int] = field(default_factory=list)
+    is_done: bool = False
+
+
+@dataclass(slots=True)
+class _Running:
+    request: GenerationRequest
+    sim: SimRequest
+    words: tuple[int, ...]
+    sequences: list[_Sequence]
+    first_scheduled_ns: int = 0
+    first_token_ns: int = 0
+    last_token_ns: int = 0
+
+
+class SimEngine:
+    """Answers as late as a `Simulation` says.
+
+    `config` has engine_dir, max_seq_len and vocab_size, and any of the fields of `SchedulerLimits`.
+    """
+
+    def __init__(self, config: Mapping[str, Any], clock: Clock | None = None) -> None:
+        self._simulation = load_simulation(config)
+        self._clock: Clock = clock or RealClock()
+        self._scheduler = Scheduler(self._simulation)
+        self._running: dict[int, _Running] = {}
+        self._iteration = 0
+        self._num_blocks_reused = self._num_blocks_missed = 0
+        self._context_tokens = 0
+        # When the step before ended, if there was work for the next.
+        self._goes_on_from_s: float | None = None
+        self.limits = EngineLimits(
+            max_seq_len=int(config["max_seq_len"]),
+            max_beam_width=_MAX_BEAM_WIDTH,
+            vocab_size=int(config["vocab_size"]),
+        )
+
+    def submit(self, request: GenerationRequest) -> None:
+        _check_servable(request)
+        num_input, number = len(request.input_ids), request.num_return_sequences
+        problem = find_problem(self._simulation.limits, num_input, request.max_new_tokens, number)
+        if problem is not None:
+            raise InvalidRequest(problem)
+        if not self._scheduler.has_work:
+            self._goes_on_from_s = None
+        sim = SimRequest(request.id, request.input_ids, request.max_new_tokens, number)
+        sequences = [_Sequence(Random(f"{request.seed or 0} {each}")) for each in range(number)]
+        words = _choose_words(request, self.limits.vocab_size)
+        self._running[request.id] = _Running(request, sim, words, sequences)
+        self._scheduler.submit(sim)
+
+    def cancel(self, request_id: int) -> None:
+        if self._running.pop(request_id, None) is not None:
+            self._scheduler.remove(request_id)
+
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    def step(self) -> list[SequenceUpdate]:
+        begun_s = self._clock.now_s()
+        step = self._scheduler.step()
+        self._iteration += 1
+        self._context_tokens = step.work.prompt_tokens
+        # A step that is late is not made up for: the ones after it would come too soon.
+        from_s = begun_s if self._goes_on_from_s is None else self._goes_on_from_s
+        end_s = max(from_s + step.duration_s, begun_s)
+        updates = self._tell(step, _ns(from_s), _ns(end_s))
+        self._goes_on_from_s = end_s if self._scheduler.has_work else None
+        self._clock.wait_until(end_s)
+        return updates
+
+    def stats(self) -> EngineStats:
+        scheduler, limits = self._scheduler, self._simulation.limits
+        return EngineStats(
+            active_requests=scheduler.num_requests,
+            scheduled_requests=scheduler.num_running,
+            context_requests=scheduler.num_in_context,
+            waiting_requests=scheduler.num_waiting,
+            kv_blocks_max=limits.num_blocks,
+            kv_blocks_used=scheduler.count_used_blocks(),
+            tokens_per_block=limits.tokens_per_block,
+            iteration=self._iteration,
+            context_tokens=self._context_tokens if scheduler.has_work else 0,
+            memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            kv_blocks_reused=self._num_blocks_reused,
+            kv_blocks_missed=self._num_blocks_missed,
+        )
+
+    def close(self) -> None:
+        """Nothing outlives this process."""
+
+    def _tell(self, step: Step, begun_ns: int, end_ns: int) -> list[SequenceUpdate]:
+        for sim in step.started:
+            self._running[sim.id].first_scheduled_ns = begun_ns
+            needed = -(-len(sim.input_ids) // self._simulation.limits.tokens_per_block)
+            self._num_blocks_reused += sim.num_reused_blocks
+            self._num_blocks_missed += needed - sim.num_reused_blocks
+        updates: list[SequenceUpdate] = []
+        for sim in step.tokens:
+            running = self._running[sim.id]
+            running.first_token_ns = running.first_token_ns or end_ns
+            running.last_token_ns = end_ns
+            perf = self._perf(running) if running.request.return_perf_metrics else None
+            for index, sequence in enumerate(running.sequences):
+                if not sequence.is_done:
+                    token, finish_reason = _say(running, sequence)
+                    updates.append(
+                        SequenceUpdate(sim.id, index, (token,), finish_reason, perf=perf)
+                    )
+            if all(each.is_done for each in running.sequences):
+                del self._running[sim.id]
+                if not sim.is_done:
+                    self._scheduler.remove(sim.id)
+        return updates
+
+    def _perf(self, running: _Running) -> PerfMetrics:
+        sim = running.sim
+        total = count_blocks(
+            self._simulation.limits, len(sim.input_ids), sim.num_generated, sim.num_sequences
+        )
+        return PerfMetrics(
+            kv_cache_alloc_total_blocks=total,
+            kv_cache_alloc_new_blocks=total - sim.num_reused_blocks,
+            kv_cache_reused_blocks=sim.num_reused_blocks,
+            first_scheduled_time_ns=running.first_scheduled_ns,
+            first_token_time_ns=running.first_token_ns,
+            last_token_time_ns=running.last_token_ns,
+        )
+
+
+def _check_servable(request: GenerationRequest) -> None:
+    """Raise `InvalidRequest` for what `features.py` says that this kind cannot do."""
+    asked = {
+        "beam_width": request.beam_width > 1,
+        "return_log_probs": request.return_log_probs,
+        "guided_decoding_guide_type": request.guide_type is not None,
+        "lora_task_id": not (
+            request.lora_task_id is None and request.lora_name is None and request.lora_file is None
+        ),
+    }
+    for tensor, is_set in asked.items():
+        if is_set:
+            raise InvalidRequest(explain_refusal(tensor, _KIND))
+
+
+def _choose_words(request: GenerationRequest, vocab_size: int) -> tuple[int, ...]:
+    """The tokens that an answer is made of: no end, and no word that is banned."""
+    banned = {word[0] for word in request.bad_words if len(word) == 1} | {request.end_id}
+    words = tuple(token for token in request.input_ids if token not in banned)
+    return words or tuple(token for token in range(vocab_size) if token not in banned)[:1] or (0,)
+
+
+def _say(running: _Running, sequence: _Sequence) -> tuple[int, FinishReason | None]:
+    """The next token of a sequence, and why it ends with it, if it does."""
+    request = running.request
+    token = _draw(running, sequence)
+    finish_reason: FinishReason | None = "length" if running.sim.is_done else None
+    if request.stop_words or request.bad_words:
+        if find_end(sequence.tokens, (token,), request.stop_words) is not None:
+            finish_reason = "stop"
+        sequence.tokens.append(token)
+    sequence.is_done = finish_reason is not None
+    return token, finish_reason
+
+
+def _draw(running: _Running, sequence: _Sequence) -> int:
+    """A word, and the next one where that would complete a banned one."""
+    words, bad_words = running.words, running.request.bad_words
+    start = sequence.rng.randrange(len(words))
+    if not bad_words:
+        return words[start]
+    in_turn = (words[(start + each) % len(words)] for each in range(len(words)))
+    fitting = (each for each in in_turn if find_end(sequence.tokens, (each,), bad_words) is None)
+    return next(fitting, words[start])
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1e9)

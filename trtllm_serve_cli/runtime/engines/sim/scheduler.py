@@ -1,0 +1,289 @@
+"""In-flight batching as TensorRT-LLM does it, of requests that have lengths and no content.
+
+The simulated engine and the virtual clock are driven by it alike. A step gives a token to every
+sequence that has its prompt in the KV cache, and computes prompts with what is left of
+`max_num_tokens`: whole, or with chunked context as far as there is room. First come, first served.
+
+- `guaranteed_no_evict`: a request starts when the KV cache has room for its longest answer.
+- `max_utilization`: it starts when there is room for its prompt. When the blocks run out, the
+  request that started last is paused; later its prompt and all it has said are computed again.
+
+Blocks that are known from earlier prompts (`enable_kv_cache_reuse`) need not be computed again, but
+take room as if they were. The sequences of one request share the whole blocks of its prompt.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..prefix_blocks import PrefixBlocks
+from .timing import SchedulerLimits, Simulation, StepWork
+
+
+@dataclass(slots=True, eq=False)
+class SimRequest:
+    """One request: what it wants, and how far it is.
+
+    `num_generated` counts the tokens of each sequence, `num_computed` those of the prompt (and, of
+    a paused request, of its answer) that are in the KV cache. `blocks` are held for it.
+    """
+
+    id: int
+    input_ids: Sequence[int]
+    max_new_tokens: int
+    num_sequences: int = 1
+    num_generated: int = 0
+    num_computed: int = 0
+    num_reused_blocks: int = 0
+    blocks: int = 0
+    was_started: bool = False
+
+    @property
+    def num_context_tokens(self) -> int:
+        """What has to be in the KV cache before the next token."""
+        return len(self.input_ids) + self.num_sequences * self.num_generated
+
+    @property
+    def is_done(self) -> bool:
+        return self.num_generated >= self.max_new_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: `tokens` are the requests whose sequences have a new token when it ends.
+
+    Those with their first token come first. `started` are those that were in no step before.
+    """
+
+    duration_s: float
+    work: StepWork
+    tokens: Sequence[SimRequest]
+    started: Sequence[SimRequest] = field(default=())
+
+
+class Scheduler:
+    """Decides what each step does. Pure: it looks at no clock, and draws jitter from its seed."""
+
+    def __init__(self, simulation: Simulation, *, seed: int = 0) -> None:
+        self._timing = simulation.timing
+        self._limits = simulation.limits
+        self._reserves = self._limits.batch_scheduler_policy == "guaranteed_no_evict"
+        self._rng = random.Random(seed)
+        capacity = self._limits.num_blocks if self._limits.enable_kv_cache_reuse else 0
+        self._known = PrefixBlocks(self._limits.tokens_per_block, capacity)
+        self._waiting: deque[SimRequest] = deque()
+        self._prompts: dict[int, SimRequest] = {}
+        self._decoding: dict[int, SimRequest] = {}
+        self._num_sequences = 0
+        self._blocks = 0
+        # Of all that is decoding: sequences, and the tokens that they look back at.
+        self._num_decoding = 0
+        self._kv_tokens = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._decoding or self._prompts or self._waiting)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that have not started, or are paused."""
+        return len(self._waiting)
+
+    @property
+    def num_in_context(self) -> int:
+        """Requests whose prompts are being computed."""
+        return len(self._prompts)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._prompts) + len(self._decoding)
+
+    @property
+    def num_requests(self) -> int:
+        return self.num_running + self.num_waiting
+
+    def count_used_blocks(self) -> int:
+        """Blocks with tokens in them; `guaranteed_no_evict` keeps more free than it has used."""
+        running = (*self._prompts.values(), *self._decoding.values())
+        return sum(self._needs(each, each.num_generated) for each in running)
+
+    def submit(self, request: SimRequest) -> None:
+        """Queue a request for which `find_problem` finds none."""
+        self._waiting.append(request)
+
+    def remove(self, request_id: int) -> None:
+        """Forget a request wherever it is, and free its blocks; unknown ids are ignored."""
+        if request := self._prompts.pop(request_id, None):
+            self._release(request)
+        elif request := self._decoding.pop(request_id, None):
+            self._stop_decoding(request)
+            self._release(request)
+        else:
+            self._waiting = deque(each for each in self._waiting if each.id != request_id)
+
+    def step(self) -> Step:
+        """What the next step does; the requests are afterwards as they are when it ends."""
+        if not self._reserves:
+            self._make_room()
+        started = self._admit()
+        sequences, kv_tokens = self._num_decoding, self._kv_tokens
+        decoded = self._decode()
+        completed, prompt_tokens, prompt_pairs = self._compute_prompts(sequences)
+        work = StepWork(prompt_tokens, prompt_pairs, sequences, kv_tokens)
+        duration_s = self._timing.duration_s(work)
+        if jitter := self._timing.jitter:
+            duration_s *= self._rng.gammavariate(jitter**-2, jitter**2)
+        return Step(duration_s, work, completed + decoded, started)
+
+    def _admit(self) -> list[SimRequest]:
+        """Start what has room, in order; returns what never ran before."""
+        slots = min(self._limits.max_batch_size, self._limits.max_num_tokens)
+        started = []
+        while self._waiting:
+            request = self._waiting[0]
+            answer = request.max_new_tokens if self._reserves else request.num_generated + 1
+            blocks = self._needs(request, answer)
+            if (
+                self._num_sequences + request.num_sequences > slots
+                or self._blocks + blocks > self._limits.num_blocks
+            ):
+                break
+            self._waiting.popleft()
+            self._hold(request, blocks)
+            self._prompts[request.id] = request
+            if not request.was_started:
+                request.was_started = True
+                request.num_reused_blocks = self._known.take(request.input_ids)
+                request.num_computed = request.num_reused_blocks * self._limits.tokens_per_block
+                started.append(request)
+        return started
+
+    def _make_room(self) -> None:
+        """Hold a block for each sequence whose next token needs one, the oldest first."""
+        for request in list(self._decoding.values()):
+            if request.id not in self._decoding:
+                continue
+            more = self._needs(request, request.num_generated + 1) - request.blocks
+            if more <= 0:
+                continue
+            while self._blocks + more > self._limits.num_blocks:
+                if self._pause_latest() is request:
+                    break
+            else:
+                request.blocks += more
+                self._blocks += more
+
+    def _pause_latest(self) -> SimRequest:
+        if self._prompts:
+            _, request = self._prompts.popitem()
+        else:
+            _, request = self._decoding.popitem()
+            self._stop_decoding(request)
+        self._release(request)
+        request.num_computed = 0
+        self._waiting.appendleft(request)
+        return request
+
+    def _decode(self) -> list[SimRequest]:
+        tokens = list(self._decoding.values())
+        self._kv_tokens += self._num_decoding
+        for request in tokens:
+            request.num_generated += 1
+            if request.num_generated >= request.max_new_tokens:
+                del self._decoding[request.id]
+                self._stop_decoding(request)
+                self._release(request)
+        return tokens
+
+    def _compute_prompts(self, num_decoded: int) -> tuple[list[SimRequest], int, int]:
+        """Compute prompts within the budget: those that are whole then, tokens, pairs of them.
+
+        A prompt that is alone is computed whatever the budget: with all that it has said, a paused
+        request may have outgrown it.
+        """
+        budget = self._limits.max_num_tokens - num_decoded
+        is_chunked = self._limits.enable_chunked_context
+        completed = []
+        num_tokens = num_pairs = 0
+        for request in list(self._prompts.values()):
+            start = request.num_computed
+            rest = request.num_context_tokens - start
+            take = min(rest, budget) if is_chunked else rest
+            if take <= 0 or (take > budget and (num_tokens or num_decoded)):
+                break
+            budget -= take
+            num_tokens += take
+            num_pairs += take * start + take * (take - 1) // 2
+            request.num_computed += take
+            if take == rest:
+                del self._prompts[request.id]
+                self._begin_to_decode(request)
+                completed.append(request)
+        return completed, num_tokens, num_pairs
+
+    def _begin_to_decode(self, request: SimRequest) -> None:
+        """The step that completes a prompt gives its first token."""
+        request.num_generated += 1
+        if request.is_done:
+            self._release(request)
+            return
+        self._decoding[request.id] = request
+        self._num_decoding += request.num_sequences
+        self._kv_tokens += self._looks_back_at(request)
+
+    def _stop_decoding(self, request: SimRequest) -> None:
+        self._num_decoding -= request.num_sequences
+        self._kv_tokens -= self._looks_back_at(request)
+
+    def _looks_back_at(self, request: SimRequest) -> int:
+        return request.num_sequences * (len(request.input_ids) + request.num_generated)
+
+    def _hold(self, request: SimRequest, blocks: int) -> None:
+        request.blocks = blocks
+        self._blocks += blocks
+        self._num_sequences += request.num_sequences
+
+    def _release(self, request: SimRequest) -> None:
+        self._blocks -= request.blocks
+        request.blocks = 0
+        self._num_sequences -= request.num_sequences
+
+    def _needs(self, request: SimRequest, num_generated: int) -> int:
+        return count_blocks(
+            self._limits, len(request.input_ids), num_generated, request.num_sequences
+        )
+
+
+def count_blocks(
+    limits: SchedulerLimits, num_input: int, num_generated: int, num_sequences: int = 1
+) -> int:
+    """Of a request with so many tokens in each of its sequences."""
+    shared, rest = divmod(num_input, limits.tokens_per_block)
+    return shared + num_sequences * -(-(rest + num_generated) // limits.tokens_per_block)
+
+
+def find_problem(
+    limits: SchedulerLimits, num_input: int, max_new_tokens: int, num_sequences: int = 1
+) -> str | None:
+    """Why such a request could never run; None if it can."""
+    size = limits.tokens_per_block
+    if (needed := count_blocks(limits, num_input, max_new_tokens, num_sequences)) > (
+        limits.num_blocks
+    ):
+        return (
+            f"the request may need {needed * size} tokens of the KV cache, which has "
+            f"{limits.num_blocks * size} (max_tokens_in_paged_kv_cache); ask for fewer tokens or "
+            "sequences"
+        )
+    if num_sequences > (slots := min(limits.max_batch_size, limits.max_num_tokens)):
+        return f"the request has {num_sequences} sequences, and a step of the engine takes {slots}"
+    if num_input > limits.max_num_tokens and not limits.enable_chunked_context:
+        return (
+            f"the prompt has {num_input} tokens, and one step of the engine takes "
+            f"{limits.max_num_tokens} (max_num_tokens); shorten it, or serve the model with "
+            "enable_chunked_context=true"
+        )
+    return None

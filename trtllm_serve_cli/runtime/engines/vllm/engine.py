@@ -1,0 +1,308 @@
+"""vLLM as an engine. Needs `vllm`; written against 0.26.
+
+vLLM batches in processes of its own. What is spoken to is the client of its engine core, which
+every interface of vLLM has underneath: one message per step, with the new token ids of all
+sequences. No text is made here, and nothing runs per request but the reading of its tokens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import queue
+import time
+from concurrent.futures import Future
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from vllm.config import StructuredOutputsConfig
+from vllm.engine.arg_utils import EngineArgs
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+from vllm.tokenizers import cached_tokenizer_from_config
+from vllm.v1.engine import EngineCoreEventType, EngineCoreRequest
+from vllm.v1.engine.core_client import EngineCoreClient
+from vllm.v1.executor.abstract import Executor
+
+from ...engine import (
+    EngineLimits,
+    EngineStats,
+    GenerationRequest,
+    InvalidRequest,
+    SequenceUpdate,
+    find_problems,
+    last_line,
+)
+from ...guide import guide_arguments
+from ...lora.adapter_folders import AdapterReader, KnownAdapter
+from ...lora.adapter_request import key_of
+from ..engine_arguments import Arguments
+from .outputs import SequenceReader
+from .sampling import check_servable, sampling_arguments, seed_of
+
+# How long a step waits for tokens while new requests may be waiting for it.
+_PATIENCE_S = 0.002
+
+
+@dataclass(slots=True)
+class _Running:
+    request: GenerationRequest
+    params: list[SamplingParams]
+    # By the name that the engine core knows the sequence by.
+    readers: dict[str, SequenceReader] = field(default_factory=dict)
+
+
+class VllmEngine:
+    """In-flight batching on GPUs, with all that vLLM does by itself.
+
+    `config` has llm (vLLM's engine arguments), max_seq_len, vocab_size and the options of adapters.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        arguments: Arguments = config["llm"]
+        self._adapters = (
+            AdapterReader(Path(arguments["model"]), config)
+            if arguments.get("enable_lora")
+            else None
+        )
+        self._config = _configure(arguments)
+        self._core = EngineCoreClient.make_client(
+            multiprocess_mode=True,
+            asyncio_mode=False,
+            vllm_config=self._config,
+            executor_class=Executor.get_class(self._config),
+            log_stats=True,
+        )
+        self._running: dict[int, _Running] = {}
+        # Those of them whose adapters' files are not there yet.
+        self._waiting: dict[int, Future[KnownAdapter | None]] = {}
+        self._readers: dict[str, SequenceReader] = {}
+        self._updates: list[SequenceUpdate] = []
+        # The last that the scheduler has told.
+        self._scheduler: Any = None
+        self._num_steps = self._num_preemptions = self._num_cached = self._num_uncached = 0
+        self._num_context_tokens = 0
+        self.limits = EngineLimits(
+            # It may have found less room than was asked for.
+            max_seq_len=min(int(config["max_seq_len"]), self._config.model_config.max_model_len),
+            max_beam_width=1,
+            vocab_size=int(config["vocab_size"]),
+        )
+        # What is there now stays: looking through it again and again would hold tokens up.
+        gc.collect()
+        gc.freeze()
+
+    def submit(self, request: GenerationRequest) -> None:
+        check_servable(request)
+        self._check_adapter(request)
+        if request.guide_type is not None and request.end_id is None:
+            # After the guide's last token only this one may come.
+            request = replace(request, end_id=self._tokenizer.eos_token_id)
+        running = _Running(request, self._sampling_params(request))
+        self._running[request.id] = running
+        if self._adapters is not None and key_of(request) is not None:
+            self._waiting[request.id] = self._adapters.find(request)
+            return
+        try:
+            self._start(running, None)
+        except Exception:
+            self.cancel(request.id)
+            raise
+
+    def cancel(self, request_id: int) -> None:
+        if request_id in self._running:
+            self._abort(self._forget(request_id))
+            self._updates = [each for each in self._updates if each.request_id != request_id]
+
+    def has_work(self) -> bool:
+        # One that has died by itself has something to tell.
+        return bool(self._running or self._updates or self._core.resources.engine_dead)
+
+    def step(self) -> list[SequenceUpdate]:
+        self._start_those_with_adapters()
+        if not self._updates:
+            with contextlib.suppress(queue.Empty):
+                self._read(self._next_outputs(_PATIENCE_S))
+                # All that has come meanwhile goes along.
+                while True:
+                    self._read(self._next_outputs(0))
+        updates, self._updates = self._updates, []
+        return updates
+
+    def stats(self) -> EngineStats:
+        cache = self._config.cache_config
+        num_blocks = cache.num_gpu_blocks or 0
+        # What the last step was about is over when nothing runs.
+        now = self._scheduler if self._running else None
+        waiting = now.num_waiting_reqs + now.num_skipped_waiting_reqs if now else 0
+        unread = sum(not each.has_begun for each in self._readers.values())
+        return EngineStats(
+            active_requests=len(self._running),
+            scheduled_requests=now.num_running_reqs if now else 0,
+            context_requests=max(unread - waiting, 0),
+            waiting_requests=waiting,
+            kv_blocks_max=num_blocks,
+            kv_blocks_used=round(now.kv_cache_usage * num_blocks) if now else 0,
+            tokens_per_block=cache.block_size or 0,
+            iteration=self._num_steps,
+            context_tokens=self._num_context_tokens if now else 0,
+            preemptions=self._num_preemptions,
+            # It tells them in tokens.
+            kv_blocks_reused=self._num_cached // (cache.block_size or 1),
+            kv_blocks_missed=self._num_uncached // (cache.block_size or 1),
+        )
+
+    def close(self) -> None:
+        self._core.shutdown()
+        if self._adapters is not None:
+            self._adapters.close()
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        """For guides alone: requests come and go as ids."""
+        return cached_tokenizer_from_config(self._config.model_config)
+
+    def _check_adapter(self, request: GenerationRequest) -> None:
+        if self._adapters is None and key_of(request) is not None:
+            raise InvalidRequest(
+                "lora_task_id or lora_name asks for an adapter, and this model was imported "
+                "without; import it with the largest rank that adapters may have (max_lora_rank)"
+            )
+
+    def _sampling_params(self, request: GenerationRequest) -> list[SamplingParams]:
+        """One for each sequence. Raises `InvalidRequest`."""
+        arguments = sampling_arguments(request)
+        seeds = [seed_of(request, index) for index in range(request.num_return_sequences)]
+        try:
+            if guide := guide_arguments(request.guide_type, request.guide):
+                arguments["structured_outputs"] = StructuredOutputsParams(**guide)
+            made = [SamplingParams(**arguments, seed=seed) for seed in seeds]
+            made[0].verify(
+                self._config.model_config,
+                self._config.speculative_config,
+                self._config.structured_outputs_config,
+                self._tokenizer if guide else None,
+            )
+        except ValueError as error:
+            raise InvalidRequest(f"vLLM refuses it: {last_line(error)}") from error
+        for params in made:
+            if request.bad_words:
+                # What vLLM would make of texts, with a tokenizer.
+                params._bad_words_token_ids = [list(word) for word in request.bad_words]
+        return made
+
+    def _start_those_with_adapters(self) -> None:
+        """Those whose adapters' files are there by now."""
+        for request_id in [each for each, found in self._waiting.items() if found.done()]:
+            try:
+                known = self._waiting.pop(request_id).result()
+                lora = known and LoRARequest(known.name, known.number, str(known.folder))
+                # What fails here fails one request; in a step it would end the engine.
+                if lora is not None:
+                    self._core.add_lora(lora)
+            except Exception as error:
+                self._forget(request_id)
+                refused = isinstance(error, InvalidRequest)
+                self._updates.append(
+                    SequenceUpdate(request_id, error=last_line(error), refused=refused)
+                )
+                continue
+            self._start(self._running[request_id], lora)
+
+    def _start(self, running: _Running, lora: LoRARequest | None) -> None:
+        request = running.request
+        for index, params in enumerate(running.params):
+            name = f"{request.id}-{index}"
+            reader = SequenceReader(request, index, self._config.cache_config.block_size)
+            running.readers[name] = self._readers[name] = reader
+            self._core.add_request(
+                EngineCoreRequest(
+                    request_id=name,
+                    prompt_token_ids=list(request.input_ids),
+                    mm_features=None,
+                    sampling_params=params,
+                    pooling_params=None,
+                    arrival_time=time.time(),
+                    lora_request=lora,
+                    cache_salt=None,
+                    data_parallel_rank=None,
+                )
+            )
+
+    def _next_outputs(self, patience_s: float) -> Any:
+        """What a step has brought. Raises `queue.Empty`, and what has ended the engine core."""
+        try:
+            outputs = self._core.outputs_queue.get(block=patience_s > 0, timeout=patience_s or None)
+        except queue.Empty:
+            self._core.ensure_alive()
+            raise
+        if isinstance(outputs, Exception):
+            raise outputs
+        return outputs
+
+    def _read(self, outputs: Any) -> None:
+        if outputs.scheduler_stats is not None:
+            self._scheduler = outputs.scheduler_stats
+            self._num_steps += 1
+            found = outputs.scheduler_stats.prefix_cache_stats
+            self._num_cached += found.hits
+            self._num_uncached += found.queries - found.hits
+        self._num_context_tokens = 0
+        for output in outputs.outputs:
+            self._num_preemptions += sum(
+                event.type == EngineCoreEventType.PREEMPTED for event in output.events or ()
+            )
+            if output.prefill_stats is not None:
+                self._num_context_tokens += output.prefill_stats.num_computed_tokens
+            # None: it was cancelled, or has ended with a stop word.
+            if (reader := self._readers.get(output.request_id)) is None:
+                continue
+            if (update := reader.read(output, outputs.timestamp)) is not None:
+                self._updates.append(update)
+            if reader.is_done:
+                self._end(output, reader.request.id, failed=bool(update and update.error))
+
+    def _end(self, output: Any, request_id: int, *, failed: bool) -> None:
+        """A sequence has ended; with an error, its request has, too."""
+        running = self._running[request_id]
+        del self._readers[output.request_id], running.readers[output.request_id]
+        if output.finish_reason is None:
+            self._core.abort_requests([output.request_id])
+        if failed or not running.readers:
+            self._abort(self._forget(request_id))
+
+    def _forget(self, request_id: int) -> _Running:
+        running = self._running.pop(request_id)
+        self._waiting.pop(request_id, None)
+        if self._adapters is not None:
+            self._adapters.release(running.request)
+        return running
+
+    def _abort(self, running: _Running) -> None:
+        if running.readers:
+            self._core.abort_requests(list(running.readers))
+        for name in running.readers:
+            del self._readers[name]
+
+
+def _configure(arguments: Arguments) -> Any:
+    """The config of vLLM; raises `ValueError` that says which arguments it does not take."""
+    # It would tell its makers of each start, and wait for a network that may not be there.
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    unknown = sorted(set(arguments) - set(EngineArgs.__dataclass_fields__))
+    if unknown:
+        raise ValueError(f"vLLM has no engine argument {', '.join(unknown)}; leave it out")
+    arguments = deepcopy(arguments)
+    try:
+        # Of its groups, the only one that may not be a plain object.
+        if guided := arguments.get("structured_outputs_config"):
+            arguments["structured_outputs_config"] = StructuredOutputsConfig(**guided)
+        return EngineArgs(**arguments).create_engine_config()
+    except Exception as error:
+        if problems := find_problems(error):
+            raise ValueError(f"vLLM does not take the model's arguments: {problems}") from error
+        raise

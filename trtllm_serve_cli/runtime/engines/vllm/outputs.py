@@ -1,0 +1,109 @@
+"""From the outputs of vLLM's engine core to an engine's updates.
+
+Each output has the new tokens of one sequence. Source of the names: vllm-project/vllm,
+vllm/v1/engine/__init__.py and vllm/v1/outputs.py (0.26).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...engine import FinishReason, GenerationRequest, PerfMetrics, SequenceUpdate
+from ..sequence_end import find_end
+
+# Of `EngineCoreEventType`.
+_SCHEDULED = 2
+# Why a sequence ended that should have gone on, in words.
+_UNWANTED = {"abort": "it was aborted", "error": "an error inside it"}
+
+
+class SequenceReader:
+    """Tells what is new in one sequence of a request, output by output.
+
+    Stop words of several tokens are found here; vLLM looks for them only in texts of its own.
+    """
+
+    def __init__(self, request: GenerationRequest, index: int, tokens_per_block: int) -> None:
+        self.request = request
+        self._index = index
+        self._tokens_per_block = tokens_per_block
+        self._token_ids: list[int] = []
+        self._cum_log_prob = 0.0
+        self._num_reused_blocks = 0
+        self._times_ns = [0, 0]
+        self.is_done = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the prompt has been read."""
+        return bool(self._token_ids) or self.is_done
+
+    def read(self, output: Any, timestamp_s: float) -> SequenceUpdate | None:
+        """What `output` brings, if anything; its step ended at that time of the monotonic clock."""
+        why = None if output.finish_reason is None else str(output.finish_reason)
+        if why in _UNWANTED:
+            self.is_done = True
+            return SequenceUpdate(
+                self.request.id, error=f"the engine ended the request: {_UNWANTED[why]}"
+            )
+        start = len(self._token_ids)
+        self._token_ids += output.new_token_ids
+        end, reason = find_end(self._token_ids, start, self.request)
+        if reason is None and why is not None:
+            reason = "length" if why == "length" else "stop"
+        if end == start and reason is None:
+            return None
+        self.is_done = reason is not None
+        return self._update(output, start, end, reason, timestamp_s)
+
+    def _update(
+        self, output: Any, start: int, end: int, reason: FinishReason | None, timestamp_s: float
+    ) -> SequenceUpdate:
+        new = tuple(self._token_ids[start:end])
+        log_probs: tuple[float, ...] = ()
+        if self.request.return_log_probs:
+            log_probs = _log_probs(output, end - start)
+            self._cum_log_prob += sum(log_probs)
+        return SequenceUpdate(
+            self.request.id,
+            self._index,
+            new,
+            reason,
+            log_probs,
+            self._cum_log_prob if self.request.return_log_probs else None,
+            perf=self._perf(output, end, timestamp_s) if self.request.return_perf_metrics else None,
+        )
+
+    def _perf(self, output: Any, num_tokens: int, timestamp_s: float) -> PerfMetrics:
+        scheduled_ns, first_token_ns = self._times_ns
+        now_ns = _ns(timestamp_s)
+        for event in output.events or ():
+            if event.type == _SCHEDULED and not scheduled_ns:
+                scheduled_ns = _ns(event.timestamp)
+        if output.prefill_stats is not None:
+            self._num_reused_blocks = (
+                output.prefill_stats.num_cached_tokens // self._tokens_per_block
+            )
+        self._times_ns = [scheduled_ns, first_token_ns or now_ns]
+        # The last token is in no block yet.
+        held = len(self.request.input_ids) + num_tokens - 1
+        total = -(-held // self._tokens_per_block)
+        return PerfMetrics(
+            kv_cache_alloc_total_blocks=total,
+            kv_cache_alloc_new_blocks=max(total - self._num_reused_blocks, 0),
+            kv_cache_reused_blocks=self._num_reused_blocks,
+            first_scheduled_time_ns=scheduled_ns,
+            first_token_time_ns=self._times_ns[1],
+            last_token_time_ns=now_ns,
+        )
+
+
+def _log_probs(output: Any, num_tokens: int) -> tuple[float, ...]:
+    """Those of the tokens themselves, which stand first in each row."""
+    if not num_tokens:
+        return ()
+    return tuple(float(row[0]) for row in output.new_logprobs.logprobs[:num_tokens])
+
+
+def _ns(monotonic_s: float) -> int:
+    return int(monotonic_s * 1e9)

@@ -1,0 +1,247 @@
+"""An engine with LoRA adapters, made of one that can be loaded with an adapter each time.
+
+Requests of several adapters, and plain ones, are in flight together: every loaded adapter has an
+engine of its own, and a step steps them all. Adapters are read and loaded in a thread, so nobody
+else's tokens wait for that. Of loaded adapters there are at most `max_loras`; beyond, the one that
+was used least recently makes room once its requests have ended. The adapters themselves are small
+and stay known, those that were sent up to `lora_cache_host_memory_bytes`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..engine import COUNTS, Engine, EngineStats, GenerationRequest, InvalidRequest, SequenceUpdate
+from ..log import write_traceback
+from .adapter import Adapter, BadAdapter, Sites, check_adapter, decode_adapter
+from .adapter_request import (
+    LoraOptions,
+    explain_not_found,
+    explain_unknown,
+    key_of,
+    read_prefetched,
+    read_sent,
+)
+from .peft import read_adapter
+
+# Between two looks at whether an adapter has been loaded, while nothing else is to do.
+_PATIENCE_S = 0.02
+
+
+class LoraEngine:
+    """`base` for plain requests, and what `load` makes of an adapter for each that is wanted.
+
+    `find_sites` tells what of the model an adapter can change; it raises `BadAdapter` when that is
+    nothing. Adapters are known by their name, those of a `lora_task_id` by the number as text.
+    """
+
+    def __init__(
+        self,
+        base: Engine,
+        load: Callable[[Adapter], Engine],
+        find_sites: Callable[[], Sites],
+        options: LoraOptions,
+    ) -> None:
+        self.limits = base.limits
+        self._base = base
+        self._load = load
+        self._find_sites = find_sites
+        self._options = options
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lora")
+        self._prefetched: dict[str, Adapter] = {}
+        self._sent: OrderedDict[str, Adapter] = OrderedDict()
+        # Least recently used first.
+        self._loaded: OrderedDict[str, Engine] = OrderedDict()
+        self._leaving: str | None = None
+        # What the engines of adapters had counted that are loaded no more.
+        self._counted = dict.fromkeys(COUNTS, 0)
+        self._reading: dict[str, Future[Adapter]] = {}
+        self._loading: dict[str, Future[Engine]] = {}
+        self._waiting: dict[str, list[GenerationRequest]] = {}
+        if options.lora_prefetch_dir:
+            self._prefetch(Path(options.lora_prefetch_dir))
+
+    def submit(self, request: GenerationRequest) -> None:
+        key = key_of(request)
+        if key is None:
+            self._base.submit(request)
+            return
+        if not self._is_known(key):
+            if request.lora_file is None:
+                raise InvalidRequest(explain_unknown(request, self._prefetched))
+            self._reading[key] = self._thread.submit(self._read_sent, Path(request.lora_file))
+        self._waiting.setdefault(key, []).append(request)
+
+    def cancel(self, request_id: int) -> None:
+        for key, requests in list(self._waiting.items()):
+            self._waiting[key] = [each for each in requests if each.id != request_id]
+            if not self._waiting[key] and key not in self._reading:
+                del self._waiting[key]
+        for engine in self._engines():
+            engine.cancel(request_id)
+
+    def has_work(self) -> bool:
+        return bool(self._waiting) or any(engine.has_work() for engine in self._engines())
+
+    def step(self) -> list[SequenceUpdate]:
+        updates = [*self._take_read(), *self._take_loaded(), *self._admit()]
+        self._make_room()
+        busy = [engine for engine in self._engines() if engine.has_work()]
+        for engine in busy:
+            updates += engine.step()
+        if not busy and not updates:
+            pending: list[Future[Any]] = [*self._reading.values(), *self._loading.values()]
+            wait(pending, timeout=_PATIENCE_S)
+        return updates
+
+    def stats(self) -> EngineStats:
+        all_stats = [engine.stats() for engine in self._engines()]
+        num_waiting = sum(len(each) for each in self._waiting.values())
+        total = {
+            name: sum(getattr(stats, name) for stats in all_stats)
+            for name in EngineStats.__slots__
+            if name not in ("memory_bytes", "tokens_per_block")
+        }
+        total |= {name: total[name] + self._counted[name] for name in COUNTS}
+        total["active_requests"] += num_waiting
+        total["waiting_requests"] += num_waiting
+        return replace(all_stats[0], **total)
+
+    def close(self) -> None:
+        for engine in self._engines():
+            engine.close()
+
+    def _engines(self) -> list[Engine]:
+        return [self._base, *self._loaded.values()]
+
+    def _is_known(self, key: str) -> bool:
+        return key in self._prefetched or key in self._sent or key in self._reading
+
+    def _prefetch(self, folder: Path) -> None:
+        """Read all adapters in `folder`, and load as many as may be."""
+        sites = self._find_sites()
+
+        def read(each: Path) -> Adapter:
+            adapter = read_adapter(each, sites)
+            self._check(adapter, sites)
+            return adapter
+
+        self._prefetched = {key: adapter for key, _, adapter in read_prefetched(folder, read)}
+        for key in list(self._prefetched)[: self._options.max_loras]:
+            self._loaded[key] = self._load(self._prefetched[key])
+
+    def _read_sent(self, file: Path) -> Adapter:
+        sites = self._find_sites()
+        adapter = decode_adapter(*read_sent(file), sites)
+        self._check(adapter, sites)
+        return adapter
+
+    def _check(self, adapter: Adapter, sites: Sites) -> None:
+        check_adapter(adapter, sites, self._options.lora_cache_max_adapter_size)
+        limit = self._options.lora_cache_host_memory_bytes
+        if _size(adapter) > limit:
+            raise BadAdapter(
+                f"the adapter has {_size(adapter)} bytes in float32; this server takes up to "
+                f"{limit} (lora_cache_host_memory_bytes)"
+            )
+
+    def _take_read(self) -> list[SequenceUpdate]:
+        updates: list[SequenceUpdate] = []
+        for key in [key for key, future in self._reading.items() if future.done()]:
+            try:
+                self._sent[key] = self._reading.pop(key).result()
+                self._forget_oldest(key)
+            except BadAdapter as error:
+                updates += self._fail(key, str(error), refused=True)
+            except FileNotFoundError:
+                # Whoever sent it has cancelled, and took it along.
+                updates += self._fail(key, explain_not_found(key), refused=True)
+            except Exception as error:  # must not end what runs
+                write_traceback()
+                updates += self._fail(key, f"the adapter could not be read: {error}")
+        return updates
+
+    def _take_loaded(self) -> list[SequenceUpdate]:
+        updates: list[SequenceUpdate] = []
+        for key in [key for key, future in self._loading.items() if future.done()]:
+            try:
+                self._loaded[key] = self._loading.pop(key).result()
+            except Exception as error:  # an engine's packages raise what they like
+                write_traceback()
+                updates += self._fail(key, f"the adapter could not be loaded: {error}")
+        return updates
+
+    def _fail(self, key: str, why: str, *, refused: bool = False) -> list[SequenceUpdate]:
+        return [
+            SequenceUpdate(each.id, error=why, refused=refused)
+            for each in self._waiting.pop(key, [])
+        ]
+
+    def _admit(self) -> list[SequenceUpdate]:
+        """Submit what waits for an adapter that is loaded."""
+        updates: list[SequenceUpdate] = []
+        for key in [key for key in self._waiting if key in self._loaded and key != self._leaving]:
+            self._loaded.move_to_end(key)
+            if key in self._sent:
+                self._sent.move_to_end(key)
+            for request in self._waiting.pop(key):
+                try:
+                    self._loaded[key].submit(request)
+                except InvalidRequest as error:
+                    updates.append(SequenceUpdate(request.id, error=str(error), refused=True))
+                except Exception as error:  # must not end what runs
+                    write_traceback()
+                    why = f"the engine could not take the request: {error}"
+                    updates.append(SequenceUpdate(request.id, error=why))
+        return updates
+
+    def _make_room(self) -> None:
+        """Load the adapter that has waited longest, when there is room or none is in use."""
+        self._leaving = None
+        ready = (key for key in self._waiting if key in self._sent or key in self._prefetched)
+        key = next((key for key in ready if key not in self._loaded), None)
+        if key is None or self._loading:
+            return
+        if len(self._loaded) >= self._options.max_loras:
+            idle = (key for key, engine in self._loaded.items() if not engine.has_work())
+            # With none idle, the oldest takes no more requests until it is.
+            oldest = next(iter(self._loaded))
+            leaving = next(idle, None)
+            if leaving is None:
+                self._leaving = oldest
+                return
+            engine = self._loaded.pop(leaving)
+            stats = engine.stats()
+            self._counted = {name: self._counted[name] + getattr(stats, name) for name in COUNTS}
+            # It may have a guide to wait for that nobody wants any more.
+            self._thread.submit(engine.close)
+        adapter = self._prefetched.get(key) or self._sent[key]
+        self._loading[key] = self._thread.submit(self._load, adapter)
+
+    def _forget_oldest(self, newest: str) -> None:
+        """Keep what was sent within its limit, as far as it is not in use."""
+        used = {newest, *self._loaded, *self._loading, *self._waiting}
+        total = sum(map(_size, self._sent.values()))
+        for key in [key for key in self._sent if key not in used]:
+            if total <= self._options.lora_cache_host_memory_bytes:
+                break
+            total -= _size(self._sent.pop(key))
+
+
+def load_with_adapters(
+    make: Callable[..., Engine],
+    find_sites: Callable[[], Sites],
+    config: Mapping[str, Any],
+) -> LoraEngine:
+    """`make(config)` for plain requests and `make(config, adapter)` for each adapter."""
+    return LoraEngine(make(config), partial(make, config), find_sites, LoraOptions.of(config))
+
+
+def _size(adapter: Adapter) -> int:
+    return sum(change.a.nbytes + change.b.nbytes for change in adapter.values())

@@ -1,0 +1,221 @@
+"""LoRA adapters for an engine that takes each as a folder in PEFT's format.
+
+What requests bring as tensors, and folders in upstream's other format, become such folders here;
+which of them are in the GPU's memory is up to the engine.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..engine import GenerationRequest, InvalidRequest
+from .adapter import Adapter, BadAdapter, LowRank, Sites, check_adapter, decode_adapter
+from .adapter_request import (
+    LoraOptions,
+    explain_not_found,
+    explain_unknown,
+    key_of,
+    read_prefetched,
+    read_sent,
+)
+from .peft import PEFT_CONFIG, PEFT_WEIGHTS, read_adapter
+from .safetensors import read_shapes, write_safetensors
+
+_WEIGHT = ".weight"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAdapter:
+    """An adapter as `LoRARequest` takes it: `number` is unique among all."""
+
+    name: str
+    number: int
+    folder: Path
+
+
+class AdapterFolders:
+    """The adapters of `lora_prefetch_dir`, and those that requests have sent.
+
+    What was sent lies in `made`, up to `lora_cache_host_memory_bytes`: when one comes, those that
+    no request uses make room, the longest unused first. Raises `BadAdapter` for a prefetched one
+    that does not fit the model of `find_sites`.
+    """
+
+    def __init__(self, options: LoraOptions, find_sites: Callable[[], Sites], made: Path) -> None:
+        self._options = options
+        self._find_sites = cache(find_sites)
+        self._made = made
+        self._num_known = 0
+        self._prefetched: dict[str, KnownAdapter] = {}
+        # Least recently used first.
+        self._sent: OrderedDict[str, KnownAdapter] = OrderedDict()
+        # Requests in flight, by what they use; the engine may read its folder at any time.
+        self._users: defaultdict[str, set[int]] = defaultdict(set)
+        if options.lora_prefetch_dir:
+            self._prefetch(Path(options.lora_prefetch_dir))
+
+    def find(self, request: GenerationRequest) -> KnownAdapter | None:
+        """What `request` wants, which stays until `release`; reads and writes files.
+
+        Raises `InvalidRequest`.
+        """
+        key = key_of(request)
+        if key is None:
+            return None
+        if known := self._prefetched.get(key):
+            return known
+        if key not in self._sent:
+            if request.lora_file is None:
+                raise InvalidRequest(explain_unknown(request, self._prefetched))
+            self._sent[key] = self._take(key, Path(request.lora_file))
+            self._forget_oldest(key)
+        self._sent.move_to_end(key)
+        self._users[key].add(request.id)
+        return self._sent[key]
+
+    def release(self, request: GenerationRequest) -> None:
+        """`request` has ended, whether it was found an adapter or not."""
+        key = key_of(request)
+        if key is not None and (users := self._users.get(key)):
+            users.discard(request.id)
+
+    def _prefetch(self, folder: Path) -> None:
+        for key, each, adapter in read_prefetched(folder, self._read):
+            is_peft = (each / PEFT_CONFIG).exists()
+            self._prefetched[key] = self._add(key, each if is_peft else self._write(adapter))
+
+    def _read(self, folder: Path) -> Adapter:
+        adapter = read_adapter(folder, self._find_sites())
+        self._check(adapter)
+        return adapter
+
+    def _take(self, key: str, file: Path) -> KnownAdapter:
+        try:
+            adapter = decode_adapter(*read_sent(file), self._find_sites())
+            self._check(adapter)
+        except BadAdapter as error:
+            raise InvalidRequest(str(error)) from error
+        except FileNotFoundError as error:
+            # Whoever sent it has cancelled, and took it along.
+            raise InvalidRequest(explain_not_found(key)) from error
+        try:
+            return self._add(key, self._write(adapter))
+        except OSError as error:
+            raise InvalidRequest(f"the adapter cannot be kept: {error.strerror}") from error
+
+    def _check(self, adapter: Adapter) -> None:
+        check_adapter(adapter, self._find_sites(), self._options.lora_cache_max_adapter_size)
+
+    def _add(self, key: str, folder: Path) -> KnownAdapter:
+        self._num_known += 1
+        return KnownAdapter(key, self._num_known, folder)
+
+    def _write(self, adapter: Adapter) -> Path:
+        folder = self._made / str(self._num_known + 1)
+        config, weights = as_peft(adapter)
+        try:
+            folder.mkdir()
+            (folder / PEFT_CONFIG).write_text(json.dumps(config), encoding="utf-8")
+            (folder / PEFT_WEIGHTS).write_bytes(weights)
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return folder
+
+    def _forget_oldest(self, newest: str) -> None:
+        total = sum(map(_size, self._sent.values()))
+        for key in [key for key in self._sent if key != newest and not self._users[key]]:
+            if total <= self._options.lora_cache_host_memory_bytes:
+                break
+            gone = self._sent.pop(key)
+            del self._users[key]
+            total -= _size(gone)
+            shutil.rmtree(gone.folder)
+
+
+class AdapterReader:
+    """`AdapterFolders` of a checkpoint, read and written in a thread, so that no tokens wait.
+
+    `config` has the options of adapters. Raises `BadAdapter` as `AdapterFolders` does.
+    """
+
+    def __init__(self, checkpoint: Path, config: Mapping[str, Any]) -> None:
+        self._made = tempfile.TemporaryDirectory(prefix="tllm-peft-")
+        self._folders = AdapterFolders(
+            LoraOptions.of(config), site_finder(checkpoint), Path(self._made.name)
+        )
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lora")
+
+    def find(self, request: GenerationRequest) -> Future[KnownAdapter | None]:
+        """What `request` wants, which stays until `release`; or `InvalidRequest`."""
+        return self._thread.submit(self._folders.find, request)
+
+    def release(self, request: GenerationRequest) -> None:
+        """`request` has ended, whether it was found an adapter or not."""
+        if key_of(request) is not None:
+            # After the search for it, which may go on in that thread.
+            self._thread.submit(self._folders.release, request)
+
+    def close(self) -> None:
+        """Remove what was made."""
+        self._thread.shutdown(cancel_futures=True)
+        self._made.cleanup()
+
+
+def as_peft(adapter: Adapter) -> tuple[dict[str, Any], bytes]:
+    """The config and the weights of `adapter` in PEFT's format, all modules of one rank."""
+    rank = max(len(change.a) for change in adapter.values())
+    config = {
+        "peft_type": "LORA",
+        "r": rank,
+        # The scaling is in B already.
+        "lora_alpha": rank,
+        "target_modules": sorted({module.rpartition(".")[2] for module in adapter}),
+    }
+    tensors = {}
+    for module, change in adapter.items():
+        padded = _pad(change, rank)
+        tensors[f"base_model.model.{module}.lora_A.weight"] = padded.a
+        tensors[f"base_model.model.{module}.lora_B.weight"] = padded.b
+    return config, write_safetensors(tensors)
+
+
+def site_finder(checkpoint: Path) -> Callable[[], Sites]:
+    """What finds the linear layers of the Hugging Face checkpoint in a folder."""
+    return lambda: _find_sites(checkpoint)
+
+
+def _find_sites(checkpoint: Path) -> Sites:
+    sites: dict[str, tuple[int, int]] = {}
+    for file in sorted(checkpoint.glob("*.safetensors")):
+        for name, shape in read_shapes(file).items():
+            if name.endswith(_WEIGHT) and len(shape) == 2:
+                sites[name.removesuffix(_WEIGHT)] = (shape[0], shape[1])
+    if not sites:
+        raise BadAdapter(
+            f"{checkpoint} has no safetensors files that tell the model's layers, so no LoRA "
+            "adapter can be checked; serve a checkpoint in that format"
+        )
+    return sites
+
+
+def _pad(change: LowRank, rank: int) -> LowRank:
+    missing = rank - len(change.a)
+    return LowRank(
+        np.pad(change.a, ((0, missing), (0, 0))), np.pad(change.b, ((0, 0), (0, missing)))
+    )
+
+
+def _size(known: KnownAdapter) -> int:
+    return sum(file.stat().st_size for file in known.folder.iterdir())

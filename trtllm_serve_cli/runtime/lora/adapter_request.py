@@ -1,0 +1,174 @@
+"""Which adapter a request wants: upstream's tensors `lora_*`, or the request parameter `lora_name`.
+
+Adapters are large, so what is sent goes to the engine worker in a private file, not in a frame.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..engine import GenerationRequest, InvalidRequest
+from .adapter import Adapter, Array, BadAdapter, check_shapes
+
+LORA_TENSORS = ("lora_task_id", "lora_weights", "lora_config")
+# As Triton's vLLM backend calls it.
+NAME_PARAMETER = "lora_name"
+
+
+@dataclass(frozen=True, slots=True)
+class LoraOptions:
+    """How many adapters, and how large; names are those of the parameters in `config.pbtxt`."""
+
+    lora_prefetch_dir: str = ""
+    max_loras: int = 4
+    lora_cache_max_adapter_size: int = 64
+    lora_cache_host_memory_bytes: int = 1 << 30
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> LoraOptions:
+        """Those in an engine worker's config."""
+        return cls(**{name: config[name] for name in cls.__slots__ if name in config})
+
+
+def key_of(request: GenerationRequest) -> str | None:
+    """What the adapter that `request` wants is known by, if it wants one."""
+    return request.lora_name if request.lora_task_id is None else str(request.lora_task_id)
+
+
+def prefetched_key(name: str) -> str:
+    """A folder whose name is a number is that task id, however many zeros it starts with."""
+    return str(int(name)) if name.isascii() and name.isdecimal() else name
+
+
+def read_prefetched(
+    folder: Path, read: Callable[[Path], Adapter]
+) -> Iterator[tuple[str, Path, Adapter]]:
+    """Of each adapter in `lora_prefetch_dir`: what it is known by, its folder, what `read` makes.
+
+    Raises `BadAdapter`, which names the folder of one that `read` does not take.
+    """
+    if not folder.is_dir():
+        raise BadAdapter(f"lora_prefetch_dir is {folder}: no such folder; give its full path")
+    for each in sorted(folder.iterdir()):
+        if not each.is_dir() or each.name.startswith("."):
+            continue
+        try:
+            adapter = read(each)
+        except BadAdapter as error:
+            raise BadAdapter(f"the adapter in {each} cannot be served: {error}") from error
+        yield prefetched_key(each.name), each, adapter
+
+
+def explain_unknown(request: GenerationRequest, prefetched: Iterable[str]) -> str:
+    """Why the adapter that `request` names cannot be had."""
+    if request.lora_task_id is not None:
+        return explain_not_found(str(request.lora_task_id))
+    names = ", ".join(prefetched) or "none, since lora_prefetch_dir is not set"
+    return f"lora_name is {request.lora_name!r}, which is no adapter here; there are: {names}"
+
+
+def explain_not_found(task_id: str) -> str:
+    """Upstream's words, since clients look for them, and the names of its tensors."""
+    return (
+        f"LoRA task {task_id} not found in cache. Please send LoRA weights with request "
+        "(lora_weights and lora_config beside lora_task_id)"
+    )
+
+
+def read_lora_name(parameters: str) -> str | None:
+    """The adapter that a request's parameters, as Triton gives them, name."""
+    if NAME_PARAMETER not in parameters:
+        return None
+    name = json.loads(parameters).get(NAME_PARAMETER)
+    if name is not None and (not isinstance(name, str) or not name):
+        raise InvalidRequest(
+            f"the request parameter {NAME_PARAMETER} is {name!r}; send an adapter's name"
+        )
+    return name
+
+
+def parse_lora(
+    get: Callable[[str], Array | None], name: str | None, num_rows: int, folder: Path
+) -> list[dict[str, Any]]:
+    """For each row, GenerationRequest's fields of an adapter, if it wants one.
+
+    Weights that are sent go into new files in `folder`, to be deleted by whoever reads them, or
+    with `discard`. Raises `InvalidRequest`, and has left no file then.
+    """
+    task_ids, weights, config = (get(each) for each in LORA_TENSORS)
+    if task_ids is None and weights is None and config is None:
+        return [{} if name is None else {"lora_name": name}] * num_rows
+    if name is not None:
+        raise InvalidRequest(
+            f"the request has the parameter {NAME_PARAMETER} and the tensor lora_task_id, "
+            "lora_weights or lora_config; send one of both"
+        )
+    if task_ids is None:
+        raise InvalidRequest("lora_task_id must be set for LoRA inference; send one per row")
+    if task_ids.size != num_rows:
+        raise InvalidRequest(
+            f"lora_task_id has the shape {list(task_ids.shape)}; send one for each of {num_rows} "
+            "rows"
+        )
+    if (weights is None) != (config is None):
+        missing = "lora_weights" if weights is None else "lora_config"
+        raise InvalidRequest(f"{missing} is missing; lora_weights and lora_config go together")
+    rows: list[dict[str, Any]] = [{"lora_task_id": int(each)} for each in task_ids.reshape(-1)]
+    if weights is not None and config is not None:
+        for row, file in zip(rows, _write_rows(weights, config, num_rows, folder), strict=True):
+            row["lora_file"] = file
+    return rows
+
+
+def read_sent(file: Path) -> tuple[Array, Array]:
+    """`lora_weights` and `lora_config` out of a file of `parse_lora`'s, which is deleted."""
+    with file.open("rb") as opened:
+        file.unlink()
+        return np.load(opened, allow_pickle=False), np.load(opened, allow_pickle=False)
+
+
+def discard(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Delete the files of rows that nobody will read any more."""
+    for row in rows:
+        if file := row.get("lora_file"):
+            Path(file).unlink(missing_ok=True)
+
+
+def _write_rows(weights: Array, config: Array, num_rows: int, folder: Path) -> list[str]:
+    for tensor, each in (("lora_weights", weights), ("lora_config", config)):
+        if each.ndim != 3 or len(each) != num_rows:
+            raise InvalidRequest(
+                f"{tensor} has the shape {list(each.shape)}; send [rows, modules, values] with "
+                f"{num_rows} rows"
+            )
+    files: list[str] = []
+    try:
+        for each_weights, each_config in zip(weights, config, strict=True):
+            check_shapes(each_weights, each_config)
+            files.append(_write(each_weights, each_config, folder))
+    except (BadAdapter, OSError) as error:
+        discard([{"lora_file": file} for file in files])
+        raise InvalidRequest(str(error)) from error
+    return files
+
+
+def _write(weights: Array, config: Array, folder: Path) -> str:
+    number, file = tempfile.mkstemp(prefix="lora-", dir=folder)
+    try:
+        with os.fdopen(number, "wb") as opened:
+            np.save(opened, weights)
+            np.save(opened, config)
+    except OSError:
+        with contextlib.suppress(OSError):
+            Path(file).unlink()
+        raise
+    return file

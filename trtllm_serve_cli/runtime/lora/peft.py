@@ -1,0 +1,131 @@
+"""Reads adapters from folders: PEFT's, and those with upstream's two `.npy` files."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .adapter import Adapter, Array, BadAdapter, LowRank, Sites, decode_adapter
+from .safetensors import read_safetensors
+
+PEFT_CONFIG = "adapter_config.json"
+PEFT_WEIGHTS = "adapter_model.safetensors"
+LORA_WEIGHTS = "model.lora_weights.npy"
+LORA_CONFIG = "model.lora_config.npy"
+
+_PREFIX = "base_model.model."
+_TENSOR = re.compile(rf"(?:{re.escape(_PREFIX)})?(.+)\.lora_([AB])(?:\.[^.]+)?\.weight")
+# Option of adapter_config.json -> what it makes of an adapter that is more than A, B and scaling.
+_BEYOND = {
+    "use_dora": "DoRA",
+    "lora_bias": "trained biases",
+    "modules_to_save": "whole modules of its own",
+    "trainable_token_indices": "embeddings of its own",
+    "target_parameters": "parameters that are no linear layers",
+    "layer_replication": "repeated layers",
+}
+# These start from changed base weights, which only the training's own model has.
+_CHANGED_BASE = ("pissa", "olora", "corda")
+
+
+def read_adapter(folder: Path, sites: Sites) -> Adapter:
+    """The adapter in `folder`, of either kind. Raises `BadAdapter` and `OSError`."""
+    if (folder / LORA_CONFIG).exists():
+        weights = _without_batch(read_npy(folder / LORA_WEIGHTS))
+        return decode_adapter(weights, _without_batch(read_npy(folder / LORA_CONFIG)), sites)
+    if (folder / PEFT_CONFIG).exists():
+        return read_peft(folder)
+    raise BadAdapter(
+        f"{folder} has neither {LORA_CONFIG} with {LORA_WEIGHTS} nor {PEFT_CONFIG} with "
+        f"{PEFT_WEIGHTS}"
+    )
+
+
+def read_npy(path: Path) -> Array:
+    """The array in `path`. Raises `BadAdapter` for what is none, `OSError`."""
+    try:
+        return np.asarray(np.load(path, allow_pickle=False))
+    except (ValueError, EOFError) as error:
+        raise BadAdapter(f"{path} holds no array: {error}") from error
+
+
+def read_peft(folder: Path) -> dict[str, LowRank]:
+    """The PEFT adapter in `folder`, in float32. Raises `BadAdapter` and `OSError`."""
+    if not (folder / PEFT_WEIGHTS).exists() and (folder / "adapter_model.bin").exists():
+        raise BadAdapter(
+            f"{folder} has pickled weights (adapter_model.bin), which can run code; save the "
+            f"adapter as {PEFT_WEIGHTS} (PEFT: save_pretrained(…, safe_serialization=True))"
+        )
+    config = _read_config(folder / PEFT_CONFIG)
+    try:
+        tensors = read_safetensors(folder / PEFT_WEIGHTS)
+    except ValueError as error:
+        raise BadAdapter(str(error)) from error
+    halves: dict[str, dict[str, Array]] = {}
+    for name, tensor in tensors.items():
+        match = _TENSOR.fullmatch(name)
+        if match is None:
+            raise BadAdapter(f"{folder / PEFT_WEIGHTS} has {name}, which is no LoRA tensor")
+        halves.setdefault(match[1], {})[match[2]] = tensor
+    if not halves:
+        raise BadAdapter(f"{folder / PEFT_WEIGHTS} has no tensors")
+    return {module: _join(module, pair, config) for module, pair in halves.items()}
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BadAdapter(f"{path} holds no JSON: {error}") from error
+    if not isinstance(config, dict) or config.get("peft_type", "LORA") != "LORA":
+        raise BadAdapter(f"{path} describes no LoRA adapter: its peft_type must be LORA")
+    for option, meaning in _BEYOND.items():
+        if config.get(option):
+            raise BadAdapter(f"{path} says {option}: {meaning} cannot be served")
+    if config.get("bias", "none") != "none":
+        raise BadAdapter(f"{path} says bias {config['bias']!r}: trained biases cannot be served")
+    if str(config.get("init_lora_weights", "")).lower().startswith(_CHANGED_BASE):
+        raise BadAdapter(
+            f"{path} says init_lora_weights {config['init_lora_weights']!r}: such an adapter needs "
+            "changed base weights; convert it to plain LoRA with PEFT first"
+        )
+    return config
+
+
+def _join(module: str, pair: Mapping[str, Array], config: Mapping[str, Any]) -> LowRank:
+    if len(pair) != 2 or any(each.ndim != 2 for each in pair.values()):
+        raise BadAdapter(f"{module} needs one lora_A and one lora_B of two dimensions")
+    a, b = pair["A"], pair["B"]
+    rank = len(a)
+    if not rank or b.shape[1] != rank:
+        raise BadAdapter(
+            f"{module} has lora_A {list(a.shape)} and lora_B {list(b.shape)}; they must be [r, in] "
+            "and [out, r]"
+        )
+    alpha = _alpha(module, config)
+    scaling = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    return LowRank(a, b * np.float32(scaling))
+
+
+def _alpha(module: str, config: Mapping[str, Any]) -> float:
+    """The alpha of this module: a pattern's, which names the end of a module, or everyone's."""
+    try:
+        for pattern, alpha in (config.get("alpha_pattern") or {}).items():
+            if re.match(rf"(.*\.)?({pattern})$", module):
+                return float(alpha)
+        return float(config["lora_alpha"])
+    except (LookupError, TypeError, ValueError, AttributeError, re.error) as error:
+        raise BadAdapter(
+            f"{PEFT_CONFIG} has no lora_alpha that is a number for {module}"
+        ) from error
+
+
+def _without_batch(array: Array) -> Array:
+    """Upstream's files have the batch dimension of the tensors that are sent."""
+    return array[0] if array.ndim == 3 and len(array) == 1 else array

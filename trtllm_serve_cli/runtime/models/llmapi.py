@@ -1,0 +1,166 @@
+"""The `tensorrt_llm` model of the llmapi layout: text in, text out, one prompt per request.
+
+It differs from the `tensorrt_llm` model of the other layout in its tensors alone: `text_input`,
+`sampling_param_*` and `return_*`, without a batch dimension. What the engine needs to know lies in
+`model.yaml` beside this file's `model.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from ..engine import InvalidRequest
+from ..engines.pytorch.arguments import LLM_ARGUMENTS
+from ..models import tensorrt_llm
+from ..requests.llmapi_response import TextAnswer, TextRequest
+from ..requests.responses import Answer
+from ..text.tokenizer import load_tokenizer
+from ..triton.model_yaml import as_parameters, nest, parse_model_yaml
+from ..triton.parameters import Parameters
+from ..triton.tensors import Array, GetTensor
+
+# Tensor -> field of GenerationRequest, for tensors with one value.
+_SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "sampling_param_max_tokens": ("max_new_tokens", int),
+    "sampling_param_best_of": ("num_return_sequences", int),
+    "sampling_param_temperature": ("temperature", float),
+    "sampling_param_top_k": ("top_k", int),
+    "sampling_param_top_p": ("top_p", float),
+    "sampling_param_seed": ("seed", int),
+    "sampling_param_frequency_penalty": ("frequency_penalty", float),
+    "sampling_param_presence_penalty": ("presence_penalty", float),
+    "sampling_param_return_perf_metrics": ("return_perf_metrics", bool),
+}
+_FLAGS = (
+    "sampling_param_exclude_input_from_output",
+    "return_finish_reason",
+    "return_stop_reason",
+    "return_cumulative_logprob",
+)
+_UNDERSTOOD = frozenset(
+    (*_SCALARS, *_FLAGS, "text_input", "streaming", "stop", "sampling_param_stop")
+)
+# What upstream's SamplingParams has when nothing is said.
+_MAX_TOKENS = 32
+
+
+class TritonPythonModel(tensorrt_llm.TritonPythonModel):
+    """Triton's hooks."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        parameters = Parameters(args)
+        arguments = _read_model_yaml(args)
+        is_llm = parameters.text("engine_kind", "") == "pytorch"
+        engine_arguments = _llm_entries(arguments) if is_llm else as_parameters(arguments)
+        parameters.add(engine_arguments)
+        _take_triton_config(parameters, arguments)
+        self._tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
+        self._adds_special_tokens = parameters.flag("add_special_tokens", True)
+        self._skips_special_tokens = parameters.flag("skip_special_tokens", True)
+        self._start(parameters, _UNDERSTOOD)
+        if not is_llm and (unknown := parameters.never_asked(engine_arguments)):
+            self.finalize()
+            raise pb_utils.TritonModelException(
+                f"model.yaml has {unknown[0]}, which no engine of ours takes; take it out"
+            )
+
+    def _parse(self, get: GetTensor, is_streaming: bool) -> Sequence[TextRequest]:
+        request = self._text_request(get)
+        if is_streaming and request.fields["num_return_sequences"] > 1:
+            raise InvalidRequest(
+                "sampling_param_best_of is above 1, and the best is known at the end only; leave "
+                "streaming out"
+            )
+        return [request]
+
+    def _answer(self, row: TextRequest, *, arrival_time_ns: int, is_streaming: bool) -> Answer:
+        return TextAnswer(row, self._decode, arrival_time_ns, is_streaming=is_streaming)
+
+    def _text_request(self, get: GetTensor) -> TextRequest:
+        prompt = _strings(get, "text_input")
+        if len(prompt) != 1 or not prompt[0]:
+            raise InvalidRequest("text_input takes one prompt, which is not empty")
+        stops = tuple(each for each in _strings(get, "sampling_param_stop") if each)
+        flags = {name: bool(_scalar(get, name)) for name in _FLAGS}
+        fields: dict[str, Any] = {"max_new_tokens": _MAX_TOKENS, "num_return_sequences": 1}
+        for name, (field, cast) in _SCALARS.items():
+            if (value := _scalar(get, name)) is not None:
+                fields[field] = cast(value)
+        fields |= {
+            "input_ids": tuple(
+                self._tokenizer.encode(prompt[0], add_special_tokens=self._adds_special_tokens)
+            ),
+            "end_id": self._tokenizer.end_id,
+            "stop_words": tuple(
+                tuple(self._tokenizer.encode(each, add_special_tokens=False)) for each in stops
+            ),
+            "return_log_probs": flags["return_cumulative_logprob"]
+            or fields["num_return_sequences"] > 1,
+        }
+        return TextRequest(
+            fields=fields,
+            stops=stops,
+            exclude_input=flags["sampling_param_exclude_input_from_output"],
+            tells_finish_reason=flags["return_finish_reason"],
+            tells_stop_reason=flags["return_stop_reason"],
+            tells_log_prob=flags["return_cumulative_logprob"],
+        )
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._tokenizer.decode(token_ids, skip_special_tokens=self._skips_special_tokens)
+
+
+def _read_model_yaml(args: dict[str, str]) -> dict[str, Any]:
+    # The environment variable is upstream's.
+    name = os.environ.get("LLM_CONFIG_PATH", "model.yaml")
+    path = Path(args["model_repository"], args["model_version"], name)
+    try:
+        return parse_model_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise pb_utils.TritonModelException(f"{path} cannot be used: {error}") from error
+
+
+def _llm_entries(arguments: dict[str, Any]) -> dict[str, str]:
+    """What a `config.pbtxt` would say of these arguments of TensorRT-LLM's `LLM`."""
+    nested = nest(arguments)
+    nested.pop("triton_config", None)
+    return LLM_ARGUMENTS.write(nested)
+
+
+def _take_triton_config(parameters: Parameters, arguments: dict[str, Any]) -> None:
+    """What `triton_config` says, which must not contradict the `config.pbtxt` of Triton itself."""
+    if bool(arguments.get("triton_config.decoupled", False)) is not parameters.is_decoupled:
+        raise pb_utils.TritonModelException(
+            "model.yaml and config.pbtxt disagree on whether the model is decoupled; say the same "
+            "in both"
+        )
+    period_ms = arguments.get("triton_config.cancellation_check_period_ms", 100)
+    parameters.add({"cancellation_check_period_ms": str(period_ms)})
+    parameters.max_queue_size = int(arguments.get("triton_config.max_queue_size", 0))
+
+
+def _strings(get: GetTensor, name: str) -> list[str]:
+    tensor: Array | None = get(name)
+    if tensor is None:
+        return []
+    try:
+        return [
+            each.decode() if isinstance(each, bytes) else str(each) for each in tensor.reshape(-1)
+        ]
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{name} is not valid UTF-8 at byte {error.start}") from error
+
+
+def _scalar(get: GetTensor, name: str) -> Any:
+    tensor = get(name)
+    if tensor is None:
+        return None
+    if np.size(tensor) != 1:
+        raise InvalidRequest(f"{name} has the shape {list(tensor.shape)}; send one value")
+    return tensor.reshape(-1)[0]

@@ -1,0 +1,31 @@
+"""The `preprocessing` model: text to token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from ..engine import InvalidRequest
+from ..text.preprocessor import Preprocessor
+from ..triton.parameters import Parameters
+from ..triton.stub_workarounds import pick_requested, read_inputs
+
+
+class TritonPythonModel:
+    """Triton's hooks."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        self._preprocessor = Preprocessor.of(Parameters(args))
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: Any) -> Any:
+        try:
+            tensors = self._preprocessor.encode(read_inputs(request).get)
+        except InvalidRequest as error:
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
+        made = [pb_utils.Tensor(name, value) for name, value in tensors.items()]
+        return pb_utils.InferenceResponse(pick_requested(request.requested_output_names(), made))

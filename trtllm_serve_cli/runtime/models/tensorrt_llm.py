@@ -1,0 +1,222 @@
+"""The `tensorrt_llm` model of every Python engine kind: tokens in, tokens out.
+
+Each of its instances starts an engine worker, unless `instances_share_engine`: then the first does,
+and the others are its guests. A Python stub hands over some 4500 responses a second, and a GPU may
+have more to tell.
+
+Each row of a request becomes one generation request of the engine worker. A decoupled model answers
+as updates come (`streaming`) or once for each sequence; one that is not answers once, all rows
+together. A caller who cancels, or sends `stop` with the same request id, frees the slots of all the
+request's rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from ..engine import InvalidRequest
+from ..engines.checkpoint_config import pytorch_config, vllm_config
+from ..requests.cancel_watch import CancelWatch
+from ..requests.in_flight import InFlight, refuse
+from ..requests.request_record import RequestLedger, RequestRecord
+from ..requests.responses import Answer, RowAnswer
+from ..telemetry.engine_metrics import EngineMetrics
+from ..triton.drain_check import refuse_if_draining
+from ..triton.parameters import Parameters
+from ..triton.stub_workarounds import read_inputs
+from ..triton.tensors import (
+    INTERNAL_ID_PREFIX,
+    UNDERSTOOD,
+    Array,
+    GetTensor,
+    parse_rows,
+    refuse_set,
+)
+from ..worker.stop_forwarding import StopRelay, stops_of
+from ..worker.worker_link import WorkerFailed, WorkerGuest, guests_of
+from ..worker.worker_process import WorkerProcess
+
+_FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class TritonPythonModel:
+    """Triton's hooks."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        self._start(Parameters(args), UNDERSTOOD)
+
+    def _start(self, parameters: Parameters, understood: Container[str]) -> None:
+        """Start the engine worker that `parameters` describe."""
+        self._not_understood = [each for each in parameters.input_names if each not in understood]
+        self._name = parameters.model_name
+        self._engine_kind = parameters.text("engine_kind")
+        self._exclude_input = parameters.flag("exclude_input_in_output", False)
+        self._is_decoupled = parameters.is_decoupled
+        self._num_slots = parameters.number("max_num_seqs")
+        self._queue_has_order = parameters.queue_has_order
+        self._ledger = RequestLedger(pb_utils, parameters.model_name, parameters.model_version)
+        self._metrics = _engine_metrics(parameters) if parameters.has_engine else None
+        try:
+            self._worker = self._worker_of(parameters)
+        except WorkerFailed as error:
+            raise pb_utils.TritonModelException(str(error)) from error
+        period_ms = parameters.number("cancellation_check_period_ms", 100)
+        self._watch = CancelWatch(period_ms / 1000)
+        self._in_flight = InFlight(self._worker, self._watch, is_decoupled=self._is_decoupled)
+        self._relay = StopRelay(stops_of(parameters.model_name), self._in_flight.stop)
+
+    def _worker_of(self, parameters: Parameters) -> WorkerProcess | WorkerGuest:
+        """A worker of this instance's own, or a link to that of the first one."""
+        if parameters.shares_engine and self._queue_has_order:
+            raise WorkerFailed(
+                "priorities and timeouts of the queue need one instance, and "
+                f"{parameters.num_instances} share an engine; say tensorrt_llm_instance_count=1"
+            )
+        if self._metrics is None:
+            guest = WorkerGuest(guests_of(parameters.model_name))
+            guest.wait_until_open()
+            return guest
+        worker = WorkerProcess(
+            self._engine_kind,
+            {
+                **engine_config(parameters),
+                "guests": _guests(parameters),
+                "for_guests": {"excludes_input": self._exclude_input},
+            },
+            python=parameters.text("engine_python", ""),
+            on_stats=self._metrics.publish,
+            on_state=self._metrics.tell_state,
+        )
+        worker.start()
+        return worker
+
+    def execute(self, requests: Sequence[Any]) -> None:
+        for request in requests:
+            sender = request.get_response_sender()
+            try:
+                self._begin(request, sender)
+            except (InvalidRequest, WorkerFailed) as error:
+                refuse(request, sender, error)
+        if self._queue_has_order:
+            # What waits has to wait in Triton's queue, whose priorities and timeouts then count.
+            self._in_flight.wait_below(self._num_slots)
+
+    def finalize(self) -> None:
+        self._watch.close()
+        self._relay.close()
+        self._worker.close()
+        if self._metrics is not None:
+            self._metrics.close()
+        self._ledger.close()
+        self._in_flight.close()
+
+    def _begin(self, request: Any, sender: Any) -> None:
+        get = read_inputs(request).get
+        if _is_set(get("stop")):
+            self._stop(request.request_id(), sender)
+            return
+        is_internal = request.request_id().startswith(INTERNAL_ID_PREFIX)
+        record = None if is_internal else self._ledger.open_record(request)
+        try:
+            self._run(request, sender, get, record)
+        except (InvalidRequest, WorkerFailed) as error:
+            if record is not None:
+                record.refuse(error)
+            raise
+
+    def _run(self, request: Any, sender: Any, get: GetTensor, record: RequestRecord | None) -> None:
+        refuse_if_draining(self._name)
+        arrival_time_ns = record.arrival_ns if record else time.monotonic_ns()
+        refuse_set(get, self._not_understood, self._engine_kind)
+        is_streaming = _is_set(get("streaming"))
+        if is_streaming and not self._is_decoupled:
+            raise InvalidRequest(
+                "streaming needs a decoupled model, and this one answers each request once "
+                "(decoupled_mode is false); leave it out, or serve with decoupled_mode=true"
+            )
+        rows = self._parse(get, is_streaming)
+        if record is not None and self._ledger.logs_prompts:
+            record.prompt = [list(row.fields["input_ids"]) for row in rows]
+        answer = partial(self._answer, arrival_time_ns=arrival_time_ns, is_streaming=is_streaming)
+        self._in_flight.start(request, sender, get, rows, answer, record)
+
+    def _parse(self, get: GetTensor, is_streaming: bool) -> Sequence[Any]:
+        """What to run for a request: `EngineRow`s, which `_answer` takes one by one."""
+        return parse_rows(get, exclude_input=self._exclude_input)
+
+    def _answer(self, row: Any, *, arrival_time_ns: int, is_streaming: bool) -> Answer:
+        """How to answer a row that has passed all checks."""
+        return RowAnswer(row, arrival_time_ns, is_streaming=is_streaming)
+
+    def _stop(self, request_id: str, sender: Any) -> None:
+        is_known = self._in_flight.stop(request_id)
+        if request_id:
+            is_known = self._relay.pass_on(request_id) or is_known
+        if not is_known:
+            raise InvalidRequest(
+                f"stop names the request id {request_id!r}, which is not running; send it with "
+                "the id of a request in flight"
+            )
+        # Upstream's clients wait for an answer to the stop itself: one without outputs.
+        sender.send(pb_utils.InferenceResponse([]), flags=_FINAL)
+
+
+def _engine_metrics(parameters: Parameters) -> EngineMetrics:
+    return EngineMetrics(
+        pb_utils,
+        parameters.model_name,
+        parameters.model_version,
+        parameters.number("max_num_seqs"),
+        parameters.instance_name if parameters.num_engines > 1 else "",
+    )
+
+
+def _guests(parameters: Parameters) -> str:
+    """Where text models may ask the worker themselves; nowhere if they have to queue here."""
+    may_come = not parameters.queue_has_order and parameters.num_engines == 1
+    return guests_of(parameters.model_name) if may_come else ""
+
+
+def engine_config(parameters: Parameters) -> dict[str, Any]:
+    """What the engine worker gets, out of the parameters of `config.pbtxt`."""
+    if parameters.text("engine_kind") == "pytorch":
+        return pytorch_config(parameters)
+    if parameters.text("engine_kind") == "vllm":
+        return vllm_config(parameters)
+    common = {
+        "engine_dir": parameters.text("gpt_model_path"),
+        "max_batch_size": parameters.number("max_num_seqs"),
+        "max_queue_size": parameters.max_queue_size,
+        "max_seq_len": parameters.number("max_seq_len"),
+        "max_num_tokens": parameters.number("max_num_tokens"),
+        "max_tokens_in_paged_kv_cache": parameters.number("max_tokens_in_paged_kv_cache"),
+        "enable_kv_cache_reuse": parameters.flag("enable_kv_cache_reuse", True),
+        "vocab_size": parameters.number("vocab_size"),
+    }
+    if parameters.text("engine_kind") == "sim":
+        return common | {
+            "enable_chunked_context": parameters.flag("enable_chunked_context", False),
+            "batch_scheduler_policy": parameters.text(
+                "batch_scheduler_policy", "guaranteed_no_evict"
+            ),
+        }
+    return common | {
+        "max_beam_width": parameters.number("max_beam_width"),
+        "lora_prefetch_dir": parameters.text("lora_prefetch_dir", ""),
+        "max_loras": parameters.number("max_loras", 4),
+        "lora_cache_max_adapter_size": parameters.number("lora_cache_max_adapter_size", 64),
+        "lora_cache_host_memory_bytes": parameters.number("lora_cache_host_memory_bytes", 1 << 30),
+        "num_threads": parameters.number("num_threads", 0),
+        "num_draft_tokens": parameters.number("num_draft_tokens", 0),
+        "draft_model_dir": parameters.text("draft_model_dir", ""),
+    }
+
+
+def _is_set(tensor: Array | None) -> bool:
+    return tensor is not None and bool(np.any(tensor))

@@ -1,0 +1,345 @@
+"""The models that take text and give text: `ensemble`, `tensorrt_llm_bls` and the model's own name.
+
+Text becomes token ids here (`text_encoder.py`), `tensorrt_llm` generates, and the text is put
+together here, piece by piece, because only whoever has seen a sequence from its start can stream it
+without losing spaces and characters. Tokens come straight from the engine worker of `tensorrt_llm`
+where that takes guests, otherwise by business-logic scripting. The `ensemble` is served this way
+too: Triton's own ensemble scheduler neither keeps that state nor passes a cancellation on to a
+running step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from ..engine import PERF_OUTPUTS, InvalidRequest
+from ..log import write_traceback
+from ..lora.adapter_request import NAME_PARAMETER, read_lora_name
+from ..requests.cancel_watch import CancelWatch
+from ..requests.in_flight import InFlight, send_error
+from ..requests.request_record import AnswerFollower, RequestLedger, RequestRecord
+from ..requests.responses import merge_answers
+from ..requests.text_response import RowTextAnswer
+from ..text.detokenize import StreamDecoder, decode_whole
+from ..text.step_decoder import StepDecoder
+from ..text.text_encoder import TEXT_INPUTS, load_encoder
+from ..text.tokenizer import load_tokenizer
+from ..triton.drain_check import refuse_if_draining
+from ..triton.parameters import Parameters
+from ..triton.stub_workarounds import StreamKeeper, pick_requested, read_inputs
+from ..triton.tensors import (
+    INTERNAL_ID_PREFIX,
+    UNDERSTOOD,
+    Array,
+    find_failure,
+    parse_rows,
+    refuse_set,
+)
+from ..worker.stop_forwarding import pass_on_stop, stops_of
+from ..worker.worker_link import WorkerFailed, WorkerGuest, guests_of
+
+# A request that is on its way to the engine has a thread of its own, and one that is answered by
+# business-logic scripting keeps it.
+MAX_THREADS = 512
+
+_RENAMED = {
+    "top_k": "runtime_top_k",
+    "top_p": "runtime_top_p",
+    "length_penalty": "len_penalty",
+    "stream": "streaming",
+}
+# Of upstream's tensors, those that lead nowhere here.
+_NOT_SERVED = (
+    "decoder_text_input",
+    "image_bytes_input",
+    "image_input",
+    "image_sizes_input",
+    "image_url_input",
+    "num_draft_tokens",
+    "prompt_table_extra_id",
+    "use_draft_logits",
+    "video_bytes_input",
+)
+_PASSED_BACK = (
+    "cum_log_probs",
+    "output_log_probs",
+    "batch_index",
+    "sequence_index",
+    "num_input_tokens",
+    "num_output_tokens",
+    *PERF_OUTPUTS,
+)
+# What Triton's queue says to whom it does not take, or has kept for too long.
+_QUEUE_REFUSES = ("Exceeds maximum queue size", "timeout expired")
+_FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class RequestError(Exception):
+    """A failure of `tensorrt_llm`, to be answered instead of text."""
+
+
+class TritonPythonModel:
+    """Triton's hooks."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        parameters = Parameters(args)
+        self._name = parameters.model_name
+        self._tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
+        self._skips_special_tokens = parameters.flag("skip_special_tokens", True)
+        self._encode = load_encoder(parameters, self._tokenizer)
+        self._engine = parameters.text("tensorrt_llm_model_name", "tensorrt_llm")
+        self._engine_kind = parameters.text("engine_kind")
+        # The rest of the inputs mean the same to `tensorrt_llm`, under the same or another name.
+        taken = {*TEXT_INPUTS, *_NOT_SERVED}
+        self._passed_on = set(parameters.input_names) - taken
+        self._is_decoupled = parameters.is_decoupled
+        self._ledger = RequestLedger(
+            pb_utils, parameters.model_name, parameters.model_version, tells_texts=True
+        )
+        self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="text")
+        self._watch = CancelWatch(parameters.number("cancellation_check_period_ms", 100) / 1000)
+        self._streams = StreamKeeper()
+        self._decoder = StepDecoder(self._decode_all)
+        self._worker = WorkerGuest(guests_of(self._engine), self._decoder.foresee)
+        self._in_flight = InFlight(self._worker, self._watch, is_decoupled=self._is_decoupled)
+
+    def execute(self, requests: Sequence[Any]) -> None:
+        for request in requests:
+            record = self._ledger.open_record(request)
+            self._threads.submit(self._serve, request, record)
+
+    def finalize(self) -> None:
+        self._watch.close()
+        self._worker.close()
+        self._threads.shutdown(cancel_futures=True)
+        self._in_flight.close()
+        self._ledger.close()
+
+    def _serve(self, request: Any, record: RequestRecord) -> None:
+        sender = request.get_response_sender()
+        try:
+            self._generate(request, sender, record)
+        except (InvalidRequest, RequestError, WorkerFailed) as error:
+            record.refuse(error)
+            send_error(sender, str(error))
+        except Exception as error:  # or the caller would wait for ever
+            write_traceback()
+            record.refuse(error)
+            send_error(sender, f"the text model failed: {type(error).__name__}: {error}")
+
+    def _generate(self, request: Any, sender: Any, record: RequestRecord) -> None:
+        refuse_if_draining(self._name)
+        given = read_inputs(request)
+        refuse_set(given.get, _NOT_SERVED, self._engine_kind)
+        if np.any(given.get("stream", False)) and not self._is_decoupled:
+            raise InvalidRequest(
+                "stream needs a decoupled model, and this one answers each request once "
+                "(decoupled_mode is false); leave it out, or serve with decoupled_mode=true"
+            )
+        if self._ledger.logs_prompts:
+            record.prompt = _as_prompt(given.get("text_input"))
+        # What this model's config reshapes to a scalar, with its full shape.
+        columns = {
+            name: array.reshape(-1, 1) if array.ndim == 1 else array
+            for name, array in given.items()
+        }
+        inputs = self._encode(columns.get) | {
+            _RENAMED.get(name, name): columns[name] for name in self._passed_on & columns.keys()
+        }
+        ask = self._ask_worker if self._worker.was_open else self._ask_model
+        ask(request, sender, inputs, record)
+
+    def _ask_worker(
+        self, request: Any, sender: Any, inputs: dict[str, Array], record: RequestRecord
+    ) -> None:
+        """Have the tokens straight from the engine worker of `tensorrt_llm`.
+
+        Through that model, each token would be a response of a business-logic request.
+        """
+        get = inputs.get
+        refuse_set(get, sorted(inputs.keys() - UNDERSTOOD), self._engine_kind)
+        rows = parse_rows(get, exclude_input=self._worker.excludes_input)
+        answer = partial(
+            RowTextAnswer,
+            decoder=self._decoder,
+            arrival_time_ns=record.arrival_ns,
+            is_streaming=_is_streaming(inputs),
+        )
+        self._in_flight.start(request, sender, get, rows, answer, record)
+
+    def _ask_model(
+        self, request: Any, sender: Any, inputs: dict[str, Array], record: RequestRecord
+    ) -> None:
+        """Have the tokens from `tensorrt_llm`, whoever serves that and however requests queue."""
+        follower = AnswerFollower(record, inputs)
+
+        def stop() -> None:
+            record.end("cancelled")
+            self._stop(internal_id)
+
+        adapter = read_lora_name(request.parameters())
+        internal_id = f"{INTERNAL_ID_PREFIX}{uuid.uuid4().hex}"
+        watched = self._watch.add(sender, stop)
+        only = None
+        try:
+            tensors = [pb_utils.Tensor(name, array) for name, array in inputs.items()]
+            answers = map(follower.note, self._ask_engine(tensors, internal_id, adapter))
+            for outputs in self._texts(answers, _is_streaming(inputs)):
+                answer = _answer(request, outputs)
+                if self._is_decoupled:
+                    sender.send(answer)
+                else:
+                    only = answer
+        finally:
+            self._watch.remove(watched)
+        record.complete()
+        if self._is_decoupled:
+            sender.send(flags=_FINAL)
+        else:
+            sender.send(only or pb_utils.InferenceResponse([]), flags=_FINAL)
+
+    def _texts(
+        self, answers: Iterable[dict[str, Array]], is_streaming: bool
+    ) -> Iterator[list[Any]]:
+        """The tensors of each response: pieces of text, or whole ones."""
+        if is_streaming:
+            decoders: dict[tuple[int, int], StreamDecoder] = {}
+            for outputs in answers:
+                yield self._as_pieces(outputs, decoders)
+            for (row, sequence), decoder in decoders.items():
+                if held_back := decoder.finish():
+                    yield _held_back(held_back, row, sequence)
+        elif self._is_decoupled:
+            yield from map(self._as_texts, answers)
+        elif all_answers := list(answers):
+            yield self._as_texts(merge_answers(all_answers))
+
+    def _ask_engine(
+        self, inputs: list[Any], internal_id: str, adapter: str | None
+    ) -> Iterator[dict[str, Array]]:
+        """The outputs of each response of `tensorrt_llm`; its failure is raised."""
+        outputs = ["output_ids", "sequence_length", *_PASSED_BACK]
+        parameters = {} if adapter is None else {NAME_PARAMETER: adapter}
+        responses = self._exec(internal_id, inputs, outputs, parameters)
+        try:
+            for response in responses:
+                if response.has_error():
+                    why = response.error().message()
+                    raise _failure(why, was_refused=any(each in why for each in _QUEUE_REFUSES))
+                told = {each.name(): each.as_numpy() for each in response.output_tensors()}
+                if (failure := find_failure(told)) is not None:
+                    raise _failure(failure[0], was_refused=failure[1])
+                # The last response of a stream may carry no tensors.
+                if told:
+                    yield told
+        finally:
+            self._streams.keep(responses)
+
+    def _stop(self, internal_id: str) -> None:
+        """Ask `tensorrt_llm` to end our request, whose own caller has gone."""
+        # As a request, that might wait in a queue behind those that wait for the slot to be free.
+        if pass_on_stop(stops_of(self._engine), internal_id):
+            return
+        inputs = [
+            pb_utils.Tensor("stop", np.array([[True]])),
+            pb_utils.Tensor("input_lengths", np.zeros((1, 1), dtype=np.int32)),
+            pb_utils.Tensor("request_output_len", np.zeros((1, 1), dtype=np.int32)),
+        ]
+        responses = self._exec(internal_id, inputs, ["output_ids"], {})
+        # An error says that it has just ended by itself.
+        with contextlib.suppress(Exception):
+            list(responses)
+        self._streams.keep(responses)
+
+    def _exec(
+        self, request_id: str, inputs: list[Any], outputs: list[str], parameters: dict[str, str]
+    ) -> Any:
+        """The responses of `tensorrt_llm`, which is decoupled when this model is.
+
+        Asked as if it were when it is not, it would never be heard of again (Triton 2.51).
+        """
+        request = pb_utils.InferenceRequest(
+            model_name=self._engine,
+            request_id=request_id,
+            requested_output_names=outputs,
+            inputs=inputs,
+            parameters=parameters,
+        )
+        return request.exec(decoupled=True) if self._is_decoupled else [request.exec()]
+
+    def _as_pieces(
+        self, outputs: dict[str, Array], decoders: dict[tuple[int, int], StreamDecoder]
+    ) -> list[Any]:
+        rows = _sequences(outputs)
+        if len(rows[0]) > 1:  # beams, which do not stream
+            return self._as_texts(outputs)
+        key = (int(outputs["batch_index"][0, 0]), int(outputs["sequence_index"][0, 0]))
+        decoder = decoders.setdefault(key, StreamDecoder(self._decode))
+        return _with_text([[decoder.push(rows[0][0])]], outputs)
+
+    def _as_texts(self, outputs: dict[str, Array]) -> list[Any]:
+        texts = [
+            [decode_whole(self._decode, token_ids) for token_ids in row]
+            for row in _sequences(outputs)
+        ]
+        return _with_text(texts, outputs)
+
+    def _decode_all(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        return self._tokenizer.decode_all(sequences, skip_special_tokens=self._skips_special_tokens)
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._tokenizer.decode(token_ids, skip_special_tokens=self._skips_special_tokens)
+
+
+def _failure(why: str, *, was_refused: bool) -> Exception:
+    return InvalidRequest(why) if was_refused else RequestError(why)
+
+
+def _sequences(outputs: dict[str, Array]) -> list[list[list[int]]]:
+    """The token ids of each row's sequences, without what pads them."""
+    return [
+        [ids[:length].tolist() for ids, length in zip(*row, strict=True)]
+        for row in zip(outputs["output_ids"], outputs["sequence_length"], strict=True)
+    ]
+
+
+def _with_text(texts: list[list[str]], outputs: dict[str, Array]) -> list[Any]:
+    tensors = [pb_utils.Tensor("text_output", _as_strings(texts))]
+    return tensors + [
+        pb_utils.Tensor(name, outputs[name]) for name in _PASSED_BACK if name in outputs
+    ]
+
+
+def _answer(request: Any, tensors: list[Any]) -> Any:
+    return pb_utils.InferenceResponse(pick_requested(request.requested_output_names(), tensors))
+
+
+def _held_back(text: str, row: int, sequence: int) -> list[Any]:
+    return [
+        pb_utils.Tensor("text_output", _as_strings([[text]])),
+        pb_utils.Tensor("batch_index", np.array([[row]], dtype=np.int32)),
+        pb_utils.Tensor("sequence_index", np.array([[sequence]], dtype=np.int32)),
+    ]
+
+
+def _is_streaming(inputs: Mapping[str, Array]) -> bool:
+    return bool(np.any(inputs.get("streaming", False)))
+
+
+def _as_prompt(texts: Array | None) -> str:
+    lines = [] if texts is None else texts.reshape(-1).tolist()
+    return "\n".join(each.decode(errors="replace") for each in lines)
+
+
+def _as_strings(rows: list[list[str]]) -> Any:
+    """One dimension for the sequences of all rows, as upstream answers and its clients index."""
+    return np.array([text.encode() for texts in rows for text in texts], dtype=object)

@@ -1,0 +1,152 @@
+"""From an engine's updates to the text outputs of the llmapi layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..engine import PerfMetrics, SequenceUpdate
+from ..text.detokenize import StreamDecoder, decode_whole
+from ..triton.tensors import Array
+from .responses import pack_perf_metrics
+
+
+@dataclass(frozen=True, slots=True)
+class TextRequest:
+    """One prompt: `fields` of a GenerationRequest, and how to answer it."""
+
+    fields: dict[str, Any]
+    stops: tuple[str, ...] = ()
+    exclude_input: bool = False
+    tells_finish_reason: bool = False
+    tells_stop_reason: bool = False
+    tells_log_prob: bool = False
+
+
+class TextAnswer:
+    """The text of one prompt, in pieces when streaming; of several sequences the likeliest."""
+
+    def __init__(
+        self,
+        request: TextRequest,
+        decode: Callable[[list[int]], str],
+        arrival_time_ns: int,
+        *,
+        is_streaming: bool,
+    ) -> None:
+        self._request = request
+        self._decode = decode
+        self._arrival_time_ns = arrival_time_ns
+        self._is_streaming = is_streaming
+        num_sequences = int(request.fields["num_return_sequences"])
+        self._tokens: list[list[int]] = [[] for _ in range(num_sequences)]
+        self._log_probs = [0.0] * num_sequences
+        self._reasons: list[str | None] = [None] * num_sequences
+        self._perf = PerfMetrics()
+        self._decoder = StreamDecoder(decode)
+        self._untold = ""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all sequences have ended."""
+        return None not in self._reasons
+
+    def take(self, update: SequenceUpdate) -> dict[str, Array] | None:
+        """The response that is due after `update`, if one is."""
+        index = update.sequence_index
+        self._tokens[index] += update.token_ids
+        self._perf = update.perf or self._perf
+        if update.cum_log_prob is not None:
+            self._log_probs[index] = update.cum_log_prob
+        if update.finish_reason is not None:
+            self._reasons[index] = update.finish_reason
+        if self._is_streaming:
+            return self._tell_piece(update.token_ids)
+        return self._tell_whole() if self.is_done else None
+
+    def cut(self) -> list[dict[str, Array]]:
+        """What has come and is untold, for a caller who wants the answer to end here."""
+        if self._is_streaming or self.is_done:
+            return []
+        self._reasons = [each or "cancelled" for each in self._reasons]
+        return [self._tell_whole()]
+
+    def _tell_piece(self, token_ids: Sequence[int]) -> dict[str, Array] | None:
+        self._untold += self._decoder.push(token_ids)
+        if self.is_done:
+            text, stop = self._ended(self._untold + self._decoder.finish(), 0)
+            return self._tell(text, 0, stop)
+        keep = len(self._untold) - num_held_back(self._untold, self._request.stops)
+        text, self._untold = self._untold[:keep], self._untold[keep:]
+        return self._tell(text, 0, None) if text else None
+
+    def _tell_whole(self) -> dict[str, Array]:
+        best = int(np.argmax(self._log_probs))
+        text = decode_whole(self._decode, self._tokens[best])
+        kept, stop = self._ended(text, best)
+        if not self._request.exclude_input:
+            # Decoded together: a space between prompt and answer belongs to neither.
+            prompt = list(self._request.fields["input_ids"])
+            whole = decode_whole(self._decode, [*prompt, *self._tokens[best]])
+            kept = whole[: len(whole) - (len(text) - len(kept))]
+        return self._tell(kept, best, stop)
+
+    def _ended(self, text: str, index: int) -> tuple[str, str | None]:
+        is_stopped = self._reasons[index] == "stop"
+        return cut_stop(text, self._request.stops) if is_stopped else (text, None)
+
+    def _tell(self, text: str, index: int, stop: str | None) -> dict[str, Array]:
+        request, reason = self._request, self._reasons[index]
+        tensors = {"text_output": _strings(text)}
+        # What is not known yet or does not apply is the word None, as upstream has it.
+        if request.tells_finish_reason:
+            tensors["finish_reason"] = _strings(str(reason))
+        if request.tells_stop_reason:
+            tensors["stop_reason"] = _strings(str(stop))
+        if request.tells_log_prob:
+            log_prob = self._log_probs[index]
+            tensors["cumulative_logprob"] = np.array([log_prob], dtype=np.float32)
+        if request.fields.get("return_perf_metrics"):
+            tensors |= _perf_outputs(self._perf, self._arrival_time_ns)
+        return tensors
+
+
+def cut_stop(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
+    """`text` without the stop word that ended it, and that word."""
+    ending = max((each for each in stops if text.endswith(each)), key=len, default=None)
+    return (text, None) if ending is None else (text[: len(text) - len(ending)], ending)
+
+
+def num_held_back(text: str, stops: Sequence[str]) -> int:
+    """How many last characters of `text` may turn out to be the start of a stop word."""
+    return max(
+        (
+            length
+            for stop in stops
+            for length in range(1, min(len(stop), len(text)) + 1)
+            if text.endswith(stop[:length])
+        ),
+        default=0,
+    )
+
+
+def _perf_outputs(perf: PerfMetrics, arrival_time_ns: int) -> dict[str, Array]:
+    """As those of `tensorrt_llm`, without a batch dimension, and with names of their own."""
+    outputs = {
+        name: value.reshape(1) for name, value in pack_perf_metrics(perf, arrival_time_ns).items()
+    }
+    reused = outputs.pop("kv_cache_reused_blocks")
+    missed = outputs["kv_cache_alloc_new_blocks"]
+    rate = reused / np.maximum(reused + missed, 1)
+    return outputs | {
+        "kv_cache_reused_block": reused,
+        "kv_cache_missed_block": missed,
+        "kv_cache_hit_rate": rate.astype(np.float32),
+    }
+
+
+def _strings(text: str) -> Array:
+    return np.array([text.encode()], dtype=object)

@@ -1,0 +1,246 @@
+"""What is known of each request that a model was asked: counted, timed, and told to the log."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from ..engine import InvalidRequest
+from ..log import write_log
+from ..telemetry.counters import (
+    DURATION,
+    GENERATION_TOKENS,
+    INPUT_LENGTH,
+    ITL,
+    OUTPUT_LENGTH,
+    PROMPT_TOKENS,
+    REQUESTS,
+    TTFT,
+    Tally,
+    TallyMetrics,
+)
+from ..telemetry.spans import Span, SpanExporter, read_trace_parent
+from ..triton.tensors import Array
+
+Outcome = Literal["stop", "length", "cancelled", "error", "rejected"]
+# How long a count may be unpublished.
+_PERIOD_S = 0.5
+
+
+class RequestRecord:
+    """One request, from its arrival to its end; times are nanoseconds of the monotonic clock."""
+
+    def __init__(
+        self, ledger: RequestLedger, request_id: str, trace_parent: str, now_ns: int
+    ) -> None:
+        self.id = request_id
+        self.trace_parent = trace_parent
+        self.arrival_ns = now_ns
+        # When the engine was asked, and has last told something.
+        self.asked_ns = 0
+        self.last_token_ns = 0
+        self.num_prompt_tokens = 0
+        self.num_tokens = 0
+        self.first_token_ns = 0
+        self.prompt: str | list[list[int]] | None = None
+        self._ledger = ledger
+        self._last_ns: dict[tuple[int, int], int] = {}
+        # A sequence ended at the number of tokens that was asked for.
+        self.was_cut = False
+        self._lock = threading.Lock()
+        self._has_ended = False
+
+    def note_tokens(self, sequence: tuple[int, int], number: int) -> None:
+        """`number` new tokens of a sequence, which goes by the request's row and its own index."""
+        tally, now_ns = self._ledger.tally, self._ledger.now_ns()
+        if self.first_token_ns == 0:
+            self.first_token_ns = now_ns
+            tally.observe(TTFT, (now_ns - self.arrival_ns) / 1e9)
+        if last_ns := self._last_ns.get(sequence):
+            tally.observe(ITL, (now_ns - last_ns) / 1e9)
+        self._last_ns[sequence] = now_ns
+        self.note_untimed(number)
+
+    def note_untimed(self, number: int) -> None:
+        """`number` tokens that have come; nobody knows when the first of them did."""
+        self.last_token_ns = self._ledger.now_ns()
+        self.num_tokens += number
+        self._ledger.tally.count(GENERATION_TOKENS, number)
+
+    def complete(self) -> None:
+        """All sequences have ended by themselves."""
+        self.end("length" if self.was_cut else "stop")
+
+    def now_ns(self) -> int:
+        """What its times are told by."""
+        return self._ledger.now_ns()
+
+    def refuse(self, error: Exception) -> None:
+        """It does not run: because of what it asks, or because there is nobody to run it."""
+        self.end("rejected" if isinstance(error, InvalidRequest) else "error", str(error))
+
+    def end(self, outcome: Outcome, why: str = "") -> None:
+        """No more is to come; only the first end counts."""
+        with self._lock:
+            if self._has_ended:
+                return
+            self._has_ended = True
+        self._ledger.close_record(self, outcome, why)
+
+    def spans(self, now_ns: int, why: str) -> list[Span]:
+        """The parts of a traced request; before and after the engine only of a model of texts."""
+        if not self.asked_ns or not self.trace_parent:
+            return []
+        begin_ns, end_ns = self.asked_ns, self.last_token_ns or now_ns
+        attributes: dict[str, str | int] = {
+            "tllm.request_id": self.id,
+            "gen_ai.usage.input_tokens": self.num_prompt_tokens,
+            "gen_ai.usage.output_tokens": self.num_tokens,
+        }
+        events = {"first token": self.first_token_ns} if self.first_token_ns else {}
+        spans = [Span(self.trace_parent, "engine", begin_ns, end_ns, attributes, events, why)]
+        if self._ledger.tells_texts:
+            spans.append(Span(self.trace_parent, "preprocessing", self.arrival_ns, begin_ns))
+            if self.first_token_ns:
+                spans.append(Span(self.trace_parent, "postprocessing", self.first_token_ns, now_ns))
+        return spans
+
+
+class AnswerFollower:
+    """Tells a record what the responses of `tensorrt_llm` bring, which has run elsewhere.
+
+    `inputs` are the tensors that it was asked with.
+    """
+
+    def __init__(self, record: RequestRecord, inputs: Mapping[str, Array]) -> None:
+        self._record = record
+        lengths = inputs["input_lengths"].reshape(-1)
+        record.asked_ns = record.now_ns()
+        self._prompts = [
+            ids[:length] for ids, length in zip(inputs["input_ids"], lengths, strict=False)
+        ]
+        self._limit = int(np.max(inputs["request_output_len"]))
+        self._is_streaming = bool(np.any(inputs.get("streaming", False)))
+        self._num_tokens: dict[tuple[int, int], int] = {}
+        record.num_prompt_tokens = int(lengths.sum())
+
+    def note(self, outputs: dict[str, Array]) -> dict[str, Array]:
+        """`outputs`, once they are noted."""
+        first_row = int(outputs["batch_index"][0, 0]) if "batch_index" in outputs else 0
+        first_sequence = int(outputs["sequence_index"][0, 0]) if "sequence_index" in outputs else 0
+        for row, beams in enumerate(outputs["sequence_length"], first_row):
+            for sequence, length in enumerate(beams, first_sequence):
+                ids = outputs["output_ids"][row - first_row, sequence - first_sequence, :length]
+                self._note((row, sequence), ids)
+        return outputs
+
+    def _note(self, sequence: tuple[int, int], ids: Array) -> None:
+        # A whole answer has its prompt before it, unless that was to be left out.
+        prompt = self._prompts[sequence[0]] if sequence[0] < len(self._prompts) else ids[:0]
+        has_prompt = not self._is_streaming and np.array_equal(ids[: len(prompt)], prompt)
+        number = len(ids) - (len(prompt) if has_prompt else 0)
+        if number and self._is_streaming:
+            self._record.note_tokens(sequence, number)
+        elif number:
+            self._record.note_untimed(number)
+        total = self._num_tokens[sequence] = self._num_tokens.get(sequence, 0) + number
+        self._record.was_cut = self._record.was_cut or total >= self._limit
+
+
+class RequestLedger:
+    """The requests of one model: their counts, which Triton publishes, log lines and spans.
+
+    The environment says which lines and spans: TLLM_LOG_REQUESTS is `yes`, or `prompts` if the
+    prompts may be in the log, too; TLLM_OTLP_TRACES is where a collector takes spans. Threads write
+    into it; one of its own publishes, until `close`. `now_ns` is the clock.
+    """
+
+    def __init__(
+        self,
+        pb_utils: Any,
+        model: str,
+        version: str,
+        *,
+        tells_texts: bool = False,
+        environ: Mapping[str, str] = os.environ,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.tally = Tally()
+        wanted = environ.get("TLLM_LOG_REQUESTS", "")
+        self.logs_prompts = wanted == "prompts"
+        self.tells_texts = tells_texts
+        self._is_logged = bool(wanted)
+        url = environ.get("TLLM_OTLP_TRACES")
+        self._exporter = SpanExporter(url, model) if url else None
+        self._model = model
+        self.now_ns = now_ns
+        self._metrics = TallyMetrics(pb_utils, {"model": model, "version": version})
+        self._closing = threading.Event()
+        self._publisher = threading.Thread(target=self._keep_publishing, daemon=True)
+        self._publisher.start()
+
+    def open_record(self, request: Any) -> RequestRecord:
+        """A request of Triton's has arrived. One without an id gets one, for the log.
+
+        To be called before `execute` returns: Triton forgets a trace soon after.
+        """
+        request_id = request.request_id()
+        if not request_id and self._is_logged:
+            request_id = uuid.uuid4().hex
+        trace_parent = read_trace_parent(request) if self._exporter else ""
+        return RequestRecord(self, request_id, trace_parent, self.now_ns())
+
+    def close_record(self, record: RequestRecord, outcome: Outcome, why: str) -> None:
+        """Count a request that has ended, and write its line."""
+        now_ns = self.now_ns()
+        duration_s = (now_ns - record.arrival_ns) / 1e9
+        self.tally.count(REQUESTS, 1, outcome)
+        if outcome != "rejected":
+            self.tally.count(PROMPT_TOKENS, record.num_prompt_tokens)
+            self.tally.observe(INPUT_LENGTH, record.num_prompt_tokens)
+            self.tally.observe(OUTPUT_LENGTH, record.num_tokens)
+        if outcome in ("stop", "length"):
+            self.tally.observe(DURATION, duration_s)
+        if self._is_logged:
+            write_log("I", "request", **self._facts(record, outcome, why, duration_s))
+        if self._exporter is not None:
+            for span in record.spans(now_ns, why):
+                self._exporter.add(span)
+
+    def close(self) -> None:
+        """Publish what is left and end."""
+        self._closing.set()
+        self._publisher.join()
+        self._metrics.publish(self.tally.read())
+        self._metrics.close()
+        if self._exporter is not None:
+            self._exporter.close()
+
+    def _keep_publishing(self) -> None:
+        while not self._closing.wait(_PERIOD_S):
+            self._metrics.publish(self.tally.read())
+
+    def _facts(
+        self, record: RequestRecord, outcome: Outcome, why: str, duration_s: float
+    ) -> dict[str, Any]:
+        first_ns = record.first_token_ns
+        facts: dict[str, Any] = {
+            "id": record.id,
+            "model": self._model,
+            "outcome": outcome,
+            "input_tokens": record.num_prompt_tokens,
+            "output_tokens": record.num_tokens,
+            "ttft_ms": round((first_ns - record.arrival_ns) / 1e6, 3) if first_ns else None,
+            "duration_ms": round(duration_s * 1e3, 3),
+        }
+        if why:
+            facts["error"] = why
+        if self.logs_prompts and record.prompt is not None:
+            facts["prompt"] = record.prompt
+        return facts

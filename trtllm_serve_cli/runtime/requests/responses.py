@@ -1,0 +1,173 @@
+"""From an engine's updates to the tensors of responses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from ..engine import PerfMetrics, SequenceUpdate
+from ..triton.tensors import Array, RowRequest, pack_sequences
+
+
+class Answer(Protocol):
+    """Keeps what has come for one row of a request until it is told."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all has come."""
+
+    def take(self, update: SequenceUpdate) -> dict[str, Array] | None:
+        """The response that is due after `update`, if one is."""
+
+    def cut(self) -> list[dict[str, Array]]:
+        """What has come and is untold, for a caller who wants the answer to end here."""
+
+
+class RowAnswer:
+    """One row of a request: keeps what has come of its sequences until it is told."""
+
+    def __init__(self, row: RowRequest, arrival_time_ns: int, *, is_streaming: bool) -> None:
+        self._row = row
+        self._arrival_time_ns = arrival_time_ns
+        self._is_streaming = is_streaming and not row.is_beam_search
+        num_sequences = int(row.fields["num_return_sequences"])
+        self._tokens: list[list[int]] = [[] for _ in range(num_sequences)]
+        self._log_probs: list[list[float]] = [[] for _ in range(num_sequences)]
+        self._cum: list[float] = [0.0] * num_sequences
+        self._unfinished = set(range(num_sequences))
+        self._perf = PerfMetrics()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all sequences have ended."""
+        return not self._unfinished
+
+    def take(self, update: SequenceUpdate) -> dict[str, Array] | None:
+        """The response that is due after `update`, if one is."""
+        sequence = update.sequence_index
+        self._tokens[sequence] += update.token_ids
+        self._log_probs[sequence] += update.log_probs
+        self._perf = update.perf or self._perf
+        if update.cum_log_prob is not None:
+            self._cum[sequence] = update.cum_log_prob
+        if update.finish_reason is not None:
+            self._unfinished.discard(sequence)
+        if self._row.is_beam_search:
+            return self._tell(range(len(self._tokens))) if self.is_done else None
+        if self._is_streaming or update.finish_reason is not None:
+            return self._tell([sequence])
+        return None
+
+    def cut(self) -> list[dict[str, Array]]:
+        """What has come and is untold, for a caller who wants the answer to end here."""
+        if self._is_streaming or not self._unfinished:
+            return []
+        unfinished, self._unfinished = sorted(self._unfinished), set()
+        if self._row.is_beam_search:
+            return [self._tell(unfinished)]
+        return [self._tell([each]) for each in unfinished]
+
+    def _tell(self, sequences: Sequence[int]) -> dict[str, Array]:
+        row = self._row
+        tokens = [self._tokens[each] for each in sequences]
+        num_new = sum(len(each) for each in tokens)
+        if not self._is_streaming and not row.exclude_input:
+            tokens = [[*row.fields["input_ids"], *each] for each in tokens]
+        log_probs = [self._log_probs[each] for each in sequences]
+        tensors = pack_sequences(tokens, log_probs, row.pad_id)
+        if row.fields.get("return_log_probs"):
+            cum = [[self._cum[each] for each in sequences]]
+            tensors["cum_log_probs"] = np.array(cum, dtype=np.float32)
+        else:
+            del tensors["output_log_probs"]
+        tensors["batch_index"] = _number(row.batch_index)
+        tensors["sequence_index"] = _number(sequences[0])
+        if row.tells_num_input_tokens:
+            tensors["num_input_tokens"] = _number(len(row.fields["input_ids"]))
+        if row.tells_num_output_tokens:
+            tensors["num_output_tokens"] = _number(num_new)
+        if row.fields.get("return_perf_metrics"):
+            tensors |= pack_perf_metrics(self._perf, self._arrival_time_ns)
+        for each in sequences:
+            self._tokens[each], self._log_probs[each] = [], []
+        return tensors
+
+
+def pack_perf_metrics(perf: PerfMetrics, arrival_time_ns: int) -> dict[str, Array]:
+    """Upstream's outputs of `return_perf_metrics`; times are of the monotonic clock."""
+    drafted, accepted = perf.total_draft_tokens, perf.total_accepted_draft_tokens
+    return {
+        "kv_cache_alloc_new_blocks": _number(perf.kv_cache_alloc_new_blocks),
+        "kv_cache_reused_blocks": _number(perf.kv_cache_reused_blocks),
+        "kv_cache_alloc_total_blocks": _number(perf.kv_cache_alloc_total_blocks),
+        "arrival_time_ns": _time(arrival_time_ns),
+        "first_scheduled_time_ns": _time(perf.first_scheduled_time_ns),
+        "first_token_time_ns": _time(perf.first_token_time_ns),
+        "last_token_time_ns": _time(perf.last_token_time_ns),
+        "acceptance_rate": np.array([[accepted / drafted if drafted else 0.0]], dtype=np.float32),
+        "total_accepted_draft_tokens": _number(accepted),
+        "total_draft_tokens": _number(drafted),
+    }
+
+
+def merge_answers(answers: Sequence[dict[str, Array]]) -> dict[str, Array]:
+    """One response for a caller who gets no second one: a row of each tensor per `batch_index`.
+
+    The sequences of a row stand beside each other, as beams do; zeros fill up what is shorter than
+    the longest, and `sequence_length` tells them apart. What only some rows have told is zero for
+    the others.
+    """
+    rows: dict[int, list[dict[str, Array]]] = {}
+    for answer in sorted(answers, key=lambda each: int(each["sequence_index"][0, 0])):
+        rows.setdefault(int(answer["batch_index"][0, 0]), []).append(answer)
+    joined = [_join_sequences(rows[row]) for row in sorted(rows)]
+    # Rows need not all have asked for the same.
+    samples = {name: array for row in joined for name, array in row.items()}
+    return {
+        name: _concatenate([row.get(name, np.zeros_like(sample)) for row in joined], axis=0)
+        for name, sample in samples.items()
+    }
+
+
+_PER_SEQUENCE = ("output_ids", "sequence_length", "output_log_probs", "cum_log_probs")
+
+
+def _join_sequences(answers: Sequence[dict[str, Array]]) -> dict[str, Array]:
+    joined = dict(answers[-1])
+    for name in _PER_SEQUENCE:
+        if name in joined:
+            joined[name] = _concatenate([each[name] for each in answers], axis=1)
+    if "text_output" in joined:
+        joined["text_output"] = np.concatenate([each["text_output"] for each in answers])
+    if "num_output_tokens" in joined:
+        joined["num_output_tokens"] = np.sum(
+            [each["num_output_tokens"] for each in answers], axis=0, dtype=np.int32
+        )
+    joined["sequence_index"] = answers[0]["sequence_index"]
+    return joined
+
+
+def _concatenate(arrays: Sequence[Array], axis: int) -> Array:
+    return np.concatenate(_padded(arrays, axis), axis=axis)
+
+
+def _padded(arrays: Sequence[Array], axis: int) -> list[Array]:
+    """`arrays` with all axes but `axis` as long as the longest; zeros fill up."""
+    longest = np.max([array.shape for array in arrays], axis=0)
+    padded = []
+    for array in arrays:
+        width = [
+            (0, 0 if at == axis else int(longest[at]) - size) for at, size in enumerate(array.shape)
+        ]
+        padded.append(np.pad(array, width))
+    return padded
+
+
+def _number(value: int) -> Array:
+    return np.array([[value]], dtype=np.int32)
+
+
+def _time(value_ns: int) -> Array:
+    return np.array([[value_ns]], dtype=np.int64)

@@ -1,0 +1,60 @@
+"""The text of one row of a request, out of an engine's updates."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..engine import SequenceUpdate
+from ..text.detokenize import StreamDecoder, decode_whole
+from ..text.step_decoder import StepDecoder
+from ..triton.tensors import Array, RowRequest
+from .responses import RowAnswer
+
+
+class RowTextAnswer:
+    """What a `RowAnswer` tells, with `text_output` in place of the token ids."""
+
+    def __init__(
+        self,
+        row: RowRequest,
+        decoder: StepDecoder,
+        arrival_time_ns: int,
+        *,
+        is_streaming: bool,
+    ) -> None:
+        self._answer = RowAnswer(row, arrival_time_ns, is_streaming=is_streaming)
+        self._decoder = decoder
+        self._is_streaming = is_streaming and not row.is_beam_search
+        self._streams: dict[int, StreamDecoder] = {}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all sequences have ended."""
+        return self._answer.is_done
+
+    def take(self, update: SequenceUpdate) -> dict[str, Array] | None:
+        """The response that is due after `update`, if one is."""
+        sequence = update.sequence_index
+        if self._is_streaming and sequence not in self._streams:
+            self._streams[sequence] = self._decoder.follow(update.request_id, sequence)
+        tensors = self._answer.take(update)
+        return tensors and self._as_text(tensors, has_ended=update.finish_reason is not None)
+
+    def cut(self) -> list[dict[str, Array]]:
+        """What has come and is untold, for a caller who wants the answer to end here."""
+        return [self._as_text(tensors, has_ended=True) for tensors in self._answer.cut()]
+
+    def _as_text(self, tensors: dict[str, Array], *, has_ended: bool) -> dict[str, Array]:
+        lengths = tensors.pop("sequence_length")[0]
+        sequences = [
+            ids[:length].tolist()
+            for ids, length in zip(tensors.pop("output_ids")[0], lengths, strict=True)
+        ]
+        if self._is_streaming:
+            stream = self._streams[int(tensors["sequence_index"][0, 0])]
+            texts = [stream.push(sequences[0]) + (stream.finish() if has_ended else "")]
+        else:
+            texts = [decode_whole(self._decoder.decode, ids) for ids in sequences]
+        # One dimension: upstream answers so, and its clients index it so.
+        text_output = np.array([text.encode() for text in texts], dtype=object)
+        return {"text_output": text_output, **tensors}

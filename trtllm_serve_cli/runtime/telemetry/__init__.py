@@ -1,0 +1,1 @@
+"""What a model reports: counters, engine metrics and spans."""

@@ -1,0 +1,142 @@
+"""Spans of ours in a trace that Triton has begun, sent to the collector that has Triton's own.
+
+Triton's spans end where a decoupled model has been handed its request; what becomes of it then,
+only we know. A business-logic request cannot be part of the trace: by the time it is sent, Triton
+2.51 has let go of what it would be told, and crashes (seen). As JSON over HTTP, which is how that
+Triton writes OTLP, too.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import secrets
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..log import write_log
+
+_PERIOD_S = 1.0
+_TIMEOUT_S = 5.0
+# What waits beyond this for a collector that does not answer is lost.
+_MOST_WAITING = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a request's life; times are nanoseconds of the monotonic clock.
+
+    `trace_parent` is what W3C calls so: it names the trace, and the span that this one is part of.
+    """
+
+    trace_parent: str
+    name: str
+    start_ns: int
+    end_ns: int
+    attributes: Mapping[str, str | int] = field(default_factory=dict)
+    events: Mapping[str, int] = field(default_factory=dict)
+    failure: str = ""
+
+
+class SpanExporter:
+    """Sends spans to the collector at `url` from a thread of its own, until `close`."""
+
+    def __init__(self, url: str, model: str) -> None:
+        self._url = url
+        self._model = model
+        self._waiting: queue.SimpleQueue[Span] = queue.SimpleQueue()
+        self._closing = threading.Event()
+        self._is_answered = True
+        # A proxy from the environment has no business between us and the collector.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._thread = threading.Thread(target=self._keep_sending, daemon=True)
+        self._thread.start()
+
+    def add(self, span: Span) -> None:
+        """Send it soon."""
+        if self._waiting.qsize() < _MOST_WAITING:
+            self._waiting.put(span)
+
+    def close(self) -> None:
+        """Send what is left and end."""
+        self._closing.set()
+        self._thread.join()
+        self._send_all()
+
+    def _keep_sending(self) -> None:
+        while not self._closing.wait(_PERIOD_S):
+            self._send_all()
+
+    def _send_all(self) -> None:
+        spans = [self._waiting.get() for _ in range(self._waiting.qsize())]
+        if not spans:
+            return
+        offset_ns = time.time_ns() - time.monotonic_ns()
+        body = json.dumps(render_spans(spans, self._model, offset_ns)).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self._url, body, headers, method="POST")
+        try:
+            with self._opener.open(request, timeout=_TIMEOUT_S) as response:
+                response.read()
+            self._is_answered = True
+        except (OSError, ValueError) as error:
+            if self._is_answered:
+                write_log("W", f"spans cannot be sent to {self._url}, and are lost: {error}")
+            self._is_answered = False
+
+
+def render_spans(spans: Sequence[Span], model: str, offset_ns: int) -> dict[str, Any]:
+    """An OTLP request; `offset_ns` is what the monotonic clock is behind the time of day."""
+    resource = {"service.name": "tllm", "tllm.model": model}
+    return {
+        "resourceSpans": [
+            {
+                "resource": {"attributes": _attributes(resource)},
+                "scopeSpans": [
+                    {"scope": {"name": "tllm"}, "spans": [_span(each, offset_ns) for each in spans]}
+                ],
+            }
+        ]
+    }
+
+
+def _span(span: Span, offset_ns: int) -> dict[str, Any]:
+    _, trace_id, parent_id, _ = span.trace_parent.split("-")
+    return {
+        "traceId": trace_id,
+        "spanId": secrets.token_hex(8),
+        "parentSpanId": parent_id,
+        "name": span.name,
+        "kind": 1,  # internal
+        "startTimeUnixNano": str(span.start_ns + offset_ns),
+        "endTimeUnixNano": str(span.end_ns + offset_ns),
+        "attributes": _attributes(span.attributes),
+        "events": [
+            {"name": name, "timeUnixNano": str(at_ns + offset_ns)}
+            for name, at_ns in span.events.items()
+        ],
+        "status": {"code": 2, "message": span.failure} if span.failure else {},
+    }
+
+
+def _attributes(values: Mapping[str, str | int]) -> list[dict[str, Any]]:
+    # 64-bit numbers are text in OTLP's JSON.
+    return [
+        {"key": key, "value": {"stringValue": value} if isinstance(value, str)
+         else {"intValue": str(value)}}
+        for key, value in values.items()
+    ]  # fmt: skip
+
+
+def read_trace_parent(request: Any) -> str:
+    """Of a request of Triton's: the trace that it is part of, "" when it is not traced."""
+    context = request.trace().get_context()
+    if not context:
+        return ""
+    trace_parent = json.loads(context).get("traceparent", "")
+    return trace_parent if str(trace_parent).count("-") == 3 else ""

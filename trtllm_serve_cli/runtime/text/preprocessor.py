@@ -1,0 +1,118 @@
+"""From the text of a request to token ids: what the `preprocessing` model does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..engine import InvalidRequest
+from ..triton.parameters import Parameters
+from ..triton.tensors import Array, GetTensor
+from ..triton.word_lists import encode_words
+from .tokenizer import Tokenizer, load_tokenizer
+
+
+class Preprocessor:
+    """Encodes with one tokenizer; inputs and outputs go by the names of `preprocessing`."""
+
+    def __init__(self, tokenizer: Tokenizer, *, adds_special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
+        self._adds_special_tokens = adds_special_tokens
+
+    @classmethod
+    def of(cls, parameters: Parameters, tokenizer: Tokenizer | None = None) -> Preprocessor:
+        """What a model's parameters say; with its tokenizer, if it has loaded that."""
+        if tokenizer is None:
+            tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
+        return cls(tokenizer, adds_special_tokens=parameters.flag("add_special_tokens", True))
+
+    def encode(self, get: GetTensor) -> dict[str, Array]:
+        """Its outputs by name, of the inputs that `get` knows; raises `InvalidRequest`."""
+        queries = get("QUERY")
+        output_len = get("REQUEST_OUTPUT_LEN")
+        if queries is None or output_len is None:
+            raise InvalidRequest(
+                "text_input (QUERY) and max_tokens (REQUEST_OUTPUT_LEN) are needed"
+            )
+        if not queries.size:
+            raise InvalidRequest("text_input (QUERY) has no rows; send a prompt")
+        rows = [self._encode_prompt(row) for row in queries.reshape(len(queries), -1)[:, 0]]
+        input_ids, lengths = _pad(rows, self._tokenizer.pad_id)
+        bias = self._embedding_bias(get, len(rows))
+        return bias | {
+            "INPUT_ID": input_ids,
+            "REQUEST_INPUT_LEN": lengths,
+            # For encoder-decoder models; a decoder-only one has no use for them.
+            "DECODER_INPUT_ID": np.zeros((len(rows), 1), dtype=np.int32),
+            "REQUEST_DECODER_INPUT_LEN": np.ones((len(rows), 1), dtype=np.int32),
+            "STOP_WORDS_IDS": self._encode_word_lists(get, "STOP_WORDS_DICT", len(rows)),
+            "BAD_WORDS_IDS": self._encode_word_lists(get, "BAD_WORDS_DICT", len(rows)),
+            "REQUEST_OUTPUT_LEN": output_len.astype(np.int32),
+            "OUT_END_ID": _or_default(get("END_ID"), self._tokenizer.end_id, len(rows)),
+            "OUT_PAD_ID": _or_default(get("PAD_ID"), self._tokenizer.pad_id, len(rows)),
+        }
+
+    def _embedding_bias(self, get: GetTensor, num_rows: int) -> dict[str, Array]:
+        """EMBEDDING_BIAS [rows, vocabulary], when a request says how much to prefer which words."""
+        words, weights = get("EMBEDDING_BIAS_WORDS"), get("EMBEDDING_BIAS_WEIGHTS")
+        if words is None and weights is None:
+            return {}
+        if words is None or weights is None or words.shape != weights.shape:
+            raise InvalidRequest(
+                "embedding_bias_words and embedding_bias_weights go together; send as many weights "
+                "as words"
+            )
+        bias = np.zeros((num_rows, self._tokenizer.vocab_size()), dtype=np.float32)
+        for row, (texts, values) in enumerate(zip(words, weights, strict=True)):
+            for text, value in zip(texts, values, strict=True):
+                word = _as_text(text, "embedding_bias_words")
+                # A word adds to each of its tokens, as upstream's does.
+                for token in self._tokenizer.encode(word, add_special_tokens=False):
+                    bias[row, token] += value
+        return {"EMBEDDING_BIAS": bias}
+
+    def _encode_prompt(self, prompt: Any) -> list[int]:
+        text = _as_text(prompt, "text_input (QUERY)")
+        if not text:
+            raise InvalidRequest("text_input (QUERY) is empty; send a prompt")
+        return self._tokenizer.encode(text, add_special_tokens=self._adds_special_tokens)
+
+    def _encode_word_lists(self, get: GetTensor, tensor: str, num_rows: int) -> Array:
+        words = get(tensor)
+        if words is None:
+            return encode_words([[]] * num_rows)
+        # As the text models call it: stop_words, bad_words.
+        name = f"{tensor.removesuffix('_DICT').lower()} ({tensor})"
+        return encode_words(
+            [
+                [
+                    self._tokenizer.encode(text, add_special_tokens=False)
+                    for text in (_as_text(word, name) for word in row)
+                    if text
+                ]
+                for row in words.reshape(num_rows, -1)
+            ]
+        )
+
+
+def _as_text(value: Any, tensor: str) -> str:
+    try:
+        return value.decode() if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{tensor} is not valid UTF-8 at byte {error.start}") from error
+
+
+def _pad(rows: list[list[int]], pad_id: int) -> tuple[Array, Array]:
+    longest = max(len(row) for row in rows)
+    padded = np.full((len(rows), longest), pad_id, dtype=np.int32)
+    for index, row in enumerate(rows):
+        padded[index, : len(row)] = row
+    return padded, np.array([[len(row)] for row in rows], dtype=np.int32)
+
+
+def _or_default(given: Array | None, default: int, num_rows: int) -> Array:
+    if given is not None:
+        return given.astype(np.int32)
+    return np.full((num_rows, 1), default, dtype=np.int32)

@@ -1,0 +1,76 @@
+"""How a text model has the token ids of a request made.
+
+By itself, unless `ask_preprocessing` says to ask the model `preprocessing`, which may be somebody's
+own. That is a hop through Triton, which takes longer than the tokenizer
+(benchmarks/contract.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import triton_python_backend_utils as pb_utils
+
+from ..engine import InvalidRequest
+from ..triton.parameters import Parameters
+from ..triton.tensors import Array, GetTensor
+from .preprocessor import Preprocessor
+from .tokenizer import Tokenizer
+
+# By the names of `preprocessing`: a text model's inputs, and what `tensorrt_llm` calls the outputs.
+_INPUTS = {
+    "QUERY": "text_input",
+    "REQUEST_OUTPUT_LEN": "max_tokens",
+    "BAD_WORDS_DICT": "bad_words",
+    "STOP_WORDS_DICT": "stop_words",
+    "END_ID": "end_id",
+    "PAD_ID": "pad_id",
+    "EMBEDDING_BIAS_WORDS": "embedding_bias_words",
+    "EMBEDDING_BIAS_WEIGHTS": "embedding_bias_weights",
+}
+_OUTPUTS = {
+    "INPUT_ID": "input_ids",
+    "REQUEST_INPUT_LEN": "input_lengths",
+    "REQUEST_OUTPUT_LEN": "request_output_len",
+    "STOP_WORDS_IDS": "stop_words_list",
+    "BAD_WORDS_IDS": "bad_words_list",
+    "EMBEDDING_BIAS": "embedding_bias",
+    "OUT_END_ID": "end_id",
+    "OUT_PAD_ID": "pad_id",
+}
+TEXT_INPUTS = frozenset(_INPUTS.values())
+# A string that is cut short makes Triton 2.51 refuse all requests that it has put into one batch.
+# Those of a text model are whole, so it is somebody else's, and the next batch is another one.
+_MALFORMED = "string data for inference input"
+_NUM_ATTEMPTS = 10
+
+Encode = Callable[[GetTensor], dict[str, Array]]
+
+
+def load_encoder(parameters: Parameters, tokenizer: Tokenizer) -> Encode:
+    """Makes the inputs of `tensorrt_llm` of those of a text model; raises `InvalidRequest`."""
+    if parameters.flag("ask_preprocessing", False):
+        model = parameters.text("preprocessing_model_name", "preprocessing")
+        return partial(_encode, partial(_ask, model))
+    preprocessor = Preprocessor.of(parameters, tokenizer)
+    return partial(_encode, preprocessor.encode)
+
+
+def _encode(preprocess: Encode, get: GetTensor) -> dict[str, Array]:
+    made = preprocess(lambda name: get(_INPUTS[name]))
+    return {name: made[output] for output, name in _OUTPUTS.items() if output in made}
+
+
+def _ask(model: str, get: GetTensor) -> dict[str, Array]:
+    given = {name: get(name) for name in _INPUTS}
+    inputs = [pb_utils.Tensor(name, array) for name, array in given.items() if array is not None]
+    for _ in range(_NUM_ATTEMPTS):
+        response = pb_utils.InferenceRequest(
+            model_name=model, requested_output_names=list(_OUTPUTS), inputs=inputs
+        ).exec()
+        if not response.has_error():
+            return {each.name(): each.as_numpy() for each in response.output_tensors()}
+        if _MALFORMED not in response.error().message():
+            break
+    raise InvalidRequest(response.error().message())

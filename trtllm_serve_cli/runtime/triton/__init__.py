@@ -1,0 +1,1 @@
+"""Triton's side of a model: parameters, tensors, and ways around limits of its Python stub."""

@@ -1,0 +1,239 @@
+"""From the tensors of a `tensorrt_llm` request to generation requests, and back.
+
+Written once for every Python engine kind. Names, types and shapes are upstream's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..engine import InvalidRequest
+from ..engines.features import explain_refusal
+from ..lora.adapter_request import LORA_TENSORS
+from .word_lists import Words, decode_words
+
+Array = np.ndarray[Any, np.dtype[Any]]
+GetTensor = Callable[[str], "Array | None"]
+
+# Tensor -> field of GenerationRequest, for tensors with one value per row.
+_ENGINE_SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "request_output_len": ("max_new_tokens", int),
+    "end_id": ("end_id", int),
+    "beam_width": ("beam_width", int),
+    "num_return_sequences": ("num_return_sequences", int),
+    "temperature": ("temperature", float),
+    "runtime_top_k": ("top_k", int),
+    "runtime_top_p": ("top_p", float),
+    "seed": ("seed", int),
+    "repetition_penalty": ("repetition_penalty", float),
+    "presence_penalty": ("presence_penalty", float),
+    "frequency_penalty": ("frequency_penalty", float),
+    "len_penalty": ("len_penalty", float),
+    "early_stopping": ("early_stopping", bool),
+    "beam_search_diversity_rate": ("beam_search_diversity_rate", float),
+    "min_tokens": ("min_tokens", int),
+    "return_log_probs": ("return_log_probs", bool),
+    "return_perf_metrics": ("return_perf_metrics", bool),
+    "guided_decoding_guide_type": (
+        "guide_type",
+        lambda value: _text(value, "guided_decoding_guide_type") or None,
+    ),
+    "guided_decoding_guide": ("guide", lambda value: _text(value, "guided_decoding_guide")),
+}
+# What the model itself answers, whatever the engine.
+_MODEL_SCALARS = (
+    "exclude_input_in_output",
+    "input_lengths",
+    "pad_id",
+    "return_num_input_tokens",
+    "return_num_output_tokens",
+)
+_WORDS = {"stop_words_list": "stop_words", "bad_words_list": "bad_words"}
+# Requests that the text models send: they watch their own callers, and stop these by id.
+INTERNAL_ID_PREFIX = "tllm-text-"
+_FAILURE, _REFUSAL = -1, -2
+# What a model without an encoder has no use for; clients that serve both kinds send it always.
+_IGNORED = ("decoder_input_ids", "decoder_input_lengths")
+UNDERSTOOD = frozenset(
+    (
+        *_ENGINE_SCALARS,
+        *_MODEL_SCALARS,
+        *_WORDS,
+        *_IGNORED,
+        *LORA_TENSORS,
+        "input_ids",
+        "stop",
+        "streaming",
+    )
+)
+
+
+class EngineRow(Protocol):
+    """What the engine runs for one row of a request."""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Of a GenerationRequest."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowRequest:
+    """One row of a request: `fields` of a GenerationRequest, and how to answer it."""
+
+    fields: dict[str, Any]
+    batch_index: int
+    pad_id: int
+    exclude_input: bool
+    tells_num_input_tokens: bool
+    tells_num_output_tokens: bool
+
+    @property
+    def is_beam_search(self) -> bool:
+        return bool(self.fields["beam_width"] > 1)
+
+
+def parse_rows(get: GetTensor, *, exclude_input: bool) -> list[RowRequest]:
+    """The rows of the request whose tensors `get` gives; `exclude_input` is the model's default.
+
+    Raises `InvalidRequest` naming the tensor that cannot be used.
+    """
+    input_ids = get("input_ids")
+    if input_ids is None:
+        raise InvalidRequest("input_ids is missing; send the prompt's token ids")
+    if input_ids.ndim != 2:
+        raise InvalidRequest(f"input_ids has the shape {list(input_ids.shape)}; send [rows, n]")
+    num_rows = len(input_ids)
+    if num_rows == 0:
+        raise InvalidRequest("input_ids has no rows; send at least one")
+    columns = {name: _column(get, name, num_rows) for name in (*_ENGINE_SCALARS, *_MODEL_SCALARS)}
+    for name in ("input_lengths", "request_output_len"):
+        if columns[name] is None:
+            raise InvalidRequest(f"{name} is missing; send one number per row")
+    words = {field: _word_rows(get, name, num_rows) for name, field in _WORDS.items()}
+    return [
+        _parse_row(
+            row,
+            input_ids[row],
+            {name: column[row] for name, column in columns.items() if column is not None},
+            {field: rows[row] for field, rows in words.items()},
+            exclude_input,
+        )
+        for row in range(num_rows)
+    ]
+
+
+def _parse_row(
+    row: int,
+    input_ids: Array,
+    scalars: dict[str, Any],
+    words: dict[str, Words],
+    exclude_input: bool,
+) -> RowRequest:
+    length = int(scalars["input_lengths"])
+    if not 0 <= length <= len(input_ids):
+        raise InvalidRequest(f"input_lengths is {length}, but input_ids has {len(input_ids)}")
+    fields: dict[str, Any] = {
+        field: cast(scalars[name])
+        for name, (field, cast) in _ENGINE_SCALARS.items()
+        if name in scalars
+    }
+    fields.setdefault("beam_width", 1)
+    # A beam search returns all its beams unless told otherwise, as upstream's does.
+    fields.setdefault("num_return_sequences", fields["beam_width"])
+    fields.update(words, input_ids=tuple(input_ids[:length].tolist()))
+    end_id = fields.get("end_id", 0)
+    return RowRequest(
+        fields=fields,
+        batch_index=row,
+        pad_id=int(scalars.get("pad_id", max(end_id, 0))),
+        exclude_input=bool(scalars.get("exclude_input_in_output", exclude_input)),
+        tells_num_input_tokens=bool(scalars.get("return_num_input_tokens", False)),
+        tells_num_output_tokens=bool(scalars.get("return_num_output_tokens", False)),
+    )
+
+
+def refuse_set(get: GetTensor, names: Iterable[str], engine_kind: str) -> None:
+    """Raise `InvalidRequest` when a tensor of `names`, which nothing acts on, asks for something.
+
+    Zero and false ask for nothing, so that clients which always send a tensor still work.
+    """
+    for name in names:
+        tensor = get(name)
+        if tensor is not None and tensor.size and np.any(tensor.astype(bool)):
+            raise InvalidRequest(explain_refusal(name, engine_kind))
+
+
+def pack_sequences(
+    sequences: Sequence[Sequence[int]], log_probs: Sequence[Sequence[float]], pad_id: int
+) -> dict[str, Array]:
+    """output_ids [1, n, longest], sequence_length [1, n] and output_log_probs of `sequences`."""
+    longest = max((len(each) for each in sequences), default=0)
+    output_ids = np.full((1, len(sequences), longest), pad_id, dtype=np.int32)
+    probabilities = np.zeros((1, len(sequences), longest), dtype=np.float32)
+    for index, sequence in enumerate(sequences):
+        output_ids[0, index, : len(sequence)] = sequence
+        # The prompt's tokens, when they are part of the output, have no log probabilities.
+        told = log_probs[index]
+        start = len(sequence) - len(told)
+        probabilities[0, index, start : start + len(told)] = told
+    lengths = np.array([[len(each) for each in sequences]], dtype=np.int32)
+    return {
+        "output_ids": output_ids,
+        "sequence_length": lengths,
+        "output_log_probs": probabilities,
+    }
+
+
+def pack_failure(why: str, *, was_refused: bool) -> dict[str, Array]:
+    """The answer to a text model whose request fails, or is refused for what it asks.
+
+    A business-logic caller that has had a response never hears of an error (seen with Triton 2.51:
+    it is dropped, or the caller waits for ever), and an error does not tell of which kind it is. So
+    the reason travels as token ids, one per byte, of the sequence -1 or -2.
+    """
+    packed = pack_sequences([list(why.encode())], [[]], 0)
+    index = _REFUSAL if was_refused else _FAILURE
+    return packed | {"sequence_index": np.array([[index]], dtype=np.int32)}
+
+
+def find_failure(outputs: Mapping[str, Array]) -> tuple[str, bool] | None:
+    """What `pack_failure` packed into `outputs`, if it did: why, and whether it was a refusal."""
+    index = int(outputs["sequence_index"][0, 0]) if "sequence_index" in outputs else 0
+    if index not in (_FAILURE, _REFUSAL):
+        return None
+    return bytes(outputs["output_ids"][0, 0].tolist()).decode(), index == _REFUSAL
+
+
+def _column(get: GetTensor, name: str, num_rows: int) -> Array | None:
+    """One value per row of an optional tensor."""
+    tensor = get(name)
+    if tensor is None:
+        return None
+    if tensor.size != num_rows:
+        raise InvalidRequest(
+            f"{name} has the shape {list(tensor.shape)}; send one value for each of {num_rows} rows"
+        )
+    return tensor.reshape(num_rows)
+
+
+def _text(value: Any, tensor: str) -> str:
+    try:
+        return value.decode() if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{tensor} is not valid UTF-8 at byte {error.start}") from error
+
+
+def _word_rows(get: GetTensor, name: str, num_rows: int) -> list[Words]:
+    tensor = get(name)
+    if tensor is None:
+        return [()] * num_rows
+    if tensor.ndim != 3 or len(tensor) != num_rows:
+        raise InvalidRequest(f"{name} has the shape {list(tensor.shape)}; send [rows, 2, n]")
+    try:
+        return [decode_words(row) for row in tensor]
+    except ValueError as error:
+        raise InvalidRequest(f"{name} cannot be read: {error}") from error

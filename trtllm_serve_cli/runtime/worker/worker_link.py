@@ -1,0 +1,236 @@
+"""A model's end of the socket to an engine worker: requests go out, updates come back."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..engine import EngineLimits, EngineStats, GenerationRequest, SequenceUpdate, merge_updates
+from ..log import write_log, write_traceback
+from .protocol import ProtocolError, encode_frame, read_frame, read_frames
+from .response_threads import Delivery
+from .stop_forwarding import name_server
+
+OnUpdate = Callable[[SequenceUpdate], None]
+OnStep = Callable[[Sequence[SequenceUpdate]], None]
+_RECONNECT_S = 0.2
+# How long a worker may take to take guests, from the start of the process that it is.
+_APPEARS_WITHIN_S = 60.0
+
+
+class WorkerFailed(Exception):
+    """The engine worker could not start or take a request; the message says why."""
+
+
+class WorkerLink:
+    """Carries requests to a worker while there is one.
+
+    From the first worker on, `limits` are the engine's. `on_step` hears of all updates of a step
+    before those do who submitted the requests. It and `on_stats` are called from the thread that
+    reads, which outlives what they raise.
+
+    Steps that come while the last are still being told are told as one, with all tokens of a
+    sequence together: a response costs Triton's Python stub the same for one token as for ten, so
+    whoever falls behind catches up, and whoever keeps up is told each step at once.
+    """
+
+    limits: EngineLimits
+
+    def __init__(
+        self,
+        on_stats: Callable[[EngineStats], None] = lambda stats: None,
+        on_step: OnStep = lambda updates: None,
+    ) -> None:
+        self._on_stats = on_stats
+        self._on_step = on_step
+        self._lock = threading.Lock()
+        # Held while a frame is written, which takes as long as the worker likes; `_lock` is not.
+        self._sending = threading.Lock()
+        self._delivery = Delivery(self._deliver)
+        self._handlers: dict[int, OnUpdate] = {}
+        self._ids = itertools.count(1)
+        self._sock: socket.socket | None = None
+        self._closing = threading.Event()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a worker listens."""
+        return self._sock is not None
+
+    def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
+        """Queue a request made of GenerationRequest's `fields`; returns its id.
+
+        `on_update` is called from one thread at a time for each update until `forget` or `cancel`;
+        an error is the last. Raises `WorkerFailed` while the worker is down.
+        """
+        request = GenerationRequest(id=next(self._ids), **fields)
+        with self._lock:
+            self._handlers[request.id] = on_update
+        try:
+            self._send({"do": "submit", "request": request.to_message()})
+        except WorkerFailed:
+            self.forget(request.id)
+            raise
+        return request.id
+
+    def cancel(self, request_id: int) -> None:
+        """End a request and free its slot; no update follows."""
+        self.forget(request_id)
+        with contextlib.suppress(WorkerFailed):
+            self._send({"do": "cancel", "id": request_id})
+
+    def forget(self, request_id: int) -> None:
+        """Deliver no more updates of a request."""
+        with self._lock:
+            self._handlers.pop(request_id, None)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        try:
+            frame = encode_frame(message)
+            with self._sending:
+                sock = self._sock
+                if sock is None:
+                    raise WorkerFailed("the engine worker is being restarted; send it again soon")
+                sock.sendall(frame)
+        except ProtocolError as error:
+            raise WorkerFailed(f"the request is too large: {error}") from error
+        except OSError as error:
+            raise WorkerFailed("the engine worker has just died; send it again soon") from error
+
+    def _read_until_closed(self) -> None:
+        sock = self._sock
+        assert sock is not None
+        try:
+            while messages := read_frames(sock):
+                entries = (entry for message in messages for entry in message["updates"])
+                updates = merge_updates(map(SequenceUpdate.from_wire, entries))
+                self._tell(self._on_step, updates)
+                self._delivery.deliver(updates)
+                stats = [message["stats"] for message in messages if "stats" in message]
+                if stats:
+                    self._tell(self._on_stats, EngineStats(**stats[-1]))
+        except (OSError, ProtocolError) as error:
+            write_log("E", f"engine worker: {error}")
+        with self._lock:
+            self._sock = None
+        # A sender may be at it still; the number of a closed socket can be another's at once.
+        with self._sending:
+            sock.close()
+
+    def _deliver(self, update: SequenceUpdate) -> None:
+        with self._lock:
+            handler = self._handlers.get(update.request_id)
+        if handler is not None:
+            self._call(handler, update)
+
+    def _fail_all(self, why: str) -> None:
+        with self._lock:
+            handlers, self._handlers = self._handlers, {}
+        for request_id, handler in handlers.items():
+            self._call(handler, SequenceUpdate(request_id, error=why))
+
+    def _tell(self, listener: Callable[..., None], *facts: object) -> None:
+        try:
+            listener(*facts)
+        except Exception:  # a figure that nobody takes must not stop the answers
+            write_traceback()
+
+    def _call(self, handler: OnUpdate, update: SequenceUpdate) -> None:
+        try:
+            handler(update)
+        except Exception:  # one request's failure must not stop the thread that serves them all
+            write_traceback()
+            self.cancel(update.request_id)
+
+
+class WorkerGuest(WorkerLink):
+    """A link to the worker that another model of this server keeps, whenever there is one.
+
+    `name` is where it takes guests (`guests_of`). Once the link is open, `excludes_input` is
+    whether that model leaves prompts out of answers unless told otherwise.
+    """
+
+    def __init__(self, name: str, on_step: OnStep = lambda updates: None) -> None:
+        super().__init__(on_step=on_step)
+        self._name = name
+        self.excludes_input = False
+        # From then on there is a worker to wait for, if it does not run just now.
+        self.was_open = False
+        # A worker's that has not said yet that its engine is loaded.
+        self._loading: socket.socket | None = None
+        self._thread = threading.Thread(target=self._keep_connected, daemon=True)
+        self._thread.start()
+
+    def wait_until_open(self, within_s: float = _APPEARS_WITHIN_S) -> None:
+        """Return once there is a worker whose engine is loaded, however long loading takes.
+
+        Raises `WorkerFailed` when for `within_s` there was none to wait for.
+        """
+        last_s = time.monotonic()
+        while not self.is_open:
+            now_s = time.monotonic()
+            if self._loading is not None:
+                last_s = now_s
+            elif now_s - last_s > within_s:
+                self.close()
+                raise WorkerFailed("the engine worker of the first instance did not start")
+            self._closing.wait(_RECONNECT_S / 4)
+
+    def close(self) -> None:
+        """Hang up; requests in flight fail."""
+        with self._lock, contextlib.suppress(OSError):
+            self._closing.set()
+            if (sock := self._sock or self._loading) is not None:
+                sock.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+
+    def _keep_connected(self) -> None:
+        while not self._closing.is_set():
+            if self._connect():
+                self._read_until_closed()
+                self._fail_all(
+                    "the engine worker died; it is being restarted, send the request again"
+                )
+            self._closing.wait(_RECONNECT_S)
+        self._delivery.close()
+
+    def _connect(self) -> bool:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.connect(f"\0{self._name}")
+            first = self._hear_first(sock)
+        except (OSError, ProtocolError):
+            first = None
+        with self._lock:
+            self._loading = None
+            if first is not None and not self._closing.is_set():
+                self.limits = EngineLimits(**first["limits"])
+                self.excludes_input = bool(first["for_guests"].get("excludes_input", False))
+                self._sock = sock
+                self.was_open = True
+                return True
+        sock.close()
+        return False
+
+    def _hear_first(self, sock: socket.socket) -> dict[str, Any] | None:
+        """What the worker says once its engine is loaded; None when it or this link ends before."""
+        with self._lock:
+            if self._closing.is_set():
+                return None
+            self._loading = sock
+        return read_frame(sock)
+
+
+def guests_of(model_name: str) -> str:
+    """Where the worker of this model of this server takes guests: a name that needs no file.
+
+    Triton, the parent of all its models' processes, makes it one of its own.
+    """
+    # As a digest, for such names are short.
+    return "tllm-guests-" + hashlib.sha256(f"{name_server()} {model_name}".encode()).hexdigest()

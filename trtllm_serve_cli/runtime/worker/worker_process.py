@@ -1,0 +1,179 @@
+"""The model's side of an engine worker: starts it, talks to it, starts it again when it dies."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..engine import EngineLimits, EngineStats
+from ..log import write_log
+from .protocol import ProtocolError, read_frame
+from .worker_link import WorkerFailed, WorkerLink
+
+_FIRST_BACKOFF_S = 0.5
+_LONGEST_BACKOFF_S = 30.0
+# A worker that lived this long was well: the next death starts again with the first back-off.
+_WELL_AFTER_S = 60.0
+# A worker whose socket has closed has nothing left to do but to end its engine, whose own processes
+# would keep their GPUs if it were killed.
+_END_TIMEOUT_S = 15.0
+
+
+class WorkerProcess(WorkerLink):
+    """One engine worker, kept alive until `close`.
+
+    `on_stats` and `on_state(is_up, num_restarts)` are called from the reader thread, which outlives
+    what they raise. `command` starts a worker, up to its options: that of this package, run by
+    `python`, unless given.
+    """
+
+    def __init__(
+        self,
+        engine_kind: str,
+        config: Mapping[str, Any],
+        *,
+        python: str = "",
+        command: Sequence[str] = (),
+        first_backoff_s: float = _FIRST_BACKOFF_S,
+        on_stats: Callable[[EngineStats], None] = lambda stats: None,
+        on_state: Callable[[bool, int], None] = lambda is_up, num_restarts: None,
+    ) -> None:
+        super().__init__(on_stats)
+        self._command = tuple(command) or _worker_command(python)
+        self._first_backoff_s = first_backoff_s
+        self._engine_kind = engine_kind
+        self._config = dict(config)
+        self._on_state = on_state
+        self._process: subprocess.Popen[bytes] | None = None
+        self._keeper: threading.Thread | None = None
+        self._num_restarts = 0
+
+    def start(self) -> None:
+        """Start the worker and wait until its engine is loaded. Raises `WorkerFailed`."""
+        self._spawn()
+        self._tell(self._on_state, True, 0)
+        self._keeper = threading.Thread(target=self._keep_alive, daemon=True)
+        self._keeper.start()
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the worker that runs now, if one does."""
+        return self._process.pid if self._process and self._sock else None
+
+    def close(self) -> None:
+        """End the worker; requests in flight fail."""
+        with self._lock:
+            self._closing.set()
+            process, sock = self._process, self._sock
+            if sock is not None:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+        if process is not None:
+            if sock is None:
+                # It still loads its engine, or is dead.
+                process.kill()
+            _wait_for_end(process)
+        if self._keeper is not None:
+            self._keeper.join(_END_TIMEOUT_S)
+
+    def _spawn(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                process = self._popen(theirs.fileno())
+            except BaseException:
+                ours.close()
+                raise
+        try:
+            first = read_frame(ours)
+        except (OSError, ProtocolError):
+            first = None
+        if first is not None and first.get("is") == "ready":
+            with self._lock:
+                if not self._closing.is_set():
+                    self.limits = EngineLimits(**first["limits"])
+                    self._sock = ours
+                    return
+        ours.close()
+        code = _wait_for_end(process)
+        told = first and first.get("why")
+        raise WorkerFailed(f"the engine worker did not start: {told or _ending(code)}")
+
+    def _popen(self, fd: int) -> subprocess.Popen[bytes]:
+        command = (
+            *self._command, "--engine", self._engine_kind,
+            "--fd", str(fd), "--config", json.dumps(self._config),
+        )  # fmt: skip
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        # Under the lock, so that `close` either finds this process or prevents it.
+        with self._lock:
+            if self._closing.is_set():
+                raise WorkerFailed("the engine worker did not start: it is being closed")
+            try:
+                self._process = subprocess.Popen(
+                    command, pass_fds=(fd,), stdin=subprocess.DEVNULL, env=environment
+                )
+            except OSError as error:
+                raise WorkerFailed(f"the engine worker did not start: {error}") from error
+            return self._process
+
+    def _keep_alive(self) -> None:
+        backoff_s = self._first_backoff_s
+        while not self._closing.is_set():
+            started_s = time.monotonic()
+            self._read_until_closed()
+            if self._closing.is_set():
+                break
+            assert self._process is not None
+            why = f"the engine worker died ({_ending(_wait_for_end(self._process))})"
+            write_log("E", f"{why}; restarting it")
+            self._tell(self._on_state, False, self._num_restarts)
+            self._fail_all(f"{why}; it is being restarted, send the request again")
+            if time.monotonic() - started_s > _WELL_AFTER_S:
+                backoff_s = self._first_backoff_s
+            backoff_s = self._start_again(backoff_s)
+        self._fail_all("the engine worker was closed; the model is being unloaded")
+        self._delivery.close()
+
+    def _start_again(self, backoff_s: float) -> float:
+        """Try until the worker runs or `close` is called; returns the next back-off."""
+        while not self._closing.wait(backoff_s):
+            backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
+            self._num_restarts += 1
+            try:
+                self._spawn()
+            except WorkerFailed as error:
+                write_log("E", str(error))
+                continue
+            self._tell(self._on_state, True, self._num_restarts)
+            break
+        return backoff_s
+
+
+def _worker_command(python: str) -> tuple[str, ...]:
+    # The interpreter that PATH finds first is the one whose packages Triton's stub uses too.
+    interpreter = python or shutil.which("python3") or sys.executable
+    return interpreter, "-m", f"{Path(__file__).parents[1].name}.worker"
+
+
+def _wait_for_end(process: subprocess.Popen[bytes]) -> int:
+    """The exit code of a worker that should end by itself, and is killed if it does not."""
+    try:
+        return process.wait(_END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def _ending(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
