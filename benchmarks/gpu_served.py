@@ -25,7 +25,7 @@ from trtllm_serve_cli.bench.benchmark import run_benchmark
 from trtllm_serve_cli.bench.served_model import Target
 from trtllm_serve_cli.bench.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
-from trtllm_serve_cli.build.options import EngineOptions
+from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.client.over_grpc import connect
 from trtllm_serve_cli.declaration import (
     Declaration,

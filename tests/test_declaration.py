@@ -8,7 +8,7 @@ import pytest
 
 from tests.build.samples import ENGINE
 from tests.build.tensorrt_files import tensorrt_engine
-from trtllm_serve_cli.build.options import EngineOptions
+from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.declaration import (
     Declaration,
     EngineSection,

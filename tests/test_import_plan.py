@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.sources.checkpoints import hf_files, llama_gguf, write_files
-from trtllm_serve_cli.build.kinds import Machine
+from trtllm_serve_cli.build.engine_selection import Machine
 from trtllm_serve_cli.declaration import (
     Declaration,
     EngineSection,

@@ -13,9 +13,9 @@ from tests.build.tensorrt_files import write_engine as write_tensorrt_engine
 from tests.build.tensorrt_files import write_tokenizer
 from tests.sources.checkpoints import hf_files, llama_gguf, write_files
 from tests.waiting import wait_until
+from trtllm_serve_cli.build.build_plan import BuildPlan
 from trtllm_serve_cli.build.engine import Engine, find_engine, read_engine, write_engine
-from trtllm_serve_cli.build.options import EngineOptions
-from trtllm_serve_cli.build.plan import BuildPlan
+from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.declaration import (
     Declaration,
     EngineSection,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trtllm_serve_cli.build.options import EngineOptions
+from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.choices import (
     ContainerEngine,
     Count,

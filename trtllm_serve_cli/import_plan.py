@@ -9,11 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest
 from trtllm_serve_cli.build.describe import describe_tensorrt
 from trtllm_serve_cli.build.engine import Engine, find_engine
-from trtllm_serve_cli.build.kinds import EngineChoice, Machine, choose_engine_kind, look_at_machine
-from trtllm_serve_cli.build.plan import BuildPlan, BuildRequest
-from trtllm_serve_cli.build.planning import AS_IT_IS, find_tools, plan_build
+from trtllm_serve_cli.build.engine_selection import (
+    EngineChoice,
+    Machine,
+    choose_engine_kind,
+    look_at_machine,
+)
+from trtllm_serve_cli.build.plan_by_kind import AS_IT_IS, find_tools, plan_build
 from trtllm_serve_cli.build.sim import refuse_simulated
 from trtllm_serve_cli.build.store import place_engine
 from trtllm_serve_cli.catalog.entries import find_alias, resolve_alias

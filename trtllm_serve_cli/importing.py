@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from trtllm_serve_cli.build.build_plan import BuildPlan
 from trtllm_serve_cli.build.engine import Engine
-from trtllm_serve_cli.build.plan import BuildPlan
-from trtllm_serve_cli.build.planning import AS_IT_IS, describe_checkpoint, find_tools
+from trtllm_serve_cli.build.plan_by_kind import AS_IT_IS, describe_checkpoint, find_tools
 from trtllm_serve_cli.build.run import build_engine
 from trtllm_serve_cli.build.store import lock_of
 from trtllm_serve_cli.declaration import Declaration
@@ -35,7 +35,7 @@ from trtllm_serve_cli.repository.render import MANIFEST, write_repository
 from trtllm_serve_cli.repository.store import read_manifest
 from trtllm_serve_cli.repository.uses import remember_use
 from trtllm_serve_cli.sources.fetch import fetch_checkpoint
-from trtllm_serve_cli.sources.progress import Watch
+from trtllm_serve_cli.sources.hub.progress import Watch
 from trtllm_serve_cli.sources.source import EngineSource, parse_source
 from trtllm_serve_cli.typed_yaml import plain_changes
 

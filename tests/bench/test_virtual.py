@@ -11,7 +11,7 @@ from tests.sizing import configs
 from trtllm_serve_cli.bench.records import RequestRecord
 from trtllm_serve_cli.bench.virtual_clock import Sending, run_virtual
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Turn
-from trtllm_serve_cli.build.options import EngineOptions
+from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.sim import plan_simulation
 from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, StepTiming
 from trtllm_serve_cli.sizing.facts import ModelFacts

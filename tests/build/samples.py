@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from trtllm_serve_cli.build.build_plan import BuildPlan
+from trtllm_serve_cli.build.build_step import BuildStep
 from trtllm_serve_cli.build.engine import Engine
-from trtllm_serve_cli.build.plan import BuildPlan
-from trtllm_serve_cli.build.steps import BuildStep
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
 ENGINE = Engine(

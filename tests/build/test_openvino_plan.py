@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.build.samples import GGUF, HF
-from trtllm_serve_cli.build.options import EngineOptions
-from trtllm_serve_cli.build.plan import BuildPlan, BuildRequest, Toolchain
-from trtllm_serve_cli.build.planning import plan_build
-from trtllm_serve_cli.build.steps import BuildStep
+from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
+from trtllm_serve_cli.build.build_step import BuildStep
+from trtllm_serve_cli.build.engine_options import EngineOptions
+from trtllm_serve_cli.build.plan_by_kind import plan_build
 from trtllm_serve_cli.errors import BadInput
 
 TOOLS = Toolchain(python="/venv/bin/python")

@@ -15,10 +15,10 @@ import pytest
 
 from tests.build.samples import ENGINE, HF, build_plan, python, write_engine_step
 from tests.waiting import is_gone, wait_until
+from trtllm_serve_cli.build.build_plan import BuildPlan
+from trtllm_serve_cli.build.build_step import BuildStep
 from trtllm_serve_cli.build.engine import Engine, MadeStep, Making, read_making
-from trtllm_serve_cli.build.plan import BuildPlan
 from trtllm_serve_cli.build.run import build_engine
-from trtllm_serve_cli.build.steps import BuildStep
 from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart, SourceError
 
 LAST = write_engine_step(ENGINE)

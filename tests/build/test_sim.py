@@ -13,10 +13,10 @@ import pytest
 from tests.build.samples import GGUF, HF
 from tests.build.tensorrt_files import write_tokenizer
 from tests.sizing import configs
+from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
 from trtllm_serve_cli.build.engine import read_engine
-from trtllm_serve_cli.build.options import EngineOptions
-from trtllm_serve_cli.build.plan import BuildPlan, BuildRequest, Toolchain
-from trtllm_serve_cli.build.planning import plan_build
+from trtllm_serve_cli.build.engine_options import EngineOptions
+from trtllm_serve_cli.build.plan_by_kind import plan_build
 from trtllm_serve_cli.build.run import build_engine
 from trtllm_serve_cli.build.sim import refuse_simulated
 from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart

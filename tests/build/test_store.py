@@ -10,9 +10,9 @@ import pytest
 from tests.build.samples import ENGINE, build_plan
 from tests.build.tensorrt_files import write_engine as write_tensorrt_engine
 from trtllm_serve_cli.build.engine import read_making, write_engine
+from trtllm_serve_cli.build.partial_build import take_up
 from trtllm_serve_cli.build.run import build_engine
 from trtllm_serve_cli.build.store import StoredEngine, list_engines, lock_of, place_engine
-from trtllm_serve_cli.build.unfinished import take_up
 from trtllm_serve_cli.errors import BuildFailed
 from trtllm_serve_cli.paths import Home
 

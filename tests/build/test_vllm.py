@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trtllm_serve_cli.build.options import EngineOptions
+from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.vllm import plan_vllm_arguments
 from trtllm_serve_cli.errors import BadInput
 

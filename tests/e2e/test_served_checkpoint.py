@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.conftest import Tllm
 from tests.runtime.stand_in_engines import STAND_IN
 from trtllm_serve_cli.build.describe import describe_pytorch, describe_vllm
-from trtllm_serve_cli.build.options import EngineOptions
+from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.repository.config import ServingOptions
 from trtllm_serve_cli.repository.plan import plan_repository
 from trtllm_serve_cli.repository.render import write_repository

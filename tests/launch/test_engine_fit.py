@@ -7,7 +7,7 @@ import pytest
 
 from tests.build.tensorrt_files import write_engine
 from trtllm_serve_cli.build.engine import ENGINE_FILE, Making, add_making
-from trtllm_serve_cli.build.kinds import Machine
+from trtllm_serve_cli.build.engine_selection import Machine
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.engine_fit import check_engine_fits
 from trtllm_serve_cli.repository.store import ImportedModel

@@ -17,7 +17,7 @@ from tests.build.tensorrt_files import (
 from tests.launch.container_engines import write_engine as write_container_engine
 from tests.launch.samples import fake_plan
 from tests.repository.samples import add_model, copy_upstream
-from trtllm_serve_cli.build.kinds import Machine
+from trtllm_serve_cli.build.engine_selection import Machine
 from trtllm_serve_cli.errors import BadInput, MissingPart, RepositoryError, UnknownModel
 from trtllm_serve_cli.launch.machine import find_embedded_root
 from trtllm_serve_cli.launch.plan_here import plan_again, plan_for_this_machine

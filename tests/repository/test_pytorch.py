@@ -15,7 +15,7 @@ from tritonclient.grpc import model_config_pb2
 from tests.build.samples import ENGINE
 from tests.build.tensorrt_files import write_tokenizer
 from trtllm_serve_cli.build.engine import Engine
-from trtllm_serve_cli.build.options import EngineOptions
+from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.pytorch import plan_llm_arguments
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.config import ServingOptions

@@ -12,8 +12,8 @@ import pytest
 from tests.build.samples import ENGINE, build_plan
 from tests.repository.samples import add_model
 from trtllm_serve_cli.build.engine import write_engine
+from trtllm_serve_cli.build.partial_build import path_of_unfinished, take_up
 from trtllm_serve_cli.build.store import lock_of
-from trtllm_serve_cli.build.unfinished import path_of_unfinished, take_up
 from trtllm_serve_cli.paths import Home, hold_lock
 from trtllm_serve_cli.repository.config import ServingOptions
 from trtllm_serve_cli.repository.plan import plan_repository

@@ -13,7 +13,7 @@ from tritonclient.grpc import model_config_pb2
 
 from tests.build.samples import ENGINE
 from trtllm_serve_cli.build.engine import Engine
-from trtllm_serve_cli.build.options import EngineOptions
+from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.vllm import plan_vllm_arguments
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.config import ServingOptions

@@ -18,7 +18,7 @@ from trtllm_serve_cli.sources.fetch import (
     inspect_source,
     plan_fetch,
 )
-from trtllm_serve_cli.sources.hub import Hub
+from trtllm_serve_cli.sources.hub.api import Hub
 from trtllm_serve_cli.sources.source import (
     EngineSource,
     GgufSource,

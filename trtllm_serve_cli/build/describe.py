@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from trtllm_serve_cli.build.build_plan import facts_of_engine
 from trtllm_serve_cli.build.checkpoint_facts import (
     read_context_length,
     read_text_config,
@@ -13,9 +14,8 @@ from trtllm_serve_cli.build.checkpoint_facts import (
     read_weight_format,
 )
 from trtllm_serve_cli.build.engine import Engine
+from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
-from trtllm_serve_cli.build.options import EngineOptions
-from trtllm_serve_cli.build.plan import facts_of_engine
 from trtllm_serve_cli.build.pytorch import plan_llm_arguments
 from trtllm_serve_cli.build.tensorrt_engine import fingerprint_of, read_tensorrt_build
 from trtllm_serve_cli.build.vllm import plan_vllm_arguments

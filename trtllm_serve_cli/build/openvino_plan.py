@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain, facts_of_engine
+from trtllm_serve_cli.build.build_step import WORK, BuildStep
 from trtllm_serve_cli.build.engine import ENGINE_FILE
+from trtllm_serve_cli.build.engine_options import LIMITS, refuse_unheeded
 from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
-from trtllm_serve_cli.build.options import LIMITS, refuse_unheeded
-from trtllm_serve_cli.build.plan import (
-    BuildPlan,
-    BuildRequest,
-    Toolchain,
-    facts_of_engine,
-)
-from trtllm_serve_cli.build.steps import WORK, BuildStep
 from trtllm_serve_cli.errors import BadInput
 
 # The packages whose versions decide what engine comes out of a checkpoint, by its format.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trtllm_serve_cli.build.options import EngineOptions, refuse_unheeded
+from trtllm_serve_cli.build.engine_options import EngineOptions, refuse_unheeded
 from trtllm_serve_cli.build.tensorrt.versions import FIRST_WITH_PYTORCH, parse_version
 from trtllm_serve_cli.errors import BadInput
 

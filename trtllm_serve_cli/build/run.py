@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from trtllm_serve_cli.build.build_plan import BuildPlan
+from trtllm_serve_cli.build.build_step import SCRATCH_NAME, BuildStep
 from trtllm_serve_cli.build.engine import (
     ENGINE_FILE,
     Engine,
@@ -23,9 +25,7 @@ from trtllm_serve_cli.build.engine import (
 )
 from trtllm_serve_cli.build.explain import explain_failure
 from trtllm_serve_cli.build.installed import has_package
-from trtllm_serve_cli.build.plan import BuildPlan
-from trtllm_serve_cli.build.steps import SCRATCH_NAME, BuildStep
-from trtllm_serve_cli.build.unfinished import (
+from trtllm_serve_cli.build.partial_build import (
     UnfinishedBuild,
     drop_leftovers,
     keep_step,
@@ -35,8 +35,8 @@ from trtllm_serve_cli.build.unfinished import (
 from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart
 from trtllm_serve_cli.paths import put_in_place
 from trtllm_serve_cli.processes import last_lines, run_logged
-from trtllm_serve_cli.sources.progress import show_duration
-from trtllm_serve_cli.sources.space import check_space
+from trtllm_serve_cli.sources.disk_space import check_space
+from trtllm_serve_cli.sources.hub.progress import show_duration
 
 Say = Callable[[str], None]
 BUILD_LOG = "build.log"

@@ -10,11 +10,11 @@ import json
 import shlex
 from pathlib import Path
 
+from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain, facts_of_engine
+from trtllm_serve_cli.build.build_step import WORK, BuildStep
 from trtllm_serve_cli.build.engine import ENGINE_FILE
+from trtllm_serve_cli.build.engine_options import LIMITS, EngineOptions, refuse_unheeded
 from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
-from trtllm_serve_cli.build.options import LIMITS, EngineOptions, refuse_unheeded
-from trtllm_serve_cli.build.plan import BuildPlan, BuildRequest, Toolchain, facts_of_engine
-from trtllm_serve_cli.build.steps import WORK, BuildStep
 from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.runtime.engines.sim.timing import (
     SIMULATION_FILE,

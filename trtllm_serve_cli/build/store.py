@@ -15,6 +15,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtllm_serve_cli.build.build_plan import BuildPlan
 from trtllm_serve_cli.build.engine import (
     ENGINE_FILE,
     Engine,
@@ -23,8 +24,7 @@ from trtllm_serve_cli.build.engine import (
     read_engine,
     read_making,
 )
-from trtllm_serve_cli.build.plan import BuildPlan
-from trtllm_serve_cli.build.unfinished import list_unfinished
+from trtllm_serve_cli.build.partial_build import list_unfinished
 from trtllm_serve_cli.errors import BuildFailed
 from trtllm_serve_cli.paths import Home, find_size
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trtllm_serve_cli.build.options import LIMITS, EngineOptions, refuse_unheeded
+from trtllm_serve_cli.build.engine_options import LIMITS, EngineOptions, refuse_unheeded
 from trtllm_serve_cli.errors import BadInput
 
 _HEEDED = frozenset(

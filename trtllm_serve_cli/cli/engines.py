@@ -10,18 +10,18 @@ from trtllm_serve_cli.cli import output
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trtllm_serve_cli.build.partial_build import UnfinishedBuild
     from trtllm_serve_cli.build.store import StoredEngine
-    from trtllm_serve_cli.build.unfinished import UnfinishedBuild
     from trtllm_serve_cli.paths import Home
 
 
 def list_engines(*, as_json: bool) -> None:
     """Show every engine of the store with what uses it, and every build that is not done."""
     from trtllm_serve_cli.build import store
-    from trtllm_serve_cli.build.unfinished import list_unfinished
+    from trtllm_serve_cli.build.partial_build import list_unfinished
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository.uses import find_users
-    from trtllm_serve_cli.sources.space import show_size
+    from trtllm_serve_cli.sources.disk_space import show_size
 
     home = find_home()
     users = find_users(home)

@@ -196,7 +196,7 @@ _ELSEWHERE = {"file", "force", "dry_run", "as_json", "build_option"}
 
 def _declare(given: Mapping[str, Any]) -> Declaration:
     """What the file of -f and the options say together; `given` are a command's arguments."""
-    from trtllm_serve_cli.build.options import EngineOptions
+    from trtllm_serve_cli.build.engine_options import EngineOptions
     from trtllm_serve_cli.declaration import (
         Declaration,
         ModelSection,

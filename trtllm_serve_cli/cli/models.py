@@ -89,7 +89,7 @@ def remove(
         raise typer.BadParameter("name a model, or say --all or --engines")
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository import store, uses
-    from trtllm_serve_cli.sources.space import show_size
+    from trtllm_serve_cli.sources.disk_space import show_size
 
     home = find_home()
     models = [store.load_model(home, name)] if name else []

@@ -150,7 +150,7 @@ def _find_source(name: str | None, source: str | None, home: Home) -> Source:
 
 
 def _show(plan: SizePlan) -> None:
-    from trtllm_serve_cli.sources.space import show_size
+    from trtllm_serve_cli.sources.disk_space import show_size
 
     shape, counts, formats, gpu = plan.facts.shape, plan.parameters, plan.formats, plan.gpu
     active = f", {_billions(counts.active)} active" if counts.active < counts.total else ""

@@ -73,7 +73,7 @@ def describe_server(server: RunningServer) -> dict[str, Any]:
 
 
 def _show_server(server: dict[str, Any]) -> None:
-    from trtllm_serve_cli.sources.progress import show_duration
+    from trtllm_serve_cli.sources.hub.progress import show_duration
 
     uptime = f", up {show_duration(server['uptime_s'])}" if server["state"] == "ready" else ""
     count = server["restarts"]
@@ -101,7 +101,7 @@ def _show_server(server: dict[str, Any]) -> None:
 
 def _show_parts(server: dict[str, Any]) -> None:
     """A line for each of Triton's models and for each other part, with its memory."""
-    from trtllm_serve_cli.sources.space import show_size
+    from trtllm_serve_cli.sources.disk_space import show_size
 
     memory = dict(server["memory_bytes"])
     total = f"{show_size(sum(memory.values())):>12}" if memory else ""
@@ -127,7 +127,7 @@ def _describe_state(model: dict[str, Any]) -> str:
 
 
 def _describe_gpu(gpu: dict[str, Any]) -> str:
-    from trtllm_serve_cli.sources.space import show_size
+    from trtllm_serve_cli.sources.disk_space import show_size
 
     used, total, busy = (gpu[k] for k in ("memory_used_bytes", "memory_total_bytes", "utilization"))
     memory = f"  {show_size(used)} of {show_size(total)}" if used and total else ""

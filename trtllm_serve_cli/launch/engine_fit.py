@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trtllm_serve_cli.build.engine import read_making
-from trtllm_serve_cli.build.kinds import Machine
+from trtllm_serve_cli.build.engine_selection import Machine
 from trtllm_serve_cli.build.tensorrt.versions import find_containers, parse_version
 from trtllm_serve_cli.build.tensorrt_engine import TensorRtBuild, read_tensorrt_build
 from trtllm_serve_cli.errors import BadInput

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import psutil
 
+from trtllm_serve_cli.build.engine_selection import Machine, look_at_machine
 from trtllm_serve_cli.build.installed import find_python_with
-from trtllm_serve_cli.build.kinds import Machine, look_at_machine
 from trtllm_serve_cli.choices import ContainerEngine
 from trtllm_serve_cli.errors import MissingPart, TllmError
 from trtllm_serve_cli.launch.container import ContainerHost
@@ -39,8 +39,8 @@ from trtllm_serve_cli.launch.schedulers import (
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.processes import ask_program
 from trtllm_serve_cli.repository.store import ImportedModel, list_models
-from trtllm_serve_cli.sources.hub import find_hub
-from trtllm_serve_cli.sources.space import find_free_bytes
+from trtllm_serve_cli.sources.disk_space import find_free_bytes
+from trtllm_serve_cli.sources.hub.api import find_hub
 
 _VERSION = re.compile(r"server_version\s*\|\s*([\d.]+)")
 DEFAULT_PORTS = (8000, 8001, 8002)

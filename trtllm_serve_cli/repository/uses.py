@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtllm_serve_cli.build.partial_build import UnfinishedBuild, list_unfinished
 from trtllm_serve_cli.build.store import StoredEngine, is_store, list_engines, lock_of
-from trtllm_serve_cli.build.unfinished import UnfinishedBuild, list_unfinished
 from trtllm_serve_cli.paths import Home, find_size, remove_folder, try_lock
 from trtllm_serve_cli.repository.render import MANIFEST
 from trtllm_serve_cli.repository.store import ImportedModel

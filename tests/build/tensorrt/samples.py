@@ -9,10 +9,10 @@ from typing import Any
 from packaging.version import Version
 
 from tests.sizing import configs
-from trtllm_serve_cli.build.options import EngineOptions
-from trtllm_serve_cli.build.steps import BuildStep
+from trtllm_serve_cli.build.build_step import BuildStep
+from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.tensorrt.flags import check_arguments
-from trtllm_serve_cli.build.tensorrt.plan import plan_tensorrt
+from trtllm_serve_cli.build.tensorrt.tensorrt_plan import plan_tensorrt
 from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit
 from trtllm_serve_cli.build.tensorrt.versions import load_containers
 from trtllm_serve_cli.sizing.gpus import load_gpu

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from trtllm_serve_cli.build.options import EngineOptions
-from trtllm_serve_cli.build.steps import SCRATCH, BuildStep
+from trtllm_serve_cli.build.build_step import SCRATCH, BuildStep
+from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.tensorrt.command import Wanted, render_arguments, want
 from trtllm_serve_cli.build.tensorrt.families import Family
 from trtllm_serve_cli.build.tensorrt.flags import CONVERTER, flags_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from packaging.version import Version
 
-from trtllm_serve_cli.build.options import EngineOptions
+from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.tensorrt.families import Family
 from trtllm_serve_cli.build.tensorrt.flags import flags_of
 from trtllm_serve_cli.errors import BadInput

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
-from trtllm_serve_cli.build.options import EngineOptions
-from trtllm_serve_cli.build.steps import SCRATCH, WORK, BuildStep
+from trtllm_serve_cli.build.build_step import SCRATCH, WORK, BuildStep
+from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.tensorrt.command import (
     Wanted,
     render_arguments,

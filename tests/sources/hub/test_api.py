@@ -14,7 +14,7 @@ from tests.sources.fake_hub import COMMIT, FakeHub, serve
 from trtllm_serve_cli.errors import BadInput, GatedModel, SourceError, UnsafeCheckpoint
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, FetchOptions
-from trtllm_serve_cli.sources.hub import Hub, fetch_from_hub, find_hub
+from trtllm_serve_cli.sources.hub.api import Hub, fetch_from_hub, find_hub
 from trtllm_serve_cli.sources.source import HubSource
 
 TINY = HubSource("acme/tiny")

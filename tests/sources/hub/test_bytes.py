@@ -13,8 +13,8 @@ from trtllm_serve_cli.errors import SourceError
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.sources.checkpoint import FetchOptions
 from trtllm_serve_cli.sources.fetch import fetch_checkpoint
-from trtllm_serve_cli.sources.hub import Hub
-from trtllm_serve_cli.sources.hub_bytes import XetGroup, find_remote_file
+from trtllm_serve_cli.sources.hub.api import Hub
+from trtllm_serve_cli.sources.hub.bytes import XetGroup, find_remote_file
 from trtllm_serve_cli.sources.source import HubSource
 
 LARGE = safetensors(num_floats=1 << 20)

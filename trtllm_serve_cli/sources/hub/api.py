@@ -19,7 +19,6 @@ from pathlib import Path
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.errors import BadInput, SourceError, UnsafeCheckpoint
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.sources.blobs import Blob, Effects, fetch_blob
 from trtllm_serve_cli.sources.checkpoint import (
     FILES_THAT_NAME_CODE,
     WEIGHTS_INDEX,
@@ -34,18 +33,19 @@ from trtllm_serve_cli.sources.checkpoint import (
     read_architecture,
     read_index,
 )
-from trtllm_serve_cli.sources.hub_bytes import XetGroup, find_remote_file
-from trtllm_serve_cli.sources.hub_errors import (
+from trtllm_serve_cli.sources.disk_space import check_space, find_free_bytes, show_size
+from trtllm_serve_cli.sources.hub.blobs import Blob, Effects, fetch_blob
+from trtllm_serve_cli.sources.hub.bytes import XetGroup, find_remote_file
+from trtllm_serve_cli.sources.hub.errors import (
     BrokenDownload,
     HubBusy,
     HubUnreachable,
     explain_web_page,
     translate_hub_errors,
 )
-from trtllm_serve_cli.sources.progress import Meter, Watch
+from trtllm_serve_cli.sources.hub.progress import Meter, Watch
+from trtllm_serve_cli.sources.parallel import run_together
 from trtllm_serve_cli.sources.source import HubSource
-from trtllm_serve_cli.sources.space import check_space, find_free_bytes, show_size
-from trtllm_serve_cli.sources.together import run_together
 from trtllm_serve_cli.sources.verify import verify_files
 
 _SMALL_FILES = (".json", ".jinja", ".model", ".tiktoken", ".txt")

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtllm_serve_cli.build.plan import BuildPlan
-from trtllm_serve_cli.build.steps import BuildStep
+from trtllm_serve_cli.build.build_plan import BuildPlan
+from trtllm_serve_cli.build.build_step import BuildStep
 
 _SUFFIX = ".partial"
 _STEPS_FILE = "steps.json"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trtllm_serve_cli.build.options import EngineOptions
-from trtllm_serve_cli.build.steps import BuildStep
+from trtllm_serve_cli.build.build_step import BuildStep
+from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.tensorrt.checkpoint_step import plan_checkpoint
 from trtllm_serve_cli.build.tensorrt.checks import check_gpu, check_options
 from trtllm_serve_cli.build.tensorrt.engine_step import plan_engine

@@ -7,7 +7,7 @@ import ssl
 import pytest
 
 from trtllm_serve_cli.errors import SourceError
-from trtllm_serve_cli.sources.hub_errors import find_wait_s, translate_hub_errors
+from trtllm_serve_cli.sources.hub.errors import find_wait_s, translate_hub_errors
 from trtllm_serve_cli.sources.source import HubSource
 
 

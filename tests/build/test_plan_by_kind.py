@@ -9,9 +9,9 @@ import pytest
 
 from tests.build.samples import GGUF
 from tests.build.tensorrt_files import write_tokenizer
-from trtllm_serve_cli.build.options import EngineOptions
-from trtllm_serve_cli.build.plan import BuildPlan, BuildRequest, Toolchain
-from trtllm_serve_cli.build.planning import describe_checkpoint, find_tools, plan_build
+from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
+from trtllm_serve_cli.build.engine_options import EngineOptions
+from trtllm_serve_cli.build.plan_by_kind import describe_checkpoint, find_tools, plan_build
 from trtllm_serve_cli.build.pytorch import plan_llm_arguments
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.gpus import load_gpu

@@ -14,11 +14,11 @@ from tests.sources.checkpoints import hf_files, safetensors
 from tests.sources.fake_hub import FakeHub, serve
 from tests.waiting import wait_until
 from trtllm_serve_cli.errors import SourceError
-from trtllm_serve_cli.sources import blobs
-from trtllm_serve_cli.sources.blobs import Blob, Effects, fetch_blob
-from trtllm_serve_cli.sources.hub_bytes import RemoteFile
-from trtllm_serve_cli.sources.hub_errors import BrokenDownload, HubBusy
-from trtllm_serve_cli.sources.together import Stopped
+from trtllm_serve_cli.sources.hub import blobs
+from trtllm_serve_cli.sources.hub.blobs import Blob, Effects, fetch_blob
+from trtllm_serve_cli.sources.hub.bytes import RemoteFile
+from trtllm_serve_cli.sources.hub.errors import BrokenDownload, HubBusy
+from trtllm_serve_cli.sources.parallel import Stopped
 
 CONTENT = bytes(range(256)) * 40
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -173,7 +173,7 @@ from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.sources.checkpoint import FetchOptions
 from trtllm_serve_cli.sources.fetch import fetch_checkpoint
 from trtllm_serve_cli.sources.source import HubSource
-from trtllm_serve_cli.sources.hub import Hub
+from trtllm_serve_cli.sources.hub.api import Hub
 fetch_checkpoint(HubSource("acme/tiny"), home=find_home(), options=FetchOptions(),
                  say=print, hub=Hub(sys.argv[1], Path(sys.argv[2])))
 """

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from trtllm_serve_cli.sources.space import show_size
+from trtllm_serve_cli.sources.disk_space import show_size
 
 # A rate is that of the last seconds: long enough to be steady, short enough to follow the line.
 _WINDOW_S = 10.0

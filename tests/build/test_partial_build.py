@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.build.samples import build_plan
-from trtllm_serve_cli.build.steps import BuildStep
-from trtllm_serve_cli.build.unfinished import (
+from trtllm_serve_cli.build.build_step import BuildStep
+from trtllm_serve_cli.build.partial_build import (
     drop_leftovers,
     keep_step,
     list_unfinished,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from tests.build.tensorrt.samples import MODELS, VERSIONS, check_step, options_in, plan
-from trtllm_serve_cli.build.options import EngineOptions
-from trtllm_serve_cli.build.steps import BuildStep
+from trtllm_serve_cli.build.build_step import BuildStep
+from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.choices import Dtype, KvCacheDtype, Quantization, SpeculativeMode
 from trtllm_serve_cli.errors import BadInput
 

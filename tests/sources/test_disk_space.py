@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trtllm_serve_cli.errors import SourceError
-from trtllm_serve_cli.sources.space import check_space, find_free_bytes, show_size
+from trtllm_serve_cli.sources.disk_space import check_space, find_free_bytes, show_size
 
 
 def test_full_disk_says_how_much_is_free(tmp_path):

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trtllm_serve_cli.build.build_step import BuildStep
+from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.fingerprint import facts_of_checkpoint
-from trtllm_serve_cli.build.options import EngineOptions
-from trtllm_serve_cli.build.steps import BuildStep
 from trtllm_serve_cli.sizing.gpus import Gpu
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
-from trtllm_serve_cli.sources.space import show_size
+from trtllm_serve_cli.sources.disk_space import show_size
 
 # A change of what a plan means, made in this code, makes engines of older plans be built again.
 _PLAN_VERSION = 3

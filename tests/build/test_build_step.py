@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trtllm_serve_cli.build.steps import SCRATCH, WORK, BuildStep
+from trtllm_serve_cli.build.build_step import SCRATCH, WORK, BuildStep
 
 
 def test_a_step_writes_into_the_work_folder_and_one_in_it() -> None:

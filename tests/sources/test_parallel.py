@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from trtllm_serve_cli.sources.together import Stopped, run_together
+from trtllm_serve_cli.sources.parallel import Stopped, run_together
 
 
 def test_work_is_done_at_once_and_watched():

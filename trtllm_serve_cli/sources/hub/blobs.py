@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from trtllm_serve_cli.sources.hub_bytes import OpenAt, RemoteFile
-from trtllm_serve_cli.sources.hub_errors import BrokenDownload, HubBusy, HubUnreachable
-from trtllm_serve_cli.sources.together import Stopped
+from trtllm_serve_cli.sources.hub.bytes import OpenAt, RemoteFile
+from trtllm_serve_cli.sources.hub.errors import BrokenDownload, HubBusy, HubUnreachable
+from trtllm_serve_cli.sources.parallel import Stopped
 from trtllm_serve_cli.sources.verify import explain_wrong_content
 
 _CHUNK_BYTES = 1 << 20

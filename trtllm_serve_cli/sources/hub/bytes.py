@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtllm_serve_cli import __version__
-from trtllm_serve_cli.sources.hub_errors import BrokenDownload, explain_web_page
+from trtllm_serve_cli.sources.hub.errors import BrokenDownload, explain_web_page
 from trtllm_serve_cli.sources.source import HubSource
 
 _CHUNK_BYTES = 1 << 20

@@ -1,0 +1,1 @@
+"""The Hugging Face hub: its API, and large files fetched so that a killed download resumes."""
