@@ -31,8 +31,8 @@ from typing import Any
 from cpu import CLIENT, cpu_seconds
 
 from trtllm_serve_cli.catalog.entries import resolve_alias
-from trtllm_serve_cli.declaration import Declaration, EngineSection, ModelSection
-from trtllm_serve_cli.importing import import_model
+from trtllm_serve_cli.importing.declaration import Declaration, EngineSection, ModelSection
+from trtllm_serve_cli.importing.importer import import_model
 from trtllm_serve_cli.launch.local import launch, stop_server
 from trtllm_serve_cli.launch.plan_here import plan_for_this_machine
 from trtllm_serve_cli.paths import Home, find_home

@@ -27,9 +27,9 @@ import openvino_genai
 from messages import add, count_tokens
 from tritonclient.grpc import service_pb2
 
-from trtllm_serve_cli.client.over_grpc import connect
-from trtllm_serve_cli.declaration import Declaration, ModelSection
-from trtllm_serve_cli.importing import import_model
+from trtllm_serve_cli.client.transport.over_grpc import connect
+from trtllm_serve_cli.importing.declaration import Declaration, ModelSection
+from trtllm_serve_cli.importing.importer import import_model
 from trtllm_serve_cli.launch.local import launch, stop_server
 from trtllm_serve_cli.launch.plan_here import plan_for_this_machine
 from trtllm_serve_cli.paths import find_home

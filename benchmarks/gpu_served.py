@@ -26,14 +26,14 @@ from trtllm_serve_cli.bench.served_model import Target
 from trtllm_serve_cli.bench.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.build.engine_options import EngineOptions
-from trtllm_serve_cli.client.over_grpc import connect
-from trtllm_serve_cli.declaration import (
+from trtllm_serve_cli.client.transport.over_grpc import connect
+from trtllm_serve_cli.importing.declaration import (
     Declaration,
     EngineSection,
     ModelSection,
     RepositorySection,
 )
-from trtllm_serve_cli.importing import import_model
+from trtllm_serve_cli.importing.importer import import_model
 from trtllm_serve_cli.launch.local import launch, stop_server
 from trtllm_serve_cli.launch.plan_here import plan_for_this_machine
 from trtllm_serve_cli.launch.running import RunningServer

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trtllm_serve_cli.catalog.entries import resolve_alias
-from trtllm_serve_cli.declaration import (
+from trtllm_serve_cli.importing.declaration import (
     Declaration,
     EngineSection,
     ModelSection,
     RepositorySection,
 )
-from trtllm_serve_cli.importing import import_model
+from trtllm_serve_cli.importing.importer import import_model
 from trtllm_serve_cli.paths import Home
 
 DEMO = resolve_alias("demo").source

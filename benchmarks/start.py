@@ -19,8 +19,8 @@ from trtllm_serve_cli.bench.benchmark import run_benchmark
 from trtllm_serve_cli.bench.served_model import Target
 from trtllm_serve_cli.bench.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
-from trtllm_serve_cli.declaration import Declaration, ModelSection
-from trtllm_serve_cli.importing import import_model
+from trtllm_serve_cli.importing.declaration import Declaration, ModelSection
+from trtllm_serve_cli.importing.importer import import_model
 from trtllm_serve_cli.launch.local import launch, stop_server
 from trtllm_serve_cli.launch.plan import LaunchPlan
 from trtllm_serve_cli.launch.plan_here import plan_for_this_machine

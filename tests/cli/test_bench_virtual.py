@@ -16,9 +16,9 @@ from trtllm_serve_cli.build.engine import write_engine
 from trtllm_serve_cli.cli.bench import bench_app
 from trtllm_serve_cli.errors import BadInput, UnknownModel
 from trtllm_serve_cli.paths import find_home
-from trtllm_serve_cli.repository.config import ServingOptions
-from trtllm_serve_cli.repository.plan import plan_repository
-from trtllm_serve_cli.repository.render import write_repository
+from trtllm_serve_cli.repository.model.model_config import ServingOptions
+from trtllm_serve_cli.repository.model.render import write_repository
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 from trtllm_serve_cli.runtime.engines.sim.timing import Simulation, StepTiming
 
 TIMING = StepTiming(0.02, prompt_token_s=1e-4, sequence_s=1e-4, kv_token_s=1e-7)

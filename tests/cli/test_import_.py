@@ -16,10 +16,10 @@ from tests.sources.checkpoints import gguf, hf_files, llama_gguf, write_files
 from trtllm_serve_cli.cli.import_ import parse_parameters
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.paths import find_home
-from trtllm_serve_cli.repository.config import ServingOptions
-from trtllm_serve_cli.repository.opened import open_repository
-from trtllm_serve_cli.repository.plan import plan_repository
-from trtllm_serve_cli.repository.render import write_repository
+from trtllm_serve_cli.repository.model.model_config import ServingOptions
+from trtllm_serve_cli.repository.model.model_repository import open_repository
+from trtllm_serve_cli.repository.model.render import write_repository
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from tests.cli.running import Tllm
 from tests.waiting import wait_until
 from trtllm_serve_cli import __version__
-from trtllm_serve_cli.repository import store
+from trtllm_serve_cli.repository.model import store
 
 COMMANDS = [
     "import", "build", "list", "show", "set", "validate", "remove", "start", "stop",

@@ -12,9 +12,9 @@ import pytest
 from tests.cli.running import Tllm
 from tests.launch.samples import fake_plan
 from tests.repository.samples import add_model, copy_upstream
-from trtllm_serve_cli import importing
-from trtllm_serve_cli.declaration import Declaration
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.importing import importer
+from trtllm_serve_cli.importing.declaration import Declaration
 from trtllm_serve_cli.launch.state import PLAN_FILE, describe_myself, write_state
 from trtllm_serve_cli.paths import Home, find_home
 
@@ -100,7 +100,7 @@ def test_path_starts_from_where_it_is_said(
         asked.append(told)
         raise BadInput("That is all.")
 
-    monkeypatch.setattr(importing, "import_model", see)
+    monkeypatch.setattr(importer, "import_model", see)
     if edge == "set":
         tllm("set", "a", "engine_python=/else")
         assert tllm("set", "a", said)[0] == 0

@@ -29,7 +29,7 @@ from trtllm_serve_cli.launch.machine import find_embedded_root
 from trtllm_serve_cli.launch.options import DRAIN_S
 from trtllm_serve_cli.launch.running import list_servers
 from trtllm_serve_cli.paths import Home, find_home
-from trtllm_serve_cli.repository.uses import find_users
+from trtllm_serve_cli.repository.settings.engine_references import find_users
 
 # A supervisor is meant to outlive the one that started it.
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")

@@ -12,9 +12,9 @@ from tests.client import fake_triton
 from tests.client.fake_triton import FakeTriton
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.ask import generate, stream, stream_apart
-from trtllm_serve_cli.client.cancellation import Cancellation
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest, Interface, RawTensor
+from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.errors import BadInput, NoServer, RequestFailed, TimedOut
 
 both = pytest.mark.parametrize("interface", ["grpc", "http"])

@@ -13,9 +13,9 @@ from tests.client.fake_triton import FakeTriton
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.ask import generate
 from trtllm_serve_cli.client.batch import parse_batch, run_batch
-from trtllm_serve_cli.client.cancellation import Cancellation
 from trtllm_serve_cli.client.generate import Completion, GenerateRequest
 from trtllm_serve_cli.client.lora import load_adapter
+from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.errors import RequestFailed, TllmError
 
 DEFAULTS = GenerateRequest("", max_tokens=9)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from trtllm_serve_cli.client.llmapi import LLMAPI_MODEL, name_inputs, shape_input
-from trtllm_serve_cli.client.tensors import INPUTS
+from trtllm_serve_cli.client.transport.tensors import INPUTS
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository.contract import load_contracts
+from trtllm_serve_cli.repository.model.contract import load_contracts
 
 USUAL = ("text_input", "max_tokens", "stream", "stop_words", "return_num_output_tokens")
 

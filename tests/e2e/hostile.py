@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from trtllm_serve_cli.repository.contract import load_contracts
+from trtllm_serve_cli.repository.model.contract import load_contracts
 from trtllm_serve_cli.runtime.engines.features import FEATURES
 
 CORE, TEXT_MODELS = "tensorrt_llm", ("ensemble", "tensorrt_llm_bls")

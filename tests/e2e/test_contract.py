@@ -14,7 +14,7 @@ import tritonclient.grpc as grpcclient
 from tests.e2e.conftest import Tllm
 from tests.e2e.core import ask, tokens
 from trtllm_serve_cli.client.endpoint import Endpoint
-from trtllm_serve_cli.repository.contract import load_contracts
+from trtllm_serve_cli.repository.model.contract import load_contracts
 
 pytestmark = pytest.mark.e2e
 

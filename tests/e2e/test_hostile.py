@@ -28,7 +28,7 @@ from tests.e2e.hostile import (
 from tests.e2e.sending import Told, as_message, post, send, send_and_leave
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.endpoint import Endpoint
-from trtllm_serve_cli.client.over_grpc import connect
+from trtllm_serve_cli.client.transport.over_grpc import connect
 from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import parse_metrics
 

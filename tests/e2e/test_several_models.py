@@ -15,9 +15,9 @@ import pytest
 from tests.e2e.conftest import Tllm
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.ask import generate
-from trtllm_serve_cli.client.cancellation import Cancellation
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest
+from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.errors import RequestFailed, TllmError
 from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import parse_metrics

@@ -23,9 +23,9 @@ from trtllm_serve_cli.launch.container import (
 from trtllm_serve_cli.launch.deployment import Deployable
 from trtllm_serve_cli.launch.options import LaunchOptions
 from trtllm_serve_cli.launch.plan import LaunchPlan, plan_launch
-from trtllm_serve_cli.repository.combined import PlacedModel
-from trtllm_serve_cli.repository.instances import EngineInstances
-from trtllm_serve_cli.repository.store import ImportedModel
+from trtllm_serve_cli.repository.model.instances import EngineInstances
+from trtllm_serve_cli.repository.model.store import ImportedModel
+from trtllm_serve_cli.repository.planning.combined import PlacedModel
 
 NGC = "nvcr.io/nvidia/tritonserver:24.07-trtllm-python-py3"
 # README.md of triton-inference-server/tensorrtllm_backend, on a server that serves LLaMa in the

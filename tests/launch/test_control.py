@@ -13,7 +13,7 @@ from trtllm_serve_cli.launch.control import find_controlled, list_parts
 from trtllm_serve_cli.launch.plan import LaunchPlan
 from trtllm_serve_cli.launch.state import PLAN_FILE, describe_myself, write_state
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.repository.combined import PlacedModel
+from trtllm_serve_cli.repository.planning.combined import PlacedModel
 
 PARTS = ("demo", "ensemble", "postprocessing", "preprocessing", "tensorrt_llm")
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.build.samples import ENGINE
 from tests.build.tensorrt_files import engine_config, tensorrt_engine
-from tests.repository.test_sim import SIM
+from tests.repository.kinds.test_sim import SIM
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.errors import BadInput, RepositoryError
@@ -21,11 +21,11 @@ from trtllm_serve_cli.launch.deployment import (
     describe_deployable,
     spread,
 )
-from trtllm_serve_cli.repository.config import ServingOptions
-from trtllm_serve_cli.repository.opened import open_repository
-from trtllm_serve_cli.repository.plan import plan_repository
-from trtllm_serve_cli.repository.render import write_repository
-from trtllm_serve_cli.repository.store import read_manifest
+from trtllm_serve_cli.repository.model.model_config import ServingOptions
+from trtllm_serve_cli.repository.model.model_repository import open_repository
+from trtllm_serve_cli.repository.model.render import write_repository
+from trtllm_serve_cli.repository.model.store import read_manifest
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 
 NGC = "nvcr.io/nvidia/tritonserver"
 

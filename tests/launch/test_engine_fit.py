@@ -10,7 +10,7 @@ from trtllm_serve_cli.build.engine import ENGINE_FILE, Making, add_making
 from trtllm_serve_cli.build.engine_selection import Machine
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.engine_fit import check_engine_fits
-from trtllm_serve_cli.repository.store import ImportedModel
+from trtllm_serve_cli.repository.model.store import ImportedModel
 
 HERE = Machine(gpus=("NVIDIA H200", "NVIDIA H200"), tensorrt_llm="1.1.0")
 

@@ -13,9 +13,9 @@ from tests.launch.container_engines import write_engine
 from trtllm_serve_cli.launch.facts import ModelFacts, collect_facts
 from trtllm_serve_cli.launch.machine import find_embedded_root
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.repository.config import ServingOptions
-from trtllm_serve_cli.repository.plan import plan_repository
-from trtllm_serve_cli.repository.render import write_repository
+from trtllm_serve_cli.repository.model.model_config import ServingOptions
+from trtllm_serve_cli.repository.model.render import write_repository
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from trtllm_serve_cli.launch.mpi import MpiHost, Ports, check_mpirun, list_ports
 from trtllm_serve_cli.launch.options import LaunchOptions
 from trtllm_serve_cli.launch.plan import LaunchPlan, plan_launch
 from trtllm_serve_cli.launch.ranks import Ranks
-from trtllm_serve_cli.repository.instances import EngineInstances
+from trtllm_serve_cli.repository.model.instances import EngineInstances
 
 TENSORRT = dataclasses.replace(MODEL, engine_kind="tensorrt")
 TP2, TP4 = EngineInstances("tensorrt_llm", 2), EngineInstances("tensorrt_llm", 4)

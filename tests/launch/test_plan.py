@@ -17,8 +17,8 @@ from trtllm_serve_cli.launch.machine import TritonInstallation
 from trtllm_serve_cli.launch.options import LaunchOptions, choose_options
 from trtllm_serve_cli.launch.plan import LaunchPlan, LaunchRequest, plan_launch
 from trtllm_serve_cli.launch.ranks import plan_ranks
-from trtllm_serve_cli.repository.combined import PlacedModel
-from trtllm_serve_cli.repository.store import ImportedModel
+from trtllm_serve_cli.repository.model.store import ImportedModel
+from trtllm_serve_cli.repository.planning.combined import PlacedModel
 
 MODEL = ImportedModel(
     name="mine",

@@ -25,11 +25,11 @@ from trtllm_serve_cli.launch.running import RunningServer
 from trtllm_serve_cli.launch.slurm_job import SlurmJob
 from trtllm_serve_cli.launch.state import ServerState
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.repository.config import ServingOptions
-from trtllm_serve_cli.repository.opened import open_repository
-from trtllm_serve_cli.repository.plan import plan_repository
-from trtllm_serve_cli.repository.render import write_repository
-from trtllm_serve_cli.repository.settings import apply_changes, plan_changes, write_changes
+from trtllm_serve_cli.repository.model.model_config import ServingOptions
+from trtllm_serve_cli.repository.model.model_repository import open_repository
+from trtllm_serve_cli.repository.model.render import write_repository
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
+from trtllm_serve_cli.repository.settings.settings import apply_changes, plan_changes, write_changes
 
 NGC = "nvcr.io/nvidia/tritonserver"
 needs_embedded = pytest.mark.skipif(

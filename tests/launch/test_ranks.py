@@ -14,7 +14,7 @@ from trtllm_serve_cli.choices import LaunchMode
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.options import LaunchOptions
 from trtllm_serve_cli.launch.ranks import Ranks, parse_gpus, plan_ranks
-from trtllm_serve_cli.repository.instances import EngineInstances
+from trtllm_serve_cli.repository.model.instances import EngineInstances
 
 ONE, TP2 = EngineInstances("tensorrt_llm", 1), EngineInstances("tensorrt_llm", 2)
 ON_FOUR = dataclasses.replace(TP2, gpus=((0, 1), (2, 3)))

@@ -9,10 +9,10 @@ from urllib.parse import quote
 import grpc
 from tritonclient.grpc import service_pb2
 
-from trtllm_serve_cli.client import faults
 from trtllm_serve_cli.client.generate import Interface
-from trtllm_serve_cli.client.over_grpc import connect, translate_rpc_error
-from trtllm_serve_cli.client.over_http import fetch_json
+from trtllm_serve_cli.client.transport import error_mapping
+from trtllm_serve_cli.client.transport.over_grpc import connect, translate_rpc_error
+from trtllm_serve_cli.client.transport.over_http import fetch_json
 from trtllm_serve_cli.errors import TimedOut, UnknownModel
 
 CORE_MODEL = "tensorrt_llm"
@@ -60,7 +60,7 @@ def fetch_model(target: Target, takes: Takes) -> ServedModel:
         model = fetch(target)
     except TimedOut as error:
         why = f"no answer within {_TIMEOUT_S:g} s"
-        raise faults.no_server(target.address, why) from error
+        raise error_mapping.no_server(target.address, why) from error
     _check_inputs(model, takes)
     return model
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from trtllm_serve_cli.bench.served_model import CORE_MODEL, Target
 from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
-from trtllm_serve_cli.client.over_grpc import fetch_config_grpc
-from trtllm_serve_cli.client.over_http import fetch_config_http
+from trtllm_serve_cli.client.transport.over_grpc import fetch_config_grpc
+from trtllm_serve_cli.client.transport.over_http import fetch_config_http
 from trtllm_serve_cli.errors import BadInput, MissingPart, RequestFailed
 from trtllm_serve_cli.runtime.text.tokenizer import load_tokenizer
 

@@ -49,8 +49,8 @@ def find_simulation(named: str) -> Simulation:
     """That of an imported model, or of a file."""
     from trtllm_serve_cli.build.sim import read_simulation
     from trtllm_serve_cli.paths import find_home
-    from trtllm_serve_cli.repository.sim import read_simulation_of
-    from trtllm_serve_cli.repository.store import find_model
+    from trtllm_serve_cli.repository.kinds.sim import read_simulation_of
+    from trtllm_serve_cli.repository.model.store import find_model
 
     if Path(named).is_file():
         return read_simulation(Path(named))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.status import Status
 
-    from trtllm_serve_cli.importing import Display
+    from trtllm_serve_cli.importing.importer import Display
     from trtllm_serve_cli.sources.hub.progress import Progress as Transfer
     from trtllm_serve_cli.sources.hub.progress import Watch
 
@@ -109,7 +109,7 @@ class WorkDisplay:
 @contextmanager
 def show_work() -> Iterator[Display]:
     """A display on stderr; SIGTERM and a hang-up end the work as Ctrl-C does."""
-    from trtllm_serve_cli.importing import Display
+    from trtllm_serve_cli.importing.importer import Display
     from trtllm_serve_cli.processes import ended_by_signals
 
     display = WorkDisplay(is_live=sys.stderr.isatty())

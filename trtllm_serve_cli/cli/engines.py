@@ -20,7 +20,7 @@ def list_engines(*, as_json: bool) -> None:
     from trtllm_serve_cli.build import store
     from trtllm_serve_cli.build.partial_build import list_unfinished
     from trtllm_serve_cli.paths import find_home
-    from trtllm_serve_cli.repository.uses import find_users
+    from trtllm_serve_cli.repository.settings.engine_references import find_users
     from trtllm_serve_cli.sources.disk_space import show_size
 
     home = find_home()

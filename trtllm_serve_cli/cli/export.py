@@ -25,8 +25,8 @@ def export(
 
     Example:  tllm export demo > tllm.yaml && tllm import -f tllm.yaml
     """
-    from trtllm_serve_cli.declaration import declare_model, render_declaration
-    from trtllm_serve_cli.repository.store import read_manifest
+    from trtllm_serve_cli.importing.declaration import declare_model, render_declaration
+    from trtllm_serve_cli.repository.model.store import read_manifest
 
     repository = open_named(name, repo)
     model = read_manifest(repository.path)

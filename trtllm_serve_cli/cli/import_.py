@@ -45,8 +45,8 @@ from trtllm_serve_cli.cli.options import (
 from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.declaration import Declaration
-    from trtllm_serve_cli.import_plan import ImportPlan
+    from trtllm_serve_cli.importing.declaration import Declaration
+    from trtllm_serve_cli.importing.import_plan import ImportPlan
 
 
 def import_model(
@@ -100,8 +100,8 @@ def import_model(
     Example:  tllm import -m mine -s gguf:./model.gguf --max-batch-size 16
     """
     asked = _declare(locals())
-    from trtllm_serve_cli import importing
-    from trtllm_serve_cli.import_plan import plan_import
+    from trtllm_serve_cli.importing import importer
+    from trtllm_serve_cli.importing.import_plan import plan_import
     from trtllm_serve_cli.paths import find_home
 
     home = find_home()
@@ -111,7 +111,7 @@ def import_model(
         _show_plan(plan, "\n".join(last), as_json=as_json)
         return
     with show_work() as display:
-        rendered, path = importing.import_model(asked, home, force=force, display=display)
+        rendered, path = importer.import_model(asked, home, force=force, display=display)
     name = asked.model.name
     if as_json:
         output.show_json(
@@ -158,8 +158,8 @@ def build_model(
     Example:  tllm build -m demo --dry-run
     """
     asked = _declare(locals())
-    from trtllm_serve_cli import importing
-    from trtllm_serve_cli.import_plan import plan_import
+    from trtllm_serve_cli.importing import importer
+    from trtllm_serve_cli.importing.import_plan import plan_import
     from trtllm_serve_cli.paths import find_home
 
     home = find_home()
@@ -167,7 +167,7 @@ def build_model(
         _show_plan(plan_import(asked, home), "Render nothing", as_json=as_json)
         return
     with show_work() as display:
-        built = importing.build_model(asked, home, force=force, display=display)
+        built = importer.build_model(asked, home, force=force, display=display)
     if as_json:
         output.show_json({"model": asked.model.name, "engine": str(built.path)})
     else:
@@ -197,14 +197,14 @@ _ELSEWHERE = {"file", "force", "dry_run", "as_json", "build_option"}
 def _declare(given: Mapping[str, Any]) -> Declaration:
     """What the file of -f and the options say together; `given` are a command's arguments."""
     from trtllm_serve_cli.build.engine_options import EngineOptions
-    from trtllm_serve_cli.declaration import (
+    from trtllm_serve_cli.importing.declaration import (
         Declaration,
         ModelSection,
         override,
         read_declaration,
         with_absolute_paths,
     )
-    from trtllm_serve_cli.typed_yaml import parse_words
+    from trtllm_serve_cli.yaml_schema import parse_words
 
     if given["file"] is not None:
         said = read_declaration(given["file"])
@@ -230,7 +230,7 @@ def _as_declared(value: Any) -> Any:
         case Path():
             return value.absolute()
         case list():
-            from trtllm_serve_cli.repository.parameters import with_paths_from
+            from trtllm_serve_cli.repository.model.parameters import with_paths_from
 
             return with_paths_from(parse_parameters(value), Path.cwd())
     return value
@@ -259,7 +259,7 @@ def _show_plan(plan: ImportPlan, last: str, *, as_json: bool) -> None:
 
 def say_idle(names: Iterable[str], engine_kind: str) -> None:
     """Tell which of the parameters the engine kind does not heed."""
-    from trtllm_serve_cli.repository.parameters import list_idle
+    from trtllm_serve_cli.repository.model.parameters import list_idle
 
     for each in list_idle(names, engine_kind):
         output.say(

@@ -198,8 +198,8 @@ def _ask_all(
 ) -> None:
     from trtllm_serve_cli.client.ask import generate
     from trtllm_serve_cli.client.batch import parse_batch, run_batch
-    from trtllm_serve_cli.client.cancellation import Cancellation
     from trtllm_serve_cli.client.generate import Completion
+    from trtllm_serve_cli.client.transport.cancellation import Cancellation
 
     def ask(request: GenerateRequest, cancellation: Cancellation) -> Completion:
         return generate(

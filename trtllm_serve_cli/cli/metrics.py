@@ -118,7 +118,7 @@ def export(
 
     Example:  tllm metrics export prometheus -o monitoring
     """
-    from trtllm_serve_cli.metrics.export import plan_export, write_export
+    from trtllm_serve_cli.metrics.exporters.export import plan_export, write_export
 
     if what == "grafana" and any((model, url, hold)):
         raise typer.BadParameter("A dashboard is of any server: -m, -u and --for are prometheus'.")

@@ -15,7 +15,7 @@ from trtllm_serve_cli.errors import BadInput, RepositoryError
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.paths import Home
-    from trtllm_serve_cli.repository.store import ImportedModel
+    from trtllm_serve_cli.repository.model.store import ImportedModel
 
 
 def list_models(
@@ -40,7 +40,7 @@ def list_models(
         list_engines(as_json=as_json)
         return
     from trtllm_serve_cli.paths import find_home
-    from trtllm_serve_cli.repository import store
+    from trtllm_serve_cli.repository.model import store
 
     broken: list[RepositoryError] = []
     models = store.list_models(find_home(), on_broken=broken.append)
@@ -88,7 +88,8 @@ def remove(
     if name is None and not everything and not engines:
         raise typer.BadParameter("name a model, or say --all or --engines")
     from trtllm_serve_cli.paths import find_home
-    from trtllm_serve_cli.repository import store, uses
+    from trtllm_serve_cli.repository.model import store
+    from trtllm_serve_cli.repository.settings import engine_references
     from trtllm_serve_cli.sources.disk_space import show_size
 
     home = find_home()
@@ -96,13 +97,13 @@ def remove(
     if everything:
         models = store.list_models(home)
     _check_not_served(home, models)
-    removal = uses.plan_removal(home, models, unused=engines)
+    removal = engine_references.plan_removal(home, models, unused=engines)
     sizes = removal.sizes()
     _confirm([f"{path}  ({show_size(size)})" for path, size in sizes.items()], yes=yes)
-    needed = uses.remove(home, removal)
+    needed = engine_references.remove(home, removal)
     for model in models:
         output.say(f"Removed {model.name}.")
-    users = uses.find_users(home)
+    users = engine_references.find_users(home)
     for path in sorted({model.engine_path for model in models} & set(users)):
         names = ", ".join(show_user(home, user) for user in users[path])
         output.say(f"The engine {path.name} stays: {names} uses it.")

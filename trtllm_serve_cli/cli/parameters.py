@@ -17,9 +17,9 @@ from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.launch.running import RunningServer
-    from trtllm_serve_cli.repository.findings import Finding
-    from trtllm_serve_cli.repository.opened import OpenRepository
-    from trtllm_serve_cli.repository.settings import Change, Setting
+    from trtllm_serve_cli.repository.model.findings import Finding
+    from trtllm_serve_cli.repository.model.model_repository import OpenRepository
+    from trtllm_serve_cli.repository.settings.settings import Change, Setting
 
 NameArgument = Annotated[
     str | None,
@@ -49,7 +49,7 @@ def show(name: NameArgument = None, repo: RepoOption = None, as_json: JsonOption
 
     Example:  tllm show demo
     """
-    from trtllm_serve_cli.repository.settings import list_settings
+    from trtllm_serve_cli.repository.settings.settings import list_settings
 
     repository = open_named(name, repo)
     settings = list_settings(repository)
@@ -87,8 +87,8 @@ def set_(
 
     Example:  tllm set --repo ./inflight_batcher_llm kv_cache_free_gpu_mem_fraction=0.9
     """
-    from trtllm_serve_cli.repository import settings
-    from trtllm_serve_cli.repository.parameters import with_paths_from
+    from trtllm_serve_cli.repository.model.parameters import with_paths_from
+    from trtllm_serve_cli.repository.settings import settings
 
     has_name = repo is None and "=" not in words[0]
     said = parse_parameters(words[1:] if has_name else words, option="")
@@ -132,7 +132,7 @@ def validate(
 
     Example:  tllm validate demo
     """
-    from trtllm_serve_cli.repository.validate import validate_repository
+    from trtllm_serve_cli.repository.validation.validate import validate_repository
 
     repository = open_named(name, repo)
     findings = validate_repository(repository)
@@ -151,8 +151,8 @@ def validate(
 def open_named(name: str | None, repo: Path | None) -> OpenRepository:
     """The repository of that name, or in that folder. Raises `BadInput` for both."""
     from trtllm_serve_cli.paths import find_home
-    from trtllm_serve_cli.repository.opened import open_repository
-    from trtllm_serve_cli.repository.store import load_model
+    from trtllm_serve_cli.repository.model.model_repository import open_repository
+    from trtllm_serve_cli.repository.model.store import load_model
 
     if repo is None:
         return open_repository(load_model(find_home(), name).path)
@@ -165,7 +165,7 @@ def _find_serving(repository: OpenRepository) -> list[RunningServer]:
     """The running servers that serve this repository."""
     from trtllm_serve_cli.launch.running import list_servers
     from trtllm_serve_cli.paths import find_home
-    from trtllm_serve_cli.repository.store import is_imported
+    from trtllm_serve_cli.repository.model.store import is_imported
 
     return [
         server

@@ -232,7 +232,7 @@ def start(
             print(plan.describe())
         return
     if repo:
-        from trtllm_serve_cli.repository.uses import remember_use
+        from trtllm_serve_cli.repository.settings.engine_references import remember_use
 
         for each in repo:
             remember_use(home, each.absolute())

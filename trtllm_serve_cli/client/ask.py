@@ -8,8 +8,6 @@ import time
 from collections.abc import Generator
 from contextlib import closing
 
-from trtllm_serve_cli.client import faults
-from trtllm_serve_cli.client.cancellation import Cancellation
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import (
     Completion,
@@ -18,6 +16,8 @@ from trtllm_serve_cli.client.generate import (
     Piece,
     summarize_pieces,
 )
+from trtllm_serve_cli.client.transport import error_mapping
+from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.errors import TimedOut, TllmError
 
 # How long an answer that is left early may take to end in order.
@@ -47,11 +47,11 @@ def stream(
     # Imported here, ahead of the sending: gRPC takes a quarter of a second that HTTP need not pay
     # and that must not count as the server's.
     if interface == "grpc":
-        from trtllm_serve_cli.client.over_grpc import stream_grpc
+        from trtllm_serve_cli.client.transport.over_grpc import stream_grpc
 
         pieces = stream_grpc(endpoint, model, request, limit_s, cancellation)
     else:
-        from trtllm_serve_cli.client.over_http import stream_http
+        from trtllm_serve_cli.client.transport.over_http import stream_http
 
         pieces = stream_http(endpoint.http, model, request, limit_s, cancellation)
     pieces = _until_cancelled(pieces, cancellation)
@@ -115,12 +115,12 @@ def _until_cancelled(
     pieces: Generator[Piece, None, None], cancellation: Cancellation
 ) -> Generator[Piece, None, None]:
     if cancellation.is_set:
-        raise faults.cancelled()
+        raise error_mapping.cancelled()
     try:
         yield from pieces
     except TllmError as error:  # what the broken connection looks like from here
         if cancellation.is_set:
-            raise faults.cancelled() from error
+            raise error_mapping.cancelled() from error
         raise
 
 

@@ -11,9 +11,14 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from trtllm_serve_cli.client.cancellation import Cancellation
 from trtllm_serve_cli.client.generate import Completion, GenerateRequest, RawTensor
-from trtllm_serve_cli.client.tensors import RAW_TENSORS, WORD_LISTS, plan_inputs, plan_parameters
+from trtllm_serve_cli.client.transport.cancellation import Cancellation
+from trtllm_serve_cli.client.transport.tensors import (
+    RAW_TENSORS,
+    WORD_LISTS,
+    plan_inputs,
+    plan_parameters,
+)
 from trtllm_serve_cli.errors import BadInput, TllmError
 
 _FIELDS = frozenset(

@@ -46,11 +46,11 @@ def fetch_model_config(
 ) -> ModelInfo:
     """What the running server says of `model`; raises `NoServer`, `RequestFailed`."""
     if interface == "grpc":
-        from trtllm_serve_cli.client.over_grpc import fetch_config_grpc
+        from trtllm_serve_cli.client.transport.over_grpc import fetch_config_grpc
 
         parameters, is_decoupled = fetch_config_grpc(endpoint.grpc, model, timeout_s, endpoint.tls)
     else:
-        from trtllm_serve_cli.client.over_http import fetch_config_http
+        from trtllm_serve_cli.client.transport.over_http import fetch_config_http
 
         parameters, is_decoupled = fetch_config_http(endpoint.http, model, timeout_s)
     max_seq_len = parameters.get("max_seq_len", "")
@@ -68,7 +68,7 @@ def fetch_model_config(
 
 def fetch_index(endpoint: Endpoint, timeout_s: float = 3.0) -> tuple[IndexedModel, ...]:
     """The models of the running server's repository, by name; raises as above."""
-    from trtllm_serve_cli.client.over_http import fetch_index_http
+    from trtllm_serve_cli.client.transport.over_http import fetch_index_http
 
     said = fetch_index_http(endpoint, timeout_s)
     models = (
@@ -90,7 +90,7 @@ def change_model(
 
     Raises `NoServer`, and `RequestFailed` with Triton's words.
     """
-    from trtllm_serve_cli.client.over_http import change_model_http
+    from trtllm_serve_cli.client.transport.over_http import change_model_http
 
     change_model_http(endpoint, model, verb, timeout_s)
 

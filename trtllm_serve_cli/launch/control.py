@@ -13,7 +13,7 @@ from trtllm_serve_cli.launch.look import watch_in_flight
 from trtllm_serve_cli.launch.plan import LaunchPlan
 from trtllm_serve_cli.launch.running import RunningServer, find_running, find_servers
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.repository.combined import write_combination
+from trtllm_serve_cli.repository.planning.combined import write_combination
 
 _POLL_S = 0.2
 # What the models that take text ask, in the order in which it has to be there.

@@ -18,8 +18,8 @@ from trtllm_serve_cli.launch.slurm import (
 from trtllm_serve_cli.launch.slurm_job import SlurmJob, make_job_folder, submit_job
 from trtllm_serve_cli.launch.triton import check_backend, stub_environ
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.repository.opened import open_repository
-from trtllm_serve_cli.repository.store import load_model
+from trtllm_serve_cli.repository.model.model_repository import open_repository
+from trtllm_serve_cli.repository.model.store import load_model
 
 
 def load_deployable(home: Home, name: str | None) -> Deployable:

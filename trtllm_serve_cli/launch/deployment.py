@@ -21,10 +21,14 @@ from trtllm_serve_cli.launch.machine import TritonInstallation
 from trtllm_serve_cli.launch.options import LaunchOptions
 from trtllm_serve_cli.launch.ranks import Ranks, plan_ranks
 from trtllm_serve_cli.launch.triton import triton_flags
-from trtllm_serve_cli.repository.instances import EngineInstances, read_gpu_groups, read_instances
-from trtllm_serve_cli.repository.opened import OpenRepository
-from trtllm_serve_cli.repository.pytorch import count_gpus, read_llm_gpus
-from trtllm_serve_cli.repository.store import ImportedModel
+from trtllm_serve_cli.repository.kinds.pytorch import count_gpus, read_llm_gpus
+from trtllm_serve_cli.repository.model.instances import (
+    EngineInstances,
+    read_gpu_groups,
+    read_instances,
+)
+from trtllm_serve_cli.repository.model.model_repository import OpenRepository
+from trtllm_serve_cli.repository.model.store import ImportedModel
 
 RESTRICTING = ("http-restricted-api", "grpc-restricted-protocol")
 # The model whose ranks run apart from the others.

@@ -7,7 +7,7 @@ from trtllm_serve_cli.build.engine_selection import Machine
 from trtllm_serve_cli.build.tensorrt.versions import find_containers, parse_version
 from trtllm_serve_cli.build.tensorrt_engine import TensorRtBuild, read_tensorrt_build
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository.store import ImportedModel, command_to_import_again
+from trtllm_serve_cli.repository.model.store import ImportedModel, command_to_import_again
 from trtllm_serve_cli.sizing.gpus import find_card
 
 

@@ -38,7 +38,7 @@ from trtllm_serve_cli.launch.schedulers import (
 )
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.processes import ask_program
-from trtllm_serve_cli.repository.store import ImportedModel, list_models
+from trtllm_serve_cli.repository.model.store import ImportedModel, list_models
 from trtllm_serve_cli.sources.disk_space import find_free_bytes
 from trtllm_serve_cli.sources.hub.api import find_hub
 

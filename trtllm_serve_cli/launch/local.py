@@ -31,7 +31,7 @@ from trtllm_serve_cli.launch.state import (
     write_stop_timeout,
 )
 from trtllm_serve_cli.processes import die_with_parent, last_lines
-from trtllm_serve_cli.repository.combined import write_combination
+from trtllm_serve_cli.repository.planning.combined import write_combination
 
 _POLL_S = 0.1
 # What ending takes once no request is in flight, and what a process takes once it is killed.

@@ -14,7 +14,7 @@ from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.launch.options import LaunchOptions
 from trtllm_serve_cli.launch.ranks import Ranks
 from trtllm_serve_cli.launch.triton import Flags, other_rank_flags
-from trtllm_serve_cli.repository.store import ImportedModel
+from trtllm_serve_cli.repository.model.store import ImportedModel
 
 # The last version that knows no way to leave the GPUs of spawned processes alone.
 _LAST_WITHOUT_POOLS = (24, 6)

@@ -46,9 +46,9 @@ from trtllm_serve_cli.launch.triton import (
     triton_command,
     triton_flags,
 )
-from trtllm_serve_cli.repository.combined import PlacedModel, prefixed
-from trtllm_serve_cli.repository.instances import EngineInstances
-from trtllm_serve_cli.repository.store import ImportedModel
+from trtllm_serve_cli.repository.model.instances import EngineInstances
+from trtllm_serve_cli.repository.model.store import ImportedModel
+from trtllm_serve_cli.repository.planning.combined import PlacedModel, prefixed
 
 _PLAIN_MPI = MpiHost()
 # The supervisor says how long requests in flight may take: it can be asked for more or less.

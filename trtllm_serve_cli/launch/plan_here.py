@@ -28,12 +28,12 @@ from trtllm_serve_cli.launch.plan import LaunchPlan, LaunchRequest, plan_launch
 from trtllm_serve_cli.launch.ranks import parse_gpus
 from trtllm_serve_cli.launch.running import RunningServer
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.repository.combined import plan_combination, prefixed
-from trtllm_serve_cli.repository.copies import read_repository
-from trtllm_serve_cli.repository.instances import EngineInstances, read_instances
-from trtllm_serve_cli.repository.opened import open_repository
-from trtllm_serve_cli.repository.served import read_limits
-from trtllm_serve_cli.repository.store import ImportedModel, load_model
+from trtllm_serve_cli.repository.model.instances import EngineInstances, read_instances
+from trtllm_serve_cli.repository.model.model_repository import open_repository
+from trtllm_serve_cli.repository.model.store import ImportedModel, load_model
+from trtllm_serve_cli.repository.model.upstream_repository import read_repository
+from trtllm_serve_cli.repository.planning.combined import plan_combination, prefixed
+from trtllm_serve_cli.repository.validation.engine_limits import read_limits
 
 
 def plan_for_this_machine(

@@ -19,7 +19,7 @@ from typing import Literal
 
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.options import LaunchOptions
-from trtllm_serve_cli.repository.instances import EngineInstances
+from trtllm_serve_cli.repository.model.instances import EngineInstances
 
 _GPU = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 

@@ -12,7 +12,7 @@ from trtllm_serve_cli.errors import MissingPart
 from trtllm_serve_cli.launch.machine import TritonInstallation
 from trtllm_serve_cli.launch.observing import trace_settings
 from trtllm_serve_cli.launch.options import DRAIN_S, LaunchOptions
-from trtllm_serve_cli.repository.store import ImportedModel
+from trtllm_serve_cli.repository.model.store import ImportedModel
 
 # What a flag is told; several times for several, None for a flag that takes nothing.
 Flags = dict[str, str | tuple[str, ...] | None]

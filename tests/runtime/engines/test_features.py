@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from trtllm_serve_cli.repository.contract import load_contracts
+from trtllm_serve_cli.repository.model.contract import load_contracts
 from trtllm_serve_cli.runtime.engines.features import (
     ENGINE_KINDS,
     FEATURES,

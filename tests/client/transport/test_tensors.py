@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import dataclasses
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtllm_serve_cli.client.generate import GenerateRequest
+from trtllm_serve_cli.client.transport.tensors import (
+    INPUTS,
+    decode_raw,
+    encode_raw,
+    parse_pieces,
+    plan_inputs,
+    plan_parameters,
+)
+from trtllm_serve_cli.errors import BadInput
+
+
+def test_every_field_of_a_request_is_a_tensor() -> None:
+    fields = {field.name for field in dataclasses.fields(GenerateRequest)}
+    assert fields - {"lora_name", "request_id", "stop_after_ms"} == set(INPUTS)
+
+
+def test_what_is_left_open_is_not_sent() -> None:
+    request = GenerateRequest(
+        "hi", return_num_input_tokens=False, return_num_output_tokens=False, stream=False
+    )
+    assert plan_inputs(request) == {
+        "text_input": "hi",
+        "max_tokens": 200,
+        "stream": False,
+        "exclude_input_in_output": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "takes"),
+    [
+        ("max_tokens", 2**31, "INT32"),
+        ("max_tokens", "5", "whole number"),
+        ("max_tokens", True, "whole number"),
+        ("seed", -1, "from 0 to 18446744073709551615"),
+        ("temperature", float("nan"), "finite number"),
+        ("temperature", 1e39, "finite number"),
+        ("top_p", "x", "finite number"),
+        ("stop_words", "and", "list of words"),
+        ("stop_words", (1,), "list of words"),
+        ("text_input", "\udcff", "valid UTF-8"),
+        ("stream", 1, "true or false"),
+        ("guided_decoding_guide", {}, "valid UTF-8"),
+        ("lora_weights", "x", "a tensor"),
+        ("stop_after_ms", -1, "whole number"),
+    ],
+)
+def test_value_that_does_not_fit_names_its_tensor(name: str, value: Any, takes: str) -> None:
+    request = dataclasses.replace(GenerateRequest("hi"), **{name: value})
+    with pytest.raises(BadInput, match=f"{name} cannot be") as raised:
+        plan_inputs(request)
+    assert takes in raised.value.why
+
+
+def test_adapters_name_that_is_no_text() -> None:
+    with pytest.raises(BadInput, match="lora_name cannot be 5"):
+        plan_parameters(GenerateRequest("hi", lora_name=5))  # type: ignore[arg-type]
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8"))))
+def test_strings_survive_the_wire(words: list[str]) -> None:
+    shape, raw = encode_raw("BYTES", tuple(words))
+    assert (shape, decode_raw("BYTES", raw)) == ([1, len(words)], words)
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_seed_survives_the_wire(seed: int) -> None:
+    assert decode_raw("UINT64", encode_raw("UINT64", seed)[1]) == [seed]
+
+
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    assert decode_raw("BYTES", b"\x02\0\0\0a\xff") == ["a\ufffd"]
+
+
+def test_cut_string_is_an_error() -> None:
+    with pytest.raises(struct.error):
+        decode_raw("BYTES", b"\x05\0\0\0a")
+
+
+def test_response_without_text_has_no_pieces() -> None:
+    assert parse_pieces(GenerateRequest("hi"), {"num_output_tokens": [1]}, 1.0) == []
+
+
+def test_second_beam_pair_follows_the_first() -> None:
+    outputs = {"text_output": ["a", "b"], "sequence_index": [1]}
+    pieces = parse_pieces(GenerateRequest("hi"), outputs, 1.0)
+    assert [piece.sequence_index for piece in pieces] == [2, 3]

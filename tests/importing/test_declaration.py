@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.build.samples import ENGINE
+from tests.build.tensorrt_files import tensorrt_engine
+from trtllm_serve_cli.build.engine_options import EngineOptions
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.importing.declaration import (
+    Declaration,
+    EngineSection,
+    LaunchSection,
+    ModelSection,
+    RepositorySection,
+    declare_model,
+    override,
+    parse_declaration,
+    read_declaration,
+    render_declaration,
+)
+from trtllm_serve_cli.launch.options import LaunchOptions, choose_options
+from trtllm_serve_cli.paths import Home, find_home
+from trtllm_serve_cli.repository.model.model_config import ServingOptions
+from trtllm_serve_cli.repository.model.model_repository import open_repository
+from trtllm_serve_cli.repository.model.parameters import ENGINE_KINDS
+from trtllm_serve_cli.repository.model.render import MANIFEST, write_repository
+from trtllm_serve_cli.repository.model.store import ImportedModel, read_manifest
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
+from trtllm_serve_cli.repository.settings.settings import apply_changes, plan_changes, write_changes
+from trtllm_serve_cli.yaml_schema import plain_changes
+
+TEXT = """\
+model:
+  name: llama
+  source: hf:meta-llama/Llama-2-7b-hf
+engine:
+  kind: tensorrt
+  trtllm_version: 0.9.0
+build:
+  tp: 4
+  dtype: float16
+  lora_target_modules:
+  - attn_q
+  - attn_v
+repository:
+  parameters:
+    enable_kv_cache_reuse: 'true'
+launch:
+  http_port: 9000
+"""
+DECLARED = Declaration(
+    ModelSection("llama", "hf:meta-llama/Llama-2-7b-hf"),
+    EngineSection("tensorrt", "0.9.0"),
+    EngineOptions(tp=4, dtype="float16", lora_target_modules=("attn_q", "attn_v")),
+    RepositorySection(parameters={"enable_kv_cache_reuse": "true"}),
+    LaunchSection(http_port=9000),
+)
+
+
+def parse(text: str) -> Declaration:
+    return parse_declaration(text, where="tllm.yaml", folder=Path("/there"))
+
+
+def test_file_says_all_that_an_import_is_told():
+    assert parse(TEXT) == DECLARED
+    assert render_declaration(DECLARED) == TEXT
+
+
+def test_paths_start_from_the_folder_of_the_file(tmp_path: Path):
+    text = "model: {name: m, source: 'local:../x'}\nengine: {dir: e}\nrepository: {dir: /r}\n"
+    (tmp_path / "tllm.yaml").write_text(text)
+    said = read_declaration(tmp_path / "tllm.yaml")
+    assert said.model.source == f"local:{tmp_path / '../x'}"
+    assert (said.engine.dir, said.repository.dir) == (tmp_path / "e", Path("/r"))
+
+
+def test_folders_of_a_build_start_there_too():
+    build = parse("model: {name: m}\nbuild: {lora_dir: [a, /b], speculative_model: c}").build
+    assert (build.lora_dir, build.speculative_model) == (("/there/a", "/b"), "/there/c")
+
+
+def test_file_that_is_not_there_is_said(tmp_path: Path):
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_declaration(tmp_path / "tllm.yaml")
+
+
+def test_options_win_over_the_file():
+    given = {
+        "build": {"tp": 2, "dtype": None},
+        "repository": {"parameters": {"max_queue_size": "3"}},
+    }
+    changed = override(DECLARED, given)
+    assert (changed.build.tp, changed.build.dtype) == (2, "float16")
+    assert changed.repository.parameters == {"enable_kv_cache_reuse": "true", "max_queue_size": "3"}
+
+
+def add_declared(home: Home, declaration: dict[str, object], **serving: object) -> ImportedModel:
+    plan = plan_repository("mine", ENGINE, ServingOptions(**serving))
+    path = home.models / "mine"
+    write_repository(dataclasses.replace(plan, declaration=declaration), path)
+    return read_manifest(path)
+
+
+def change(model: ImportedModel, **wanted: str) -> None:
+    repository = open_repository(model.path)
+    texts = apply_changes(repository, plan_changes(repository, wanted))
+    write_changes(repository, texts, wanted)
+
+
+def test_model_is_declared_as_it_is_now(home_folder: Path):
+    said = {"model": {"name": "mine", "revision": "main"}, "launch": {"http_port": 9000}}
+    parameters = {"max_queue_size": "7"}
+    said["repository"] = {"parameters": parameters}
+    model = add_declared(find_home(), said, parameters=parameters)
+    change(model, max_beam_width="2")
+    assert declare_model(model, open_repository(model.path)) == Declaration(
+        ModelSection("mine", ENGINE.source),
+        EngineSection("openvino"),
+        repository=RepositorySection(parameters={"max_queue_size": "7", "max_beam_width": "2"}),
+        launch=LaunchSection(http_port=9000),
+    )
+
+
+def test_parameter_that_was_emptied_is_said_to_be_empty(home_folder: Path):
+    served = RepositorySection(parameters={"engine_python": "/py"})
+    said = {"model": {"name": "mine"}, "repository": {"parameters": dict(served.parameters)}}
+    model = add_declared(find_home(), said, parameters=served.parameters)
+    change(model, engine_python="", lora_prefetch_dir="/a")
+    change(model, lora_prefetch_dir="")
+    before = open_repository(model.path)
+    text = render_declaration(declare_model(model, before))
+    assert "engine_python: ''" in text
+    parameters = parse(text).repository.parameters
+    assert parameters == {"engine_python": ""}
+    plan = plan_repository("mine", ENGINE, ServingOptions(parameters=parameters))
+    write_repository(plan, model.path)
+    assert open_repository(model.path).texts == before.texts
+
+
+@pytest.mark.parametrize(
+    ("name", "edited", "new", "why"),
+    [
+        ("triton_max_batch_size", "max_batch_size: 64", "max_batch_size: 8",
+         "ensemble: 8, mine: 64, postprocessing: 64, preprocessing: 64, tensorrt_llm: 64, "
+         "tensorrt_llm_bls: 64"),
+        ("tokenizer_dir", f'"{ENGINE.path}"', '""',
+         f"ensemble: empty, mine: {ENGINE.path}, postprocessing: {ENGINE.path}, "
+         f"preprocessing: {ENGINE.path}, tensorrt_llm_bls: {ENGINE.path}"),
+    ],
+)  # fmt: skip
+def test_models_that_an_editor_made_differ_cannot_be_declared(
+    home_folder: Path, name: str, edited: str, new: str, why: str
+):
+    model = add_declared(find_home(), {})
+    config = model.path / "ensemble" / "config.pbtxt"
+    assert edited in config.read_text()
+    config.write_text(config.read_text().replace(edited, new, 1))
+    with pytest.raises(BadInput) as raised:
+        declare_model(model, open_repository(model.path))
+    assert str(raised.value) == (
+        f"The models of mine differ in {name}.\nWhy: {why}; a tllm.yaml has one value for all\n"
+        f"Next: tllm set mine {name}=VALUE"
+    )
+    change(model, **{name: "64"})
+    declared = declare_model(model, open_repository(model.path))
+    assert declared.repository.parameters[name] == "64"
+
+
+def test_model_of_an_import_that_wrote_no_parameters(home_folder: Path):
+    model = add_declared(find_home(), {})
+    manifest = json.loads((model.path / MANIFEST).read_text())
+    del manifest["parameters"], manifest["set"]
+    (model.path / MANIFEST).write_text(json.dumps(manifest))
+    declared = declare_model(read_manifest(model.path), open_repository(model.path))
+    assert declared.repository.parameters["max_beam_width"] == "4"
+
+
+@pytest.mark.parametrize("kind", ENGINE_KINDS)
+def test_models_agree_as_they_are_rendered(home_folder: Path, tmp_path: Path, kind: str):
+    engine = dataclasses.replace(ENGINE, kind=kind, llm_arguments={})
+    if kind == "tensorrt":
+        engine = tensorrt_engine(tmp_path)
+    path = find_home().models / "mine"
+    write_repository(plan_repository("mine", engine, ServingOptions()), path)
+    model = read_manifest(path)
+    assert declare_model(model, open_repository(path)).repository == RepositorySection()
+
+
+def test_how_it_is_launched_under_mpi_starts_from_the_folder(tmp_path: Path):
+    text = "model: {name: mine}\nlaunch: {mode: mpi, world_size: 2, hostfile: hosts}\n"
+    declared = parse_declaration(text, where="tllm.yaml", folder=tmp_path)
+    assert declared.launch == LaunchSection(mode="mpi", world_size=2, hostfile=tmp_path / "hosts")
+    plain = json.loads(json.dumps(plain_changes(declared.launch)))
+    assert choose_options({}, {"mine": plain}) == LaunchOptions(
+        mode="mpi", world_size=2, hostfile=tmp_path / "hosts"
+    )
+
+
+def test_model_of_an_import_that_wrote_no_declaration(home_folder: Path):
+    model = add_declared(find_home(), {})
+    assert declare_model(model, open_repository(model.path)) == Declaration(
+        ModelSection("mine", ENGINE.source), EngineSection("openvino")
+    )
+
+
+def test_options_of_tritons_are_the_same_in_a_file(tmp_path: Path):
+    text = (
+        "model: {name: mine}\n"
+        "launch: {model_control_mode: explicit, load_model: [mine], trace_config: [rate=1],\n"
+        "  grpc_server_cert: s.crt, grpc_server_key: s.key, triton_args: [--log-info=no]}\n"
+    )
+    declared = parse_declaration(text, where="tllm.yaml", folder=tmp_path)
+    plain = json.loads(json.dumps(plain_changes(declared.launch)))
+    assert choose_options({}, {"mine": plain}) == LaunchOptions(
+        model_control_mode="explicit",
+        load_model=("mine",),
+        trace_config=("rate=1",),
+        grpc_server_cert=tmp_path / "s.crt",
+        grpc_server_key=tmp_path / "s.key",
+        triton_args=("--log-info=no",),
+    )
+
+
+def test_what_a_file_can_say_of_launching_is_an_option():
+    said = {each.name for each in dataclasses.fields(LaunchSection)}
+    assert {each.name for each in dataclasses.fields(LaunchOptions)} == said

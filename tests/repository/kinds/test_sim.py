@@ -1,0 +1,126 @@
+"""Repositories whose engine is simulated."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.build.samples import ENGINE
+from trtllm_serve_cli.errors import BadInput, RepositoryError
+from trtllm_serve_cli.repository.kinds.sim import read_scheduler_limits
+from trtllm_serve_cli.repository.model.model_config import RepositoryPlan, ServingOptions
+from trtllm_serve_cli.repository.model.model_repository import open_repository
+from trtllm_serve_cli.repository.model.render import write_repository
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
+from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, StepTiming
+
+LIMITS = SchedulerLimits(
+    max_batch_size=32, max_num_tokens=512, max_tokens_in_paged_kv_cache=4096,
+    batch_scheduler_policy="max_utilization", enable_chunked_context=True,
+)  # fmt: skip
+SIM = dataclasses.replace(ENGINE, kind="sim", simulation=Simulation(StepTiming(0.02), LIMITS))
+
+
+def plan(**options: Any) -> RepositoryPlan:
+    return plan_repository("mine", SIM, ServingOptions(**options))
+
+
+def entries(plan: RepositoryPlan) -> dict[str, str]:
+    return next(each.parameters for each in plan.models if each.name == "tensorrt_llm")
+
+
+def test_parameters_are_those_of_the_simulation() -> None:
+    assert entries(plan()) == {
+        "engine_kind": "sim",
+        "gpt_model_path": "/engines/mine",
+        "gpt_model_type": "inflight_fused_batching",
+        "vocab_size": "49152",
+        "max_num_seqs": "32",
+        "max_seq_len": "8192",
+        "max_num_tokens": "512",
+        "max_tokens_in_paged_kv_cache": "4096",
+        "batch_scheduler_policy": "max_utilization",
+        "enable_chunked_context": "true",
+        "enable_kv_cache_reuse": "true",
+        "exclude_input_in_output": "false",
+        "cancellation_check_period_ms": "100",
+        "instances_share_engine": "false",
+        "engine_python": "",
+    }
+
+
+def test_what_is_asked_for_wins() -> None:
+    asked = entries(
+        plan(
+            max_batch_size=8,
+            max_num_tokens=64,
+            max_seq_len=100,
+            parameters={"batch_scheduler_policy": "guaranteed_no_evict"},
+        )
+    )
+    assert [asked[name] for name in ("max_num_seqs", "max_num_tokens", "max_seq_len")] == [
+        "8", "64", "100",
+    ]  # fmt: skip
+    assert asked["batch_scheduler_policy"] == "guaranteed_no_evict"
+
+
+def test_a_context_beyond_the_models_is_refused() -> None:
+    with pytest.raises(BadInput, match="beyond the context"):
+        plan(max_seq_len=8193)
+
+
+def limits_of(folder: Path, parameter: str, value: str) -> SchedulerLimits:
+    """As somebody has written the value into the file."""
+    write_repository(plan(), folder)
+    config = folder / "tensorrt_llm" / "config.pbtxt"
+    known = f'"{parameter}" value: {{ string_value: "{entries(plan())[parameter]}"'
+    text = config.read_text(encoding="utf-8")
+    assert known in text
+    config.write_text(text.replace(known, known.rpartition(': "')[0] + f': "{value}"'))
+    return read_scheduler_limits(open_repository(folder), SchedulerLimits())
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "limits"),
+    [
+        ("max_num_tokens", "64", {"max_num_tokens": 64}),
+        ("max_num_tokens", "", {"max_num_tokens": 8192}),
+        ("enable_chunked_context", "True", {}),
+        ("enable_chunked_context", "1", {}),
+        ("enable_kv_cache_reuse", "FALSE", {"enable_kv_cache_reuse": False}),
+        ("batch_scheduler_policy", "MAX_UTILIZATION", {}),
+    ],
+)
+def test_limits_are_read_as_the_engine_reads_them(
+    tmp_path: Path, parameter: str, value: str, limits: dict[str, Any]
+) -> None:
+    assert limits_of(tmp_path / "r", parameter, value) == dataclasses.replace(LIMITS, **limits)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "why"),
+    [
+        ("max_num_seqs", "many", "invalid literal"),
+        ("max_num_tokens", "0", "limits.max_num_tokens is 0, and must be at least 1"),
+        ("max_tokens_in_paged_kv_cache", "31", "less than tokens_per_block"),
+        ("batch_scheduler_policy", "static_batch", "limits.batch_scheduler_policy is"),
+    ],
+)
+def test_limits_that_no_scheduler_can_have_are_told(
+    tmp_path: Path, parameter: str, value: str, why: str
+) -> None:
+    with pytest.raises(RepositoryError, match="limits of a scheduler") as raised:
+        limits_of(tmp_path / "r", parameter, value)
+    assert why in raised.value.why
+    assert raised.value.next_step == f"tllm validate --repo {tmp_path / 'r'}"
+
+
+def test_the_llmapi_layout_has_the_same_in_its_file() -> None:
+    (model,) = plan(layout="llmapi").models
+    text = model.files["model.yaml"]
+    assert 'backend: "sim"' in text
+    assert 'batch_scheduler_policy: "max_utilization"' in text
+    assert Path("/engines/mine").as_posix() in text

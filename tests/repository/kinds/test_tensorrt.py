@@ -1,0 +1,183 @@
+"""The C++ backend's model, rendered and read back as Triton reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from tests.build.tensorrt_files import tensorrt_engine
+from trtllm_serve_cli.build.engine import Engine
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.repository.model.contract import load_contracts
+from trtllm_serve_cli.repository.model.model_config import ServingOptions
+from trtllm_serve_cli.repository.model.render import render_files
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
+
+# Keys of `parameters` in NVIDIA/TensorRT-LLM@0c8de69a,
+# triton_backend/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt, with what an import of
+# the sample engine says.
+PARAMETERS = {
+    "max_beam_width": "2",
+    "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
+    "gpt_model_type": "inflight_fused_batching",
+    "gpt_model_path": "{engine}",
+    "encoder_model_path": "",
+    "max_tokens_in_paged_kv_cache": "",
+    "max_attention_window_size": "",
+    "sink_token_length": "",
+    "batch_scheduler_policy": "",
+    "kv_cache_free_gpu_mem_fraction": "",
+    "cross_kv_cache_fraction": "",
+    "kv_cache_host_memory_bytes": "",
+    "kv_cache_onboard_blocks": "",
+    "enable_trt_overlap": "",
+    "exclude_input_in_output": "false",
+    "cancellation_check_period_ms": "100",
+    "stats_check_period_ms": "",
+    "iter_stats_max_iterations": "",
+    "request_stats_max_iterations": "",
+    "enable_kv_cache_reuse": "true",
+    "normalize_log_probs": "",
+    "enable_chunked_context": "",
+    "gpu_device_ids": "",
+    "participant_ids": "",
+    "num_nodes": "",
+    "lora_cache_optimal_adapter_size": "",
+    "lora_cache_max_adapter_size": "64",
+    "lora_cache_gpu_memory_fraction": "",
+    "lora_cache_host_memory_bytes": "1073741824",
+    "lora_prefetch_dir": "",
+    "decoding_mode": "",
+    "executor_worker_path": "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker",
+    "lookahead_window_size": "",
+    "lookahead_ngram_size": "",
+    "lookahead_verification_set_size": "",
+    "medusa_choices": "",
+    "eagle_choices": "",
+    "gpu_weights_percent": "",
+    "enable_context_fmha_fp32_acc": "",
+    "multi_block_mode": "",
+    "cuda_graph_mode": "",
+    "cuda_graph_cache_size": "",
+    "speculative_decoding_fast_logits": "",
+    "tokenizer_dir": "{tokenizer}",
+    "guided_decoding_backend": "",
+    "xgrammar_tokenizer_info_path": "",
+}
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    return tensorrt_engine(tmp_path)
+
+
+def render(engine: Engine, model: str = "tensorrt_llm", **options: Any) -> Any:
+    parameters = {"tokenizer_dir": "/tok", **options.pop("parameters", {})}
+    plan = plan_repository("mine", engine, ServingOptions(parameters=parameters, **options))
+    text = render_files(plan)[f"{model}/config.pbtxt"]
+    return text_format.Parse(text, model_config_pb2.ModelConfig())
+
+
+def parameters_of(config: Any) -> dict[str, str]:
+    return {key: value.string_value for key, value in config.parameters.items()}
+
+
+def types_of(config: Any) -> dict[str, str]:
+    name = model_config_pb2.DataType.Name
+    return {each.name: name(each.data_type) for each in (*config.input, *config.output)}
+
+
+def test_config_has_upstreams_parameters_and_no_others(engine: Engine) -> None:
+    expected = {
+        key: value.format(engine=engine.path, tokenizer="/tok") for key, value in PARAMETERS.items()
+    }
+    assert parameters_of(render(engine)) == expected
+
+
+def test_config_is_upstreams_beside_tensors_and_parameters(engine: Engine) -> None:
+    config = render(engine)
+    for field in ("input", "output", "parameters"):
+        config.ClearField(field)
+    assert config == text_format.Parse(
+        """
+        name: "tensorrt_llm"
+        backend: "tensorrtllm"
+        max_batch_size: 16
+        model_transaction_policy { decoupled: true }
+        dynamic_batching {
+            preferred_batch_size: 16
+            default_queue_policy { allow_timeout_override: true }
+        }
+        instance_group { count: 1 kind: KIND_CPU }
+        """,
+        model_config_pb2.ModelConfig(),
+    )
+
+
+def test_tensors_are_the_contracts_but_for_the_engines_types(engine: Engine) -> None:
+    contract = load_contracts()["tensorrt_llm"]
+    expected = {each.name: each.type for each in (*contract.inputs, *contract.outputs)}
+    expected["prompt_embedding_table"] = "TYPE_BF16"
+    assert types_of(render(engine)) == expected
+
+
+def test_logits_type_reaches_every_model_that_has_logits(engine: Engine) -> None:
+    given = {"logits_datatype": "TYPE_FP16"}
+    for model, tensors in {
+        "tensorrt_llm": ("draft_logits", "context_logits", "generation_logits"),
+        "ensemble": ("context_logits", "generation_logits"),
+        "tensorrt_llm_bls": ("context_logits", "generation_logits"),
+        "mine": ("context_logits", "generation_logits"),
+    }.items():
+        types = types_of(render(engine, model, parameters=given))
+        assert {types[name] for name in tensors} == {"TYPE_FP16"}
+
+
+def test_backend_brings_its_own_code(engine: Engine) -> None:
+    files = render_files(plan_repository("mine", engine, ServingOptions()))
+    mine = {path: text for path, text in files.items() if path.startswith("tensorrt_llm/")}
+    assert sorted(mine) == ["tensorrt_llm/1/.keep", "tensorrt_llm/config.pbtxt"]
+    assert "tensorrt_llm_bls/1/model.py" in files
+
+
+def test_static_batching_of_the_old_layout(engine: Engine) -> None:
+    config = render(engine, parameters={"batching_strategy": "V1", "decoupled_mode": "false"})
+    assert parameters_of(config)["gpt_model_type"] == "V1"
+    assert not config.model_transaction_policy.decoupled
+
+
+def test_options_within_the_engine_are_taken(engine: Engine) -> None:
+    config = render(engine, max_batch_size=4, max_beam_width=1)
+    assert (config.max_batch_size, parameters_of(config)["max_beam_width"]) == (4, "1")
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"max_batch_size": 17}, "--max-batch-size 17 is beyond the engine."),
+        ({"max_beam_width": 3}, "--max-beam-width 3 is beyond the engine."),
+        ({"parameters": {"max_beam_width": "3"}}, "max_beam_width 3 is beyond the engine."),
+        ({"max_seq_len": 9}, "--max-seq-len has no effect on an engine that is built."),
+        ({"max_num_tokens": 9}, "--max-num-tokens has no effect on an engine that is built."),
+        ({"parameters": {"triton_backend": "python"}}, "triton_backend=python cannot be rendered."),
+        ({"parameters": {"accumulate_tokens": "true"}},
+         "The parameter accumulate_tokens has no effect in the layout inflight."),
+        ({"layout": "vllm"}, "The engine kind tensorrt cannot be served in the layout vllm."),
+    ],
+)  # fmt: skip
+def test_what_the_engine_cannot_do_is_refused(
+    engine: Engine, options: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(BadInput) as raised:
+        render(engine, **options)
+    assert raised.value.what == what
+
+
+def test_each_group_of_gpus_is_an_instance(engine: Engine) -> None:
+    config = render(engine, parameters={"gpu_device_ids": "0,1;2,3"})
+    assert config.instance_group[0].count == 2
+    assert config.parameters["gpu_device_ids"].string_value == "0,1;2,3"

@@ -1,0 +1,112 @@
+"""Six models whose engine is vLLM in a worker of ours."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from tests.build.samples import ENGINE
+from trtllm_serve_cli.build.engine import Engine
+from trtllm_serve_cli.build.engine_options import EngineOptions
+from trtllm_serve_cli.build.vllm import plan_vllm_arguments
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.repository.model.model_config import ServingOptions
+from trtllm_serve_cli.repository.model.render import render_files
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
+from trtllm_serve_cli.runtime.engines.checkpoint_config import vllm_config
+from trtllm_serve_cli.runtime.triton.parameters import Parameters
+
+
+def engine(**options: Any) -> Engine:
+    return dataclasses.replace(
+        ENGINE,
+        path=Path("/models/hf"),
+        kind="vllm",
+        max_position_embeddings=4096,
+        llm_arguments=plan_vllm_arguments(EngineOptions(**options)),
+    )
+
+
+def worker_config(of: Engine, **options: Any) -> dict[str, Any]:
+    """What the model's Python code makes of its `config.pbtxt`."""
+    files = render_files(plan_repository("mine", of, ServingOptions(**options)))
+    config = text_format.Parse(files["tensorrt_llm/config.pbtxt"], model_config_pb2.ModelConfig())
+    said = {name: {"string_value": value.string_value} for name, value in config.parameters.items()}
+    args = {"model_config": json.dumps({"parameters": said}), "model_name": "tensorrt_llm"}
+    return vllm_config(Parameters({**args, "model_version": "1"}))
+
+
+def test_the_worker_gets_vllms_engine_arguments() -> None:
+    given = {
+        "kv_cache_free_gpu_mem_fraction": "0.8",
+        "enable_kv_cache_reuse": "false",
+        "guided_decoding_backend": "xgrammar",
+        "gpu_device_ids": "0,1",
+        "vllm_args": '{"load_format": "dummy", "seed": 3}',
+    }
+    config = worker_config(
+        engine(tp=2, dtype="bfloat16"),
+        max_batch_size=512, max_num_tokens=16384, max_seq_len=2048, parameters=given,
+    )  # fmt: skip
+    assert config == {
+        "llm": {
+            "model": "/models/hf",
+            "tokenizer": "/models/hf",
+            "max_num_seqs": 512,
+            "max_model_len": 2048,
+            "max_num_batched_tokens": 16384,
+            "enable_chunked_prefill": True,
+            "gpu_memory_utilization": 0.8,
+            "enable_prefix_caching": False,
+            "structured_outputs_config": {"backend": "xgrammar"},
+            "tensor_parallel_size": 2,
+            "pipeline_parallel_size": 1,
+            "dtype": "bfloat16",
+            "load_format": "dummy",
+            "seed": 3,
+            "max_loras": 4,
+            "max_lora_rank": 64,
+        },
+        "max_batch_size": 512,
+        "max_queue_size": 0,
+        "max_seq_len": 2048,
+        "vocab_size": ENGINE.vocab_size,
+        "gpu_device_ids": ["0", "1"],
+        "lora_prefetch_dir": "",
+        "lora_cache_max_adapter_size": 64,
+        "lora_cache_host_memory_bytes": 1 << 30,
+    }
+
+
+def test_the_rank_of_adapters_is_that_of_the_engine() -> None:
+    config = worker_config(engine(max_lora_rank=16))
+    assert (config["llm"]["max_lora_rank"], config["lora_cache_max_adapter_size"]) == (16, 16)
+    assert config["llm"]["enable_lora"]
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"lora_cache_max_adapter_size": "48"}, {"vllm_args": '{"max_lora_rank": 48}'}],
+    ids=lambda parameters: next(iter(parameters)),
+)
+def test_a_rank_that_vllm_has_no_kernels_for_is_refused(parameters: dict[str, str]) -> None:
+    options = ServingOptions(parameters=parameters)
+    with pytest.raises(BadInput, match="has no lora_cache_max_adapter_size 48"):
+        plan_repository("mine", engine(max_lora_rank=16), options)
+
+
+def test_the_rank_of_a_model_without_adapters_does_not_matter() -> None:
+    given = {"lora_cache_max_adapter_size": "48"}
+    planned = plan_repository("mine", engine(), ServingOptions(parameters=given))
+    assert given.items() <= planned.parameters.items()
+
+
+def test_upstreams_own_layout_of_one_model_is_not_for_vllm() -> None:
+    with pytest.raises(BadInput, match="vllm cannot be served in the layout llmapi"):
+        plan_repository("mine", engine(), ServingOptions(layout="llmapi"))

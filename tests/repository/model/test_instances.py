@@ -1,0 +1,132 @@
+"""Instances of an engine, and the GPUs that are theirs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from tests.build.samples import ENGINE
+from tests.repository.samples import copy_upstream
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.repository.model.instances import (
+    EngineInstances,
+    front_ends,
+    read_instances,
+    with_instance_count,
+)
+from trtllm_serve_cli.repository.model.model_config import ServingOptions
+from trtllm_serve_cli.repository.model.model_repository import OpenRepository, open_repository
+from trtllm_serve_cli.repository.model.render import write_repository
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
+from trtllm_serve_cli.repository.settings.settings import apply_changes, plan_changes
+from trtllm_serve_cli.repository.validation.validate import validate_repository
+
+COUNT = "tensorrt_llm_instance_count"
+
+
+def test_import_renders_the_instances() -> None:
+    plan = plan_repository("mine", ENGINE, ServingOptions(parameters={COUNT: "2"}))
+    counts = {model.name: model.instance_count for model in plan.models}
+    assert counts == dict.fromkeys(counts, 1) | {"tensorrt_llm": 2}
+
+
+SHARED = "instances_share_engine"
+
+
+@pytest.mark.parametrize(("gpus", "count"), [("0", "1"), ("0,1", "1"), ("0,1;2,3", "2")])
+def test_there_is_an_instance_for_each_group_of_gpus(gpus: str, count: str) -> None:
+    expected = {"gpu_device_ids": gpus, COUNT: count}
+    assert with_instance_count({"gpu_device_ids": gpus}, "tensorrt") == expected
+    assert with_instance_count(expected, "tensorrt") == expected
+
+
+@pytest.mark.parametrize("wanted", [{}, {COUNT: "3"}, {"gpu_device_ids": ""}])
+def test_without_groups_nothing_follows(wanted: dict[str, str]) -> None:
+    assert with_instance_count(wanted, "tensorrt") == wanted
+
+
+def test_several_groups_of_gpus_are_several_engines() -> None:
+    one, two = {"gpu_device_ids": "0,1"}, {"gpu_device_ids": "0;1"}
+    assert with_instance_count(one, "vllm") == one
+    assert with_instance_count(two, "vllm") == {**two, COUNT: "2", SHARED: "false"}
+
+
+@pytest.mark.parametrize(("name", "value"), [(COUNT, "3"), (SHARED, "true")])
+def test_what_contradicts_the_groups_of_gpus_is_refused(name: str, value: str) -> None:
+    with pytest.raises(BadInput) as raised:
+        with_instance_count({"gpu_device_ids": "0;1", name: value}, "vllm")
+    assert str(raised.value) == (
+        f"{name} is {value}, and the GPUs 0;1 are for 2.\n"
+        "Why: each instance needs a group of gpu_device_ids of its own\n"
+        f"Next: leave {name} out, or give gpu_device_ids as many groups, such as 0,1;2,3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ("4", "true")),
+        ({"gpu_device_ids": "0,1"}, ("4", "true")),
+        ({"gpu_device_ids": "0;1"}, ("1", "false")),
+        ({"priority_levels": "2"}, ("1", "false")),
+        ({"default_timeout_microseconds": "5"}, ("1", "false")),
+        ({"priority_levels": "0"}, ("4", "true")),
+    ],
+)
+def test_an_engine_on_a_gpu_has_front_ends(
+    given: dict[str, str], expected: tuple[str, str]
+) -> None:
+    assert front_ends(given) == {COUNT: expected[0], SHARED: expected[1]}
+
+
+def test_setting_the_gpus_of_upstreams_copy_sets_its_instances(tmp_path: Path) -> None:
+    copy = open_repository(copy_upstream(tmp_path / "copy"))
+    changes = plan_changes(copy, {"gpu_device_ids": "0,1;2,3"})
+    told = [(each.model, each.place, each.new) for each in changes]
+    assert told == [
+        ("tensorrt_llm", "parameters.gpu_device_ids", "0,1;2,3"),
+        ("tensorrt_llm", "instance_group.count", "2"),
+    ]
+
+
+def test_groups_without_their_instances_are_found(tmp_path: Path) -> None:
+    copy = open_repository(copy_upstream(tmp_path / "copy"))
+    (text,) = apply_changes(copy, plan_changes(copy, {"gpu_device_ids": "0;1;2"})).values()
+    path = copy.path / "tensorrt_llm" / "config.pbtxt"
+    path.write_text(text.replace("count: 3", "count: 2"))
+    found = [each.what for each in validate_repository(open_repository(copy.path))]
+    assert "gpu_device_ids 0;1;2 is for 3 instances, and there are 2" in found
+    path.write_text(text)
+    found = [each.what for each in validate_repository(open_repository(copy.path))]
+    assert not [what for what in found if what.startswith("gpu_device_ids")]
+
+
+def filled_copy(directory: Path, **wanted: str) -> OpenRepository:
+    copy = open_repository(copy_upstream(directory))
+    wanted = {"triton_backend": "tensorrtllm", **wanted}
+    texts = apply_changes(copy, plan_changes(copy, wanted))
+    return dataclasses.replace(copy, texts={**copy.texts, **texts})
+
+
+def test_instances_of_upstreams_copy(tmp_path: Path) -> None:
+    one = filled_copy(tmp_path / "one")
+    assert read_instances(one, 2) == EngineInstances("tensorrt_llm", 2)
+    two = filled_copy(tmp_path / "two", gpu_device_ids="0,1;2,3", participant_ids="1,2;3,4")
+    expected = EngineInstances("mine", 2, ((0, 1), (2, 3)), ((1, 2), (3, 4)))
+    assert read_instances(two, 2, name="mine") == expected
+    assert [EngineInstances("mine", 2).count, expected.count] == [1, 2]
+
+
+def test_engine_that_python_serves_has_no_instances_of_that_kind(tmp_path: Path) -> None:
+    write_repository(plan_repository("mine", ENGINE, ServingOptions()), tmp_path / "mine")
+    assert read_instances(open_repository(tmp_path / "mine"), 1) is None
+
+
+def test_groups_that_are_no_numbers(tmp_path: Path) -> None:
+    copy = filled_copy(tmp_path / "copy", gpu_device_ids="0")
+    text = copy.texts["tensorrt_llm"].replace('string_value: "0"', 'string_value: "first"')
+    texts = {**copy.texts, "tensorrt_llm": text}
+    with pytest.raises(BadInput, match="gpu_device_ids of copy is first"):
+        read_instances(dataclasses.replace(copy, texts=texts), 1)

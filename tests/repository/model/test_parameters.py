@@ -1,0 +1,172 @@
+"""The table of parameters, and what is refused against it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.build.samples import ENGINE
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.repository.model.contract import load_contracts
+from trtllm_serve_cli.repository.model.model_config import ServingOptions
+from trtllm_serve_cli.repository.model.parameters import (
+    ENGINE_KINDS,
+    Parameter,
+    check_parameters,
+    check_value,
+    defaults_for,
+    list_idle,
+    load_parameters,
+)
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
+
+ROLES = {"preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls"}
+FIELDS = {
+    "backend",
+    "max_batch_size",
+    "model_transaction_policy.decoupled",
+    "instance_group.count",
+    "dynamic_batching.preferred_batch_size",
+    "dynamic_batching.max_queue_delay_microseconds",
+    "dynamic_batching.default_queue_policy.max_queue_size",
+    "dynamic_batching.default_queue_policy.default_timeout_microseconds",
+    "dynamic_batching.priority_levels",
+    "dynamic_batching.default_priority_level",
+}
+TABLE = load_parameters()
+
+
+def test_renamed_row_compared_whole() -> None:
+    assert TABLE["batching_strategy"] == Parameter(
+        name="batching_strategy",
+        type="choice",
+        fills={"tensorrt_llm": ("parameters.gpt_model_type",)},
+        explanation="In-flight batching, or V1, which starts a batch when the last one is done.",
+        default="inflight_fused_batching",
+        choices=("inflight_fused_batching", "inflight_batching", "V1", "v1"),
+        engines=("tensorrt",),
+        since="0.6",
+    )
+
+
+@pytest.mark.parametrize("parameter", TABLE.values(), ids=lambda parameter: parameter.name)
+def test_row_is_sound(parameter: Parameter) -> None:
+    assert set(parameter.fills) <= ROLES
+    assert set(parameter.engines) <= set(ENGINE_KINDS)
+    assert bool(parameter.choices) == (parameter.type == "choice")
+    assert parameter.explanation.endswith(".")
+    for role, places in parameter.fills.items():
+        contract = load_contracts()[role]
+        tensors = {f"input.{each.name}.data_type" for each in contract.inputs}
+        tensors |= {f"output.{each.name}.data_type" for each in contract.outputs}
+        assert all(place in FIELDS | tensors or place[:11] == "parameters." for place in places)
+
+
+@pytest.mark.parametrize("kind", ENGINE_KINDS)
+def test_defaults_fit_their_own_rows(kind: str) -> None:
+    assert check_parameters(defaults_for(kind), kind) == defaults_for(kind)
+
+
+def test_everything_that_is_rendered_is_in_the_table() -> None:
+    keys = {
+        key for model in plan_repository("mine", ENGINE, ServingOptions()).models
+        for key in model.parameters
+    }  # fmt: skip
+    assert keys <= {key for parameter in TABLE.values() for key in parameter.keys}
+
+
+@pytest.mark.parametrize(
+    ("name", "next_step"),
+    [
+        ("max_beam_widht", "did you mean max_beam_width?"),
+        ("gpt_model_path", "did you mean engine_dir?"),
+        ("zzz", "the engine kind openvino has add_special_tokens, ask_preprocessing, "),
+    ],
+)
+def test_unknown_parameter_lists_near_ones(name: str, next_step: str) -> None:
+    with pytest.raises(BadInput, match=f"There is no parameter '{name}'") as raised:
+        check_parameters({name: "1"}, "openvino")
+    assert raised.value.next_step.startswith(next_step)
+
+
+def test_entry_of_another_engine_kind_is_idle() -> None:
+    given = {"kv_cache_free_gpu_mem_fraction": "0.9", "max_beam_width": "2"}
+    assert check_parameters(given, "openvino") == given
+    assert [each.name for each in list_idle(given, "openvino")] == [
+        "kv_cache_free_gpu_mem_fraction"
+    ]
+
+
+def test_field_of_another_engine_kind_is_refused() -> None:
+    with pytest.raises(BadInput) as raised:
+        check_parameters({"logits_datatype": "TYPE_FP16"}, "openvino")
+    assert str(raised.value) == (
+        "The parameter logits_datatype has no effect on the engine kind openvino.\n"
+        "Why: only tensorrt heeds it\n"
+        "Next: leave it out"
+    )
+
+
+def test_fact_of_the_engine_is_no_choice() -> None:
+    with pytest.raises(BadInput, match="The parameter vocab_size cannot be chosen"):
+        check_parameters({"vocab_size": "7"}, "openvino")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "next_step"),
+    [
+        ("enable_kv_cache_reuse", "yes", "say enable_kv_cache_reuse=true or"),
+        ("max_beam_width", "0", "say max_beam_width=N with a whole number N from 1 to 999999999"),
+        ("max_beam_width", "2.5", "say max_beam_width=N"),
+        ("max_beam_width", "-1", "say max_beam_width=N"),
+        ("max_beam_width", "", "say max_beam_width=N"),
+        ("max_beam_width", "²", "say max_beam_width=N"),
+        ("triton_max_batch_size", "9" * 5000, "say triton_max_batch_size=N"),
+        ("num_threads", "many", "say num_threads=N with a whole number N from 0 to 999999999"),
+        ("engine_dir", "", "say engine_dir=PATH"),
+        ("tensorrt_llm_model_name", "a/b", "say tensorrt_llm_model_name=… with the name of a"),
+    ],
+)
+def test_wrong_value_is_refused(name: str, value: str, next_step: str) -> None:
+    with pytest.raises(BadInput, match=f"The parameter {name} is ") as raised:
+        check_parameters({name: value}, "openvino")
+    assert raised.value.next_step.startswith(next_step)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "next_step"),
+    [
+        ("kv_cache_free_gpu_mem_fraction", "1.01", "=X with a number X from 0 to 1"),
+        ("kv_cache_free_gpu_mem_fraction", "nan", "=X with a number X from 0 to 1"),
+        ("kv_cache_free_gpu_mem_fraction", "half", "=X with a number X from 0 to 1"),
+        ("batching_strategy", "v2", "=inflight_fused_batching or batching_strategy=inflight_ba"),
+        ("max_attention_window_size", "1;2", "=… with whole numbers such as 4096 or 4096,1024"),
+        ("gpu_device_ids", "0,,1", "=… with whole numbers such as 0,1 or, for each instance,"),
+        ("medusa_choices", "0,1", "=… with a tree such as {0, 0}, {0, 1}"),
+    ],
+)
+def test_wrong_value_for_the_gpu_is_refused(name: str, value: str, next_step: str) -> None:
+    with pytest.raises(BadInput) as raised:
+        check_parameters({name: value}, "tensorrt")
+    assert raised.value.next_step.startswith(f"say {name}{next_step}")
+
+
+def test_values_have_one_spelling() -> None:
+    given = {
+        "enable_kv_cache_reuse": "FALSE",
+        "exclude_input_in_output": "1",
+        "kv_cache_free_gpu_mem_fraction": "0.85",
+        "kv_cache_host_memory_bytes": "45000000000",
+        "gpu_device_ids": "0,1;2,3",
+        "medusa_choices": "{0, 0}, {0,1}",
+        "max_attention_window_size": "4096,1024",
+        "lora_prefetch_dir": "",
+    }
+    spelled = {"enable_kv_cache_reuse": "false", "exclude_input_in_output": "true"}
+    assert check_parameters(given, "tensorrt") == given | spelled
+
+
+def test_empty_value_leaves_it_to_the_c_backend_only() -> None:
+    parameter = TABLE["max_tokens_in_paged_kv_cache"]
+    assert check_value(parameter, "", "tensorrt") == ""
+    with pytest.raises(BadInput):
+        check_value(parameter, "", "openvino")

@@ -1,0 +1,109 @@
+"""The imported models: listed, found, removed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.repository.samples import add_model
+from trtllm_serve_cli.errors import RepositoryError, UnknownModel
+from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.repository.model.store import (
+    ImportedModel,
+    find_model,
+    list_models,
+    load_model,
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path, tmp_path / "engines")
+
+
+def test_manifest_is_read_as_it_was_written(home: Home) -> None:
+    model = add_model(home, "mine")
+    assert model == ImportedModel(
+        name="mine",
+        path=home.models / "mine",
+        layout="inflight",
+        engine_kind="openvino",
+        engine_path=home.engines / "mine",
+        source="gguf:/models/mine.gguf",
+        fingerprint="f1",
+        created_at=model.created_at,
+        models=("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls",
+                "mine"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"engine": 1}', "null"])
+def test_broken_manifest(home: Home, text: str) -> None:
+    add_model(home, "mine")
+    (home.models / "mine" / "tllm.json").write_text(text)
+    with pytest.raises(RepositoryError) as raised:
+        load_model(home, "mine")
+    assert raised.value.what == f"{home.models / 'mine'} is no model repository of tllm's."
+    assert raised.value.why.startswith("its tllm.json cannot be read: ")
+    assert raised.value.next_step == "import it again: tllm import -m mine -s SOURCE --force"
+
+
+def test_models_are_listed_by_name(home: Home) -> None:
+    models = [add_model(home, name) for name in ("b", "a")]
+    (home.models / "not-ours").mkdir()
+    add_model(home, ".b.aside-dead")
+    assert list_models(home) == models[::-1]
+
+
+def test_nothing_is_listed_in_an_empty_home(home: Home) -> None:
+    assert list_models(home) == []
+
+
+def test_model_is_found_by_name(home: Home) -> None:
+    model = add_model(home, "mine")
+    assert (find_model(home, "mine"), find_model(home, "other")) == (model, None)
+    assert load_model(home, "mine") == load_model(home, None) == model
+
+
+def test_no_model_at_all(home: Home) -> None:
+    with pytest.raises(UnknownModel) as raised:
+        load_model(home, None)
+    assert str(raised.value) == "No model has been imported yet.\nNext: tllm import -m demo"
+
+
+def test_several_models_to_choose_from(home: Home) -> None:
+    add_model(home, "a"), add_model(home, "b")
+    with pytest.raises(UnknownModel) as raised:
+        load_model(home, None)
+    assert str(raised.value) == "There are 2 models: a, b.\nNext: choose one with -m NAME"
+
+
+def test_unknown_model_lists_near_ones(home: Home) -> None:
+    add_model(home, "llama-7b")
+    with pytest.raises(UnknownModel) as raised:
+        load_model(home, "lama-7b")
+    assert str(raised.value) == (
+        "No model 'lama-7b' has been imported.\nWhy: did you mean llama-7b?\n"
+        "Next: tllm import -m lama-7b, or see `tllm list`"
+    )
+
+
+@pytest.mark.parametrize("name", ["../elsewhere/mine", "", ".", "mine/"])
+def test_name_is_not_a_path(home: Home, name: str) -> None:
+    add_model(Home(home.root / "elsewhere", home.engines), "mine")
+    with pytest.raises(UnknownModel):
+        load_model(home, name)
+
+
+def test_model_left_half_written_by_a_kill_is_not_there(home: Home) -> None:
+    add_model(home, ".a.aside-dead")
+    with pytest.raises(UnknownModel, match="No model has been imported yet"):
+        load_model(home, None)
+
+
+def test_manifest_of_a_newer_version_is_read(home: Home) -> None:
+    path = add_model(home, "mine").path / "tllm.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"new": 1}))
+    assert load_model(home, "mine").name == "mine"

@@ -1,0 +1,141 @@
+"""Several repositories as one, the plan compared whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.repository.samples import UPSTREAM, add_model, copy_upstream
+from trtllm_serve_cli.errors import BadInput, RepositoryError
+from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.repository.model.model_repository import OpenRepository, open_repository
+from trtllm_serve_cli.repository.pbtxt import parse_config
+from trtllm_serve_cli.repository.planning.combined import (
+    PlacedModel,
+    plan_combination,
+    write_combination,
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path, tmp_path / "engines")
+
+
+def imported(home: Home, *names: str) -> list[OpenRepository]:
+    return [open_repository(add_model(home, name).path) for name in names]
+
+
+def expected_of(home: Home, owner: str) -> set[tuple[str, str, tuple[tuple[str, str], ...]]]:
+    asked = (
+        ("parameters.preprocessing_model_name", f"{owner}_preprocessing"),
+        ("parameters.tensorrt_llm_model_name", f"{owner}_tensorrt_llm"),
+    )
+    around = ("preprocessing", "tensorrt_llm", "postprocessing")
+    return {
+        (owner, owner, asked),
+        *((f"{owner}_{role}", role, (("name", f"{owner}_{role}"),)) for role in around),
+        *(
+            (f"{owner}_{role}", role, (("name", f"{owner}_{role}"), *asked))
+            for role in ("ensemble", "tensorrt_llm_bls")
+        ),
+    }
+
+
+def test_two_models_compared_whole(home: Home) -> None:
+    placed = plan_combination(imported(home, "a", "b"))
+    told = {
+        owner: {
+            (each.name, each.source.name, tuple(sorted(each.changes.items())))
+            for each in placed
+            if each.source.parent == home.models / owner
+        }
+        for owner in ("a", "b")
+    }
+    assert told == {"a": expected_of(home, "a"), "b": expected_of(home, "b")}
+    assert len(placed) == 12
+
+
+def test_ensemble_of_tritons_own_asks_the_prefixed_steps(tmp_path: Path) -> None:
+    texts = {name: UPSTREAM[name] for name in ("preprocessing", "tensorrt_llm", "ensemble")}
+    manifest = {"name": "up", "engine": {"kind": "tensorrt"}}
+    assert plan_combination([OpenRepository(tmp_path, texts, manifest)])[-1] == PlacedModel(
+        "up_ensemble",
+        tmp_path / "ensemble",
+        {
+            "name": "up_ensemble",
+            "ensemble_scheduling.step.preprocessing.model_name": "up_preprocessing",
+            "ensemble_scheduling.step.tensorrt_llm.model_name": "up_tensorrt_llm",
+        },
+    )
+
+
+def test_what_is_not_said_is_asked_by_its_usual_name(home: Home) -> None:
+    (repository,) = imported(home, "a")
+    text = repository.texts["ensemble"].replace("preprocessing_model_name", "forgotten")
+    texts = {**repository.texts, "ensemble": text}
+    placed = plan_combination([OpenRepository(repository.path, texts, repository.manifest)])
+    (ensemble,) = [each for each in placed if each.name == "a_ensemble"]
+    assert ensemble.changes["parameters.preprocessing_model_name"] == "a_preprocessing"
+
+
+def test_model_elsewhere_is_asked_as_it_was(home: Home) -> None:
+    (repository,) = imported(home, "a")
+    text = repository.texts["a"].replace('string_value: "tensorrt_llm"', 'string_value: "other"')
+    texts = {**repository.texts, "a": text}
+    placed = plan_combination([OpenRepository(repository.path, texts, repository.manifest)])
+    (own,) = [each for each in placed if each.name == "a"]
+    assert own.changes == {"parameters.preprocessing_model_name": "a_preprocessing"}
+
+
+def test_two_models_of_one_name_are_refused(home: Home, tmp_path: Path) -> None:
+    (first,), (second,) = imported(home, "a"), imported(Home(tmp_path / "x", home.engines), "a")
+    with pytest.raises(BadInput) as raised:
+        plan_combination([first, second])
+    assert str(raised.value) == (
+        "One server cannot serve two models called a.\n"
+        f"Why: {first.path} and {second.path}\n"
+        "Next: import one of them under another name: tllm import -m NAME -s SOURCE"
+    )
+
+
+def test_own_name_that_is_a_prefixed_one_is_refused(home: Home) -> None:
+    with pytest.raises(BadInput) as raised:
+        plan_combination(imported(home, "a", "a_ensemble"))
+    assert raised.value.what == "a and a_ensemble cannot be served together."
+    assert raised.value.why == "a_ensemble would be the name of a model of both"
+
+
+def test_file_that_cannot_be_read_is_named(home: Home) -> None:
+    (repository,) = imported(home, "a")
+    texts = {**repository.texts, "ensemble": "name: {"}
+    with pytest.raises(RepositoryError, match=r"ensemble/config\.pbtxt, line 1"):
+        plan_combination([OpenRepository(repository.path, texts, repository.manifest)])
+
+
+def test_written_models_have_their_names_and_share_the_rest(home: Home, tmp_path: Path) -> None:
+    write_combination(plan_combination(imported(home, "a", "b")), tmp_path / "served")
+    folder = tmp_path / "served" / "b_ensemble"
+    config = parse_config((folder / "config.pbtxt").read_text())
+    asked = {key: value.string_value for key, value in config.parameters.items()}
+    assert (config.name, asked["tensorrt_llm_model_name"]) == ("b_ensemble", "b_tensorrt_llm")
+    assert (folder / "1").readlink() == home.models / "b" / "ensemble" / "1"
+    assert len(list((tmp_path / "served").iterdir())) == 12
+
+
+def test_sources_stay_as_they_were(home: Home, tmp_path: Path) -> None:
+    repositories = imported(home, "a", "b")
+    write_combination(plan_combination(repositories), tmp_path / "served")
+    again = [open_repository(each.path) for each in repositories]
+    assert again == repositories
+
+
+def test_upstreams_copy_keeps_its_comments(tmp_path: Path) -> None:
+    copied = copy_upstream(tmp_path / "up")
+    (copied / "tllm.json").write_text(json.dumps({"name": "up", "engine": {"kind": "tensorrt"}}))
+    write_combination(plan_combination([open_repository(copied)]), tmp_path / "served")
+    text = (tmp_path / "served" / "up_preprocessing" / "config.pbtxt").read_text()
+    before = UPSTREAM["preprocessing"]
+    assert text == before.replace('name: "preprocessing"', 'name: "up_preprocessing"')

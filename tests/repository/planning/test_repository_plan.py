@@ -1,0 +1,186 @@
+"""What a repository will hold, and which wishes are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tests.build.samples import ENGINE
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.repository.model.contract import load_contracts
+from trtllm_serve_cli.repository.model.model_config import ModelConfig, ServingOptions
+from trtllm_serve_cli.repository.planning.repository_plan import (
+    RESERVED_NAMES,
+    QueuePolicy,
+    plan_repository,
+)
+
+
+def plan(**options) -> dict[str, ModelConfig]:
+    models = plan_repository("mine", ENGINE, ServingOptions(**options)).models
+    return {model.name: model for model in models}
+
+
+def test_repository_has_upstreams_models_and_the_models_own() -> None:
+    assert list(plan()) == [
+        "preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls", "mine",
+    ]  # fmt: skip
+
+
+def test_engines_model_compared_whole() -> None:
+    contract = load_contracts()["tensorrt_llm"]
+    options = {"max_batch_size": 8, "max_seq_len": 1024, "max_num_tokens": 99, "max_beam_width": 2}
+    assert plan(**options)["tensorrt_llm"] == ModelConfig(
+        name="tensorrt_llm",
+        title="the engine of mine (openvino)",
+        module="tensorrt_llm",
+        inputs=contract.inputs,
+        outputs=contract.outputs,
+        parameters={
+            "engine_kind": "openvino",
+            "gpt_model_path": "/engines/mine",
+            "gpt_model_type": "inflight_fused_batching",
+            "max_num_seqs": "8",
+            "max_seq_len": "1024",
+            "max_num_tokens": "99",
+            "vocab_size": "49152",
+            "max_beam_width": "2",
+            "max_tokens_in_paged_kv_cache": "4096",
+            "enable_kv_cache_reuse": "true",
+            "exclude_input_in_output": "false",
+            "cancellation_check_period_ms": "100",
+            "instances_share_engine": "false",
+            "num_threads": "0",
+            "num_draft_tokens": "0",
+            "draft_model_dir": "",
+            "engine_python": "",
+            "lora_prefetch_dir": "",
+            "max_loras": "4",
+            "lora_cache_max_adapter_size": "64",
+            "lora_cache_host_memory_bytes": "1073741824",
+        },
+        max_batch_size=8,
+        is_decoupled=True,
+    )
+
+
+def test_own_model_tells_clients_how_to_ask_it() -> None:
+    parameters = plan()["mine"].parameters
+    names = ("chat_template", "bos_token", "eos_token", "adds_bos", "max_seq_len")
+    assert [parameters[name] for name in names] == [
+        ENGINE.chat_template, "<|im_start|>", "<|im_end|>", "false", "8192",
+    ]  # fmt: skip
+
+
+def test_kv_cache_holds_at_least_one_whole_sequence() -> None:
+    parameters = plan(max_batch_size=1)["tensorrt_llm"].parameters
+    assert parameters["max_tokens_in_paged_kv_cache"] == "8192"
+
+
+def test_parameters_win_over_options() -> None:
+    given = {
+        "triton_max_batch_size": "3",
+        "max_beam_width": "1",
+        "enable_kv_cache_reuse": "FALSE",
+        "preprocessing_instance_count": "2",
+        "max_queue_delay_microseconds": "5",
+        "skip_special_tokens": "False",
+    }
+    models = plan(max_batch_size=8, parameters=given)
+    assert {model.max_batch_size for model in models.values()} == {3}
+    assert models["tensorrt_llm"].parameters["enable_kv_cache_reuse"] == "false"
+    assert models["tensorrt_llm"].parameters["max_beam_width"] == "1"
+    assert models["preprocessing"].instance_count == 2
+    assert models["preprocessing"].max_queue_delay_microseconds == 5
+    assert models["mine"].parameters["skip_special_tokens"] == "false"
+
+
+def test_limits_of_the_engine_are_parameters_too() -> None:
+    given = {"max_num_seqs": "2", "max_seq_len": "99", "max_num_tokens": "7"}
+    models = plan(max_batch_size=8, max_seq_len=50, max_num_tokens=9, parameters=given)
+    engine = models["tensorrt_llm"]
+    assert {name: engine.parameters[name] for name in given} == given
+    assert (engine.max_batch_size, models["mine"].parameters["max_seq_len"]) == (8, "99")
+
+
+def test_names_of_other_models_can_be_given() -> None:
+    given = {"tensorrt_llm_model_name": "b.tensorrt_llm", "preprocessing_model_name": "b.pre"}
+    parameters = plan(parameters=given)["mine"].parameters
+    assert {name: parameters[name] for name in given} == given
+
+
+@pytest.mark.parametrize(
+    ("given", "batched"),
+    [
+        ({}, []),
+        ({"max_queue_delay_microseconds": "100"}, ["preprocessing", "tensorrt_llm"]),
+        ({"max_queue_size": "9"}, ["preprocessing", "tensorrt_llm"]),
+        ({"default_timeout_microseconds": "9"}, ["tensorrt_llm"]),
+        ({"priority_levels": "2", "default_priority_level": "1"}, ["tensorrt_llm"]),
+    ],
+    ids=str,
+)
+def test_triton_batches_only_where_something_asks_for_it(
+    given: dict[str, str], batched: list[str]
+) -> None:
+    assert [model.name for model in plan(parameters=given).values() if model.is_batched] == batched
+
+
+def test_full_queue_refuses_requests() -> None:
+    models = plan(parameters={"max_queue_size": "9"})
+    assert models["preprocessing"].queue == QueuePolicy(max_queue_size=9)
+    assert models["tensorrt_llm"].queue == QueuePolicy(max_queue_size=9)
+
+
+def test_queue_has_priorities_and_timeouts() -> None:
+    given = {
+        "default_timeout_microseconds": "5000",
+        "priority_levels": "3",
+        "default_priority_level": "2",
+    }
+    assert plan(parameters=given)["tensorrt_llm"].queue == QueuePolicy(0, 5000, 3, 2)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"priority_levels": "3"},
+        {"priority_levels": "3", "default_priority_level": "4"},
+        {"default_priority_level": "1"},
+    ],
+)
+def test_default_priority_is_one_of_the_levels(given: dict[str, str]) -> None:
+    with pytest.raises(BadInput, match="default_priority_level is"):
+        plan(parameters=given)
+
+
+def test_model_of_one_answer_is_one_throughout() -> None:
+    models = plan(parameters={"decoupled_mode": "false"})
+    assert not any(model.is_decoupled for model in models.values())
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_seq_len": 8193}, {"parameters": {"max_seq_len": "8193"}}]
+)
+def test_more_than_the_context_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(BadInput) as raised:
+        plan(**options)
+    assert str(raised.value) == (
+        "--max-seq-len 8193 is beyond the context of mine.\n"
+        "Why: it was trained on 8192 positions\n"
+        "Next: ask for at most 8192"
+    )
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED_NAMES))
+def test_names_of_the_layout_are_reserved(name: str) -> None:
+    with pytest.raises(BadInput, match=f"A model cannot be called {name}"):
+        plan_repository(name, ENGINE, ServingOptions())
+
+
+def test_engine_without_a_template() -> None:
+    bare = dataclasses.replace(ENGINE, chat_template="", adds_bos=True)
+    model = plan_repository("mine", bare, ServingOptions()).models[-1]
+    assert (model.parameters["chat_template"], model.parameters["adds_bos"]) == ("", "true")

@@ -1,0 +1,181 @@
+"""What uses an engine, and what goes when a model is removed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.build.samples import ENGINE, build_plan
+from tests.repository.samples import add_model
+from trtllm_serve_cli.build.engine import write_engine
+from trtllm_serve_cli.build.partial_build import path_of_unfinished, take_up
+from trtllm_serve_cli.build.store import lock_of
+from trtllm_serve_cli.paths import Home, hold_lock
+from trtllm_serve_cli.repository.model.model_config import ServingOptions
+from trtllm_serve_cli.repository.model.render import write_repository
+from trtllm_serve_cli.repository.model.store import ImportedModel, list_models
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
+from trtllm_serve_cli.repository.settings.engine_references import (
+    find_users,
+    plan_removal,
+    remember_use,
+    remove,
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path, tmp_path / "engines")
+
+
+def add_elsewhere(home: Home, repository: Path, engine: Path, **parameters: str) -> Path:
+    """A repository outside of the home, as `tllm import --repo DIR` leaves it."""
+    served = dataclasses.replace(ENGINE, path=engine)
+    options = ServingOptions(parameters=parameters)
+    write_repository(plan_repository("mine", served, options), repository)
+    remember_use(home, repository)
+    return repository
+
+
+def removed(home: Home, *models: ImportedModel, unused: bool = False) -> list[str]:
+    """What a removal of the models deletes, by name."""
+    removal = plan_removal(home, models, unused=unused)
+    assert remove(home, removal) == []
+    assert not any(path.exists() for path in removal.sizes())
+    return [path.name for path in removal.sizes()]
+
+
+def test_removed_model_takes_its_engine_with_it(home: Home) -> None:
+    model, other = add_model(home, "mine"), add_model(home, "other")
+    assert removed(home, model) == ["mine", "mine"]
+    assert (list_models(home), other.engine_path.exists()) == ([other], True)
+
+
+def test_engine_outside_the_store_stays(home: Home, tmp_path: Path) -> None:
+    model = add_model(home, "mine", tmp_path / "my-engine")
+    removed(home, model, unused=True)
+    assert (list_models(home), model.engine_path.exists()) == ([], True)
+
+
+def test_store_itself_is_never_removed(home: Home) -> None:
+    model = add_model(home, "mine", home.engines)
+    assert plan_removal(home, [model], unused=True).engines == ()
+
+
+def test_engine_that_another_model_uses_stays(home: Home) -> None:
+    model, other = add_model(home, "mine"), add_model(home, "other", home.engines / "mine")
+    assert find_users(home) == {model.engine_path: [model.path, other.path]}
+    assert removed(home, model) == ["mine"]
+    assert (list_models(home), other.engine_path.exists()) == ([other], True)
+    assert removed(home, other) == ["other", "mine"]
+
+
+def test_model_whose_engine_is_gone_can_be_removed(home: Home) -> None:
+    model = add_model(home, "mine")
+    shutil.rmtree(model.engine_path)
+    removed(home, model)
+    assert list_models(home) == []
+
+
+def test_engine_of_a_repository_elsewhere_stays(home: Home, tmp_path: Path) -> None:
+    model = add_model(home, "mine")
+    repository = add_elsewhere(home, tmp_path / "elsewhere", model.engine_path)
+    assert find_users(home) == {model.engine_path: [repository, model.path]}
+    removed(home, model, unused=True)
+    assert model.engine_path.exists()
+    shutil.rmtree(repository)
+    assert removed(home, unused=True) == ["mine"]
+    assert list((home.engines / ".used-by").iterdir()) == []
+
+
+def test_repository_of_another_home_with_the_same_store(home: Home, tmp_path: Path) -> None:
+    theirs = Home(tmp_path / "theirs", home.engines)
+    model, other = add_model(home, "mine"), add_model(theirs, "other", home.engines / "mine")
+    remember_use(theirs, other.path)
+    assert removed(home, model, unused=True) == ["mine"]
+    assert model.engine_path.exists()
+
+
+def test_engine_in_the_store_of_another_home(home: Home, tmp_path: Path) -> None:
+    model = add_model(home, "mine")
+    (home.engines / ".locks").mkdir()
+    theirs = Home(tmp_path / "theirs", tmp_path / "theirs" / "engines")
+    remember_use(theirs, add_model(theirs, "other", model.engine_path).path)
+    assert removed(home, model) == ["mine"]
+    assert model.engine_path.exists()
+
+
+def test_engine_of_a_draft_model_is_in_use(home: Home, tmp_path: Path) -> None:
+    draft, model = add_model(home, "draft"), add_model(home, "mine")
+    repository = tmp_path / "elsewhere"
+    add_elsewhere(home, repository, model.engine_path, draft_model_dir=str(draft.engine_path))
+    assert find_users(home, without=[draft.path, model.path]) == {
+        draft.engine_path: [repository],
+        model.engine_path: [repository],
+    }
+
+
+def test_engine_that_was_set_later_is_in_use(home: Home) -> None:
+    model, other = add_model(home, "mine"), add_model(home, "other")
+    manifest = json.loads((model.path / "tllm.json").read_text())
+    manifest["set"] = {"engine_dir": str(other.engine_path), "max_queue_size": "3"}
+    (model.path / "tllm.json").write_text(json.dumps(manifest))
+    assert removed(home, other) == ["other"]
+
+
+def test_store_by_another_name_is_the_same_store(home: Home, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(home.engines.parent)
+    model = add_model(home, "mine", link / "engines" / "mine")
+    assert list(find_users(home)) == [home.engines / "mine"]
+    assert removed(home, model) == ["mine", "mine"]
+
+
+def test_unused_engines_go_when_asked_for(home: Home) -> None:
+    model = add_model(home, "mine")
+    for name in ("old", "broken"):
+        (home.engines / name).mkdir()
+    write_engine(ENGINE, home.engines / "old")
+    (home.engines / "broken" / "engine.json").write_text("{")
+    assert removed(home, add_model(home, "other")) == ["other", "other"]
+    assert removed(home, unused=True) == ["broken", "old"]
+    assert model.engine_path.exists()
+
+
+def test_builds_that_are_not_done_go_with_their_model(home: Home) -> None:
+    model = add_model(home, "mine")
+    for name, engine in (("mine", "mine-f2"), ("other", "other-f3")):
+        take_up(
+            build_plan(home.engines / engine, model_name=name, fingerprint=engine[-2:]), anew=True
+        )
+    assert removed(home, model) == ["mine", "mine", ".mine-f2.partial"]
+    assert removed(home, unused=True) == [".other-f3.partial"]
+
+
+def test_engine_that_someone_needs_by_now_stays(home: Home) -> None:
+    model = add_model(home, "mine")
+    plan = build_plan(home.engines / "mine-f2", fingerprint="f2")
+    take_up(plan, anew=True)
+    removal = plan_removal(home, [model], unused=True)
+    partial = path_of_unfinished(plan.engine_dir)
+    locks = [lock_of(home, home.engines / "x", mark) for mark in ("f1", "f2")]
+    with hold_lock(locks[0], lambda: None), hold_lock(locks[1], lambda: None):
+        assert remove(home, removal) == [model.engine_path, partial]
+    assert model.engine_path.exists() and partial.exists()
+
+
+def test_engine_that_is_in_use_by_now_stays(home: Home) -> None:
+    model = add_model(home, "mine")
+    removal = plan_removal(home, [model], unused=False)
+    add_model(home, "other", model.engine_path)
+    assert remove(home, removal) == [model.engine_path]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"engine": {}}', '{"engine": {"path": 1}}', "null"])
+def test_broken_manifest_uses_nothing(home: Home, text: str) -> None:
+    (add_model(home, "mine").path / "tllm.json").write_text(text)
+    assert find_users(home) == {}

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tests.repository.samples import add_model
+from trtllm_serve_cli.paths import find_home
+from trtllm_serve_cli.repository.model.model_config import ServingOptions
+from trtllm_serve_cli.repository.settings.preserved_settings import WasSet, choose_kept
+
+_GPUS = {"gpu_device_ids": "0;1", "tensorrt_llm_instance_count": "2"}
+
+
+@pytest.mark.parametrize(
+    ("was", "kind", "options", "kept"),
+    [
+        ({"num_threads": "2"}, "openvino", {}, {"num_threads"}),
+        # The engine kind that has the parameter now has no use for it, or none for its value.
+        ({"num_threads": "2", "max_num_seqs": "3"}, "sim", {}, {"max_num_seqs"}),
+        ({"max_beam_width": "", "lora_prefetch_dir": ""}, "openvino", {}, {"lora_prefetch_dir"}),
+        ({"of_an_older_version": "1"}, "openvino", {}, set()),
+        # Of no use to the engine kind then as now, and written down all the same.
+        ({"gpu_weights_percent": "1"}, "openvino", {}, {"gpu_weights_percent"}),
+        # The other layouts have no place for it.
+        ({"max_num_seqs": "3"}, "openvino", {"layout": "llmapi"}, set()),
+    ],
+)
+def test_what_fits_is_kept_and_the_rest_is_told(
+    home_folder: object, was: dict[str, str], kind: str, options: dict[str, Any], kept: set[str]
+) -> None:
+    known = dataclasses.replace(add_model(find_home(), "mine"), was_set=was)
+    assert choose_kept(known, ServingOptions(**options), kind) == WasSet(
+        {name: value for name, value in was.items() if name in kept},
+        {name: value for name, value in was.items() if name not in kept},
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, _GPUS),
+        ({"parameters": {"gpu_device_ids": "0"}}, {}),
+        ({"parameters": {"tensorrt_llm_instance_count": "2"}}, {"gpu_device_ids": "0;1"}),
+    ],
+)
+def test_instances_follow_the_gpus_that_the_import_says(
+    home_folder: object, options: dict[str, Any], kept: dict[str, str]
+) -> None:
+    known = dataclasses.replace(
+        add_model(find_home(), "mine"), was_set=_GPUS, engine_kind="tensorrt"
+    )
+    assert choose_kept(known, ServingOptions(**options), "tensorrt") == WasSet(kept)
+
+
+def test_each_kind_has_its_line() -> None:
+    assert WasSet().describe() == []
+    assert WasSet({"a": "1", "b": ""}, {"c": "2"}).describe() == [
+        "Kept what was set: a=1; b=",
+        "Dropped what was set for another source, layout or engine kind: c=2",
+    ]

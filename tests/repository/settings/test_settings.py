@@ -1,0 +1,327 @@
+"""Parameters of a repository on disk: what they are, where they came from, changing them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.build.samples import ENGINE
+from tests.repository.samples import UPSTREAM, copy_upstream
+from trtllm_serve_cli.errors import BadInput, RepositoryError
+from trtllm_serve_cli.repository.model.model_config import ServingOptions
+from trtllm_serve_cli.repository.model.model_repository import OpenRepository, open_repository
+from trtllm_serve_cli.repository.model.render import write_repository
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
+from trtllm_serve_cli.repository.settings.settings import (
+    Change,
+    apply_changes,
+    list_settings,
+    plan_changes,
+    write_changes,
+)
+from trtllm_serve_cli.repository.validation.validate import validate_repository
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    options = ServingOptions(max_batch_size=8, parameters={"num_threads": "2"})
+    write_repository(plan_repository("mine", ENGINE, options), tmp_path / "mine")
+    return tmp_path / "mine"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return copy_upstream(tmp_path / "copy")
+
+
+def set_parameters(directory: Path, **wanted: str) -> OpenRepository:
+    repository = open_repository(directory)
+    changes = plan_changes(repository, wanted)
+    write_changes(repository, apply_changes(repository, changes), wanted)
+    return open_repository(directory)
+
+
+def origins(repository: OpenRepository) -> dict[str, tuple[str, str]]:
+    return {each.parameter.name: (each.value, each.origin) for each in list_settings(repository)}
+
+
+def test_value_in_several_models_changes_in_all_of_them(ours: Path) -> None:
+    changes = plan_changes(open_repository(ours), {"bls_instance_count": "3"})
+    place = "instance_group.count"
+    assert changes == [
+        Change("bls_instance_count", model, place, "1", "3")
+        for model in ("ensemble", "mine", "tensorrt_llm_bls")
+    ]
+
+
+def test_only_the_lines_of_the_value_change(ours: Path) -> None:
+    before = open_repository(ours).texts
+    after = set_parameters(ours, max_beam_width="2").texts
+    entry = '"max_beam_width" value: { string_value: "4" }'
+    assert entry in before["tensorrt_llm"]
+    changed = {"tensorrt_llm": before["tensorrt_llm"].replace(entry, entry.replace("4", "2"))}
+    assert after == {**before, **changed}
+    assert sorted(path.name for path in ours.iterdir()) == sorted([*before, "tllm.json"])
+
+
+def test_every_field_of_a_value_changes(tmp_path: Path) -> None:
+    options = ServingOptions(max_batch_size=8, parameters={"max_queue_size": "2"})
+    write_repository(plan_repository("mine", ENGINE, options), tmp_path / "mine")
+    after = set_parameters(tmp_path / "mine", triton_max_batch_size="3")
+    assert [each.what for each in validate_repository(after) if "batch" in each.what] == []
+    assert after.value("tensorrt_llm", "dynamic_batching.preferred_batch_size") == "3"
+
+
+def test_value_that_stands_nowhere_is_added(ours: Path) -> None:
+    place = "dynamic_batching.priority_levels"
+    changes = plan_changes(open_repository(ours), {"priority_levels": "5"})
+    assert changes == [Change("priority_levels", "tensorrt_llm", place, None, "5")]
+    after = set_parameters(ours, priority_levels="5", default_priority_level="2")
+    assert after.value("tensorrt_llm", place) == "5"
+
+
+def test_timeout_of_the_queue_lets_a_request_have_its_own(ours: Path) -> None:
+    policy = "dynamic_batching.default_queue_policy"
+    own = Change("allow_timeout_override", "tensorrt_llm", f"{policy}.allow_timeout_override",
+                 None, "true")  # fmt: skip
+    for timeout in ("500", "600"):
+        changes = plan_changes(
+            open_repository(ours), {"default_timeout_microseconds": timeout, "max_queue_size": "5"}
+        )
+        assert (own in changes) == (timeout == "500")
+        after = set_parameters(ours, default_timeout_microseconds=timeout)
+        assert after.value("tensorrt_llm", f"{policy}.default_timeout_microseconds") == timeout
+        assert after.value("tensorrt_llm", f"{policy}.allow_timeout_override") == "true"
+
+
+@pytest.mark.parametrize("name", ["enable_kv_cache_reuse=TRUE", "max_queue_size=0"])
+def test_same_value_again_changes_nothing(ours: Path, name: str) -> None:
+    assert plan_changes(open_repository(ours), dict([name.split("=")])) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "what"),
+    [
+        ("max_beam", "1", "There is no parameter 'max_beam'."),
+        ("max_beam_width", "0", "The parameter max_beam_width is '0'."),
+        (
+            "kv_cache_free_gpu_mem_fraction", "1.9",
+            "The parameter kv_cache_free_gpu_mem_fraction is '1.9'.",
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(ours: Path, name: str, value: str, what: str) -> None:
+    with pytest.raises(BadInput) as raised:
+        plan_changes(open_repository(ours), {name: value})
+    assert raised.value.what == what
+
+
+def test_what_the_engine_does_not_heed_is_written_and_shown(ours: Path) -> None:
+    after = set_parameters(ours, kv_cache_free_gpu_mem_fraction="0.9")
+    place = "parameters.kv_cache_free_gpu_mem_fraction"
+    assert after.value("tensorrt_llm", place) == "0.9"
+    shown = {each.parameter.name: each.value for each in list_settings(after)}
+    assert shown["kv_cache_free_gpu_mem_fraction"] == "0.9"
+    assert "batch_scheduler_policy" not in shown
+
+
+def test_value_beyond_the_engine_is_refused(tmp_path: Path) -> None:
+    engine = tmp_path / "engine"
+    engine.mkdir()
+    (engine / "engine.json").write_text('{"vocab_size": 49152, "max_position_embeddings": 8192}')
+    built = dataclasses.replace(ENGINE, path=engine)
+    write_repository(plan_repository("mine", built, ServingOptions()), tmp_path / "mine")
+    with pytest.raises(BadInput) as raised:
+        set_parameters(tmp_path / "mine", max_seq_len="8193")
+    assert str(raised.value) == (
+        "max_seq_len would be 8193, the engine was built for 8192.\n"
+        f"Next: tllm set --repo {tmp_path / 'mine'} max_seq_len=8192"
+    )
+    set_parameters(tmp_path / "mine", max_seq_len="4096")
+
+
+def priorities(levels: int, usual: int) -> dict[str, str]:
+    return {"priority_levels": str(levels), "default_priority_level": str(usual)}
+
+
+@pytest.mark.parametrize(
+    ("before", "wanted", "error"),
+    [
+        (
+            {}, {"default_priority_level": "3"},
+            "default_priority_level would be 3, and there are 0 priority_levels.\n"
+            "Next: tllm set --repo {ours} priority_levels=0 default_priority_level=0",
+        ),
+        (
+            priorities(5, 2), {"priority_levels": "1"},
+            "default_priority_level would be 2, and there are 1 priority_levels.\n"
+            "Next: tllm set --repo {ours} priority_levels=1 default_priority_level=1",
+        ),
+        (
+            {"instances_share_engine": "true", "tensorrt_llm_instance_count": "4"},
+            priorities(2, 1),
+            "tensorrt_llm_instance_count would be 4, of one engine, and a queue with priorities or "
+            "timeouts is for one.\n"
+            "Next: tllm set --repo {ours} tensorrt_llm_instance_count=1",
+        ),
+    ],
+)  # fmt: skip
+def test_values_that_contradict_each_other_are_refused(
+    ours: Path, before: dict[str, str], wanted: dict[str, str], error: str
+) -> None:
+    set_parameters(ours, **before)
+    files = {path: path.read_bytes() for path in ours.rglob("*") if path.is_file()}
+    with pytest.raises(BadInput) as raised:
+        set_parameters(ours, **wanted)
+    assert str(raised.value) == error.format(ours=ours)
+    assert {path: path.read_bytes() for path in ours.rglob("*") if path.is_file()} == files
+
+
+def test_contradiction_of_an_editors_keeps_nothing_else_from_being_set(ours: Path) -> None:
+    path = ours / "tensorrt_llm" / "config.pbtxt"
+    path.write_text(path.read_text() + "dynamic_batching { priority_levels: 3 }\n")
+    assert set_parameters(ours, max_queue_size="5").value("tensorrt_llm", "max_batch_size") == "8"
+    after = set_parameters(ours, default_priority_level="3")
+    assert not [each for each in validate_repository(after) if each.what.startswith("default_p")]
+
+
+def test_half_filled_template_can_be_filled_in_any_order(copy: Path) -> None:
+    path = copy / "tensorrt_llm" / "config.pbtxt"
+    path.write_text(
+        path.read_text().replace(
+            "dynamic_batching {",
+            "dynamic_batching { priority_levels: ${priority_levels} "
+            "default_priority_level: ${default_priority_level}",
+        )
+    )
+    assert set_parameters(copy, default_priority_level="3")
+    assert set_parameters(copy, priority_levels="3")
+
+
+def test_origin_of_every_kind(ours: Path) -> None:
+    set_parameters(ours, max_beam_width="2")
+    path = ours / "tensorrt_llm" / "config.pbtxt"
+    path.write_text(path.read_text().replace('"256"', '"300"'))
+    found = origins(open_repository(ours))
+    names = (
+        "max_beam_width", "max_num_tokens", "triton_max_batch_size", "num_threads",
+        "add_special_tokens", "engine_dir", "vocab_size", "max_seq_len", "engine_python",
+    )  # fmt: skip
+    assert {name: found[name] for name in names} == {
+        "max_beam_width": ("2", "set"),
+        "max_num_tokens": ("300", "file"),
+        "triton_max_batch_size": ("8", "import"),
+        "num_threads": ("2", "import"),
+        "add_special_tokens": ("true", "default"),
+        "engine_dir": ("/engines/mine", "engine"),
+        "vocab_size": ("49152", "engine"),
+        "max_seq_len": ("8192", "engine"),
+        "engine_python": ("", "unset"),
+    }
+
+
+def test_value_that_models_do_not_share_is_told_by_model(ours: Path) -> None:
+    path = ours / "mine" / "config.pbtxt"
+    path.write_text(path.read_text().replace("count: 1", "count: 2"))
+    value, origin = origins(open_repository(ours))["bls_instance_count"]
+    assert (value, origin) == ("ensemble: 1, mine: 2, tensorrt_llm_bls: 1", "file")
+
+
+def test_manifest_remembers_what_was_set(ours: Path) -> None:
+    set_parameters(ours, max_beam_width="2")
+    set_parameters(ours, enable_kv_cache_reuse="FALSE")
+    manifest = json.loads((ours / "tllm.json").read_text())
+    assert manifest["set"] == {"max_beam_width": "2", "enable_kv_cache_reuse": "false"}
+
+
+def test_template_is_filled_wherever_the_variable_stands(copy: Path) -> None:
+    after = set_parameters(copy, triton_max_batch_size="8")
+    variable = "${triton_max_batch_size}"
+    assert after.texts == {model: text.replace(variable, "8") for model, text in UPSTREAM.items()}
+
+
+def test_template_under_another_key_than_usual_is_filled(copy: Path) -> None:
+    path = copy / "tensorrt_llm" / "config.pbtxt"
+    path.write_text(path.read_text().replace('"gpt_model_path"', '"engine_dir"'))
+    changes = plan_changes(open_repository(copy), {"engine_dir": "/e"})
+    assert changes == [Change("engine_dir", "tensorrt_llm", "${engine_dir}", "${engine_dir}", "/e")]
+    assert (
+        '"engine_dir" value: { string_value: "/e" }'
+        in (set_parameters(copy, engine_dir="/e").texts["tensorrt_llm"])
+    )
+
+
+def test_parameter_that_an_older_copy_lacks_is_added(copy: Path) -> None:
+    after = set_parameters(copy, kv_cache_free_gpu_mem_fraction="0.9")
+    assert after.texts["tensorrt_llm"] == UPSTREAM["tensorrt_llm"] + (
+        'parameters { key: "kv_cache_free_gpu_mem_fraction" value { string_value: "0.9" } }\n'
+    )
+
+
+def test_tensor_that_a_copy_lacks_is_not_invented(copy: Path) -> None:
+    with pytest.raises(BadInput, match="The parameter logits_datatype has no place in"):
+        plan_changes(open_repository(copy), {"logits_datatype": "TYPE_FP16"})
+
+
+def test_origins_in_a_copy(copy: Path) -> None:
+    found = origins(set_parameters(copy, max_beam_width="2"))
+    assert (found["max_beam_width"], found["engine_dir"]) == (
+        ("2", "file"), ("${engine_dir}", "unset"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("broken", ["max_batch_size: {", "max_batchsize: 8"])
+def test_broken_file_is_not_changed(ours: Path, broken: str) -> None:
+    path = ours / "tensorrt_llm" / "config.pbtxt"
+    path.write_text(broken + "\n" + path.read_text())
+    with pytest.raises(RepositoryError, match=r"tensorrt_llm/config\.pbtxt, line \d+: "):
+        set_parameters(ours, max_beam_width="2")
+    assert path.read_text().startswith(broken)
+
+
+def test_disk_error_leaves_every_file(ours: Path) -> None:
+    repository = open_repository(ours)
+    with pytest.raises(FileNotFoundError):
+        write_changes(repository, {"tensorrt_llm": "new", "gone": "new"}, {})
+    assert open_repository(ours) == repository
+    assert [path.name for path in ours.rglob(".config*")] == []
+
+
+def test_change_by_someone_else_meanwhile_is_not_lost(ours: Path) -> None:
+    repository = open_repository(ours)
+    changes = plan_changes(repository, {"max_beam_width": "2"})
+    set_parameters(ours, num_threads="7")
+    with pytest.raises(RepositoryError, match="was changed by someone else meanwhile"):
+        write_changes(repository, apply_changes(repository, changes), {"max_beam_width": "2"})
+    assert origins(open_repository(ours))["num_threads"] == ("7", "set")
+    assert [path.name for path in ours.rglob(".*")] == []
+
+
+def test_folder_without_models_is_no_repository(tmp_path: Path) -> None:
+    with pytest.raises(RepositoryError, match="is no model repository"):
+        open_repository(tmp_path)
+
+
+def test_file_that_is_no_text(copy: Path) -> None:
+    (copy / "ensemble" / "config.pbtxt").write_bytes(b"\xff")
+    with pytest.raises(RepositoryError, match="cannot be read"):
+        open_repository(copy)
+
+
+def test_other_layouts_name_the_file_of_their_settings(tmp_path: Path) -> None:
+    options = ServingOptions(layout="llmapi")
+    write_repository(plan_repository("mine", ENGINE, options), tmp_path / "mine")
+    repository = open_repository(tmp_path / "mine")
+    for ask in (list_settings, partial(plan_changes, wanted={"max_beam_width": "2"})):
+        with pytest.raises(BadInput) as raised:
+            ask(repository)
+        assert str(raised.value) == (
+            "The settings of mine are not in a config.pbtxt.\n"
+            "Why: its layout is llmapi, whose engine arguments are in model.yaml\n"
+            f"Next: edit {tmp_path / 'mine/tensorrt_llm/1/model.yaml'}, "
+            "then start the server again"
+        )

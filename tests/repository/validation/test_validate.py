@@ -1,0 +1,363 @@
+"""What validation finds in a repository that someone broke."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.build.samples import ENGINE
+from tests.build.tensorrt_files import tensorrt_engine, write_tokenizer
+from tests.repository.samples import add_model, copy_upstream, tensor
+from trtllm_serve_cli.choices import Layout
+from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.repository.model.model_config import ServingOptions
+from trtllm_serve_cli.repository.model.model_repository import open_repository
+from trtllm_serve_cli.repository.model.parameters import load_parameters
+from trtllm_serve_cli.repository.model.render import write_repository
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
+from trtllm_serve_cli.repository.settings.settings import apply_changes, plan_changes, write_changes
+from trtllm_serve_cli.repository.validation.validate import validate_repository
+
+Found = list[tuple[str, str, int | None, str]]
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    return add_model(Home(tmp_path, tmp_path / "engines"), "mine").path
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """Upstream's, filled, with an engine and a tokenizer."""
+    engine = tmp_path / "engine"
+    engine.mkdir()
+    limits = {"max_batch_size": 8, "max_beam_width": 2, "max_seq_len": 64}
+    model = {"vocab_size": 4, "mapping": {"world_size": 1}}
+    config = {"pretrained_config": model, "build_config": limits}
+    (engine / "config.json").write_text(json.dumps(config))
+    (engine / "rank0.engine").touch()
+    vocabulary = {"model": {"vocab": {"a": 0, "b": 1}}, "added_tokens": [{"id": 3}]}
+    (engine / "tokenizer.json").write_text(json.dumps(vocabulary))
+    copy = copy_upstream(tmp_path / "copy")
+    wanted = {
+        "triton_max_batch_size": "8", "tokenizer_dir": str(engine), "engine_dir": str(engine),
+        "preprocessing_instance_count": "1", "decoupled_mode": "true", "max_beam_width": "2",
+        "triton_backend": "tensorrtllm", "batching_strategy": "inflight_fused_batching",
+    }  # fmt: skip
+    repository = open_repository(copy)
+    changes = plan_changes(repository, wanted)
+    write_changes(repository, apply_changes(repository, changes), wanted)
+    return copy
+
+
+def findings(directory: Path, *, lacks: bool = False) -> Found:
+    """Findings, with paths from the repository; less those of the copy's many missing tensors."""
+    found = validate_repository(open_repository(directory))
+    return [
+        (each.severity, str(each.path).removeprefix(f"{directory}/"), each.line, each.what)
+        for each in found
+        if lacks or not each.what.startswith("it lacks")
+    ]
+
+
+def edit(directory: Path, model: str, old: str, new: str) -> None:
+    path = directory / model / "config.pbtxt"
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+def test_what_is_rendered_is_valid(ours: Path) -> None:
+    assert findings(ours, lacks=True) == []
+
+
+def test_filled_copy_of_upstreams_is_valid(copy: Path) -> None:
+    assert findings(copy) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "old", "new", "found"),
+    [
+        (
+            "mine", "max_batch_size", "max_batchsize",
+            ("error", 4, 'Triton cannot read it: Message type "inference.ModelConfig" has no field '
+             'named "max_batchsize".'),
+        ),
+        ("mine", 'name: "mine"', 'name: "yours"',
+         ("error", 2, "the model is called yours, its folder mine")),
+        ("mine", '"tensorrt_llm_model_name" value: { string_value: "tensorrt_llm"',
+         '"tensorrt_llm_model_name" value: { string_value: "llm"',
+         ("error", None, "it asks the model llm, which is not here")),
+        ("preprocessing", "TYPE_STRING", "TYPE_INT8",
+         ("error", None, "the input QUERY is TYPE_INT8, clients expect TYPE_STRING")),
+        ("postprocessing", '"OUTPUT"', '"TEXT"',
+         ("error", None, "it lacks 1 output that clients may want: OUTPUT")),
+        ("tensorrt_llm", '"max_beam_width" value: { string_value: "4"',
+         '"max_beam_width" value: { string_value: "many"',
+         ("error", None, "max_beam_width is 'many'")),
+        ("tensorrt_llm", '"num_threads"', '"num_thread"',
+         ("warning", None, "nothing is known to heed the parameter num_thread")),
+        ("tensorrt_llm", '"num_threads"', '"gpu_device_ids"',
+         ("warning", None, "gpu_device_ids has no effect on the engine kind openvino")),
+        ("tensorrt_llm", "max_batch_size: 64",
+         "max_batch_size: 32 dynamic_batching { preferred_batch_size: 64 }",
+         ("error", None, "the preferred batch size 64 is above max_batch_size, 32")),
+        ("tensorrt_llm", "max_batch_size: 64",
+         "max_batch_size: 64 dynamic_batching { priority_levels: 2 }",
+         ("error", None, "default_priority_level is 0, and there are 2 priority_levels")),
+        ("tensorrt_llm", "count: 1", "count: ${n}", ("error", None, "${n} was never filled in")),
+        ("mine", 'key: "tokenizer_dir" value: { string_value: "',
+         'key: "tokenizer_dir" value: { string_value: "/no',
+         ("error", None, "tokenizer_dir is /no")),
+    ],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 20 else "",
+)  # fmt: skip
+def test_hand_edit_is_found(
+    ours: Path, model: str, old: str, new: str, found: tuple[str, int | None, str]
+) -> None:
+    edit(ours, model, old, new)
+    severity, line, what = found
+    matching = [
+        each for each in findings(ours, lacks=True)
+        if each[:2] == (severity, f"{model}/config.pbtxt") and each[3].startswith(what)
+    ]  # fmt: skip
+    assert len(matching) == 1
+    assert matching[0][2] == line if line else True
+
+
+@pytest.mark.parametrize(
+    ("remove", "found"),
+    [
+        ("mine/1/tllm_runtime", ("mine/1/tllm_runtime", "it is missing")),
+        ("mine/1/model.py", ("mine/1/model.py", "it is missing")),
+        ("mine/1", ("mine", "no folder of a version is in it")),
+    ],
+)
+def test_missing_code_is_found(ours: Path, remove: str, found: tuple[str, str]) -> None:
+    path = ours / remove
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert findings(ours) == [("error", found[0], None, found[1])]
+
+
+def test_next_step_names_a_folder_as_a_shell_takes_it(tmp_path: Path) -> None:
+    copy = copy_upstream(tmp_path / "my repo")
+    (copy / "tensorrt_llm" / "1").rmdir()
+    found = {each.what: each.next_step for each in validate_repository(open_repository(copy))}
+    assert found["no folder of a version is in it"] == f"mkdir '{copy}/tensorrt_llm/1'"
+
+
+def test_missing_model_is_found(ours: Path) -> None:
+    shutil.rmtree(ours / "preprocessing")
+    asked = "it asks the model preprocessing, which is not here"
+    assert [each for each in findings(ours) if each[3] != asked] == [
+        ("error", "preprocessing/config.pbtxt", None, "it is missing")
+    ]
+
+
+def test_unfilled_template_says_what_to_fill(tmp_path: Path) -> None:
+    copy = copy_upstream(tmp_path / "copy")
+    found = validate_repository(open_repository(copy))
+    unfilled = [each for each in found if each.path.parent.name == "preprocessing"]
+    assert [(each.line, each.what, each.next_step) for each in unfilled if each.line] == [
+        (4, "${triton_max_batch_size} was never filled in",
+         f"tllm set --repo {copy} triton_max_batch_size=N"),
+        (10, "${tokenizer_dir} was never filled in", f"tllm set --repo {copy} tokenizer_dir=PATH"),
+        (13, "${preprocessing_instance_count} was never filled in",
+         f"tllm set --repo {copy} preprocessing_instance_count=N"),
+    ]  # fmt: skip
+
+
+def bare(name: str, place: str) -> str:
+    """A field with a variable that stands there without quotes."""
+    if place.startswith("parameters."):
+        key = place.removeprefix("parameters.")
+        return f'parameters {{ key: "{key}" value {{ string_value: ${{{name}}} }} }}\n'
+    first, *fields = place.split(".")
+    if first in ("input", "output"):
+        return f'{first} {{ name: "{fields[0]}" {fields[1]}: ${{{name}}} dims: [ -1 ] }}\n'
+    if fields:
+        return f"{first} {{ {bare(name, '.'.join(fields))} }}\n"
+    return f"{first}: ${{{name}}}\n"
+
+
+@pytest.mark.parametrize("name", load_parameters())
+def test_bare_variable_of_any_parameter_is_a_finding(tmp_path: Path, name: str) -> None:
+    # Those of another layout fill no config.pbtxt, and may stand in one by mistake.
+    fills = load_parameters()[name].fills or {"tensorrt_llm": ("max_batch_size",)}
+    for model, places in fills.items():
+        (tmp_path / model / "1").mkdir(parents=True)
+        lines = "".join(bare(name, place) for place in places)
+        (tmp_path / model / "config.pbtxt").write_text(f'name: "{model}"\n{lines}')
+    found = findings(tmp_path, lacks=True)
+    for model in fills:
+        filled = ("error", f"{model}/config.pbtxt", 2, f"${{{name}}} was never filled in")
+        assert filled in found
+    assert not [each for each in found if each[3].startswith("Triton cannot read it")]
+
+
+STEP = "ensemble/config.pbtxt"
+
+
+@pytest.mark.parametrize(
+    ("model", "old", "new", "found"),
+    [
+        ("ensemble", 'value: "_IDS" }\n    output', 'value: "_ID" }\n    output',
+         ("error", STEP, 15, "nothing makes _IDS, which is the input input_ids of tensorrt_llm")),
+        ("ensemble", 'key: "QUERY"', 'key: "QUERRY"',
+         ("error", STEP, 8, "preprocessing has no input QUERRY")),
+        ("ensemble", '    input_map { key: "QUERY" value: "text_input" }\n', "",
+         ("error", STEP, 8, "preprocessing needs the input QUERY; no input_map fills it")),
+        ("ensemble", 'key: "batch_index"', 'key: "index"',
+         ("error", STEP, 15, "tensorrt_llm has no output index")),
+        ("ensemble", 'model_name: "tensorrt_llm"', 'model_name: "llm"',
+         ("error", STEP, 15, "a step asks the model llm, which is not here")),
+        ("ensemble", '"max_tokens" data_type: TYPE_INT32', '"max_tokens" data_type: TYPE_INT64',
+         ("error", STEP, 8, "the input REQUEST_OUTPUT_LEN of preprocessing is TYPE_INT32, but the "
+          "ensemble's input max_tokens is TYPE_INT64")),
+        ("ensemble", "max_batch_size: 8", "max_batch_size: 9",
+         ("error", STEP, 3, "it takes batches of 9, its step preprocessing of 8")),
+        ("tensorrt_llm", 'string_value: "2"', 'string_value: "3"',
+         ("error", "tensorrt_llm/config.pbtxt", 12,
+          "max_beam_width is 3, the engine was built for 2")),
+        ("tensorrt_llm", 'string_value: "2"', f'string_value: "{"9" * 5000}"',
+         ("warning", "tensorrt_llm/config.pbtxt", 12,
+          f"max_beam_width is '{'9' * 40}', which counts as not set: 1")),
+        ("tensorrt_llm", 'string_value: "2"', 'string_value: "two"',
+         ("warning", "tensorrt_llm/config.pbtxt", 12,
+          "max_beam_width is 'two', which counts as not set: 1")),
+        ("tensorrt_llm", "inflight_fused_batching", "v2",
+         ("error", "tensorrt_llm/config.pbtxt", 11, "batching_strategy is 'v2'")),
+    ],
+)  # fmt: skip
+def test_broken_join_is_found(
+    copy: Path, model: str, old: str, new: str, found: tuple[str, str, int | None, str]
+) -> None:
+    edit(copy, model, old, new)
+    assert found in findings(copy)
+
+
+def test_missing_model_of_a_step_is_one_finding(copy: Path) -> None:
+    edit(copy, "ensemble", 'model_name: "preprocessing"', 'model_name: "reprocessing"')
+    found, *others = validate_repository(open_repository(copy))
+    assert {each.severity for each in others} == {"warning"}
+    assert (found.line, found.what, found.next_step) == (
+        8, "a step asks the model reprocessing, which is not here", "did you mean preprocessing?",
+    )  # fmt: skip
+
+
+def test_layout_of_one_model_has_a_contract_of_its_own(tmp_path: Path) -> None:
+    model = tmp_path / "tensorrt_llm"
+    (model / "1").mkdir(parents=True)
+    (model / "config.pbtxt").write_text(f"""\
+name: "tensorrt_llm"
+backend: "other"
+max_batch_size: 8
+input [ {tensor("text_input", "TYPE_STRING")} ]
+output [ {tensor("text_output", "TYPE_STRING")} ]
+""")
+    assert findings(tmp_path, lacks=True) == [
+        ("error", "tensorrt_llm/config.pbtxt", 2, "triton_backend is 'other'")
+    ]
+
+
+def change_json(path: Path, change: Callable[[dict], None]) -> None:
+    facts = json.loads(path.read_text())
+    change(facts)
+    path.write_text(json.dumps(facts))
+
+
+def test_tokenizer_of_another_model_is_found(copy: Path) -> None:
+    change_json(
+        copy.parent / "engine" / "tokenizer.json",
+        lambda facts: facts["added_tokens"].append({"id": 4}),
+    )
+    assert findings(copy) == [
+        ("error", "preprocessing/config.pbtxt", 10,
+         "the tokenizer has 5 tokens, the engine knows 4"),
+    ]  # fmt: skip
+
+
+def test_missing_rank_is_found(copy: Path) -> None:
+    config = copy.parent / "engine" / "config.json"
+    change_json(config, lambda facts: facts["pretrained_config"]["mapping"].update(world_size=2))
+    assert findings(copy) == [("error", str(config), None, "the engine is of 2 ranks, 1 are there")]
+
+
+def test_instance_with_too_few_gpus_is_found(copy: Path) -> None:
+    engine = copy.parent / "engine"
+    change_json(
+        engine / "config.json",
+        lambda facts: facts["pretrained_config"]["mapping"].update(world_size=2),
+    )
+    (engine / "rank1.engine").touch()
+    repository = open_repository(copy)
+    wanted = {"gpu_device_ids": "0,1;2"}
+    write_changes(repository, apply_changes(repository, plan_changes(repository, wanted)), wanted)
+    (found,) = (
+        each
+        for each in validate_repository(open_repository(copy))
+        if each.what.startswith("gpu_device_ids")
+    )
+    assert found.what == "gpu_device_ids 0,1;2 has the group 2, and the engine is of 2 ranks"
+    assert found.next_step == f'tllm set --repo {copy} "gpu_device_ids=0,1;2,3"'
+
+
+def test_engine_of_another_vocabulary_is_found(ours: Path) -> None:
+    engine = ours.parents[1] / "engines" / "mine"
+    facts = {"vocab_size": 7, "max_position_embeddings": 16}
+    (engine / "engine.json").write_text(json.dumps(facts))
+    assert {each[3] for each in findings(ours)} == {
+        "max_seq_len is 8192, the engine was built for 16",
+        "vocab_size is 49152, the engine knows 7 tokens",
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", '{"model": null}', '{"build_config": null}', '{"build_config": [], "model": 1}',
+     '{"build_config": {"a": 1}, "pretrained_config": 3, "added_tokens": 3}'],
+)  # fmt: skip
+def test_files_beside_the_engine_that_say_nothing(copy: Path, text: str) -> None:
+    for name in ("config.json", "tokenizer.json"):
+        (copy.parent / "engine" / name).write_text(text)
+    assert findings(copy) == []
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_an_editor_leaves_behind_gives_findings(copy: Path, data: st.DataObject) -> None:
+    """Whatever is cut out or put in, there are findings or none, but no other error."""
+    path = copy / data.draw(st.sampled_from(["tensorrt_llm", "ensemble", "preprocessing"]))
+    config = path / "config.pbtxt"
+    text = config.read_text(encoding="utf-8")
+    start = data.draw(st.integers(0, len(text)))
+    end = min(len(text), start + data.draw(st.integers(0, 40)))
+    put = data.draw(st.sampled_from(["", "{", "}", "]", '"', "${x}", "#", "name: 1", "\\x"]))
+    try:
+        config.write_text(text[:start] + put + text[end:], encoding="utf-8")
+        findings(copy, lacks=True)
+    finally:
+        config.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("layout", ["inflight", "llmapi", "vllm"])
+def test_fresh_repository_of_any_layout_is_sound(tmp_path: Path, layout: Layout) -> None:
+    write_tokenizer(tmp_path)
+    engine = replace(ENGINE, path=tmp_path, kind="vllm" if layout == "vllm" else ENGINE.kind)
+    plan = plan_repository("mine", engine, ServingOptions(layout=layout))
+    write_repository(plan, tmp_path / "mine")
+    assert findings(tmp_path / "mine") == []
+
+
+def test_fresh_repository_of_a_tensorrt_engine_is_sound(tmp_path: Path) -> None:
+    engine = tensorrt_engine(tmp_path)
+    options = ServingOptions(parameters={"tokenizer_dir": str(tmp_path / "tokenizer")})
+    write_repository(plan_repository("mine", engine, options), tmp_path / "mine")
+    assert findings(tmp_path / "mine") == []

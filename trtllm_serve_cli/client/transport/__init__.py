@@ -1,0 +1,1 @@
+"""Requests and responses on the wire, over gRPC and over HTTP."""

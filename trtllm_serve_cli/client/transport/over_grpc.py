@@ -1,0 +1,173 @@
+"""Text models over gRPC: `ModelStreamInfer`, which decoupled models need.
+
+Triton's own stub is used rather than `tritonclient`'s client: it is a plain iterator that can be
+cancelled, where that one calls back from a thread.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from trtllm_serve_cli.client.endpoint import Endpoint, Tls
+from trtllm_serve_cli.client.generate import GenerateRequest, Piece
+from trtllm_serve_cli.client.llmapi import name_inputs, shape_input
+from trtllm_serve_cli.client.transport import error_mapping
+from trtllm_serve_cli.client.transport.cancellation import Cancellation
+from trtllm_serve_cli.client.transport.tensors import (
+    INPUTS,
+    decode_raw,
+    encode_raw,
+    parse_pieces,
+    plan_inputs,
+    plan_parameters,
+)
+from trtllm_serve_cli.errors import BadInput, TllmError
+
+# Triton answers UNAVAILABLE for reasons of its own too; these words tell them from a dead address.
+_SAID_BY_TRITON = ("restricted", "unknown model", "in-flight", "not ready")
+# How long a call that has said its error may take to end in order.
+_ENDING_S = 2.0
+_OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+def stream_grpc(
+    endpoint: Endpoint,
+    model: str,
+    request: GenerateRequest,
+    timeout_s: float | None,
+    cancellation: Cancellation,
+) -> Generator[Piece, None, None]:
+    """The pieces of the answer as they arrive; leaving early cancels the request on the server."""
+    address = endpoint.grpc
+    message = _plan_message(model, request)
+    has_begun = False
+    with connect(address, endpoint.tls) as stub:
+        call = stub.ModelStreamInfer(iter([message]), timeout=timeout_s)
+        try:
+            with cancellation.calling(call.cancel):
+                for response in call:
+                    at_s = time.monotonic()
+                    has_begun = True
+                    if response.error_message:
+                        _let_end(call)
+                        raise error_mapping.refused(model, response.error_message)
+                    yield from parse_pieces(request, _read_outputs(address, response), at_s)
+        except grpc.RpcError as error:
+            raise translate_rpc_error(
+                error, address, model, timeout_s, has_begun=has_begun
+            ) from error
+        finally:
+            call.cancel()
+
+
+def _let_end(call: Any) -> None:
+    """Wait for the end of a call whose answer has failed, which comes at once.
+
+    Triton 2.51 never lets go of a call that is cancelled between its last response and its end. It
+    cannot unload the model then, and takes its whole exit timeout to stop.
+    """
+    limit = threading.Timer(_ENDING_S, call.cancel)
+    limit.start()
+    try:
+        with suppress(grpc.RpcError):
+            for _ in call:
+                pass
+    finally:
+        limit.cancel()
+
+
+@contextmanager
+def connect(address: str, tls: Tls | None = None) -> Iterator[Any]:
+    """A stub of Triton's gRPC service; calls still open when the block ends are cancelled."""
+    with _open_channel(address, tls) as channel:
+        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+def _open_channel(address: str, tls: Tls | None) -> Any:
+    if tls is None:
+        return grpc.insecure_channel(address, options=_OPTIONS)
+    paths = (tls.root_certificates, tls.private_key, tls.certificate_chain)
+    try:
+        credentials = grpc.ssl_channel_credentials(*(_read_pem(path) for path in paths))
+    except OSError as error:
+        raise BadInput(
+            f"{error.filename} cannot be read.",
+            why=f"{address} speaks TLS, and that file is needed for it: {error.strerror}",
+            next_step="put it back, or ask the server over HTTP: -i http",
+        ) from error
+    named = ("grpc.ssl_target_name_override", tls.server_name)
+    options = (*_OPTIONS, named) if tls.server_name else _OPTIONS
+    return grpc.secure_channel(address, credentials, options=options)
+
+
+def _read_pem(path: str | None) -> bytes | None:
+    return Path(path).read_bytes() if path else None
+
+
+def fetch_config_grpc(
+    address: str, model: str, timeout_s: float, tls: Tls | None = None
+) -> tuple[dict[str, str], bool]:
+    """The string parameters of the model's configuration, and whether it is decoupled."""
+    with connect(address, tls) as stub:
+        try:
+            response = stub.ModelConfig(
+                service_pb2.ModelConfigRequest(name=model), timeout=timeout_s
+            )
+        except grpc.RpcError as error:
+            raise translate_rpc_error(error, address, model, timeout_s, has_begun=False) from error
+    config = response.config
+    parameters = {name: value.string_value for name, value in config.parameters.items()}
+    return parameters, config.model_transaction_policy.decoupled
+
+
+def _plan_message(model: str, request: GenerateRequest) -> Any:
+    message = service_pb2.ModelInferRequest(model_name=model, id=request.request_id)
+    inputs = plan_inputs(request)
+    for name, called in name_inputs(model, inputs).items():
+        shape, content = encode_raw(INPUTS[name], inputs[name])
+        shape = shape_input(model, shape)
+        message.inputs.add(name=called, datatype=INPUTS[name], shape=shape)
+        message.raw_input_contents.append(content)
+    for name, value in plan_parameters(request).items():
+        message.parameters[name].string_param = value
+    return message
+
+
+def _read_outputs(address: str, response: Any) -> dict[str, list[Any]]:
+    inferred = response.infer_response
+    try:
+        return {
+            output.name: decode_raw(output.datatype, content)
+            for output, content in zip(inferred.outputs, inferred.raw_output_contents, strict=True)
+        }
+    except (struct.error, ValueError) as error:
+        raise error_mapping.not_understood(address, f"a tensor is cut: {error}") from error
+
+
+def translate_rpc_error(
+    error: grpc.RpcError, address: str, model: str, timeout_s: float | None, *, has_begun: bool
+) -> TllmError:
+    """A failed gRPC call as one of ours; `has_begun` when a part of the answer had come."""
+    call: Any = error  # what grpc raises is an RpcError and a Call, which has no type of its own
+    code, details = call.code(), call.details() or ""
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return error_mapping.timed_out(model, timeout_s)
+    if code is grpc.StatusCode.UNAVAILABLE and not any(w in details for w in _SAID_BY_TRITON):
+        lost = error_mapping.lost_server if has_begun else error_mapping.no_server
+        return lost(address, details)
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return error_mapping.not_understood(address, "it speaks gRPC, but not Triton's")
+    return error_mapping.refused(model, details or code.name)

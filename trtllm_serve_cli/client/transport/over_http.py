@@ -1,0 +1,219 @@
+"""Text models over HTTP: the generate_stream endpoint, which answers in server-sent events.
+
+It serves requests that are not streamed as well: their answer is one event, or one a sequence, and
+unlike at the generate endpoint a caller who goes away cancels the request.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
+from typing import Any, Literal
+from urllib.parse import quote
+
+from trtllm_serve_cli.client.address import split_address
+from trtllm_serve_cli.client.endpoint import RESTRICTED_HEADER, Endpoint
+from trtllm_serve_cli.client.generate import GenerateRequest, Piece
+from trtllm_serve_cli.client.llmapi import name_inputs
+from trtllm_serve_cli.client.transport import error_mapping
+from trtllm_serve_cli.client.transport.cancellation import Cancellation
+from trtllm_serve_cli.client.transport.events import EventParser
+from trtllm_serve_cli.client.transport.tensors import (
+    RAW_TENSORS,
+    parse_pieces,
+    plan_inputs,
+    plan_parameters,
+)
+from trtllm_serve_cli.errors import BadInput
+
+_CONNECT_TIMEOUT_S = 10.0
+_LONGEST_ERROR_BYTES = 64 * 1024
+
+
+def stream_http(
+    address: str,
+    model: str,
+    request: GenerateRequest,
+    timeout_s: float | None,
+    cancellation: Cancellation,
+) -> Generator[Piece, None, None]:
+    """The pieces of the answer as they arrive; leaving early cancels on the server."""
+    body = _plan_body(model, request)
+    deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    has_begun = False
+    with (
+        _connect(address, timeout_s) as connection,
+        cancellation.calling(partial(_hang_up, connection.sock)),
+    ):
+        try:
+            for at_s, data in _post_for_events(connection, model, body, deadline_s):
+                has_begun = True
+                yield from parse_pieces(request, _read_event(address, model, data), at_s)
+        except TimeoutError as error:
+            raise error_mapping.timed_out(model, timeout_s) from error
+        except (OSError, IncompleteRead) as error:
+            lost = error_mapping.lost_server if has_begun else error_mapping.no_server
+            raise lost(address, _describe(error)) from error
+        except HTTPException as error:
+            raise error_mapping.not_understood(address, "it is not HTTP") from error
+
+
+def fetch_config_http(address: str, model: str, timeout_s: float) -> tuple[dict[str, str], bool]:
+    """The string parameters of the model's configuration, and whether it is decoupled."""
+    config = fetch_json(address, f"/v2/models/{quote(model, safe='')}/config", model, timeout_s)
+    parameters = config.get("parameters", {})
+    return (
+        {name: str(value.get("string_value", "")) for name, value in parameters.items()},
+        bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
+    )
+
+
+def fetch_json(address: str, path: str, model: str, timeout_s: float) -> dict[str, Any]:
+    """The JSON object at `path`; `model` is whom errors name."""
+    return _load_object(address, _ask(address, "GET", path, model, timeout_s))
+
+
+def fetch_index_http(endpoint: Endpoint, timeout_s: float) -> list[dict[str, str]]:
+    """What the repository has: name, version, state and reason of each model, as far as said."""
+    path = "/v2/repository/index"
+    content = _ask(endpoint.http, "POST", path, "the server", timeout_s, endpoint.restricted_token)
+    try:
+        return [{key: str(value) for key, value in each.items()} for each in json.loads(content)]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise error_mapping.not_understood(endpoint.http, "it is no list of models") from error
+
+
+def change_model_http(
+    endpoint: Endpoint, model: str, verb: Literal["load", "unload"], timeout_s: float
+) -> None:
+    """Have the server load or unload `model`; unloading goes on after that."""
+    path = f"/v2/repository/models/{quote(model, safe='')}/{verb}"
+    _ask(endpoint.http, "POST", path, model, timeout_s, endpoint.restricted_token)
+
+
+def _ask(
+    address: str, method: str, path: str, model: str, timeout_s: float, token: str | None = None
+) -> bytes:
+    """The body of the answer; `token` opens what is restricted, `model` is whom errors name."""
+    headers = {RESTRICTED_HEADER: token} if token else {}
+    with _connect(address, timeout_s) as connection:
+        connection.sock.settimeout(timeout_s)
+        try:
+            connection.request(method, path, headers=headers)
+            with connection.getresponse() as response:
+                content = response.read()
+        except TimeoutError as error:
+            raise error_mapping.timed_out(model, timeout_s) from error
+        except (OSError, IncompleteRead) as error:
+            raise error_mapping.no_server(address, _describe(error)) from error
+        except HTTPException as error:
+            raise error_mapping.not_understood(address, "it is not HTTP") from error
+    if response.status != 200:
+        raise error_mapping.refused(model, _read_error(response, content))
+    return content
+
+
+def _plan_body(model: str, request: GenerateRequest) -> str:
+    inputs = plan_inputs(request)
+    if unsendable := RAW_TENSORS & inputs.keys():
+        raise BadInput(
+            f"{' and '.join(sorted(unsendable, reverse=True))} cannot be sent over HTTP.",
+            why="Triton's generate_stream endpoint takes JSON, and no FP16 in it",
+            next_step="send the adapter over gRPC, once; after that its task id will do over HTTP",
+        )
+    body: dict[str, Any] = {
+        called: inputs[name] for name, called in name_inputs(model, inputs).items()
+    }
+    if request.request_id:
+        body["id"] = request.request_id
+    if parameters := plan_parameters(request):
+        body["parameters"] = parameters
+    return json.dumps(body)
+
+
+@contextmanager
+def _connect(address: str, timeout_s: float | None) -> Iterator[HTTPConnection]:
+    limit_s = min(_CONNECT_TIMEOUT_S, timeout_s or _CONNECT_TIMEOUT_S)
+    connection = HTTPConnection(*split_address(address), timeout=limit_s)
+    try:
+        connection.connect()
+    except OSError as error:
+        raise error_mapping.no_server(address, _describe(error)) from error
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _post_for_events(
+    connection: HTTPConnection, model: str, body: str, deadline_s: float | None
+) -> Iterator[tuple[float, str]]:
+    """Each event's data with the time at which its last bytes came."""
+    sock = connection.sock  # the connection forgets it once a response ends with the connection
+    sock.settimeout(_left(deadline_s))
+    path = f"/v2/models/{quote(model, safe='')}/generate_stream"
+    connection.request("POST", path, body.encode(), {"Content-Type": "application/json"})
+    with connection.getresponse() as response:
+        if response.status != 200:
+            content = response.read(_LONGEST_ERROR_BYTES)
+            raise error_mapping.refused(model, _read_error(response, content))
+        parser = EventParser()
+        while True:
+            sock.settimeout(_left(deadline_s))
+            received = response.read1()
+            if not received:
+                return
+            at_s = time.monotonic()
+            for data in parser.feed(received):
+                yield at_s, data
+
+
+def _hang_up(sock: socket.socket) -> None:
+    """Wakes whoever reads, unlike closing."""
+    with suppress(OSError):  # the response's end has closed it
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+def _left(deadline_s: float | None) -> float | None:
+    if deadline_s is None:
+        return None
+    left_s = deadline_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError
+    return left_s
+
+
+def _read_event(address: str, model: str, data: str) -> dict[str, list[Any]]:
+    event = _load_object(address, data)
+    if "error" in event:
+        raise error_mapping.refused(model, str(event["error"]))
+    return {name: value if isinstance(value, list) else [value] for name, value in event.items()}
+
+
+def _load_object(address: str, text: str | bytes) -> dict[str, Any]:
+    try:
+        loaded = json.loads(text)
+    except ValueError as error:
+        raise error_mapping.not_understood(address, f"it is not JSON: {error}") from error
+    if not isinstance(loaded, dict):
+        raise error_mapping.not_understood(address, "it is not a JSON object")
+    return loaded
+
+
+def _read_error(response: HTTPResponse, content: bytes) -> str:
+    """Triton's words in a response that is not 200: JSON, bare or as one event."""
+    text = content.decode(errors="replace").strip()
+    try:
+        return str(json.loads(text.removeprefix("data:"))["error"])
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP {response.status} {response.reason}: {text[:200]}".rstrip(": ")
+
+
+def _describe(error: Exception) -> str:
+    """The system's words for an error, or its kind where it has none."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

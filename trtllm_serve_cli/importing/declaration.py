@@ -1,0 +1,248 @@
+"""The declarative form of a model: `tllm.yaml`, which says all that `tllm import` is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.build.engine_options import EngineOptions
+from trtllm_serve_cli.choices import (
+    ContainerEngine,
+    Count,
+    EngineKind,
+    LaunchMode,
+    Layout,
+    LogFormat,
+    ModelControlMode,
+    Port,
+    RequestLogging,
+    Seconds,
+    Verbosity,
+)
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.repository.model.model_repository import OpenRepository
+from trtllm_serve_cli.repository.model.parameters import with_paths_from
+from trtllm_serve_cli.repository.model.render import MANIFEST
+from trtllm_serve_cli.repository.model.store import ImportedModel, is_imported
+from trtllm_serve_cli.repository.settings.settings import Setting, list_settings
+from trtllm_serve_cli.yaml_schema import parse_yaml, render_yaml
+
+_SOURCES_OF_FILES = ("local:", "gguf:", "engine:")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSection:
+    """Which checkpoint, and what it is allowed to do."""
+
+    name: str
+    source: str | None = None
+    revision: str | None = None
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSection:
+    """Which engine kind, and where the engine goes; `gpu` and `timing` are of simulated ones."""
+
+    kind: EngineKind = "auto"
+    trtllm_version: str | None = None
+    dir: Path | None = None
+    gpu: str | None = None
+    timing: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RepositorySection:
+    """How it is served: upstream's template parameters by name."""
+
+    layout: Layout = "inflight"
+    dir: Path | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSection:
+    """What `tllm start` takes when it is told nothing else; `timeout_s` is in seconds."""
+
+    host: str | None = None
+    http_port: Port | None = None
+    grpc_port: Port | None = None
+    metrics_port: Port | None = None
+    timeout_s: Seconds | None = None
+    log_verbose: Verbosity | None = None
+    mode: LaunchMode | None = None
+    gpus: str | None = None
+    image: str | None = None
+    container_engine: ContainerEngine | None = None
+    world_size: Count | None = None
+    multi_model: bool | None = None
+    disable_spawn_processes: bool | None = None
+    oversubscribe: bool | None = None
+    hostfile: Path | None = None
+    model_control_mode: ModelControlMode | None = None
+    load_model: tuple[str, ...] | None = None
+    cache_config: str | None = None
+    trace_config: tuple[str, ...] | None = None
+    grpc_server_cert: Path | None = None
+    grpc_server_key: Path | None = None
+    grpc_root_cert: Path | None = None
+    triton_args: tuple[str, ...] | None = None
+    log_format: LogFormat | None = None
+    log_requests: RequestLogging | None = None
+    otlp_endpoint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A model, from its checkpoint to its server."""
+
+    model: ModelSection
+    engine: EngineSection = EngineSection()
+    build: EngineOptions = field(default_factory=EngineOptions)
+    repository: RepositorySection = RepositorySection()
+    launch: LaunchSection = LaunchSection()
+
+
+def read_declaration(path: Path) -> Declaration:
+    """What the file says. Raises `BadInput` when it cannot be read, or naming the line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(
+            f"{path} cannot be read.",
+            why=getattr(error, "strerror", None) or str(error),
+            next_step="name a file that says what to import: -f tllm.yaml",
+        ) from error
+    return parse_declaration(text, where=str(path), folder=path.absolute().parent)
+
+
+def parse_declaration(text: str, *, where: str, folder: Path) -> Declaration:
+    """What a `tllm.yaml` says; paths in it start from `folder`.
+
+    Raises `BadInput` naming `where` and the line.
+    """
+    said = parse_yaml(Declaration, text, where=where)
+    return Declaration(
+        model=dataclasses.replace(said.model, source=_in_folder(said.model.source, folder)),
+        engine=dataclasses.replace(
+            said.engine,
+            dir=_join(folder, said.engine.dir),
+            timing=_join(folder, said.engine.timing),
+        ),
+        build=with_absolute_paths(said.build, folder),
+        repository=_repository_in(folder, said.repository),
+        launch=_launch_in(folder, said.launch),
+    )
+
+
+def _repository_in(folder: Path, repository: RepositorySection) -> RepositorySection:
+    """The section with its folder and its parameters' paths where they are, seen from `folder`."""
+    return dataclasses.replace(
+        repository,
+        dir=_join(folder, repository.dir),
+        parameters=with_paths_from(repository.parameters, folder),
+    )
+
+
+def _launch_in(folder: Path, launch: LaunchSection) -> LaunchSection:
+    """The section with its files where they are, seen from `folder`."""
+    return dataclasses.replace(
+        launch,
+        hostfile=_join(folder, launch.hostfile),
+        grpc_server_cert=_join(folder, launch.grpc_server_cert),
+        grpc_server_key=_join(folder, launch.grpc_server_key),
+        grpc_root_cert=_join(folder, launch.grpc_root_cert),
+    )
+
+
+def with_absolute_paths(options: EngineOptions, folder: Path) -> EngineOptions:
+    """The options with their folders where they are, seen from `folder`."""
+    model = options.speculative_model
+    return dataclasses.replace(
+        options,
+        lora_dir=tuple(str(folder / Path(each).expanduser()) for each in options.lora_dir),
+        speculative_model=model and str(folder / Path(model).expanduser()),
+    )
+
+
+def override(declaration: Declaration, given: Mapping[str, Mapping[str, Any]]) -> Declaration:
+    """The declaration with what is `given`, by section and field; None leaves a field as it is.
+
+    Parameters are added to those that are there.
+    """
+    sections = {}
+    for name, fields in given.items():
+        known = getattr(declaration, name)
+        said = {field: value for field, value in fields.items() if value is not None}
+        if "parameters" in said:
+            said["parameters"] = {**known.parameters, **said["parameters"]}
+        sections[name] = dataclasses.replace(known, **said)
+    return dataclasses.replace(declaration, **sections)
+
+
+def declare_model(model: ImportedModel, repository: OpenRepository) -> Declaration:
+    """The declaration that makes an imported model again, as it is now.
+
+    The source is pinned, the engine kind is the one that was chosen, the folder is where it lies,
+    and the parameters are those that were asked for, set since or changed by hand. Raises
+    `BadInput` for a parameter in which the models differ.
+    """
+    where = str(model.path / MANIFEST)
+    named = {"model": {"name": model.name}, **model.declaration}
+    told = parse_yaml(Declaration, json.dumps(named), where=where)
+    folder = None if is_imported(model.path, model.name) else model.path
+    told = dataclasses.replace(
+        told,
+        model=dataclasses.replace(told.model, source=model.source, revision=None),
+        repository=dataclasses.replace(told.repository, dir=folder),
+    )
+    served = {"layout": model.layout, "parameters": _changed_parameters(repository)}
+    return override(told, {"engine": {"kind": model.engine_kind}, "repository": served})
+
+
+def _changed_parameters(repository: OpenRepository) -> dict[str, str]:
+    if repository.layout != "inflight":
+        return {}
+    changed = {}
+    rendered = repository.manifest.get("parameters", {})
+    for each in list_settings(repository):
+        if not each.parameter.is_heeded_by(repository.kind) or each.parameter.is_fact:
+            continue
+        name = each.parameter.name
+        if len(set(each.values.values())) > 1:
+            raise _different(repository, each)
+        was_emptied = each.value == "" != rendered.get(name, "")
+        if each.origin in ("set", "file") or (each.values and was_emptied):
+            changed[name] = each.value
+    return changed
+
+
+def _different(repository: OpenRepository, setting: Setting) -> BadInput:
+    name = setting.parameter.name
+    values = ", ".join(f"{model}: {value or 'empty'}" for model, value in setting.values.items())
+    return BadInput(
+        f"The models of {repository.name} differ in {name}.",
+        why=f"{values}; a tllm.yaml has one value for all",
+        next_step=f"tllm set {repository.target} {name}=VALUE",
+    )
+
+
+def render_declaration(declaration: Declaration) -> str:
+    """The `tllm.yaml` that says it, less what is as it would be anyway."""
+    return render_yaml(declaration)
+
+
+def _in_folder(source: str | None, folder: Path) -> str | None:
+    for kind in _SOURCES_OF_FILES:
+        if source is not None and source.startswith(kind):
+            return kind + str(_join(folder, Path(source.removeprefix(kind))))
+    return source
+
+
+def _join(folder: Path, path: Path | None) -> Path | None:
+    return path and folder / path.expanduser()

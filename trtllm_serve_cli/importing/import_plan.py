@@ -1,0 +1,267 @@
+"""What importing a model would do, found out before anything large is fetched."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest
+from trtllm_serve_cli.build.describe import describe_tensorrt
+from trtllm_serve_cli.build.engine import Engine, find_engine
+from trtllm_serve_cli.build.engine_selection import (
+    EngineChoice,
+    Machine,
+    choose_engine_kind,
+    look_at_machine,
+)
+from trtllm_serve_cli.build.plan_by_kind import AS_IT_IS, find_tools, plan_build
+from trtllm_serve_cli.build.sim import refuse_simulated
+from trtllm_serve_cli.build.store import place_engine
+from trtllm_serve_cli.catalog.entries import find_alias, resolve_alias
+from trtllm_serve_cli.errors import BadInput, RepositoryError
+from trtllm_serve_cli.importing.declaration import Declaration
+from trtllm_serve_cli.paths import Home, check_model_name
+from trtllm_serve_cli.repository.model.model_config import ServingOptions
+from trtllm_serve_cli.repository.model.parameters import check_parameters
+from trtllm_serve_cli.repository.model.store import find_model, read_manifest
+from trtllm_serve_cli.repository.planning.repository_plan import (
+    check_layout,
+    check_name_is_free_in_layout,
+    plan_repository,
+)
+from trtllm_serve_cli.repository.settings.preserved_settings import WasSet, choose_kept
+from trtllm_serve_cli.sources.checkpoint import Checkpoint, FetchOptions
+from trtllm_serve_cli.sources.fetch import FetchPlan, apply_revision, inspect_source, plan_fetch
+from trtllm_serve_cli.sources.source import (
+    EngineSource,
+    GgufSource,
+    HubSource,
+    LocalSource,
+    PypiSource,
+    Source,
+    parse_source,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportPlan:
+    """What an import would do.
+
+    `build` is None while there is no checkpoint here to plan on, and for an engine that is there.
+    """
+
+    asked: Declaration
+    source: Source
+    fetch: FetchPlan
+    choice: EngineChoice
+    build: BuildPlan | None
+    repository: Path
+    was_set: WasSet
+
+    @property
+    def is_built(self) -> bool:
+        """Whether the engine is there already."""
+        plan = self.build
+        return (
+            plan is not None
+            and bool(plan.steps)
+            and find_engine(plan.engine_dir, plan.fingerprint) is not None
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan for `--json`."""
+        return {
+            "model": self.asked.model.name,
+            "source": str(self.source),
+            "engine_kind": self.choice.kind,
+            "engine_reason": self.choice.reason,
+            "layout": self.asked.repository.layout,
+            "fetch": {
+                "description": self.fetch.description,
+                "destination": str(self.fetch.destination),
+                "is_cached": self.fetch.is_cached,
+            },
+            "build": self.build.as_dict() if self.build else None,
+            "is_built": self.is_built,
+            "repository": str(self.repository),
+            "kept": dict(self.was_set.kept),
+            "dropped": dict(self.was_set.dropped),
+        }
+
+    def describe(self) -> str:
+        """The plan in a few lines."""
+        lines = [self.fetch.description, self.choice.reason]
+        if isinstance(self.source, EngineSource):
+            lines.append("There is nothing to build: the engine is there.")
+        elif self.choice.kind in AS_IT_IS:
+            lines.append(AS_IT_IS[self.choice.kind])
+            lines += self.build.describe().splitlines() if self.build else ()
+        elif self.build is None:
+            lines.append("The build is planned when the checkpoint is here.")
+        elif self.is_built:
+            lines.append(f"The engine is there already: {self.build.engine_dir}")
+            lines.append("With --force, it is made anew:")
+            lines.append(self.build.describe())
+        else:
+            lines.append(self.build.describe())
+        return "\n".join(lines)
+
+
+def plan_import(asked: Declaration, home: Home, *, machine: Machine | None = None) -> ImportPlan:
+    """What importing would do, found out before anything large is fetched.
+
+    Raises `BadInput` for a name, source or option that cannot be used.
+    """
+    check_model_name(asked.model.name)
+    check_name_is_free_in_layout(asked.model.name)
+    source = apply_revision(_find_source(asked, home), asked.model.revision)
+    choice = _choose_kind(asked, source, machine or _look_at_machine(asked))
+    refuse_simulated(choice.kind, asked.engine.gpu, asked.engine.timing)
+    check_layout(asked.repository.layout, choice.kind)
+    check_parameters(asked.repository.parameters, choice.kind)
+    options = fetch_options(asked, choice)
+    fetch = plan_fetch(source, home=home, needs_weights=options.needs_weights)
+    repository = asked.repository.dir or home.models / asked.model.name
+    was_set = find_what_was_set(asked, source, choice.kind, repository)
+    build = None
+    if isinstance(source, EngineSource):
+        asked = _with_tokenizer(asked, source, was_set.kept)
+        engine = describe_given(asked, source)
+        plan_repository(asked.model.name, engine, serving_options(asked))
+    elif checkpoint := inspect_source(source, home=home, options=options):
+        build = plan_engine(request_build(asked, choice, checkpoint, home), asked, home)
+    return ImportPlan(asked, source, fetch, choice, build, repository, was_set)
+
+
+def find_source(name: str, home: Home) -> Source:
+    """Where a model comes from that only has a name: what the catalog says, or what it came from.
+
+    Raises `UnknownModel` for a name that neither the catalog nor an import knows.
+    """
+    alias = find_alias(name)
+    if alias is None and (known := find_model(home, name)):
+        return parse_source(known.source)
+    return parse_source((alias or resolve_alias(name)).source)
+
+
+def serving_options(asked: Declaration) -> ServingOptions:
+    """How the engine is to be served: within the limits it is to be built for."""
+    return ServingOptions(
+        max_batch_size=asked.build.max_batch_size,
+        max_seq_len=asked.build.max_seq_len,
+        max_num_tokens=asked.build.max_num_tokens,
+        max_beam_width=asked.build.max_beam_width,
+        parameters=asked.repository.parameters,
+        layout=asked.repository.layout,
+    )
+
+
+def fetch_options(asked: Declaration, choice: EngineChoice) -> FetchOptions:
+    """How the checkpoint is to be fetched: a simulated engine wants no weights."""
+    model = asked.model
+    return FetchOptions(
+        model.revision,
+        model.trust_remote_code,
+        model.allow_pickle,
+        needs_weights=choice.kind != "sim",
+    )
+
+
+def find_what_was_set(
+    asked: Declaration, source: Source, engine_kind: str, repository: Path
+) -> WasSet:
+    """What `tllm set` changed in the repository that is there, if there is one of ours."""
+    with contextlib.suppress(RepositoryError, BadInput):
+        known = read_manifest(repository)
+        if unpinned(parse_source(known.source)) != unpinned(source):
+            return WasSet(dropped=known.was_set)
+        return choose_kept(known, serving_options(asked), engine_kind)
+    return WasSet()
+
+
+def describe_given(asked: Declaration, source: EngineSource) -> Engine:
+    """The TensorRT engine that the source is, with the tokenizer that goes with it."""
+    folder = Path(asked.repository.parameters["tokenizer_dir"])
+    return describe_tensorrt(asked.model.name, source.path, folder, str(source))
+
+
+def request_build(
+    asked: Declaration, choice: EngineChoice, checkpoint: Checkpoint, home: Home
+) -> BuildRequest:
+    """What is to be built of the checkpoint, and where."""
+    return BuildRequest(
+        model_name=asked.model.name,
+        checkpoint=checkpoint,
+        engine_dir=asked.engine.dir or home.engines,
+        kind=choice.kind,
+        options=asked.build,
+        trust_remote_code=asked.model.trust_remote_code,
+        gpu=asked.engine.gpu,
+        timing=asked.engine.timing,
+    )
+
+
+def plan_engine(request: BuildRequest, asked: Declaration, home: Home) -> BuildPlan:
+    """The build of that, where its engine belongs."""
+    plan = plan_build(request, find_tools(asked.engine.trtllm_version))
+    return placed(plan, asked, home) if plan.steps else plan
+
+
+def placed(plan: BuildPlan, asked: Declaration, home: Home) -> BuildPlan:
+    """The plan with a folder of the engine store's, unless one was asked for."""
+    return plan if asked.engine.dir else place_engine(plan, home.engines)
+
+
+def unpinned(source: Source) -> Source:
+    """A pinned hub source says more than what was asked for: the same up to its commit."""
+    return dataclasses.replace(source, revision=None) if isinstance(source, HubSource) else source
+
+
+def _find_source(asked: Declaration, home: Home) -> Source:
+    """Paths in it are absolute: what is asked for from here is the same from elsewhere."""
+    said = asked.model.source
+    source = find_source(asked.model.name, home) if said is None else parse_source(said)
+    if isinstance(source, LocalSource | GgufSource | EngineSource):
+        return dataclasses.replace(source, path=source.path.absolute())
+    return source
+
+
+def _look_at_machine(asked: Declaration) -> Machine:
+    return look_at_machine(asked.engine.kind, asked.repository.parameters.get("engine_python", ""))
+
+
+def _choose_kind(asked: Declaration, source: Source, machine: Machine) -> EngineChoice:
+    """The engine kind that the source or the layout says already, or else what is asked for."""
+    wanted = asked.engine.kind
+    if isinstance(source, EngineSource):
+        if wanted not in ("auto", "tensorrt"):
+            raise BadInput(
+                f"{source} is no engine of the kind {wanted}.",
+                why="engine:DIR is a TensorRT engine",
+                next_step="leave --engine out, or name a checkpoint: -s hf:ORG/NAME",
+            )
+        return EngineChoice("tensorrt", "Engine kind tensorrt: that is what engine:DIR holds.")
+    if asked.repository.layout == "vllm" and wanted in ("auto", "vllm"):
+        return EngineChoice("vllm", "Engine kind vllm: that is what the layout is for.")
+    choice = choose_engine_kind(wanted, machine, trtllm_version=asked.engine.trtllm_version)
+    is_gguf = isinstance(source, GgufSource | PypiSource)
+    if wanted == "auto" and is_gguf and choice.kind != "openvino":
+        kind = choose_engine_kind("openvino", machine).kind
+        return EngineChoice(kind, f"Engine kind {kind}: it is the one that reads GGUF files.")
+    return choice
+
+
+def _with_tokenizer(
+    asked: Declaration, source: EngineSource, kept: Mapping[str, str]
+) -> Declaration:
+    """The tokenizer's folder is absolute: the server runs elsewhere."""
+    given = asked.repository.parameters
+    known = kept.get("tokenizer_dir", source.path)
+    folder = Path(given.get("tokenizer_dir", known)).expanduser().absolute()
+    parameters = {**given, "tokenizer_dir": str(folder)}
+    repository = dataclasses.replace(asked.repository, parameters=parameters)
+    return dataclasses.replace(asked, repository=repository)

@@ -1,0 +1,184 @@
+"""The whole way from a model's name to its model repository, one step after the other."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from trtllm_serve_cli.build.build_plan import BuildPlan
+from trtllm_serve_cli.build.engine import Engine
+from trtllm_serve_cli.build.plan_by_kind import AS_IT_IS, describe_checkpoint, find_tools
+from trtllm_serve_cli.build.run import build_engine
+from trtllm_serve_cli.build.store import lock_of
+from trtllm_serve_cli.errors import BadInput, RepositoryError
+from trtllm_serve_cli.importing.declaration import Declaration
+from trtllm_serve_cli.importing.import_plan import (
+    ImportPlan,
+    describe_given,
+    fetch_options,
+    find_what_was_set,
+    placed,
+    plan_engine,
+    plan_import,
+    request_build,
+    serving_options,
+    unpinned,
+)
+from trtllm_serve_cli.paths import Home, hold_lock
+from trtllm_serve_cli.repository.model.model_config import RepositoryPlan
+from trtllm_serve_cli.repository.model.render import MANIFEST, write_repository
+from trtllm_serve_cli.repository.model.store import read_manifest
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
+from trtllm_serve_cli.repository.settings.engine_references import remember_use
+from trtllm_serve_cli.sources.fetch import fetch_checkpoint
+from trtllm_serve_cli.sources.hub.progress import Watch
+from trtllm_serve_cli.sources.source import EngineSource, parse_source
+from trtllm_serve_cli.yaml_schema import plain_changes
+
+Say = Callable[[str], None]
+
+
+def _say_nothing(text: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """Whom an import tells what it does: sentences, the output of a step, how far a download is.
+
+    Without a `watch`, `say` hears of a download now and then.
+    """
+
+    say: Say = _say_nothing
+    on_line: Say = _say_nothing
+    watch: Watch | None = None
+
+
+class Build(Protocol):
+    """What `build_engine` does."""
+
+    def __call__(self, plan: BuildPlan, *, force: bool, say: Say, on_line: Say) -> Engine: ...
+
+
+def build_model(
+    asked: Declaration,
+    home: Home,
+    *,
+    force: bool = False,
+    display: Display = Display(),
+    build: Build = build_engine,
+) -> Engine:
+    """Fetch the checkpoint and build its engine, unless it is there. Raises `TllmError`s."""
+    plan = plan_import(asked, home)
+    with (
+        _locked(home, asked.model.name, display.say),
+        _obtain_engine(plan, home, force=force, display=display, build=build) as engine,
+    ):
+        return engine
+
+
+def import_model(
+    asked: Declaration,
+    home: Home,
+    *,
+    force: bool = False,
+    display: Display = Display(),
+    build: Build = build_engine,
+) -> tuple[RepositoryPlan, Path]:
+    """Fetch, build and render; returns what was rendered and where.
+
+    What is there already is used again, and what `tllm set` changed is kept. Raises
+    `RepositoryError` when the name belongs to another source and `force` is not given, `BadInput`
+    when the repository's folder holds something that is no model repository, and whatever the
+    stages raise.
+    """
+    plan = plan_import(asked, home)
+    with _locked(home, asked.model.name, display.say):
+        _check_replaceable(plan.repository)
+        if not force:
+            _check_not_taken(asked.model.name, plan)
+        with _obtain_engine(plan, home, force=force, display=display, build=build) as engine:
+            # Something may have been set meanwhile.
+            was_set = find_what_was_set(asked, plan.source, plan.choice.kind, plan.repository)
+            for line in was_set.describe():
+                display.say(line)
+            rendered = _plan_repository(plan, engine, was_set.kept)
+            rendered = dataclasses.replace(rendered, declaration=plain_changes(asked))
+            write_repository(rendered, plan.repository)
+            remember_use(home, plan.repository)
+    return rendered, plan.repository
+
+
+def _plan_repository(plan: ImportPlan, engine: Engine, kept: Mapping[str, str]) -> RepositoryPlan:
+    options = dataclasses.replace(serving_options(plan.asked), engine_python=plan.choice.python)
+    options = dataclasses.replace(options, parameters={**kept, **options.parameters})
+    rendered = plan_repository(plan.asked.model.name, engine, options)
+    return dataclasses.replace(
+        rendered,
+        asked=tuple(name for name in rendered.asked if name not in kept),
+        was_set={name: rendered.parameters[name] for name in kept},
+    )
+
+
+@contextmanager
+def _obtain_engine(
+    plan: ImportPlan, home: Home, *, force: bool, display: Display, build: Build
+) -> Iterator[Engine]:
+    """The engine, which nobody builds or removes meanwhile."""
+    asked, source = plan.asked, plan.source
+    display.say(plan.choice.reason)
+    if isinstance(source, EngineSource):
+        yield describe_given(asked, source)
+        return
+    options = fetch_options(asked, plan.choice)
+    checkpoint = fetch_checkpoint(
+        source, home=home, options=options, say=display.say, watch=display.watch
+    )
+    request = request_build(asked, plan.choice, checkpoint, home)
+    if request.kind in AS_IT_IS:
+        yield describe_checkpoint(request, find_tools(asked.engine.trtllm_version))
+        return
+    planned = plan_engine(request, asked, home)
+    with hold_lock(
+        lock_of(home, planned.engine_dir, planned.fingerprint),
+        lambda: display.say("Another tllm is building this engine; waiting for it to end …"),
+    ):
+        # It may have been built meanwhile, under another name.
+        planned = placed(planned, asked, home)
+        yield build(planned, force=force, say=display.say, on_line=display.on_line)
+
+
+def _check_replaceable(repository: Path) -> None:
+    """A repository's folder is replaced whole, so it must not hold anything else."""
+    if not repository.exists() or (repository / MANIFEST).exists():
+        return
+    if not repository.is_dir() or any(repository.iterdir()):
+        raise BadInput(
+            f"{repository} holds something else.",
+            why="the model repository would take the place of all that is there",
+            next_step="move it away, or name a new folder with --repo DIR",
+        )
+
+
+def _check_not_taken(name: str, plan: ImportPlan) -> None:
+    if not (plan.repository / MANIFEST).exists():
+        return
+    taken_by = parse_source(read_manifest(plan.repository).source)
+    if unpinned(taken_by) != unpinned(plan.source):
+        raise RepositoryError(
+            f"The name {name} is taken.",
+            why=f"it was imported from {taken_by}, not from {plan.source}",
+            next_step="choose another name with -m NAME, or replace it with --force",
+        )
+
+
+def _locked(home: Home, name: str, say: Say) -> AbstractContextManager[None]:
+    """One import of a model at a time; a second one waits and then finds it done."""
+    return hold_lock(
+        home.locks / f"{name}.lock",
+        lambda: say(f"Another tllm is importing {name}; waiting for it to end …"),
+    )

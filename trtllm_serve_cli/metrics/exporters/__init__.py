@@ -1,0 +1,1 @@
+"""Files for the programs that monitor a server: Prometheus and Grafana."""

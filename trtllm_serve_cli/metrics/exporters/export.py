@@ -1,0 +1,89 @@
+"""Files for the programs that watch a server for long: Prometheus and Grafana."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trtllm_serve_cli.choices import MetricsExport
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.metrics.exporters.grafana import make_dashboard
+from trtllm_serve_cli.paths import write_text
+
+CONFIG_FILE = "prometheus.yml"
+RULES_FILE = "tllm-rules.yml"
+DASHBOARD_FILE = "tllm-dashboard.json"
+_JOB = "tllm"
+# As Prometheus has it: "1m30s", units falling.
+_DURATION = re.compile(r"0|(?=\d)(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?")
+
+
+def plan_export(what: MetricsExport, addresses: Sequence[str], hold: str) -> dict[str, str]:
+    """Name -> content of the files for `what`; raises `BadInput` when `hold` is no duration.
+
+    Prometheus scrapes `addresses`, and an alert fires when its state has lasted for `hold`.
+    """
+    if not hold or not _DURATION.fullmatch(hold):
+        raise BadInput(
+            f"{hold!r} is no duration.",
+            why="Prometheus wants numbers with units, the largest first",
+            next_step="say --for 5m, --for 30s or --for 1h30m",
+        )
+    if what == "grafana":
+        return {DASHBOARD_FILE: json.dumps(make_dashboard(), indent=2) + "\n"}
+    return {
+        CONFIG_FILE: _as_yaml(make_config(addresses)),
+        RULES_FILE: _as_yaml(make_rules(hold)),
+    }
+
+
+def write_export(folder: Path, files: Mapping[str, str], *, force: bool) -> tuple[Path, ...]:
+    """The paths of the files, written; raises `BadInput` for one that exists, unless `force`."""
+    paths = tuple(folder / name for name in files)
+    there = [path for path in paths if path.exists()]
+    if there and not force:
+        raise BadInput(
+            f"{there[0]} is there already.",
+            why="it may have been changed since it was written",
+            next_step="choose another folder with -o DIR, or replace it with --force",
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            write_text(path, files[path.name])
+    except OSError as error:
+        raise BadInput(
+            f"{folder} cannot be written.", why=str(error), next_step="choose another with -o DIR"
+        ) from error
+    return paths
+
+
+def make_config(addresses: Sequence[str]) -> dict[str, Any]:
+    """What `prometheus --config.file` reads, the rules beside it."""
+    return {
+        "global": {"scrape_interval": "15s", "evaluation_interval": "15s"},
+        "rule_files": [RULES_FILE],
+        "scrape_configs": [{"job_name": _JOB, "static_configs": [{"targets": [*addresses]}]}],
+    }
+
+
+def make_rules(hold: str) -> dict[str, Any]:
+    """The rules of `rules.yaml`, each alert but those of single events held for `hold`."""
+    folder = resources.files("trtllm_serve_cli.metrics.exporters")
+    text = folder.joinpath("rules.yaml").read_text("utf-8")
+    rules: dict[str, Any] = yaml.safe_load(text)
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            if rule.get("for") == "HOLD":
+                rule["for"] = hold
+    return rules
+
+
+def _as_yaml(value: Any) -> str:
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)

@@ -1,0 +1,1 @@
+"""What each engine kind writes into a model repository."""

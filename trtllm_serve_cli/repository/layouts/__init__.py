@@ -1,0 +1,1 @@
+"""The layouts other than `inflight`: `llmapi`, and that of Triton's own vLLM backend."""

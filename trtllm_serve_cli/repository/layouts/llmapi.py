@@ -1,0 +1,85 @@
+"""The llmapi layout: one model that takes text and gives text, `model.yaml` with its arguments.
+
+Source: triton_backend/all_models/llmapi of NVIDIA/TensorRT-LLM@c8c6df08. There, Triton
+completes `config.pbtxt` from `model.yaml`; ours says in both what both must say, since servers are
+started without completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from trtllm_serve_cli.repository.kinds.pytorch import entries_beside, llm_arguments
+from trtllm_serve_cli.repository.model.contract import load_contracts
+from trtllm_serve_cli.repository.model.model_config import ModelConfig
+from trtllm_serve_cli.repository.model.parameters import load_parameters
+from trtllm_serve_cli.runtime.triton.model_yaml import render_arguments, render_model_yaml
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.build.engine import Engine
+
+# Parameters of the other layout's model that say nothing here, or stand in triton_config.
+_NOT_ARGUMENTS = (
+    "gpt_model_type",
+    "exclude_input_in_output",
+    "cancellation_check_period_ms",
+    # There is one instance.
+    "instances_share_engine",
+)
+_SPECIAL_TOKENS = ("add_special_tokens", "skip_special_tokens")
+_OF_THE_TEXT = ("tokenizer_dir", *_SPECIAL_TOKENS)
+_TRITON_CONFIG = ("decoupled_mode", "cancellation_check_period_ms", "max_queue_size")
+
+
+def plan_llmapi(
+    engine: Engine, values: Mapping[str, str], of_engine: Mapping[str, str]
+) -> tuple[ModelConfig, ...]:
+    """The model `tensorrt_llm`; `of_engine` are the parameters that it has in the other layout."""
+    contract = load_contracts()["llmapi"]
+    is_decoupled = values["decoupled_mode"] == "true"
+    triton_config = {
+        "max_batch_size": 0,
+        "decoupled": is_decoupled,
+        "cancellation_check_period_ms": int(values["cancellation_check_period_ms"]),
+        "max_queue_size": int(values["max_queue_size"]),
+    }
+    if engine.kind == "pytorch":
+        arguments = render_arguments(llm_arguments(of_engine), triton_config)
+        beside = entries_beside(of_engine) | {name: values[name] for name in _SPECIAL_TOKENS}
+    else:
+        arguments = render_model_yaml(_arguments(values, of_engine), triton_config)
+        beside = {}
+    model = ModelConfig(
+        name="tensorrt_llm",
+        title=f"text to text with {engine.model_name} ({engine.kind})",
+        module="llmapi",
+        inputs=contract.inputs,
+        outputs=contract.outputs,
+        # For clients: what `tllm infer` needs to ask the model as it wants to be asked.
+        parameters=beside
+        | {
+            "engine_kind": engine.kind,
+            "max_seq_len": values["max_seq_len"],
+            "chat_template": engine.chat_template,
+            "bos_token": engine.bos_token,
+            "eos_token": engine.eos_token,
+            "adds_bos": str(engine.adds_bos).lower(),
+        },
+        max_batch_size=0,
+        is_decoupled=is_decoupled,
+        files={"model.yaml": arguments},
+    )
+    return (model,)
+
+
+def llmapi_uses(values: Mapping[str, str], of_engine: Mapping[str, str]) -> set[str]:
+    """The parameters that have an effect in this layout."""
+    keys = set(_arguments(values, of_engine))
+    arguments = {each.name for each in load_parameters().values() if keys.intersection(each.keys)}
+    return arguments.union(_TRITON_CONFIG)
+
+
+def _arguments(values: Mapping[str, str], of_engine: Mapping[str, str]) -> dict[str, str]:
+    arguments = {key: value for key, value in of_engine.items() if key not in _NOT_ARGUMENTS}
+    return arguments | {name: values[name] for name in _OF_THE_TEXT}

@@ -1,0 +1,81 @@
+"""The layout for Triton's own vLLM backend: one model, whose engine arguments lie in `model.json`.
+
+Source of the tensors and of `config.pbtxt`: samples/model_repository/vllm_model of
+triton-inference-server/vllm_backend@1e27105f. The backend completes the rest by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from trtllm_serve_cli.repository.model.contract import load_contracts
+from trtllm_serve_cli.repository.model.model_config import ModelConfig, ServingOptions
+from trtllm_serve_cli.repository.model.parameters import check_parameters
+from trtllm_serve_cli.runtime.engines.vllm.arguments import VLLM_ARGUMENTS
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.build.engine import Engine
+
+_OWN = ("gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_size")
+_SHARED = (
+    "tokenizer_dir", "max_seq_len", "max_num_seqs", "max_num_tokens", "enable_kv_cache_reuse",
+)  # fmt: skip
+# Parameter -> vLLM's engine argument; what is not asked for stays vLLM's to decide.
+_ARGUMENTS = {name: VLLM_ARGUMENTS.rows[name][0] for name in _SHARED} | {
+    name: name for name in _OWN
+}
+
+
+def vllm_values(options: ServingOptions) -> dict[str, str]:
+    """Parameter -> value, of what was asked for."""
+    values = {name: str(value) for name, value in asked_limits(options).items()}
+    return values | check_parameters(options.parameters, "vllm")
+
+
+def asked_limits(options: ServingOptions) -> dict[str, int]:
+    """Parameter -> limit, of those that were asked for."""
+    limits = {
+        "max_seq_len": options.max_seq_len,
+        "max_num_seqs": options.max_batch_size,
+        "max_num_tokens": options.max_num_tokens,
+    }
+    return {name: value for name, value in limits.items() if value is not None}
+
+
+def vllm_uses() -> set[str]:
+    """The parameters that have an effect in this layout."""
+    return set(_ARGUMENTS)
+
+
+def plan_vllm(name: str, engine: Engine, values: Mapping[str, str]) -> tuple[ModelConfig, ...]:
+    """The model `name`, whose engine arguments are `values`."""
+    contract = load_contracts()["vllm"]
+    arguments: dict[str, Any] = {"model": str(engine.path), "tensor_parallel_size": 1}
+    arguments |= engine.llm_arguments or {}
+    for parameter, argument in _ARGUMENTS.items():
+        if parameter in values:
+            arguments[argument] = _plain(values[parameter])
+    model = ModelConfig(
+        name=name,
+        title=f"{engine.model_name} in Triton's vLLM backend",
+        module=None,
+        backend="vllm",
+        inputs=contract.inputs,
+        outputs=contract.outputs,
+        parameters={},
+        max_batch_size=0,
+        is_decoupled=True,
+        instance_kind="KIND_MODEL",
+        files={"model.json": json.dumps(arguments, indent=2) + "\n"},
+    )
+    return (model,)
+
+
+def _plain(value: str) -> Any:
+    """Numbers and truths as JSON has them; the table has checked their types."""
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value

@@ -1,0 +1,1 @@
+"""What a model repository consists of: its tensors, parameters, files and manifest."""

@@ -1,0 +1,56 @@
+"""The tensors that clients of a TensorRT-LLM model repository rely on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One input or output of a model; `dims` and `reshape` are without the batch dimension."""
+
+    name: str
+    type: str
+    dims: tuple[int, ...]
+    reshape: tuple[int, ...] | None = None
+    optional: bool = False
+    ragged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """The inputs and outputs of one model."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+@cache
+def load_contracts() -> dict[str, Contract]:
+    """Model name -> its tensors, out of `contract.yaml`."""
+    import yaml
+
+    table = resources.files("trtllm_serve_cli.repository.model").joinpath("contract.yaml")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    models = yaml.load(table.read_text(encoding="utf-8"), Loader=loader)
+    return {
+        model: Contract(_tensors(sides["inputs"]), _tensors(sides["outputs"]))
+        for model, sides in models.items()
+    }
+
+
+def _tensors(entries: list[dict[str, Any]]) -> tuple[Tensor, ...]:
+    return tuple(
+        Tensor(
+            name=entry["name"],
+            type=entry["type"],
+            dims=tuple(entry["dims"]),
+            reshape=tuple(entry["reshape"]) if "reshape" in entry else None,
+            optional=entry.get("optional", False),
+            ragged=entry.get("ragged", False),
+        )
+        for entry in entries
+    )

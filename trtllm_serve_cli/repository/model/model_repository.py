@@ -1,0 +1,142 @@
+"""A model repository as its files say: ours, or a copy of upstream's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.errors import RepositoryError
+from trtllm_serve_cli.repository.model.render import MANIFEST
+from trtllm_serve_cli.repository.model.store import target_of
+from trtllm_serve_cli.repository.pbtxt import (
+    PbtxtError,
+    Unfilled,
+    find_values,
+    is_unfilled,
+    list_unfilled,
+)
+
+CONFIG = "config.pbtxt"
+ROLES = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRepository:
+    """The text of every model's `config.pbtxt`, by the model's folder; `manifest` if it is ours."""
+
+    path: Path
+    texts: Mapping[str, str]
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return str(self.manifest.get("name", self.path.name))
+
+    @property
+    def target(self) -> str:
+        """How a command names it."""
+        return target_of(self.path, self.name)
+
+    @property
+    def is_ours(self) -> bool:
+        return bool(self.manifest)
+
+    @property
+    def kind(self) -> str:
+        """The engine kind; upstream's own repository is one of `tensorrt`."""
+        if self.manifest:
+            return str(self.manifest["engine"]["kind"])
+        for text in self.texts.values():
+            for kind in _values(text, "parameters.engine_kind"):
+                return kind
+        return "tensorrt"
+
+    @property
+    def layout(self) -> str:
+        """The layout; what is not ours counts as upstream's first one."""
+        return str(self.manifest.get("layout", "inflight"))
+
+    def role(self, model: str) -> str | None:
+        """Which of upstream's models this one is; an ensemble in Python is a text model.
+
+        The models of other layouts have other parameters and tensors, and so no role.
+        """
+        if self.layout != "inflight":
+            return None
+        if model == self.manifest.get("name"):
+            return "tensorrt_llm_bls"
+        if model == "ensemble" and "python" in _values(self.texts[model], "backend"):
+            return "tensorrt_llm_bls"
+        return model if model in ROLES else None
+
+    def places(self, fills: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str]]:
+        """(model, place) for each model here that has a role in `fills`."""
+        for model in self.texts:
+            for place in fills.get(self.role(model) or "", ()):
+                yield model, place
+
+    def values(self, model: str, place: str) -> list[str]:
+        """What stands there. Raises `RepositoryError` for a text that cannot be read."""
+        try:
+            return find_values(self.texts[model], place)
+        except PbtxtError as error:
+            raise unreadable(self, model, error) from error
+
+    def value(self, model: str, place: str) -> str:
+        """The one value there; "" for none, and for a template's that was never filled."""
+        values = _values(self.texts[model], place)
+        return "" if not values or is_unfilled(values[0]) else values[0]
+
+
+def unfilled(repository: OpenRepository, model: str) -> list[Unfilled]:
+    """The variables of a template that nobody filled; none in a text that cannot be read."""
+    try:
+        return list_unfilled(repository.texts[model])
+    except PbtxtError:
+        return []
+
+
+def open_repository(directory: Path) -> OpenRepository:
+    """The repository in `directory`. Raises `RepositoryError` when there is none."""
+    texts = {}
+    try:
+        for path in sorted(directory.glob(f"*/{CONFIG}")):
+            texts[path.parent.name] = path.read_bytes().decode("utf-8")
+        manifest = directory / MANIFEST
+        ours = json.loads(manifest.read_text(encoding="utf-8")) if manifest.exists() else {}
+        if ours and not isinstance(ours["engine"]["kind"], str):
+            raise TypeError("the engine kind is no text")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RepositoryError(
+            f"The model repository {directory} cannot be read.",
+            why=f"{type(error).__name__}: {error}",
+            next_step="mend the file, or import the model again with --force",
+        ) from error
+    if not texts:
+        raise RepositoryError(
+            f"{directory} is no model repository.",
+            why=f"no folder in it has a {CONFIG}",
+            next_step="name the folder that Triton would be given with --repo DIR",
+        )
+    return OpenRepository(directory, texts, ours)
+
+
+def unreadable(repository: OpenRepository, model: str, error: PbtxtError) -> RepositoryError:
+    """The error for a `config.pbtxt` that is none."""
+    path = repository.path / model / CONFIG
+    return RepositoryError(
+        f"{path}, line {error.line}: {error.what}",
+        why="it is not in protobuf's text format",
+        next_step="mend that line, then try again",
+    )
+
+
+def _values(text: str, place: str) -> list[str]:
+    """What stands at the place; nothing in a text that cannot be read."""
+    try:
+        return find_values(text, place)
+    except PbtxtError:
+        return []

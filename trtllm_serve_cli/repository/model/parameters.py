@@ -1,0 +1,288 @@
+"""The parameters of a model repository: the table in `parameters.yaml`, and checks against it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.repository.model.contract import Contract, Tensor
+
+ValueType = Literal[
+    "bool",
+    "int",
+    "float",
+    "choice",
+    "path",
+    "model",
+    "text",
+    "int_list",
+    "int_groups",
+    "tree",
+    "json",
+]
+ENGINE_KINDS = ("openvino", "pytorch", "sim", "tensorrt", "vllm")
+_OF_TENSORRT_LLM = ("pytorch", "tensorrt")
+# What Triton's 32-bit fields hold for certain.
+_LARGEST = 999_999_999
+# A place in a config.pbtxt that is an entry of its `parameters`.
+_ENTRY = "parameters."
+# Paths that may be names: of the Hugging Face hub, and of a program that PATH leads to.
+_MAY_BE_NAMES = ("tokenizer_dir", "engine_python")
+_FLAGS = {"true": "true", "1": "true", "false": "false", "0": "false"}
+_PATTERNS: dict[ValueType, tuple[str, str]] = {
+    "model": (r"[A-Za-z0-9][A-Za-z0-9._-]*", "the name of a model"),
+    "int_list": (r"[0-9]{1,9}(,[0-9]{1,9})*", "whole numbers such as 4096 or 4096,1024"),
+    "int_groups": (
+        r"[0-9]{1,9}(,[0-9]{1,9})*(;[0-9]{1,9}(,[0-9]{1,9})*)*",
+        "whole numbers such as 0,1 or, for each instance, 0,1;2,3",
+    ),
+    "tree": (r"\{[0-9, ]*\}( *, *\{[0-9, ]*\})*", "a tree such as {0, 0}, {0, 1}"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One row of the table; the fields are explained at the head of `parameters.yaml`."""
+
+    name: str
+    type: ValueType
+    fills: Mapping[str, tuple[str, ...]]
+    explanation: str
+    default: str | None = None
+    unset: str | None = None
+    at_least: int = 0
+    at_most: int = _LARGEST
+    choices: tuple[str, ...] = ()
+    engines: tuple[str, ...] = ENGINE_KINDS
+    since: str = "0.5"
+    is_fact: bool = False
+
+    @property
+    def is_entry(self) -> bool:
+        """Whether it fills nothing but entries of `parameters`."""
+        return all(p.startswith(_ENTRY) for places in self.fills.values() for p in places)
+
+    def is_heeded_by(self, kind: str) -> bool:
+        """Whether it has an effect on this engine kind."""
+        return kind in self.engines
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of `parameters` that it fills."""
+        places = {place for places in self.fills.values() for place in places}
+        return tuple(sorted(p.removeprefix(_ENTRY) for p in places if p.startswith(_ENTRY)))
+
+
+@cache
+def load_parameters() -> dict[str, Parameter]:
+    """Name -> parameter, as in `parameters.yaml`."""
+    import yaml
+
+    table = resources.files("trtllm_serve_cli.repository.model").joinpath("parameters.yaml")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    rows: dict[str, Any] = yaml.load(table.read_text(encoding="utf-8"), Loader=loader)
+    return {name: _parameter(name, row) for name, row in rows.items()}
+
+
+def defaults_for(kind: str) -> dict[str, str]:
+    """Name -> what an import writes when nothing was asked for, for this engine kind."""
+    return {
+        name: each.default
+        for name, each in load_parameters().items()
+        if each.default is not None and kind in each.engines
+    }
+
+
+def check_parameters(given: Mapping[str, str], kind: str) -> dict[str, str]:
+    """`given` with its values in their one spelling; raises `BadInput` for what does not fit."""
+    return {
+        name: check_value(find_parameter(name, kind), value, kind) for name, value in given.items()
+    }
+
+
+def with_paths_from(given: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """`given` with its paths where they are, seen from `folder`: a server runs elsewhere.
+
+    What may be a name instead stays as it is, unless it is a path that exists or begins as one.
+    """
+    table = load_parameters()
+    return {
+        name: _absolute(name, value, folder)
+        if value and name in table and table[name].type == "path"
+        else value
+        for name, value in given.items()
+    }
+
+
+def _absolute(name: str, value: str, folder: Path) -> str:
+    path = folder / Path(value).expanduser()
+    is_path = name not in _MAY_BE_NAMES or value.startswith((".", "~")) or path.exists()
+    return str(path) if is_path else value
+
+
+def type_tensors(model: str, contract: Contract, values: Mapping[str, str]) -> Contract:
+    """`contract` with the tensor types that `values` choose for `model`."""
+    types = {
+        place: values[each.name]
+        for each in load_parameters().values()
+        for place in each.fills.get(model, ())
+        if place.endswith(".data_type") and each.name in values
+    }
+
+    def typed(side: str, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(
+            replace(each, type=types.get(f"{side}.{each.name}.data_type", each.type))
+            for each in tensors
+        )
+
+    return Contract(typed("input", contract.inputs), typed("output", contract.outputs))
+
+
+def refuse_unused(given: Iterable[str], used: Container[str], layout: str) -> None:
+    """Raise `BadInput` for a parameter that no model of the layout heeds."""
+    for name in given:
+        if name not in used:
+            raise BadInput(
+                f"The parameter {name} has no effect in the layout {layout}.",
+                why="no model of ours there has a place for it",
+                next_step="leave it out",
+            )
+
+
+def list_idle(names: Iterable[str], kind: str) -> list[Parameter]:
+    """Those of the parameters that the engine kind does not heed.
+
+    They are written down all the same, as scripts for upstream's repository set everything.
+    """
+    return [each for name in names if not (each := load_parameters()[name]).is_heeded_by(kind)]
+
+
+def find_parameter(name: str, kind: str) -> Parameter:
+    """The parameter of this name, if it can stand in a repository of the engine kind.
+
+    One that the kind does not heed can as long as it is an entry of `parameters`, which Triton
+    takes with any name. Raises `BadInput`.
+    """
+    table = load_parameters()
+    choosable = {
+        each.name: each for each in table.values() if kind in each.engines and not each.is_fact
+    }
+    if name in choosable:
+        return choosable[name]
+    if name in table and not table[name].is_fact and table[name].is_entry:
+        return table[name]
+    if name not in table:
+        renamed = [each.name for each in choosable.values() if name in each.keys]
+        near = renamed or difflib.get_close_matches(name, choosable, n=3)
+        raise BadInput(
+            f"There is no parameter {name!r}.",
+            why="parameters go by the names of upstream's templates",
+            next_step=f"did you mean {', '.join(near)}?"
+            if near
+            else f"the engine kind {kind} has {', '.join(sorted(choosable))}",
+        )
+    if table[name].is_fact:
+        raise BadInput(
+            f"The parameter {name} cannot be chosen.",
+            why="it says what the engine is",
+            next_step="import the model again when the engine has changed",
+        )
+    raise BadInput(
+        f"The parameter {name} has no effect on the engine kind {kind}.",
+        why=f"only {' and '.join(table[name].engines)} heeds it",
+        next_step="leave it out",
+    )
+
+
+def check_value(parameter: Parameter, value: str, kind: str) -> str:
+    """`value` in its one spelling; raises `BadInput` when the parameter does not take it.
+
+    An empty value leaves the choice to TensorRT-LLM; other engine kinds need one.
+    """
+    if not value and may_be_empty(parameter, kind):
+        return value
+    known = _spell(parameter, value)
+    if known is None:
+        raise BadInput(
+            f"The parameter {parameter.name} is {value[:20]!r}.",
+            next_step=f"say {takes(parameter)}",
+        )
+    return known
+
+
+def may_be_empty(parameter: Parameter, kind: str) -> bool:
+    """Whether nothing need be said."""
+    return parameter.unset is not None and (
+        parameter.default == "" or parameter.is_fact or kind in _OF_TENSORRT_LLM
+    )
+
+
+def takes(parameter: Parameter) -> str:
+    """What the parameter takes, as `name=…` with a few words."""
+    name, low, high = parameter.name, parameter.at_least, parameter.at_most
+    match parameter.type:
+        case "bool":
+            return f"{name}=true or {name}=false"
+        case "int":
+            return f"{name}=N with a whole number N from {low} to {high}"
+        case "float":
+            return f"{name}=X with a number X from {low} to {high}"
+        case "choice":
+            return " or ".join(f"{name}={choice}" for choice in parameter.choices)
+        case "path" | "text":
+            return f"{name}={parameter.type.upper()}"
+        case "json":
+            return f"{name}={{…}} with a JSON object"
+        case _:
+            return f"{name}=… with {_PATTERNS[parameter.type][1]}"
+
+
+def _spell(parameter: Parameter, value: str) -> str | None:
+    """The one spelling of a value, or None."""
+    match parameter.type:
+        case "bool":
+            return _FLAGS.get(value.lower())
+        case "int":
+            if not re.fullmatch("[0-9]{1,19}", value):
+                return None
+            return value if parameter.at_least <= int(value) <= parameter.at_most else None
+        case "float":
+            number = _number(value)
+            return value if parameter.at_least <= number <= parameter.at_most else None
+        case "choice":
+            return value if value in parameter.choices else None
+        case "path" | "text":
+            return value or None
+        case "json":
+            return value if _is_json_object(value) else None
+        case _:
+            return value if re.fullmatch(_PATTERNS[parameter.type][0], value) else None
+
+
+def _is_json_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _parameter(name: str, row: dict[str, Any]) -> Parameter:
+    fills = {model: tuple(places) for model, places in row["fills"].items()}
+    lists: dict[str, Any] = {k: tuple(row[k]) for k in ("choices", "engines") if k in row}
+    return Parameter(**(row | lists | {"name": name, "fills": fills}))

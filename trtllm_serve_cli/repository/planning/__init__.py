@@ -1,0 +1,1 @@
+"""Plan a model repository, for one model or for several in one server."""

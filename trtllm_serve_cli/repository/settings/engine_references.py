@@ -1,0 +1,134 @@
+"""Which engines of the store are in use, and what can be deleted because nothing uses it.
+
+An engine is in use while the manifest of a repository names it: as its engine, or in a parameter
+(a draft model). Repositories of other homes and elsewhere are known by links in the store, of which
+one that leads nowhere counts for nothing: its repository was deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtllm_serve_cli.build.partial_build import UnfinishedBuild, list_unfinished
+from trtllm_serve_cli.build.store import StoredEngine, is_store, list_engines, lock_of
+from trtllm_serve_cli.paths import Home, find_size, remove_folder, try_lock
+from trtllm_serve_cli.repository.model.render import MANIFEST
+from trtllm_serve_cli.repository.model.store import ImportedModel
+
+_LINKS = ".used-by"
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What is to be deleted; sizes are in bytes."""
+
+    models: tuple[ImportedModel, ...]
+    engines: tuple[StoredEngine, ...]
+    unfinished: tuple[UnfinishedBuild, ...]
+
+    def sizes(self) -> dict[Path, int]:
+        """Every folder that goes, and what it frees."""
+        sizes = {model.path: find_size(model.path) for model in self.models}
+        sizes |= {engine.path: engine.num_bytes for engine in self.engines}
+        return sizes | {build.path: find_size(build.path) for build in self.unfinished}
+
+
+def remember_use(home: Home, repository: Path) -> None:
+    """Have the engine stores that the repository uses engines of know that it does."""
+    mark = hashlib.sha256(str(repository).encode()).hexdigest()[:16]
+    for store in {path.parent for path in _paths_in(repository)}:
+        if store == home.engines or is_store(store):
+            link = store / _LINKS / mark
+            link.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                link.symlink_to(repository, target_is_directory=True)
+
+
+def find_users(home: Home, *, without: Collection[Path] = ()) -> dict[Path, list[Path]]:
+    """Engine -> the repositories that use it, those at the paths `without` left out."""
+    users: dict[Path, list[Path]] = {}
+    for repository in sorted(_repositories(home) - set(without)):
+        for engine in _engines_of(repository, home.engines):
+            users.setdefault(engine, []).append(repository)
+    return users
+
+
+def plan_removal(home: Home, models: Iterable[ImportedModel], *, unused: bool) -> Removal:
+    """What goes with the models: their engines that nothing else uses, and builds begun for them.
+
+    With `unused`, every engine that nothing uses then, and every build that is not done.
+    """
+    models = tuple(models)
+    paths = {model.path for model in models}
+    names = {model.name for model in models}
+    users = find_users(home, without=paths)
+    theirs = {engine for path in paths for engine in _engines_of(path, home.engines)}
+    return Removal(
+        models,
+        tuple(
+            each
+            for each in list_engines(home.engines)
+            if each.path not in users and (unused or each.path in theirs)
+        ),
+        tuple(
+            build for build in list_unfinished(home.engines) if unused or build.model_name in names
+        ),
+    )
+
+
+def remove(home: Home, removal: Removal) -> list[Path]:
+    """Delete what the plan says; returns the engines and builds that someone needs by now."""
+    for model in removal.models:
+        remove_folder(model.path)
+    for link in (home.engines / _LINKS).glob("*"):
+        if not link.exists():
+            link.unlink(missing_ok=True)
+    needed = []
+    for each in removal.engines:
+        mark = each.engine.fingerprint if each.engine else each.path.name.rpartition("-")[2]
+        if not _remove_unused(home, each.path, each.path, mark):
+            needed.append(each.path)
+    for build in removal.unfinished:
+        if not _remove_unused(home, build.path, build.engine_dir, build.fingerprint):
+            needed.append(build.path)
+    return needed
+
+
+def _remove_unused(home: Home, path: Path, engine_dir: Path, fingerprint: str) -> bool:
+    with try_lock(lock_of(home, engine_dir, fingerprint)) as is_ours:
+        if not is_ours or path in find_users(home):
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            remove_folder(path)
+        return True
+
+
+def _repositories(home: Home) -> set[Path]:
+    """Those of this home, and those that the store knows."""
+    ours = {file.parent for file in home.models.glob(f"*/{MANIFEST}")}
+    known = {link.readlink() for link in (home.engines / _LINKS).glob("*") if link.is_symlink()}
+    return {path for path in ours if not path.name.startswith(".")} | known
+
+
+def _engines_of(repository: Path, store: Path) -> set[Path]:
+    """The engines of `store` that the repository's manifest names."""
+    paths = [path for path in _paths_in(repository) if store in path.parents]
+    return {store / path.relative_to(store).parts[0] for path in paths}
+
+
+def _paths_in(repository: Path) -> list[Path]:
+    """What may be an engine, of what the manifest names; nothing when it cannot be read."""
+    try:
+        manifest = json.loads((repository / MANIFEST).read_text(encoding="utf-8"))
+        parameters = {**manifest.get("parameters", {}), **manifest.get("set", {})}
+        named = [manifest["engine"]["path"], *parameters.values()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+    return [
+        Path(value).resolve() for value in named if isinstance(value, str) and value.startswith("/")
+    ]

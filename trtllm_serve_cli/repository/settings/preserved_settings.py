@@ -1,0 +1,56 @@
+"""What `tllm set` changed in a repository, and what of it stays when an import renders it anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.repository.model.instances import list_implied
+from trtllm_serve_cli.repository.model.model_config import ServingOptions
+from trtllm_serve_cli.repository.model.parameters import check_parameters, list_idle
+from trtllm_serve_cli.repository.model.store import ImportedModel
+from trtllm_serve_cli.repository.planning.repository_plan import list_asked
+
+
+@dataclass(frozen=True, slots=True)
+class WasSet:
+    """Parameters by name: those that stay as they were set, and those that do not."""
+
+    kept: Mapping[str, str] = field(default_factory=dict)
+    dropped: Mapping[str, str] = field(default_factory=dict)
+
+    def describe(self) -> list[str]:
+        """A line of each kind that there is."""
+        return [
+            f"{what}: {'; '.join(f'{name}={value}' for name, value in parameters.items())}"
+            for what, parameters in (
+                ("Kept what was set", self.kept),
+                ("Dropped what was set for another source, layout or engine kind", self.dropped),
+            )
+            if parameters
+        ]
+
+
+def choose_kept(known: ImportedModel, options: ServingOptions, kind: str) -> WasSet:
+    """What is kept under what the import's options say, as far as it fits layout and engine kind.
+
+    What they say themselves is neither kept nor dropped.
+    """
+    said = list_implied(list_asked(options))
+    rest = {name: value for name, value in known.was_set.items() if name not in said}
+    # Only this layout has a place for what is set.
+    if options.layout != "inflight":
+        return WasSet(dropped=rest)
+    is_same = known.engine_kind == kind
+    kept = {name: value for name, value in rest.items() if _fits(name, value, kind, is_same)}
+    return WasSet(kept, {name: value for name, value in rest.items() if name not in kept})
+
+
+def _fits(name: str, value: str, kind: str, is_same_kind: bool) -> bool:
+    """Whether it has an effect, or had none where it was set either."""
+    try:
+        check_parameters({name: value}, kind)
+    except BadInput:
+        return False
+    return is_same_kind or not list_idle([name], kind)

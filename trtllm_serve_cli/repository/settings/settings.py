@@ -1,0 +1,243 @@
+"""What the parameters of a repository are, where each came from, and changing them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trtllm_serve_cli.errors import BadInput, RepositoryError
+from trtllm_serve_cli.repository.model.instances import with_instance_count
+from trtllm_serve_cli.repository.model.model_repository import (
+    CONFIG,
+    OpenRepository,
+    open_repository,
+    unfilled,
+    unreadable,
+)
+from trtllm_serve_cli.repository.model.parameters import (
+    Parameter,
+    check_parameters,
+    load_parameters,
+)
+from trtllm_serve_cli.repository.model.render import MANIFEST
+from trtllm_serve_cli.repository.pbtxt import (
+    PbtxtError,
+    change,
+    fill,
+    is_unfilled,
+    list_unfilled,
+    parse_config,
+)
+from trtllm_serve_cli.repository.validation.validate import list_contradictions
+
+# What an import reads off the engine.
+_FROM_ENGINE = frozenset(("engine_dir", "tokenizer_dir", "max_seq_len", "llm_args"))
+_BATCHING = "dynamic_batching."
+_TIMEOUT = f"{_BATCHING}default_queue_policy.default_timeout_microseconds"
+_OVERRIDE = f"{_BATCHING}default_queue_policy.allow_timeout_override"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A parameter as it is: its value by model, and where it came from.
+
+    `origin` is "set", "import", "engine", "default", "unset" (nothing, empty, or a template that
+    was never filled) or "file": written there by someone else.
+    """
+
+    parameter: Parameter
+    values: Mapping[str, str]
+    origin: str
+
+    @property
+    def value(self) -> str:
+        """The value, or each model's where they differ."""
+        if len(set(self.values.values())) <= 1:
+            return next(iter(self.values.values()), "")
+        return ", ".join(f"{model}: {value}" for model, value in self.values.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One value in one model's `config.pbtxt`; `old` is None where nothing stood.
+
+    `place` is a template's `${name}` where upstream has the variable somewhere else than usual.
+    """
+
+    parameter: str
+    model: str
+    place: str
+    old: str | None
+    new: str
+
+
+def list_settings(repository: OpenRepository) -> list[Setting]:
+    """Every parameter that the engine kind heeds or someone has set, in the table's order."""
+    _check_layout(repository)
+    settings = []
+    for parameter in load_parameters().values():
+        values = {}
+        for model, place in repository.places(parameter.fills):
+            if found := repository.values(model, place):
+                values[model] = found[0]
+        if not parameter.is_heeded_by(repository.kind):
+            is_shown = set(values.values()) - {parameter.default} != set()
+        else:
+            is_shown = bool(values) or not parameter.is_fact
+        if is_shown:
+            origin = _origin(repository, parameter, values)
+            settings.append(Setting(parameter, values, origin))
+    return settings
+
+
+def plan_changes(repository: OpenRepository, wanted: Mapping[str, str]) -> list[Change]:
+    """What setting the parameters to these values changes.
+
+    A value that stands in several models changes in all of them; one that stands in none is added
+    where it belongs. Raises `BadInput` for a name or value that does not fit the engine kind, and
+    `RepositoryError` for a file that cannot be read.
+    """
+    _check_layout(repository)
+    given = with_instance_count(check_parameters(wanted, repository.kind), repository.kind)
+    return [
+        each
+        for name, value in given.items()
+        for each in _changes_of(repository, load_parameters()[name], value)
+    ]
+
+
+def _check_layout(repository: OpenRepository) -> None:
+    """Raise `BadInput` for a layout whose settings stand elsewhere than in `config.pbtxt`."""
+    if repository.layout == "inflight":
+        return
+    file = {"llmapi": "model.yaml", "vllm": "model.json"}[repository.layout]
+    path = repository.path / next(iter(repository.texts)) / "1" / file
+    raise BadInput(
+        f"The settings of {repository.name} are not in a config.pbtxt.",
+        why=f"its layout is {repository.layout}, whose engine arguments are in {file}",
+        next_step=f"edit {path}, then start the server again",
+    )
+
+
+def apply_changes(repository: OpenRepository, changes: list[Change]) -> dict[str, str]:
+    """Model -> new text of its `config.pbtxt`, for the models that change.
+
+    Raises `RepositoryError` for a file that Triton could not read, before or after, and `BadInput`
+    for a value that the engine or another one rules out.
+    """
+    texts = {each.model: repository.texts[each.model] for each in changes}
+    for each in changes:
+        if not is_unfilled(each.place):
+            texts[each.model] = change(texts[each.model], each.place, each.new)
+    for model, text in texts.items():
+        texts[model] = fill(text, {each.parameter: each.new for each in changes})
+        if all(each.is_quoted for each in list_unfilled(texts[model])):
+            try:
+                parse_config(texts[model])
+            except PbtxtError as error:
+                raise unreadable(repository, model, error) from error
+    before = {(each.path, each.what) for each in list_contradictions(repository)}
+    for finding in list_contradictions(replace(repository, texts={**repository.texts, **texts})):
+        if (finding.path, finding.what) not in before:
+            raise BadInput(f"{finding.what}.".replace(" is ", " would be ", 1),
+                           next_step=finding.next_step)  # fmt: skip
+    return texts
+
+
+def write_changes(
+    repository: OpenRepository, texts: Mapping[str, str], wanted: Mapping[str, str]
+) -> None:
+    """Write `texts`, and into a manifest of ours what was set: each file changes at once or not.
+
+    All are written aside before the first takes its place, so that a full disk changes nothing.
+    Raises `RepositoryError` when a file is not what it was when the repository was opened.
+    """
+    files = {repository.path / model / CONFIG: text for model, text in texts.items()}
+    if repository.is_ours:
+        given = with_instance_count(check_parameters(wanted, repository.kind), repository.kind)
+        known = {**repository.manifest.get("set", {}), **given}
+        manifest = {**repository.manifest, "set": known}
+        files[repository.path / MANIFEST] = json.dumps(manifest, indent=2) + "\n"
+    asides: dict[Path, Path] = {}
+    try:
+        for path, text in files.items():
+            asides[path] = _write_beside(path, text)
+        if open_repository(repository.path) != repository:
+            raise RepositoryError(
+                f"{repository.path} was changed by someone else meanwhile.",
+                why="what was to be written is based on older files",
+                next_step="run the same command again",
+            )
+        for path, aside in asides.items():
+            aside.replace(path)
+    finally:
+        for aside in asides.values():
+            aside.unlink(missing_ok=True)
+
+
+def _write_beside(path: Path, text: str) -> Path:
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    aside = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(text.encode())
+        shutil.copymode(path, aside)
+    except BaseException:
+        aside.unlink()
+        raise
+    return aside
+
+
+def _changes_of(repository: OpenRepository, parameter: Parameter, value: str) -> list[Change]:
+    places = list(repository.places(parameter.fills))
+    found = {at: values[0] for at in places if (values := repository.values(*at))}
+    if found:
+        return [
+            Change(parameter.name, *at, old, value) for at, old in found.items() if old != value
+        ]
+    variable = f"${{{parameter.name}}}"
+    templates = [
+        model
+        for model in repository.texts
+        if any(each.name == parameter.name for each in unfilled(repository, model))
+    ]
+    if templates:
+        return [Change(parameter.name, model, variable, variable, value) for model in templates]
+    missing = [at for at in places if not at[1].endswith(".data_type")]
+    if not missing:
+        raise BadInput(
+            f"The parameter {parameter.name} has no place in {repository.path}.",
+            why=f"no {CONFIG} in it has a field for it",
+            next_step="leave it out",
+        )
+    if value == parameter.default:
+        # Without its fields Triton's queue is as the defaults say; an empty one has a price.
+        missing = [at for at in missing if not at[1].startswith(_BATCHING)]
+    changes = [Change(parameter.name, *at, None, value) for at in missing]
+    # A request's own timeout counts only where the queue says so.
+    return changes + [
+        Change("allow_timeout_override", model, _OVERRIDE, None, "true")
+        for model, place in missing
+        if place == _TIMEOUT and not repository.values(model, _OVERRIDE)
+    ]
+
+
+def _origin(repository: OpenRepository, parameter: Parameter, values: Mapping[str, str]) -> str:
+    said = {value for value in values.values() if value and not is_unfilled(value)}
+    if not said:
+        return "unset"
+    name, manifest = parameter.name, repository.manifest
+    if said == {manifest.get("set", {}).get(name)}:
+        return "set"
+    if parameter.is_fact:
+        return "engine" if manifest else "file"
+    if said != {manifest.get("parameters", {}).get(name)}:
+        return "file"
+    if name in manifest.get("asked", {}):
+        return "import"
+    return "engine" if name in _FROM_ENGINE else "default"

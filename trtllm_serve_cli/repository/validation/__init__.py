@@ -1,0 +1,1 @@
+"""Check a model repository for errors without starting a server."""

@@ -1,0 +1,187 @@
+"""Whether what a repository serves is there, and whether engine, tokenizer and limits agree."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.build.engine import ENGINE_FILE
+from trtllm_serve_cli.repository.model.findings import Checked, Finding
+from trtllm_serve_cli.repository.model.instances import check_instances, check_ranks_of_instances
+from trtllm_serve_cli.repository.model.model_repository import OpenRepository
+from trtllm_serve_cli.repository.model.parameters import load_parameters
+from trtllm_serve_cli.repository.model.store import command_to_import_again
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """What an engine's own file says of it; None where it says nothing.
+
+    Of a TensorRT engine that is `config.json` (`pretrained_config`, `build_config`), of ours
+    `engine.json`.
+    """
+
+    path: Path
+    vocab_size: int | None = None
+    max_batch_size: int | None = None
+    max_beam_width: int | None = None
+    max_seq_len: int | None = None
+    world_size: int | None = None
+
+
+def check_served(checked: Checked) -> Iterator[Finding]:
+    """Findings about paths, and about the engine and the tokenizer at their ends."""
+    yield from _check_paths(checked)
+    for model in checked.configs:
+        if checked.repository.role(model) == "tensorrt_llm":
+            yield from check_instances(checked, model)
+        limits = _limits_of(checked, model)
+        if limits is not None:
+            yield from _check_limits(checked, model, limits)
+            yield from _check_ranks(limits)
+            yield from check_ranks_of_instances(checked, model, limits.world_size)
+            yield from _check_vocabulary(checked, model, limits)
+
+
+def list_beyond_engine(repository: OpenRepository) -> list[Finding]:
+    """The errors that are values beyond what the engine was built for."""
+    checked = Checked(repository, {})
+    return [
+        finding
+        for model in repository.texts
+        if (limits := _limits_of(checked, model)) is not None
+        for finding in _check_limits(checked, model, limits)
+        if finding.severity == "error"
+    ]
+
+
+def _limits_of(checked: Checked, model: str) -> EngineLimits | None:
+    """The limits of the engine that the model runs; None for other models, and unknown engines."""
+    if checked.repository.role(model) != "tensorrt_llm":
+        return None
+    engine_dir = checked.repository.value(model, "parameters.gpt_model_path")
+    return read_limits(Path(engine_dir)) if engine_dir else None
+
+
+def read_limits(directory: Path) -> EngineLimits | None:
+    """What is known of the engine in the folder; None for a folder that says nothing."""
+    ours, upstream = directory / ENGINE_FILE, directory / "config.json"
+    facts = _read_json(upstream)
+    if not facts.get("build_config"):
+        path = ours if ours.exists() else upstream
+        facts = _read_json(ours) or facts.get("text_config", facts)
+        tokens, positions = _number(facts, "vocab_size"), _number(facts, "max_position_embeddings")
+        return EngineLimits(path, tokens, max_seq_len=positions) if facts else None
+    model, build = facts.get("pretrained_config"), facts["build_config"]
+    mapping = model.get("mapping") if isinstance(model, dict) else None
+    return EngineLimits(
+        upstream,
+        _number(model, "vocab_size"),
+        _number(build, "max_batch_size"),
+        _number(build, "max_beam_width"),
+        _number(build, "max_seq_len"),
+        _number(mapping, "world_size"),
+    )
+
+
+def count_tokens(directory: Path) -> int | None:
+    """The number of ids that the tokenizer in the folder can give; None when it does not say."""
+    facts = _read_json(directory / "tokenizer.json")
+    model = facts.get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    match vocabulary:
+        case dict():
+            ids = [each for each in vocabulary.values() if isinstance(each, int)]
+        case list():
+            ids = [len(vocabulary) - 1]
+        case _:
+            return None
+    added = facts.get("added_tokens")
+    ids += [number for each in (added if isinstance(added, list) else [])
+            if (number := _number(each, "id")) is not None]  # fmt: skip
+    return max(ids) + 1 if ids else None
+
+
+def _check_paths(checked: Checked) -> Iterator[Finding]:
+    repository = checked.repository
+    for parameter in load_parameters().values():
+        if parameter.type != "path" or parameter.is_fact:
+            continue
+        for model, place in repository.places(parameter.fills):
+            value = repository.value(model, place)
+            if not value or model not in checked.configs or Path(value).exists():
+                continue
+            if parameter.name == "tokenizer_dir" and not value.startswith((".", "/", "~")):
+                continue  # An id of the Hugging Face hub.
+            yield checked.finding(
+                "error", model, f"{parameter.name} is {value}, which is not there",
+                f"{checked.set_command} {parameter.name}=PATH", place=place,
+            )  # fmt: skip
+
+
+def _check_limits(checked: Checked, model: str, limits: EngineLimits) -> Iterator[Finding]:
+    """A larger batch of Triton's is only cut up; the others are refused by the engine."""
+    for name, place, limit in (
+        ("max_beam_width", "parameters.max_beam_width", limits.max_beam_width),
+        ("triton_max_batch_size", "max_batch_size", limits.max_batch_size),
+        ("max_seq_len", "parameters.max_seq_len", limits.max_seq_len),
+    ):
+        value = _whole(checked.repository.value(model, place))
+        if limit is not None and value is not None and value > limit:
+            yield checked.finding(
+                "warning" if place == "max_batch_size" else "error", model,
+                f"{name} is {value}, the engine was built for {limit}",
+                f"{checked.set_command} {name}={limit}", place=place,
+            )  # fmt: skip
+
+
+def _check_ranks(limits: EngineLimits) -> Iterator[Finding]:
+    engines = len(list(limits.path.parent.glob("rank*.engine")))
+    if limits.world_size is not None and engines != limits.world_size:
+        yield Finding(
+            "error", limits.path, None,
+            f"the engine is of {limits.world_size} ranks, {engines} are there",
+            "build it again, or copy all of its rank*.engine files",
+        )  # fmt: skip
+
+
+def _check_vocabulary(checked: Checked, model: str, limits: EngineLimits) -> Iterator[Finding]:
+    repository = checked.repository
+    said = _whole(repository.value(model, "parameters.vocab_size"))
+    if said is not None and limits.vocab_size not in (None, said):
+        yield checked.finding(
+            "error", model, f"vocab_size is {said}, the engine knows {limits.vocab_size} tokens",
+            command_to_import_again(repository.path, repository.name),
+            place="parameters.vocab_size",
+        )  # fmt: skip
+    for asked, place in repository.places(load_parameters()["tokenizer_dir"].fills):
+        value = repository.value(asked, place)
+        tokens = count_tokens(Path(value)) if value else None
+        if tokens and limits.vocab_size is not None and tokens > limits.vocab_size:
+            yield checked.finding(
+                "error", asked,
+                f"the tokenizer has {tokens} tokens, the engine knows {limits.vocab_size}",
+                f"{checked.set_command} tokenizer_dir=PATH", place=place,
+            )  # fmt: skip
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if re.fullmatch("[0-9]{1,19}", text) else None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The object in the file; nothing when there is none."""
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _number(facts: Any, name: str) -> int | None:
+    value = facts.get(name) if isinstance(facts, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

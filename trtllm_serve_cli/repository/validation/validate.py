@@ -1,0 +1,265 @@
+"""What a hand edit or a half-filled template broke, found without starting a server."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.repository.model.contract import Tensor, load_contracts
+from trtllm_serve_cli.repository.model.findings import Checked, Finding, type_name
+from trtllm_serve_cli.repository.model.instances import check_instances
+from trtllm_serve_cli.repository.model.model_repository import CONFIG, OpenRepository, unfilled
+from trtllm_serve_cli.repository.model.parameters import (
+    Parameter,
+    check_value,
+    load_parameters,
+    may_be_empty,
+    takes,
+)
+from trtllm_serve_cli.repository.model.render import RUNTIME_PACKAGE
+from trtllm_serve_cli.repository.model.store import command_to_import_again
+from trtllm_serve_cli.repository.pbtxt import (
+    PbtxtError,
+    fill,
+    find_values,
+    parse_config,
+    write_value,
+)
+from trtllm_serve_cli.repository.validation.engine_limits import check_served, list_beyond_engine
+from trtllm_serve_cli.repository.validation.ensemble_checks import check_batches, check_joins
+
+# What an unfilled variable is taken for while the rest of its file is looked at.
+_STAND_INS = {"bool": "true", "int": "1", "float": "1"}
+
+
+def validate_repository(repository: OpenRepository) -> list[Finding]:
+    """All findings, errors first, then by file and line."""
+    configs: dict[str, Any] = {}
+    checked = Checked(repository, configs)
+    findings: list[Finding] = []
+    for model in repository.texts:
+        findings += _check_unfilled(checked, model)
+        try:
+            configs[model] = parse_config(_with_stand_ins(repository, model))
+        except PbtxtError as error:
+            path = repository.path / model / CONFIG
+            findings.append(
+                Finding("error", path, error.line, f"Triton cannot read it: {error.what}",
+                        "mend that line")
+            )  # fmt: skip
+    for model in configs:
+        findings += _check_folder(checked, model)
+        findings += _check_tensors(checked, model)
+        findings += _check_parameters(checked, model)
+    findings += _check_models(checked)
+    findings += check_joins(checked)
+    findings += check_served(checked)
+    return sorted(
+        findings, key=lambda each: (each.severity, str(each.path), each.line or 0, each.what)
+    )
+
+
+def list_contradictions(repository: OpenRepository) -> list[Finding]:
+    """The errors that are values beyond the engine, or against each other.
+
+    What is missing may still come: a folder, a model, or a value of a half-filled template.
+    """
+    checked = Checked(repository, {})
+    found = list_beyond_engine(repository)
+    for model, text in repository.texts.items():
+        try:
+            checked.configs[model] = parse_config(text)
+        except PbtxtError:
+            continue
+        found += check_batches(checked, model)
+        if repository.role(model) == "tensorrt_llm":
+            found += check_instances(checked, model)
+    return [each for each in found if each.severity == "error"]
+
+
+def _with_stand_ins(repository: OpenRepository, model: str) -> str:
+    table = load_parameters()
+    values = {}
+    for each in unfilled(repository, model):
+        parameter = table.get(each.name)
+        if not each.is_quoted:
+            values[each.name] = _stand_in(parameter) if parameter else "1"
+    return fill(repository.texts[model], values)
+
+
+def _stand_in(parameter: Parameter) -> str:
+    """A value that the parameter's field takes, as it is written there."""
+    usual = parameter.default or _STAND_INS.get(parameter.type) or next(iter(parameter.choices), "")
+    places = [place for places in parameter.fills.values() for place in places]
+    return write_value(places[0], usual) if places else usual
+
+
+def _check_unfilled(checked: Checked, model: str) -> Iterator[Finding]:
+    """Bare ones keep Triton from reading the file; quoted ones count as not set, if they may."""
+    repository = checked.repository
+    seen = set()
+    for each in unfilled(repository, model):
+        parameter = load_parameters().get(each.name)
+        is_optional = parameter is not None and parameter.unset is not None
+        if (each.is_quoted and is_optional) or each.name in seen:
+            continue
+        seen.add(each.name)
+        next_step = (
+            f"{checked.set_command} {takes(parameter).split(' ')[0]}"
+            if parameter and not parameter.is_fact
+            else f"write a value in place of ${{{each.name}}}"
+        )
+        path = repository.path / model / CONFIG
+        yield Finding(
+            "error" if parameter or not each.is_quoted else "warning",
+            path, each.line, f"${{{each.name}}} was never filled in", next_step,
+        )  # fmt: skip
+
+
+def _check_folder(checked: Checked, model: str) -> Iterator[Finding]:
+    config, folder = checked.configs[model], checked.repository.path / model
+    if config.name and config.name != model:
+        yield checked.finding(
+            "error", model, f"the model is called {config.name}, its folder {model}",
+            "give both one name", place="name",
+        )  # fmt: skip
+    versions = sorted(
+        (each for each in folder.iterdir() if each.name.isdecimal() and each.is_dir()),
+        key=lambda each: int(each.name),
+    )
+    if not versions:
+        command = f"mkdir {shlex.quote(f'{folder}/1')}"
+        yield Finding("error", folder, None, "no folder of a version is in it", command)
+        return
+    if config.backend == "python":
+        code = versions[-1] / (config.default_model_filename or "model.py")
+        if not code.is_file():
+            yield Finding("error", code, None, "it is missing", _again(checked))
+        elif checked.repository.is_ours and not (code.parent / RUNTIME_PACKAGE).is_dir():
+            yield Finding(
+                "error", code.parent / RUNTIME_PACKAGE, None, "it is missing", _again(checked)
+            )
+
+
+def _check_models(checked: Checked) -> Iterator[Finding]:
+    repository = checked.repository
+    for model in repository.manifest.get("models", ()):
+        if model not in repository.texts:
+            yield Finding(
+                "error", repository.path / model / CONFIG, None, "it is missing", _again(checked)
+            )
+
+
+def _again(checked: Checked) -> str:
+    if checked.repository.is_ours:
+        return command_to_import_again(checked.repository.path, checked.repository.name)
+    return "copy it from where the repository came from"
+
+
+def _check_tensors(checked: Checked, model: str) -> Iterator[Finding]:
+    contracts = load_contracts()
+    contract = contracts.get(model) or contracts.get(checked.repository.role(model) or "")
+    # Layouts of one model from text to text, in a copy of upstream's under an old name.
+    is_other = checked.repository.layout != "inflight" or (
+        model == "tensorrt_llm"
+        and any(each.name == "text_input" for each in checked.configs[model].input)
+    )
+    if contract is None or is_other:
+        return
+    for side, tensors in (("input", contract.inputs), ("output", contract.outputs)):
+        yield from _check_side(checked, model, side, {each.name: each for each in tensors})
+
+
+def _check_side(
+    checked: Checked, model: str, side: str, wanted: dict[str, Tensor]
+) -> Iterator[Finding]:
+    """A copy of upstream's may be of an older version, with fewer tensors; ours may not."""
+    is_ours = checked.repository.is_ours
+    there = {each.name: each for each in getattr(checked.configs[model], side)}
+    for name, tensor in there.items():
+        known = wanted.get(name)
+        place = f"{side}.{name}.data_type"
+        if known and type_name(tensor.data_type) not in _types(known, model, place, checked):
+            yield checked.finding(
+                "error" if is_ours else "warning", model,
+                f"the {side} {name} is {type_name(tensor.data_type)}, clients expect {known.type}",
+                f"say data_type: {known.type}", place=place,
+            )  # fmt: skip
+    if missing := [name for name in wanted if name not in there]:
+        yield checked.finding(
+            "error" if is_ours else "warning", model,
+            f"it lacks {_count(missing, side)} that clients may want: {', '.join(missing)}",
+            _again(checked) if is_ours else "nothing, if the repository is of an older version",
+        )  # fmt: skip
+    if extra := [name for name in there if name not in wanted]:
+        yield checked.finding(
+            "warning", model,
+            f"it has {_count(extra, side)} beyond the contract: {', '.join(extra)}",
+        )  # fmt: skip
+
+
+def _types(known: Tensor, model: str, place: str, checked: Checked) -> set[str]:
+    """The types that the tensor may have: some depend on the engine."""
+    role = checked.repository.role(model) or ""
+    chosen = [each.choices for each in load_parameters().values()
+              if place in each.fills.get(role, ())]  # fmt: skip
+    return {known.type, *(choice for choices in chosen for choice in choices)}
+
+
+def _count(names: list[str], side: str) -> str:
+    return f"{len(names)} {side}{'' if len(names) == 1 else 's'}"
+
+
+def _check_parameters(checked: Checked, model: str) -> Iterator[Finding]:
+    repository = checked.repository
+    role = repository.role(model)
+    if role is None:
+        return
+    known: set[str] = set()
+    for parameter in load_parameters().values():
+        for place in parameter.fills.get(role, ()):
+            known.add(place)
+            for value in find_values(repository.texts[model], place):
+                yield from _check_one(checked, model, parameter, place, value)
+    for key in checked.configs[model].parameters:
+        place = f"parameters.{key}"
+        if place not in known:
+            near = difflib.get_close_matches(key, [each[11:] for each in known], n=1)
+            yield checked.finding(
+                "warning", model, f"nothing is known to heed the parameter {key}",
+                f"did you mean {near[0]}?" if near else "", place=place,
+            )  # fmt: skip
+
+
+def _check_one(
+    checked: Checked, model: str, parameter: Parameter, place: str, value: str
+) -> Iterator[Finding]:
+    kind = checked.repository.kind
+    if "${" in value or (not value and may_be_empty(parameter, kind)):
+        return
+    is_entry = place.startswith("parameters.")
+    if kind not in parameter.engines and is_entry:
+        # Some that upstream's clients look for are written down whatever the engine kind.
+        at_import = checked.repository.manifest.get("parameters", {}).get(parameter.name)
+        if value not in (parameter.default, at_import):
+            yield checked.finding(
+                "warning", model, f"{parameter.name} has no effect on the engine kind {kind}",
+                "take it out", place=place,
+            )  # fmt: skip
+        return
+    # Upstream's backend takes a text that it does not understand as none.
+    is_harmless = is_entry and kind == "tensorrt" and parameter.unset is not None
+    # A list of preferred batch sizes may hold several.
+    for each in value.split(",") if place.endswith("preferred_batch_size") else (value,):
+        try:
+            check_value(parameter, each.strip(), kind)
+        except BadInput as error:
+            yield checked.finding(
+                "warning" if is_harmless else "error", model,
+                f"{parameter.name} is {each[:40]!r}"
+                + (f", which counts as not set: {parameter.unset}" if is_harmless else ""),
+                error.next_step, place=place,
+            )  # fmt: skip
