@@ -22,14 +22,14 @@ from typing import Any
 
 from simulated import import_simulated
 
-from trtllm_serve_cli.bench.arrivals import AtConcurrency
-from trtllm_serve_cli.bench.benchmark import run_benchmark
-from trtllm_serve_cli.bench.served_model import Target
-from trtllm_serve_cli.bench.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.model.arrivals import AtConcurrency
+from trtllm_serve_cli.bench.model.served_model import Target
+from trtllm_serve_cli.bench.run.benchmark import run_benchmark
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
-from trtllm_serve_cli.launch.local import launch, stop_server
-from trtllm_serve_cli.launch.plan_here import plan_for_this_machine
-from trtllm_serve_cli.launch.running import RunningServer
+from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
+from trtllm_serve_cli.launch.servers.running import RunningServer
+from trtllm_serve_cli.launch.supervisor.lifecycle import launch, stop_server
 from trtllm_serve_cli.paths import Home, find_home
 
 WITHOUT, WITH = "without dynamic_batching", "with dynamic_batching"

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from trtllm_serve_cli.launch.running import RunningServer
+from trtllm_serve_cli.launch.servers.running import RunningServer
 from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import parse_metrics
 from trtllm_serve_cli.metrics.summary import summarize

@@ -20,10 +20,10 @@ from gpu_models import text_of, write_config
 from messages import add, count_tokens
 from tritonclient.grpc import service_pb2
 
-from trtllm_serve_cli.bench.arrivals import AllAtOnce, AtConcurrency
-from trtllm_serve_cli.bench.benchmark import run_benchmark
-from trtllm_serve_cli.bench.served_model import Target
-from trtllm_serve_cli.bench.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency
+from trtllm_serve_cli.bench.model.served_model import Target
+from trtllm_serve_cli.bench.run.benchmark import run_benchmark
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.client.transport.over_grpc import connect
@@ -34,9 +34,9 @@ from trtllm_serve_cli.importing.declaration import (
     RepositorySection,
 )
 from trtllm_serve_cli.importing.importer import import_model
-from trtllm_serve_cli.launch.local import launch, stop_server
-from trtllm_serve_cli.launch.plan_here import plan_for_this_machine
-from trtllm_serve_cli.launch.running import RunningServer
+from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
+from trtllm_serve_cli.launch.servers.running import RunningServer
+from trtllm_serve_cli.launch.supervisor.lifecycle import launch, stop_server
 from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import parse_metrics
 from trtllm_serve_cli.metrics.summary import summarize

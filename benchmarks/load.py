@@ -43,8 +43,8 @@ from typing import Any
 from load_aiperf import run_aiperf
 from load_clients import IN_FLIGHT, Measured, run_ours, run_upstreams
 
-from trtllm_serve_cli.launch.machine import find_libpython, find_triton
-from trtllm_serve_cli.launch.triton import backend_links, stub_environ
+from trtllm_serve_cli.launch.triton.triton_command import backend_links, stub_environ
+from trtllm_serve_cli.launch.triton.triton_install import find_libpython, find_triton
 
 CONFIG = """\
 name: "tensorrt_llm"

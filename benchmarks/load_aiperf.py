@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from load_clients import IN_FLIGHT, Measured, run_client
 
-from trtllm_serve_cli.bench.served_model import Target, fetch_model
-from trtllm_serve_cli.bench.wire import Asking, encode_body
+from trtllm_serve_cli.bench.model.served_model import Target, fetch_model
+from trtllm_serve_cli.bench.transport.codec import Asking, encode_body
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 
 # It wants a tokenizer, and gets one that knows nothing: no text is counted.

@@ -22,15 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from trtllm_serve_cli.bench.arrivals import AllAtOnce
-from trtllm_serve_cli.bench.benchmark import run_benchmark
-from trtllm_serve_cli.bench.served_model import Target
-from trtllm_serve_cli.bench.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.model.arrivals import AllAtOnce
+from trtllm_serve_cli.bench.model.served_model import Target
+from trtllm_serve_cli.bench.run.benchmark import run_benchmark
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.importing.declaration import Declaration, ModelSection
 from trtllm_serve_cli.importing.importer import import_model
-from trtllm_serve_cli.launch.local import launch, stop_server
-from trtllm_serve_cli.launch.plan_here import plan_for_this_machine
+from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
+from trtllm_serve_cli.launch.supervisor.lifecycle import launch, stop_server
 from trtllm_serve_cli.paths import find_home
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 128, 20

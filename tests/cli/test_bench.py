@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.bench.fake_triton import FakeTriton
-from tests.bench.results.made import make_result, store
-from trtllm_serve_cli.bench.arrivals import AtConcurrency
-from trtllm_serve_cli.bench.benchmark import BenchmarkResult
-from trtllm_serve_cli.bench.search import Measured, Probe, conclude
+from tests.bench.report.made import make_result, store
+from trtllm_serve_cli.bench.model.arrivals import AtConcurrency
+from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult
+from trtllm_serve_cli.bench.run.search import Measured, Probe, conclude
 from trtllm_serve_cli.cli.bench import bench_app
 from trtllm_serve_cli.cli.bench_run import raise_ending
 from trtllm_serve_cli.cli.bench_search import leave

@@ -24,7 +24,7 @@ from trtllm_serve_cli.cli.main import main
 from trtllm_serve_cli.cli.target import Target
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import Completion, GenerateRequest, Interface, Piece
-from trtllm_serve_cli.launch import running as running_servers
+from trtllm_serve_cli.launch.servers import running as running_servers
 
 Run = Callable[..., tuple[int, str, str]]
 FIGURES = re.compile(r"3 tokens · first after \d+ ms · [\d.]+ tokens/s · id [0-9a-f]{16}\n")

@@ -14,8 +14,8 @@ import pytest
 
 from tests.launch.samples import fake_plan
 from tests.waiting import wait_until
-from trtllm_serve_cli.launch.plan import LaunchPlan
-from trtllm_serve_cli.launch.state import PLAN_FILE, describe_myself, write_state
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+from trtllm_serve_cli.launch.server_state import PLAN_FILE, describe_myself, write_state
 from trtllm_serve_cli.paths import find_home
 
 

@@ -18,7 +18,7 @@ from tests.client import fake_triton
 from tests.client.fake_triton import FakeTriton
 from tests.metrics.pages import OURS, PAGE
 from trtllm_serve_cli.cli.main import main
-from trtllm_serve_cli.launch import running as running_servers
+from trtllm_serve_cli.launch.servers import running as running_servers
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -18,7 +18,7 @@ from trtllm_serve_cli.build.partial_build import take_up
 from trtllm_serve_cli.build.run import build_engine
 from trtllm_serve_cli.build.store import place_engine
 from trtllm_serve_cli.cli.engines import show_age
-from trtllm_serve_cli.launch.state import PLAN_FILE, describe_myself, write_state
+from trtllm_serve_cli.launch.server_state import PLAN_FILE, describe_myself, write_state
 from trtllm_serve_cli.paths import Home, find_home, find_size
 from trtllm_serve_cli.repository.model.store import list_models
 from trtllm_serve_cli.sources.disk_space import show_size

@@ -15,7 +15,7 @@ from tests.repository.samples import add_model, copy_upstream
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.importing import importer
 from trtllm_serve_cli.importing.declaration import Declaration
-from trtllm_serve_cli.launch.state import PLAN_FILE, describe_myself, write_state
+from trtllm_serve_cli.launch.server_state import PLAN_FILE, describe_myself, write_state
 from trtllm_serve_cli.paths import Home, find_home
 
 

@@ -24,10 +24,10 @@ from tests.launch.samples import FAKE_SERVER, pids_in
 from tests.ports import free_ports
 from tests.repository.samples import add_model
 from tests.waiting import is_gone, wait_until
-from trtllm_serve_cli.launch.local import stop_server
-from trtllm_serve_cli.launch.machine import find_embedded_root
-from trtllm_serve_cli.launch.options import DRAIN_S
-from trtllm_serve_cli.launch.running import list_servers
+from trtllm_serve_cli.launch.launch_options import DRAIN_S
+from trtllm_serve_cli.launch.servers.running import list_servers
+from trtllm_serve_cli.launch.supervisor.lifecycle import stop_server
+from trtllm_serve_cli.launch.triton.triton_install import find_embedded_root
 from trtllm_serve_cli.paths import Home, find_home
 from trtllm_serve_cli.repository.settings.engine_references import find_users
 

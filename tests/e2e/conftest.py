@@ -16,7 +16,7 @@ import pytest
 
 from tests.ports import free_ports
 from trtllm_serve_cli.client.endpoint import Endpoint
-from trtllm_serve_cli.launch.state import ServerState, read_state
+from trtllm_serve_cli.launch.server_state import ServerState, read_state
 from trtllm_serve_cli.runtime.engines.openvino import grammar_check
 
 TLLM = str(Path(sys.executable).with_name("tllm"))

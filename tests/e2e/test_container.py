@@ -24,7 +24,7 @@ from tests.e2e.podman import (
     why_not,
 )
 from tests.waiting import is_gone, wait_until
-from trtllm_serve_cli.launch.drain import draining
+from trtllm_serve_cli.launch.triton.drain import draining
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(why_not() != "", reason=why_not())]
 

@@ -16,11 +16,11 @@ import pytest
 from tests.e2e import slurm
 from tests.e2e.conftest import Tllm
 from tests.waiting import wait_until
-from trtllm_serve_cli.launch.deployment import Deployable
-from trtllm_serve_cli.launch.machine import TritonInstallation
-from trtllm_serve_cli.launch.options import LaunchOptions
-from trtllm_serve_cli.launch.slurm import SlurmOptions, plan_slurm, render_script
-from trtllm_serve_cli.launch.slurm_job import ask_slurm, make_job_folder, submit_job
+from trtllm_serve_cli.launch.clusters.slurm import SlurmOptions, plan_slurm, render_script
+from trtllm_serve_cli.launch.clusters.slurm_job import ask_slurm, make_job_folder, submit_job
+from trtllm_serve_cli.launch.containers.deployment import Deployable
+from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 
 pytestmark = [
     pytest.mark.e2e,

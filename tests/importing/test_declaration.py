@@ -22,7 +22,7 @@ from trtllm_serve_cli.importing.declaration import (
     read_declaration,
     render_declaration,
 )
-from trtllm_serve_cli.launch.options import LaunchOptions, choose_options
+from trtllm_serve_cli.launch.launch_options import LaunchOptions, choose_options
 from trtllm_serve_cli.paths import Home, find_home
 from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.model_repository import open_repository

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tests.ports import free_ports
 from trtllm_serve_cli.client.endpoint import Endpoint
-from trtllm_serve_cli.launch.container import Container
-from trtllm_serve_cli.launch.plan import LaunchPlan
+from trtllm_serve_cli.launch.containers.container import Container
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.processes import last_lines
 
 FAKE_SERVER = str(Path(__file__).with_name("fake_server.py"))

@@ -12,7 +12,7 @@ from trtllm_serve_cli.cli import output
 from trtllm_serve_cli.cli.options import JsonOption
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.bench.calibrate import Calibration
+    from trtllm_serve_cli.bench.simulate.calibrate import Calibration
     from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits
 
 _COLUMNS = ("Run", "Figure", "Measured", "Simulated", "Off by")
@@ -46,8 +46,8 @@ def calibrate(
 
     Example:  tllm bench calibrate alone/ many/ -o timing.json
     """
-    from trtllm_serve_cli.bench.calibrate import calibrate, runs_of, write_timing
-    from trtllm_serve_cli.bench.results.stored import read_results
+    from trtllm_serve_cli.bench.report.result_reader import read_results
+    from trtllm_serve_cli.bench.simulate.calibrate import calibrate, runs_of, write_timing
 
     limits = _read_limits(model) if model else None
     found = calibrate([run for each in read_results(folders) for run in runs_of(each)], limits)

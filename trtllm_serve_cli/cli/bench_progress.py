@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from trtllm_serve_cli.cli import output
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.bench.benchmark import Progress
-    from trtllm_serve_cli.bench.settings import BenchmarkSettings
+    from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
+    from trtllm_serve_cli.bench.run.benchmark import Progress
 
 _LINE_PERIOD_S = 10.0
 
@@ -21,7 +21,7 @@ def show_progress(
     settings: BenchmarkSettings, addresses: Sequence[str]
 ) -> Iterator[Callable[[Progress], None]]:
     """What to call with each `Progress`."""
-    from trtllm_serve_cli.bench.tables import describe_amount, describe_load
+    from trtllm_serve_cli.bench.report.tables import describe_amount, describe_load
 
     # A line of its own: beside a bar it leaves no room for the figures in 80 columns.
     where = ", ".join(addresses)

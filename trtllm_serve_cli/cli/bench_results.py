@@ -12,8 +12,8 @@ from trtllm_serve_cli.cli import output
 from trtllm_serve_cli.cli.options import JsonOption
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.bench.results.compare import Comparison
-    from trtllm_serve_cli.bench.results.stored import StoredResult
+    from trtllm_serve_cli.bench.report.compare import Comparison
+    from trtllm_serve_cli.bench.report.result_reader import StoredResult
 
 _FOLDER = "A folder that --output wrote"
 
@@ -48,9 +48,9 @@ def report(
     """
     if file is None and len(folders) > 1:
         raise typer.BadParameter("Several folders have no report.html in common: name it with -o.")
-    from trtllm_serve_cli.bench.results.page import render_page
-    from trtllm_serve_cli.bench.results.perfetto import render_trace
-    from trtllm_serve_cli.bench.results.stored import read_results
+    from trtllm_serve_cli.bench.report.page import render_page
+    from trtllm_serve_cli.bench.report.perfetto import render_trace
+    from trtllm_serve_cli.bench.report.result_reader import read_results
 
     results = read_results(folders)
     if trace is not None and len(results) > 1:
@@ -98,7 +98,7 @@ def compare(
 
     Example:  tllm bench compare results/before results/after --fail-on 'ttft:p95>+5%'
     """
-    from trtllm_serve_cli.bench.results import compare as comparing
+    from trtllm_serve_cli.bench.report import compare as comparing
 
     limits = [comparing.parse_limit(text) for text in fail_on or ()]
     results = (_read_one(before), _read_one(after))
@@ -113,7 +113,7 @@ def compare(
 
 
 def _read_one(folder: Path) -> StoredResult:
-    from trtllm_serve_cli.bench.results.stored import read_results
+    from trtllm_serve_cli.bench.report.result_reader import read_results
     from trtllm_serve_cli.errors import BadInput
 
     results = read_results([folder])
@@ -128,14 +128,16 @@ def _read_one(folder: Path) -> StoredResult:
 
 
 def _show(comparison: Comparison) -> None:
-    from trtllm_serve_cli.bench.results import words
+    from trtllm_serve_cli.bench.report import compare_text
 
     screen = output.console(stderr=True)
     for warning in comparison.warnings:
         screen.print(f"{warning[0].upper()}{warning[1:]}.", style="bold red")
-    output.show_table(words.CHANGE_COLUMNS, words.change_rows(comparison), are_figures=True)
-    rows = words.difference_rows(comparison)
+    output.show_table(
+        compare_text.CHANGE_COLUMNS, compare_text.change_rows(comparison), are_figures=True
+    )
+    rows = compare_text.difference_rows(comparison)
     if rows:
         output.show_table(("Not alike", "A", "B"), rows)
-    for line in words.noise_words(comparison):
+    for line in compare_text.noise_words(comparison):
         output.say(line)

@@ -18,11 +18,11 @@ from trtllm_serve_cli.cli.target import LoadTarget, find_load_target
 from trtllm_serve_cli.errors import RequestFailed
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.bench.arrivals import Load
-    from trtllm_serve_cli.bench.benchmark import Benchmark, BenchmarkResult
-    from trtllm_serve_cli.bench.checks import Reference
-    from trtllm_serve_cli.bench.settings import BenchmarkSettings
-    from trtllm_serve_cli.bench.slo import Objective
+    from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
+    from trtllm_serve_cli.bench.model.arrivals import Load
+    from trtllm_serve_cli.bench.model.slo import Objective
+    from trtllm_serve_cli.bench.report.checks import Reference
+    from trtllm_serve_cli.bench.run.benchmark import Benchmark, BenchmarkResult
     from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
     from trtllm_serve_cli.bench.workloads.spec import Workload
 
@@ -96,25 +96,25 @@ def _run_one(
     settings = plan_settings(job, common, workload)
     reference = _read_reference(common)
 
-    from trtllm_serve_cli.bench import report
-    from trtllm_serve_cli.bench.checks import check
+    from trtllm_serve_cli.bench.report import result_json
+    from trtllm_serve_cli.bench.report.checks import check
 
     if common.output_folder is not None:
-        report.check_output_folder(common.output_folder)
+        result_json.check_output_folder(common.output_folder)
     benchmark = open_points([(job, settings)], targets, tokenizer)[0]
     with show_progress(settings, addresses_of(benchmark)) as watch:
         result = benchmark.run_all(watch)
     if common.output_folder is not None:
-        from trtllm_serve_cli.bench.results.views import write_views
+        from trtllm_serve_cli.bench.report.report_writer import write_views
 
-        report.write_result(result, common.output_folder)
+        result_json.write_result(result, common.output_folder)
         write_views(common.output_folder)
     if common.op_stats_csv is not None:
-        report.append_csv(result.summary, common.op_stats_csv)
+        result_json.append_csv(result.summary, common.op_stats_csv)
     _show(result, common.output_folder, as_json=common.as_json)
     raise_ending([result])
     if reference is not None:
-        check(report.csv_row(result.summary), reference)
+        check(result_json.csv_row(result.summary), reference)
 
 
 def open_points(
@@ -123,8 +123,8 @@ def open_points(
     tokenizer: Tokenizer | None,
 ) -> list[Benchmark]:
     """A benchmark of each point's own targets, unless `targets` are given; or its simulation."""
-    from trtllm_serve_cli.bench.benchmark import open_benchmark
-    from trtllm_serve_cli.bench.served_model import Target
+    from trtllm_serve_cli.bench.model.served_model import Target
+    from trtllm_serve_cli.bench.run.benchmark import open_benchmark
 
     opened = []
     for job, settings in points:
@@ -151,8 +151,8 @@ def addresses_of(benchmark: Benchmark) -> list[str]:
 
 def plan_settings(job: Job, common: CommonOptions, workload: Workload) -> BenchmarkSettings:
     """The settings that the options mean; raises `BadParameter` for what contradicts itself."""
-    from trtllm_serve_cli.bench.arrivals import AllAtOnce
-    from trtllm_serve_cli.bench.settings import BenchmarkSettings
+    from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
+    from trtllm_serve_cli.bench.model.arrivals import AllAtOnce
 
     load = _plan_load(common, workload)
     if common.duration is not None and common.num_requests is not None:
@@ -181,7 +181,7 @@ def plan_settings(job: Job, common: CommonOptions, workload: Workload) -> Benchm
 
 
 def _plan_load(common: CommonOptions, workload: Workload) -> Load:
-    from trtllm_serve_cli.bench.arrivals import AllAtOnce, AtConcurrency, AtRate, AtTimes
+    from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency, AtRate, AtTimes
     from trtllm_serve_cli.bench.workloads.trace import Trace
 
     rate, concurrency, ramp_s = common.request_rate, common.concurrency, common.ramp or 0.0
@@ -212,7 +212,7 @@ def _refuse_ramp(common: CommonOptions) -> None:
 
 
 def _parse_objectives(common: SharedOptions) -> tuple[Objective, ...]:
-    from trtllm_serve_cli.bench.slo import parse_objective
+    from trtllm_serve_cli.bench.model.slo import parse_objective
 
     objectives = tuple(parse_objective(text) for text in common.slo or ())
     for objective in objectives:
@@ -230,7 +230,7 @@ def _read_reference(common: CommonOptions) -> Reference | None:
         return None
     if common.check_perf_key is None:
         raise typer.BadParameter("--check-perf-json needs --check-perf-key.")
-    from trtllm_serve_cli.bench.checks import read_reference
+    from trtllm_serve_cli.bench.report.checks import read_reference
 
     return read_reference(
         common.check_perf_json,
@@ -250,10 +250,10 @@ def _metrics_pages(targets: Sequence[LoadTarget]) -> dict[int, str]:
 
 
 def _show(result: BenchmarkResult, folder: Path | None, *, as_json: bool) -> None:
-    from trtllm_serve_cli.bench import report
+    from trtllm_serve_cli.bench.report import result_json
 
     if as_json:
-        output.show_json(report.to_json(result))
+        output.show_json(result_json.to_json(result))
     else:
         _show_tables(result)
     say_remarks(result)
@@ -270,7 +270,7 @@ def say_kept(folder: Path | None) -> None:
 
 def say_remarks(result: BenchmarkResult, where: str = "") -> None:
     """What one must know of the figures, and what failed; in red, if the client was too slow."""
-    from trtllm_serve_cli.bench import tables
+    from trtllm_serve_cli.bench.report import tables
 
     for remark in tables.remarks(result):
         output.say(f"{where}{remark}")
@@ -282,7 +282,7 @@ def say_remarks(result: BenchmarkResult, where: str = "") -> None:
 
 
 def _show_tables(result: BenchmarkResult) -> None:
-    from trtllm_serve_cli.bench import tables
+    from trtllm_serve_cli.bench.report import tables
 
     summary = result.summary
     output.show_table(("Statistic", "Value"), tables.stat_rows(summary), are_figures=True)

@@ -28,8 +28,8 @@ from trtllm_serve_cli.cli.target import LoadTarget
 from trtllm_serve_cli.errors import CheckFailed
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.bench.benchmark import Benchmark
-    from trtllm_serve_cli.bench.search import SearchResult
+    from trtllm_serve_cli.bench.run.benchmark import Benchmark
+    from trtllm_serve_cli.bench.run.search import SearchResult
     from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
     from trtllm_serve_cli.bench.workloads.spec import Workload
 
@@ -92,9 +92,9 @@ def run_search_job(
     if options.max_rate is not None and options.max_rate < options.min_rate:
         raise typer.BadParameter("--max-rate is below --min-rate.")
 
-    from trtllm_serve_cli.bench.report import check_output_folder
-    from trtllm_serve_cli.bench.search import SearchPlan, run_search
-    from trtllm_serve_cli.bench.slo import parse_objective
+    from trtllm_serve_cli.bench.model.slo import parse_objective
+    from trtllm_serve_cli.bench.report.result_json import check_output_folder
+    from trtllm_serve_cli.bench.run.search import SearchPlan, run_search
 
     if options.output_folder is not None:
         check_output_folder(options.output_folder)
@@ -132,7 +132,7 @@ def _keep(result: SearchResult, options: SearchOptions) -> None:
 
 
 def _show(result: SearchResult, *, as_json: bool) -> None:
-    from trtllm_serve_cli.bench import tables
+    from trtllm_serve_cli.bench.report import tables
 
     if as_json:
         output.show_json(result.to_json())

@@ -31,7 +31,7 @@ from trtllm_serve_cli.cli.bench_run import (
 )
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.bench.benchmark import Benchmark, BenchmarkResult, Watch
+    from trtllm_serve_cli.bench.run.benchmark import Benchmark, BenchmarkResult, Watch
     from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
     from trtllm_serve_cli.bench.workloads.spec import Workload
 
@@ -77,8 +77,8 @@ def run_sweep_job(
     points = _plan_points(job, options)
     planned = [(p.job, plan_settings(p.job, p.common, workload)) for p in points]
 
-    from trtllm_serve_cli.bench.report import check_output_folder
-    from trtllm_serve_cli.bench.sweep import run_in_turns
+    from trtllm_serve_cli.bench.report.result_json import check_output_folder
+    from trtllm_serve_cli.bench.run.sweep import run_in_turns
 
     folder = options.output_folder
     if folder is not None:
@@ -106,8 +106,8 @@ def keep_points(results: dict[str, BenchmarkResult], folder: Path | None, **file
     """Each result in a folder of its own, with a page over all; `files` lie beside it."""
     if folder is None or not results:
         return
-    from trtllm_serve_cli.bench.report import write_result
-    from trtllm_serve_cli.bench.results.views import write_views
+    from trtllm_serve_cli.bench.report.report_writer import write_views
+    from trtllm_serve_cli.bench.report.result_json import write_result
     from trtllm_serve_cli.paths import write_text
 
     for label, result in results.items():
@@ -166,10 +166,10 @@ def _parse_list(text: str | None, option: str, kind: type[float] | type[int]) ->
 
 
 def _show(results: Sequence[BenchmarkResult], *, as_json: bool) -> None:
-    from trtllm_serve_cli.bench import report, tables
+    from trtllm_serve_cli.bench.report import result_json, tables
 
     if as_json:
-        output.show_json({"points": [report.to_json(result) for result in results]})
+        output.show_json({"points": [result_json.to_json(result) for result in results]})
         return
     output.show_table(tables.POINT_COLUMNS, tables.point_rows(results), are_figures=True)
     output.say("Latency, TTFT and ITL: medians in ms, and the p99 beside.")

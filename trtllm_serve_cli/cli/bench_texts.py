@@ -69,8 +69,8 @@ def dataset(
 
     Example:  tllm bench dataset --dataset mini_cnn_eval.json --concurrency 16 --stream
     """
-    from trtllm_serve_cli.bench.served_model import Target
-    from trtllm_serve_cli.bench.tokenizers import find_tokenizer_folder, open_tokenizer
+    from trtllm_serve_cli.bench.generator.tokenizers import find_tokenizer_folder, open_tokenizer
+    from trtllm_serve_cli.bench.model.served_model import Target
     from trtllm_serve_cli.bench.workloads.dataset import Lengths, read_entries, tokenize
 
     entries = read_entries(source)
@@ -111,7 +111,7 @@ def end_to_end(
 
     Example:  tllm bench end-to-end -i http --stream --concurrency 8
     """
-    from trtllm_serve_cli.bench.tokenizers import open_tokenizer
+    from trtllm_serve_cli.bench.generator.tokenizers import open_tokenizer
     from trtllm_serve_cli.bench.workloads.dataset import Lengths, as_text, read_entries
     from trtllm_serve_cli.bench.workloads.spec import Workload
     from trtllm_serve_cli.bench.workloads.words import RandomWords

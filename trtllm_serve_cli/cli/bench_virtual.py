@@ -12,8 +12,8 @@ from trtllm_serve_cli.cli.bench_options import SharedOptions
 from trtllm_serve_cli.errors import UnknownModel
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.bench.benchmark import Benchmark
-    from trtllm_serve_cli.bench.settings import BenchmarkSettings
+    from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
+    from trtllm_serve_cli.bench.run.benchmark import Benchmark
     from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
 
 # What only says how a server is asked.
@@ -30,7 +30,7 @@ _OF_A_SERVER = {
 
 def open_simulation(settings: BenchmarkSettings, named: str, options: SharedOptions) -> Benchmark:
     """Such a benchmark. Raises `UnknownModel` or `BadInput` for what is no simulation."""
-    from trtllm_serve_cli.bench.virtual import open_virtual
+    from trtllm_serve_cli.bench.simulate.simulate import open_virtual
 
     _refuse_a_servers(options)
     return open_virtual(settings, find_simulation(named), named, options.replicas)

@@ -99,9 +99,9 @@ def slurm(
         )
     if as_json and not submit:
         raise typer.BadParameter("tells of a job: only with --submit", param_hint="--json")
-    from trtllm_serve_cli.launch.deploy import find_image, plan_slurm_here, submit_slurm
-    from trtllm_serve_cli.launch.options import LaunchOptions
-    from trtllm_serve_cli.launch.slurm import SlurmOptions, render_script
+    from trtllm_serve_cli.launch.clusters.slurm import SlurmOptions, render_script
+    from trtllm_serve_cli.launch.launch_options import LaunchOptions
+    from trtllm_serve_cli.launch.servers.deploy import find_image, plan_slurm_here, submit_slurm
     from trtllm_serve_cli.paths import find_home
 
     home = find_home()
@@ -196,9 +196,9 @@ def k8s(
 
     Example:  tllm deploy k8s -m llama-3-8b --claim models | kubectl apply -f -
     """
-    from trtllm_serve_cli.launch.deploy import plan_kubernetes_here
-    from trtllm_serve_cli.launch.kubernetes import KubernetesOptions, render_manifests
-    from trtllm_serve_cli.launch.options import LaunchOptions
+    from trtllm_serve_cli.launch.clusters.kubernetes import KubernetesOptions, render_manifests
+    from trtllm_serve_cli.launch.launch_options import LaunchOptions
+    from trtllm_serve_cli.launch.servers.deploy import plan_kubernetes_here
     from trtllm_serve_cli.paths import find_home
 
     options = KubernetesOptions(

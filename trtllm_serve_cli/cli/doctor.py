@@ -24,8 +24,8 @@ def doctor(as_json: JsonOption = False) -> None:
 
     Example:  tllm doctor
     """
-    from trtllm_serve_cli.launch.doctor import diagnose
-    from trtllm_serve_cli.launch.facts import collect_facts
+    from trtllm_serve_cli.launch.doctor.diagnosis import diagnose
+    from trtllm_serve_cli.launch.doctor.machine_facts import collect_facts
     from trtllm_serve_cli.paths import find_home
 
     findings = diagnose(collect_facts(find_home()))

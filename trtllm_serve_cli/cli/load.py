@@ -28,7 +28,7 @@ def load(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption = 
 
     Example:  tllm load demo
     """
-    from trtllm_serve_cli.launch.control import find_controlled, load_models
+    from trtllm_serve_cli.launch.servers.control import find_controlled, load_models
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.processes import ended_by_signals
 
@@ -43,7 +43,7 @@ def unload(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption 
 
     Example:  tllm unload demo
     """
-    from trtllm_serve_cli.launch.control import find_controlled, unload_models
+    from trtllm_serve_cli.launch.servers.control import find_controlled, unload_models
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.processes import ended_by_signals
 

@@ -13,7 +13,7 @@ from trtllm_serve_cli.cli.target import ServerOption, parse_url
 from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.launch.log_lines import LogReader
+    from trtllm_serve_cli.launch.logs.log_lines import LogReader
 
 # More of a log than anybody reads back.
 _MAX_BYTES = 8 * 1024 * 1024
@@ -43,8 +43,8 @@ def logs(
     Example:  tllm logs -f --level warning
     """
     from trtllm_serve_cli import processes
-    from trtllm_serve_cli.launch.log_lines import LogReader
-    from trtllm_serve_cli.launch.running import find_started
+    from trtllm_serve_cli.launch.logs.log_lines import LogReader
+    from trtllm_serve_cli.launch.servers.running import find_started
     from trtllm_serve_cli.paths import find_home
 
     server = find_started(find_home(), model, parse_url(url))

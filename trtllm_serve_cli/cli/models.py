@@ -115,7 +115,7 @@ def remove(
 
 
 def _check_not_served(home: Home, models: list[ImportedModel]) -> None:
-    from trtllm_serve_cli.launch.running import list_servers
+    from trtllm_serve_cli.launch.servers.running import list_servers
 
     served = {
         model for server in list_servers(home) if not server.is_over for model in server.models

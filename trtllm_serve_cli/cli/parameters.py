@@ -16,7 +16,7 @@ from trtllm_serve_cli.cli.options import JsonOption
 from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.launch.running import RunningServer
+    from trtllm_serve_cli.launch.servers.running import RunningServer
     from trtllm_serve_cli.repository.model.findings import Finding
     from trtllm_serve_cli.repository.model.model_repository import OpenRepository
     from trtllm_serve_cli.repository.settings.settings import Change, Setting
@@ -163,7 +163,7 @@ def open_named(name: str | None, repo: Path | None) -> OpenRepository:
 
 def _find_serving(repository: OpenRepository) -> list[RunningServer]:
     """The running servers that serve this repository."""
-    from trtllm_serve_cli.launch.running import list_servers
+    from trtllm_serve_cli.launch.servers.running import list_servers
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository.model.store import is_imported
 

@@ -17,8 +17,8 @@ def restart(
 
     Example:  tllm restart
     """
-    from trtllm_serve_cli.launch.plan_here import plan_again
-    from trtllm_serve_cli.launch.running import find_started
+    from trtllm_serve_cli.launch.planning.local_plan import plan_again
+    from trtllm_serve_cli.launch.servers.running import find_started
     from trtllm_serve_cli.paths import find_home
 
     home = find_home()

@@ -28,9 +28,9 @@ from trtllm_serve_cli.cli.options import DryRunOption, JsonOption
 from trtllm_serve_cli.cli.status import describe_server
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.launch.container import Container
-    from trtllm_serve_cli.launch.plan import LaunchPlan
-    from trtllm_serve_cli.launch.running import RunningServer
+    from trtllm_serve_cli.launch.containers.container import Container
+    from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+    from trtllm_serve_cli.launch.servers.running import RunningServer
 
 
 def start(
@@ -187,7 +187,7 @@ def start(
 
     Example:  tllm start -m demo -- --http-thread-count=16
     """
-    from trtllm_serve_cli.launch.plan_here import plan_for_this_machine
+    from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
     from trtllm_serve_cli.paths import find_home
 
     given = {
@@ -257,7 +257,7 @@ def prepare_and_say(plan: LaunchPlan) -> None:
 
 def launch_and_say(plan: LaunchPlan, *, as_json: bool = False) -> None:
     """Start the server of `plan`, and tell how it goes and where it answers."""
-    from trtllm_serve_cli.launch.local import launch
+    from trtllm_serve_cli.launch.supervisor.lifecycle import launch
 
     started_s = time.monotonic()
     with _progress() as on_progress:
@@ -266,7 +266,7 @@ def launch_and_say(plan: LaunchPlan, *, as_json: bool = False) -> None:
 
 
 def _fetch_image(container: Container) -> None:
-    from trtllm_serve_cli.launch.container_engine import is_image_here, pull_image
+    from trtllm_serve_cli.launch.containers.container_engine import is_image_here, pull_image
 
     if is_image_here(container):
         return
@@ -281,7 +281,7 @@ def _write_stderr(text: bytes) -> None:
 
 
 def _serve_attached(plan: LaunchPlan) -> None:
-    from trtllm_serve_cli.launch.local import run_in_foreground
+    from trtllm_serve_cli.launch.supervisor.lifecycle import run_in_foreground
     from trtllm_serve_cli.processes import ended_by_signals
 
     output.say(f"Starting {', '.join(plan.models)}; its log is {plan.log}")

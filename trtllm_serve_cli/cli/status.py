@@ -9,7 +9,7 @@ from trtllm_serve_cli.cli import output
 from trtllm_serve_cli.cli.options import JsonOption
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.launch.running import RunningServer
+    from trtllm_serve_cli.launch.servers.running import RunningServer
 
 _PART = "model "
 
@@ -19,7 +19,7 @@ def status(as_json: JsonOption = False) -> None:
 
     Example:  tllm status
     """
-    from trtllm_serve_cli.launch.running import list_servers
+    from trtllm_serve_cli.launch.servers.running import list_servers
     from trtllm_serve_cli.paths import find_home
 
     servers = [describe_server(server) for server in list_servers(find_home())]
@@ -36,8 +36,8 @@ def describe_server(server: RunningServer) -> dict[str, Any]:
     """All that is known of a server, as plain data."""
     import dataclasses
 
-    from trtllm_serve_cli.launch.look import look_at_gpus, look_at_models
-    from trtllm_serve_cli.launch.server_processes import measure_memory
+    from trtllm_serve_cli.launch.servers.live_status import look_at_gpus, look_at_models
+    from trtllm_serve_cli.launch.supervisor.server_processes import measure_memory
 
     state, endpoint, job = server.state, server.plan.endpoint, server.job
     # One that is starting or ending has no time to answer.

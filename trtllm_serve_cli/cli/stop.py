@@ -13,7 +13,7 @@ from trtllm_serve_cli.cli.target import ServerOption, parse_url
 from trtllm_serve_cli.errors import TllmError
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.launch.running import RunningServer
+    from trtllm_serve_cli.launch.servers.running import RunningServer
 
 DrainOption = Annotated[
     float | None,
@@ -42,7 +42,7 @@ def stop(
 
     Example:  tllm stop --timeout 120
     """
-    from trtllm_serve_cli.launch.running import find_to_stop
+    from trtllm_serve_cli.launch.servers.running import find_to_stop
     from trtllm_serve_cli.paths import find_home
 
     servers = find_to_stop(find_home(), model, parse_url(url), everything=everything)
@@ -66,7 +66,7 @@ def _stop(server: RunningServer, timeout_s: float | None) -> TllmError | None:
 
 def stop_and_say(server: RunningServer, timeout_s: float | None) -> None:
     """Stop `server`, and tell what it waits for and what it cut off."""
-    from trtllm_serve_cli.launch.local import stop_server
+    from trtllm_serve_cli.launch.supervisor.lifecycle import stop_server
 
     was_over = server.is_over
     if not was_over:
@@ -83,7 +83,7 @@ def _progress() -> Callable[[Mapping[str, int]], None]:
     def tell(in_flight: Mapping[str, int]) -> None:
         nonlocal told
         if in_flight and in_flight != told:
-            from trtllm_serve_cli.launch.drain import show_in_flight
+            from trtllm_serve_cli.launch.triton.drain import show_in_flight
 
             told = in_flight
             output.say(f"  waiting for requests in flight: {show_in_flight(in_flight)}")

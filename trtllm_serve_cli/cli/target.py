@@ -13,7 +13,7 @@ from trtllm_serve_cli.errors import BadInput
 if TYPE_CHECKING:
     from trtllm_serve_cli.client.endpoint import Endpoint
     from trtllm_serve_cli.client.generate import Interface
-    from trtllm_serve_cli.launch.running import RunningServer
+    from trtllm_serve_cli.launch.servers.running import RunningServer
 
 ServerOption = Annotated[
     str | None,
@@ -47,7 +47,7 @@ def find_target(
         address = parse_address(url)
         endpoint = Endpoint(http=address) if interface == "http" else Endpoint(grpc=address)
         return Target(endpoint, model or _FOREIGN_MODEL, interface, timeout_s)
-    from trtllm_serve_cli.launch.running import find_running
+    from trtllm_serve_cli.launch.servers.running import find_running
     from trtllm_serve_cli.paths import find_home
 
     running = find_running(find_home(), model)
@@ -72,7 +72,7 @@ def find_load_target(
     `text_model` is `own`, or a name of upstream's repository. Of a server that is not ours `model`
     is the name itself. Raises `NoServer`, and `BadInput` when there are several to choose from.
     """
-    from trtllm_serve_cli.launch.running import find_running, find_servers
+    from trtllm_serve_cli.launch.servers.running import find_running, find_servers
     from trtllm_serve_cli.paths import find_home
 
     home = find_home()
@@ -107,7 +107,7 @@ def find_metrics(urls: Sequence[str], model: str | None) -> tuple[str, ...]:
         from trtllm_serve_cli.client.address import parse_address
 
         return tuple(dict.fromkeys(map(parse_address, urls)))
-    from trtllm_serve_cli.launch.running import find_running
+    from trtllm_serve_cli.launch.servers.running import find_running
     from trtllm_serve_cli.paths import find_home
 
     running = find_running(find_home(), model)

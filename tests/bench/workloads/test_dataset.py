@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.bench.results.made import make_result
-from trtllm_serve_cli.bench.report import to_json
-from trtllm_serve_cli.bench.results.compare import find_differences
+from tests.bench.report.made import make_result
+from trtllm_serve_cli.bench.report.compare import find_differences
+from trtllm_serve_cli.bench.report.result_json import to_json
 from trtllm_serve_cli.bench.workloads.dataset import (
     Dataset,
     Lengths,

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from trtllm_serve_cli.bench.generator.client_health import WorkerLoad, judge_client, watch_self
+from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency, AtRate, Load
+from trtllm_serve_cli.bench.model.records import RequestRecord
+from trtllm_serve_cli.bench.stats.statistics import summarize
+
+CALM = WorkerLoad(10.0, 2.0, 1.0, (0.0001,) * 1000)
+
+
+def _judge(load: Load, worker: WorkerLoad = CALM, lag_s: float = 0.0) -> tuple[str, ...]:
+    records = [
+        RequestRecord(index, index * 0.1, index * 0.1 + lag_s, index * 0.1 + 1.0, 1, (0.0,), (1,))
+        for index in range(100)
+    ]
+    return judge_client(summarize(records, load, streamed=False), load, [CALM, worker]).bottlenecks
+
+
+def test_a_client_that_kept_up_is_no_bottleneck() -> None:
+    assert _judge(AtRate(10)) == ()
+
+
+@pytest.mark.parametrize(
+    ("worker", "words"),
+    [
+        (replace(CALM, loop_cpu_s=9.5), "busy for 95% of the run"),
+        (replace(CALM, loop_lags_s=(0.12,) * 1000), "event loop was late by 120.0 ms"),
+    ],
+    ids=["busy", "late"],
+)
+def test_the_worst_worker_counts(worker: WorkerLoad, words: str) -> None:
+    (bottleneck,) = _judge(AtRate(10), worker)
+    assert words in bottleneck
+
+
+def test_requests_sent_late_are_a_bottleneck_only_beside_their_latency() -> None:
+    assert _judge(AtRate(10), lag_s=0.04) == ()
+    (bottleneck,) = _judge(AtRate(10), lag_s=0.06)
+    assert "sent late by 60.0 ms (p99), where 50.0 ms would do" in bottleneck
+
+
+def test_answers_stamped_late_matter_only_beside_what_is_measured() -> None:
+    assert _judge(AtRate(10), replace(CALM, loop_lags_s=(0.09,) * 1000)) == ()
+
+
+@pytest.mark.parametrize("load", [AllAtOnce(), AtConcurrency(4)])
+def test_sending_late_means_nothing_without_a_schedule(load: Load) -> None:
+    assert _judge(load, lag_s=0.5) == ()
+
+
+def test_a_run_of_an_instant_is_not_judged() -> None:
+    assert _judge(AllAtOnce(), WorkerLoad(0.01, 0.01, 0.01, (0.5,) * 3)) == ()
+
+
+def test_a_loop_that_is_blocked_is_seen() -> None:
+    loads: list[WorkerLoad] = []
+
+    async def block() -> None:
+        with watch_self(loads):
+            await asyncio.sleep(0.02)
+            for _ in range(3_000_000):
+                pass
+            await asyncio.sleep(0.02)
+
+    asyncio.run(block())
+    (load,) = loads
+    assert max(load.loop_lags_s) > 0.01
+    assert 0 < load.loop_cpu_s <= load.cpu_s + 0.01
+    assert load.wall_s > 0.04
+
+
+def test_a_loop_that_stands_still_is_late_for_each_tick_that_it_missed() -> None:
+    loads: list[WorkerLoad] = []
+
+    async def stand_still() -> None:
+        with watch_self(loads):
+            await asyncio.sleep(0)
+            time.sleep(0.2)
+
+    asyncio.run(stand_still())
+    missed = loads[0].loop_lags_s[-19:]
+    assert missed[0] >= 0.18
+    assert [lag - later for lag, later in pairwise(missed)] == pytest.approx([0.01] * 18)

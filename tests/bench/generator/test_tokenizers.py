@@ -1,0 +1,54 @@
+"""Whose tokenizer makes the ids that every target is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tritonclient.grpc import model_config_pb2, service_pb2
+
+from tests.bench.fake_triton import FakeTriton
+from trtllm_serve_cli.bench.generator.tokenizers import find_tokenizer_folder
+from trtllm_serve_cli.bench.model.served_model import Target
+from trtllm_serve_cli.errors import BadInput
+
+Serve = Callable[[FakeTriton], str]
+
+
+class Naming(FakeTriton):
+    """Has a `preprocessing` of each model, which names the model's folder."""
+
+    folders: dict[str, Path]
+
+    def ModelConfig(self, request: Any, context: Any) -> Any:
+        config = model_config_pb2.ModelConfig(name=request.name)
+        folder = self.folders[request.name.removesuffix("preprocessing")]
+        config.parameters["tokenizer_dir"].string_value = str(folder)
+        return service_pb2.ModelConfigResponse(config=config)
+
+
+def _find(serve: Serve, **folders: Path) -> Path:
+    server = Naming()
+    server.folders = {f"{name}_": folder for name, folder in folders.items()}
+    address = serve(server)
+    return find_tokenizer_folder([Target(address, f"{name}_tensorrt_llm") for name in folders])
+
+
+def test_models_that_name_one_folder_share_its_tokenizer(serve: Serve, tmp_path: Path) -> None:
+    assert _find(serve, a=tmp_path, b=tmp_path) == tmp_path
+
+
+def test_models_with_several_tokenizers_are_refused(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    with pytest.raises(BadInput, match="Several models may have several tokenizers") as refused:
+        _find(serve, a=tmp_path, b=tmp_path / "b")
+    assert f"has {tmp_path}; b_tensorrt_llm at " in refused.value.why
+    assert "--tokenizer DIR" in refused.value.next_step
+
+
+def test_a_folder_of_another_machine_is_refused(serve: Serve, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="tokenizer is not known") as refused:
+        _find(serve, a=tmp_path / "elsewhere")
+    assert "which is no folder here" in refused.value.why

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from tests.bench.fake_triton import FakeTriton
+from trtllm_serve_cli.bench.model import served_model
+from trtllm_serve_cli.bench.model.served_model import ServedModel, Target, fetch_model
+from trtllm_serve_cli.client.generate import Interface
+from trtllm_serve_cli.errors import NoServer, RequestFailed, UnknownModel
+
+Serve = Callable[[FakeTriton], str]
+
+
+def _fetch(address: str, name: str = "tensorrt_llm") -> ServedModel:
+    return fetch_model(Target(address, name), "tokens")
+
+
+def test_fetch_model_reads_what_the_server_says(serve: Serve) -> None:
+    address = serve(FakeTriton())
+    assert _fetch(address) == ServedModel(
+        address=address,
+        name="tensorrt_llm",
+        version="1",
+        server_version="2.51.0",
+        is_decoupled=True,
+        max_batch_size=8,
+        vocab_size=500,
+        inputs=frozenset(FakeTriton.inputs),
+    )
+
+
+@pytest.mark.parametrize("vocab_size", [None, "${vocab_size}", "0", ""])
+def test_fetch_model_knows_when_no_vocabulary_is_told(serve: Serve, vocab_size: str | None) -> None:
+    assert _fetch(serve(FakeTriton(vocab_size=vocab_size))).vocab_size is None
+
+
+def test_fetch_model_explains_a_dead_address() -> None:
+    with pytest.raises(NoServer, match=r"No server answers at 127.0.0.1:1\."):
+        _fetch("127.0.0.1:1")
+
+
+@pytest.mark.parametrize("interface", ["grpc", "http"])
+def test_fetch_model_does_not_wait_for_one_that_says_nothing(
+    interface: Interface, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served_model, "_TIMEOUT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        target = Target(f"127.0.0.1:{silent.getsockname()[1]}", interface=interface)
+        with pytest.raises(NoServer) as missing:
+            fetch_model(target, "tokens")
+    assert missing.value.why == "no answer within 0.1 s"
+
+
+def test_fetch_model_explains_an_unknown_model(serve: Serve) -> None:
+    with pytest.raises(RequestFailed, match="The server has no model 'gpt'"):
+        _fetch(serve(FakeTriton()), "gpt")
+
+
+def test_fetch_model_refuses_what_is_not_an_llm(serve: Serve) -> None:
+    with pytest.raises(UnknownModel, match=r"not an LLM(.|\n)*input_ids, request_output_len"):
+        _fetch(serve(FakeTriton(inputs=("input_lengths", "image"))))

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtllm_serve_cli.bench.model.slo import METRICS, Objective, parse_objective
+from trtllm_serve_cli.errors import BadInput
+
+
+@pytest.mark.parametrize(
+    ("text", "objective"),
+    [
+        ("ttft:p95<500ms", Objective("ttft", 95, 500)),
+        ("itl:p99.9 <= 50 ms", Objective("itl", 99.9, 50)),
+        ("latency:mean<2s", Objective("latency", None, 2000)),
+        ("tpot:max<900us", Objective("tpot", 100, 0.9)),
+        ("queue<1s", Objective("queue", 100, 1000)),
+    ],
+)
+def test_an_objective_is_read(text: str, objective: Objective) -> None:
+    assert parse_objective(text) == objective
+
+
+@given(
+    st.builds(
+        Objective,
+        st.sampled_from(METRICS),
+        st.none() | st.sampled_from([50.0, 90.0, 99.9, 100.0]),
+        st.integers(1, 10**6).map(float),
+    )
+)
+def test_an_objective_written_down_is_read_back(objective: Objective) -> None:
+    assert parse_objective(f"{objective.metric}:{_word(objective)}<{objective.limit_ms:.0f}ms") == (
+        objective
+    )
+
+
+def _word(objective: Objective) -> str:
+    return str(objective).partition(":")[2].partition("<")[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("fast", "its form is"),
+        ("speed:p95<1s", "'speed' is none of them"),
+        ("ttft:p95<500", "its form is"),
+        ("ttft:p95<5days", "'days' is no unit"),
+        ("ttft:p0<5ms", "above 0"),
+        ("ttft:p101<5ms", "at most 100"),
+        ("ttft:p95>5ms", "its form is"),
+        ("ttft:p95<0ms", "no time"),
+    ],
+)
+def test_what_is_no_objective_is_explained(text: str, why: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        parse_objective(text)
+    assert why in refused.value.why
+    assert "--slo" in refused.value.next_step

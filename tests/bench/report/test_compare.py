@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.bench.report.made import make_result
+from trtllm_serve_cli.bench.model.arrivals import AtRate
+from trtllm_serve_cli.bench.model.slo import parse_objective
+from trtllm_serve_cli.bench.report.compare import (
+    Change,
+    Comparison,
+    Difference,
+    Limit,
+    Measure,
+    check_limits,
+    check_same_question,
+    compare,
+    find_differences,
+    parse_limit,
+)
+from trtllm_serve_cli.bench.report.result_reader import StoredResult
+from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
+from trtllm_serve_cli.errors import BadInput, CheckFailed
+
+Keep = Callable[..., StoredResult]
+
+
+def _change(comparison: Comparison, measure: str) -> Change:
+    return next(change for change in comparison.changes if change.measure == measure)
+
+
+def test_result_beside_itself_shows_nothing_but_noise(keep: Keep) -> None:
+    result = keep(make_result(runs=4))
+    comparison = compare(result, result)
+    assert {change.verdict for change in comparison.changes} == {"noise"}
+    assert comparison.differences == ()
+    assert comparison.num_runs == (4, 4)
+
+
+def test_slower_server_is_worse_beyond_noise_over_runs(keep: Keep) -> None:
+    before = keep(make_result(runs=4), "before")
+    after = keep(make_result(runs=4, gap_s=0.025), "after")
+    comparison = compare(before, after)
+    itl = _change(comparison, "itl:p50")
+    assert (itl.verdict, itl.by) == ("worse", "runs")
+    assert itl.change == pytest.approx(0.25, abs=0.02)
+    assert itl.interval is not None
+    assert itl.interval[0] <= 0.25 <= itl.interval[1]
+    assert _change(compare(after, before), "itl:p50").verdict == "better"
+
+
+def test_one_run_each_is_told_by_its_requests_and_rates_are_not_told(keep: Keep) -> None:
+    before, after = keep(name="before"), keep(make_result(gap_s=0.025), "after")
+    comparison = compare(before, after)
+    itl = _change(comparison, "itl:p50")
+    assert (itl.verdict, itl.by) == ("worse", "requests")
+    rate = _change(comparison, "requests_per_s")
+    assert (rate.verdict, rate.interval) == ("untold", None)
+
+
+def test_one_request_a_side_tells_no_noise(keep: Keep) -> None:
+    before = keep(make_result(num_requests=1), "before")
+    after = keep(make_result(num_requests=1, gap_s=0.025), "after")
+    changes = compare(before, after).changes
+    assert {(change.verdict, change.interval, change.by) for change in changes} == {
+        ("untold", None, None)
+    }
+
+
+def test_failures_are_worse_only_when_they_are_many(keep: Keep) -> None:
+    none, one = keep(name="none"), keep(make_result(fails_every=100), "one")
+    many = keep(make_result(fails_every=10), "many")
+    assert _change(compare(none, one), "failed").verdict == "noise"
+    failed = _change(compare(none, many), "failed")
+    assert (failed.before, failed.after, failed.verdict) == (0.0, 10.0, "worse")
+    assert failed.change == pytest.approx(0.1)
+
+
+def test_run_that_did_not_stream_tells_no_token_times(keep: Keep) -> None:
+    plain = keep(make_result(stream=False))
+    measures = {change.measure for change in compare(plain, plain).changes}
+    assert "latency:p95" in measures
+    assert not [name for name in measures if name.startswith(("ttft", "itl", "tpot"))]
+
+
+def test_goodput_is_compared_where_objectives_were_set(keep: Keep) -> None:
+    objectives = [parse_objective("latency:p95<300ms")]
+    result = keep(make_result(objectives=objectives, runs=3))
+    goodput = _change(compare(result, result), "goodput")
+    assert goodput.before == pytest.approx(result.figures["goodput_requests_per_s"], rel=0.02)
+
+
+def test_figures_are_those_of_the_results(keep: Keep) -> None:
+    result = keep()
+    comparison = compare(result, result, [Measure("latency", None), Measure("queue", 99.0)])
+    for measure, figure in {
+        "ttft:p95": result.figures["ttft"]["p95_ms"],
+        "itl:p99": result.figures["itl"]["p99_ms"],
+        "tpot:p50": result.figures["tpot"]["p50_ms"],
+        "latency:mean": result.figures["request_latency"]["mean_ms"],
+        "queue:p99": result.figures["queue_time"]["p99_ms"],
+        "requests_per_s": result.figures["completed_requests_per_s"],
+        "output_tokens_per_s": result.figures["output_tokens_per_s"],
+    }.items():
+        assert _change(comparison, measure).before == pytest.approx(figure), measure
+
+
+def test_other_workload_or_load_is_another_question(keep: Keep) -> None:
+    before = keep(name="before")
+    longer = keep(make_result(workload=TokenNormDist(512)), "longer")
+    faster = keep(make_result(AtRate(25)), "faster")
+    for other, what in ((longer, "workload.input_mean: 128 and 512"), (faster, "20 and 25")):
+        with pytest.raises(BadInput, match="different questions") as refused:
+            check_same_question(compare(before, other))
+        assert what in refused.value.why
+        assert "--anyway" in refused.value.next_step
+    check_same_question(compare(before, keep(make_result(num_requests=60), "shorter")))
+
+
+def test_other_circumstances_are_listed(keep: Keep) -> None:
+    before = keep(name="before")
+    after = keep(make_result(machine="aarch64", model="other"), "after")
+    differences = list(find_differences(before.summary, after.summary))
+    assert differences == [
+        Difference("server name", "tensorrt_llm", "other"),
+        Difference("machine architecture", "x86_64", "aarch64"),
+    ]
+
+
+def test_partial_results_and_busy_clients_are_warned_of(keep: Keep) -> None:
+    before = keep(name="before")
+    after = keep(make_result(ending="interrupted", loop_busy=0.95), "after")
+    warnings = compare(before, after).warnings
+    assert warnings[0] == "the second result (after) is partial"
+    assert warnings[1].startswith("the client was the bottleneck of the second result (after)")
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("ttft:p95>+5%", Limit(Measure("ttft", 95.0), True, 5.0)),
+        ("itl:p99.9 > 10 %", Limit(Measure("itl", 99.9), True, 10.0)),
+        ("latency:mean>+5%", Limit(Measure("latency", None), True, 5.0)),
+        ("latency>5%", Limit(Measure("latency", 50.0), True, 5.0)),
+        ("requests_per_s<-2.5%", Limit(Measure("requests_per_s"), False, -2.5)),
+        ("failed>+1%", Limit(Measure("failed"), True, 1.0)),
+    ],
+)
+def test_limits_are_read(text: str, limit: Limit) -> None:
+    assert parse_limit(text) == limit
+    assert parse_limit(str(limit)) == limit
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ttft", "ttft:p95", "ttft:p95>5ms", "tftt:p95>5%", "ttft:p0>5%", "failed:p95>1%"]
+)
+def test_limits_that_cannot_be_read_are_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="cannot be read") as refused:
+        parse_limit(text)
+    assert "--fail-on" in refused.value.next_step
+
+
+def test_change_beyond_its_limit_fails(keep: Keep) -> None:
+    comparison = compare(keep(name="before"), keep(make_result(gap_s=0.025), "after"))
+    check_limits(comparison, [parse_limit("itl:p50>+30%"), parse_limit("requests_per_s<-50%")])
+    with pytest.raises(CheckFailed, match="1 of 2") as failed:
+        check_limits(comparison, [parse_limit("itl:p50>+5%"), parse_limit("itl:p50>+90%")])
+    assert "itl:p50>+5%: it changed by +2" in failed.value.why
+    assert "(beyond noise)" in failed.value.why
+
+
+def test_change_whose_noise_is_not_known_is_not_called_noise(keep: Keep) -> None:
+    comparison = compare(keep(name="before"), keep(make_result(AtRate(15)), "after"))
+    assert _change(comparison, "requests_per_s").verdict == "untold"
+    with pytest.raises(CheckFailed) as failed:
+        check_limits(comparison, [parse_limit("requests_per_s<-5%")])
+    assert "% (how much of it is noise is not known)" in failed.value.why
+
+
+def test_limit_on_a_figure_that_was_0_is_refused_with_that(keep: Keep) -> None:
+    missed = keep(make_result(objectives=[parse_objective("ttft:p95<0.001ms")]))
+    limit = parse_limit("goodput<-5%")
+    with pytest.raises(BadInput, match="goodput was 0 before"):
+        check_limits(compare(missed, missed, [limit.measure]), [limit])
+
+
+def test_limit_on_what_the_results_do_not_tell_is_refused(keep: Keep) -> None:
+    plain = keep(make_result(stream=False))
+    limit = parse_limit("ttft:p95>+5%")
+    with pytest.raises(BadInput, match="do not tell ttft:p95"):
+        check_limits(compare(plain, plain, [limit.measure]), [limit])
+
+
+def test_result_without_counted_requests_has_nothing_to_compare(keep: Keep) -> None:
+    result = keep()
+    ramp = replace(result, records=tuple(replace(r, is_ramp=True) for r in result.records))
+    assert compare(result, ramp).changes == ()

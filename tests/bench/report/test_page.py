@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.bench.report.made import make_result, store
+from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency, AtRate
+from trtllm_serve_cli.bench.model.slo import parse_objective
+from trtllm_serve_cli.bench.report.page import render_page
+from trtllm_serve_cli.bench.report.result_reader import StoredResult, read_results
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), "")
+needs_chromium = pytest.mark.skipif(
+    not CHROMIUM, reason="no Chromium on the PATH: apt-get install chromium"
+)
+# What lies over what, as the browser has laid it out, and what does not fit in.
+LOOK = """
+<script>
+// A window is at least 500 pixels wide; what is narrower, only the page can be.
+document.documentElement.style.width = "WIDTHpx";
+const boxes = svg => [...svg.querySelectorAll("text")].filter(t => t.textContent.trim())
+  .map(t => [t.textContent, t.getBoundingClientRect()]).filter(([, b]) => b.width);
+const found = {overlaps: [], cut: [], wide: document.body.scrollWidth, small: 99};
+for (const svg of document.querySelectorAll("svg")) {
+  const frame = svg.getBoundingClientRect(), all = boxes(svg);
+  all.forEach(([words, a], index) => {
+    found.small = Math.min(found.small, a.height);
+    if (a.left < frame.left - 1 || a.right > frame.right + 1) found.cut.push(words);
+    for (const [other, b] of all.slice(index + 1))
+      if (a.left < b.right - 1 && b.left < a.right - 1
+          && a.top < b.bottom - 3 && b.top < a.bottom - 3)
+        found.overlaps.push(words + " / " + other);
+  });
+}
+document.body.innerHTML = "<pre id=found></pre>";
+document.getElementById("found").textContent = JSON.stringify(found);
+</script>
+"""
+
+
+class _Outside(HTMLParser):
+    """Everything in a page that a browser would fetch, and every script."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "script":
+            self.found.append(tag)
+        self.found += [
+            f"{tag} {name}={value}"
+            for name, value in attrs
+            if name in ("src", "href") and not (value or "").startswith("data:")
+        ]
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> list[StoredResult]:
+    for rate in (4, 16, 24, 32):
+        store(make_result(AtRate(rate)), tmp_path / "sweep" / f"rate-{rate}")
+    return read_results([tmp_path / "sweep"])
+
+
+def test_figures_have_three_digits_and_no_exponents(keep: Callable[..., StoredResult]) -> None:
+    result = keep()
+    times = dict(result.figures["schedule_lag"])
+    times |= {"mean_ms": 999.7, "min_ms": -0.00002, "p50_ms": 0.0123, "p99_ms": 999.4}
+    result.summary["summary"].update(schedule_lag=times, completed_requests_per_s=12345.6)
+    page = re.sub(r"\s+", " ", render_page([result]))
+    row = re.search(r"Schedule lag</t[dh]>(.*?)</tr>", page)
+    assert row is not None
+    cells = re.findall(r">([^<> ]+)</t", row[1])
+    assert [cells[place] for place in (0, 1, 2, 5)] == ["1,000", "0", "0.012", "999"]
+    assert "12,346" in page
+
+
+def test_page_is_whole_in_itself(
+    keep: Callable[..., StoredResult], sweep: list[StoredResult]
+) -> None:
+    for page in (render_page([keep()]), render_page(sweep)):
+        outside = _Outside()
+        outside.feed(page)
+        assert outside.found == []
+        assert "@import" not in page
+        assert "url(" not in page
+
+
+def test_page_has_figures_distributions_time_line_and_configuration(
+    keep: Callable[..., StoredResult],
+) -> None:
+    page = render_page([keep(make_result(AtRate(20), runs=2))])
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", page)
+    assert captions[:6] == [
+        "Request latency: share of requests within",
+        "Request latency: distribution",
+        "Time to first token: share of requests within",
+        "Time to first token: distribution",
+        "Inter-token latency: share of gaps within",
+        "Inter-token latency: distribution",
+    ]
+    panels = ["Requests in flight", "Latency of each request, by when it was due"]
+    panels += ["KV cache of the server", "Queue of the server", "Batch of the server"]
+    assert captions[6:] == panels * 2
+    for words in ("127.0.0.1:8001", "x86_64", "2.51.0", "workload.input_mean", "20 requests/s"):
+        assert words in page
+
+
+def test_sweep_page_has_throughput_against_latency(sweep: list[StoredResult]) -> None:
+    page = render_page(sweep)
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", page)
+    assert captions[:4] == [
+        "Request latency against throughput",
+        "Time to first token against throughput",
+        "Inter-token latency against throughput",
+        "Throughput against speed for each user",
+    ]
+    assert "<title>16/s</title>" in page
+
+
+def test_run_that_did_not_stream_has_no_token_charts(keep: Callable[..., StoredResult]) -> None:
+    page = render_page([keep(make_result(AllAtOnce(), stream=False))])
+    assert "Request latency: distribution" in page
+    assert "Inter-token" not in page
+
+
+def test_run_without_a_completed_request_still_has_a_page(
+    keep: Callable[..., StoredResult],
+) -> None:
+    page = render_page([keep(make_result(AtConcurrency(2), num_requests=3, fails_every=1))])
+    assert "3 of 3 requests failed" in page
+    assert "out of &lt;memory&gt;" in page
+
+
+def test_red_banners_say_what_makes_the_figures_not_what_they_look_like(
+    keep: Callable[..., StoredResult],
+) -> None:
+    page = render_page([keep(make_result(ending="interrupted", loop_busy=0.97, fails_every=40))])
+    banners = re.findall(r'class="banner" role="alert">(.*?)</p>', page)
+    assert banners == [
+        "This benchmark is partial: it was interrupted.",
+        "The client was the bottleneck: a process of it was busy for 97% of the run: "
+        "give it more (--workers).",
+        "3 of 120 requests failed; they are in no latency.",
+    ]
+
+
+def test_whole_run_has_no_banner(keep: Callable[..., StoredResult]) -> None:
+    assert 'class="banner"' not in render_page([keep()])
+
+
+def test_objectives_are_listed_and_drawn(keep: Callable[..., StoredResult]) -> None:
+    objectives = [parse_objective("ttft:p95<80ms"), parse_objective("itl:p99<1s")]
+    page = render_page([keep(make_result(objectives=objectives))])
+    assert page.count('<li class="limit"><i></i>ttft:p95&lt;80ms</li>') == 2
+    assert 'class="limit"><i></i>itl' not in page
+    assert "<td>missed</td>" in page
+    assert "<td>met</td>" in page
+
+
+def _browse(page: Path, width: int, *options: str) -> tuple[str, str]:
+    """What the browser made of it, and what it complained about on the console."""
+    done = subprocess.run(
+        [
+            *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
+            *(f"--user-data-dir={page.parent / 'profile'}", f"--window-size={width},1200"),
+            *("--virtual-time-budget=1000", "--dump-dom", *options, page.as_uri()),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [400, 1400])
+def test_browser_shows_it_without_complaint_or_overlap(
+    keep: Callable[..., StoredResult], sweep: list[StoredResult], tmp_path: Path, width: int
+) -> None:
+    objectives = [parse_objective("ttft:p95<200ms")]
+    for number, results in enumerate(([keep(make_result(objectives=objectives))], sweep)):
+        page = render_page(results)
+        file = tmp_path / f"{number}.html"
+        file.write_text(page)
+        dom, complaints = _browse(file, width)
+        assert complaints == ""
+        assert "</svg>" in dom
+        look = LOOK.replace("WIDTH", str(width))
+        watched = re.sub(r"<meta http-equiv=.*?>", "", page).replace("</body>", f"{look}</body>")
+        file.write_text(watched)
+        seen = re.search(r'<pre id="found">(.*?)</pre>', _browse(file, width)[0])
+        assert seen is not None
+        found = json.loads(seen[1])
+        assert (found["overlaps"], found["cut"]) == ([], [])
+        assert found["wide"] <= width
+        assert found["small"] > 10

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bench.report.made import make_result, store
+from trtllm_serve_cli.bench.model.arrivals import AtConcurrency, AtRate
+from trtllm_serve_cli.bench.report.result_json import to_json
+from trtllm_serve_cli.bench.report.result_reader import (
+    StoredResult,
+    describe_load,
+    find_results,
+    read_result,
+    read_results,
+)
+from trtllm_serve_cli.errors import BadInput
+
+
+def test_what_was_written_is_read_back(keep: Callable[..., StoredResult]) -> None:
+    made = make_result(runs=2)
+    result = keep(made)
+    assert result.records == made.records
+    assert result.summary == json.loads(json.dumps(to_json(made)))
+    assert [len(run) for run in result.runs] == [120, 120]
+    assert result.samples[0]["engines"][0]["kv_blocks_max"] == 100
+
+
+def test_results_within_a_folder_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for rate in (16, 8, 2.5):
+        store(make_result(AtRate(rate), num_requests=2), tmp_path / f"rate-{rate}")
+    (tmp_path / "notes").mkdir()
+    names = [folder.name for folder in find_results(tmp_path)]
+    assert names == ["rate-2.5", "rate-8", "rate-16"]
+    assert [result.load_in_short for result in read_results([tmp_path])] == ["2.5/s", "8/s", "16/s"]
+
+
+@pytest.mark.parametrize(
+    ("load", "words"),
+    [
+        ({"kind": "rate", "request_rate_per_s": 2.5, "concurrency": None}, "2.5 requests/s"),
+        (
+            {"kind": "rate", "request_rate_per_s": 2, "concurrency": 4},
+            "2 requests/s, at most 4 in flight",
+        ),
+        ({"kind": "concurrency", "concurrency": 4}, "4 in flight"),
+        ({"kind": "trace", "speed": 2.0, "concurrency": None}, "a trace, 2x"),
+        ({"kind": "all_at_once"}, "all at once"),
+    ],
+    ids=["rate", "capped", "closed", "trace", "at once"],
+)
+def test_load_in_words(load: dict[str, Any], words: str) -> None:
+    assert describe_load(load) == words
+
+
+def test_folder_that_is_no_result_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no result of a benchmark") as refused:
+        find_results(tmp_path)
+    assert refused.value.why == "it has no summary.json"
+    with pytest.raises(BadInput) as refused:
+        find_results(tmp_path / "missing")
+    assert refused.value.why == "there is no such folder"
+
+
+def _damage(folder: Path, file: str, old: str, new: str) -> None:
+    text = (folder / file).read_text()
+    assert old in text
+    (folder / file).write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "what"),
+    [
+        ("summary.json", '"schema_version": 2', '"schema_version": 99', "of another version"),
+        ("summary.json", '"client"', '"klient"', "not whole"),
+        ("summary.json", "{", "", "cannot be read"),
+        ("requests.jsonl", '"due_s"', '"do_s"', "requests.jsonl:1 is no request's record"),
+        ("requests.jsonl", "{", "", "requests.jsonl:1 is no JSON"),
+        ("server_samples.jsonl", "{", "[{", "no JSON"),
+    ],
+)
+def test_damaged_result_is_refused_with_its_place(
+    tmp_path: Path, file: str, old: str, new: str, what: str
+) -> None:
+    folder = store(make_result(AtConcurrency(2), num_requests=3), tmp_path / "result")
+    _damage(folder, file, old, new)
+    with pytest.raises(BadInput, match=what):
+        read_result(folder)

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.bench.report.made import make_result, make_run
+from trtllm_serve_cli.bench.model.arrivals import AtRate
+from trtllm_serve_cli.bench.model.records import RequestError, RequestRecord
+from trtllm_serve_cli.bench.model.slo import parse_objective
+from trtllm_serve_cli.bench.run.benchmark import Benchmark, Ending, Run, Watch
+from trtllm_serve_cli.bench.run.search import (
+    Measured,
+    Probe,
+    SearchPlan,
+    SearchResult,
+    conclude,
+    measure,
+    next_rate,
+    run_search,
+)
+from trtllm_serve_cli.bench.stats.statistics import summarize
+
+LATENCY = parse_objective("latency:p95<100ms")
+
+
+def _probe(rate: float, is_met: bool, is_sure: bool = True) -> Probe:
+    measured = Measured(str(LATENCY), 100, 50, (40, 60), is_met, is_sure)
+    return Probe(rate, 1, (measured,))
+
+
+def _walk(edge: float, plan: SearchPlan) -> list[Probe]:
+    """All probes of a server that meets its objectives below `edge`."""
+    probes: list[Probe] = []
+    while (rate := next_rate(probes, plan)) is not None:
+        probes.append(_probe(rate, rate < edge))
+        assert len(probes) < 100
+    return probes
+
+
+@given(st.floats(1.1, 1e4), st.sampled_from([0.01, 0.05, 0.2]))
+def test_search_ends_beside_the_edge(edge: float, precision: float) -> None:
+    probes = _walk(edge, SearchPlan(1.0, precision=precision))
+    result = conclude(probes, None)
+    assert result.ending == "found"
+    assert result.rate is not None
+    low, high = result.interval
+    assert low == result.rate < edge
+    assert high is not None
+    assert edge <= high <= low * (1 + precision) * 1.02  # the rates' three digits
+    assert len(probes) == len({probe.rate for probe in probes})
+
+
+def test_search_stops_where_nothing_is_met() -> None:
+    result = conclude(_walk(0.5, SearchPlan(1.0)), None)
+    assert (result.rate, result.ending, len(result.probes)) == (None, "none_met", 1)
+
+
+def test_search_goes_no_further_than_it_may() -> None:
+    probes = _walk(1e9, SearchPlan(1.0, highest=7.0))
+    assert [probe.rate for probe in probes] == [1, 2, 4, 7]
+    assert conclude(probes, None).ending == "all_met"
+
+
+def test_rates_that_are_not_sure_widen_the_interval() -> None:
+    probes = [_probe(4, True), _probe(5, True, False), _probe(6, False, False), _probe(8, False)]
+    result = conclude(probes, None)
+    assert (result.rate, result.interval) == (5, (4, 8))
+
+
+def test_met_rate_above_a_missed_one_is_not_believed() -> None:
+    result = conclude([_probe(1, True), _probe(2, False), _probe(4, True)], None)
+    assert (result.rate, result.interval) == (1, (1, 2))
+
+
+def _record(index: int, latency_s: float, *, failed: bool = False) -> RequestRecord:
+    error = RequestError("server", "no") if failed else None
+    return RequestRecord(index, 0.0, 0.0, latency_s, 1, (latency_s,), (1,), error)
+
+
+def test_clear_margin_is_sure_after_one_run() -> None:
+    run = [_record(index, 0.05 + index * 1e-4) for index in range(100)]
+    met = measure(LATENCY, [run])
+    assert (met.is_met, met.is_sure) == (True, True)
+    missed = measure(parse_objective("latency:p95<20ms"), [run])
+    assert (missed.is_met, missed.is_sure) == (False, True)
+    assert met.measured_ms == pytest.approx(59.4)
+
+
+@pytest.mark.parametrize("objective", ["latency:p99<5s", "latency<6s"])
+def test_percentile_that_so_few_requests_cannot_tell_is_never_sure(objective: str) -> None:
+    # The true p99 is 5.57 s, and there is no true maximum.
+    rng = np.random.default_rng(0)
+    num_met = 0
+    for _ in range(60):
+        run = [_record(index, latency) for index, latency in enumerate(rng.lognormal(1, 0.308, 30))]
+        measured = measure(parse_objective(objective), [run])
+        num_met += measured.is_met
+        assert (measured.is_sure, measured.interval_ms) == (False, None)
+    assert num_met > 10
+
+
+def test_rate_at_which_every_request_fails_is_sure() -> None:
+    measured = measure(LATENCY, [[_record(index, 0.01, failed=True) for index in range(4)]])
+    assert (measured.is_met, measured.is_sure, measured.measured_ms) == (False, True, None)
+
+
+def test_limit_within_the_interval_is_not_sure() -> None:
+    run = [_record(index, 0.05 + index * 1e-3) for index in range(100)]
+    measured = measure(parse_objective("latency:p95<145ms"), [run])
+    assert measured.interval_ms is not None
+    low, high = measured.interval_ms
+    assert low is not None
+    assert high is not None
+    assert low < 145 < high
+    assert not measured.is_sure
+
+
+def test_from_three_runs_on_the_noise_is_that_between_runs() -> None:
+    runs = [[_record(index, level) for index in range(100)] for level in (0.08, 0.09, 0.12)]
+    assert measure(LATENCY, runs[:1]).is_sure
+    measured = measure(LATENCY, runs)
+    assert (measured.is_met, measured.is_sure) == (False, False)
+
+
+def test_failed_requests_took_for_ever() -> None:
+    run = [_record(index, 0.01, failed=index < 10) for index in range(100)]
+    measured = measure(LATENCY, [run])
+    assert (measured.is_met, measured.measured_ms) == (False, None)
+    assert measure(parse_objective("latency:p50<100ms"), [run]).is_met
+
+
+def test_search_and_summary_agree_on_what_is_met() -> None:
+    run = [_record(index, 0.01, failed=index % 2 == 0) for index in range(100)]
+    for text in ("latency:p95<3s", "latency:p50<3s", "latency:mean<3s", "latency<3s"):
+        objective = parse_objective(text)
+        (outcome,) = summarize(run, AtRate(1), streamed=True, objectives=[objective]).objectives
+        measured = measure(objective, [run])
+        assert (outcome.measured_ms, outcome.is_met) == (measured.measured_ms, measured.is_met)
+
+
+@pytest.mark.parametrize("num_gaps", [1, 2, 99])
+def test_failures_weigh_as_much_as_answers_whose_gaps_are_judged(num_gaps: int) -> None:
+    chunks = tuple(0.01 * number for number in range(num_gaps + 1))
+    answer = RequestRecord(0, 0.0, 0.0, 1.0, 1, chunks, (1,) * len(chunks))
+    failure = replace(answer, error=RequestError("rejected", "full"))
+    measured = measure(parse_objective("itl:p95<50ms"), [[answer, failure] * 50])
+    assert (measured.measured_ms, measured.is_met, measured.is_sure) == (None, False, True)
+    apart = measure(parse_objective("itl:p95<50ms"), [[answer] * 50, [failure] * 50])
+    assert not apart.is_met
+    few = measure(parse_objective("itl:p95<50ms"), [[answer] * 97 + [failure] * 3])
+    assert few.is_met
+
+
+@contextmanager
+def _quiet(benchmark: Benchmark) -> Iterator[Watch]:
+    yield lambda progress: None
+
+
+def _server(ending: Ending = "finished", busy: float = 0.2) -> Callable[[float], Benchmark]:
+    """Opens benchmarks of a server of eight slots, full at about 29 requests/s."""
+
+    def open_at(rate: float) -> Benchmark:
+        load = AtRate(rate)
+        made = make_result(load, num_requests=2, loop_busy=busy)
+
+        def measure(number: int, watch: Watch) -> tuple[Run, int]:
+            records = make_run(load, run=number, num_requests=300)
+            return replace(made.runs[0], records=records, ending=ending), 0
+
+        return Benchmark(made.settings, made.models, measure)
+
+    return open_at
+
+
+def _search(objective: str, **server: Any) -> SearchResult:
+    plan = SearchPlan(2.0, precision=0.1)
+    return run_search(plan, [parse_objective(objective)], _server(**server), _quiet)
+
+
+def test_search_finds_where_a_queue_begins_to_grow() -> None:
+    result = _search("ttft:p95<200ms")
+    assert result.ending == "found"
+    assert result.rate is not None
+    assert 18 < result.rate < 30
+    low, high = result.interval
+    assert low is not None
+    assert high is not None
+    assert low <= result.rate <= high
+    assert any(probe.num_runs > 1 for probe in result.probes)
+    assert result.probes[0].num_runs == 1
+    assert {rate: each.settings.load for rate, each in result.results.items()} == {
+        each.rate: AtRate(each.rate) for each in result.probes
+    }
+
+
+def test_rate_that_one_run_cannot_tell_runs_again() -> None:
+    plan = SearchPlan(2.0, highest=2.0)
+    result = run_search(plan, [parse_objective("ttft<200ms")], _server(), _quiet)
+    assert [(probe.num_runs, probe.is_sure) for probe in result.probes] == [(3, True)]
+
+
+def test_search_tells_the_rates_at_which_the_client_was_too_slow() -> None:
+    assert _search("ttft:p95<200ms").client_bottlenecks == ()
+    result = _search("ttft:p95<200ms", busy=0.99)
+    assert result.client_bottlenecks[-1] == max(probe.rate for probe in result.probes)
+    assert result.client_bottlenecks[0] > (result.rate or 0.0)
+
+
+def test_search_that_is_interrupted_says_what_it_knows() -> None:
+    result = _search("ttft:p95<200ms", ending="interrupted")
+    assert (result.ending, result.rate, len(result.results)) == ("interrupted", None, 1)
+
+
+def test_search_result_as_json_has_every_probe() -> None:
+    value = conclude([_probe(1, True), _probe(2, False)], None).to_json()
+    assert (value["rate"], value["interval"], value["ending"]) == (1, (1, 2), "found")
+    assert [(p["rate"], p["is_met"], p["is_sure"]) for p in value["probes"]] == [
+        (1, True, True),
+        (2, False, True),
+    ]

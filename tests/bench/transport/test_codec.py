@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2
+
+from tests.bench.fake_triton import _reply, _stream_reply
+from trtllm_serve_cli.bench.model.served_model import ServedModel
+from trtllm_serve_cli.bench.transport import codec
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
+
+_MODEL = ServedModel("127.0.0.1:1", "tensorrt_llm", "1", "2.51.0", True, 8, 500)
+_ASKING = codec.Asking()
+_STREAMING = codec.Asking(stream=True)
+_SPEC = RequestSpec(np.array([5, 6, 7], np.int32), 20)
+_REQUEST = service_pb2.ModelInferRequest(model_name="tensorrt_llm", id="1")
+
+
+def _inputs(encoded: bytes) -> dict[str, tuple[str, list[int], bytes]]:
+    request = service_pb2.ModelInferRequest.FromString(encoded)
+    return {
+        tensor.name: (tensor.datatype, list(tensor.shape), content)
+        for tensor, content in zip(request.inputs, request.raw_input_contents, strict=True)
+    }
+
+
+def test_encode_request_asks_for_an_exact_length_and_no_echo() -> None:
+    assert _inputs(codec.encode_request(_SPEC, _MODEL, "1", _ASKING)) == {
+        "input_ids": ("INT32", [1, 3], np.array([5, 6, 7], np.int32).tobytes()),
+        "input_lengths": ("INT32", [1, 1], np.int32(3).tobytes()),
+        "request_output_len": ("INT32", [1, 1], np.int32(20).tobytes()),
+        "exclude_input_in_output": ("BOOL", [1, 1], b"\x01"),
+    }
+
+
+def test_encode_request_streams_when_asked() -> None:
+    encoded = codec.encode_request(_SPEC, _MODEL, "1", _STREAMING)
+    assert _inputs(encoded)["streaming"] == ("BOOL", [1, 1], b"\x01")
+
+
+def test_encode_request_asks_for_an_empty_final_response() -> None:
+    encoded = codec.encode_request(_SPEC, _MODEL, "9", _ASKING)
+    request = service_pb2.ModelInferRequest.FromString(encoded)
+    assert (request.model_name, request.id) == ("tensorrt_llm", "9")
+    assert request.parameters["triton_enable_empty_final_response"].bool_param
+
+
+@given(num_tokens=st.integers(0, 100), is_final=st.booleans())
+def test_decode_stream_response_counts_tokens_and_sees_the_end(
+    num_tokens: int, is_final: bool
+) -> None:
+    raw = _stream_reply(_REQUEST, num_tokens, is_final=is_final).SerializeToString()
+    response = codec.decode_stream_response(raw)
+    assert (response.num_tokens, response.is_final) == (num_tokens, is_final)
+
+
+def test_decode_unary_response_is_final() -> None:
+    raw = _reply(_REQUEST, 3).SerializeToString()
+    assert codec.decode_unary_response(raw) == codec.Response(3, True, ids=bytes(12))
+
+
+def test_decode_ignores_padding_beyond_the_sequence_length() -> None:
+    reply = _reply(_REQUEST, 5)
+    reply.raw_output_contents[1] = np.int32(2).tobytes()
+    assert codec.decode_unary_response(reply.SerializeToString()).num_tokens == 2
+
+
+def test_decode_stream_response_drops_the_request_id_of_an_error() -> None:
+    raw = service_pb2.ModelStreamInferResponse(
+        error_message="[request id: tllm-bench-3] too long"
+    ).SerializeToString()
+    assert codec.decode_stream_response(raw) == codec.Response(0, True, "too long")

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.bench.fake_http import FakeHttp
+from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency
+from trtllm_serve_cli.bench.model.served_model import Target, fetch_model
+from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult, run_benchmark
+from trtllm_serve_cli.bench.transport.http_connection import _Parser
+from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
+from trtllm_serve_cli.bench.workloads.words import RandomWords
+from trtllm_serve_cli.errors import NoServer, RequestFailed, UnknownModel
+
+ServeHttp = Callable[[FakeHttp], str]
+
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+    b'9\r\ndata: {"a\r\n8\r\n": 1}\n\nd\r\n13\r\nata: {"b": [1,2]}\n\n\r\n0\r\n\r\n'
+)
+WHOLE = b'HTTP/1.1 200 OK\r\nContent-Length: 8\r\nContent-Type: application/json\r\n\r\n{"a": 1}'
+FAILED = b'HTTP/1.1 400 Bad Request\r\nContent-Length: 15\r\n\r\n{"error": "no"}'
+
+
+def _feed(raw: bytes, cuts: list[int]) -> tuple[list[bytes], _Parser]:
+    parser = _Parser()
+    places = sorted({min(cut, len(raw)) for cut in cuts} | {0, len(raw)})
+    pieces = [raw[begin:end] for begin, end in pairwise(places)]
+    return [event for piece in pieces for event in parser.feed(piece)], parser
+
+
+@given(st.lists(st.integers(0, len(CHUNKED)), max_size=20))
+def test_events_do_not_depend_on_how_the_bytes_come(cuts: list[int]) -> None:
+    events, parser = _feed(CHUNKED, cuts)
+    assert events == [b'{"a": 1}', b'{"b": [1,2]}']
+    assert (parser.is_done, parser.keeps_alive, parser.error) == (True, True, None)
+
+
+@given(st.lists(st.integers(0, len(WHOLE)), max_size=20))
+def test_an_answer_that_is_no_stream_is_one_event(cuts: list[int]) -> None:
+    events, parser = _feed(WHOLE, cuts)
+    assert (events, parser.is_done) == ([b'{"a": 1}'], True)
+
+
+def test_a_failed_request_tells_what_the_server_said() -> None:
+    events, parser = _feed(FAILED, [])
+    assert events == []
+    assert parser.error is not None
+    assert (parser.error.kind, parser.error.message) == ("http_400", "no")
+
+
+@pytest.mark.parametrize("raw", [b"SSH-2.0\r\n\r\n", b"HTTP/1.1 yes\r\n\r\n", b"x" * 70000])
+def test_what_is_no_http_is_refused(raw: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        _Parser().feed(raw)
+
+
+def _run(address: str, *, takes_text: bool = False, **settings: Any) -> BenchmarkResult:
+    workload = RandomWords(5, 1, 4, 0) if takes_text else TokenNormDist(8, 2, 4, 0)
+    chosen: dict[str, Any] = {
+        "workload": workload,
+        "load": AllAtOnce(),
+        "num_requests": 6,
+        "takes": "text" if takes_text else "tokens",
+    } | settings
+    model = "ensemble" if takes_text else "tensorrt_llm"
+    return run_benchmark(BenchmarkSettings(**chosen), [Target(address, model, "http")])
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("takes_text", [False, True], ids=["tokens", "text"])
+def test_every_answer_over_http_has_the_length_asked_for(
+    serve_http: ServeHttp, takes_text: bool, stream: bool
+) -> None:
+    result = _run(serve_http(FakeHttp()), takes_text=takes_text, stream=stream)
+    assert {record.num_output_tokens for record in result.records} == {4}
+    assert result.summary.num_completed == 6
+    assert (result.summary.ttft is not None) is stream
+    assert result.token_counts == "server"
+
+
+def test_connections_are_used_again(serve_http: ServeHttp) -> None:
+    server = FakeHttp()
+    address = serve_http(server)
+    _run(address, load=AtConcurrency(1), num_requests=10, num_warmup_requests=0)
+    assert (server.num_connections_for_requests, len(server.bodies)) == (1, 10)
+
+
+def test_text_that_the_server_does_not_count_is_labelled(serve_http: ServeHttp) -> None:
+    server = FakeHttp(counts_tokens=False)
+    result = _run(serve_http(server), takes_text=True, stream=True)
+    assert result.token_counts == "responses"
+
+
+def test_text_can_be_counted_by_a_tokenizer_and_is_labelled(serve_http: ServeHttp) -> None:
+    class Letters:
+        end_id = 0
+
+        def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+            return [1] * add_special_tokens + list(text.encode())
+
+    address = serve_http(FakeHttp(counts_tokens=False))
+    settings = BenchmarkSettings(RandomWords(5, 1, 4, 0), AllAtOnce(), 3, takes="text", stream=True)
+    target = Target(address, "ensemble", "http")
+    result = run_benchmark(settings, [target], tokenizer=Letters())
+    assert result.token_counts == "re-tokenised"
+    assert {record.num_output_tokens for record in result.records} == {len("word" * 4)}
+
+
+def test_server_errors_over_http_are_counted_by_status(serve_http: ServeHttp) -> None:
+    result = _run(serve_http(FakeHttp(fails=True)), stream=True)
+    assert result.error_messages == [("http_500: out of cheese", 6)]
+
+
+def test_the_body_asks_for_an_exact_length(serve_http: ServeHttp) -> None:
+    server = FakeHttp()
+    _run(serve_http(server), takes_text=True, num_requests=1, num_warmup_requests=0)
+    (body,) = server.bodies
+    assert (body["max_tokens"], body["end_id"], body["stream"]) == (4, -1, False)
+    assert len(body["text_input"].split()) >= 3
+
+
+def test_a_dead_http_address_is_explained() -> None:
+    with pytest.raises(NoServer, match=r"No server answers at 127.0.0.1:1\."):
+        fetch_model(Target("127.0.0.1:1", "x", "http"), "tokens")
+
+
+def test_an_unknown_model_over_http_is_explained(serve_http: ServeHttp) -> None:
+    target = Target(serve_http(FakeHttp()), "gpt", "http")
+    with pytest.raises(RequestFailed, match="The server has no model 'gpt'"):
+        fetch_model(target, "tokens")
+
+
+def test_a_model_that_takes_no_text_is_refused(serve_http: ServeHttp) -> None:
+    target = Target(serve_http(FakeHttp()), "tensorrt_llm", "http")
+    with pytest.raises(UnknownModel, match="is not an LLM that takes text"):
+        fetch_model(target, "text")

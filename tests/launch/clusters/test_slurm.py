@@ -1,0 +1,229 @@
+"""Slurm jobs as data and as scripts, the scripts against upstream's and run by a real bash."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.launch.clusters.slurm import SlurmOptions, plan_slurm, render_script
+from trtllm_serve_cli.launch.containers.deployment import Deployable
+from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.launch.triton.triton_install import IN_CONTAINER, TritonInstallation
+
+ONE_NODE = SlurmOptions()
+OPEN = LaunchOptions(host="0.0.0.0")
+MODEL = Deployable(
+    name="llama",
+    text_model="llama",
+    kind="tensorrt",
+    models=("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "llama"),
+    repository=Path("/tensorrtllm_backend/triton_model_repo"),
+    folders=(Path("/tensorrtllm_backend/triton_model_repo"), Path("/engines/llama")),
+    num_gpus=8,
+    num_ranks=8,
+    image=None,
+)
+PYTORCH = dataclasses.replace(MODEL, kind="pytorch", num_gpus=16, num_ranks=16)
+PLAIN = dataclasses.replace(MODEL, kind="openvino", num_gpus=0, num_ranks=1)
+
+
+def script(
+    model: Deployable = MODEL,
+    options: SlurmOptions = ONE_NODE,
+    triton: TritonInstallation = IN_CONTAINER,
+    directory: Path | None = None,
+) -> str:
+    plan = plan_slurm(model, triton, options, OPEN, directory=directory, environ={})
+    return render_script(plan)
+
+
+def directives(text: str) -> dict[str, str]:
+    found = [line.removeprefix("#SBATCH ") for line in text.splitlines() if "#SBATCH" in line]
+    return dict(shlex.split(each)[0].removeprefix("--").partition("=")[::2] for each in found)
+
+
+def srun_options(text: str) -> dict[str, str]:
+    command = text[text.index("\nsrun ") :].partition("\nstatus=")[0]
+    words = shlex.split(command.replace("\\\n", " "))
+    return dict(w.removeprefix("--").partition("=")[::2] for w in words if w.startswith("--"))
+
+
+def task(text: str) -> str:
+    return text.partition("<< 'TASK'\n")[2].partition("TASK\n")[0]
+
+
+def test_job_of_the_backends_readme() -> None:
+    """`tensorrt_llm_triton.sub` and `.sh` of the backend's README.md at v0.9.0, by option."""
+    text = script(
+        options=SlurmOptions(
+            account="ACCOUNT",
+            partition="PARTITION",
+            nodes=1,
+            ntasks_per_node=8,
+            time="00:30:00",
+            container_image="triton_trt_llm",
+            container_mounts=("/path/to/tensorrtllm_backend:/tensorrtllm_backend",),
+            container_workdir="/tensorrtllm_backend",
+            prologue=("sudo nvidia-smi -lgc 1410,1410",),
+        )
+    )
+    assert text.startswith("#!/bin/bash\n#SBATCH ")
+    assert directives(text) == {
+        "output": "tllm-llama-%j-job.log",
+        "error": "tllm-llama-%j-job.log",
+        "job-name": "tllm-llama",
+        "account": "ACCOUNT",
+        "partition": "PARTITION",
+        "nodes": "1",
+        "ntasks-per-node": "8",
+        "time": "00:30:00",
+        # More than upstream's: clusters that share nodes give no GPU to a job that asks for none.
+        "gpus-per-node": "8",
+        "open-mode": "append",
+    }
+    assert srun_options(text) == {
+        "mpi": "pmix",
+        "container-image": "triton_trt_llm",
+        "container-mounts": "/tensorrtllm_backend/triton_model_repo"
+        ":/tensorrtllm_backend/triton_model_repo:ro,/engines/llama:/engines/llama:ro,"
+        "/path/to/tensorrtllm_backend:/tensorrtllm_backend",
+        "container-workdir": "/tensorrtllm_backend",
+        "output": "tllm-llama-%j-server_%t.log",
+    }
+    assert "\nsudo nvidia-smi -lgc 1410,1410\n" in text
+    for word in (
+        "exec /opt/tritonserver/bin/tritonserver ",
+        "--model-repository=/tensorrtllm_backend/triton_model_repo ",
+        "--disable-auto-complete-config ",
+        '--backend-config=python,shm-region-prefix-name="tllm-$SLURM_JOB_ID-$SLURM_PROCID-" ',
+    ):
+        assert word in task(text)
+
+
+def test_llm_api_over_two_nodes_has_upstreams_launcher() -> None:
+    """Options of examples/llm-api/llm_mgmn_trtllm_serve.sh in NVIDIA/TensorRT-LLM."""
+    options = SlurmOptions(
+        account="A", partition="P", time="01:00:00", nodes=2, container_image="trtllm"
+    )
+    text = script(PYTORCH, options)
+    assert directives(text) | {"output": "", "error": ""} == {
+        "account": "A",
+        "partition": "P",
+        "time": "01:00:00",
+        "nodes": "2",
+        "ntasks-per-node": "8",
+        "gpus-per-node": "8",
+        "job-name": "tllm-llama",
+        "output": "",
+        "error": "",
+        "open-mode": "append",
+    }
+    assert srun_options(text)["mpi"] == "pmix"
+    # The launcher starts the server on the first rank alone, so all tasks are told the same.
+    assert task(text).startswith(
+        "exec trtllm-llmapi-launch /opt/tritonserver/bin/tritonserver \\\n"
+    )
+    assert "role" not in task(text)
+
+
+def test_llm_api_over_two_nodes_as_the_backends_guide_has_it() -> None:
+    """`srun -N 2 --ntasks-per-node=8 --mpi=pmix --container-image=…` of its docs/llmapi.md."""
+    text = script(PYTORCH, SlurmOptions(nodes=2, ntasks_per_node=8, container_image="IMAGE"))
+    said = {"nodes": "2", "ntasks-per-node": "8", "mpi": "pmix", "container-image": "IMAGE"}
+    assert said.items() <= (directives(text) | srun_options(text)).items()
+
+
+def test_part_of_a_gpu_by_mig_is_asked_for_by_its_own_name() -> None:
+    one = dataclasses.replace(MODEL, num_gpus=1, num_ranks=1)
+    options = SlurmOptions(gpus_per_node=0, sbatch=("--gres=gpu:1g.10gb:1",))
+    asked = directives(script(one, options))
+    assert (asked["gres"], "gpus-per-node" in asked) == ("gpu:1g.10gb:1", False)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "says"),
+    [
+        (PLAIN, SlurmOptions(nodes=2), "llama cannot be spread over 2 nodes."),
+        (MODEL, SlurmOptions(nodes=3), "8 ranks cannot be shared out among 3 nodes."),
+        (MODEL, SlurmOptions(ntasks_per_node=4), "llama needs 8 tasks per node, not 4."),
+        (PLAIN, SlurmOptions(container_workdir="/w"), "There are mounts or a working directory"),
+        (dataclasses.replace(MODEL, num_ranks=1, spawns=True), ONE_NODE,
+         "llama cannot run under Slurm as it is."),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(model: Deployable, options: SlurmOptions, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        script(model, options)
+
+
+def run_job(text: str, tmp_path: Path, rank: int = 0) -> tuple[dict[str, object], list[str]]:
+    """What the job writes down, and what Triton is told, with an `srun` that runs one task."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, lines in {
+        "srun": 'for last; do :; done\nSLURM_PROCID=$RANK exec bash -c "$last"',
+        "tritonserver": f'printf "%s\\n" "$@" > {shlex.quote(str(tmp_path / "told"))}\nexit 7',
+    }.items():
+        (programs / name).write_text(f"#!/bin/bash\n{lines}\n")
+        (programs / name).chmod(0o755)
+    environ = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "12", "RANK": str(rank)}
+    ended = subprocess.run(("bash",), input=text, text=True, env=environ, cwd=tmp_path, check=False)
+    assert ended.returncode == 7
+    address = json.loads((tmp_path / "my job" / "address.json").read_text())
+    return address, (tmp_path / "told").read_text().splitlines()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    folder = tmp_path / "my job"
+    folder.mkdir()
+    return folder
+
+
+def triton_in(tmp_path: Path) -> TritonInstallation:
+    return TritonInstallation(tmp_path / "bin" / "tritonserver", "PATH")
+
+
+def test_job_says_where_it_answers_and_how_it_ended(tmp_path: Path, job: Path) -> None:
+    text = script(PLAIN, triton=triton_in(tmp_path), directory=job)
+    address, told = run_job(text, tmp_path)
+    token = address.pop("token")
+    assert address == {"host": os.uname().nodename, "http": 10036, "grpc": 10037, "metrics": 10038}
+    assert {
+        "--http-port=10036",
+        "--grpc-port=10037",
+        "--metrics-port=10038",
+        "--http-address=0.0.0.0",
+        "--backend-config=python,shm-region-prefix-name=tllm-12-0-",
+        f"--grpc-restricted-protocol=shared-memory,model-repository,trace,logging:tllm-token={token}",
+    } <= set(told)
+    assert (job / "exit-code").read_text() == "7\n"
+    assert (job / "address.json").stat().st_mode & 0o077 == 0
+
+
+def test_ports_that_are_given_stay(tmp_path: Path, job: Path) -> None:
+    options = SlurmOptions(http_port=8000, grpc_port=8001, metrics_port=8002)
+    text = script(PLAIN, options, triton_in(tmp_path), job)
+    address, told = run_job(text, tmp_path)
+    assert (address["http"], address["grpc"], address["metrics"]) == (8000, 8001, 8002)
+    assert "--http-port=8000" in told
+
+
+def test_ranks_that_do_not_answer_open_no_port(tmp_path: Path, job: Path) -> None:
+    text = script(MODEL, triton=triton_in(tmp_path), directory=job)
+    _, told = run_job(text, tmp_path, rank=3)
+    assert [word for word in told if "port" in word or "address" in word] == []
+    assert {"--allow-http=false", "--load-model=tensorrt_llm"} <= set(told)
+    assert "--model-control-mode=none" not in told
+
+
+def test_folder_names_are_not_read_as_patterns(tmp_path: Path) -> None:
+    text = script(PLAIN, directory=Path("/homes/100%j it's"))
+    assert directives(text)["output"] == "/homes/100%%j it's/job.log"

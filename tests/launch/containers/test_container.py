@@ -1,0 +1,286 @@
+"""What a server in a container is, compared whole and with upstream's documented command."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.errors import BadInput, MissingPart
+from trtllm_serve_cli.launch.containers.container import (
+    IN_IMAGE,
+    Container,
+    ContainerHost,
+    lower_limit,
+    name_container,
+    plan_container,
+)
+from trtllm_serve_cli.launch.containers.deployment import Deployable
+from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan, plan_launch
+from trtllm_serve_cli.repository.model.instances import EngineInstances
+from trtllm_serve_cli.repository.model.store import ImportedModel
+from trtllm_serve_cli.repository.planning.combined import PlacedModel
+
+NGC = "nvcr.io/nvidia/tritonserver:24.07-trtllm-python-py3"
+# README.md of triton-inference-server/tensorrtllm_backend, on a server that serves LLaMa in the
+# container of 24.07; then Triton is started in it.
+DOCUMENTED = f"""
+docker run --rm -it --net host --shm-size=2g --ulimit memlock=-1 --ulimit stack=67108864
+  --gpus all -v /models/llama:/models/llama -v /engines/llama:/engines/llama {NGC}
+"""
+DOCKER = ContainerHost("docker", "27.1.1", has_gpu_toolkit=True)
+PODMAN = ContainerHost("podman", "5.2.0", has_gpu_toolkit=True)
+LIMITS = {"nofile": 20000, "nproc": 32768, "memlock": 8388608, "stack": -1}
+LLAMA = Deployable(
+    name="llama",
+    text_model="llama",
+    kind="tensorrt",
+    models=("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "llama"),
+    repository=Path("/models/llama"),
+    folders=(Path("/models/llama"), Path("/engines/llama")),
+    num_gpus=1,
+    num_ranks=1,
+    image=NGC,
+)
+ON_CPU = dataclasses.replace(LLAMA, name="mine", kind="openvino", num_gpus=0, image=None)
+IMPORTED = ImportedModel(
+    name="llama",
+    path=Path("/models/llama"),
+    layout="inflight",
+    engine_kind="tensorrt",
+    engine_path=Path("/engines/llama"),
+    source="engine:/engines/llama",
+    fingerprint="f1",
+    created_at=0,
+    models=LLAMA.models,
+)
+
+
+def plan(
+    host: ContainerHost = DOCKER,
+    model: Deployable = LLAMA,
+    *,
+    image: str | None = None,
+    gpus: str | None = None,
+    ranks: int = 1,
+    combined: tuple[PlacedModel, ...] = (),
+) -> LaunchPlan:
+    setup = plan_container([model], host, image=image, gpus=tuple(gpus.split(",")) if gpus else ())
+    engine = EngineInstances(model="tensorrt_llm", world_size=ranks)
+    return plan_launch(
+        [IMPORTED],
+        IN_IMAGE,
+        LaunchOptions(mode="container", gpus=gpus),
+        servers=Path("/servers"),
+        token="secret",
+        combined=combined,
+        engines=[engine],
+        has_gpu=bool(setup.gpus),
+        setup=setup,
+    )
+
+
+def options_of(plan: LaunchPlan) -> list[str]:
+    """What the engine is told before the image."""
+    assert plan.container is not None
+    return list(plan.argv[2 : plan.argv.index(plan.container.image)])
+
+
+def test_docker_with_gpus_compared_whole() -> None:
+    name = name_container(Path("/servers/8000"))
+    assert plan() == LaunchPlan(
+        argv=(
+            "docker",
+            "run",
+            "--rm",
+            f"--name={name}",
+            "--pull=never",
+            "--log-driver=none",
+            "--net=host",
+            "--shm-size=2g",
+            "--ulimit=memlock=-1",
+            "--ulimit=stack=67108864",
+            "--gpus=all",
+            "--env=TLLM_DRAINING=/servers/8000/draining",
+            "--volume=/models/llama:/models/llama:ro",
+            "--volume=/engines/llama:/engines/llama:ro",
+            "--volume=/servers/8000/draining:/servers/8000/draining:ro",
+            NGC,
+            "tritonserver",
+            "--model-repository=/models/llama",
+            "--model-control-mode=none",
+            "--model-load-thread-count=5",
+            "--exit-timeout-secs=86400",
+            "--http-address=127.0.0.1",
+            "--http-port=8000",
+            "--grpc-address=127.0.0.1",
+            "--grpc-port=8001",
+            "--metrics-address=127.0.0.1",
+            "--metrics-port=8002",
+            "--http-restricted-api=shared-memory,model-repository,trace,logging:tllm-token=secret",
+            "--grpc-restricted-protocol="
+            "shared-memory,model-repository,trace,logging:tllm-token=secret",
+            "--allow-sagemaker=false",
+            "--allow-vertex-ai=false",
+            "--allow-gpu-metrics=true",
+            "--log-verbose=0",
+            "--disable-auto-complete-config",
+            "--backend-config=python,shm-region-prefix-name=tllm-8000-",
+        ),
+        environ={},
+        directory=Path("/servers/8000"),
+        repository=Path("/models/llama"),
+        models=("llama",),
+        text_models=("llama",),
+        loading=IMPORTED.models,
+        endpoint=Endpoint("127.0.0.1:8001", "127.0.0.1:8000", "127.0.0.1:8002", "secret"),
+        mode="container",
+        container=Container("docker", NGC, name),
+    )
+
+
+def test_every_documented_option_is_there_but_the_terminal() -> None:
+    """What ours says more, a server needs that has no terminal and writes to no folder."""
+    documented, ours = parse_docker_run(shlex.split(DOCUMENTED)), parse_docker_run(plan().argv)
+    assert documented - ours == {
+        ("-it", ""),
+        ("--volume", "/models/llama:/models/llama"),
+        ("--volume", "/engines/llama:/engines/llama"),
+    }
+    assert ours - documented == {
+        ("--name", name_container(Path("/servers/8000"))),
+        ("--pull", "never"),
+        ("--log-driver", "none"),
+        ("--volume", "/models/llama:/models/llama:ro"),
+        ("--volume", "/engines/llama:/engines/llama:ro"),
+        # What tells its models that they take no new requests.
+        ("--env", "TLLM_DRAINING=/servers/8000/draining"),
+        ("--volume", "/servers/8000/draining:/servers/8000/draining:ro"),
+    }
+
+
+def parse_docker_run(words: list[str] | tuple[str, ...]) -> set[tuple[str, str]]:
+    """Options and their values, however they are written, and the image."""
+    said, rest = set(), list(words[2 : words.index(NGC)])
+    while rest:
+        name, is_joined, value = rest.pop(0).partition("=")
+        if not is_joined and rest and not rest[0].startswith("-"):
+            value = rest.pop(0)
+        said.add(({"-v": "--volume"}.get(name, name), value))
+    return said | {("image", NGC)}
+
+
+def test_plan_survives_its_file() -> None:
+    assert LaunchPlan.from_json(plan().to_json()) == plan()
+
+
+def test_podman_has_gpus_by_cdi_and_no_limit_that_is_refused() -> None:
+    host = dataclasses.replace(PODMAN, hard_limits=LIMITS)
+    assert options_of(plan(host))[6:12] == [
+        "--ulimit=memlock=8388608:8388608",
+        "--ulimit=stack=67108864:67108864",
+        "--ulimit=nofile=20000:20000",
+        "--ulimit=nproc=32768:32768",
+        "--device=nvidia.com/gpu=all",
+        "--security-opt=label=disable",
+    ]
+
+
+def test_podman_that_may_raise_limits_is_told_the_documented_ones() -> None:
+    ulimits = [word for word in options_of(plan(PODMAN)) if word.startswith("--ulimit")]
+    assert ulimits == ["--ulimit=memlock=-1", "--ulimit=stack=67108864"]
+
+
+@given(*[st.integers(-1, 1 << 40)] * 2)
+def test_lower_limit_is_within_both(one: int, other: int) -> None:
+    lower = lower_limit(one, other)
+    assert lower in (one, other)
+    assert all(limit == -1 or -1 < lower <= limit for limit in (one, other))
+
+
+@pytest.mark.parametrize(
+    ("host", "gpus"),
+    [
+        (DOCKER, ['--gpus="device=0,GPU-1a"']),
+        (PODMAN, ["--device=nvidia.com/gpu=0", "--device=nvidia.com/gpu=GPU-1a"]),
+    ],
+    ids=["docker", "podman"],
+)
+def test_chosen_gpus_are_the_only_ones_there(host: ContainerHost, gpus: list[str]) -> None:
+    made = plan(host, gpus="0,GPU-1a")
+    assert [word for word in options_of(made) if "gpu" in word] == gpus
+    assert not any("CUDA_VISIBLE_DEVICES" in word for word in (*made.argv, *made.environ))
+
+
+def test_model_without_a_gpu_asks_for_none() -> None:
+    host = dataclasses.replace(DOCKER, has_gpu_toolkit=False)
+    made = plan(host, ON_CPU, image="mine:1")
+    assert not any("gpus" in word for word in options_of(made))
+    assert {"--allow-gpu-metrics=false", "--pinned-memory-pool-byte-size=0"} <= set(made.argv)
+
+
+def test_dockers_server_is_the_users_and_has_a_home() -> None:
+    made = plan(dataclasses.replace(DOCKER, runs_as="1000:1000"))
+    assert options_of(made)[-7:-4] == ["--user=1000:1000", "--env=HOME=/tmp", "--env=USER=tllm"]
+
+
+def test_ranks_are_started_by_the_mpirun_of_the_image() -> None:
+    made = plan(model=dataclasses.replace(LLAMA, num_gpus=2, num_ranks=2), ranks=2)
+    inside = made.argv[made.argv.index(NGC) + 1 :]
+    assert inside[:6] == ("mpirun", "--bind-to", "none", "-n", "1", "tritonserver")
+    assert (inside.count("tritonserver"), made.runs_mpirun) == (2, True)
+
+
+def test_repository_of_several_models_is_mounted_too() -> None:
+    placed = (PlacedModel("llama", Path("/models/llama/llama")),)
+    volume = "--volume=/servers/8000/models:/servers/8000/models:ro"
+    assert volume in options_of(plan(combined=placed))
+
+
+def test_folder_in_a_mounted_one_is_not_mounted_twice() -> None:
+    folders = (Path("/a/b"), Path("/a"), Path("/ab"), Path("/a"))
+    setup = plan_container(
+        [dataclasses.replace(LLAMA, folders=folders)], DOCKER, image=None, gpus=()
+    )
+    assert setup.folders == (Path("/a"), Path("/ab"))
+
+
+def test_two_homes_servers_of_one_port_have_two_names() -> None:
+    names = {name_container(Path(home) / "servers" / "8000") for home in ("/a", "/b")}
+    assert len(names) == 2
+    assert all(name.startswith("tllm-8000-") for name in names)
+
+
+def test_models_of_two_images_cannot_be_served_together() -> None:
+    other = dataclasses.replace(LLAMA, name="old", image=NGC.replace("24.07", "24.06"))
+    with pytest.raises(BadInput, match="llama and old cannot be served from one container"):
+        plan_container([LLAMA, other], DOCKER, image=None, gpus=())
+    assert plan_container([LLAMA, other], DOCKER, image="both:1", gpus=()).image == "both:1"
+
+
+def test_no_public_image_has_the_engine_of_a_cpu() -> None:
+    with pytest.raises(BadInput, match="No public container image serves mine"):
+        plan(model=ON_CPU)
+
+
+def test_path_with_a_colon_cannot_be_mounted() -> None:
+    model = dataclasses.replace(LLAMA, folders=(Path("/models/a:b"),))
+    with pytest.raises(BadInput, match="/models/a:b cannot be mounted into a container"):
+        plan(model=model)
+
+
+@pytest.mark.parametrize(
+    ("host", "mends"),
+    [(PODMAN, "nvidia-ctk cdi generate"), (DOCKER, "container-toolkit says how")],
+    ids=["podman", "docker"],
+)
+def test_gpus_that_containers_cannot_have_are_missed_early(host: ContainerHost, mends: str) -> None:
+    with pytest.raises(MissingPart, match="llama needs a GPU") as raised:
+        plan(dataclasses.replace(host, has_gpu_toolkit=False))
+    assert mends in raised.value.next_step

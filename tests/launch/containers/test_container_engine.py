@@ -1,0 +1,183 @@
+"""Which engine runs containers, and what is made of what it says; scripts in their place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.launch.container_engines import calls_of, write_engine
+from trtllm_serve_cli.choices import ContainerEngine
+from trtllm_serve_cli.errors import LaunchFailed, MissingPart
+from trtllm_serve_cli.launch.containers.container import Container
+from trtllm_serve_cli.launch.containers.container_engine import (
+    explain_pull,
+    find_container_host,
+    find_first_process,
+    is_image_here,
+    look_at_engine,
+    pull_image,
+    remove_container,
+)
+
+DAEMON = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock."
+NGC = "nvcr.io/nvidia/tritonserver:24.07-trtllm-python-py3"
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    return tmp_path / "bin"
+
+
+def environ(programs: Path) -> dict[str, str]:
+    """With no other program: the machine may have engines of its own."""
+    programs.mkdir(exist_ok=True)
+    if not (programs / "sh").exists():
+        (programs / "sh").symlink_to("/bin/sh")
+    return {"PATH": str(programs)}
+
+
+def test_docker_comes_first(programs: Path) -> None:
+    write_engine(programs, "docker")
+    write_engine(programs, "podman")
+    host = find_container_host(None, environ(programs))
+    assert (host.engine, host.version, host.hard_limits) == ("docker", "27.1.1", {})
+    assert find_container_host("podman", environ(programs)).version == "5.2.0"
+
+
+def test_podman_takes_the_place_of_a_docker_whose_daemon_does_not_run(programs: Path) -> None:
+    write_engine(programs, "docker", info=f"echo '{DAEMON}' >&2; exit 1")
+    write_engine(programs, "podman")
+    assert find_container_host(None, environ(programs)).engine == "podman"
+
+
+@pytest.mark.parametrize(
+    ("said", "mends"),
+    [
+        (DAEMON, "sudo systemctl start docker"),
+        (
+            "permission denied while trying to connect to the Docker daemon socket",
+            'sudo usermod -aG docker "$USER", and log in anew',
+        ),
+        ("something else", "apt-get install podman"),
+    ],
+    ids=["daemon", "permission", "other"],
+)
+def test_engines_that_do_not_work_are_quoted(programs: Path, said: str, mends: str) -> None:
+    write_engine(programs, "docker", info=f"echo '{said}' >&2; exit 1")
+    with pytest.raises(MissingPart) as raised:
+        find_container_host(None, environ(programs))
+    assert str(raised.value) == (
+        "No program here runs containers.\n"
+        f"Why: docker: {said}; podman: not installed\n"
+        f"Next: {mends}   (`tllm doctor` says what is found)"
+    )
+
+
+def test_engine_that_says_nothing_has_an_exit_code(programs: Path) -> None:
+    write_engine(programs, "podman", info="exit 7")
+    assert look_at_engine("podman", environ(programs)) == "exit code 7"
+
+
+def test_rootless_dockers_root_is_the_user(programs: Path) -> None:
+    write_engine(programs, "docker", info="echo '27.1.1 [\"name=rootless\"]'")
+    host = look_at_engine("docker", environ(programs))
+    assert not isinstance(host, str)
+    assert host.runs_as is None
+
+
+def test_dockers_gpus_need_its_hook(programs: Path) -> None:
+    write_engine(programs, "docker")
+    assert not find_container_host("docker", environ(programs)).has_gpu_toolkit
+    (programs / "nvidia-container-runtime-hook").touch(0o755)
+    assert find_container_host("docker", environ(programs)).has_gpu_toolkit
+
+
+def test_image_is_fetched_and_what_the_engine_says_is_shown(programs: Path) -> None:
+    program = write_engine(programs, "podman", pull="echo Copying blob; echo done >&2")
+    container, shown = Container("podman", "img", "tllm-1"), bytearray()
+    assert not is_image_here(container)
+    pull_image(container, shown.extend)
+    assert (sorted(shown.split(b"\n")), calls_of(program, "pull")) == (
+        [b"", b"Copying blob", b"done"],
+        ["pull img"],
+    )
+
+
+def test_engine_that_fetches_may_draw_on_a_terminal(programs: Path) -> None:
+    write_engine(programs, "podman", pull="test -t 1 && test -t 2 && stty size < /dev/stdout")
+    shown = bytearray()
+    container = Container("podman", "img", "tllm-1")
+    pull_image(container, shown.extend, os.terminal_size((123, 45)))
+    assert shown == b"45 123\r\n"
+
+
+@pytest.mark.parametrize(
+    ("image", "said", "why", "mends"),
+    [
+        (
+            NGC,
+            "Error response from daemon: unauthorized: <html>",
+            "the registry wants you to log in, or does not let you have it: ",
+            "docker login nvcr.io   (user $oauthtoken, password: a key of NGC)",
+        ),
+        (
+            "me/mine:1",
+            "denied: requested access to the resource is denied",
+            "the registry wants you to log in, or does not let you have it: ",
+            "docker login docker.io",
+        ),
+        (
+            NGC,
+            "manifest unknown: manifest unknown",
+            "the registry has no such image: ",
+            "look at its name and tag, and say the right one: --image IMAGE",
+        ),
+        (
+            "localhost:5000/mine",
+            "dial tcp 127.0.0.1:5000: connect: connection refused",
+            "localhost:5000 cannot be reached from here: ",
+            "fetch it where that can, with `docker save` and `docker load` for the way here",
+        ),
+        (
+            "mine",
+            "write /var/lib/docker/tmp: no space left on device",
+            "the disk for images is full: ",
+            "docker system df, and docker image prune",
+        ),
+        ("mine", "boom", "", "docker pull mine   says more"),
+    ],
+    ids=["ngc", "private", "unknown", "offline", "disk", "other"],
+)
+def test_image_that_cannot_be_had_is_explained(image: str, said: str, why: str, mends: str) -> None:
+    error = explain_pull(Container("docker", image, "tllm-1"), f"Pulling\n{said}\n")
+    assert (error.what, error.why, error.next_step) == (
+        f"The image {image} could not be fetched.",
+        f"{why}{said}",
+        mends,
+    )
+
+
+def test_failed_fetch_is_an_error(programs: Path) -> None:
+    write_engine(programs, "docker", pull="echo unauthorized >&2; exit 1")
+    with pytest.raises(LaunchFailed, match="The image img could not be fetched"):
+        pull_image(Container("docker", "img", "tllm-1"), lambda text: None)
+
+
+def test_first_process_is_none_of_a_container_that_does_not_run(programs: Path) -> None:
+    container = Container("podman", "img", "tllm-1")
+    for answer, pid in (("exit 1", None), ("echo 0", None), ("echo 17", 17)):
+        write_engine(programs, "podman", inspect=answer)
+        assert find_first_process(container) == pid
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [("docker", "rm --force tllm-1"), ("podman", "rm --force --time=0 --ignore tllm-1")],
+)
+def test_container_is_removed_at_once(programs: Path, engine: ContainerEngine, told: str) -> None:
+    program = write_engine(programs, engine, rm="exit 1")
+    remove_container(Container(engine, "img", "tllm-1"))
+    assert calls_of(program, "rm") == [told]

@@ -1,0 +1,203 @@
+"""What imported models need of other machines."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.build.samples import ENGINE
+from tests.build.tensorrt_files import engine_config, tensorrt_engine
+from tests.repository.kinds.test_sim import SIM
+from trtllm_serve_cli.build.engine import Engine
+from trtllm_serve_cli.choices import Layout
+from trtllm_serve_cli.errors import BadInput, RepositoryError
+from trtllm_serve_cli.launch.containers.deployment import (
+    Deployable,
+    check_image,
+    describe_deployable,
+    spread,
+)
+from trtllm_serve_cli.repository.model.model_config import ServingOptions
+from trtllm_serve_cli.repository.model.model_repository import open_repository
+from trtllm_serve_cli.repository.model.render import write_repository
+from trtllm_serve_cli.repository.model.store import read_manifest
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
+
+NGC = "nvcr.io/nvidia/tritonserver"
+
+
+def deployable(
+    folder: Path, engine: Engine, *, layout: Layout = "inflight", **parameters: str
+) -> Deployable:
+    options = ServingOptions(parameters=parameters, layout=layout)
+    write_repository(plan_repository("mine", engine, options), folder / "repository")
+    return describe_deployable(
+        read_manifest(folder / "repository"), open_repository(folder / "repository")
+    )
+
+
+def engine_of(folder: Path, **facts: Any) -> Engine:
+    (folder / "engine").mkdir()
+    return dataclasses.replace(ENGINE, path=folder / "engine", **facts)
+
+
+def test_engine_of_a_cpu_needs_no_gpu_and_has_no_image(tmp_path: Path) -> None:
+    model = deployable(tmp_path, engine_of(tmp_path))
+    assert model == Deployable(
+        name="mine",
+        text_model="mine",
+        kind="openvino",
+        models=model.models,
+        repository=tmp_path / "repository",
+        folders=(tmp_path / "repository", tmp_path / "engine"),
+        num_gpus=0,
+        num_ranks=1,
+        image=None,
+        needs="Triton and openvino-genai",
+        reports_waiting=True,
+    )
+    with pytest.raises(BadInput) as raised:
+        check_image(model, None)
+    assert str(raised.value) == (
+        "No public container image serves mine.\n"
+        "Why: it takes Triton and openvino-genai, and none of NVIDIA's is known to have that\n"
+        "Next: name one of yours that has: --image IMAGE"
+    )
+    assert check_image(model, "mine:1") == "mine:1"
+
+
+def test_simulated_engine_takes_what_loads_its_tokenizer(tmp_path: Path) -> None:
+    model = deployable(tmp_path, dataclasses.replace(SIM, path=engine_of(tmp_path).path))
+    assert (model.image, model.needs, model.num_gpus) == (None, "Triton and Transformers", 0)
+    (tmp_path / "engine" / "openvino_tokenizer.xml").touch()
+    again = describe_deployable(read_manifest(model.repository), open_repository(model.repository))
+    assert again.needs == "Triton and openvino-genai"
+
+
+def test_tensorrt_engine_has_a_rank_per_gpu_and_the_image_of_its_version(tmp_path: Path) -> None:
+    model = deployable(tmp_path, tensorrt_engine(tmp_path))
+    assert (model.num_gpus, model.num_ranks, model.is_llm_api) == (2, 2, False)
+    assert (model.image, model.reports_waiting) == (f"{NGC}:26.02-trtllm-python-py3", True)
+
+
+@pytest.mark.parametrize(
+    ("version", "needs"),
+    [
+        (None, "the TensorRT-LLM that built the engine, which does not say which"),
+        ("0.17.0rc1", "Triton's backend of TensorRT-LLM 0.17.0rc1"),
+    ],
+)
+def test_engine_that_no_known_container_fits_can_be_given_an_image(
+    tmp_path: Path, version: str | None, needs: str
+) -> None:
+    model = deployable(tmp_path, tensorrt_engine(tmp_path))
+    config = engine_config()
+    config.pop("version")
+    config |= {"version": version} if version else {}
+    (tmp_path / "engine" / "config.json").write_text(json.dumps(config))
+    again = describe_deployable(read_manifest(model.repository), open_repository(model.repository))
+    assert (again.image, again.needs, again.reports_waiting) == (None, needs, False)
+    with pytest.raises(BadInput, match="name one of yours that has: --container-image IMAGE"):
+        check_image(again, None, "--container-image")
+    assert check_image(again, "mine:1") == "mine:1"
+
+
+def test_version_that_was_stated_is_not_replaced_by_another(tmp_path: Path) -> None:
+    engine = engine_of(tmp_path, kind="pytorch", llm_arguments={})
+    repository = deployable(tmp_path, engine).repository
+
+    def stated(version: str) -> Deployable:
+        model = dataclasses.replace(
+            read_manifest(repository), declaration={"engine": {"trtllm_version": version}}
+        )
+        return describe_deployable(model, open_repository(repository))
+
+    assert stated("1.0.0").image == f"{NGC}:25.10-trtllm-python-py3"
+    assert stated("25.11").image == f"{NGC}:25.11-trtllm-python-py3"
+    assert (stated("1.3.0rc2").image, stated("1.3.0rc2").needs) == (
+        None,
+        "Triton and TensorRT-LLM 1.3.0rc2",
+    )
+
+
+def test_old_engines_do_not_say_who_waits(tmp_path: Path) -> None:
+    model = deployable(tmp_path, tensorrt_engine(tmp_path))
+    (tmp_path / "engine" / "config.json").write_text(
+        json.dumps({**engine_config(), "version": "0.17.0"})
+    )
+    again = describe_deployable(read_manifest(model.repository), open_repository(model.repository))
+    assert (again.image, again.reports_waiting) == (f"{NGC}:25.01-trtllm-python-py3", False)
+
+
+def test_llm_api_has_ranks_as_its_arguments_say(tmp_path: Path) -> None:
+    arguments = {"tensor_parallel_size": 4, "pipeline_parallel_size": 2}
+    model = deployable(tmp_path, engine_of(tmp_path, kind="pytorch", llm_arguments=arguments))
+    assert (model.num_gpus, model.num_ranks, model.is_llm_api) == (8, 8, True)
+    assert model.image == f"{NGC}:26.07-trtllm-python-py3"
+
+
+@pytest.mark.parametrize("layout", ["inflight", "llmapi"])
+def test_llm_api_has_ranks_as_its_repository_says_now(tmp_path: Path, layout: Any) -> None:
+    engine = engine_of(tmp_path, kind="pytorch", llm_arguments={"tensor_parallel_size": 1})
+    given = {"llm_args": '{"tensor_parallel_size": 4, "context_parallel_size": 2}'}
+    options = ServingOptions(parameters=given, layout=layout)
+    write_repository(plan_repository("mine", engine, options), path := tmp_path / "repository")
+    model = describe_deployable(read_manifest(path), open_repository(path))
+    assert (model.num_gpus, model.num_ranks) == (8, 8)
+    place = "1/model.yaml" if layout == "llmapi" else "config.pbtxt"
+    file = path / "tensorrt_llm" / place
+    file.write_text(file.read_text().replace(": 4", ": 4x"))
+    with pytest.raises(RepositoryError, match=f"{place} does not say how many GPUs"):
+        describe_deployable(read_manifest(path), open_repository(path))
+
+
+def test_instances_have_the_gpus_that_they_name(tmp_path: Path) -> None:
+    """As `tllm start --mode mpi` has it: gpu_device_ids count from the first GPU."""
+    engine = tensorrt_engine(tmp_path)
+    model = deployable(tmp_path, engine, gpu_device_ids="0,1;2,3")
+    assert (model.num_gpus, model.num_ranks, model.spawns) == (4, 1, True)
+    one = deployable(tmp_path / "one", engine, gpu_device_ids="2,3")
+    assert (one.num_gpus, one.num_ranks, one.spawns) == (4, 2, False)
+    with pytest.raises(BadInput, match="has 1 GPUs for an instance"):
+        deployable(tmp_path / "odd", engine, gpu_device_ids="0;1")
+
+
+def test_instances_of_the_llm_api_start_their_own_processes(tmp_path: Path) -> None:
+    engine = engine_of(tmp_path, kind="pytorch", llm_arguments={"tensor_parallel_size": 2})
+    model = deployable(tmp_path, engine, gpu_device_ids="0,1;2,3")
+    assert (model.num_gpus, model.num_ranks, model.is_llm_api) == (4, 1, False)
+
+
+def test_vllm_is_one_process_with_its_gpus(tmp_path: Path) -> None:
+    engine = engine_of(tmp_path, kind="vllm")
+    model = deployable(tmp_path, engine, layout="vllm", tensor_parallel_size="2")
+    assert (model.num_gpus, model.num_ranks, model.models) == (2, 1, ("mine",))
+    assert (model.image, model.reports_waiting) == (f"{NGC}:26.07-vllm-python-py3", False)
+
+
+@pytest.mark.parametrize(("gpus", "number"), [("0", 1), ("0;1", 2)])
+def test_engines_of_our_vllm_worker_have_the_gpus_that_they_name(
+    tmp_path: Path, gpus: str, number: int
+) -> None:
+    """Front ends of one engine need no more."""
+    model = deployable(tmp_path, engine_of(tmp_path, kind="vllm"), gpu_device_ids=gpus)
+    assert (model.num_gpus, model.num_ranks) == (number, 1)
+
+
+def test_folders_that_links_lead_to_are_needed_as_well(tmp_path: Path) -> None:
+    blobs = tmp_path / "hub" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / "weights").touch()
+    engine = engine_of(tmp_path)
+    (engine.path / "model.safetensors").symlink_to(blobs / "weights")
+    assert deployable(tmp_path, engine).folders == (tmp_path / "repository", engine.path, blobs)
+
+
+def test_only_equal_shares_are_given() -> None:
+    assert spread(16, 2, "ranks") == 8
+    with pytest.raises(BadInput, match="16 ranks cannot be shared out among 3 nodes"):
+        spread(16, 3, "ranks")

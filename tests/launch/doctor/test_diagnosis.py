@@ -1,0 +1,287 @@
+"""What is found wrong with a machine, one fact at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.launch.containers.container import ContainerHost
+from trtllm_serve_cli.launch.doctor.diagnosis import Finding, diagnose
+from trtllm_serve_cli.launch.doctor.machine_facts import MachineFacts, ModelFacts
+from trtllm_serve_cli.launch.doctor.schedulers import Scheduler
+from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
+
+GIB = 1 << 30
+GOOD = MachineFacts(
+    python=(3, 11),
+    triton=TritonInstallation(Path("/t/tritonserver"), "the wheel", Path("/t/python")),
+    triton_version="2.51.0",
+    triton_output="",
+    has_stub=True,
+    libpython_dir="/py/lib",
+    stub_python="/venv/bin/python3",
+    numpy_version="1.26.4",
+    engine_version="2026.4.1",
+    vllm_python="/vllm/bin/python3",
+    ports={8000: None},
+    home=Path("/home/tllm"),
+    disk_free=50 * GIB,
+    memory_available=20 * GIB,
+    shared_memory_free=GIB,
+    gpu="H200, 580.126.09",
+    driver="580.126.09",
+    models=(ModelFacts("llama", cuda=12), ModelFacts("demo")),
+    mpi=Scheduler("Open MPI 4.1.4"),
+    slurm=Scheduler("24.05.1"),
+    kubernetes=Scheduler("1.31.0"),
+    containers={
+        "docker": ContainerHost("docker", "27.1.1", has_gpu_toolkit=True),
+        "podman": "not installed",
+    },
+    hub="https://hub",
+    hub_error=None,
+    has_hub_token=True,
+)
+NEWER_DRIVER = "a driver from 580.65.06 on runs CUDA 13"
+EMBEDDED = "pip install 'trtllm-serve-cli[embedded]'"
+PIN_NUMPY = "/venv/bin/python3 -m pip install 'numpy<2'"
+REMOUNT = "mount -o remount,size=1G /dev/shm   (a container: --shm-size=1g)"
+
+
+def test_good_machine_compared_whole() -> None:
+    assert diagnose(GOOD) == [
+        Finding("Triton", "ok", "2.51.0, from the wheel"),
+        Finding("Python stub", "ok", "for Python 3.11"),
+        Finding("libpython", "ok", "/py/lib"),
+        Finding("NumPy", "ok", "1.26.4 for /venv/bin/python3"),
+        Finding("engine openvino", "ok", "openvino-genai 2026.4.1"),
+        Finding("engine vllm", "ok", "in /vllm/bin/python3"),
+        Finding("port 8000", "ok", "free"),
+        Finding("disk", "ok", "50.0 GiB for /home/tllm"),
+        Finding("memory", "ok", "20.0 GiB available"),
+        Finding("shared memory", "ok", "1024 MiB free in /dev/shm"),
+        Finding("GPU", "ok", "H200, 580.126.09"),
+        Finding("NVIDIA driver", "ok", "580.126.09, which runs CUDA 13 and before"),
+        Finding("models", "ok", "2 imported; nothing speaks against their engines"),
+        Finding("docker", "ok", "27.1.1"),
+        Finding("model hub", "ok", "https://hub"),
+        Finding("hub token", "ok", "found"),
+        Finding("MPI", "ok", "Open MPI 4.1.4"),
+        Finding("Slurm", "ok", "24.05.1"),
+        Finding("Kubernetes", "ok", "1.31.0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("broken", "finding"),
+    [
+        (
+            {"triton": None},
+            Finding("Triton", "problem",
+                    "no tritonserver on PATH, in /opt/tritonserver or embedded (Python 3.11)",
+                    EMBEDDED),
+        ),
+        (
+            {"triton_version": None, "triton_output": "no libb64"},
+            Finding("Triton", "problem", "/t/tritonserver does not start: no libb64",
+                    "pip install --force-reinstall nvidia-pytriton"),
+        ),
+        (
+            {"has_stub": False, "python": (3, 14)},
+            Finding("Python stub", "problem", "this Triton has none for Python 3.14",
+                    "install tllm under Python 3.10, 3.11 or 3.12"),
+        ),
+        (
+            {"libpython_dir": None},
+            Finding("libpython", "problem",
+                    "no libpython3.11.so.1.0, which Triton's Python stub is linked against",
+                    "apt-get install libpython3.11   (or a Python built with --enable-shared)"),
+        ),
+        (
+            {"stub_python": None},
+            Finding("NumPy", "problem", "there is no python3 that Triton's stub could use",
+                    "install tllm into a virtual environment of its own"),
+        ),
+        (
+            {"numpy_version": None},
+            Finding("NumPy", "problem", "none for /venv/bin/python3", PIN_NUMPY),
+        ),
+        (
+            {"numpy_version": "2.3.1"},
+            Finding("NumPy", "problem",
+                    "2.3.1 for /venv/bin/python3: Triton's stub garbles strings", PIN_NUMPY),
+        ),
+        (
+            {"engine_version": None, "vllm_python": None, "gpu": None},
+            Finding("engine openvino", "problem", "openvino-genai is missing", EMBEDDED),
+        ),
+        (
+            {"ports": {8000: "nginx (pid 7)"}},
+            Finding("port 8000", "note", "held by nginx (pid 7)",
+                    "tllm stop, or tllm start with other ports"),
+        ),
+        (
+            {"disk_free": GIB // 2},
+            Finding("disk", "problem", "0.5 GiB for /home/tllm; 1 GiB are needed",
+                    "free some space, or point TLLM_HOME to another disk"),
+        ),
+        (
+            {"memory_available": GIB},
+            Finding("memory", "problem", "1.0 GiB available; 2 GiB are needed",
+                    "close other programs, or serve a smaller model"),
+        ),
+        (
+            {"shared_memory_free": 1 << 20},
+            Finding("shared memory", "problem", "1 MiB free in /dev/shm", REMOUNT),
+        ),
+        (
+            {"shared_memory_free": None},
+            Finding("shared memory", "problem", "no /dev/shm", REMOUNT),
+        ),
+        (
+            {"gpu": None},
+            Finding("GPU", "note", "none seen; the engine kind openvino needs none"),
+        ),
+        (
+            {"driver": None},
+            Finding("NVIDIA driver", "note", "none; only a GPU needs one"),
+        ),
+        (
+            {"driver": "535.104.05"},
+            Finding("NVIDIA driver", "note",
+                    "535.104.05, which runs CUDA 12 and before: NVIDIA's containers up to 25.10",
+                    NEWER_DRIVER),
+        ),
+        (
+            {"driver": "418.87"},
+            Finding("NVIDIA driver", "note", "418.87, which runs no CUDA from 11 on",
+                    NEWER_DRIVER),
+        ),
+        (
+            {"driver": "[N/A]"},
+            Finding("NVIDIA driver", "note", "[N/A]; what it runs is not known"),
+        ),
+        (
+            {"models": ()},
+            Finding("models", "note", "none imported yet", "tllm import -m demo"),
+        ),
+        (
+            {"models": (ModelFacts("llama", BadInput("It is for another GPU.", why="an L4",
+                                                     next_step="build it again")),)},
+            Finding("engine of llama", "note", "It is for another GPU. an L4", "build it again"),
+        ),
+        (
+            {"mpi": None},
+            Finding("MPI", "note", "no mpirun; only engines of several ranks need one"),
+        ),
+        (
+            {"mpi": Scheduler("MPICH 4.1", "it is not Open MPI's")},
+            Finding("MPI", "note", "MPICH 4.1: it is not Open MPI's",
+                    "apt-get install openmpi-bin"),
+        ),
+        (
+            {"slurm": None},
+            Finding("Slurm", "note", "no sinfo; only tllm deploy slurm --submit needs it"),
+        ),
+        (
+            {"slurm": Scheduler("24.05.1", "Unable to contact slurm controller")},
+            Finding("Slurm", "note", "24.05.1: Unable to contact slurm controller",
+                    "sinfo shows what the controller says"),
+        ),
+        (
+            {"kubernetes": None},
+            Finding("Kubernetes", "note", "no kubectl; only tllm deploy k8s needs one"),
+        ),
+        (
+            {"containers": {"docker": "not installed", "podman": "not installed"}},
+            Finding("containers", "note",
+                    "neither docker nor podman; only --mode container needs one",
+                    "apt-get install podman"),
+        ),
+        (
+            {"containers": {"docker": "Cannot connect to the Docker daemon at unix:///d.sock."}},
+            Finding("docker", "note",
+                    "runs no containers: Cannot connect to the Docker daemon at unix:///d.sock.",
+                    "sudo systemctl start docker"),
+        ),
+        (
+            {"containers": {"podman": ContainerHost("podman", "5.2.0")}},
+            Finding("podman", "note",
+                    "5.2.0; neither /etc/cdi nor /var/run/cdi says how a container gets NVIDIA's "
+                    "GPUs",
+                    "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml   (of the NVIDIA "
+                    "Container Toolkit: "
+                    "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit)"),
+        ),
+        (
+            {"hub_error": "timed out"},
+            Finding("model hub", "note",
+                    "https://hub cannot be reached (timed out); gguf:, local:, pypi: can",
+                    "HF_ENDPOINT=https://… names a mirror"),
+        ),
+        (
+            {"has_hub_token": False},
+            Finding("hub token", "note", "none; only gated models need one",
+                    "hf auth login   (or HF_TOKEN=…)"),
+        ),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)  # fmt: skip
+def test_broken_fact_is_found(broken: dict[str, Any], finding: Finding) -> None:
+    changed = [each for each in diagnose(dataclasses.replace(GOOD, **broken))
+               if each not in diagnose(GOOD)]  # fmt: skip
+    assert changed[0] == finding
+
+
+def test_driver_too_old_for_the_container_of_an_engine_is_said_of_that_model() -> None:
+    facts = dataclasses.replace(
+        GOOD, driver="570.10", models=(ModelFacts("new", cuda=13), ModelFacts("old", cuda=12))
+    )
+    found = [each for each in diagnose(facts) if each.what.startswith("engine of ")]
+    assert found == [
+        Finding("engine of new", "note",
+                "its container has CUDA 13, which the driver 570.10 does not run", NEWER_DRIVER)
+    ]  # fmt: skip
+
+
+def test_what_most_machines_do_without_keeps_no_server_from_running() -> None:
+    bare = dataclasses.replace(
+        GOOD, gpu=None, driver=None, models=(), mpi=None, slurm=None, kubernetes=None
+    )
+    assert "problem" not in {each.verdict for each in diagnose(bare)}
+
+
+def test_containers_without_gpus_are_well_where_there_is_none() -> None:
+    podman = ContainerHost("podman", "5.2.0")
+    facts = dataclasses.replace(GOOD, gpu=None, containers={"podman": podman})
+    assert Finding("podman", "ok", "5.2.0") in diagnose(facts)
+
+
+def test_system_triton_needs_no_libpython_of_ours() -> None:
+    facts = dataclasses.replace(GOOD, libpython_dir="")
+    assert Finding("libpython", "ok", "the system's libpython3.11") in diagnose(facts)
+
+
+@pytest.mark.parametrize("broken", [{"triton": None}, {"libpython_dir": None}])
+def test_every_problem_comes_with_what_mends_it(broken: dict[str, Any]) -> None:
+    findings = diagnose(dataclasses.replace(GOOD, **broken))
+    assert all(each.fix for each in findings if each.verdict == "problem")
+
+
+def test_numpy_of_a_python_that_triton_will_not_use_is_no_problem() -> None:
+    """The embedded Triton, once it is here, takes the one beside it, not the one on PATH."""
+    found = diagnose(dataclasses.replace(GOOD, triton=None, numpy_version="2.3.1"))
+    assert Finding("NumPy", "note", "the right one comes with Triton") in found
+
+
+def test_vllm_is_looked_for_where_there_is_a_gpu() -> None:
+    def found(**changes: object) -> dict[str, Finding]:
+        return {each.what: each for each in diagnose(dataclasses.replace(GOOD, **changes))}
+
+    assert "engine vllm" not in found(gpu=None, vllm_python=None)
+    assert found(vllm_python=None)["engine vllm"].verdict == "note"
+    assert found(engine_version=None)["engine openvino"].verdict == "note"

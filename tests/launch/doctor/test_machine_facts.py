@@ -1,0 +1,103 @@
+"""This machine, looked at."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.build.tensorrt_files import tensorrt_engine
+from tests.launch.container_engines import write_engine
+from trtllm_serve_cli.launch.doctor.machine_facts import ModelFacts, collect_facts
+from trtllm_serve_cli.launch.triton.triton_install import find_embedded_root
+from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.repository.model.model_config import ServingOptions
+from trtllm_serve_cli.repository.model.render import write_repository
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """Not there yet."""
+    return Home(tmp_path / "a" / "b", tmp_path / "engines")
+
+
+def write_triton(folder: Path, script: str) -> dict[str, str]:
+    """The environment in which this script is the machine's Triton."""
+    (folder / "tritonserver").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "tritonserver").chmod(0o755)
+    return {"PATH": f"{folder}:/usr/bin:/bin", "HF_ENDPOINT": "http://127.0.0.1:9"}
+
+
+def test_facts_of_this_machine(home: Home) -> None:
+    facts = collect_facts(home, {"PATH": "/usr/bin:/bin", "HF_ENDPOINT": "http://127.0.0.1:9"})
+    assert (facts.python, facts.home) == (sys.version_info[:2], home.root)
+    assert min(facts.disk_free, facts.memory_available) > 0
+    assert facts.hub_error == "[Errno 111] Connection refused"
+    assert not home.root.exists()
+
+
+@pytest.mark.skipif(find_embedded_root() is None, reason="needs the extra: embedded")
+def test_embedded_triton_says_its_version(home: Home) -> None:
+    facts = collect_facts(home, {"PATH": "/none", "HF_ENDPOINT": "http://127.0.0.1:9"})
+    assert facts.triton_version is not None
+    assert facts.triton_version.startswith("2.")
+    assert (facts.has_stub, facts.stub_python) == (True, str(Path(sys.prefix) / "bin" / "python3"))
+
+
+def test_triton_that_does_not_start_is_quoted(home: Home, tmp_path: Path) -> None:
+    facts = collect_facts(home, write_triton(tmp_path, "echo no libb64; exit 127"))
+    assert (facts.triton_version, facts.triton_output) == (None, "no libb64")
+
+
+def test_triton_on_path_is_asked(home: Home, tmp_path: Path) -> None:
+    script = "echo '| server_version   | 9.9.0 |'; exec sleep 600"
+    facts = collect_facts(home, write_triton(tmp_path, script))
+    assert (facts.triton_version, facts.triton.origin) == ("9.9.0", "PATH")
+
+
+def test_engines_of_containers_are_asked(home: Home, tmp_path: Path) -> None:
+    write_engine(tmp_path, "docker", info="echo no daemon >&2; exit 1")
+    write_engine(tmp_path, "podman")
+    found = collect_facts(home, write_triton(tmp_path, "exit 1")).containers
+    assert (found["docker"], found["podman"].version) == ("no daemon", "5.2.0")
+
+
+def test_taken_port_has_a_holder(home: Home, tmp_path: Path) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        facts = collect_facts(home, write_triton(tmp_path, "exit 1"), ports=(port,))
+    assert "(pid " in (facts.ports[port] or "")
+
+
+@pytest.mark.parametrize("endpoint", ["http://host:port", "nonsense", "ftp://", "http://[::1"])
+def test_hub_whose_address_is_none(home: Home, tmp_path: Path, endpoint: str) -> None:
+    environ = write_triton(tmp_path, "exit 1") | {"HF_ENDPOINT": endpoint}
+    assert collect_facts(home, environ).hub_error
+
+
+def test_driver_is_told_by_its_own_program(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 'NVIDIA H200, 570.86.10\nNVIDIA H200, 570.86.10'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    facts = collect_facts(home, write_triton(tmp_path, "exit 1"))
+    assert facts.gpu == "NVIDIA H200, 570.86.10; NVIDIA H200, 570.86.10"
+    assert facts.driver == "570.86.10"
+
+
+def test_imported_models_say_what_they_need_of_this_machine(home: Home, tmp_path: Path) -> None:
+    engine = tensorrt_engine(tmp_path)
+    write_repository(plan_repository("big", engine, ServingOptions()), home.models / "big")
+    environ = write_triton(tmp_path, "exit 1")
+    assert collect_facts(home, environ).models == (ModelFacts("big", cuda=13),)
+    (engine.path / "rank1.engine").unlink()
+    (big,) = collect_facts(home, environ).models
+    assert big.misfit is not None
+    assert big.misfit.why == "it was built for 2 GPUs, and lacks rank1.engine"

@@ -1,0 +1,372 @@
+"""Which Triton runs how, compared whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtllm_serve_cli.client.endpoint import Endpoint, Tls
+from trtllm_serve_cli.errors import BadInput, MissingPart
+from trtllm_serve_cli.launch.launch_options import LaunchOptions, choose_options
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan, LaunchRequest, plan_launch
+from trtllm_serve_cli.launch.topology.ranks import plan_ranks
+from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
+from trtllm_serve_cli.repository.model.store import ImportedModel
+from trtllm_serve_cli.repository.planning.combined import PlacedModel
+
+MODEL = ImportedModel(
+    name="mine",
+    path=Path("/my models/mine"),
+    layout="inflight",
+    engine_kind="openvino",
+    engine_path=Path("/engines/mine"),
+    source="gguf:/mine.gguf",
+    fingerprint="f1",
+    created_at=0,
+    models=("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "mine"),
+)
+EMBEDDED = TritonInstallation(
+    Path("/wheel/bin/tritonserver"), "the wheel", Path("/wheel/python"), Path("/wheel/3.11/stub")
+)
+SYSTEM = TritonInstallation(Path("/opt/tritonserver/bin/tritonserver"), "/opt/tritonserver")
+VENV_BIN = str(Path(sys.prefix) / "bin")
+
+
+def plan(
+    triton: TritonInstallation = EMBEDDED, model: ImportedModel = MODEL, **changes
+) -> LaunchPlan:
+    options = LaunchOptions(**{k: v for k, v in changes.items() if hasattr(LaunchOptions, k)})
+    given = {"libpython_dir": "/py/lib", "environ": {"PATH": "/usr/bin"}} | {
+        key: value for key, value in changes.items() if not hasattr(LaunchOptions, key)
+    }
+    return plan_launch([model], triton, options, servers=Path("/servers"), token="secret", **given)
+
+
+def test_embedded_triton_compared_whole() -> None:
+    assert plan() == LaunchPlan(
+        argv=(
+            "/wheel/bin/tritonserver",
+            "--model-repository=/my models/mine",
+            "--model-control-mode=none",
+            "--model-load-thread-count=5",
+            "--exit-timeout-secs=86400",
+            "--http-address=127.0.0.1",
+            "--http-port=8000",
+            "--grpc-address=127.0.0.1",
+            "--grpc-port=8001",
+            "--metrics-address=127.0.0.1",
+            "--metrics-port=8002",
+            "--http-restricted-api=shared-memory,model-repository,trace,logging:tllm-token=secret",
+            "--grpc-restricted-protocol="
+            "shared-memory,model-repository,trace,logging:tllm-token=secret",
+            "--allow-sagemaker=false",
+            "--allow-vertex-ai=false",
+            "--allow-gpu-metrics=false",
+            "--log-verbose=0",
+            "--pinned-memory-pool-byte-size=0",
+            "--backend-directory=/servers/8000/backends",
+            "--disable-auto-complete-config",
+            "--backend-config=python,shm-region-prefix-name=tllm-8000-",
+        ),
+        environ={"PATH": f"{VENV_BIN}:/usr/bin", "LD_LIBRARY_PATH": "/py/lib"},
+        directory=Path("/servers/8000"),
+        repository=Path("/my models/mine"),
+        models=("mine",),
+        text_models=("mine",),
+        loading=MODEL.models,
+        endpoint=Endpoint("127.0.0.1:8001", "127.0.0.1:8000", "127.0.0.1:8002", "secret"),
+        backends={
+            "backends/python/libtriton_python.so": "/wheel/python/libtriton_python.so",
+            "backends/python/triton_python_backend_utils.py":
+                "/wheel/python/triton_python_backend_utils.py",
+            "backends/python/stub": "/wheel/3.11/stub",
+        },
+    )  # fmt: skip
+
+
+COMBINED = (
+    PlacedModel("mine", Path("/my models/mine/mine"), {"parameters.x": "mine_tensorrt_llm"}),
+    PlacedModel("mine_ensemble", Path("/my models/mine/ensemble"), {"name": "mine_ensemble"}),
+    PlacedModel("other", Path("/others/other/other")),
+)
+
+
+def plan_two(**changes) -> LaunchPlan:
+    other = dataclasses.replace(MODEL, name="other", path=Path("/others/other"), **changes)
+    options, servers = LaunchOptions(), Path("/servers")
+    return plan_launch(
+        [MODEL, other], EMBEDDED, options, servers=servers, token="secret", combined=COMBINED
+    )
+
+
+def test_several_models_are_served_from_the_servers_own_folder() -> None:
+    made = plan_two()
+    assert (made.repository, made.models, made.loading, made.combined) == (
+        Path("/servers/8000/models"),
+        ("mine", "other"),
+        ("mine", "mine_ensemble", "other"),
+        COMBINED,
+    )
+    assert "--model-repository=/servers/8000/models" in made.argv
+    assert made.repositories == (Path("/my models/mine"), Path("/others/other"))
+
+
+def test_names_have_a_prefix_only_beside_other_models() -> None:
+    assert plan_two().name_beside("mine", "tensorrt_llm") == "mine_tensorrt_llm"
+    assert plan_two().name_beside("mine", "mine") == "mine"
+    assert plan().name_beside("mine", "tensorrt_llm") == "tensorrt_llm"
+    assert plan().repositories == (Path("/my models/mine"),)
+
+
+def test_model_to_ask_of_another_layout_has_the_prefix_too() -> None:
+    made = plan_two(layout="llmapi", models=("tensorrt_llm",))
+    assert made.text_models == ("mine", "other_tensorrt_llm")
+
+
+def test_description_of_several_models() -> None:
+    assert plan_two().describe().splitlines()[:4] == [
+        "Serve mine, other from /servers/8000/models",
+        "  mine           /my models/mine/mine, parameters.x: mine_tensorrt_llm",
+        "  mine_ensemble  /my models/mine/ensemble, name: mine_ensemble",
+        "  other          /others/other/other",
+    ]
+
+
+def test_plan_of_several_models_is_read_back_as_it_was_written() -> None:
+    assert LaunchPlan.from_json(plan_two().to_json()) == plan_two()
+
+
+def test_system_triton_brings_its_own_backends_and_environment() -> None:
+    made = plan(SYSTEM)
+    assert (made.argv[0], made.environ, made.backends) == (str(SYSTEM.binary), {}, {})
+    assert not [word for word in made.argv if word.startswith("--backend-directory")]
+
+
+def test_gpu_is_measured_and_copied_to() -> None:
+    argv = plan(has_gpu=True).argv
+    assert "--allow-gpu-metrics=true" in argv
+    assert "--pinned-memory-pool-byte-size=0" not in argv
+
+
+def test_options_reach_the_plan() -> None:
+    ports = {"http_port": 1, "grpc_port": 2, "metrics_port": 3}
+    made = plan(host="0.0.0.0", timeout_s=5.0, log_verbose=2, **ports)
+    assert made.endpoint == Endpoint("127.0.0.1:2", "127.0.0.1:1", "127.0.0.1:3", "secret")
+    assert made.ports == {"HTTP": 1, "gRPC": 2, "metrics": 3}
+    assert (made.timeout_s, made.exit_timeout_s) == (5.0, 30)
+    assert {"--http-address=0.0.0.0", "--log-verbose=2"} < set(made.argv)
+    assert made.directory == Path("/servers/1")
+
+
+@pytest.mark.parametrize(
+    ("libpython_dir", "before", "after"),
+    [
+        ("/py/lib", {}, {"LD_LIBRARY_PATH": "/py/lib"}),
+        ("/py/lib", {"LD_LIBRARY_PATH": "/x"}, {"LD_LIBRARY_PATH": "/py/lib:/x"}),
+        ("", {"LD_LIBRARY_PATH": "/x"}, {}),
+    ],
+)
+def test_libraries_of_the_user_stay_reachable(libpython_dir: str, before, after) -> None:
+    made = plan(libpython_dir=libpython_dir, environ={"PATH": "/usr/bin", **before})
+    assert made.environ == {"PATH": f"{VENV_BIN}:/usr/bin", **after}
+
+
+def test_ports_that_clash() -> None:
+    with pytest.raises(BadInput) as raised:
+        plan(http_port=8001)
+    assert str(raised.value) == (
+        "The ports 8001, 8001, 8002 are not three different ones.\n"
+        "Next: give HTTP, gRPC and metrics a port each"
+    )
+
+
+def test_ipv6_address_is_refused() -> None:
+    with pytest.raises(BadInput, match="The server cannot listen on ::1"):
+        plan(host="::1")
+
+
+def test_no_output_shows_the_token() -> None:
+    made = plan()
+    assert "secret" not in made.describe()
+    assert "secret" not in json.dumps(made.as_dict(), default=str)
+
+
+def test_description_is_ready_to_paste() -> None:
+    lines = plan().describe().splitlines()
+    assert lines[:5] == [
+        "Serve mine from /my models/mine",
+        "on 127.0.0.1:8000 (HTTP), 127.0.0.1:8001 (gRPC), 127.0.0.1:8002 (metrics):",
+        f"  PATH={VENV_BIN}:/usr/bin LD_LIBRARY_PATH=/py/lib \\",
+        "  /wheel/bin/tritonserver \\",
+        "  '--model-repository=/my models/mine' \\",
+    ]
+    assert lines[-1] == "  --backend-config=python,shm-region-prefix-name=tllm-8000-"
+
+
+def test_description_without_changes_to_the_environment() -> None:
+    assert plan(SYSTEM).describe().splitlines()[2] == f"  {SYSTEM.binary} \\"
+
+
+@given(st.text(), st.lists(st.text()), st.dictionaries(st.text(), st.text()), st.floats(0, 1e6))
+def test_plan_is_read_back_as_it_was_written(token, words, environ, timeout_s) -> None:
+    made = dataclasses.replace(
+        plan(), argv=tuple(words), environ=environ, timeout_s=timeout_s,
+        endpoint=Endpoint(restricted_token=token),
+    )  # fmt: skip
+    assert LaunchPlan.from_json(made.to_json()) == made
+
+
+def test_model_of_the_llmapi_layout_is_asked_by_another_name() -> None:
+    made = plan(model=dataclasses.replace(MODEL, layout="llmapi", models=("tensorrt_llm",)))
+    assert (made.models, made.text_models) == (("mine",), ("tensorrt_llm",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "backend"),
+    [({"engine_kind": "tensorrt"}, "tensorrtllm"), ({"layout": "vllm"}, "vllm")],
+)
+def test_backend_that_only_containers_have(changes: dict[str, str], backend: str) -> None:
+    model = dataclasses.replace(MODEL, **changes)
+    assert plan(SYSTEM, model).models == ("mine",)
+    with pytest.raises(MissingPart) as raised:
+        plan(model=model)
+    assert str(raised.value) == (
+        "The Triton in the wheel cannot serve mine.\n"
+        f"Why: the model needs Triton's backend {backend}, which only containers have\n"
+        "Next: add --mode container   (for a Slurm job: --container-image IMAGE)"
+    )
+
+
+def test_what_is_given_now_wins_over_what_models_declare():
+    declared = {"a": {"http_port": 9000, "timeout_s": 60.0}, "b": {"http_port": 9000}}
+    assert choose_options({"timeout_s": 5.0}, declared) == LaunchOptions(
+        http_port=9000, timeout_s=5.0
+    )
+
+
+def test_models_that_declare_different_ports_need_a_word_now():
+    declared = {"a": {"http_port": 9000}, "b": {"http_port": 9001}}
+    with pytest.raises(BadInput) as caught:
+        choose_options({}, declared)
+    assert caught.value.why == "launch.http_port is 9000 for one and 9001 for the other"
+    assert caught.value.next_step == "say it now: --http-port 9000"
+    assert choose_options({"http_port": 1}, declared).http_port == 1
+
+
+@pytest.mark.parametrize(("first", "option"), [(True, "--"), (False, "--no-")])
+def test_switches_that_differ_are_said_as_switches(first: bool, option: str) -> None:
+    declared = {
+        "a": {"mode": "mpi", "disable_spawn_processes": first},
+        "b": {"mode": "mpi", "disable_spawn_processes": not first},
+    }
+    with pytest.raises(BadInput) as caught:
+        choose_options({}, declared)
+    assert caught.value.next_step == f"say it now: {option}disable-spawn-processes"
+    chosen = choose_options({"disable_spawn_processes": first}, declared)
+    assert chosen.disable_spawn_processes is first
+
+
+def test_what_is_declared_for_mpi_means_nothing_without_it():
+    declared = {"a": {"mode": "mpi", "world_size": 2, "oversubscribe": True}}
+    assert choose_options({"mode": "local"}, declared) == LaunchOptions(mode="local")
+    assert choose_options({}, declared).world_size == 2
+
+
+def test_what_is_declared_of_mpirun_is_for_the_one_in_a_container_too() -> None:
+    declared = {"world_size": 2, "oversubscribe": True, "multi_model": True, "hostfile": "hosts"}
+    chosen = choose_options({}, {"a": {"mode": "container", **declared}})
+    assert (chosen.world_size, chosen.oversubscribe, chosen.multi_model) == (2, True, True)
+    # A container has no other nodes.
+    assert chosen.hostfile is None
+
+
+def test_options_of_tritons_by_name(tmp_path: Path) -> None:
+    made = plan(
+        model_control_mode="explicit",
+        cache_config="local,size=1048576",
+        trace_config=("level=TIMESTAMPS", "rate=1"),
+        triton_args=("--log-verbose=1", "--http-thread-count", "16"),
+    )
+    assert made.model_control_mode == "explicit"
+    flags = [word for word in made.argv if word.startswith(("--load", "--cache", "--trace"))]
+    assert flags == [
+        *(f"--load-model={name}" for name in MODEL.models),
+        "--cache-config=local,size=1048576",
+        "--cache-directory=/wheel/caches",
+        "--trace-config=level=TIMESTAMPS",
+        "--trace-config=rate=1",
+    ]
+    # What is given by hand stands last, and alone.
+    assert made.argv[-3:] == ("--log-verbose=1", "--http-thread-count", "16")
+    assert "--log-verbose=0" not in made.argv
+
+
+def test_python_writes_nothing_beside_models_that_are_polled() -> None:
+    assert plan(model_control_mode="poll").environ["PYTHONDONTWRITEBYTECODE"] == "1"
+    assert "PYTHONDONTWRITEBYTECODE" not in plan().environ
+
+
+def test_one_of_two_models_is_loaded_at_the_start() -> None:
+    other = dataclasses.replace(MODEL, name="other", path=Path("/others/other"))
+    made = plan_launch(
+        [MODEL, other],
+        EMBEDDED,
+        LaunchOptions(model_control_mode="explicit", load_model=("other",)),
+        servers=Path("/servers"),
+        token="secret",
+        combined=COMBINED,
+    )
+    assert (made.loading, made.every_model) == (("other",), tuple(each.name for each in COMBINED))
+    assert (made.parts_of("mine"), made.parts_of("other")) == (
+        ("mine", "mine_ensemble"),
+        ("other",),
+    )
+    assert LaunchPlan.from_json(made.to_json()) == made
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"load_model": ("mine",)}, "its model control mode is none"),
+        ({"load_model": ("nope",), "model_control_mode": "explicit"}, "it serves mine"),
+        ({"grpc_server_key": Path("/key")}, "only one of --grpc-server-cert"),
+    ],
+)
+def test_options_of_tritons_that_cannot_be(options: dict[str, object], why: str) -> None:
+    with pytest.raises(BadInput) as raised:
+        plan(**options)
+    assert why in raised.value.why
+
+
+def test_plan_that_was_asked_for_is_read_back() -> None:
+    request = LaunchRequest(("mine",), (Path("/r"),), {"http_port": 1, "triton_args": ["--x"]})
+    tls = Tls("/a.crt", "name")
+    made = dataclasses.replace(plan(), request=request)
+    made = dataclasses.replace(made, endpoint=dataclasses.replace(made.endpoint, tls=tls))
+    assert LaunchPlan.from_json(made.to_json()) == made
+
+
+def test_what_is_declared_for_containers_means_nothing_without_one():
+    declared = {"a": {"mode": "container", "image": "mine:1"}}
+    assert choose_options({"mode": "local"}, declared) == LaunchOptions(mode="local")
+    assert choose_options({}, declared).image == "mine:1"
+    assert choose_options({"mode": "auto"}, declared).image == "mine:1"
+
+
+@pytest.mark.parametrize("given", [{"mode": "mpi"}, {}])
+def test_image_without_a_container_is_refused(given: dict[str, str]):
+    with pytest.raises(BadInput, match="--image is for servers in containers") as caught:
+        choose_options({"image": "mine:1", **given}, {})
+    assert caught.value.next_step == "add --mode container"
+
+
+def test_container_has_no_processes_on_other_machines():
+    options = LaunchOptions(mode="container", hostfile=Path("/hosts"))
+    with pytest.raises(BadInput, match="The processes of a container are all on this machine"):
+        plan_ranks([], options)

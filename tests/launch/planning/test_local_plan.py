@@ -1,0 +1,239 @@
+"""Plans for this machine: what is on it decides."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.build.tensorrt_files import (
+    engine_config,
+    tensorrt_engine,
+    write_engine,
+    write_tokenizer,
+)
+from tests.launch.container_engines import write_engine as write_container_engine
+from tests.launch.samples import fake_plan
+from tests.repository.samples import add_model, copy_upstream
+from trtllm_serve_cli.build.engine_selection import Machine
+from trtllm_serve_cli.errors import BadInput, MissingPart, RepositoryError, UnknownModel
+from trtllm_serve_cli.launch.clusters.slurm_job import SlurmJob
+from trtllm_serve_cli.launch.planning.local_plan import plan_again, plan_for_this_machine
+from trtllm_serve_cli.launch.server_state import ServerState
+from trtllm_serve_cli.launch.servers.running import RunningServer
+from trtllm_serve_cli.launch.triton.triton_install import find_embedded_root
+from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.repository.model.model_config import ServingOptions
+from trtllm_serve_cli.repository.model.model_repository import open_repository
+from trtllm_serve_cli.repository.model.render import write_repository
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
+from trtllm_serve_cli.repository.settings.settings import apply_changes, plan_changes, write_changes
+
+NGC = "nvcr.io/nvidia/tritonserver"
+needs_embedded = pytest.mark.skipif(
+    find_embedded_root() is None, reason="needs the extra: embedded"
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path, tmp_path / "engines")
+
+
+@pytest.fixture
+def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One that works, beside a docker that does not."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    write_container_engine(tmp_path / "bin", "docker", info="exit 1")
+    return write_container_engine(tmp_path / "bin", "podman")
+
+
+def test_plan_for_a_model_that_was_not_imported(home: Home) -> None:
+    with pytest.raises(UnknownModel, match="No model 'nope' has been imported"):
+        plan_for_this_machine(home, ["nope"], {})
+
+
+def test_plan_for_this_machine_has_a_token_of_its_own(home: Home) -> None:
+    folder = home.models / "m"
+    folder.mkdir(parents=True)
+    engine = {"kind": "openvino", "path": "/e", "source": "gguf:/m", "fingerprint": "f"}
+    manifest = {"name": "m", "created_at": 0, "engine": engine, "models": ["m"]}
+    (folder / "tllm.json").write_text(json.dumps(manifest))
+    plans = [plan_for_this_machine(home, [], {}) for _ in range(2)]
+    assert len({plan.endpoint.restricted_token for plan in plans}) == 2
+
+
+def test_engine_of_two_ranks_is_planned_as_two_processes(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_repository("mine", tensorrt_engine(tmp_path), ServingOptions())
+    write_repository(plan, home.models / "mine")
+    install(tmp_path, monkeypatch)
+    made = plan_for_this_machine(home, ["mine"], {"mode": "mpi", "gpus": "0,1"})
+    assert (made.argv[0], made.argv.count("-n")) == ("mpirun", 2)
+    assert made.argv.count("--load-model=tensorrt_llm") == 1
+    assert made.environ == {"CUDA_VISIBLE_DEVICES": "0,1"}
+    with pytest.raises(BadInput, match="engine needs 2 processes"):
+        plan_for_this_machine(home, ["mine"], {})
+
+
+def copy_of_upstream(folder: Path, num_ranks: int, **wanted: str) -> Path:
+    """Upstream's repository, filled in, and an engine of so many ranks; no manifest of ours."""
+    config = engine_config()
+    config["pretrained_config"]["mapping"] = {"world_size": num_ranks}
+    engine = write_engine(folder / "engine", config, num_ranks)
+    values = {
+        "triton_max_batch_size": "8", "preprocessing_instance_count": "1", "decoupled_mode": "true",
+        "triton_backend": "tensorrtllm", "batching_strategy": "inflight_fused_batching",
+        "engine_dir": str(engine), "tokenizer_dir": str(write_tokenizer(folder / "tokenizer")),
+    }  # fmt: skip
+    copy = open_repository(copy_upstream(folder / "inflight_batcher_llm"))
+    values |= wanted
+    write_changes(copy, apply_changes(copy, plan_changes(copy, values)), values)
+    return copy.path
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `tritonserver` and an `mpirun` that are only there."""
+    for program in ("mpirun", "tritonserver"):
+        path = folder / "bin" / program
+        path.parent.mkdir(exist_ok=True)
+        path.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(folder / "bin"))
+
+
+def test_copy_of_upstreams_is_served_as_it_is(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = copy_of_upstream(tmp_path, 1)
+    install(tmp_path, monkeypatch)
+    made = plan_for_this_machine(home, [], {}, repositories=[copy])
+    assert made.argv[0].endswith("tritonserver")
+    assert f"--model-repository={copy}" in made.argv
+    assert (made.models, made.text_models) == (("inflight_batcher_llm",), ("ensemble",))
+    assert sorted(made.loading) == sorted(path.parent.name for path in copy.glob("*/config.pbtxt"))
+    assert made.request.repositories == (copy,)
+
+
+def test_ranks_of_upstreams_copy_are_those_of_its_engine(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = copy_of_upstream(tmp_path, 2)
+    install(tmp_path, monkeypatch)
+    made = plan_for_this_machine(
+        home, [], {"mode": "mpi", "gpus": "0,1", "world_size": 2}, repositories=[copy]
+    )
+    assert (made.argv[0], made.argv.count("-n")) == ("mpirun", 2)
+    with pytest.raises(BadInput, match="engine needs 2 processes"):
+        plan_for_this_machine(home, [], {}, repositories=[copy])
+
+
+@needs_embedded
+def test_copy_of_upstreams_is_served_in_a_container(
+    home: Home, tmp_path: Path, podman: Path
+) -> None:
+    copy = copy_of_upstream(tmp_path, 1)
+    write_container_engine(podman.parent, "docker")
+    (podman.parent / "nvidia-container-runtime-hook").touch(0o755)
+    made = plan_for_this_machine(home, [], {"mode": "auto"}, repositories=[copy])
+    assert (made.mode, made.container.image) == ("container", f"{NGC}:26.02-trtllm-python-py3")
+    mounted = " ".join(made.argv)
+    assert all(str(folder) in mounted for folder in (copy, tmp_path / "engine"))
+
+
+def test_copy_that_is_not_filled_in_says_so(home: Home, tmp_path: Path) -> None:
+    copy = copy_upstream(tmp_path / "copy")
+    with pytest.raises(RepositoryError, match="are not filled in") as raised:
+        plan_for_this_machine(home, [], {}, repositories=[copy])
+    assert raised.value.next_step == f"tllm validate --repo {copy}, which says what to set"
+    copy = copy_of_upstream(tmp_path / "b", 1)
+    config = copy / "tensorrt_llm" / "config.pbtxt"
+    text = config.read_text()
+    for value in ("tensorrtllm", str(tmp_path / "b" / "engine")):
+        config.write_text(text.replace(f'"{value}"', '"${left}"'))
+        with pytest.raises(RepositoryError, match="are not filled in"):
+            plan_for_this_machine(home, [], {}, repositories=[copy])
+
+
+def test_repository_of_other_models_names_the_command_that_serves_it(
+    home: Home, tmp_path: Path
+) -> None:
+    copy = copy_of_upstream(tmp_path, 1, triton_backend="python")
+    with pytest.raises(RepositoryError, match="neither a model repository of tllm's nor") as raised:
+        plan_for_this_machine(home, [], {}, repositories=[copy])
+    assert raised.value.next_step.endswith(f": tritonserver --model-repository={copy}")
+
+
+def test_job_is_started_again_where_it_can_be_followed(home: Home) -> None:
+    plan = dataclasses.replace(fake_plan(home.servers), argv=("sbatch", "/jobs/job.sbatch"))
+    job = RunningServer(home.servers, plan, ServerState("ready", 0, 0.0), SlurmJob("12", "RUNNING"))
+    with pytest.raises(BadInput) as raised:
+        plan_again(home, job)
+    assert str(raised.value) == (
+        "Slurm job 12 cannot be started again from here.\n"
+        "Why: it is a job of Slurm's; what it was submitted with stands in /jobs/job.sbatch\n"
+        "Next: tllm stop -m m, and tllm deploy slurm -m m --submit …"
+    )
+
+
+def add_tensorrt_model(home: Home, folder: Path) -> None:
+    plan = plan_repository("mine", tensorrt_engine(folder), ServingOptions())
+    write_repository(plan, home.models / "mine")
+
+
+@needs_embedded
+def test_auto_is_a_container_where_the_triton_here_cannot(
+    home: Home, tmp_path: Path, podman: Path
+) -> None:
+    add_tensorrt_model(home, tmp_path)
+    write_container_engine(podman.parent, "docker")
+    (podman.parent / "nvidia-container-runtime-hook").touch(0o755)
+    made = plan_for_this_machine(home, [], {"mode": "auto"})
+    assert (made.mode, made.container.image) == ("container", f"{NGC}:26.02-trtllm-python-py3")
+    assert made.argv.count("mpirun") == 1
+    assert made.reason == (
+        "In a container, since by itself it cannot: The Triton in the package nvidia-pytriton "
+        "cannot serve mine (the model needs Triton's backend tensorrtllm, which only containers "
+        "have)"
+    )
+    assert made.reason in made.describe()
+
+
+@needs_embedded
+def test_auto_without_any_way_says_both_reasons(home: Home, tmp_path: Path, podman: Path) -> None:
+    add_tensorrt_model(home, tmp_path)
+    write_container_engine(podman.parent, "podman", info="exit 1")
+    with pytest.raises(MissingPart, match="mine can be served neither by") as raised:
+        plan_for_this_machine(home, [], {"mode": "auto"})
+    assert "the model needs Triton's backend tensorrtllm" in raised.value.why
+    assert "No program here runs containers" in raised.value.why
+
+
+def test_auto_prefers_the_triton_here(home: Home, podman: Path) -> None:
+    add_model(home, "m")
+    made = plan_for_this_machine(home, [], {"mode": "auto", "image": "mine:1"})
+    assert (made.mode, made.container, made.reason) == ("local", None, "")
+
+
+def test_what_is_wrong_anywhere_is_said_once(home: Home, podman: Path) -> None:
+    add_model(home, "m")
+    with pytest.raises(BadInput, match=r"^The ports 1, 1, 2 are not three different ones"):
+        ports = {"http_port": 1, "grpc_port": 1, "metrics_port": 2}
+        plan_for_this_machine(home, [], {"mode": "auto", "image": "mine:1", **ports})
+
+
+def test_engine_of_another_version_is_no_matter_in_a_container(
+    home: Home, tmp_path: Path, podman: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_tensorrt_model(home, tmp_path)
+    write_container_engine(podman.parent, "docker")
+    (podman.parent / "nvidia-container-runtime-hook").touch(0o755)
+    monkeypatch.setattr(
+        "trtllm_serve_cli.launch.planning.local_plan.look_at_machine",
+        lambda: Machine(tensorrt_llm="0.9.0"),
+    )
+    with pytest.raises(BadInput, match="was built by another TensorRT-LLM"):
+        plan_for_this_machine(home, [], {"mode": "mpi"})
+    assert plan_for_this_machine(home, [], {"mode": "container"}).mode == "container"

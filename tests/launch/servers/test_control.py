@@ -1,0 +1,71 @@
+"""Which server, and which of Triton's models, `tllm load` and `unload` mean."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from tests.launch.samples import fake_plan
+from trtllm_serve_cli.errors import BadInput, NoServer
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+from trtllm_serve_cli.launch.server_state import PLAN_FILE, describe_myself, write_state
+from trtllm_serve_cli.launch.servers.control import find_controlled, list_parts
+from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.repository.planning.combined import PlacedModel
+
+PARTS = ("demo", "ensemble", "postprocessing", "preprocessing", "tensorrt_llm")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path, tmp_path / "engines")
+
+
+def add(home: Home, **changes: object) -> LaunchPlan:
+    plan = dataclasses.replace(fake_plan(home.servers), **changes)
+    plan.directory.mkdir(parents=True)
+    (plan.directory / PLAN_FILE).write_text(plan.to_json())
+    write_state(plan.directory, describe_myself("ready"))
+    return plan
+
+
+def test_what_asks_comes_after_what_it_asks(tmp_path: Path) -> None:
+    plan = dataclasses.replace(fake_plan(tmp_path), models=("demo",), loading=PARTS)
+    assert list_parts(plan, "demo") == (
+        "tensorrt_llm", "preprocessing", "postprocessing", "demo", "ensemble",
+    )  # fmt: skip
+    assert list_parts(plan, "ensemble") == ("ensemble",)
+
+
+def test_parts_of_one_of_several_models(tmp_path: Path) -> None:
+    combined = tuple(
+        PlacedModel(name, Path(f"/{name[0]}/x/{name}")) for name in ("a", "a_tensorrt_llm", "b")
+    )
+    plan = dataclasses.replace(fake_plan(tmp_path), models=("a", "b"), combined=combined)
+    assert list_parts(plan, "a") == ("a_tensorrt_llm", "a")
+    assert list_parts(plan, "b") == ("b",)
+
+
+def test_server_is_found_by_a_model_of_its_own(home: Home) -> None:
+    plan = add(home, models=("demo",), loading=PARTS, model_control_mode="explicit")
+    add(home, models=("other",), loading=("other",))
+    for name in ("demo", "ensemble"):
+        assert find_controlled(home, name).directory == plan.directory
+
+
+def test_server_that_keeps_its_models(home: Home) -> None:
+    add(home, models=("demo",), loading=PARTS)
+    with pytest.raises(BadInput, match="keeps the models that it has") as raised:
+        find_controlled(home, "demo")
+    assert raised.value.why == "its model control mode is none"
+    assert "tllm start -m demo --model-control-mode explicit" in raised.value.next_step
+
+
+def test_model_that_no_server_has(home: Home) -> None:
+    with pytest.raises(NoServer):
+        find_controlled(home, "demo")
+    add(home, models=("demo",), loading=PARTS)
+    with pytest.raises(BadInput, match="has no model 'nope'"):
+        find_controlled(home, "nope")

@@ -1,0 +1,90 @@
+"""What a server says of itself, out of its metrics page."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import ClassVar
+
+import pytest
+
+from tests.ports import free_ports
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.launch.servers.live_status import count_in_flight, watch_in_flight
+
+PAGE = """\
+# TYPE nv_trt_llm_request_metrics gauge
+nv_trt_llm_request_metrics{model="a",request_type="active",version="1",instance="0"} 2
+nv_trt_llm_request_metrics{model="a",request_type="active",version="1",instance="1"} 3
+nv_trt_llm_request_metrics{model="b",request_type="active",version="1"} 0
+nv_trt_llm_request_metrics{model="c",request_type="active",version="1"} 7
+# TYPE tllm_engine_worker_up gauge
+tllm_engine_worker_up{model="a",version="1"} 1
+tllm_engine_worker_up{model="c",version="1"} 0
+"""
+
+
+IDLE = PAGE.replace("} 2", "} 0").replace("} 3", "} 0")
+
+
+class Page(BaseHTTPRequestHandler):
+    """The pages in turn, the last one again and again."""
+
+    pages: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        pages = self.pages
+        self.wfile.write((pages.pop(0) if len(pages) > 1 else pages[0]).encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
+    monkeypatch.setattr(Page, "pages", [PAGE])
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield Endpoint(metrics=f"127.0.0.1:{server.server_port}")
+        server.shutdown()
+        thread.join()
+
+
+def test_engines_tell_what_they_have(endpoint: Endpoint) -> None:
+    """That of a worker that is dead is not waited for."""
+    assert count_in_flight([endpoint]) == {"a": 5}
+    assert count_in_flight([endpoint, endpoint]) == {"a": 10}
+
+
+def test_engines_that_nobody_asks_about_do_not_count(endpoint: Endpoint) -> None:
+    assert count_in_flight([endpoint], {"b", "c"}) == {}
+
+
+def test_server_is_idle_at_the_second_look(endpoint: Endpoint) -> None:
+    """The first one may have fallen between a request's arrival and the engine."""
+    Page.pages[:] = [IDLE, PAGE, IDLE]
+    assert list(watch_in_flight([endpoint])) == [{}, {"a": 5}, {}, {}]
+
+
+def test_server_that_listens_and_says_nothing_may_have_requests(
+    monkeypatch: pytest.MonkeyPatch, endpoint: Endpoint
+) -> None:
+    monkeypatch.setattr("trtllm_serve_cli.launch.servers.live_status._PATIENCE_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        silent = Endpoint(metrics=f"127.0.0.1:{listener.getsockname()[1]}")
+        assert count_in_flight([silent]) is None
+        assert next(watch_in_flight([silent])) is None
+        # The other has to answer in that time.
+        monkeypatch.setattr("trtllm_serve_cli.launch.servers.live_status._PATIENCE_S", 2.0)
+        assert count_in_flight([silent, endpoint]) == {"a": 5}
+        assert count_in_flight([silent, endpoint], {"b"}) is None
+
+
+def test_server_that_listens_no_more_has_nothing() -> None:
+    (port,) = free_ports(1)
+    assert count_in_flight([Endpoint(metrics=f"127.0.0.1:{port}")]) == {}

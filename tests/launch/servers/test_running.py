@@ -1,0 +1,258 @@
+"""Which server is meant, and what is true of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from tests.launch.samples import fake_plan
+from trtllm_serve_cli.errors import NoServer
+from trtllm_serve_cli.launch.clusters.slurm_job import NOWHERE, SlurmJob
+from trtllm_serve_cli.launch.server_state import (
+    PLAN_FILE,
+    ServerState,
+    describe_myself,
+    write_state,
+)
+from trtllm_serve_cli.launch.servers.running import (
+    RunningServer,
+    find_running,
+    find_started,
+    find_to_stop,
+    list_servers,
+    read_server,
+)
+from trtllm_serve_cli.paths import Home
+
+ALIVE = describe_myself("ready")
+GONE = dataclasses.replace(ALIVE, supervisor_started_at=0.0)
+ELSEWHERE = dataclasses.replace(ALIVE, boot_id="another", host="node-a")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path, tmp_path / "engines")
+
+
+def add(home: Home, model: str, state: ServerState) -> RunningServer:
+    plan = dataclasses.replace(fake_plan(home.servers), models=(model,))
+    plan.directory.mkdir(parents=True)
+    (plan.directory / PLAN_FILE).write_text(plan.to_json())
+    write_state(plan.directory, state)
+    return RunningServer(plan.directory, plan, state)
+
+
+@pytest.mark.parametrize(
+    ("state", "phase"),
+    [
+        (ALIVE, "ready"),
+        (dataclasses.replace(ALIVE, phase="restarting"), "restarting"),
+        (GONE, "died"),
+        (dataclasses.replace(GONE, phase="starting"), "died"),
+        (dataclasses.replace(GONE, phase="failed"), "failed"),
+        (dataclasses.replace(GONE, phase="stopped"), "stopped"),
+    ],
+)
+def test_phase_is_what_is_true_now(home: Home, state: ServerState, phase: str) -> None:
+    assert add(home, "m", state).phase == phase
+
+
+def test_server_is_read_back(home: Home) -> None:
+    server = add(home, "m", ALIVE)
+    assert read_server(server.directory) == server
+
+
+@pytest.mark.parametrize("name", ["plan.json", "state.json"])
+def test_folder_without_a_server(home: Home, name: str) -> None:
+    server = add(home, "m", ALIVE)
+    (server.directory / name).write_text("{}")
+    with pytest.raises(NoServer, match="holds no server's state"):
+        read_server(server.directory)
+    assert list_servers(home) == []
+
+
+def test_servers_are_listed_by_port_but_for_stopped_ones(home: Home) -> None:
+    servers = [add(home, "a", ALIVE), add(home, "b", GONE)]
+    add(home, "c", dataclasses.replace(GONE, phase="stopped"))
+    assert list_servers(home) == sorted(servers, key=lambda server: server.plan.ports["HTTP"])
+
+
+def test_no_server_was_ever_started(home: Home) -> None:
+    assert list_servers(home) == []
+    with pytest.raises(NoServer) as raised:
+        find_running(home, None)
+    assert str(raised.value) == "No server is running.\nNext: tllm start"
+
+
+def test_only_server_is_meant(home: Home) -> None:
+    server = add(home, "a", ALIVE)
+    add(home, "b", GONE)
+    assert find_running(home, None) == find_running(home, "a") == server
+
+
+def test_server_is_chosen_by_its_model(home: Home) -> None:
+    _, server = add(home, "a", ALIVE), add(home, "b", ALIVE)
+    assert find_running(home, "b") == server
+
+
+def test_server_is_chosen_by_its_address(home: Home) -> None:
+    """Two servers may serve the same model."""
+    server, _ = add(home, "a", ALIVE), add(home, "a", ALIVE)
+    assert find_running(home, None, server.endpoint.grpc) == server
+    with pytest.raises(NoServer, match=r"is running on 127\.0\.0\.1:9"):
+        find_running(home, None, "127.0.0.1:9")
+
+
+def test_several_servers_to_choose_from(home: Home) -> None:
+    servers = add(home, "a", ALIVE), add(home, "b", ALIVE)
+    with pytest.raises(NoServer) as raised:
+        find_running(home, None)
+    assert raised.value.what == "2 servers are running."
+    each = sorted(raised.value.why.removeprefix("they serve ").split(", "))
+    assert each == [f"{server.models[0]} on {server.endpoint.http}" for server in servers]
+    assert raised.value.next_step == "choose one with -m NAME, or its address with -u HOST:PORT"
+
+
+def test_model_that_nobody_serves(home: Home) -> None:
+    add(home, "a", ALIVE)
+    with pytest.raises(NoServer) as raised:
+        find_running(home, "b")
+    assert str(raised.value) == "No server is running for b.\nNext: tllm start -m b"
+
+
+@pytest.mark.parametrize(("why", "said"), [((), "it was ended"), (("a", "b"), "a; b")])
+def test_server_that_died_says_why(home: Home, why: tuple[str, ...], said: str) -> None:
+    server = add(home, "a", dataclasses.replace(GONE, phase="failed", why=why))
+    with pytest.raises(NoServer) as raised:
+        find_running(home, None)
+    assert str(raised.value) == (
+        f"The server for a is not running any more.\nWhy: {said}\n"
+        f"Next: tllm restart -u {server.endpoint.http}   (its log: {server.plan.log})"
+    )
+
+
+def add_job(home: Home, model: str, job: SlurmJob, *why: str) -> RunningServer:
+    """A job as it was submitted; what has become of it is found out with `squeue`."""
+    plan = dataclasses.replace(
+        fake_plan(home.servers), models=(model,), text_models=(model,), endpoint=NOWHERE
+    )
+    plan.directory.mkdir(parents=True)
+    state = ServerState("failed" if job.is_over else "unknown", 0, 0.0, why=why)
+    return RunningServer(plan.directory, plan, state, job)
+
+
+@pytest.fixture
+def listed(home: Home, monkeypatch: pytest.MonkeyPatch) -> list[RunningServer]:
+    """What is listed, of jobs too, without a Slurm."""
+    servers: list[RunningServer] = []
+    monkeypatch.setattr(
+        "trtllm_serve_cli.launch.servers.running.list_servers", lambda home: servers
+    )
+    return servers
+
+
+UNKNOWN, FAILED = SlurmJob("12"), SlurmJob("12", "FAILED")
+
+
+def test_job_of_which_slurm_says_nothing_is_neither_running_nor_dead(
+    home: Home, listed: list[RunningServer]
+) -> None:
+    job = add_job(home, "a", UNKNOWN, "Slurm job 12: Slurm does not answer.", "no route")
+    listed.append(job)
+    assert (job.is_running, job.is_over) == (False, False)
+    with pytest.raises(NoServer) as raised:
+        find_running(home, None)
+    assert str(raised.value) == (
+        "Whether the server for a is running is not known.\n"
+        "Why: Slurm job 12: Slurm does not answer.; no route\n"
+        "Next: sinfo   (then `tllm status`)"
+    )
+    assert find_to_stop(home, None) == [job]
+
+
+def test_server_that_runs_is_asked_though_nobody_knows_of_another(
+    home: Home, listed: list[RunningServer]
+) -> None:
+    server = add(home, "a", ALIVE)
+    listed += [server, add_job(home, "b", UNKNOWN, "?")]
+    assert find_running(home, None) == server
+    with pytest.raises(NoServer, match="2 servers may be running"):
+        find_to_stop(home, None)
+    assert find_to_stop(home, "a") == [server]
+
+
+def test_jobs_that_have_ended_are_taken_off_the_list(
+    home: Home, listed: list[RunningServer]
+) -> None:
+    ended = [add_job(home, "a", FAILED, "FAILED"), add_job(home, "b", FAILED, "FAILED")]
+    listed += [*ended, add(home, "c", GONE)]
+    assert find_to_stop(home, None) == ended
+    server = add(home, "d", ALIVE)
+    listed.append(server)
+    assert find_to_stop(home, None) == [server]
+    assert find_to_stop(home, None, everything=True) == [server, *ended]
+    with pytest.raises(NoServer) as raised:
+        find_running(home, "a")
+    assert raised.value.next_step.startswith("tllm deploy slurm -m a --submit   (its log: ")
+    with pytest.raises(NoServer, match="The server for c is not running any more"):
+        find_to_stop(home, "c")
+
+
+def test_model_is_asked_by_the_name_that_triton_has_for_it(home: Home) -> None:
+    plan = dataclasses.replace(
+        fake_plan(home.servers), models=("mine",), text_models=("tensorrt_llm",)
+    )
+    server = RunningServer(plan.directory, plan, ALIVE)
+    assert server.text_model() == server.text_model("mine") == "tensorrt_llm"
+
+
+def test_what_died_without_a_word_is_told_by_its_log(home: Home) -> None:
+    server = add(home, "a", GONE)
+    server.plan.log.write_text("E demo] the engine worker died\nError: no memory\n")
+    assert server.why == (
+        "its supervisor was killed", "demo: the engine worker died", "Error: no memory",
+    )  # fmt: skip
+
+
+def test_what_ran_before_the_machine_was_started_anew(home: Home) -> None:
+    server = add(home, "a", dataclasses.replace(ALIVE, boot_id="another"))
+    assert server.phase == "died"
+    assert server.why == ("it ended when this machine was started anew",)
+
+
+def test_server_of_another_machine_is_known_there_alone(home: Home) -> None:
+    server = add(home, "a", ELSEWHERE)
+    assert (server.phase, server.is_running, server.is_over) == ("unknown", False, False)
+    for find in (find_running, find_to_stop):
+        with pytest.raises(NoServer) as raised:
+            find(home, None)
+        assert str(raised.value) == (
+            "Whether the server for a is running is not known.\n"
+            "Why: it was started on node-a, and is known there alone\n"
+            "Next: tllm status   (on node-a; if that machine is no more: "
+            f"rm -r {server.directory})"
+        )
+
+
+def test_server_of_another_machine_is_in_nobodys_way(home: Home) -> None:
+    add(home, "a", ELSEWHERE)
+    ours = add(home, "a", ALIVE)
+    assert find_running(home, None) == ours
+    assert find_to_stop(home, None) == find_to_stop(home, None, everything=True) == [ours]
+
+
+def test_server_to_start_again_may_have_died(home: Home) -> None:
+    died = add(home, "a", GONE)
+    assert find_started(home, None) == died
+    running = add(home, "b", ALIVE)
+    assert find_started(home, None) == running
+    assert find_started(home, "a") == died
+
+
+def test_of_several_servers_that_died_one_has_to_be_chosen(home: Home) -> None:
+    died = [add(home, "a", GONE), add(home, "b", GONE)]
+    with pytest.raises(NoServer, match=r"^2 servers have ended\.\n.*\nNext: choose one with -m"):
+        find_started(home, None)
+    assert find_started(home, "b") == died[1]

@@ -1,0 +1,354 @@
+"""Servers started and stopped as the commands do it, with the fake server in Triton's place."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import filelock
+import pytest
+
+from tests.launch.container_engines import calls_of
+from tests.launch.container_engines import write_engine as write_container_engine
+from tests.launch.samples import fake_container_plan, fake_plan, pids_in
+from tests.waiting import is_gone, wait_until
+from trtllm_serve_cli.errors import BadInput, LaunchFailed
+from trtllm_serve_cli.launch.clusters.slurm_job import SlurmJob
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+from trtllm_serve_cli.launch.server_state import (
+    ServerState,
+    describe_myself,
+    read_state,
+    started_at_s,
+    write_state,
+    write_stop_timeout,
+)
+from trtllm_serve_cli.launch.servers.running import (
+    RunningServer,
+    find_running,
+    list_servers,
+    read_server,
+)
+from trtllm_serve_cli.launch.supervisor.lifecycle import (
+    clear_remains,
+    launch,
+    run_in_foreground,
+    stop_server,
+)
+from trtllm_serve_cli.paths import Home
+
+# A supervisor is meant to outlive the one that started it.
+pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path, tmp_path / "engines")
+
+
+def start(plan: LaunchPlan) -> RunningServer:
+    return launch(plan, on_progress=lambda loading: None)
+
+
+def start_in_vain(plan: LaunchPlan) -> None:
+    with pytest.raises(LaunchFailed):
+        start(plan)
+
+
+def test_server_lives_from_launch_to_stop(home: Home) -> None:
+    server = start(fake_plan(home.servers))
+    assert (server.phase, find_running(home, "m")) == ("ready", server)
+    stop_server(server)
+    assert [is_gone(pid) for pid in pids_in(server.plan.log)] == [True]
+    assert (list_servers(home), read_server(server.directory).phase) == ([], "stopped")
+
+
+def test_folder_with_the_token_is_the_users_alone(home: Home) -> None:
+    server = start(fake_plan(home.servers))
+    stop_server(server)
+    modes = {
+        path.name: stat.S_IMODE(path.stat().st_mode)
+        for path in (server.directory, *server.directory.glob("[pr]*"))
+    }
+    assert modes == {
+        server.directory.name: 0o700,
+        "plan.json": 0o600,
+        "restricted-api-token": 0o600,
+    }
+    assert (server.directory / "restricted-api-token").read_text() == "secret\n"
+
+
+def test_backends_are_linked(home: Home, tmp_path: Path) -> None:
+    links = {"backends/python/stub": str(tmp_path / "stub")}
+    plan = dataclasses.replace(fake_plan(home.servers, "fail"), backends=links)
+    for _ in range(2):
+        with pytest.raises(LaunchFailed):
+            start(plan)
+    assert (plan.directory / "backends/python/stub").readlink() == tmp_path / "stub"
+
+
+def test_failed_start_shows_the_cause_and_leaves_nothing_running(home: Home) -> None:
+    plan = fake_plan(home.servers, "fail", "child")
+    with pytest.raises(LaunchFailed) as raised:
+        start(plan)
+    assert str(raised.value) == (
+        "The server for m did not become ready.\n"
+        "Why: m: Internal: ModuleNotFoundError: No module named 'nowhere'\n"
+        f"Next: `tllm doctor` checks this machine; the whole log is {plan.log}"
+    )
+    assert all(is_gone(pid) for what in ("server", "child") for pid in pids_in(plan.log, what))
+
+
+def test_progress_tells_what_is_still_loading(home: Home) -> None:
+    told: list[Sequence[str]] = []
+
+    def interrupt(loading: Sequence[str]) -> None:
+        told.append(loading)
+        if loading == ["n"]:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        launch(fake_plan(home.servers, "silent"), on_progress=interrupt)
+    assert set(map(tuple, told)) <= {("m", "n"), ("n",)}
+
+
+def test_engine_that_does_not_fit_here_is_explained(home: Home) -> None:
+    plan = fake_plan(home.servers, "misfit")
+    with pytest.raises(LaunchFailed) as raised:
+        start(plan)
+    assert raised.value.why.endswith(
+        "\n       that is: the engine was built by another TensorRT version, or for another kind "
+        "of GPU"
+    )
+    assert raised.value.next_step == (
+        "build it with --force on the kind of GPU and in the container that serve it; the whole "
+        f"log is {plan.log}"
+    )
+
+
+def test_server_that_the_kernel_killed_is_explained(home: Home) -> None:
+    plan = fake_plan(home.servers, "killed")
+    with pytest.raises(LaunchFailed) as raised:
+        start(plan)
+    assert raised.value.why == (
+        "the server ended with signal 9\n"
+        "       that is: it was killed, as the kernel does when memory runs out"
+    )
+
+
+def test_interrupted_start_leaves_nothing_running(home: Home) -> None:
+    plan = fake_plan(home.servers, "silent")
+
+    def interrupt(loading: object) -> None:
+        if pids_in(plan.log):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        launch(plan, on_progress=interrupt)
+    assert is_gone(pids_in(plan.log)[0])
+    assert read_state(plan.directory).phase == "stopped"
+
+
+def test_supervisor_that_cannot_work_is_reported(home: Home) -> None:
+    plan = dataclasses.replace(fake_plan(home.servers), timeout_s="soon")  # type: ignore[arg-type]
+    with pytest.raises(
+        LaunchFailed, match="supervisor ended before the server was ready"
+    ) as raised:
+        start(plan)
+    assert "TypeError" in raised.value.why
+
+
+def test_port_in_use_names_the_process(home: Home) -> None:
+    server = start(fake_plan(home.servers))
+    try:
+        with pytest.raises(LaunchFailed, match=r"is in use.*\n.*\(pid \d+\) listens on it"):
+            start(server.plan)
+    finally:
+        stop_server(server)
+
+
+def test_server_that_holds_no_port_yet_is_not_started_twice(home: Home) -> None:
+    plan = fake_plan(home.servers, "closed")
+    first = threading.Thread(target=start_in_vain, args=(plan,))
+    first.start()
+    wait_until(lambda: pids_in(plan.log) and read_state(plan.directory))
+    with pytest.raises(LaunchFailed, match="There is a server for the HTTP port") as raised:
+        start(plan)
+    assert raised.value.why == "another tllm is starting it"
+    stop_server(read_server(plan.directory))
+    first.join()
+    assert is_gone(pids_in(plan.log)[0])
+
+
+def test_port_of_a_server_that_is_still_loading_is_promised(home: Home) -> None:
+    """Both would load, and one of them fail minutes later."""
+    first, second = fake_plan(home.servers), fake_plan(home.servers)
+    second = dataclasses.replace(
+        second, endpoint=dataclasses.replace(second.endpoint, grpc=first.endpoint.grpc)
+    )
+    first.directory.mkdir(parents=True)
+    (first.directory / "plan.json").write_text(first.to_json())
+    write_state(first.directory, describe_myself("starting"))
+    with pytest.raises(LaunchFailed) as raised:
+        start(second)
+    assert str(raised.value) == (
+        f"The gRPC port {first.ports['gRPC']} is promised.\n"
+        "Why: the server for m, which is starting, will listen on it\n"
+        "Next: choose another: --grpc-port N"
+    )
+
+
+def test_server_between_two_lives_is_not_started_twice(home: Home) -> None:
+    plan = fake_plan(home.servers)
+    plan.directory.mkdir(parents=True)
+    write_state(plan.directory, describe_myself("restarting"))
+    with pytest.raises(LaunchFailed, match="There is a server for the HTTP port") as raised:
+        start(plan)
+    assert raised.value.why == f"it is restarting, and its supervisor is {os.getpid()}"
+    with filelock.FileLock(plan.directory / "start.lock", timeout=0):
+        pass
+
+
+def test_server_of_another_machine_keeps_its_folder(home: Home) -> None:
+    plan = fake_plan(home.servers)
+    plan.directory.mkdir(parents=True)
+    theirs = dataclasses.replace(describe_myself("ready"), boot_id="another", host="node-a")
+    write_state(plan.directory, theirs)
+    with pytest.raises(LaunchFailed) as raised:
+        start(plan)
+    assert str(raised.value) == (
+        f"There may be a server for the HTTP port {plan.ports['HTTP']} on node-a.\n"
+        f"Why: what is kept of both would be in {plan.directory}, which that machine shares\n"
+        "Next: tllm stop there, or choose another: --http-port N; if that machine is no more: "
+        f"rm -r {plan.directory}"
+    )
+    assert read_state(plan.directory) == theirs
+
+
+def test_stopping_a_server_that_is_gone_hurts_nobody(home: Home) -> None:
+    """Its supervisor's process id belongs to this process now."""
+    server = RunningServer(
+        home.servers, fake_plan(home.servers), ServerState("ready", os.getpid(), 0.0)
+    )
+    stop_server(server)
+
+
+def test_job_that_is_to_give_requests_time_is_refused(home: Home) -> None:
+    state = ServerState("ready", 0, 0.0)
+    job = RunningServer(home.servers, fake_plan(home.servers), state, SlurmJob("12", "RUNNING"))
+    with pytest.raises(BadInput) as raised:
+        stop_server(job, 60)
+    assert str(raised.value) == (
+        "Slurm job 12 cannot be told to let requests in flight end.\n"
+        "Why: Slurm ends all processes of a job at once, the models' too\n"
+        "Next: tllm stop -m m   (it cuts them off)"
+    )
+
+
+def test_supervisor_has_the_time_that_another_stop_gave_it(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trtllm_serve_cli.launch.supervisor.lifecycle._ENDING_S", 0.0)
+    plan = dataclasses.replace(fake_plan(home.servers), exit_timeout_s=0)
+    plan.directory.mkdir(parents=True)
+    write_stop_timeout(plan.directory, 600)
+    code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True)"
+    command = (sys.executable, "-c", f"{code}; input()")
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as draining:
+        assert draining.stdin is not None and draining.stdout is not None
+        draining.stdout.readline()
+        state = dataclasses.replace(
+            describe_myself("stopping"),
+            supervisor_pid=draining.pid,
+            supervisor_started_at=started_at_s(draining.pid),
+        )
+        looks: list[object] = []
+
+        def end_at_the_third_look(in_flight: object) -> None:
+            looks.append(in_flight)
+            if len(looks) == 3:
+                draining.communicate("\n")
+
+        stop_server(RunningServer(plan.directory, plan, state), on_progress=end_at_the_third_look)
+    assert (len(looks), draining.returncode) == (3, 0)
+
+
+def test_foreground_ends_with_the_server(home: Home) -> None:
+    plan, ready = fake_plan(home.servers), threading.Event()
+
+    def stop_it() -> None:
+        ready.set()
+        stop_server(read_server(plan.directory))
+
+    run_in_foreground(plan, on_ready=stop_it)
+    assert (ready.is_set(), is_gone(pids_in(plan.log)[0])) == (True, True)
+
+
+def test_foreground_that_fails_says_why(home: Home) -> None:
+    with pytest.raises(LaunchFailed, match="No module named 'nowhere'"):
+        run_in_foreground(fake_plan(home.servers, "fail"), on_ready=lambda: None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_foreground_takes_the_server_with_it(home: Home, number: signal.Signals) -> None:
+    plan = fake_plan(home.servers)
+    code = (
+        "import sys\n"
+        "from trtllm_serve_cli.launch.supervisor.lifecycle import run_in_foreground\n"
+        "from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan\n"
+        "plan = LaunchPlan.from_json(sys.argv[1])\n"
+        "run_in_foreground(plan, on_ready=lambda: print('ready', flush=True))"
+    )
+    with subprocess.Popen(
+        (sys.executable, "-c", code, plan.to_json()),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as attached:
+        assert attached.stdout is not None
+        assert attached.stdout.readline() == b"ready\n"
+        attached.send_signal(number)
+    wait_until(lambda: read_state(plan.directory).phase == "stopped")
+    assert is_gone(pids_in(plan.log)[0])
+
+
+@pytest.fixture
+def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    return write_container_engine(tmp_path / "bin", "podman")
+
+
+def test_what_a_killed_server_left_in_a_container_goes_with_the_next_start(
+    home: Home, podman: Path
+) -> None:
+    plan = fake_container_plan(home.servers, podman)
+    first = start(plan)
+    for pid in (first.state.supervisor_pid, first.state.server_pid):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not read_server(plan.directory).is_running)
+    # What the container itself would be: it holds the ports.
+    wait_until(lambda: is_gone(pids_in(plan.log)[0]))
+    before = len(calls_of(podman, "rm"))
+    clear_remains(plan.directory)
+    assert len(calls_of(podman, "rm")) == before + 1
+    second = start(plan)
+    clear_remains(plan.directory)
+    assert second.phase == "ready"
+    stop_server(second)
+
+
+def test_remains_are_nobody_elses_while_it_is_started(home: Home, podman: Path) -> None:
+    plan = fake_container_plan(home.servers, podman)
+    stop_server(start(plan))
+    before = len(calls_of(podman, "rm"))
+    with filelock.FileLock(plan.directory / "start.lock"):
+        clear_remains(plan.directory)
+    assert len(calls_of(podman, "rm")) == before

@@ -1,0 +1,76 @@
+"""Ports that are free, taken, or not to be had."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from tests.ports import free_ports
+from trtllm_serve_cli.errors import BadInput, LaunchFailed
+from trtllm_serve_cli.launch.supervisor.ports import check_ports, find_holder, try_to_listen
+
+ME = f"{psutil.Process().name()} (pid {os.getpid()})"
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+def test_holder_is_named(taken: int) -> None:
+    assert find_holder(taken) == ME
+    assert find_holder(free_ports(1)[0]) is None
+
+
+def test_taken_port_names_its_holder_and_its_option(taken: int) -> None:
+    (free,) = free_ports(1)
+    with pytest.raises(LaunchFailed) as raised:
+        check_ports("127.0.0.1", {"HTTP": free, "gRPC": taken})
+    assert str(raised.value) == (
+        f"The gRPC port {taken} is in use.\nWhy: {ME} listens on it\n"
+        "Next: stop it (if it is tllm's: tllm stop), or choose another: --grpc-port N"
+    )
+
+
+def test_port_taken_on_one_address_is_taken_on_all(taken: int) -> None:
+    with pytest.raises(LaunchFailed, match=f"The HTTP port {taken} is in use"):
+        check_ports("0.0.0.0", {"HTTP": taken})
+
+
+def test_number_that_is_no_ports_is_said() -> None:
+    with pytest.raises(BadInput, match="port 99999") as raised:
+        check_ports("127.0.0.1", {"HTTP": 99999})
+    assert raised.value.why == "a port is a number from 0 to 65535"
+
+
+def test_free_ports_pass() -> None:
+    check_ports("127.0.0.1", dict(zip("abc", free_ports(3), strict=True)))
+
+
+def test_port_whose_last_connection_is_not_forgotten_yet_is_free() -> None:
+    with socket.socket() as server, socket.socket() as client:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        client.connect(("127.0.0.1", port))
+        server.accept()[0].close()  # closing first leaves the port in TIME_WAIT
+    assert try_to_listen("127.0.0.1", port) is None
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid"])
+def test_address_that_is_not_this_machines(host: str) -> None:
+    (port,) = free_ports(1)
+    with pytest.raises(
+        BadInput, match=f"The server cannot listen on {host}, port {port}"
+    ) as raised:
+        check_ports(host, {"HTTP": port})
+    assert raised.value.why
+    assert raised.value.next_step == "leave --host out, or choose another port: --http-port N"

@@ -1,0 +1,49 @@
+"""Models that refuse requests while those in flight end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trtllm_serve_cli.launch.triton.drain import drain_environ, draining, show_in_flight
+from trtllm_serve_cli.runtime.engine import InvalidRequest
+from trtllm_serve_cli.runtime.triton.drain_check import refuse_if_draining
+
+
+def test_requests_in_flight_for_people() -> None:
+    assert show_in_flight({"a": 5, "b": 1}) == "5 in a, 1 in b"
+    assert show_in_flight(None) == "an unknown number, since the server does not answer"
+
+
+def test_models_refuse_requests_while_they_are_drained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in drain_environ(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    refuse_if_draining("a")
+    with draining(tmp_path, ["a"]):
+        refuse_if_draining("b")
+        with pytest.raises(InvalidRequest, match="a takes no new requests: it is being stopped"):
+            refuse_if_draining("a")
+    refuse_if_draining("a")
+
+
+def test_who_is_interrupted_while_it_says_so_leaves_no_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def touch(path: Path) -> None:
+        path.write_bytes(b"")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "touch", touch)
+    with pytest.raises(KeyboardInterrupt), draining(tmp_path, ["a", "b"]):
+        pass
+    assert list((tmp_path / "draining").iterdir()) == []
+
+
+def test_model_outside_of_a_server_of_ours_is_never_drained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("TLLM_DRAINING", raising=False)
+    refuse_if_draining("a")

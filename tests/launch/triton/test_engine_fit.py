@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from tests.build.tensorrt_files import write_engine
+from trtllm_serve_cli.build.engine import ENGINE_FILE, Making, add_making
+from trtllm_serve_cli.build.engine_selection import Machine
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.launch.triton.engine_fit import check_engine_fits
+from trtllm_serve_cli.repository.model.store import ImportedModel
+
+HERE = Machine(gpus=("NVIDIA H200", "NVIDIA H200"), tensorrt_llm="1.1.0")
+
+
+@pytest.fixture
+def model(tmp_path: Path, home_folder: Path) -> ImportedModel:
+    """Built by 1.1.0 for two GPUs, H200s."""
+    engine = write_engine(tmp_path / "engine")
+    (engine / ENGINE_FILE).write_text("{}")
+    add_making(engine, Making("mine", 0, "/hf", None, {"gpu": "h200"}, ()))
+    return ImportedModel(
+        "mine",
+        home_folder / "models" / "mine",
+        "inflight",
+        "tensorrt",
+        engine,
+        "hf:a/b@c",
+        "f",
+        0,
+        ("tensorrt_llm",),
+    )
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        HERE,
+        Machine(),
+        dataclasses.replace(HERE, tensorrt_llm=None),
+    ],
+)
+def test_engine_that_may_fit(model: ImportedModel, machine: Machine) -> None:
+    check_engine_fits(model, machine)
+
+
+@pytest.mark.parametrize(
+    ("machine", "what", "next_step"),
+    [
+        (
+            dataclasses.replace(HERE, tensorrt_llm="1.2.0"),
+            "The engine of mine was built by another TensorRT-LLM.",
+            "tllm export mine > mine.yaml && tllm import -f mine.yaml --force, or serve it in "
+            "nvcr.io/nvidia/tritonserver:26.02-trtllm-python-py3",
+        ),
+        (
+            Machine(gpus=("NVIDIA H200",)),
+            "The engine of mine needs 2 GPUs, and here are 1.",
+            "import it again with a lower --tp or --pp",
+        ),
+        (
+            Machine(gpus=("NVIDIA L4", "NVIDIA L4")),
+            "The engine of mine was built for another GPU.",
+            "tllm export mine > mine.yaml && tllm import -f mine.yaml --force",
+        ),
+    ],
+)
+def test_engine_that_does_not_fit_is_said_before_the_start(
+    model: ImportedModel, machine: Machine, what: str, next_step: str
+) -> None:
+    with pytest.raises(BadInput) as raised:
+        check_engine_fits(model, machine)
+    assert (raised.value.what, raised.value.next_step) == (what, next_step)
+
+
+def test_gpus_of_other_machines_count_where_there_are_some(model: ImportedModel) -> None:
+    check_engine_fits(model, Machine(gpus=("NVIDIA H200",)), is_one_machine=False)
+
+
+def test_engine_of_the_users_own_is_not_built_again_by_us(model: ImportedModel) -> None:
+    model = dataclasses.replace(model, source=f"engine:{model.engine_path}")
+    with pytest.raises(BadInput) as raised:
+        check_engine_fits(model, Machine(gpus=("NVIDIA L4",) * 2))
+    assert raised.value.next_step == "build it again here, and import what that leaves"
+
+
+def test_other_engine_kinds_fit_anywhere(model: ImportedModel) -> None:
+    check_engine_fits(dataclasses.replace(model, engine_kind="openvino"), Machine())

@@ -1,0 +1,62 @@
+"""What may be handed on to Triton, and what tllm keeps to itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.launch.triton.passthrough_args import find_names, without_given
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ([], set()),
+        (["--http-thread-count=16"], {"http-thread-count"}),
+        (["--http-thread-count", "16"], {"http-thread-count"}),
+        (["--model-load-retry-count", "-1"], {"model-load-retry-count"}),
+        (["--disable-auto-complete-config", "--log-info=no"],
+         {"disable-auto-complete-config", "log-info"}),
+        (["--rate-limit-resource=a:1", "--rate-limit-resource=b:2"], {"rate-limit-resource"}),
+    ],
+)  # fmt: skip
+def test_options_are_known_by_their_names(words: list[str], names: set[str]) -> None:
+    assert find_names(words) == names
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["demo"], ["--log-info=no", "demo"], ["-m"], ["--log-info", "no", "no"], ["--"], [""]],
+    ids=" ".join,
+)
+def test_what_is_no_option_is_refused(words: list[str]) -> None:
+    with pytest.raises(BadInput, match=r"is no option of Triton's") as raised:
+        find_names(words)
+    assert raised.value.next_step == "tllm start -m NAME -- --http-thread-count=16"
+
+
+@pytest.mark.parametrize(
+    ("word", "instead"),
+    [
+        ("--model-repository=/m", "-m NAME, or --repo DIR"),
+        ("--http-port=1", "--http-port N"),
+        ("--metrics-address=::", "--host ADDRESS"),
+        ("--exit-timeout-secs=5", "tllm stop --timeout N"),
+        # Triton takes a name by its beginning.
+        ("--model-contr=poll", "--model-control-mode explicit"),
+        ("--grpc-p", "--grpc-port N"),
+    ],
+)
+def test_what_the_supervisor_relies_on_is_refused(word: str, instead: str) -> None:
+    with pytest.raises(BadInput, match="cannot be handed on to Triton") as raised:
+        find_names([word])
+    assert raised.value.why
+    assert raised.value.next_step == f"say it so: {instead}"
+
+
+def test_what_is_given_by_hand_wins_unless_it_says_more() -> None:
+    flags = {"log-verbose": "0", "backend-config": "python,a=1", "grpc-keepalive-time": "1"}
+    assert without_given(flags, frozenset(("log-verbose", "backend-config"))) == {
+        "backend-config": "python,a=1",
+        "grpc-keepalive-time": "1",
+    }

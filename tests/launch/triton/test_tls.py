@@ -1,0 +1,77 @@
+"""Certificates that are made here with the system's openssl."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from trtllm_serve_cli.client.endpoint import Tls
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.launch.triton.tls import plan_tls
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="no openssl (apt-get install openssl)"
+)
+
+
+def certify(folder: Path, name: str, *options: str) -> tuple[Path, Path]:
+    """A certificate that vouches for itself, and its key."""
+    certificate, key = folder / f"{name}.crt", folder / f"{name}.key"
+    subprocess.run(
+        ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+         "-nodes", "-days", "2", "-subj", f"/CN={name}", "-keyout", key, "-out", certificate,
+         *options),
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return certificate, key
+
+
+def test_server_without_a_certificate_has_no_tls() -> None:
+    assert plan_tls(None, None, None) is None
+
+
+def test_this_certificate_is_trusted_whatever_name_it_is_for(tmp_path: Path) -> None:
+    certificate, key = certify(tmp_path, "llm.example")
+    assert plan_tls(certificate, key, None) == Tls(str(certificate), "llm.example")
+
+
+def test_name_of_a_certificate_is_its_first_alternative(tmp_path: Path) -> None:
+    names = "subjectAltName=IP:127.0.0.1,DNS:*.example,DNS:other"
+    certificate, key = certify(tmp_path, "common", "-addext", names)
+    assert plan_tls(certificate, key, None) == Tls(str(certificate), "server.example")
+
+
+def test_clients_that_someone_vouches_for(tmp_path: Path) -> None:
+    certificate, key = certify(tmp_path, "llm.example")
+    assert plan_tls(certificate, key, certificate) == Tls(
+        str(certificate), "llm.example", str(certificate), str(key)
+    )
+
+
+@pytest.mark.parametrize("half", [(True, False), (False, True)])
+def test_one_without_the_other_is_refused(tmp_path: Path, half: tuple[bool, bool]) -> None:
+    files = certify(tmp_path, "a")
+    chosen = [file if wanted else None for file, wanted in zip(files, half, strict=True)]
+    with pytest.raises(BadInput, match="TLS needs a certificate and its key"):
+        plan_tls(*chosen, None)
+
+
+def test_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
+    certificate, _ = certify(tmp_path, "a")
+    _, key = certify(tmp_path, "b")
+    with pytest.raises(BadInput, match="cannot be used for TLS") as raised:
+        plan_tls(certificate, key, None)
+    assert "--grpc-server-cert" in raised.value.next_step
+
+
+def test_file_that_is_no_certificate_is_refused(tmp_path: Path) -> None:
+    certificate, key = certify(tmp_path, "a")
+    with pytest.raises(BadInput, match="cannot be used for TLS"):
+        plan_tls(key, key, None)
+    with pytest.raises(BadInput, match="holds no certificate"):
+        plan_tls(certificate, key, key)
+    with pytest.raises(BadInput, match="cannot be used for TLS"):
+        plan_tls(tmp_path / "gone", key, None)

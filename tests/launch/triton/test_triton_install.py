@@ -1,0 +1,77 @@
+"""Which Triton is found."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from trtllm_serve_cli.errors import MissingPart
+from trtllm_serve_cli.launch.triton.triton_install import (
+    TritonInstallation,
+    find_embedded_root,
+    find_libpython,
+    find_triton,
+)
+
+
+@pytest.fixture
+def binary(tmp_path: Path) -> Path:
+    """Another `tritonserver`, alone in its folder."""
+    path = tmp_path / "bin" / "tritonserver"
+    path.parent.mkdir()
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_path_comes_first(binary: Path, tmp_path: Path) -> None:
+    found = find_triton(
+        {"PATH": f"{tmp_path}:{binary.parent}"}, system=binary, find_embedded_root=lambda: tmp_path
+    )
+    assert found == TritonInstallation(binary, "PATH")
+
+
+def test_systems_comes_before_the_wheels(binary: Path, tmp_path: Path) -> None:
+    found = find_triton({"PATH": ""}, system=binary, find_embedded_root=lambda: tmp_path)
+    assert found == TritonInstallation(binary, str(binary.parent.parent))
+
+
+def test_wheels_comes_with_the_parts_of_its_python_backend(tmp_path: Path) -> None:
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    found = find_triton({"PATH": ""}, system=tmp_path / "none", find_embedded_root=lambda: tmp_path)
+    assert found == TritonInstallation(
+        tmp_path / "bin/tritonserver",
+        "the package nvidia-pytriton",
+        tmp_path / "backends/python",
+        tmp_path / "python_backend_stubs" / version / "triton_python_backend_stub",
+    )
+
+
+def test_no_triton_at_all(tmp_path: Path) -> None:
+    with pytest.raises(MissingPart) as raised:
+        find_triton({"PATH": ""}, system=tmp_path / "none", find_embedded_root=lambda: None)
+    assert raised.value.what == "There is no Triton Inference Server here."
+    assert raised.value.next_step == "pip install 'trtllm-serve-cli[embedded]'"
+
+
+def test_program_that_may_not_be_run_is_not_found(binary: Path, tmp_path: Path) -> None:
+    binary.chmod(0o644)
+    found = find_triton(
+        {"PATH": str(binary.parent)}, system=tmp_path / "none", find_embedded_root=lambda: tmp_path
+    )
+    assert found.origin == "the package nvidia-pytriton"
+
+
+@pytest.mark.skipif(find_embedded_root() is None, reason="needs the extra: embedded")
+def test_embedded_triton_of_this_environment_is_whole() -> None:
+    found = find_triton({"PATH": ""}, system=Path("/none"))
+    parts = (found.binary, found.backend_parts, found.stub)
+    assert [part and part.exists() for part in parts] == [True, True, True]
+
+
+def test_libpython_lies_where_it_is_said_to() -> None:
+    name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
+    folder = find_libpython()
+    assert folder in (None, "") or (Path(folder) / name).exists()

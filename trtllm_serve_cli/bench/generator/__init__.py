@@ -1,0 +1,1 @@
+"""The load generator: settings, worker processes, and the health of the client itself."""

@@ -1,0 +1,308 @@
+"""The load generator: sends requests at absolute deadlines and stamps what comes back.
+
+An open loop never waits for the server: a request is due when it is due, and its latency counts
+from then even if this process was late to send it. That lateness is recorded as schedule lag.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trtllm_serve_cli.bench.model.records import (
+    INTERRUPTED,
+    NO_CONNECTION,
+    REJECTED,
+    RequestError,
+    RequestRecord,
+)
+from trtllm_serve_cli.bench.transport.codec import Response
+from trtllm_serve_cli.bench.transport.connection import Connection, SendFailed
+from trtllm_serve_cli.bench.transport.grpc_connection import is_rejection
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
+
+# A server that refused every connection for so long, and so often, does not come back in this run.
+GIVE_UP_S = 5.0
+_GIVE_UP_COUNT = 3
+# A refusal costs no time: without a pause, a closed loop would be nothing but refusals.
+_PAUSE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyRequest:
+    """A request ready to go: nothing is left to compute when it is due."""
+
+    index: int
+    payload: bytes
+    spec: RequestSpec
+    target: int = 0
+
+
+@dataclass(slots=True)
+class LoadGenerator:
+    """Sends requests and collects their records, in the order in which they end.
+
+    The counts may be read at any time, to show progress. Cancelling one of the `run_` methods keeps
+    the records; requests in flight are then recorded as interrupted. Requests that are due in the
+    first `ramp_s` are marked. When no target that was asked can be reached any more,
+    `is_server_lost` says so, and nothing more is sent. `start` is on `clock`; a run may begin later
+    than the call.
+    """
+
+    connections: Sequence[Connection]
+    clock: Callable[[], float] = time.perf_counter
+    ramp_s: float = 0.0
+    give_up_s: float = GIVE_UP_S
+    keeps_text: bool = False
+    records: list[RequestRecord] = field(default_factory=list)
+    texts: dict[tuple[int, int], str] = field(default_factory=dict)
+    num_sent: int = 0
+    num_failed: int = 0
+    num_uncounted: int = 0
+    start: float = 0.0
+    _asked: set[int] = field(default_factory=set)
+    _refusals: dict[int, list[float]] = field(default_factory=dict)
+
+    @property
+    def is_server_lost(self) -> bool:
+        if not self._asked or self._asked != self._refusals.keys():
+            return False
+        return all(
+            len(times) >= _GIVE_UP_COUNT and times[-1] - times[0] >= self.give_up_s
+            for times in self._refusals.values()
+        )
+
+    async def run_open(
+        self,
+        requests: Iterable[ReadyRequest],
+        due_s: Iterable[float],
+        concurrency: int | None = None,
+        start: float | None = None,
+    ) -> None:
+        """Send each request when it is due, in seconds from `start`; returns when all have ended.
+
+        With `concurrency` it waits until fewer are in flight: that delays it, but not its due time.
+        """
+        self.start = self.clock() if start is None else start
+        places = None if concurrency is None else asyncio.Semaphore(concurrency)
+        tasks: set[asyncio.Task[None]] = set()
+        # Until then the cap held back all that was due.
+        free_s = 0.0
+
+        def forget(task: asyncio.Task[None]) -> None:
+            if task.cancelled() or task.exception() is None:  # else `gather` shall raise it
+                tasks.discard(task)
+
+        try:
+            for request, due in zip(requests, due_s, strict=True):
+                wait_s = due - self._now()
+                if wait_s > 0:
+                    await asyncio.sleep(wait_s)
+                if places is not None:
+                    if places.locked():
+                        await places.acquire()
+                        free_s = self._now()
+                    else:
+                        await places.acquire()
+                if self.is_server_lost:
+                    break
+                task = asyncio.create_task(self._talk(request, due, max(free_s - due, 0.0), places))
+                tasks.add(task)
+                task.add_done_callback(forget)
+            await asyncio.gather(*tasks)
+        finally:
+            await _cancel(tasks)
+
+    async def run_closed(
+        self,
+        requests: Iterable[ReadyRequest],
+        concurrency: int,
+        duration_s: float | None = None,
+        start: float | None = None,
+    ) -> None:
+        """Keep `concurrency` requests in flight; each is due when the one before it ends.
+
+        None begins after `duration_s`. The places open evenly over the ramp.
+        """
+        self.start = self.clock() if start is None else start
+        waiting = iter(requests)
+
+        async def take_turns(opens_s: float) -> None:
+            await asyncio.sleep(max(opens_s - self._now(), 0.0))
+            while duration_s is None or self._now() < duration_s:
+                request = next(waiting, None)
+                if request is None or self.is_server_lost:
+                    return
+                await self._talk(request, max(self._now(), opens_s))
+                if request.target in self._refusals:
+                    await asyncio.sleep(_PAUSE_S)
+
+        gap_s = self.ramp_s / concurrency
+        tasks = [asyncio.create_task(take_turns(place * gap_s)) for place in range(concurrency)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            await _cancel(tasks)
+
+    def _now(self) -> float:
+        return self.clock() - self.start
+
+    async def _talk(
+        self,
+        request: ReadyRequest,
+        due_s: float,
+        held_s: float = 0.0,
+        places: asyncio.Semaphore | None = None,
+    ) -> None:
+        """The request, and the rest of its conversation."""
+        try:
+            answer = await self._exchange(request, request.payload, due_s, held_s)
+            said = request.spec.input_ids
+            connection = self.connections[request.target]
+            for number, turn in enumerate(request.spec.turns, 1):
+                if answer.error is not None:
+                    return
+                said = np.concatenate((said, answer.ids(), turn.input_ids))
+                spec = RequestSpec(said, turn.num_output_tokens)
+                payload = connection.encode(spec, f"tllm-bench-{request.index}-{number}")
+                due = answer.end_s + turn.think_s
+                await asyncio.sleep(max(due - self._now(), 0.0))
+                answer = await self._exchange(request, payload, due, 0.0, number, said.size)
+        finally:
+            if places is not None:
+                places.release()
+
+    async def _exchange(
+        self,
+        request: ReadyRequest,
+        payload: bytes,
+        due_s: float,
+        held_s: float,
+        turn: int = 0,
+        num_input_tokens: int | None = None,
+    ) -> _Answer:
+        connection = self.connections[request.target]
+        self.num_sent += 1
+        self._asked.add(request.target)
+        sent_s = self._now()
+        answer = _Answer(end_s=sent_s, keeps_ids=bool(request.spec.turns))
+        try:
+            async for came_s, raw in connection.send(payload):
+                answer.add(connection.decode(raw), came_s - self.start)
+        except SendFailed as failure:
+            answer.fail(failure.error, self._now())
+        except asyncio.CancelledError:
+            answer.fail(RequestError(INTERRUPTED), self._now())
+            raise
+        finally:
+            if answer.error is None and not answer.chunk_s:
+                answer.error = RequestError("no_tokens", "the answer ended without a token")
+            counted = request.spec.input_ids.size if num_input_tokens is None else num_input_tokens
+            self._keep(
+                RequestRecord(
+                    index=request.index,
+                    due_s=due_s,
+                    sent_s=sent_s,
+                    end_s=answer.end_s,
+                    num_input_tokens=answer.num_input_tokens or counted,
+                    chunk_s=tuple(answer.chunk_s),
+                    chunk_tokens=tuple(answer.chunk_tokens),
+                    error=answer.error,
+                    held_s=held_s,
+                    queue_s=answer.queue_s,
+                    target=request.target,
+                    conversation=request.index if request.spec.turns else None,
+                    turn=turn,
+                    is_ramp=due_s < self.ramp_s,
+                )
+            )
+            if not answer.is_counted:
+                self.num_uncounted += 1
+                if self.keeps_text:
+                    self.texts[request.index, turn] = "".join(answer.texts)
+        return answer
+
+    def _keep(self, record: RequestRecord) -> None:
+        self.records.append(record)
+        self.num_failed += not (record.is_completed or record.is_interrupted)
+        if record.error is not None and record.error.kind == NO_CONNECTION:
+            self._refusals.setdefault(record.target, []).append(record.end_s)
+        elif not record.is_interrupted:
+            self._refusals.pop(record.target, None)
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What has come back of one request; nothing counts after its final response.
+
+    A piece of text that is empty is no answer yet: its tokens count with the next that is not.
+    """
+
+    end_s: float
+    keeps_ids: bool = False
+    chunk_s: list[float] = field(default_factory=list)
+    chunk_tokens: list[int] = field(default_factory=list)
+    error: RequestError | None = None
+    is_final: bool = False
+    is_counted: bool = True
+    num_input_tokens: int | None = None
+    queue_s: float | None = None
+    texts: list[str] = field(default_factory=list)
+    _ids: list[bytes] = field(default_factory=list)
+    _untold: int = 0
+
+    def add(self, response: Response, at_s: float) -> None:
+        if self.is_final:
+            return
+        self.end_s, self.is_final = at_s, response.is_final
+        num_tokens = response.num_tokens + self._untold
+        if num_tokens and (response.text is None or response.text):
+            self.chunk_s.append(at_s)
+            self.chunk_tokens.append(num_tokens)
+            self._untold = 0
+        else:
+            self._untold = num_tokens
+        if response.is_final and self._untold:
+            self._tell_rest(at_s)
+        self._remember(response)
+        if response.error is not None:
+            kind = REJECTED if is_rejection(response.error) else "server"
+            self.error = RequestError(kind, response.error)
+
+    def fail(self, error: RequestError, at_s: float) -> None:
+        if not self.is_final:
+            self.end_s, self.error, self.is_final = at_s, error, True
+
+    def ids(self) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+        """The tokens of the answer."""
+        return np.frombuffer(b"".join(self._ids), np.int32)
+
+    def _tell_rest(self, at_s: float) -> None:
+        """Tokens without text at the end belong to the last piece, or are all there is."""
+        if self.chunk_s:
+            self.chunk_tokens[-1] += self._untold
+        else:
+            self.chunk_s.append(at_s)
+            self.chunk_tokens.append(self._untold)
+
+    def _remember(self, response: Response) -> None:
+        self.is_counted = self.is_counted and response.is_counted
+        if response.num_input_tokens is not None:
+            self.num_input_tokens = response.num_input_tokens
+        if response.queue_s is not None:
+            self.queue_s = response.queue_s
+        if self.keeps_ids and response.ids:
+            self._ids.append(response.ids)
+        if not response.is_counted and response.text:
+            self.texts.append(response.text)
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
+    pending = list(tasks)
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)

@@ -1,0 +1,68 @@
+"""What a benchmark is asked to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency, AtRate, AtTimes, Load
+from trtllm_serve_cli.bench.model.served_model import Takes
+from trtllm_serve_cli.bench.model.slo import Objective
+from trtllm_serve_cli.bench.transport.codec import Asking
+from trtllm_serve_cli.bench.workloads.spec import Workload
+
+_LOAD_KINDS: Mapping[type, str] = MappingProxyType(
+    {AllAtOnce: "all_at_once", AtRate: "rate", AtTimes: "trace", AtConcurrency: "concurrency"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkSettings:
+    """What to send, how much of it, and when.
+
+    A run sends `num_requests`, or with `duration_s` all that are due within it. `repeat` runs have
+    other requests each: drawn from the same seed, or the next ones of a data set.
+    """
+
+    workload: Workload
+    load: Load
+    num_requests: int = 100
+    duration_s: float | None = None
+    num_warmup_requests: int = 1
+    stream: bool = False
+    seed: int = 0
+    name: str = "token-norm-dist"
+    takes: Takes = "tokens"
+    repeat: int = 1
+    num_workers: int = 1
+    timeout_s: float | None = 600.0
+    wants_times: bool = False
+    objectives: tuple[Objective, ...] = field(default=())
+    sample_interval_s: float = 1.0
+
+    @property
+    def asking(self) -> Asking:
+        return Asking(self.stream, self.wants_times, self.timeout_s)
+
+    def to_json(self) -> dict[str, Any]:
+        """As `summary.json` has it."""
+        load = asdict(self.load)
+        load.pop("times_s", None)
+        names = (
+            "num_requests",
+            "duration_s",
+            "num_warmup_requests",
+            "stream",
+            "seed",
+            "repeat",
+            "num_workers",
+            "timeout_s",
+        )
+        return {
+            "workload": self.workload.describe(),
+            "load": {"kind": _LOAD_KINDS[type(self.load)], **load},
+            **{name: getattr(self, name) for name in names},
+            "objectives": [str(objective) for objective in self.objectives],
+        }

@@ -1,0 +1,157 @@
+"""What each worker process of a run has to do: pure data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.model.arrivals import (
+    AllAtOnce,
+    AtConcurrency,
+    AtRate,
+    AtTimes,
+    Load,
+    plan_due_times,
+    plan_due_times_until,
+    ramp_s,
+)
+from trtllm_serve_cli.bench.model.served_model import ServedModel
+from trtllm_serve_cli.bench.transport.codec import Asking
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Workload
+
+FALLBACK_VOCAB_SIZE = 1000
+_BLOCK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Requests without an end, drawn as they are needed: for a closed loop with a duration.
+
+    Of a workload that has an order they are every `step`-th from number `start` on.
+    """
+
+    workload: Workload
+    vocab_size: int
+    rng: np.random.Generator
+    start: int = 0
+    step: int = 1
+
+    def __iter__(self) -> Iterator[RequestSpec]:
+        for start in count(self.start, _BLOCK * self.step):
+            yield from self.workload.draw(_BLOCK, self.vocab_size, self.rng, start, self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One worker's part of a run: every `step`-th request from `first` on, to all models in turns.
+
+    Open loop: `due_s` has the time of each, and `concurrency` is a cap if there is one. Closed
+    loop: `due_s` is None. `num_planned` counts the requests of conversations singly, if
+    there is a count.
+    """
+
+    models: tuple[ServedModel, ...]
+    asking: Asking
+    first: int
+    step: int
+    specs: Sequence[RequestSpec] | Stream
+    due_s: tuple[float, ...] | None
+    concurrency: int | None
+    ramp_s: float
+    duration_s: float | None
+    warmup: tuple[RequestSpec, ...] = ()
+    keeps_text: bool = False
+
+    @property
+    def num_planned(self) -> int | None:
+        if isinstance(self.specs, Stream):
+            return None
+        return sum(1 + len(spec.turns) for spec in self.specs)
+
+    def numbered(self) -> Iterator[tuple[int, int, RequestSpec]]:
+        """Each request with its index in the whole run, and which of the models it goes to.
+
+        Not by the index alone: of two workers and two models each would have one.
+        """
+        for turn, spec in enumerate(self.specs):
+            yield self.first + turn * self.step, (self.first + turn) % len(self.models), spec
+
+
+def plan_shares(
+    settings: BenchmarkSettings,
+    models: Sequence[ServedModel],
+    *,
+    run: int = 0,
+    start: int = 0,
+    keeps_text: bool = False,
+) -> list[Share]:
+    """The shares of one run; fewer than the workers asked for where there are not enough places.
+
+    The same settings and run give the same requests at the same times, whatever the warm-up is.
+    Loads of another rate or concurrency have other prompts, so that of several that one server is
+    measured at, none finds its own in the server's cache. A workload that has an order begins with
+    number `start`, and warms up with those before it.
+    """
+    seed = settings.seed, run
+    warmup_rng, workload_rng, _ = np.random.default_rng(seed + _seed_of(settings.load)).spawn(3)
+    arrivals_rng = np.random.default_rng(seed).spawn(3)[2]
+    vocab_size = find_vocab_size(models)
+    due_s, num_requests = _plan_times(settings, arrivals_rng)
+    places = _places(settings.load)
+    num_shares = min(settings.num_workers, places or settings.num_workers)
+    num_warmup = settings.num_warmup_requests
+    warmup = tuple(settings.workload.draw(num_warmup, vocab_size, warmup_rng, start - num_warmup))
+    if num_requests is None:
+        rngs = [workload_rng] if num_shares == 1 else workload_rng.spawn(num_shares)
+    else:
+        specs = settings.workload.draw(num_requests, vocab_size, workload_rng, start)
+    return [
+        Share(
+            models=tuple(models),
+            asking=settings.asking,
+            first=first,
+            step=num_shares,
+            specs=Stream(settings.workload, vocab_size, rngs[first], start + first, num_shares)
+            if num_requests is None
+            else specs[first::num_shares],
+            due_s=None if due_s is None else due_s[first::num_shares],
+            concurrency=places and places // num_shares + (first < places % num_shares),
+            ramp_s=ramp_s(settings.load),
+            duration_s=settings.duration_s,
+            warmup=() if first else warmup,
+            keeps_text=keeps_text,
+        )
+        for first in range(num_shares)
+    ]
+
+
+def find_vocab_size(models: Sequence[ServedModel]) -> int:
+    """The bound of random ids that all of the models know."""
+    return min(model.vocab_size or FALLBACK_VOCAB_SIZE for model in models)
+
+
+def _plan_times(
+    settings: BenchmarkSettings, rng: np.random.Generator
+) -> tuple[tuple[float, ...] | None, int | None]:
+    """When requests are due (None: closed loop), and how many there are (None: no count)."""
+    load, duration_s = settings.load, settings.duration_s
+    if isinstance(load, AtConcurrency):
+        return None, None if duration_s is not None else settings.num_requests
+    if duration_s is not None and not isinstance(load, AllAtOnce):
+        due_s = plan_due_times_until(load, duration_s, rng)
+    else:
+        due_s = plan_due_times(load, settings.num_requests, rng)
+    return tuple(due_s.tolist()), len(due_s)
+
+
+def _seed_of(load: Load) -> tuple[int, int]:
+    rate_per_s = load.request_rate_per_s if isinstance(load, AtRate) else 0.0
+    return round(rate_per_s * 1e6), _places(load) or 0
+
+
+def _places(load: Load) -> int | None:
+    return load.concurrency if isinstance(load, AtConcurrency | AtRate | AtTimes) else None

@@ -1,0 +1,156 @@
+"""The workers of a run: one in this process, or several in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from trtllm_serve_cli.bench.generator.bench_worker import (
+    Counts,
+    ShareResult,
+    make_loop,
+    run_share,
+    start_now,
+)
+from trtllm_serve_cli.bench.generator.worker_plan import Share
+from trtllm_serve_cli.processes import die_with_parent
+
+# From the word to the start: every worker has it by then.
+_START_DELAY_S = 0.2
+_PERIOD_S = 0.5
+
+
+def run_shares(shares: Sequence[Share], watch: Callable[[Counts], None]) -> list[ShareResult]:
+    """Do all of them at once. Ctrl-C ends them early; a second one is Python's own again.
+
+    Several workers share one clock (the monotonic one of this machine) and one start.
+    """
+    if len(shares) == 1:
+        return [_run_here(shares[0], watch)]
+    return _run_apart(shares, watch)
+
+
+def _run_here(share: Share, watch: Callable[[Counts], None]) -> ShareResult:
+    with contextlib.closing(make_loop(share)) as loop, _interruptible() as interruption:
+
+        def offer_cancel(cancel: Callable[[], object]) -> None:
+            interruption.append(lambda: loop.call_soon_threadsafe(cancel))
+
+        return loop.run_until_complete(run_share(share, start_now, watch, offer_cancel))
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[list[Callable[[], object]]]:
+    """What the first SIGINT calls, to be added by the caller; the next one is as it was before."""
+    actions: list[Callable[[], object]] = []
+
+    def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        for act in actions:
+            act()
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield actions
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _run_apart(shares: Sequence[Share], watch: Callable[[Counts], None]) -> list[ShareResult]:
+    context = multiprocessing.get_context("spawn")
+    pipes, processes = [], []
+    try:
+        for share in shares:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, share), daemon=True)
+            process.start()
+            theirs.close()
+            pipes.append(ours)
+            processes.append(process)
+        with _interruptible() as interruption:
+            interruption.append(lambda: _send_all(pipes, "stop"))
+            return _collect(pipes, watch)
+    finally:
+        for process in processes:
+            process.join(timeout=1.0)
+            process.kill()
+
+
+def _collect(pipes: Sequence[Connection], watch: Callable[[Counts], None]) -> list[ShareResult]:
+    results: dict[int, ShareResult] = {}
+    counts = [Counts()] * len(pipes)
+    num_ready = 0
+    while len(results) < len(pipes):
+        working = [pipe for worker, pipe in enumerate(pipes) if worker not in results]
+        for pipe in wait(working, _PERIOD_S):
+            assert isinstance(pipe, Connection)
+            worker = pipes.index(pipe)
+            match _receive(pipe):
+                case "ready":
+                    num_ready += 1
+                    if num_ready == len(pipes):
+                        _send_all(pipes, time.perf_counter() + _START_DELAY_S)
+                case Counts() as told:
+                    counts[worker] = told
+                case ShareResult() as result:
+                    results[worker] = result
+        watch(
+            Counts(
+                sum(each.num_sent for each in counts),
+                sum(each.num_ended for each in counts),
+                sum(each.num_failed for each in counts),
+            )
+        )
+    return [results[worker] for worker in range(len(pipes))]
+
+
+def _receive(pipe: Connection) -> Any:
+    try:
+        return pipe.recv()
+    except EOFError as error:
+        raise RuntimeError("a worker process of the benchmark died") from error
+
+
+def _send_all(pipes: Sequence[Connection], message: object) -> None:
+    for pipe in pipes:
+        with contextlib.suppress(OSError):
+            pipe.send(message)
+
+
+def _work(pipe: Connection, share: Share) -> None:
+    """A worker process: says that it is ready, begins when it is told, sends its result."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, and says so
+    with contextlib.closing(make_loop(share)) as loop:
+        asyncio.set_event_loop(loop)
+        pipe.send(loop.run_until_complete(_work_on(pipe, share)))
+
+
+async def _work_on(pipe: Connection, share: Share) -> ShareResult:
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[float] = loop.create_future()
+    cancels: list[Callable[[], object]] = []
+
+    def listen() -> None:
+        message = pipe.recv()
+        if message == "stop":
+            for cancel in cancels:
+                cancel()
+        else:
+            told.set_result(message)
+
+    async def wait_for_start() -> float:
+        pipe.send("ready")
+        return await told
+
+    loop.add_reader(pipe.fileno(), listen)
+    try:
+        return await run_share(share, wait_for_start, pipe.send, cancels.append)
+    finally:
+        loop.remove_reader(pipe.fileno())

@@ -1,0 +1,250 @@
+"""Charts as SVG, from plain data. Colours are CSS classes: a page may be light or dark.
+
+A chart says its units in its axes' labels, which stand level. Its legend is HTML around the SVG:
+words flow there, and never lie over the picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+from typing import Literal
+
+from trtllm_serve_cli.bench.report.scales import Scale, write_number
+
+Point = tuple[float, float]
+Style = Literal["line", "steps", "bars", "dots", "area"]
+
+NUM_COLOURS = 8
+_TOP, _RIGHT, _BOTTOM = 26, 14, 40
+_LETTER = 6.6
+_LINE = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """`label` has the unit; `max_ticks` is about how many values are written."""
+
+    label: str
+    scale: Scale
+    max_ticks: int = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points in the order of their x.
+
+    `steps` hold each value until the next point; `bars` reach from a point's x to the next one's,
+    the last point closing them. `names` are read beside the points, one for each. `colour` counts
+    from 0.
+    """
+
+    label: str
+    points: Sequence[Point]
+    style: Style = "line"
+    colour: int = 0
+    names: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A value of the x axis that was not to be exceeded; not drawn where the axis lacks it."""
+
+    label: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A picture of `width` times `height` pixels; `left` is the room for the y axis' figures."""
+
+    title: str
+    x: Axis
+    y: Axis
+    series: Sequence[Series]
+    width: int = 420
+    height: int = 260
+    left: int = 52
+    limits: Sequence[Limit] = ()
+    note: str = ""
+
+
+def render_figure(chart: Chart, *variants: Chart) -> str:
+    """The chart as an HTML figure with its legend.
+
+    With a second one, which is wider, that is shown where the page has the room.
+    """
+    narrow, wide = (render_svg(chart), "".join(render_svg(each) for each in variants))
+    picture = f'<div class="narrow">{narrow}</div><div class="wide">{wide}</div>'
+    note = f'<p class="note">{escape(chart.note)}</p>' if chart.note else ""
+    return (
+        f"<figure><figcaption>{escape(chart.title)}</figcaption>{_legend(chart)}"
+        f"{picture if variants else narrow}{note}</figure>"
+    )
+
+
+def render_svg(chart: Chart) -> str:
+    """The chart alone."""
+    frame, scale = _Frame(chart), chart.x.scale
+    parts = [
+        f'<svg viewBox="0 0 {chart.width} {chart.height}" role="img" '
+        f'aria-label="{escape(chart.title)}" xmlns="http://www.w3.org/2000/svg">',
+        *_draw_axes(frame),
+        *(_draw_limit(frame, limit) for limit in chart.limits if scale.holds(limit.value)),
+        *(_draw_series(frame, series) for series in chart.series),
+        *_write_names(frame),
+        "</svg>",
+    ]
+    return "".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    chart: Chart
+
+    @property
+    def right(self) -> float:
+        return self.chart.width - _RIGHT
+
+    @property
+    def bottom(self) -> float:
+        return self.chart.height - _BOTTOM
+
+    def x(self, value: float) -> float:
+        left = self.chart.left
+        return round(left + self.chart.x.scale.place(value) * (self.right - left), 1)
+
+    def y(self, value: float) -> float:
+        return round(self.bottom - self.chart.y.scale.place(value) * (self.bottom - _TOP), 1)
+
+
+def _legend(chart: Chart) -> str:
+    entries = [
+        (f"c{each.colour % NUM_COLOURS}", each.label) for each in chart.series if each.label
+    ] + [("limit", limit.label) for limit in chart.limits if chart.x.scale.holds(limit.value)]
+    items = "".join(f'<li class="{kind}"><i></i>{escape(label)}</li>' for kind, label in entries)
+    return f'<ul class="legend">{items}</ul>' if items else ""
+
+
+def _draw_axes(frame: _Frame) -> Iterable[str]:
+    chart = frame.chart
+    for tick in chart.y.scale.ticks(chart.y.max_ticks):
+        y = frame.y(tick)
+        yield f'<line class="grid" x1="{chart.left}" x2="{frame.right}" y1="{y}" y2="{y}"/>'
+        yield _text(write_number(tick), chart.left - 6, y + 4, "end")
+    for tick in _apart(frame, chart.x.scale.ticks(chart.x.max_ticks)):
+        x = frame.x(tick)
+        yield f'<line class="tick" x1="{x}" x2="{x}" y1="{frame.bottom}" y2="{frame.bottom + 4}"/>'
+        yield _text(write_number(tick), x, frame.bottom + 17, _anchor(frame, x, tick))
+    yield (
+        f'<line class="axis" x1="{chart.left}" x2="{frame.right}" '
+        f'y1="{frame.bottom}" y2="{frame.bottom}"/>'
+    )
+    yield _text(chart.y.label, 4, 14, "start", "label")
+    yield _text(chart.x.label, frame.right, chart.height - 6, "end", "label")
+
+
+def _anchor(frame: _Frame, x: float, tick: float) -> str:
+    """A figure at the right edge ends there, so that none is cut off."""
+    return "end" if x + len(write_number(tick)) * _LETTER / 2 > frame.chart.width else "middle"
+
+
+def _apart(frame: _Frame, ticks: Sequence[float]) -> Iterable[float]:
+    """Those whose figures do not touch the one before."""
+    free_from = 0.0
+    for tick in ticks:
+        half = len(write_number(tick)) * _LETTER / 2
+        if frame.x(tick) - half >= free_from:
+            free_from = frame.x(tick) + half + 8
+            yield tick
+
+
+def _draw_limit(frame: _Frame, limit: Limit) -> str:
+    x = frame.x(limit.value)
+    return f'<line class="limit" x1="{x}" x2="{x}" y1="{_TOP}" y2="{frame.bottom}"/>'
+
+
+def _draw_series(frame: _Frame, series: Series) -> str:
+    colour = f"c{series.colour % NUM_COLOURS}"
+    places = [(frame.x(x), frame.y(y)) for x, y in series.points]
+    match series.style:
+        case "line" if series.names:
+            return _path(places, colour) + _dots(places, colour, series.names)
+        case "line":
+            return _path(places, colour)
+        case "steps":
+            return _path(_corners(places), colour)
+        case "area":
+            return _area(_corners(places), frame.bottom, colour)
+        case "bars":
+            return _bars(places, frame.bottom, colour)
+        case "dots":
+            return _dots(places, colour, series.names)
+
+
+def _path(places: Sequence[Point], colour: str) -> str:
+    if not places:
+        return ""
+    return f'<path class="line {colour}" d="M{" ".join(f"{x},{y}" for x, y in places)}"/>'
+
+
+def _corners(places: Sequence[Point]) -> list[Point]:
+    """Level until the next point, then up or down."""
+    corners = list(places[:1])
+    for (_, before), (x, y) in pairwise(places):
+        corners += [(x, before), (x, y)]
+    return corners
+
+
+def _area(places: Sequence[Point], bottom: float, colour: str) -> str:
+    if not places:
+        return ""
+    outline = [(places[0][0], bottom), *places, (places[-1][0], bottom)]
+    shape = " ".join(f"{x},{y}" for x, y in outline)
+    return f'<path class="area {colour}" d="M{shape}Z"/>' + _path(places, colour)
+
+
+def _bars(places: Sequence[Point], bottom: float, colour: str) -> str:
+    return "".join(
+        f'<rect class="bar {colour}" x="{x}" y="{y}" width="{max(to - x - 0.5, 0.5):.1f}" '
+        f'height="{bottom - y:.1f}"/>'
+        for (x, y), (to, _) in pairwise(places)
+        if y < bottom
+    )
+
+
+def _dots(places: Sequence[Point], colour: str, names: Sequence[str]) -> str:
+    """With `names`, which a pointer brings up, they are larger: something to point at."""
+    if not names:
+        return "".join(_dot(place, colour, 1.6) for place in places)
+    return "".join(
+        _dot(place, colour, 3.5, f"<title>{escape(name)}</title>")
+        for place, name in zip(places, names, strict=True)
+    )
+
+
+def _dot(place: Point, colour: str, radius: float, inside: str = "") -> str:
+    x, y = place
+    return f'<circle class="dot {colour}" cx="{x}" cy="{y}" r="{radius}">{inside}</circle>'
+
+
+def _write_names(frame: _Frame) -> Iterable[str]:
+    """The names of the first series' points, above them; left out where they would overlap."""
+    named = next((series for series in frame.chart.series if series.names), None)
+    if named is None:
+        return
+    written: list[tuple[float, float, float]] = []
+    for point, name in zip(named.points, named.names, strict=True):
+        half = len(name) * _LETTER / 2
+        x = min(max(frame.x(point[0]), frame.chart.left + half), frame.right - half)
+        y = max(frame.y(point[1]) - 8, _TOP)
+        if all(abs(x - a) >= half + b + 8 or abs(y - c) >= _LINE for a, b, c in written):
+            written.append((x, half, y))
+            yield _text(name, x, y, "middle", "name")
+
+
+def _text(words: str, x: float, y: float, anchor: str, kind: str = "figure") -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text class="{kind}" {place}>{escape(words)}</text>'

@@ -1,0 +1,340 @@
+"""Two results beside each other: what changed, and whether that is more than noise."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any, Literal
+
+from trtllm_serve_cli.bench.model.records import RequestRecord
+from trtllm_serve_cli.bench.model.slo import METRICS, Objective, parse_objective
+from trtllm_serve_cli.bench.report.result_reader import StoredResult
+from trtllm_serve_cli.bench.stats.confidence import (
+    Interval,
+    middle,
+    ratio_of_requests,
+    ratio_of_runs,
+    resample,
+    statistic,
+)
+from trtllm_serve_cli.bench.stats.request_times import times_of
+from trtllm_serve_cli.bench.stats.statistics import goodput_per_s, per_s, span_s
+from trtllm_serve_cli.errors import BadInput, CheckFailed
+
+Verdict = Literal["better", "worse", "noise", "untold"]
+By = Literal["runs", "requests"]
+RUNS: By = "runs"
+REQUESTS: By = "requests"
+_RATES = ("requests_per_s", "output_tokens_per_s", "goodput")
+_FAILED = "failed"
+_SURENESS = {"noise": "within the noise", "untold": "how much of it is noise is not known"}
+_FORM = re.compile(
+    r"(?P<metric>\w+)(?::(?P<statistic>mean|max|p\d+(?:\.\d+)?))?\s*"
+    r"(?P<side>[<>])\s*(?P<limit>[+-]?\d+(?:\.\d+)?)\s*%"
+)
+# What must be alike for two results to answer the same question.
+_QUESTION = ("workload", "load", "stream", "objectives")
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A figure of a run: a statistic of a time, a rate, or the share of failed requests.
+
+    `percent` is of a time: 100 for the maximum, `None` for the mean.
+    """
+
+    metric: str
+    percent: float | None = None
+
+    @property
+    def is_time(self) -> bool:
+        return self.metric in METRICS
+
+    def __str__(self) -> str:
+        if not self.is_time:
+            return self.metric
+        names = {None: "mean", 100.0: "max"}
+        return f"{self.metric}:{names.get(self.percent) or f'p{self.percent:g}'}"
+
+
+USUAL = (
+    *(Measure("latency", percent) for percent in (50, 95, 99)),
+    *(Measure("ttft", percent) for percent in (50, 95, 99)),
+    *(Measure("itl", percent) for percent in (50, 99)),
+    Measure("tpot", 50),
+    *(Measure(rate) for rate in (*_RATES, _FAILED)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A change that fails a comparison: more than `percent`, or with `is_above` false less."""
+
+    measure: Measure
+    is_above: bool
+    percent: float
+
+    def __str__(self) -> str:
+        return f"{self.measure}{'>' if self.is_above else '<'}{self.percent:+g}%"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One figure in both results: times in milliseconds, failures in per cent of the requests.
+
+    `change` is relative (0.05 is 5 % more), of failures in points (0.01 is one per cent more of the
+    requests). `interval` is its 95 % confidence interval, by `by`: the runs or the requests.
+    """
+
+    measure: str
+    before: float
+    after: float
+    change: float | None
+    interval: Interval | None
+    by: By | None
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something that was not alike. `is_question`: the results then answer other questions."""
+
+    what: str
+    before: Any
+    after: Any
+    is_question: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    changes: tuple[Change, ...]
+    differences: tuple[Difference, ...]
+    num_runs: tuple[int, int]
+    warnings: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def parse_limit(text: str) -> Limit:
+    """`METRIC[:STATISTIC]>+5%` or `…<-5%`; a time's statistic is its p50 unless one is named.
+
+    Raises `BadInput`.
+    """
+    found = _FORM.fullmatch(text.strip())
+    if found is None:
+        raise _refuse(text, "its form is METRIC:STATISTIC>+5%, or <-5% for what must not fall")
+    metric, words = found["metric"], found["statistic"]
+    if metric not in (*METRICS, *_RATES, _FAILED):
+        known = ", ".join((*METRICS, *_RATES, _FAILED))
+        raise _refuse(text, f"{metric!r} is none of {known}")
+    if words and metric not in METRICS:
+        raise _refuse(text, f"{metric} is one figure, and has no {words}")
+    percent = {"mean": None, "max": 100.0}.get(words or "p50", -1.0)
+    if percent == -1.0:
+        percent = float((words or "p50").removeprefix("p"))
+        if not 0 < percent <= 100:
+            raise _refuse(text, "a percentile is above 0 and at most 100")
+    measure = Measure(metric, percent if metric in METRICS else None)
+    return Limit(measure, found["side"] == ">", float(found["limit"]))
+
+
+def compare(before: StoredResult, after: StoredResult, extra: Iterable[Measure] = ()) -> Comparison:
+    """Every usual figure and those of `extra` that both results have, with what else differs."""
+    changes = (_compare_one(measure, before, after) for measure in dict.fromkeys((*USUAL, *extra)))
+    return Comparison(
+        changes=tuple(change for change in changes if change is not None),
+        differences=tuple(find_differences(before.summary, after.summary)),
+        num_runs=(len(before.runs), len(after.runs)),
+        warnings=tuple(
+            words
+            for name, result in (("the first", before), ("the second", after))
+            for words in _warnings(name, result)
+        ),
+    )
+
+
+def check_same_question(comparison: Comparison) -> None:
+    """Raises `BadInput` when the results are of other workloads, loads or objectives."""
+    asked = [each for each in comparison.differences if each.is_question]
+    if asked:
+        raise BadInput(
+            "These results answer different questions.",
+            why="; ".join(f"{each.what}: {each.before} and {each.after}" for each in asked),
+            next_step="compare results of the same load, or add --anyway",
+        )
+
+
+def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
+    """Raises `CheckFailed` for changes beyond their limits, `BadInput` for figures not there."""
+    changes = {change.measure: change for change in comparison.changes}
+    broken = []
+    for limit in limits:
+        change = changes.get(str(limit.measure))
+        if change is None:
+            raise BadInput(
+                f"The results do not tell {limit.measure}.",
+                why="a time per token needs --stream, queue needs --server-times, goodput --slo",
+                next_step="measure both again with what it needs, or take that --fail-on away",
+            )
+        if change.change is None:
+            raise BadInput(
+                f"{limit.measure} was 0 before.",
+                why=f"{limit} is about a change in per cent, and of 0 there is none",
+                next_step="name another result first, or take that --fail-on away",
+            )
+        percent = change.change * 100
+        if percent > limit.percent if limit.is_above else percent < limit.percent:
+            sure = _SURENESS.get(change.verdict, "beyond noise")
+            broken.append(f"{limit}: it changed by {percent:+.1f} % ({sure})")
+    if broken:
+        raise CheckFailed(
+            f"{len(broken)} of {len(limits)} limits on changes are exceeded.",
+            why="; ".join(broken),
+            next_step="tllm bench report BEFORE AFTER -o report.html, and look at both; "
+            "more --repeat makes the noise smaller",
+        )
+
+
+def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[Difference]:
+    """Where two `summary.json` were made in other circumstances."""
+    parts: tuple[tuple[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]], ...] = (
+        ("", lambda summary: {"benchmark": summary.get("benchmark")}),
+        ("", lambda summary: _without(summary["settings"], ("repeat",))),
+        ("server ", _server),
+        ("machine ", lambda summary: summary.get("machine", {})),
+        ("version of ", lambda summary: summary.get("versions", {})),
+    )
+    for title, part in parts:
+        a, b = dict(_flatten(part(before))), dict(_flatten(part(after)))
+        for name in dict.fromkeys((*a, *b)):
+            if a.get(name) != b.get(name):
+                is_question = not title and name.partition(".")[0] in _QUESTION
+                yield Difference(f"{title}{name}", a.get(name), b.get(name), is_question)
+
+
+def _server(summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is served, not where: the same model on another port is no other server."""
+    targets = [_without(target, ("address", "inputs", "summary")) for target in summary["targets"]]
+    return targets[0] if len(targets) == 1 else {"targets": targets}
+
+
+def _without(facts: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if name not in names}
+
+
+def _flatten(facts: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _warnings(name: str, result: StoredResult) -> Iterable[str]:
+    if result.summary.get("is_partial"):
+        yield f"{name} result ({result.name}) is partial"
+    for words in result.summary["client"].get("bottlenecks", ()):
+        yield f"the client was the bottleneck of {name} result ({result.name}): {words}"
+
+
+def _compare_one(measure: Measure, before: StoredResult, after: StoredResult) -> Change | None:
+    if not (before.counted and after.counted):
+        return None
+    if measure.metric == _FAILED:
+        return _compare_failures(before, after)
+    sides = [_per_run(measure, result) for result in (before, after)]
+    if any(None in side for side in sides):
+        return None
+    runs = [[value for value in side if value is not None] for side in sides]
+    a, b = (fmean(side) for side in runs)
+    interval, by = _interval(measure, before, after, runs)
+    change = b / a - 1 if a > 0 else None
+    verdict = _judge(interval, is_more_better=not measure.is_time)
+    return Change(str(measure), a, b, change, interval, by, verdict)
+
+
+def _interval(
+    measure: Measure,
+    before: StoredResult,
+    after: StoredResult,
+    runs: Sequence[Sequence[float]],
+) -> tuple[Interval | None, By | None]:
+    """That of the relative change. A rate is one figure of a run: one run tells no noise of it."""
+    ratio, by = ratio_of_runs(*runs), RUNS
+    if ratio is None and measure.is_time and 1 in map(len, runs):
+        groups = (_groups(measure, before), _groups(measure, after))
+        ratio, by = ratio_of_requests(*groups, percent=measure.percent), REQUESTS
+    return (None, None) if ratio is None else ((ratio[0] - 1, ratio[1] - 1), by)
+
+
+def _groups(measure: Measure, result: StoredResult) -> list[list[float]]:
+    return [_times_ms(measure, record) for record in result.counted if record.is_completed]
+
+
+def _compare_failures(before: StoredResult, after: StoredResult) -> Change:
+    """Shares are often 0, of which there are no ratios: they are subtracted, of all requests."""
+    failures = [
+        [[float(not (r.is_completed or r.is_interrupted))] for r in result.counted]
+        for result in (before, after)
+    ]
+    a, b = (fmean(failed for (failed,) in each) for each in failures)
+    drawn = [resample(each, (None,), seed)[0] for seed, each in enumerate(failures)]
+    told = [values for values in drawn if values is not None]
+    num = min((values.size for values in told), default=0)
+    interval = middle(told[1][:num] - told[0][:num]) if len(told) == 2 else None
+    by = None if interval is None else REQUESTS
+    verdict = _judge(interval, is_more_better=False)
+    return Change(_FAILED, 100 * a, 100 * b, b - a, interval, by, verdict)
+
+
+def _judge(interval: Interval | None, *, is_more_better: bool) -> Verdict:
+    if interval is None:
+        return "untold"
+    low, high = interval
+    if low <= 0 <= high:
+        return "noise"
+    return "better" if (low > 0) == is_more_better else "worse"
+
+
+def _per_run(measure: Measure, result: StoredResult) -> list[float | None]:
+    """The figure of each run; `None` of one that does not tell it."""
+    objectives = [parse_objective(text) for text in result.settings["objectives"]]
+    return [_figure(measure, run, result.streamed, objectives) for run in result.runs]
+
+
+def _figure(
+    measure: Measure,
+    records: Sequence[RequestRecord],
+    streamed: bool,
+    objectives: Sequence[Objective],
+) -> float | None:
+    completed = [record for record in records if record.is_completed]
+    if measure.is_time:
+        if measure.metric in ("ttft", "itl", "tpot") and not streamed:
+            return None
+        sample = [value for record in completed for value in _times_ms(measure, record)]
+        return statistic(sample, measure.percent) if sample else None
+    duration_s = span_s(records)
+    match measure.metric:
+        case "requests_per_s":
+            return per_s(len(completed), duration_s)
+        case "output_tokens_per_s":
+            return per_s(sum(record.num_output_tokens for record in completed), duration_s)
+        case _:
+            return goodput_per_s(completed, objectives, duration_s)
+
+
+def _times_ms(measure: Measure, record: RequestRecord) -> list[float]:
+    return [time * 1e3 for time in times_of(record, measure.metric)]
+
+
+def _refuse(text: str, why: str) -> BadInput:
+    return BadInput(
+        f"The limit {text!r} cannot be read.",
+        why=why,
+        next_step=f"write it as in --fail-on {shlex.quote('ttft:p95>+5%')}, in quotes",
+    )

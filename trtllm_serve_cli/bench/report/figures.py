@@ -1,0 +1,258 @@
+"""Which charts a benchmark has: of one result, and of several beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from trtllm_serve_cli.bench.model.records import RequestRecord
+from trtllm_serve_cli.bench.report.charts import Axis, Chart, Limit, Point, Series
+from trtllm_serve_cli.bench.report.result_reader import StoredResult
+from trtllm_serve_cli.bench.report.scales import Scale, fit_scale, write_number
+from trtllm_serve_cli.bench.report.timeline import (
+    QUANTITIES,
+    count_held,
+    count_in_flight,
+    server_series,
+    thin,
+)
+from trtllm_serve_cli.bench.stats.confidence import rank
+from trtllm_serve_cli.bench.stats.request_times import times_of
+
+_MOST_POINTS = 160
+_MOST_DOTS = 900
+_MOST_BARS = 36
+_WIDE = 1240
+_PERCENT = Scale(0, 100)
+# The end of a distribution is what one looks for: it is drawn finer than the rest.
+_TAIL = (0.9925, 0.995, 0.9975, 0.999, 0.9995, 0.9999)
+
+TIMES = {
+    "latency": "Request latency",
+    "ttft": "Time to first token",
+    "itl": "Inter-token latency",
+}
+
+
+def sample_ms(result: StoredResult, metric: str) -> list[float]:
+    """The times of the completed requests; of tokens, only where they were streamed."""
+    if metric != "latency" and not result.streamed:
+        return []
+    completed = (record for record in result.counted if record.is_completed)
+    return [time * 1e3 for record in completed for time in times_of(record, metric)]
+
+
+def cdf_chart(results: Sequence[StoredResult], metric: str) -> Chart | None:
+    """What share of a metric's times is below any: a line for each result; `None` without times."""
+    title = TIMES[metric]
+    samples = [(result, sorted(sample_ms(result, metric))) for result in results]
+    lines = [
+        Series(name_apart(result, results), _cdf(sample), colour=colour)
+        for colour, (result, sample) in enumerate(samples)
+        if sample
+    ]
+    if not lines:
+        return None
+    x = fit_scale((p[0] for line in lines for p in line.points), from_zero=True, may_be_log=True)
+    if len(results) == 1:
+        lines = [replace(lines[0], label="")]
+    return Chart(
+        f"{title}: share of {'gaps' if metric == 'itl' else 'requests'} within",
+        Axis(f"{title} (ms)", x),
+        Axis("Share (%)", _PERCENT),
+        lines,
+        limits=_limits(results[0], metric),
+    )
+
+
+def histogram_chart(result: StoredResult, metric: str) -> Chart | None:
+    """How a metric's times are distributed; `None` without times."""
+    title = TIMES[metric]
+    sample = np.asarray(sample_ms(result, metric))
+    if not sample.size:
+        return None
+    x = fit_scale(sample.tolist(), may_be_log=True)
+    num_bars = int(min(max(np.sqrt(sample.size), 8), _MOST_BARS))
+    spaced = np.geomspace if x.is_log else np.linspace
+    edges = spaced(x.low, x.high, num_bars + 1)
+    counts, _ = np.histogram(np.maximum(sample, x.low), edges)
+    shares = 100 * counts / sample.size
+    points = list(zip(edges.tolist(), [*shares.tolist(), 0.0], strict=True))
+    return Chart(
+        f"{title}: distribution",
+        Axis(f"{title} (ms)", x),
+        Axis(
+            f"Share of {'gaps' if metric == 'itl' else 'requests'} (%)",
+            fit_scale(shares.tolist(), from_zero=True),
+            5,
+        ),
+        [Series("", points, "bars")],
+        limits=_limits(result, metric),
+    )
+
+
+def timeline_charts(result: StoredResult, run: int = 0) -> list[tuple[Chart, Chart]]:
+    """One run's panels over the same time, narrow and wide: the client's, then the server's."""
+    records = [record for record in result.records if record.run == run]
+    if not records:
+        return []
+    end_s = max(record.end_s for record in records)
+    x = Axis("Time since the start (s)", Scale(0.0, max(end_s, 1e-3)), 10)
+    several = len(result.summary["targets"]) > 1
+    panels = [_in_flight_panel(records, x), _latency_panel(records, x)]
+    told = server_series(result.samples, run)
+    for quantity, (title, unit) in QUANTITIES.items():
+        lines = [
+            Series(f"server {each.target}" if several else "", each.points, "line", colour)
+            for colour, each in enumerate(each for each in told if each.quantity == quantity)
+        ]
+        if lines:
+            values = (value for line in lines for _, value in line.points)
+            y = _PERCENT if unit.endswith("(%)") else fit_scale(values, from_zero=True)
+            panels.append(Chart(title, x, Axis(unit, y, 4), lines, height=150))
+    return [(panel, replace(panel, width=_WIDE)) for panel in panels]
+
+
+def sweep_charts(results: Sequence[StoredResult]) -> list[Chart]:
+    """Throughput against latency, a point for each result and a line for each model's."""
+    charts = [
+        _sweep_chart(results, "completed_requests_per_s", "Completed requests/s", "latency"),
+        _sweep_chart(results, "output_tokens_per_s", "Output tokens/s", "ttft"),
+        _sweep_chart(results, "output_tokens_per_s", "Output tokens/s", "itl"),
+        _per_user_chart(results),
+    ]
+    return [chart for chart in charts if chart is not None]
+
+
+_FIGURES = {"latency": "request_latency", "ttft": "ttft", "itl": "itl"}
+
+
+def _sweep_chart(
+    results: Sequence[StoredResult], throughput: str, x_label: str, metric: str
+) -> Chart | None:
+    told = [result for result in results if result.figures[_FIGURES[metric]]]
+    models = list(dict.fromkeys(result.models for result in told))
+    lines: list[Series] = []
+    for model, (percent, label) in (
+        (model, statistic)
+        for model in models
+        for statistic in (("p50_ms", "median"), ("p95_ms", "p95"), ("p99_ms", "p99"))
+    ):
+        own = [result for result in told if result.models == model]
+        lines.append(
+            Series(
+                f"{model}, {label}" if len(models) > 1 else label,
+                [(r.figures[throughput], r.figures[_FIGURES[metric]][percent]) for r in own],
+                colour=len(lines),
+                names=[result.load_in_short for result in own],
+            )
+        )
+    return _points_chart(
+        f"{TIMES[metric]} against throughput",
+        x_label,
+        f"{TIMES[metric]} (ms)",
+        lines,
+    )
+
+
+def _per_user_chart(results: Sequence[StoredResult]) -> Chart | None:
+    told = [result for result in results if result.figures["output_tokens_per_s_per_user"]]
+    lines: list[Series] = []
+    for model in dict.fromkeys(result.models for result in told):
+        own = [result for result in told if result.models == model]
+        points = [
+            (r.figures["output_tokens_per_s_per_user"], r.figures["output_tokens_per_s"])
+            for r in own
+        ]
+        names = [result.load_in_short for result in own]
+        lines.append(Series(model, points, colour=len(lines), names=names))
+    return _points_chart(
+        "Throughput against speed for each user",
+        "Output tokens/s of one user",
+        "Output tokens/s of all",
+        lines,
+    )
+
+
+def _points_chart(title: str, x: str, y: str, lines: Sequence[Series]) -> Chart | None:
+    if not lines or all(len(line.points) < 2 for line in lines):
+        return None
+    points = [point for line in lines for point in line.points]
+    return Chart(
+        title,
+        Axis(x, fit_scale((point[0] for point in points), from_zero=True)),
+        # With room above the highest point for the words beside it.
+        Axis(y, fit_scale((point[1] * 1.1 for point in points), from_zero=True, may_be_log=True)),
+        # The slowest on top: the words beside the points are above those lines.
+        list(reversed(lines)),
+    )
+
+
+def _in_flight_panel(records: Sequence[RequestRecord], x: Axis) -> Chart:
+    steps = thin(count_in_flight(records), _MOST_POINTS * 2)
+    held = count_held(records)
+    lines = [Series("", steps, "area")]
+    most = max((value for _, value in steps), default=0.0)
+    if max((value for _, value in held), default=0.0) > 0.05 * most:
+        late = Series("due, not sent yet", thin(held, _MOST_POINTS * 2), "steps", 1)
+        lines = [replace(lines[0], label="in flight"), late]
+    values = (value for line in lines for _, value in line.points)
+    y = Axis("Requests", fit_scale(values, from_zero=True), 4)
+    return Chart("Requests in flight", x, y, lines, height=180)
+
+
+def _latency_panel(records: Sequence[RequestRecord], x: Axis) -> Chart:
+    """A dot for each request where it was due; of many, an even choice."""
+    ordered = sorted(records, key=lambda record: record.due_s)
+    every = max(len(ordered) // _MOST_DOTS, 1)
+    good = [(r.due_s, (r.end_s - r.due_s) * 1e3) for r in ordered if r.is_completed][::every]
+    bad = [(r.due_s, (r.end_s - r.due_s) * 1e3) for r in ordered if not r.is_completed]
+    lines = [Series("completed" if bad else "", good, "dots")]
+    if bad:
+        some = bad[:: max(len(bad) // _MOST_DOTS, 1)]
+        lines.append(Series("failed or interrupted", some, "dots", 3))
+    values = (value for line in lines for _, value in line.points)
+    return Chart(
+        "Latency of each request, by when it was due",
+        x,
+        Axis("Request latency (ms)", fit_scale(values, from_zero=True), 4),
+        lines,
+        height=180,
+        note=f"every {write_number(every)}th request" if every > 1 else "",
+    )
+
+
+def name_apart(result: StoredResult, others: Sequence[StoredResult]) -> str:
+    """The shortest words that tell a result from the others: load, model, or folder."""
+    ways: tuple[Callable[[StoredResult], str], ...] = (
+        lambda each: each.load,
+        lambda each: each.models,
+        lambda each: f"{each.models}, {each.load}",
+        lambda each: each.name,
+    )
+    for way in ways:
+        if len({way(each) for each in others}) == len(others):
+            return way(result)
+    return f"{result.name}: {result.models}, {result.load}"
+
+
+def _cdf(ranked: Sequence[float]) -> list[Point]:
+    """By nearest rank, as the percentiles of the tables are taken."""
+    shares = [step / _MOST_POINTS for step in range(_MOST_POINTS)]
+    wanted = sorted({*shares, *(share for share in _TAIL if share < 1 - 1 / len(ranked)), 1.0})
+    places = dict.fromkeys(rank(100 * share, len(ranked)) for share in wanted)
+    points = [(ranked[place - 1], 100 * place / len(ranked)) for place in places]
+    return [(ranked[0], 0.0), *points]
+
+
+def _limits(result: StoredResult, metric: str) -> list[Limit]:
+    """The objectives that were set for a metric."""
+    outcomes: Sequence[dict[str, Any]] = result.figures.get("objectives") or ()
+    return [
+        Limit(outcome["objective"], outcome["limit_ms"])
+        for outcome in outcomes
+        if outcome["objective"].partition(":")[0] == metric
+    ]

@@ -1,0 +1,19 @@
+"""What lies beside a result to be looked at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trtllm_serve_cli.bench.report.page import PAGE, render_page
+from trtllm_serve_cli.bench.report.perfetto import TRACE, render_trace
+from trtllm_serve_cli.bench.report.result_reader import find_results, read_result
+from trtllm_serve_cli.paths import write_text
+
+
+def write_views(folder: Path) -> None:
+    """`report.html` and, of each result, `trace.json`: in a result's folder, or in a sweep's."""
+    folders = find_results(folder)
+    results = [read_result(each) for each in folders]
+    for place, result in zip(folders, results, strict=True):
+        write_text(place / TRACE, render_trace(result))
+    write_text(folder / PAGE, render_page(results))

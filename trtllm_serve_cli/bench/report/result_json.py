@@ -1,0 +1,183 @@
+"""A result as JSON and as files. docs/metrics.md and result.schema.json describe them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+import statistics
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult
+from trtllm_serve_cli.bench.stats.statistics import Summary
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.paths import write_aside
+
+SCHEMA_VERSION = 2
+SCHEMA_FILE = Path(__file__).with_name("result.schema.json")
+# In upstream's CSV file two of the rows have other names than on the screen.
+_CSV_NAMES = {
+    "Avg. IP tokens per request": "Avg. Input tokens per request",
+    "Avg. OP tokens per request": "Avg. Output tokens per request",
+}
+_ACROSS_RUNS = (
+    "completed_requests_per_s",
+    "goodput_requests_per_s",
+    "output_tokens_per_s",
+    "output_tokens_per_s_per_user",
+)
+_TIMES_ACROSS_RUNS = ("request_latency", "ttft", "itl", "tpot", "queue_time")
+_STATISTICS_ACROSS_RUNS = ("mean_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms")
+
+
+def upstream_rows(summary: Summary) -> dict[str, float]:
+    """The rows of upstream's `benchmark_core_model.py`, under its names; only those that exist.
+
+    Our latencies count from when a request was due, upstream's from when it was sent.
+    """
+    return {name: value for name, value in _all_upstream_rows(summary).items() if value is not None}
+
+
+def _all_upstream_rows(summary: Summary) -> dict[str, float | None]:
+    completed = summary.num_completed
+    latency = summary.request_latency
+    return {
+        "Requests/Sec": summary.completed_requests_per_s,
+        "OP tokens/sec": summary.output_tokens_per_s,
+        "Avg. latency (ms)": latency.mean_ms if latency else None,
+        "P99 latency (ms)": latency.p99_ms if latency else None,
+        "P90 latency (ms)": latency.p90_ms if latency else None,
+        "Avg. IP tokens per request": summary.num_input_tokens / completed if completed else None,
+        "Avg. OP tokens per request": summary.num_output_tokens / completed if completed else None,
+        "Avg. InFlight requests": summary.mean_in_flight,
+        "Total latency (ms)": summary.duration_s * 1e3,
+        "Total requests": summary.num_requests,
+    }
+
+
+def csv_row(summary: Summary) -> dict[str, float]:
+    """`upstream_rows` under the names of upstream's CSV file and reference files."""
+    return {_CSV_NAMES.get(name, name): value for name, value in upstream_rows(summary).items()}
+
+
+def append_csv(summary: Summary, file: Path) -> None:
+    """A line more in a CSV file of upstream's form, which gets its header if it is new.
+
+    What the run cannot tell is an empty cell.
+    """
+    row = {_CSV_NAMES.get(name, name): value for name, value in _all_upstream_rows(summary).items()}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", newline="", encoding="utf-8") as lines:
+        writer = csv.DictWriter(lines, fieldnames=list(row))
+        if lines.tell() == 0:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def to_json(result: BenchmarkResult) -> dict[str, Any]:
+    """What `summary.json` and `--json` hold."""
+    several = len(result.models) > 1
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "benchmark": result.settings.name,
+        "started_at": result.runs[0].started_at,
+        "is_partial": result.is_partial,
+        "ending": result.ending,
+        "settings": result.settings.to_json(),
+        "targets": [
+            model.to_json()
+            | ({"summary": asdict(result.summary_of(target=target))} if several else {})
+            for target, model in enumerate(result.models)
+        ],
+        "vocab_size": {
+            "used": result.vocab_size,
+            "source": "model config"
+            if all(model.vocab_size for model in result.models)
+            else "fallback",
+        },
+        "token_counts": result.token_counts,
+        "versions": result.versions,
+        "machine": result.machine,
+        "client": asdict(result.client) | {"was_bottleneck": result.client.was_bottleneck},
+        "summary": asdict(result.summary),
+        "runs": _runs_to_json(result),
+        "upstream": upstream_rows(result.summary),
+        "errors": [
+            {"message": message, "num_requests": count} for message, count in result.error_messages
+        ],
+    }
+
+
+def check_output_folder(folder: Path) -> None:
+    """Raises `BadInput` if results written to `folder` would mix with or replace something."""
+    if folder.is_dir() and not any(folder.iterdir()):
+        return
+    if folder.exists():
+        raise BadInput(
+            f"{folder} is taken.",
+            why="it is not an empty folder, and results are never overwritten",
+            next_step=f"name another folder: --output {shlex.quote(f'{folder}-2')}",
+        )
+
+
+def write_result(result: BenchmarkResult, folder: Path) -> None:
+    """`summary.json`, `requests.jsonl` and `server_samples.jsonl` in a `folder` that is ours.
+
+    The last one only if the server was sampled.
+    """
+    check_output_folder(folder)
+    with write_aside(folder) as aside:
+        summary = json.dumps(to_json(result), indent=2, ensure_ascii=False)
+        (aside / "summary.json").write_text(summary + "\n", encoding="utf-8")
+        _write_lines(aside / "requests.jsonl", (record.to_json() for record in result.records))
+        samples = [
+            {"run": number, **sample.to_json(run.start)}
+            for number, run in enumerate(result.runs)
+            for sample in run.samples
+        ]
+        if samples:
+            _write_lines(aside / "server_samples.jsonl", samples)
+
+
+def _write_lines(file: Path, values: Iterable[dict[str, Any]]) -> None:
+    with file.open("w", encoding="utf-8") as lines:
+        for value in values:
+            lines.write(json.dumps(value, ensure_ascii=False) + "\n")
+
+
+def _runs_to_json(result: BenchmarkResult) -> dict[str, Any] | None:
+    """Of a repeated benchmark each run's figures, and how far they lie apart; else None."""
+    if len(result.runs) == 1:
+        return None
+    summaries = [result.summary_of(run=number) for number in range(len(result.runs))]
+    return {
+        "started_at": [run.started_at for run in result.runs],
+        "summaries": [asdict(summary) for summary in summaries],
+        "across": {
+            name: _spread([values[name] for values in map(_main_figures, summaries)])
+            for name in _main_figures(summaries[0])
+            if all(name in _main_figures(summary) for summary in summaries)
+        },
+    }
+
+
+def _main_figures(summary: Summary) -> dict[str, float]:
+    figures = {name: getattr(summary, name) for name in _ACROSS_RUNS}
+    for name in _TIMES_ACROSS_RUNS:
+        times = getattr(summary, name)
+        for statistic in _STATISTICS_ACROSS_RUNS if times else ():
+            figures[f"{name}.{statistic}"] = getattr(times, statistic)
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def _spread(values: list[float]) -> dict[str, Any]:
+    return {
+        "mean": statistics.fmean(values),
+        "stdev": statistics.stdev(values),
+        "min": min(values),
+        "max": max(values),
+        "values": values,
+    }

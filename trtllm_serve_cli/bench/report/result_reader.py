@@ -1,0 +1,173 @@
+"""A result read back from its folder. Whatever else lies there is refused, with what it is."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.bench.model.records import RequestRecord
+from trtllm_serve_cli.bench.report.result_json import SCHEMA_VERSION
+from trtllm_serve_cli.errors import BadInput
+
+SUMMARY = "summary.json"
+REQUESTS = "requests.jsonl"
+SAMPLES = "server_samples.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResult:
+    """One benchmark: `summary` as in `summary.json`, `samples` as in `server_samples.jsonl`."""
+
+    name: str
+    summary: Mapping[str, Any]
+    records: tuple[RequestRecord, ...]
+    samples: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        settings: Mapping[str, Any] = self.summary["settings"]
+        return settings
+
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """The benchmark's `Summary`, as plain data."""
+        figures: Mapping[str, Any] = self.summary["summary"]
+        return figures
+
+    @property
+    def counted(self) -> tuple[RequestRecord, ...]:
+        """The records that figures are made of: all but the ramp's."""
+        return tuple(record for record in self.records if not record.is_ramp)
+
+    @property
+    def streamed(self) -> bool:
+        return bool(self.settings["stream"])
+
+    @property
+    def load(self) -> str:
+        """The load in few words: what tells a sweep's points apart."""
+        return describe_load(self.settings["load"])
+
+    @property
+    def load_in_short(self) -> str:
+        """`8/s` or `16`, where there is no room for more."""
+        load = self.settings["load"]
+        match load["kind"]:
+            case "rate":
+                return f"{load['request_rate_per_s']:g}/s"
+            case "concurrency":
+                return str(load["concurrency"])
+        return str(load["kind"])
+
+    @property
+    def models(self) -> str:
+        return ", ".join(dict.fromkeys(target["name"] for target in self.summary["targets"]))
+
+    @property
+    def runs(self) -> tuple[tuple[RequestRecord, ...], ...]:
+        """The counted records of each run that has any."""
+        runs: dict[int, list[RequestRecord]] = {}
+        for record in self.counted:
+            runs.setdefault(record.run, []).append(record)
+        return tuple(tuple(runs[number]) for number in sorted(runs))
+
+
+def describe_load(load: Mapping[str, Any]) -> str:
+    """`settings.load` of a `summary.json` in few words."""
+    match load["kind"]:
+        case "rate":
+            words = f"{load['request_rate_per_s']:g} requests/s"
+        case "concurrency":
+            return f"{load['concurrency']} in flight"
+        case "trace":
+            words = "a trace" if load["speed"] == 1 else f"a trace, {load['speed']:g}x"
+        case _:
+            return "all at once"
+    cap = load.get("concurrency")
+    return words if cap is None else f"{words}, at most {cap} in flight"
+
+
+def read_results(folders: Iterable[Path]) -> list[StoredResult]:
+    """The result in each folder; of a folder of results, all of them. Raises `BadInput`."""
+    return [read_result(found) for folder in folders for found in find_results(folder)]
+
+
+def find_results(folder: Path) -> list[Path]:
+    """`folder` if it is a result, else the results in it; raises `BadInput` where there is none."""
+    if (folder / SUMMARY).is_file():
+        return [folder]
+    within = [each.parent for each in folder.glob(f"*/{SUMMARY}")]
+    visible = [each for each in within if not each.name.startswith(".")]
+    if not visible:
+        why = "it has no summary.json" if folder.is_dir() else "there is no such folder"
+        raise BadInput(
+            f"{folder} is no result of a benchmark.",
+            why=why,
+            next_step=f"tllm bench token-norm-dist --stream --output {shlex.quote(str(folder))}",
+        )
+    return sorted(visible, key=_in_counting_order)
+
+
+def _in_counting_order(folder: Path) -> list[tuple[float, str]]:
+    """So that `rate-8` comes before `rate-16`."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", folder.name)
+    return [(float(part), "") if number % 2 else (-1.0, part) for number, part in enumerate(parts)]
+
+
+def read_result(folder: Path) -> StoredResult:
+    """The result in `folder`; raises `BadInput` with the file and line that is not one's."""
+    summary = _read_summary(folder / SUMMARY)
+    records = tuple(_read_records(folder / REQUESTS))
+    samples = tuple(_read_lines(folder / SAMPLES)) if (folder / SAMPLES).exists() else ()
+    return StoredResult(folder.resolve().name, summary, records, samples)
+
+
+def _read_summary(file: Path) -> dict[str, Any]:
+    try:
+        summary = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _refuse(f"{file} cannot be read.", str(error)) from error
+    found = summary.get("schema_version") if isinstance(summary, dict) else None
+    if found != SCHEMA_VERSION:
+        raise _refuse(
+            f"{file} is of another version.",
+            f"its schema_version is {found!r}; this tllm reads {SCHEMA_VERSION}",
+        )
+    missing = [name for name in ("settings", "summary", "targets", "client") if name not in summary]
+    if missing:
+        raise _refuse(f"{file} is not whole.", f"it lacks {', '.join(missing)}")
+    whole: dict[str, Any] = summary
+    return whole
+
+
+def _read_records(file: Path) -> Iterator[RequestRecord]:
+    for number, line in enumerate(_read_lines(file), 1):
+        try:
+            yield RequestRecord.from_json(line)
+        except (KeyError, TypeError) as error:
+            why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise _refuse(f"{file}:{number} is no request's record.", why) from error
+
+
+def _read_lines(file: Path) -> Iterator[dict[str, Any]]:
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise _refuse(f"{file} cannot be read.", str(error)) from error
+    for number, line in enumerate(lines, 1):
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise _refuse(f"{file}:{number} is no JSON.", str(error)) from error
+        if not isinstance(value, dict):
+            raise _refuse(f"{file}:{number} is no record.", "it is not an object")
+        yield value
+
+
+def _refuse(what: str, why: str) -> BadInput:
+    return BadInput(what, why=why, next_step="run that benchmark again with --output DIR")

@@ -1,0 +1,259 @@
+"""A result as rows for the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency, AtRate, AtTimes, Load
+from trtllm_serve_cli.bench.report import result_reader
+from trtllm_serve_cli.bench.report.result_json import upstream_rows
+from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult
+from trtllm_serve_cli.bench.run.search import Probe, SearchResult
+from trtllm_serve_cli.bench.stats.statistics import Distribution, Summary
+from trtllm_serve_cli.bench.workloads.identity import Identity
+from trtllm_serve_cli.bench.workloads.prefixes import MultiTurn
+
+TIME_COLUMNS = ("Time (ms)", "Mean", "Min", "P50", "P90", "P95", "P99", "P99.9", "Max")
+TARGET_COLUMNS = ("Target", "Requests/s", "Tokens/s", "Latency p50 (ms)", "p99 (ms)", "Failed")
+OBJECTIVE_COLUMNS = ("Objective", "Measured (ms)", "Met")
+_TIMES = {
+    "Latency": "request_latency",
+    "Latency (sent)": "request_latency_from_sent",
+    "TTFT": "ttft",
+    "TTFT (sent)": "ttft_from_sent",
+    "ITL": "itl",
+    "TPOT": "tpot",
+    "Queue (server)": "queue_time",
+    "Schedule lag": "schedule_lag",
+}
+
+
+def stat_rows(summary: Summary) -> list[tuple[str, str]]:
+    """Upstream's rows, then what it leaves out: how requests ended, and a rated run's rates."""
+    rows = [(name, _number(value)) for name, value in upstream_rows(summary).items()]
+    if summary.output_tokens_per_s_per_user is not None:
+        rows.append(("Tokens/s per user", _number(summary.output_tokens_per_s_per_user)))
+    if summary.goodput_requests_per_s is not None:
+        rows.append(("Goodput (requests/s)", _number(summary.goodput_requests_per_s)))
+    rows += [
+        ("Completed requests", str(summary.num_completed)),
+        ("Failed requests", str(summary.num_failed)),
+    ]
+    rows += [(f"  {kind}", str(count)) for kind, count in summary.failures.items()]
+    if summary.num_interrupted:
+        rows.append(("Interrupted requests", str(summary.num_interrupted)))
+    return rows + _rate_rows(summary)
+
+
+def time_rows(summary: Summary) -> list[tuple[str, ...]]:
+    """One row for each distribution that the run has, in the order of `TIME_COLUMNS`."""
+    times = {title: getattr(summary, name) for title, name in _TIMES.items()}
+    return [(title, *_time_cells(times[title])) for title in times if times[title]]
+
+
+def target_rows(result: BenchmarkResult) -> list[tuple[str, ...]]:
+    """One row for each target, if there are several."""
+    if len(result.models) < 2:
+        return []
+    rows: list[tuple[str, ...]] = []
+    for target, model in enumerate(result.models):
+        summary = result.summary_of(target=target)
+        latency = summary.request_latency
+        rows.append(
+            (
+                f"{model.name} at {model.address}",
+                _number(summary.completed_requests_per_s),
+                _number(summary.output_tokens_per_s),
+                _three_digits(latency.p50_ms) if latency else "-",
+                _three_digits(latency.p99_ms) if latency else "-",
+                str(summary.num_failed),
+            )
+        )
+    return rows
+
+
+def objective_rows(summary: Summary) -> list[tuple[str, ...]]:
+    """One row for each objective."""
+    return [
+        (
+            outcome.objective,
+            _maybe(outcome.measured_ms),
+            "yes" if outcome.is_met else "no",
+        )
+        for outcome in summary.objectives
+    ]
+
+
+def run_rows(result: BenchmarkResult) -> list[tuple[str, ...]]:
+    """One row for each run of a repeated benchmark."""
+    if len(result.runs) < 2:
+        return []
+    summaries = [result.summary_of(run=number) for number in range(len(result.runs))]
+    return [
+        (
+            str(number),
+            _number(summary.completed_requests_per_s),
+            _number(summary.output_tokens_per_s),
+            *(
+                _three_digits(times.p50_ms) if times else "-"
+                for times in (summary.request_latency, summary.ttft, summary.itl)
+            ),
+        )
+        for number, summary in enumerate(summaries)
+    ]
+
+
+RUN_COLUMNS = ("Run", "Requests/s", "Tokens/s", "Latency p50 (ms)", "TTFT p50", "ITL p50")
+
+
+def describe_amount(settings: BenchmarkSettings) -> str:
+    """How much is sent, in words."""
+    talks = isinstance(settings.workload, MultiTurn)
+    what = "conversations" if talks else "requests"
+    times = f", {settings.repeat} times" if settings.repeat > 1 else ""
+    if settings.duration_s is not None:
+        return f"{settings.duration_s:g} s of {what}{times}"
+    return f"{settings.num_requests} {what}{times}"
+
+
+POINT_COLUMNS = ("Load", "Req/s", "Tok/s", "Latency", "p99", "TTFT", "p99", "ITL")
+
+
+def point_rows(results: Sequence[BenchmarkResult]) -> list[tuple[str, ...]]:
+    """One row for each point of a sweep, in the order of `POINT_COLUMNS`; medians in ms."""
+    names = [", ".join(model.name for model in result.models) for result in results]
+    loads = [result_reader.describe_load(result.settings.to_json()["load"]) for result in results]
+    several = len(set(names)) > 1
+    return [
+        (
+            f"{name}: {load}" if several else load,
+            _three_digits(result.summary.completed_requests_per_s),
+            _three_digits(result.summary.output_tokens_per_s),
+            *_p50_p99(result.summary.request_latency),
+            *_p50_p99(result.summary.ttft),
+            _p50_p99(result.summary.itl)[0],
+        )
+        for name, load, result in zip(names, loads, results, strict=True)
+    ]
+
+
+PROBE_COLUMNS = ("Rate (1/s)", "Runs", "Objective", "Measured (ms)", "95 % interval", "")
+
+
+def probe_rows(probes: Sequence[Probe]) -> list[tuple[str, ...]]:
+    """One row for each objective at each rate that a search tried, the rates sorted."""
+    return [
+        (
+            f"{probe.rate:g}" if number == 0 else "",
+            str(probe.num_runs) if number == 0 else "",
+            each.objective,
+            _maybe(each.measured_ms),
+            " … ".join(_maybe(end) for end in each.interval_ms) if each.interval_ms else "-",
+            ("met" if each.is_met else "missed") + ("" if each.is_sure else "?"),
+        )
+        for probe in sorted(probes, key=lambda probe: probe.rate)
+        for number, each in enumerate(probe.measured)
+    ]
+
+
+def search_words(result: SearchResult) -> list[str]:
+    """What a search found, in sentences; nothing where it found no rate."""
+    if result.rate is None:
+        return []
+    low, high = result.interval
+    sure = [] if low is None else [f"{low:g}/s is sure to meet them"]
+    sure += [] if high is None else [f"{high:g}/s is sure not to"]
+    met = f"Highest rate that met every objective: {result.rate:g} requests/s"
+    if result.ending == "all_met":
+        met += ", the highest that was tried"
+    return [f"{met} (95 %: {', '.join(sure) or 'no rate is sure'})."]
+
+
+def _maybe(value_ms: float | None) -> str:
+    return "never" if value_ms is None else _three_digits(value_ms)
+
+
+def _p50_p99(times: Distribution | None) -> tuple[str, str]:
+    return (_three_digits(times.p50_ms), _three_digits(times.p99_ms)) if times else ("-", "-")
+
+
+def describe_load(load: Load) -> str:
+    """The load in words, for a table's title."""
+    match load:
+        case AllAtOnce():
+            return "all at once"
+        case AtConcurrency(concurrency):
+            return f"{concurrency} in flight" + _ramp(load.ramp_s)
+        case AtTimes():
+            speed = "" if load.speed == 1 else f", {load.speed:g} times as fast"
+            return "at the times of the trace" + speed + _cap(load.concurrency)
+        case AtRate(rate, arrival, burstiness):
+            shape = f", burstiness {burstiness:g}" if arrival == "gamma" else ""
+            return f"{rate:g} requests/s, {arrival}{shape}{_cap(load.concurrency)}" + _ramp(
+                load.ramp_s
+            )
+
+
+def remarks(result: BenchmarkResult) -> list[str]:
+    """What one must know to read the figures right."""
+    summary = result.summary
+    said = []
+    workload = result.settings.workload
+    if isinstance(workload, Identity):
+        rows_per_s = summary.completed_requests_per_s * workload.batch_size
+        said.append(f"{rows_per_s:.2f} sentences/s, {workload.batch_size} in each request.")
+    if summary.is_limited_by_concurrency:
+        said.append(
+            f"Limited by concurrency: {summary.num_held} of {summary.num_requests} requests had to "
+            "wait for a place, so this was no run at a rate. Latencies count from due."
+        )
+    if summary.steady_state is not None and not summary.steady_state.is_reached:
+        said.append("Not steady: latencies never settled (a longer run, or a lower rate, may).")
+    if summary.num_ramp:
+        said.append(f"{summary.num_ramp} requests of the ramp are in no figure.")
+    if result.token_counts != "server":
+        counted = {
+            "re-tokenised": "counted here, by the tokenizer",
+            "responses": "not known: each response with text counts as one",
+        }[result.token_counts]
+        said.append(f"The server does not count the tokens of its answers; they are {counted}.")
+    if result.settings.takes == "tokens" and not all(m.vocab_size for m in result.models):
+        said.append(
+            f"The server does not tell its vocabulary; random ids are below {result.vocab_size}."
+        )
+    return said
+
+
+def _rate_rows(summary: Summary) -> list[tuple[str, str]]:
+    if not summary.offered_requests_per_s or not summary.achieved_requests_per_s:
+        return []
+    if summary.is_limited_by_concurrency:
+        return [("Held back by the cap", str(summary.num_held))]
+    return [
+        ("Offered rate (requests/s)", _number(summary.offered_requests_per_s)),
+        ("Achieved rate (requests/s)", _number(summary.achieved_requests_per_s)),
+        ("Completed rate (requests/s)", _number(summary.completed_requests_per_s)),
+    ]
+
+
+def _cap(concurrency: int | None) -> str:
+    return "" if concurrency is None else f", at most {concurrency} in flight"
+
+
+def _ramp(ramp_s: float) -> str:
+    return f", after a ramp of {ramp_s:g} s" if ramp_s else ""
+
+
+def _time_cells(times: Distribution) -> tuple[str, ...]:
+    values = (times.mean_ms, times.min_ms, times.p50_ms, times.p90_ms, times.p95_ms)
+    rest = (times.p99_ms, times.p999_ms, times.max_ms)
+    return tuple(_three_digits(value) for value in (*values, *rest))
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.2f}"

@@ -1,0 +1,106 @@
+"""What happened when: the client's requests, and what the server said of itself meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trtllm_serve_cli.bench.model.records import RequestRecord
+
+Point = tuple[float, float]
+State = Mapping[str, Any]
+_SENDING_S = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSeries:
+    """One quantity of one server over time, in seconds from the start of the run."""
+
+    quantity: str
+    target: int
+    points: tuple[Point, ...]
+
+
+def count_in_flight(records: Iterable[RequestRecord]) -> list[Point]:
+    """How many requests were sent and not ended, each time that this changed."""
+    return _accumulate((record.sent_s, record.end_s) for record in records)
+
+
+def count_held(records: Iterable[RequestRecord]) -> list[Point]:
+    """How many requests were due and not sent yet, for longer than sending takes."""
+    waits = ((r.due_s, r.sent_s) for r in records if r.sent_s > r.due_s + _SENDING_S)
+    return _accumulate(waits)
+
+
+def _accumulate(spans: Iterable[tuple[float, float]]) -> list[Point]:
+    changes: dict[float, int] = {}
+    for begin, end in spans:
+        changes[begin] = changes.get(begin, 0) + 1
+        changes[end] = changes.get(end, 0) - 1
+    points, count = [], 0
+    for time in sorted(changes):
+        count += changes[time]
+        points.append((time, float(count)))
+    return points
+
+
+def thin(steps: Sequence[Point], most: int) -> list[Point]:
+    """About `most` steps that keep every peak: the highest of each stretch, and the last."""
+    if len(steps) <= most:
+        return list(steps)
+    begin, end = steps[0][0], steps[-1][0]
+    width = (end - begin) / most or 1.0
+    kept: dict[int, Point] = {}
+    level = 0.0
+    for time, value in steps:
+        place = min(int((time - begin) / width), most - 1)
+        # What a stretch begins with is what the one before it left.
+        before = kept.get(place, (begin + place * width, level))[1]
+        kept[place] = (begin + place * width, max(before, value))
+        level = value
+    return [*kept.values(), steps[-1]]
+
+
+# What a server tells of itself: a title and the unit.
+QUANTITIES: Mapping[str, tuple[str, str]] = {
+    "kv_cache": ("KV cache of the server", "In use (%)"),
+    "queue": ("Queue of the server", "Requests that wait"),
+    "active": ("Batch of the server", "Requests in the engine"),
+    "gpu": ("GPU of the server", "In use (%)"),
+}
+
+
+def server_series(samples: Iterable[State], run: int = 0) -> list[ServerSeries]:
+    """Every quantity that the server told of in that run, in the order of `QUANTITIES`."""
+    found: dict[tuple[str, int], list[Point]] = {}
+    for sample in samples:
+        if sample.get("run", 0) != run or "error" in sample:
+            continue
+        for quantity, value in _quantities(sample).items():
+            if value is not None:
+                place = (quantity, int(sample["target"]))
+                found.setdefault(place, []).append((float(sample["at_s"]), value))
+    order = list(QUANTITIES)
+    places = sorted(found, key=lambda place: (order.index(place[0]), place[1]))
+    return [ServerSeries(*place, tuple(sorted(found[place]))) for place in places]
+
+
+def _quantities(state: State) -> dict[str, float | None]:
+    engines, gpus = state.get("engines", ()), state.get("host", {}).get("gpus", ())
+    used, held = _total(engines, "kv_blocks_used"), _total(engines, "kv_blocks_max")
+    # One request may be pending in a model and in the one that calls it; an engine counts it once.
+    waiting = _total(engines, "num_waiting")
+    pending = _total(state.get("models", ()), "num_pending")
+    utilization = [gpu["utilization"] for gpu in gpus if gpu.get("utilization") is not None]
+    return {
+        "kv_cache": 100 * used / held if used is not None and held else None,
+        "queue": pending if waiting is None else waiting,
+        "active": _total(engines, "num_active"),
+        "gpu": 100 * sum(utilization) / len(utilization) if utilization else None,
+    }
+
+
+def _total(rows: Iterable[State], name: str) -> float | None:
+    values = [row[name] for row in rows if row.get(name) is not None]
+    return float(sum(values)) if values else None

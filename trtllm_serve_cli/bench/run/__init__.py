@@ -1,0 +1,1 @@
+"""Run a benchmark, sample the server meanwhile, sweep loads, and search the highest rate."""

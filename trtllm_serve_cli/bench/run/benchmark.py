@@ -1,0 +1,293 @@
+"""One benchmark, from its settings to its result."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from importlib.metadata import version
+from itertools import pairwise
+from typing import Literal
+
+from trtllm_serve_cli import __version__
+from trtllm_serve_cli.bench.generator.bench_worker import Counts, ShareResult
+from trtllm_serve_cli.bench.generator.client_health import ClientReport, WorkerLoad, judge_client
+from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.generator.worker_plan import Share, find_vocab_size, plan_shares
+from trtllm_serve_cli.bench.generator.worker_pool import run_shares
+from trtllm_serve_cli.bench.model.records import RequestRecord
+from trtllm_serve_cli.bench.model.served_model import ServedModel, Target, fetch_model
+from trtllm_serve_cli.bench.run.sampling import ServerSample, sampling
+from trtllm_serve_cli.bench.stats.statistics import Summary, summarize
+from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
+
+Ending = Literal["finished", "interrupted", "server_lost"]
+TokenCounts = Literal["server", "re-tokenised", "responses"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is; warm-up requests are not counted, those of conversations singly.
+
+    `num_requests` is None where a duration ends the run.
+    """
+
+    run: int
+    num_requests: int | None
+    num_sent: int
+    num_ended: int
+    num_failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a benchmark. `start` is on this machine's monotonic clock."""
+
+    started_at: str
+    start: float
+    ending: Ending
+    records: tuple[RequestRecord, ...]
+    workers: tuple[WorkerLoad, ...]
+    samples: tuple[ServerSample, ...] = ()
+
+    @property
+    def num_drawn(self) -> int:
+        """How many requests of the workload it came to, those of conversations as one."""
+        return max((record.index for record in self.records), default=-1) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkResult:
+    """A benchmark's records and figures, and what one needs to know to compare them with another's.
+
+    `summary` is that of all runs together; `summary_of` tells them, or the targets, apart.
+    """
+
+    settings: BenchmarkSettings
+    models: tuple[ServedModel, ...]
+    runs: tuple[Run, ...]
+    summary: Summary
+    client: ClientReport
+    token_counts: TokenCounts = "server"
+    versions: dict[str, str] = field(default_factory=dict)
+    machine: dict[str, str | int] = field(default_factory=dict)
+
+    @property
+    def records(self) -> tuple[RequestRecord, ...]:
+        return tuple(record for run in self.runs for record in run.records)
+
+    @property
+    def ending(self) -> Ending:
+        return self.runs[-1].ending
+
+    @property
+    def is_partial(self) -> bool:
+        return self.ending != "finished"
+
+    @property
+    def vocab_size(self) -> int:
+        return find_vocab_size(self.models)
+
+    @property
+    def error_messages(self) -> list[tuple[str, int]]:
+        """Each distinct failure as `kind: message`, with its count, the most frequent first."""
+        failed = (r.error for r in self.records if r.error and not r.is_interrupted)
+        return Counter(f"{error.kind}: {error.message}" for error in failed).most_common()
+
+    def summary_of(self, *, run: int | None = None, target: int | None = None) -> Summary:
+        """The figures of one run, or of what one target answered."""
+        records = [
+            record
+            for record in self.records
+            if run in (None, record.run) and target in (None, record.target)
+        ]
+        return _summarize(records, self.settings)
+
+
+Watch = Callable[[Progress], None]
+
+
+@dataclass(slots=True)
+class Benchmark:
+    """A benchmark that is under way: `run` measures once more, `result` is of all runs so far.
+
+    Several may take turns, so that what drifts on a machine drifts for all of them. `measure` gives
+    the run of a number, and how many of its answers the server did not count the tokens of.
+    """
+
+    settings: BenchmarkSettings
+    models: tuple[ServedModel, ...]
+    measure: Callable[[int, Watch], tuple[Run, int]]
+    counts_tokens: bool = False
+    runs: list[Run] = field(default_factory=list)
+    num_uncounted: int = 0
+
+    @property
+    def num_drawn(self) -> int:
+        """How many requests of the workload all runs so far came to."""
+        return sum(run.num_drawn for run in self.runs)
+
+    def run(self, watch: Watch = lambda progress: None) -> Run:
+        run, num_uncounted = self.measure(len(self.runs), watch)
+        self.runs.append(run)
+        self.num_uncounted += num_uncounted
+        return run
+
+    def run_all(self, watch: Watch = lambda progress: None) -> BenchmarkResult:
+        """As many runs as the settings ask for; one that does not finish is the last."""
+        for _ in range(self.settings.repeat):
+            if self.run(watch).ending != "finished":
+                break
+        return self.result()
+
+    def result(self) -> BenchmarkResult:
+        """That of at least one run."""
+        records = [record for run in self.runs for record in run.records]
+        workers = [worker for run in self.runs for worker in run.workers]
+        summary = _summarize(records, self.settings)
+        counted_here: TokenCounts = "re-tokenised" if self.counts_tokens else "responses"
+        return BenchmarkResult(
+            settings=replace(self.settings, repeat=max(self.settings.repeat, len(self.runs))),
+            models=self.models,
+            runs=tuple(self.runs),
+            summary=summary,
+            client=judge_client(summary, self.settings.load, workers),
+            token_counts=counted_here if self.num_uncounted else "server",
+            versions=client_versions(),
+            machine=client_machine(),
+        )
+
+
+def open_benchmark(
+    settings: BenchmarkSettings,
+    targets: Sequence[Target],
+    *,
+    metrics: Mapping[int, str] | None = None,
+    tokenizer: Tokenizer | None = None,
+) -> Benchmark:
+    """A benchmark of the targets, in turns, of which nothing has run yet.
+
+    `metrics` has the addresses of metrics pages to sample, by target. `tokenizer` counts the tokens
+    of answers that the server does not count. Raises `NoServer`, `UnknownModel` or `RequestFailed`.
+    """
+    models = tuple(fetch_model(target, settings.takes) for target in targets)
+
+    def measure(number: int, watch: Watch) -> tuple[Run, int]:
+        shares = plan_shares(
+            settings,
+            models,
+            run=number,
+            start=benchmark.num_drawn,
+            keeps_text=tokenizer is not None,
+        )
+        return _run_once(settings, shares, number, watch, metrics or {}, tokenizer)
+
+    benchmark = Benchmark(settings, models, measure, counts_tokens=tokenizer is not None)
+    return benchmark
+
+
+def run_benchmark(
+    settings: BenchmarkSettings,
+    targets: Sequence[Target],
+    watch: Watch = lambda progress: None,
+    *,
+    metrics: Mapping[int, str] | None = None,
+    tokenizer: Tokenizer | None = None,
+) -> BenchmarkResult:
+    """Load the targets in turns and measure them.
+
+    `watch` is called about twice a second from the loop that also stamps the responses: let it be
+    quick. Ctrl-C ends the load; the result then has what was measured so far, marked partial; so it
+    does when no target answers any more. The rest is as in `open_benchmark`.
+    """
+    benchmark = open_benchmark(settings, targets, metrics=metrics, tokenizer=tokenizer)
+    return benchmark.run_all(watch)
+
+
+def _run_once(
+    settings: BenchmarkSettings,
+    shares: Sequence[Share],
+    number: int,
+    watch: Watch,
+    metrics: Mapping[int, str],
+    tokenizer: Tokenizer | None,
+) -> tuple[Run, int]:
+    """The run, and how many of its answers the server did not count the tokens of."""
+    planned = [share.num_planned for share in shares]
+    total = None if None in planned else sum(each or 0 for each in planned)
+
+    def tell(counts: Counts) -> None:
+        watch(Progress(number, total, counts.num_sent, counts.num_ended, counts.num_failed))
+
+    started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    samples: list[ServerSample] = []
+    with sampling(metrics, settings.sample_interval_s, samples):
+        results = run_shares(shares, tell)
+    run = Run(
+        started_at=started_at,
+        start=results[0].start,
+        ending=_ending(results),
+        records=_merge(results, number, tokenizer),
+        workers=tuple(result.load for result in results),
+        samples=tuple(sorted(samples, key=lambda sample: sample.at_s)),
+    )
+    return run, sum(result.num_uncounted for result in results)
+
+
+def _merge(
+    results: Sequence[ShareResult], run: int, tokenizer: Tokenizer | None
+) -> tuple[RequestRecord, ...]:
+    records = [
+        _recount(record, result.texts.get((record.index, record.turn)), tokenizer)
+        for result in results
+        for record in result.records
+    ]
+    if run:
+        records = [replace(record, run=run) for record in records]
+    return tuple(sorted(records, key=lambda record: (record.index, record.turn)))
+
+
+def _recount(record: RequestRecord, text: str | None, tokenizer: Tokenizer | None) -> RequestRecord:
+    """The tokens of a text that the server did not count, spread evenly over its pieces."""
+    if text is None or tokenizer is None or not record.chunk_s:
+        return record
+    # An answer does not begin with what a prompt begins with.
+    num_tokens = len(tokenizer.encode(text, add_special_tokens=False))
+    num_chunks = len(record.chunk_s)
+    upto = [num_tokens * chunk // num_chunks for chunk in range(num_chunks + 1)]
+    counts = tuple(later - earlier for earlier, later in pairwise(upto))
+    return replace(record, chunk_tokens=counts)
+
+
+def _ending(results: Sequence[ShareResult]) -> Ending:
+    if any(result.was_interrupted for result in results):
+        return "interrupted"
+    # A worker gives up only when no target answers it; others may have sent all of theirs before.
+    return "server_lost" if any(result.is_server_lost for result in results) else "finished"
+
+
+def _summarize(records: Sequence[RequestRecord], settings: BenchmarkSettings) -> Summary:
+    return summarize(
+        records, settings.load, streamed=settings.stream, objectives=settings.objectives
+    )
+
+
+def client_versions() -> dict[str, str]:
+    """What sends: `tllm`, Python, and the packages that matter to it."""
+    packages = {name: version(name) for name in ("grpcio", "numpy", "tritonclient")}
+    return {"tllm": __version__, "python": platform.python_version(), **packages}
+
+
+def client_machine() -> dict[str, str | int]:
+    """Where it runs."""
+    cpus = os.sched_getaffinity(0) if sys.platform == "linux" else range(os.cpu_count() or 1)
+    return {
+        "platform": platform.platform(),
+        "architecture": platform.machine(),
+        "num_cpus": os.cpu_count() or 1,
+        "num_usable_cpus": len(cpus),
+    }

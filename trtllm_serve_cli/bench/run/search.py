@@ -1,0 +1,238 @@
+"""The highest rate at which a server meets its objectives.
+
+The rate is doubled until an objective is missed, then the gap is halved (in ratio) until it is as
+small as was asked for. A rate is sure to meet an objective, or to miss it, when the 95 % confidence
+interval of what was measured does not hold the limit; else it runs again. The interval is that of
+the requests, drawn again (bootstrap), if these are enough to tell one; from the third run on,
+Student's of the runs' figures. Failed requests took for ever.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import chain
+from typing import Any, Literal
+
+from trtllm_serve_cli.bench.model.records import RequestRecord
+from trtllm_serve_cli.bench.model.slo import Objective
+from trtllm_serve_cli.bench.run.benchmark import Benchmark, BenchmarkResult
+from trtllm_serve_cli.bench.run.sweep import Showing
+from trtllm_serve_cli.bench.stats.confidence import (
+    Interval,
+    mean_of_runs,
+    middle,
+    resample,
+    statistic,
+)
+from trtllm_serve_cli.bench.stats.statistics import NEVER_MS, finite, judge, judged_ms
+
+Ending = Literal["found", "all_met", "none_met", "interrupted", "server_lost"]
+_RUNS_FOR_STUDENT = 3
+# Rates are asked for with so many digits: finer ones would say what no run can tell.
+_DIGITS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlan:
+    """Where to look: from `lowest` up, at most to `highest`; rates are per second.
+
+    It ends when what is met and what is missed are within `precision` (0.05: 5 %) of each other. A
+    rate that is not sure runs up to `max_runs` times.
+    """
+
+    lowest: float
+    highest: float | None = None
+    precision: float = 0.05
+    max_runs: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One objective at one rate. `None` is beyond any time: too many requests failed.
+
+    `interval_ms` is `None` where so few requests tell none.
+    """
+
+    objective: str
+    limit_ms: float
+    measured_ms: float | None
+    interval_ms: tuple[float | None, float | None] | None
+    is_met: bool
+    is_sure: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One rate that was tried."""
+
+    rate: float
+    num_runs: int
+    measured: tuple[Measured, ...]
+    was_client_bottleneck: bool = False
+
+    @property
+    def is_met(self) -> bool:
+        return all(each.is_met for each in self.measured)
+
+    @property
+    def is_sure(self) -> bool:
+        """Sure to miss one objective, or to meet every one."""
+        if self.is_met:
+            return all(each.is_sure for each in self.measured)
+        return any(each.is_sure and not each.is_met for each in self.measured)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """`rate` is the highest that met every objective; `None` if the lowest did not.
+
+    `results` are by the rate, in the order in which they were probed.
+
+    `interval` reaches from the highest rate that is sure to meet them (below all that are sure to
+    miss) to the lowest that is sure to miss one; `None` where no rate was sure.
+    """
+
+    rate: float | None
+    interval: tuple[float | None, float | None]
+    ending: Ending
+    probes: tuple[Probe, ...]
+    results: Mapping[float, BenchmarkResult] = field(default_factory=dict)
+
+    @property
+    def client_bottlenecks(self) -> tuple[float, ...]:
+        """The rates that missed an objective while the client was the bottleneck, sorted."""
+        missed = (probe for probe in self.probes if not probe.is_met)
+        return tuple(sorted(probe.rate for probe in missed if probe.was_client_bottleneck))
+
+    def to_json(self) -> dict[str, Any]:
+        """As `search.json` has it."""
+        return {
+            "rate": self.rate,
+            "interval": self.interval,
+            "ending": self.ending,
+            "probes": [
+                asdict(probe) | {"is_met": probe.is_met, "is_sure": probe.is_sure}
+                for probe in self.probes
+            ],
+        }
+
+
+def run_search(
+    plan: SearchPlan,
+    objectives: Sequence[Objective],
+    open_at: Callable[[float], Benchmark],
+    show: Showing,
+) -> SearchResult:
+    """Probe rates until the edge is found. A run that does not finish ends the search."""
+    probes: list[Probe] = []
+    results: dict[float, BenchmarkResult] = {}
+    rate = next_rate(probes, plan)
+    while rate is not None:
+        benchmark = open_at(rate)
+        probe, ending = _probe(benchmark, rate, objectives, plan.max_runs, show)
+        results[rate] = benchmark.result()
+        if ending != "finished":
+            return conclude(probes, ending, results)
+        probes.append(probe)
+        rate = next_rate(probes, plan)
+    return conclude(probes, None, results)
+
+
+def next_rate(probes: Sequence[Probe], plan: SearchPlan) -> float | None:
+    """What to try next; `None` when the edge is known well enough, or lies outside."""
+    if not probes:
+        return plan.lowest
+    edge = _lowest_missed(probes)
+    met = _met_below(probes, edge)
+    if not met:
+        return None
+    low = max(met)
+    if math.isinf(edge):
+        highest = math.inf if plan.highest is None else plan.highest
+        return None if low >= highest else min(_round(low * 2), highest)
+    between = _round(math.sqrt(low * edge))
+    return between if edge > low * (1 + plan.precision) and low < between < edge else None
+
+
+def conclude(
+    probes: Sequence[Probe],
+    ending: Ending | None,
+    results: Mapping[float, BenchmarkResult] | None = None,
+) -> SearchResult:
+    """What the probes say; `ending` is told unless they say it themselves."""
+    edge = _lowest_missed(probes)
+    met = _met_below(probes, edge)
+    sure = [probe for probe in probes if probe.is_sure]
+    sure_edge = _lowest_missed(sure)
+    found: Ending = "none_met" if not met else "all_met" if math.isinf(edge) else "found"
+    return SearchResult(
+        rate=max(met, default=None),
+        interval=(
+            max(_met_below(sure, sure_edge), default=None),
+            None if math.isinf(sure_edge) else sure_edge,
+        ),
+        ending=ending or found,
+        probes=tuple(probes),
+        results=results or {},
+    )
+
+
+def _lowest_missed(probes: Sequence[Probe]) -> float:
+    return min((probe.rate for probe in probes if not probe.is_met), default=math.inf)
+
+
+def _met_below(probes: Sequence[Probe], edge: float) -> list[float]:
+    return [probe.rate for probe in probes if probe.is_met and probe.rate < edge]
+
+
+def measure(objective: Objective, runs: Sequence[Sequence[RequestRecord]]) -> Measured:
+    """Whether the runs at one rate meet an objective, and whether that is sure."""
+    groups = judged_ms(objective.metric, runs)
+    outcome = judge(objective, groups)
+    interval, limit_ms = _interval(groups, objective.percent), objective.limit_ms
+    return Measured(
+        outcome.objective,
+        limit_ms,
+        outcome.measured_ms,
+        None if interval is None else (finite(interval[0]), finite(interval[1])),
+        outcome.is_met,
+        is_sure=interval is not None
+        and (interval[1] <= limit_ms if outcome.is_met else interval[0] > limit_ms),
+    )
+
+
+def _probe(
+    benchmark: Benchmark,
+    rate: float,
+    objectives: Sequence[Objective],
+    max_runs: int,
+    show: Showing,
+) -> tuple[Probe, Literal["finished", "interrupted", "server_lost"]]:
+    while True:
+        with show(benchmark) as watch:
+            ending = benchmark.run(watch).ending
+        runs = [[record for record in run.records if not record.is_ramp] for run in benchmark.runs]
+        measured = tuple(measure(objective, runs) for objective in objectives)
+        probe = Probe(rate, len(runs), measured, benchmark.result().client.was_bottleneck)
+        if ending != "finished" or probe.is_sure or len(runs) >= max_runs:
+            return probe, ending
+
+
+def _interval(
+    groups: Sequence[Sequence[Sequence[float]]], percent: float | None
+) -> Interval | None:
+    requests = list(chain.from_iterable(groups))
+    if all(value == NEVER_MS for values in requests for value in values):
+        # Not one was completed, or told such a time.
+        return NEVER_MS, NEVER_MS
+    figures = [statistic(list(chain.from_iterable(run)), percent) for run in groups if any(run)]
+    if len(figures) >= _RUNS_FOR_STUDENT and (by_runs := mean_of_runs(figures)):
+        return by_runs
+    (drawn,) = resample(requests, (percent,))
+    return None if drawn is None else middle(drawn)
+
+
+def _round(rate: float) -> float:
+    return float(f"{rate:.{_DIGITS}g}")

@@ -1,0 +1,346 @@
+"""From measured runs to the timing of a simulated engine.
+
+Every gap between two tokens of a request is a step of the engine. What the step did is told by the
+other requests: how many were getting tokens in the middle of it, how long those were by then, and
+whose first token came with its end. A request that was alone tells, by its first token, what the
+server adds. Least squares over all of these give the parts of `StepTiming`, none of them negative.
+
+Prompts are taken to be computed in the step that gives their first token: where an engine cuts them
+into chunks, the parts of it are less certain.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_serve_cli.bench.model.arrivals import AllAtOnce
+from trtllm_serve_cli.bench.model.records import RequestRecord
+from trtllm_serve_cli.bench.report.result_reader import StoredResult
+from trtllm_serve_cli.bench.simulate.virtual_clock import Sending, run_virtual
+from trtllm_serve_cli.bench.stats.statistics import Distribution, summarize
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.paths import write_text
+from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, StepTiming
+
+Floats = NDArray[np.float64]
+
+_COLUMNS = ("step_s", "sequence_s", "kv_token_s", "prompt_token_s", "prompt_pair_s", "request_s")
+_LEAST_GAPS = 100
+# So much must the longer ones (the 95th percentile) exceed the shorter ones (the 5th).
+_LENGTHS_APART, _IN_FLIGHT_APART = 1.25, 2.0
+# Tokens that come within this share of a usual gap belong to one step.
+_SAME_STEP = 0.4
+# Gaps farther off than so many median deviations are somebody else's fault.
+_OUTLIER = 5.0
+_ROUNDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """One run of a benchmark; `concurrency` is that of a closed loop, None of an open one."""
+
+    name: str
+    records: tuple[RequestRecord, ...]
+    concurrency: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A figure of a run, and what the calibrated simulation makes of the same requests."""
+
+    run: str
+    figure: str
+    measured: float
+    simulated: float
+
+    @property
+    def deviation(self) -> float:
+        """As a share of what was measured."""
+        return self.simulated / self.measured - 1 if self.measured else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """`num_steps` were seen; half of them are within `median_error` (a share) of the timing's.
+
+    Without a request that was alone, `knows_request_s` is false and that part 0.
+    """
+
+    simulation: Simulation
+    num_steps: int
+    median_error: float
+    knows_request_s: bool
+    comparisons: tuple[Comparison, ...]
+
+
+def runs_of(result: StoredResult) -> tuple[MeasuredRun, ...]:
+    """The runs of one benchmark, those of its ramp included: they, too, were in flight.
+
+    Raises `BadInput` where several targets were loaded, since each has steps of its own.
+    """
+    if len(result.summary["targets"]) > 1:
+        raise BadInput(
+            f"{result.name} is of several targets.",
+            why="each has an engine of its own, and one timing is of one engine",
+            next_step="measure one of them: tllm bench token-norm-dist --stream -u HOST:PORT "
+            "-m NAME --output DIR",
+        )
+    load = result.settings["load"]
+    closed = load["concurrency"] if load["kind"] == "concurrency" else None
+    by_run: dict[int, list[RequestRecord]] = {}
+    for record in result.records:
+        by_run.setdefault(record.run, []).append(record)
+    if len(by_run) < 2:
+        return (MeasuredRun(result.name, result.records, closed),)
+    return tuple(
+        MeasuredRun(f"{result.name} {run + 1}", tuple(records), closed)
+        for run, records in by_run.items()
+    )
+
+
+def calibrate(runs: Sequence[MeasuredRun], limits: SchedulerLimits | None = None) -> Calibration:
+    """The timing that explains the runs best. Raises `BadInput` where they do not tell it."""
+    observed = [_observe(run) for run in runs]
+    _check_tells_enough(runs, observed)
+    work = np.concatenate([each.work for each in observed])
+    took_s = np.concatenate([each.took_s for each in observed])
+    parts, errors = _fit(work, took_s)
+    timing = StepTiming(**dict(zip(_COLUMNS, parts.tolist(), strict=True)))
+    names = ", ".join(run.name for run in runs)
+    simulation = Simulation(timing, limits or SchedulerLimits(), f"calibrated by {names}")
+    return Calibration(
+        simulation,
+        num_steps=len(took_s),
+        median_error=float(np.median(np.abs(errors))),
+        knows_request_s=bool(work[:, -1].any()),
+        comparisons=tuple(each for run in runs for each in _compare(run, simulation)),
+    )
+
+
+def write_timing(simulation: Simulation, path: Path) -> None:
+    """The file that `--timing` and `--virtual` take; it appears whole. Raises `BadInput`."""
+    try:
+        write_text(path, json.dumps(simulation.to_json(), indent=2) + "\n")
+    except OSError as error:
+        raise BadInput(
+            f"{path} cannot be written.",
+            why=error.strerror or str(error),
+            next_step="name a file in a folder that is there: -o timing.json",
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Observed:
+    """A row of `_COLUMNS`' amounts for each step, how long it took, and the sequences in it."""
+
+    work: Floats
+    took_s: Floats
+    sequences: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """What adds up over time: `values` from each of the sorted `times_s` on."""
+
+    times_s: Floats
+    values: Floats
+
+    @classmethod
+    def of(cls, times_s: Floats, changes: Floats) -> _Sums:
+        order = np.argsort(times_s, kind="stable")
+        return cls(times_s[order], np.concatenate([[0.0], np.cumsum(changes[order])]))
+
+    def at(self, times_s: Floats) -> Floats:
+        found: Floats = self.values[np.searchsorted(self.times_s, times_s, side="right")]
+        return found
+
+
+def _observe(run: MeasuredRun) -> _Observed:
+    """The steps of one run."""
+    answers = [record for record in run.records if record.is_completed]
+    if not answers:
+        raise BadInput(
+            f"No request of {run.name} was completed.",
+            why="there is nothing to learn from",
+            next_step="tllm bench token-norm-dist --stream --output DIR",
+        )
+    _check_streamed(run, answers)
+    lengths = np.array([each.num_input_tokens for each in answers], np.float64)
+    first_s = np.array([each.chunk_s[0] for each in answers])
+    last_s = np.array([each.chunk_s[-1] for each in answers])
+    outputs = np.array([each.num_output_tokens for each in answers], np.float64)
+    all_s = np.concatenate([each.chunk_s for each in answers])
+    begun_s = np.concatenate([each.chunk_s[:-1] for each in answers])
+    ended_s = np.concatenate([each.chunk_s[1:] for each in answers])
+    # What came in one read, or was read late, has one time, and tells no step.
+    is_apart = ended_s > begun_s
+    begun_s, ended_s = begun_s[is_apart], ended_s[is_apart]
+    if not len(begun_s):
+        raise _say_unsuited(run.name, "its answers have one token", "--output-mean 100")
+
+    ends = np.concatenate([first_s, last_s])
+    sequences = _Sums.of(ends, np.repeat([1.0, -1.0], len(answers)))
+    tokens = _Sums.of(
+        np.concatenate([all_s, ends]),
+        np.concatenate([np.ones(len(all_s)), lengths, -(lengths + outputs)]),
+    )
+    prompts = _Sums.of(first_s, lengths)
+    pairs = _Sums.of(first_s, lengths * (lengths - 1) / 2)
+    middle_s = (begun_s + ended_s) / 2
+    late_s = _SAME_STEP * float(np.median(ended_s - begun_s))
+    in_step = sequences.at(middle_s)
+    steps = np.column_stack(
+        [
+            np.ones(len(middle_s)),
+            in_step,
+            tokens.at(middle_s),
+            prompts.at(ended_s + late_s) - prompts.at(begun_s + late_s),
+            pairs.at(ended_s + late_s) - pairs.at(begun_s + late_s),
+            np.zeros(len(middle_s)),
+        ]
+    )
+    alone, alone_s = _observe_alone(answers, lengths, first_s)
+    return _Observed(
+        np.concatenate([steps, alone]), np.concatenate([ended_s - begun_s, alone_s]), in_step
+    )
+
+
+def _observe_alone(
+    answers: Sequence[RequestRecord], lengths: Floats, first_s: Floats
+) -> tuple[Floats, Floats]:
+    """Rows for the requests that met no other before their first token, and how long that took."""
+    sent_s = np.array([each.sent_s for each in answers])
+    end_s = np.array([each.end_s for each in answers])
+    in_flight = _Sums.of(np.concatenate([sent_s, end_s]), np.repeat([1.0, -1.0], len(answers)))
+    arrivals = _Sums.of(sent_s, np.ones(len(answers)))
+    is_alone = (in_flight.at(sent_s) == 1) & (arrivals.at(first_s) - arrivals.at(sent_s) == 0)
+    none, one = np.zeros(len(answers)), np.ones(len(answers))
+    rows = np.column_stack([one, none, none, lengths, lengths * (lengths - 1) / 2, one])
+    return rows[is_alone], (first_s - sent_s)[is_alone]
+
+
+def _fit(work: Floats, took_s: Floats) -> tuple[Floats, Floats]:
+    """The parts, and how far each row is off as a share of it; those far off do not count."""
+    weighted, wanted = work / took_s[:, None], np.ones(len(took_s))
+    counts = np.ones(len(took_s), bool)
+    for _ in range(_ROUNDS):
+        parts = _solve_without_negatives(weighted[counts], wanted[counts])
+        errors = weighted @ parts - wanted
+        spread = float(np.median(np.abs(errors)))
+        counts = np.abs(errors) <= max(_OUTLIER * spread, 1e-9)
+    return parts, errors
+
+
+def _solve_without_negatives(rows: Floats, wanted: Floats) -> Floats:
+    """The best of the least-squares solutions with some of the parts left out, none negative.
+
+    There are few parts, so all the ways to leave some out are tried.
+    """
+    scale = np.abs(rows).max(axis=0)
+    known = [column for column in range(rows.shape[1]) if scale[column] > 0]
+    gram, aims = rows.T @ rows, rows.T @ wanted
+    best, least = np.zeros(rows.shape[1]), np.inf
+    for number in range(1, len(known) + 1):
+        for chosen in combinations(known, number):
+            at = np.array(chosen)
+            # Scaled, since sequences and pairs of tokens are of very different size.
+            scaled = gram[np.ix_(at, at)] / np.outer(scale[at], scale[at])
+            found = np.linalg.lstsq(scaled, aims[at] / scale[at], rcond=1e-12)[0] / scale[at]
+            if (found < 0).any():
+                continue
+            loss = float(found @ gram[np.ix_(at, at)] @ found - 2 * aims[at] @ found)
+            if loss < least:
+                best, least = np.zeros(rows.shape[1]), loss
+                best[at] = found
+    return best
+
+
+def _compare(run: MeasuredRun, simulation: Simulation) -> tuple[Comparison, ...]:
+    """Medians and the rate of a run beside those of its requests on a virtual clock."""
+    completed = (each for each in run.records if each.is_completed)
+    answers = sorted(completed, key=lambda each: each.sent_s)
+    requests = [_replayed(each) for each in answers]
+    due_s = None if run.concurrency else [each.sent_s - answers[0].sent_s for each in answers]
+    replayed = run_virtual(requests, simulation, Sending(due_s, run.concurrency))
+    measured = summarize(answers, AllAtOnce(), streamed=True)
+    simulated = summarize(replayed, AllAtOnce(), streamed=True)
+    figures = {
+        "TTFT p50 (ms)": ("ttft_from_sent", "p50_ms"),
+        "ITL p50 (ms)": ("itl", "p50_ms"),
+        "Latency p50 (ms)": ("request_latency_from_sent", "p50_ms"),
+        "Latency p90 (ms)": ("request_latency_from_sent", "p90_ms"),
+    }
+    times = [
+        Comparison(run.name, title, *(_read(getattr(each, name), figure) for each in both))
+        for both in [(measured, simulated)]
+        for title, (name, figure) in figures.items()
+    ]
+    rate = Comparison(
+        run.name, "Tokens/s", measured.output_tokens_per_s, simulated.output_tokens_per_s
+    )
+    return (*times, rate)
+
+
+def _read(times: Distribution | None, figure: str) -> float:
+    return float(getattr(times, figure)) if times else 0.0
+
+
+def _replayed(record: RequestRecord) -> RequestSpec:
+    """A measured request as the virtual clock takes it: ids that no other prompt begins with."""
+    ids = np.full(record.num_input_tokens, record.index, np.int32)
+    return RequestSpec(ids, record.num_output_tokens)
+
+
+def _check_streamed(run: MeasuredRun, answers: Sequence[RequestRecord]) -> None:
+    if any(tokens > 1 for each in answers for tokens in each.chunk_tokens):
+        raise BadInput(
+            f"{run.name} does not tell when each token came.",
+            why="its answers came in responses of several tokens",
+            next_step="measure with tokens one by one: tllm bench token-norm-dist --stream "
+            f"--output {shlex.quote(run.name + '-stream')}",
+        )
+
+
+def _check_tells_enough(runs: Sequence[MeasuredRun], observed: Sequence[_Observed]) -> None:
+    names = ", ".join(run.name for run in runs)
+    sequences = np.concatenate([each.sequences for each in observed])
+    if len(sequences) < _LEAST_GAPS:
+        what = f"there are {len(sequences)} gaps between tokens, and {_LEAST_GAPS} are needed"
+        raise _say_unsuited(names, what, "--num-requests 200")
+    lengths = [each.num_input_tokens for run in runs for each in run.records if each.is_completed]
+    if not _are_apart(np.array(lengths, np.float64), _LENGTHS_APART):
+        what = f"all prompts are about {int(np.median(lengths))} tokens long"
+        mean = int(np.median(lengths))
+        raise _say_unsuited(names, what, f"--input-mean {mean} --input-stdev {max(mean // 2, 1)}")
+    if not _are_apart(sequences, _IN_FLIGHT_APART):
+        number = int(np.median(sequences))
+        what = f"about {number} sequences got tokens at all times"
+        other = 32 if number < 16 else 1
+        raise BadInput(
+            f"{names} does not tell what a step takes for more sequences, or for fewer.",
+            why=what,
+            next_step=f"measure again with --concurrency {other}, and name both folders: "
+            "tllm bench calibrate DIR DIR",
+        )
+
+
+def _are_apart(values: Floats, factor: float) -> bool:
+    low, high = np.percentile(values, (5, 95))
+    return bool(high >= factor * low)
+
+
+def _say_unsuited(names: str, why: str, options: str) -> BadInput:
+    return BadInput(
+        f"{names} does not tell enough of the engine's steps.",
+        why=why,
+        next_step=f"tllm bench token-norm-dist --stream {options} --output DIR",
+    )

@@ -1,0 +1,72 @@
+"""A benchmark without a server: its requests through simulated engines, on a virtual clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+
+from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.generator.worker_plan import FALLBACK_VOCAB_SIZE, Share, plan_shares
+from trtllm_serve_cli.bench.model.served_model import CORE_MODEL, ServedModel
+from trtllm_serve_cli.bench.run.benchmark import Benchmark, Run, Watch
+from trtllm_serve_cli.bench.simulate.virtual_clock import Sending, run_virtual
+from trtllm_serve_cli.bench.workloads.identity import Identity
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
+
+
+def open_virtual(
+    settings: BenchmarkSettings, simulation: Simulation, name: str, replicas: int = 1
+) -> Benchmark:
+    """What `open_benchmark` would be of `replicas` such engines; nothing needs warming up.
+
+    The requests, and when they are due, are those that a server would be sent. Raises `BadInput`
+    for what has no tokens before a server makes them, and for several prompts in one request.
+    """
+    if settings.takes == "text" or isinstance(settings.workload, Identity):
+        raise BadInput(
+            f"tllm bench {settings.name} cannot run on a virtual clock.",
+            why="it takes requests of one prompt of token ids each",
+            next_step="tllm bench token-norm-dist --virtual NAME, or leave --virtual out",
+        )
+    model = ServedModel(
+        address=f"virtual clock, {replicas} x {name}",
+        name=CORE_MODEL,
+        version="",
+        server_version=simulation.origin,
+        is_decoupled=True,
+        max_batch_size=simulation.limits.max_batch_size,
+        vocab_size=FALLBACK_VOCAB_SIZE,
+    )
+
+    def measure(number: int, watch: Watch) -> tuple[Run, int]:
+        share = plan_shares(one_worker, (model,), run=number, start=benchmark.num_drawn)[0]
+        return _run(settings, share, simulation, replicas, number), 0
+
+    one_worker = replace(settings, num_workers=1)
+    benchmark = Benchmark(settings, (model,), measure)
+    return benchmark
+
+
+def _run(
+    settings: BenchmarkSettings,
+    share: Share,
+    simulation: Simulation,
+    replicas: int,
+    number: int,
+) -> Run:
+    records = run_virtual(
+        share.specs,
+        simulation,
+        Sending(share.due_s, share.concurrency, share.ramp_s, share.duration_s),
+        replicas=replicas,
+        stream=settings.stream,
+        seed=settings.seed + number,
+    )
+    return Run(
+        started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        start=0.0,
+        ending="finished",
+        records=tuple(replace(record, run=number) for record in records),
+        workers=(),
+    )

@@ -1,0 +1,232 @@
+"""Requests through simulated engines, on a clock that jumps from one event to the next.
+
+Each engine is driven by the scheduler of the engine kind `sim`. A request that is sent reaches an
+engine `request_s` later: of several, the one with the fewest requests, the first of those. An
+engine that is idle begins a step with all that has come by then; one that is at work takes what has
+come when its step ends.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from trtllm_serve_cli.bench.model.records import RequestError, RequestRecord
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
+from trtllm_serve_cli.runtime.engines.sim.scheduler import Scheduler, SimRequest, find_problem
+from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """When requests are sent, as in `shares.Share`.
+
+    Open loop: `due_s` has the time of each, sorted, and `concurrency` is a cap if there is one.
+    Closed loop: `due_s` is None; the places open evenly over `ramp_s`, and nothing begins after
+    `duration_s`.
+    """
+
+    due_s: Sequence[float] | None = None
+    concurrency: int | None = None
+    ramp_s: float = 0.0
+    duration_s: float | None = None
+
+
+def run_virtual(
+    specs: Iterable[RequestSpec],
+    simulation: Simulation,
+    sending: Sending,
+    *,
+    replicas: int = 1,
+    stream: bool = True,
+    seed: int = 0,
+) -> tuple[RequestRecord, ...]:
+    """The record of every request, in order, as a load generator would have them.
+
+    `replicas` are engines of their own; `seed` is of their jitter.
+    """
+    engines = [_Engine(Scheduler(simulation, seed=seed + each)) for each in range(replicas)]
+    clock = _VirtualClock(iter(specs), simulation, engines, sending)
+    clock.run()
+    answers = sorted(clock.answers, key=lambda each: (each.talk.index, each.turn))
+    return tuple(answer.to_record(sending, stream=stream) for answer in answers)
+
+
+@dataclass(slots=True, eq=False)
+class _Talk:
+    """A request, and the conversation that may follow; `said` is its prompt by now."""
+
+    index: int
+    spec: RequestSpec
+    said: list[int]
+    held_s: float
+    num_turns: int = 0
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What has come of one request by now."""
+
+    talk: _Talk
+    turn: int
+    num_input_tokens: int
+    due_s: float
+    sent_s: float
+    held_s: float
+    token_s: list[float] = field(default_factory=list)
+    error: RequestError | None = None
+
+    def to_record(self, sending: Sending, *, stream: bool) -> RequestRecord:
+        times = self.token_s
+        tokens = (1,) * len(times) if stream else (len(times),) * bool(times)
+        return RequestRecord(
+            index=self.talk.index,
+            due_s=self.due_s,
+            sent_s=self.sent_s,
+            end_s=times[-1] if times else self.sent_s,
+            num_input_tokens=self.num_input_tokens,
+            chunk_s=tuple(times) if stream else tuple(times[-1:]),
+            chunk_tokens=tokens,
+            error=self.error,
+            held_s=self.held_s,
+            conversation=self.talk.index if self.talk.spec.turns else None,
+            turn=self.turn,
+            is_ramp=self.due_s < sending.ramp_s,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Engine:
+    """`tokens` are of the step that it is in; None between steps."""
+
+    scheduler: Scheduler
+    tokens: Sequence[SimRequest] | None = None
+
+
+@dataclass(slots=True)
+class _VirtualClock:
+    specs: Iterator[RequestSpec]
+    simulation: Simulation
+    engines: Sequence[_Engine]
+    sending: Sending
+    answers: list[_Answer] = field(default_factory=list)
+    num_talks: int = 0
+    num_open: int = 0
+    # The due time that it wakes up for.
+    wakes_s: float = -1.0
+    # When, in which order it was thought of, and what: a request arrives, a step ends, the next
+    # turn of a conversation is due, or (None) somebody else is to be sent.
+    events: list[tuple[float, int, SimRequest | _Engine | _Talk | None]] = field(
+        default_factory=list
+    )
+    order: count[int] = field(default_factory=count)
+
+    def run(self) -> None:
+        """Until nothing is left to happen."""
+        self._at(0.0, None)
+        while self.events:
+            now_s = self.events[0][0]
+            while self.events and self.events[0][0] == now_s:
+                self._happen(heapq.heappop(self.events)[2], now_s)
+            if self.sending.due_s is None:
+                self._send_closed(now_s)
+            else:
+                self._send_open(self.sending.due_s, now_s)
+            for engine in self.engines:
+                if engine.tokens is None and engine.scheduler.has_work:
+                    step = engine.scheduler.step()
+                    engine.tokens = step.tokens
+                    self._at(now_s + step.duration_s, engine)
+
+    def _at(self, when_s: float, what: SimRequest | _Engine | _Talk | None) -> None:
+        heapq.heappush(self.events, (when_s, next(self.order), what))
+
+    def _happen(self, what: SimRequest | _Engine | _Talk | None, now_s: float) -> None:
+        match what:
+            case SimRequest():
+                self._arrive(what)
+            case _Engine():
+                self._end_step(what, now_s)
+            case _Talk():
+                self._send(what, now_s, now_s)
+
+    def _send_open(self, due_s: Sequence[float], now_s: float) -> None:
+        """Send what is due, as far as the cap lets it, and wake up when the next one is."""
+        cap = self.sending.concurrency
+        while self.num_talks < len(due_s) and (cap is None or self.num_open < cap):
+            due = due_s[self.num_talks]
+            if due > now_s:
+                self._wake(due)
+                return
+            self._begin(due, now_s)
+
+    def _send_closed(self, now_s: float) -> None:
+        """Fill the places that are open."""
+        places, duration_s = self.sending.concurrency or 1, self.sending.duration_s
+        if duration_s is not None and now_s >= duration_s:
+            return
+        if gap_s := self.sending.ramp_s / places:
+            num_there = min(places, int(now_s / gap_s + 1e-9) + 1)
+            if num_there < places:
+                self._wake(num_there * gap_s)
+            places = num_there
+        while self.num_open < places and self._begin(now_s, now_s):
+            pass
+
+    def _wake(self, when_s: float) -> None:
+        if when_s != self.wakes_s:
+            self.wakes_s = when_s
+            self._at(when_s, None)
+
+    def _begin(self, due_s: float, now_s: float) -> bool:
+        """Send the next request; whether there was one."""
+        spec = next(self.specs, None)
+        if spec is None:
+            return False
+        talk = _Talk(self.num_talks, spec, spec.input_ids.tolist(), now_s - due_s)
+        self.num_talks += 1
+        self.num_open += 1
+        self._send(talk, due_s, now_s)
+        return True
+
+    def _send(self, talk: _Talk, due_s: float, now_s: float) -> None:
+        """The next request of a conversation, which is mostly its only one."""
+        number, talk.num_turns = talk.num_turns, talk.num_turns + 1
+        wanted = talk.spec.turns[number - 1] if number else talk.spec
+        if number:
+            talk.said = [*talk.said, *wanted.input_ids.tolist()]
+        held_s = 0.0 if number else talk.held_s
+        answer = _Answer(talk, number, len(talk.said), due_s, now_s, held_s)
+        request = SimRequest(len(self.answers), talk.said, wanted.num_output_tokens)
+        self.answers.append(answer)
+        problem = find_problem(self.simulation.limits, len(talk.said), wanted.num_output_tokens)
+        if problem is not None:
+            answer.error = RequestError("server", problem)
+            self.num_open -= 1
+        elif delay_s := self.simulation.timing.request_s:
+            self._at(now_s + delay_s, request)
+        else:
+            self._arrive(request)
+
+    def _arrive(self, request: SimRequest) -> None:
+        least_busy = min(self.engines, key=lambda engine: engine.scheduler.num_requests)
+        least_busy.scheduler.submit(request)
+
+    def _end_step(self, engine: _Engine, now_s: float) -> None:
+        for request in engine.tokens or ():
+            answer = self.answers[request.id]
+            answer.token_s.append(now_s)
+            if request.is_done:
+                self._go_on(answer.talk, request.max_new_tokens, now_s)
+        engine.tokens = None
+
+    def _go_on(self, talk: _Talk, num_tokens: int, now_s: float) -> None:
+        """To the next turn when its user has thought, if there is one."""
+        if talk.num_turns > len(talk.spec.turns):
+            self.num_open -= 1
+            return
+        # What was said in between no other prompt has, so no block of it is known.
+        talk.said = [*talk.said, *[-1 - talk.index] * num_tokens]
+        self._at(now_s + talk.spec.turns[talk.num_turns - 1].think_s, talk)

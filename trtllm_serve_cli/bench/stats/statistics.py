@@ -1,0 +1,368 @@
+"""From the records of many requests to figures. docs/metrics.md says the formulas in words."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency, Load
+from trtllm_serve_cli.bench.model.records import REJECTED, TIMED_OUT, RequestRecord
+from trtllm_serve_cli.bench.model.slo import Objective
+from trtllm_serve_cli.bench.stats.confidence import (
+    middle,
+    rank,
+    resample,
+    resample_singles,
+    statistic,
+)
+from trtllm_serve_cli.bench.stats.request_times import is_good, itl_s, times_of, tpot_s
+
+PERCENTS: Mapping[str, float] = {
+    "p50": 50,
+    "p75": 75,
+    "p90": 90,
+    "p95": 95,
+    "p99": 99,
+    "p999": 99.9,
+}
+# Of a run with a cap on the requests in flight: it is limited by that when so many had to wait.
+_HELD_FRACTION = 0.01
+# How long a failed request took, where it is held against an objective; and what no time is that
+# was seen, but the mean of 100 million of which one failed.
+NEVER_MS = 1e18
+_LONGEST_MS = 1e10
+_BATCH = 5
+_LEAST_BATCHES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A sample of times, in milliseconds.
+
+    Percentiles are by nearest rank, as upstream's benchmark takes them: the smallest value seen
+    that at least so many per cent of the sample do not exceed. `intervals_ms` has the 95 %
+    confidence interval, by the percentile bootstrap, of each percentile that the sample is large
+    enough for. Its seed is fixed: the same records, the same result.
+    """
+
+    num_samples: int
+    mean_ms: float
+    stdev_ms: float
+    min_ms: float
+    p50_ms: float
+    p75_ms: float
+    p90_ms: float
+    p95_ms: float
+    p99_ms: float
+    p999_ms: float
+    max_ms: float
+    intervals_ms: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyState:
+    """What comes after a run's beginning has worn off; only the counts are there if it never did.
+
+    Rates are those of what ended between `from_s` and the last request's due time.
+    """
+
+    is_reached: bool
+    num_requests_before: int
+    from_s: float | None = None
+    completed_requests_per_s: float | None = None
+    output_tokens_per_s: float | None = None
+    request_latency_p50_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One objective, and what the run had instead.
+
+    `None` is beyond any time: too many requests failed, or it tells no such time.
+    """
+
+    objective: str
+    limit_ms: float
+    measured_ms: float | None
+    is_met: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The figures of one run, or of several that repeat each other. `None` is what cannot be told.
+
+    Times count from when a request was due, the `…_from_sent` ones from when it was sent. Rates and
+    times are those of completed requests; the offered and achieved rates are of all requests and
+    exist only in a run at a rate. Requests of the ramp are in none of the figures.
+    """
+
+    num_requests: int
+    num_completed: int
+    num_failed: int
+    num_interrupted: int
+    num_rejected: int
+    num_timed_out: int
+    num_cancelled: int
+    num_ramp: int
+    num_held: int
+    failures: dict[str, int]
+    duration_s: float
+    num_input_tokens: int
+    num_output_tokens: int
+    mean_in_flight: float
+    max_in_flight: int
+    offered_requests_per_s: float | None
+    achieved_requests_per_s: float | None
+    is_limited_by_concurrency: bool
+    completed_requests_per_s: float
+    goodput_requests_per_s: float | None
+    input_tokens_per_s: float
+    output_tokens_per_s: float
+    output_tokens_per_s_per_user: float | None
+    request_latency: Distribution | None
+    request_latency_from_sent: Distribution | None
+    ttft: Distribution | None
+    ttft_from_sent: Distribution | None
+    itl: Distribution | None
+    tpot: Distribution | None
+    queue_time: Distribution | None
+    schedule_lag: Distribution | None
+    steady_state: SteadyState | None
+    objectives: tuple[Outcome, ...] = ()
+
+
+def summarize(
+    records: Sequence[RequestRecord],
+    load: Load,
+    *,
+    streamed: bool,
+    objectives: Sequence[Objective] = (),
+) -> Summary:
+    """The figures of `records`. TTFT, ITL and TPOT exist only when the answers were streamed."""
+    counted = sorted((r for r in records if not r.is_ramp), key=lambda record: record.run)
+    completed = [record for record in counted if record.is_completed]
+    streams = [record for record in completed if streamed]
+    failures = _count_failures(counted)
+    interrupted = sum(record.is_interrupted for record in counted)
+    duration_s = span_s(counted)
+    num_input_tokens = sum(record.num_input_tokens for record in completed)
+    num_output_tokens = sum(record.num_output_tokens for record in completed)
+    num_held = sum(record.held_s > 0 for record in counted)
+    tpots = [tpot_s(record) for record in streams if record.num_output_tokens > 1]
+    gaps = [itl_s(record) for record in streams]
+    return Summary(
+        num_requests=len(counted),
+        num_completed=len(completed),
+        num_failed=len(counted) - len(completed) - interrupted,
+        num_interrupted=interrupted,
+        num_rejected=failures.get(REJECTED, 0),
+        num_timed_out=failures.get(TIMED_OUT, 0),
+        num_cancelled=failures.get("cancelled", 0),
+        num_ramp=len(records) - len(counted),
+        num_held=num_held,
+        failures=failures,
+        duration_s=duration_s,
+        num_input_tokens=num_input_tokens,
+        num_output_tokens=num_output_tokens,
+        mean_in_flight=per_s(sum(r.end_s - r.sent_s for r in counted), duration_s),
+        max_in_flight=max_in_flight(counted),
+        offered_requests_per_s=_rate_of(counted, load, lambda record: record.due_s),
+        achieved_requests_per_s=_rate_of(counted, load, lambda record: record.sent_s),
+        is_limited_by_concurrency=num_held > _HELD_FRACTION * len(counted),
+        completed_requests_per_s=per_s(len(completed), duration_s),
+        goodput_requests_per_s=goodput_per_s(completed, objectives, duration_s),
+        input_tokens_per_s=per_s(num_input_tokens, duration_s),
+        output_tokens_per_s=per_s(num_output_tokens, duration_s),
+        output_tokens_per_s_per_user=_mean([1 / tpot for tpot in tpots if tpot > 0]),
+        request_latency=distribute(r.end_s - r.due_s for r in completed),
+        request_latency_from_sent=distribute(r.end_s - r.sent_s for r in completed),
+        ttft=distribute(r.chunk_s[0] - r.due_s for r in streams),
+        ttft_from_sent=distribute(r.chunk_s[0] - r.sent_s for r in streams),
+        itl=distribute(chain.from_iterable(gaps), [len(each) for each in gaps]),
+        tpot=distribute(tpots),
+        queue_time=distribute(r.queue_s for r in completed if r.queue_s is not None),
+        schedule_lag=distribute(r.sent_s - r.due_s - r.held_s for r in counted),
+        steady_state=find_steady_state(completed, load),
+        objectives=tuple(judge(each, judged_ms(each.metric, [counted])) for each in objectives),
+    )
+
+
+def judged_ms(metric: str, runs: Sequence[Sequence[RequestRecord]]) -> list[list[list[float]]]:
+    """Of each run, what each request adds to the sample that an objective is held against, in ms.
+
+    One that failed took for ever, and adds as many values as a completed one does on average; one
+    that was interrupted adds nothing.
+    """
+    completed = [record for run in runs for record in run if record.is_completed]
+    num = sum(len(times_of(record, metric)) for record in completed)
+    never = [NEVER_MS] * max(round(num / max(len(completed), 1)), 1)
+    return [
+        [
+            [time * 1e3 for time in times_of(record, metric)] if record.is_completed else never
+            for record in run
+            if not record.is_interrupted
+        ]
+        for run in runs
+    ]
+
+
+def judge(objective: Objective, times_ms: Iterable[Iterable[Sequence[float]]]) -> Outcome:
+    """Whether the statistic over all requests, as `judged_ms` has them, is within the limit."""
+    sample = list(chain.from_iterable(chain.from_iterable(times_ms)))
+    measured_ms = finite(statistic(sample, objective.percent)) if sample else None
+    is_met = measured_ms is not None and measured_ms <= objective.limit_ms
+    return Outcome(str(objective), objective.limit_ms, measured_ms, is_met)
+
+
+def finite(value_ms: float) -> float | None:
+    """`None` of a statistic that failed requests are in."""
+    return None if value_ms >= _LONGEST_MS else value_ms
+
+
+def goodput_per_s(
+    completed: Iterable[RequestRecord], objectives: Sequence[Objective], duration_s: float
+) -> float | None:
+    """How many of them are good; `None` without objectives."""
+    if not objectives:
+        return None
+    return per_s(sum(is_good(record, objectives) for record in completed), duration_s)
+
+
+def span_s(records: Iterable[RequestRecord]) -> float:
+    """First due to last end, of every run."""
+    return math.fsum(
+        max(record.end_s for record in run) - min(record.due_s for record in run)
+        for run in _runs(records).values()
+    )
+
+
+def per_s(amount: float, duration_s: float) -> float:
+    """0 of no time at all."""
+    return amount / duration_s if duration_s > 0 else 0.0
+
+
+def distribute(
+    times_s: Iterable[float], group_sizes: Sequence[int] | None = None
+) -> Distribution | None:
+    """The distribution of times given in seconds; `None` of none.
+
+    Times depend on each other only within a group: so many of them, one after another, as
+    `group_sizes` says, else each by itself. The confidence intervals follow from that.
+    """
+    sample = np.fromiter(times_s, np.float64) * 1e3
+    if not sample.size:
+        return None
+    sizes = [size for size in group_sizes or () if size]
+    ranked, percents = np.sort(sample), tuple(PERCENTS.values())
+    drawn = (
+        resample(np.split(sample, np.cumsum(sizes)[:-1]), percents)
+        if sizes
+        else resample_singles(ranked, percents)
+    )
+    p50, p75, p90, p95, p99, p999 = (
+        float(ranked[rank(percent, ranked.size) - 1]) for percent in percents
+    )
+    return Distribution(
+        num_samples=sample.size,
+        mean_ms=float(sample.mean()),
+        stdev_ms=float(sample.std()),
+        min_ms=float(ranked[0]),
+        p50_ms=p50,
+        p75_ms=p75,
+        p90_ms=p90,
+        p95_ms=p95,
+        p99_ms=p99,
+        p999_ms=p999,
+        max_ms=float(ranked[-1]),
+        intervals_ms={
+            name: middle(values)
+            for name, values in zip(PERCENTS, drawn, strict=True)
+            if values is not None
+        },
+    )
+
+
+def max_in_flight(records: Iterable[RequestRecord]) -> int:
+    """The most requests of one run that were sent and not ended at one time."""
+    most = 0
+    for run in _runs(records).values():
+        starts = [(record.sent_s, 1) for record in run]
+        ends = [(record.end_s, -1) for record in run]
+        # At one moment an end comes first: its place is free for the next.
+        in_flight = np.cumsum([change for _, change in sorted(starts + ends)])
+        most = max(most, int(in_flight.max()))
+    return most
+
+
+def find_steady_state(completed: Sequence[RequestRecord], load: Load) -> SteadyState | None:
+    """Where a run's latencies stop being those of its beginning: MSER-5.
+
+    The request latencies, in the order of their due times, are averaged in batches of five; cut off
+    is the number of batches that makes the standard error of the rest's mean the smallest. A run
+    that would lose more than half has not settled. `None`: too short, all at once, or several runs.
+    Source: K. P. White, "An effective truncation heuristic for bias reduction in simulation
+    output", Simulation 69 (1997).
+    """
+    records = sorted(completed, key=lambda record: record.due_s)
+    num_batches = len(records) // _BATCH
+    if isinstance(load, AllAtOnce) or num_batches < _LEAST_BATCHES or len(_runs(records)) > 1:
+        return None
+    latencies = np.array([record.end_s - record.due_s for record in records])
+    cut = _mser(latencies[: num_batches * _BATCH].reshape(num_batches, _BATCH).mean(axis=1))
+    num_before = cut * _BATCH
+    if cut > num_batches / 2:
+        return SteadyState(False, num_before)
+    from_s, to_s = records[num_before].due_s, records[-1].due_s
+    ended = [record for record in records if from_s <= record.end_s <= to_s]
+    return SteadyState(
+        True,
+        num_before,
+        from_s,
+        per_s(len(ended), to_s - from_s),
+        per_s(sum(record.num_output_tokens for record in ended), to_s - from_s),
+        statistic(latencies[num_before:], 50) * 1e3,
+    )
+
+
+def _mser(values: NDArray[np.float64]) -> int:
+    """How many of the first values to leave out; at least five are kept."""
+    centred = values - values.mean()
+    kept = np.arange(values.size, 0, -1)
+    sums = np.cumsum(centred[::-1])[::-1]
+    squares = np.cumsum(centred[::-1] ** 2)[::-1]
+    errors = (squares - sums**2 / kept) / kept**2
+    return int(np.argmin(errors[: max(values.size - 4, 1)]))
+
+
+def _runs(records: Iterable[RequestRecord]) -> dict[int, list[RequestRecord]]:
+    runs: dict[int, list[RequestRecord]] = {}
+    for record in records:
+        runs.setdefault(record.run, []).append(record)
+    return runs
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def _rate_of(
+    records: Sequence[RequestRecord], load: Load, time_of: Callable[[RequestRecord], float]
+) -> float | None:
+    """Requests per second between the first and the last such time: n requests make n - 1 gaps."""
+    if isinstance(load, AllAtOnce | AtConcurrency):
+        return None
+    times = [[time_of(record) for record in run] for run in _runs(records).values()]
+    num_gaps = sum(len(each) - 1 for each in times)
+    return per_s(num_gaps, sum(max(each) - min(each) for each in times)) if num_gaps else None
+
+
+def _count_failures(records: Sequence[RequestRecord]) -> dict[str, int]:
+    """How many requests failed of each kind, the most frequent first."""
+    kinds = Counter(r.error.kind for r in records if r.error and not r.is_interrupted)
+    return dict(kinds.most_common())

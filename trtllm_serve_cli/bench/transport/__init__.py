@@ -1,0 +1,1 @@
+"""Requests and responses as bytes, and the connections that carry them."""

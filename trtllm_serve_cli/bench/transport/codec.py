@@ -1,0 +1,234 @@
+"""Requests and responses as bytes, over gRPC and over HTTP; no connection here.
+
+The load generator moves bytes: but for those without an end, and those that hold answers, requests
+are encoded before the run starts; a response is stamped before it is decoded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.grpc import service_pb2
+
+from trtllm_serve_cli.bench.model.served_model import ServedModel
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
+from trtllm_serve_cli.client.llmapi import name_inputs, shape_input
+
+_REQUEST_ID_PREFIX = re.compile(r"^\[request id: [^\]]*\] ")
+# An end id that is no token ends nothing.
+_NO_END = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How every request of a run is asked.
+
+    `wants_times` has the server tell when it scheduled each request. One that takes longer than
+    `timeout_s` is given up.
+    """
+
+    stream: bool = False
+    wants_times: bool = False
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """How many tokens one response carries (0 in an empty final one), and how it ends.
+
+    `ids` are those of the first row, as INT32 in bytes. `text` is there if the model answers in
+    text; `is_counted` says whether it told how many tokens that is.
+    """
+
+    num_tokens: int
+    is_final: bool
+    error: str | None = None
+    ids: bytes = b""
+    text: str | None = None
+    is_counted: bool = True
+    num_input_tokens: int | None = None
+    queue_s: float | None = None
+
+
+def encode_request(spec: RequestSpec, model: ServedModel, request_id: str, asking: Asking) -> bytes:
+    """A `ModelInferRequest` for `spec`."""
+    request = service_pb2.ModelInferRequest(model_name=model.name, id=request_id)
+    request.parameters["triton_enable_empty_final_response"].bool_param = True
+    for name, value in _plan_tensors(spec, model, asking).items():
+        shape = shape_input(model.name, value.shape) if spec.text is not None else value.shape
+        is_text = value.dtype == object
+        request.inputs.add(name=name, datatype=_DATATYPES[value.dtype.char], shape=shape)
+        content = _pack_text(value.item()) if is_text else value.tobytes()
+        request.raw_input_contents.append(content)
+    encoded: bytes = request.SerializeToString()
+    return encoded
+
+
+def encode_body(spec: RequestSpec, model: ServedModel, asking: Asking) -> bytes:
+    """The same as the JSON that Triton's generate endpoints take."""
+    tensors = _plan_tensors(spec, model, asking)
+    values = {
+        name: value.item() if value.size == 1 and name != "input_ids" else value.ravel().tolist()
+        for name, value in tensors.items()
+    }
+    return json.dumps(values).encode()
+
+
+def decode_stream_response(raw: bytes) -> Response:
+    """A `ModelStreamInferResponse`, final by its `triton_final_response` parameter or its error."""
+    message = service_pb2.ModelStreamInferResponse.FromString(raw)
+    if message.error_message:
+        return Response(0, True, _REQUEST_ID_PREFIX.sub("", message.error_message))
+    reply = message.infer_response
+    is_final = reply.parameters["triton_final_response"].bool_param
+    return _read_reply(reply, is_final=is_final)
+
+
+def decode_unary_response(raw: bytes) -> Response:
+    """A `ModelInferResponse`: the one and only response of a model that is not decoupled."""
+    return _read_reply(service_pb2.ModelInferResponse.FromString(raw), is_final=True)
+
+
+def decode_event(data: bytes) -> Response:
+    """The JSON of one event or answer; none at all is the end of the stream."""
+    if not data:
+        return Response(0, True)
+    try:
+        outputs = json.loads(data)
+    except ValueError:
+        return Response(0, True, f"the answer is no JSON: {data[:80]!r}")
+    if not isinstance(outputs, dict) or "error" in outputs:
+        return Response(0, True, str(outputs["error"] if isinstance(outputs, dict) else outputs))
+    ids = _as_list(outputs.get("output_ids"))
+    lengths = _as_list(outputs.get("sequence_length"))
+    return _count(
+        outputs,
+        num_ids=min(len(ids), int(lengths[0])) if lengths else len(ids),
+        ids=np.array(ids, np.int32).tobytes() if ids else b"",
+        is_final=False,
+    )
+
+
+_DATATYPES = {"i": "INT32", "?": "BOOL", "O": "BYTES"}
+
+
+def _plan_tensors(spec: RequestSpec, model: ServedModel, asking: Asking) -> dict[str, NDArray[Any]]:
+    """The tensors to send, each with its batch dimension, by the model's names.
+
+    Without an end id, generation runs to `request_output_len`. The prompt is never echoed
+    (`exclude_input_in_output`), so every token that comes back is a new one.
+    """
+    num_rows = spec.input_ids.shape[0] if spec.input_ids.ndim == 2 else 1
+
+    def every_row(value: int | bool) -> NDArray[Any]:
+        dtype = np.bool_ if isinstance(value, bool) else np.int32
+        return np.full((num_rows, 1), value, dtype)
+
+    optional = {
+        "exclude_input_in_output": True,
+        "return_perf_metrics": asking.wants_times,
+        "return_num_input_tokens": spec.text is not None,
+        "return_num_output_tokens": spec.text is not None,
+    }
+    wanted = {name: every_row(True) for name, is_wanted in optional.items() if is_wanted}
+    if spec.text is None:
+        if asking.stream:
+            wanted["streaming"] = every_row(True)
+        if spec.end_id is not None:
+            wanted["end_id"] = every_row(spec.end_id)
+        return {
+            "input_ids": spec.input_ids.reshape(num_rows, -1),
+            "input_lengths": every_row(spec.input_ids.size // num_rows),
+            "request_output_len": every_row(spec.num_output_tokens),
+            **wanted,
+        }
+    if spec.ignores_eos:
+        wanted["end_id"] = every_row(_NO_END)
+    tensors = {
+        "text_input": np.array([[spec.text]], object),
+        "max_tokens": every_row(spec.num_output_tokens),
+        "stream": every_row(asking.stream),
+        **wanted,
+    }
+    names = name_inputs(model.name, tensors)
+    # Servers that are older do not know all the things that an answer can tell.
+    return {
+        names[name]: value
+        for name, value in tensors.items()
+        if name in names and (names[name] in model.inputs or not name.startswith("return_"))
+    }
+
+
+def _pack_text(text: str) -> bytes:
+    encoded = text.encode()
+    return len(encoded).to_bytes(4, "little") + encoded
+
+
+def _read_reply(reply: Any, *, is_final: bool) -> Response:
+    """What one response tells. Ids and lengths: output_ids are [rows, beams, n].
+
+    A sequence_length [rows, beams] below n marks padding; above n it counts what earlier responses
+    brought.
+    """
+    raw = {
+        output.name: (output, content)
+        for output, content in zip(reply.outputs, reply.raw_output_contents, strict=False)
+    }
+    outputs: dict[str, Any] = {
+        name: int.from_bytes(raw[name][1][:8], "little", signed=True)
+        for name in _NUMBERS
+        if name in raw
+    }
+    if "text_output" in raw:
+        # Beyond the length that stands before it, there may be the texts of other beams.
+        content = raw["text_output"][1]
+        length = int.from_bytes(content[:4], "little")
+        outputs["text_output"] = content[4 : 4 + length].decode(errors="replace")
+    num_ids, ids = 0, b""
+    if "output_ids" in raw:
+        shape = raw["output_ids"][0].shape
+        num_ids = shape[-1] if len(shape) < 3 or shape[0] == 1 else shape[0] * shape[-1]
+        if "sequence_length" in raw and num_ids:
+            lengths = np.frombuffer(raw["sequence_length"][1], np.int32)
+            beams = shape[1] if len(shape) > 2 else 1
+            num_ids = int(np.minimum(lengths[::beams], shape[-1]).sum())
+        ids = raw["output_ids"][1][: 4 * num_ids]
+    return _count(outputs, num_ids=num_ids, ids=ids, is_final=is_final)
+
+
+_NUMBERS = ("num_input_tokens", "num_output_tokens", "arrival_time_ns", "first_scheduled_time_ns")
+
+
+def _count(outputs: Mapping[str, Any], *, num_ids: int, ids: bytes, is_final: bool) -> Response:
+    text = outputs.get("text_output")
+    counted = outputs.get("num_output_tokens")
+    num_input_tokens = outputs.get("num_input_tokens")
+    if isinstance(text, list):  # of several sequences the first
+        text = text[0] if text else ""
+    if text is None:
+        num_tokens = num_ids
+    else:
+        num_tokens = int(counted) if counted is not None else int(bool(text))
+    arrived, scheduled = outputs.get("arrival_time_ns"), outputs.get("first_scheduled_time_ns")
+    return Response(
+        num_tokens=num_tokens,
+        is_final=is_final,
+        ids=ids,
+        text=text,
+        is_counted=text is None or counted is not None,
+        num_input_tokens=None if num_input_tokens is None else int(num_input_tokens),
+        queue_s=(scheduled - arrived) / 1e9 if arrived and scheduled else None,
+    )
+
+
+def _as_list(value: Any) -> list[Any]:
+    """A tensor of the generate endpoints: one element stands for itself."""
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]

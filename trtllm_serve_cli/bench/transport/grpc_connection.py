@@ -1,0 +1,154 @@
+"""Requests over gRPC: each a call of its own, all on one connection.
+
+So errors and cancellations stay apart, and none waits behind another's answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from urllib.parse import unquote
+
+import grpc
+
+from trtllm_serve_cli.bench.model.records import NO_CONNECTION, REJECTED, TIMED_OUT, RequestError
+from trtllm_serve_cli.bench.model.served_model import ServedModel
+from trtllm_serve_cli.bench.transport import codec
+from trtllm_serve_cli.bench.transport.connection import TOO_LATE, Arrival, SendFailed, in_time
+from trtllm_serve_cli.bench.transport.http2 import (
+    Call,
+    CallReset,
+    ConnectionGone,
+    Http2Connection,
+    encode_headers,
+)
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
+from trtllm_serve_cli.client.address import split_address
+
+_SERVICE = "/inference.GRPCInferenceService"
+# Triton answers UNAVAILABLE for reasons of its own, too, in words that no dead address has.
+_SAID_BY_TRITON = ("restricted", "unknown model", "in-flight", "not ready", "exceeds maximum queue")
+_FULL = ("exceeds maximum queue size", "max queue", "queue is full")
+_STATUSES = {code.value[0]: code for code in grpc.StatusCode}
+# RFC 9113: REFUSED_STREAM, CANCEL and ENHANCE_YOUR_CALM. Whoever resets a call is there.
+_RESETS = {7: REJECTED, 8: "cancelled", 11: REJECTED}
+
+
+class GrpcConnection:
+    """To one model. A decoupled one answers on streams only; Triton refuses other calls to it."""
+
+    def __init__(self, model: ServedModel, asking: codec.Asking) -> None:
+        self._model = model
+        self._asking = asking
+        self._host, self._port = split_address(model.address)
+        self._connection: Http2Connection | None = None
+        self._connecting = asyncio.Lock()
+        method = "ModelStreamInfer" if model.is_decoupled else "ModelInfer"
+        self.decode = (
+            codec.decode_stream_response if model.is_decoupled else codec.decode_unary_response
+        )
+        self._headers = encode_headers(
+            (
+                (":method", "POST"),
+                (":scheme", "http"),
+                (":path", f"{_SERVICE}/{method}"),
+                (":authority", model.address),
+                ("te", "trailers"),
+                ("content-type", "application/grpc"),
+                ("user-agent", "tllm-bench"),
+            )
+        )
+
+    def encode(self, spec: RequestSpec, request_id: str) -> bytes:
+        """The message after its five bytes: no compression, and its length."""
+        message = codec.encode_request(spec, self._model, request_id, self._asking)
+        return b"\0" + len(message).to_bytes(4, "big") + message
+
+    async def send(self, payload: bytes) -> AsyncIterator[Arrival]:
+        timer: asyncio.TimerHandle | None = None
+        loop, timeout_s = asyncio.get_running_loop(), self._asking.timeout_s
+        began_s = loop.time()
+        beginning = self._begin(payload)
+        if self._connection is None or not self._connection.has_room:
+            beginning = in_time(beginning, timeout_s)
+        connection, call = await beginning
+        try:
+            if timeout_s is not None:
+                timer = loop.call_at(began_s + timeout_s, call.end, TimeoutError())
+            while True:
+                while call.messages:
+                    yield call.messages.popleft()
+                if call.is_done:
+                    break
+                await call.wait()
+            if (failure := find_failure(call)) is not None:
+                raise SendFailed(failure)
+        finally:
+            if timer is not None:
+                timer.cancel()
+            connection.cancel(call)
+
+    async def _begin(self, payload: bytes) -> tuple[Http2Connection, Call]:
+        connection = await self._connect()
+        try:
+            return connection, await connection.start(self._headers, payload)
+        except ConnectionGone as error:
+            raise SendFailed(RequestError(NO_CONNECTION, str(error))) from error
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _connect(self) -> Http2Connection:
+        if self._connection is not None and self._connection.is_open:
+            return self._connection
+        async with self._connecting:
+            if self._connection is None or not self._connection.is_open:
+                loop = asyncio.get_running_loop()
+                try:
+                    _, self._connection = await loop.create_connection(
+                        Http2Connection, self._host, self._port
+                    )
+                except OSError as error:
+                    why = error.strerror or str(error)
+                    raise SendFailed(RequestError(NO_CONNECTION, why)) from error
+            return self._connection
+
+
+def find_failure(call: Call) -> RequestError | None:
+    """Why a call that has ended has failed, if it has."""
+    match call.error:
+        case None:
+            pass
+        case TimeoutError():
+            return TOO_LATE
+        case CallReset(code=code) as reset:
+            return RequestError(_RESETS.get(code, "reset"), str(reset))
+        case error:
+            return RequestError(NO_CONNECTION, str(error))
+    status = call.headers.get("grpc-status", "")
+    if status == "0":
+        return None
+    code = grpc.StatusCode.UNKNOWN
+    with suppress(ValueError, KeyError):
+        code = _STATUSES[int(status)]
+    said = unquote(call.headers.get("grpc-message", ""))
+    return to_request_error(code, said or f"HTTP {call.headers.get(':status')} without a status")
+
+
+def to_request_error(code: grpc.StatusCode, details: str) -> RequestError:
+    """A gRPC status as one of our kinds."""
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return RequestError(TIMED_OUT, details)
+    if is_rejection(details) or code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return RequestError(REJECTED, details)
+    said_by_triton = any(words in details.lower() for words in _SAID_BY_TRITON)
+    if code is grpc.StatusCode.UNAVAILABLE and not said_by_triton:
+        return RequestError(NO_CONNECTION, details)
+    return RequestError(code.name.lower(), details)
+
+
+def is_rejection(message: str) -> bool:
+    """Whether the server's words say that it had no room for the request."""
+    return any(words in message.lower() for words in _FULL)

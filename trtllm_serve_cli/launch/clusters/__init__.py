@@ -1,0 +1,1 @@
+"""Servers that a scheduler starts: Slurm jobs and Kubernetes manifests."""

@@ -1,0 +1,333 @@
+"""A model on Kubernetes, as the manifests that `kubectl apply` takes.
+
+One node is a Deployment. Several are a LeaderWorkerSet (lws.sigs.k8s.io), whose leader starts the
+engine's ranks in the other pods by MPI, with `kubectl exec` in the place of ssh. So do the guides
+of triton-inference-server/tutorials (Deployment/Kubernetes); the probes are theirs, too.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.choices import ServiceType
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.launch.clusters.pod_script import AGENT, AGENT_FOLDER, IDLE, PORTS, pod_script
+from trtllm_serve_cli.launch.containers.deployment import (
+    Deployable,
+    check_image,
+    check_nodes,
+    spread,
+)
+from trtllm_serve_cli.launch.launch_options import DRAIN_S, LaunchOptions
+
+Manifest = dict[str, Any]
+
+_STARTUP_PERIOD_S = 10
+# As long as it takes until nobody sends to a pod that is going away.
+_FAREWELL_S = 5
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesOptions:
+    """What is wanted of the cluster; quantities are written as Kubernetes has them.
+
+    `claim` is a PersistentVolumeClaim that holds a copy of TLLM_HOME; without one, the nodes
+    themselves have the model, at the same paths as here. `queue_target` is how many requests may
+    wait per replica before there is one more. `gpu_resource` may be that of a MIG slice.
+    """
+
+    namespace: str | None = None
+    image: str | None = None
+    image_pull_secret: str | None = None
+    nodes: int = 1
+    replicas: int = 1
+    max_replicas: int = 4
+    queue_target: int = 4
+    claim: str | None = None
+    shared_memory: str = "1Gi"
+    cpu: str | None = None
+    memory: str | None = None
+    gpu_resource: str = "nvidia.com/gpu"
+    service_type: ServiceType = "ClusterIP"
+    has_pod_monitor: bool = True
+
+
+def plan_kubernetes(
+    model: Deployable, options: KubernetesOptions, launch: LaunchOptions, *, home: Path
+) -> list[Manifest]:
+    """The manifests, in the order in which they are applied; `home` is TLLM_HOME.
+
+    Raises `BadInput` for an engine that its nodes cannot share, or that no image or volume has.
+    """
+    check_nodes(model, options.nodes)
+    if options.nodes > 1 and options.image is None:
+        raise BadInput(
+            f"{model.name} needs an image of your own to run on {options.nodes} nodes.",
+            why="its leader starts ranks in other pods with kubectl, which NVIDIA's images lack",
+            next_step="add kubectl to the image that `tllm deploy k8s` without --nodes names, and "
+            "give it with --image",
+        )
+    name = _object_name(model.name)
+    pod = _pod(model, options, launch, home)
+    is_spread = options.nodes > 1
+    # Who may run commands in pods is said with the namespace.
+    namespace = options.namespace or ("default" if is_spread else None)
+    manifests = [
+        *(_agent_manifests(name, namespace) if is_spread else ()),
+        _leader_worker_set(model, name, options, pod) if is_spread else
+        _deployment(name, options, pod),
+        _service(name, options),
+        *((_pod_monitor(name),) if options.has_pod_monitor else ()),
+        *((_autoscaler(model, name, options),) if options.max_replicas > options.replicas else ()),
+    ]  # fmt: skip
+    return [_with_namespace(each, namespace) for each in manifests]
+
+
+def render_manifests(manifests: Sequence[Manifest]) -> str:
+    """One YAML text of them all."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Scripts stay readable, and nothing is an alias."""
+
+        def ignore_aliases(self, data: object) -> bool:
+            return True
+
+    def show_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+        style = "|" if "\n" in text else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+    Dumper.add_representer(str, show_text)
+    return yaml.dump_all(manifests, Dumper=Dumper, sort_keys=False, explicit_start=True, width=1000)
+
+
+def _object_name(model: str) -> str:
+    """A name that a Service may have, too, and that leaves room for the pods' numbers."""
+    return f"tllm-{re.sub('[^a-z0-9]+', '-', model.lower())}"[:50].strip("-")
+
+
+def _labels(name: str) -> dict[str, str]:
+    return {"app.kubernetes.io/name": "tllm", "app.kubernetes.io/instance": name}
+
+
+def _answering(name: str) -> dict[str, str]:
+    """The pods that answer: not those that only run ranks of an engine."""
+    return {**_labels(name), "app.kubernetes.io/component": "server"}
+
+
+def _with_namespace(manifest: Manifest, namespace: str | None) -> Manifest:
+    if namespace is None:
+        return manifest
+    return {**manifest, "metadata": {**manifest["metadata"], "namespace": namespace}}
+
+
+def _object(api: str, kind: str, name: str, **fields: Any) -> Manifest:
+    metadata = {"name": name, "labels": _labels(name)}
+    return {"apiVersion": api, "kind": kind, "metadata": metadata, **fields}
+
+
+def _deployment(name: str, options: KubernetesOptions, pod: Manifest) -> Manifest:
+    spec = {
+        "replicas": options.replicas,
+        "selector": {"matchLabels": _answering(name)},
+        # A new pod would wait for the GPUs of the old one for ever.
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
+        },
+        "template": {"metadata": {"labels": _answering(name)}, "spec": pod},
+    }
+    return _object("apps/v1", "Deployment", name, spec=spec)
+
+
+def _leader_worker_set(
+    model: Deployable, name: str, options: KubernetesOptions, leader: Manifest
+) -> Manifest:
+    (server,) = leader["containers"]
+    agent = {"name": "agent", "configMap": {"name": name, "defaultMode": 0o755}}
+    mount = {"name": "agent", "mountPath": AGENT_FOLDER, "readOnly": True}
+    pod_name = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    shared = {key: server[key] for key in ("image", "imagePullPolicy", "resources", "volumeMounts")}
+    worker = {"name": "worker", **shared, "command": ["bash", "-c", IDLE]}
+    leader = {
+        **leader,
+        "serviceAccountName": name,
+        "containers": [
+            {**server, "env": [pod_name], "volumeMounts": [*server["volumeMounts"], mount]}
+        ],
+        "volumes": [*leader["volumes"], agent],
+    }
+    without = {key: value for key, value in leader.items() if key != "serviceAccountName"}
+    spec = {
+        "replicas": options.replicas,
+        "leaderWorkerTemplate": {
+            "size": options.nodes,
+            # An engine that lost a rank is lost.
+            "restartPolicy": "RecreateGroupOnPodRestart",
+            "leaderTemplate": {"metadata": {"labels": _answering(name)}, "spec": leader},
+            "workerTemplate": {
+                "metadata": {"labels": _labels(name)},
+                "spec": {
+                    **without,
+                    "containers": [worker],
+                    "volumes": [each for each in leader["volumes"] if each is not agent],
+                },
+            },
+        },
+    }
+    return _object("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", name, spec=spec)
+
+
+def _agent_manifests(name: str, namespace: str | None) -> list[Manifest]:
+    """What lets the leader, and it alone, run commands in pods of its namespace."""
+    api = "rbac.authorization.k8s.io"
+    rules = [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
+        {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]},
+    ]
+    return [
+        _object("v1", "ConfigMap", name, data={"kubessh": AGENT}),
+        _object("v1", "ServiceAccount", name),
+        _object(f"{api}/v1", "Role", name, rules=rules),
+        _object(
+            f"{api}/v1",
+            "RoleBinding",
+            name,
+            roleRef={"apiGroup": api, "kind": "Role", "name": name},
+            subjects=[{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+        ),
+    ]
+
+
+def _pod(
+    model: Deployable, options: KubernetesOptions, launch: LaunchOptions, home: Path
+) -> Manifest:
+    volumes, mounts = _model_volumes(model, options, home)
+    shared = {"medium": "Memory", "sizeLimit": options.shared_memory}
+    container = {
+        "name": "triton",
+        "image": check_image(model, options.image),
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["bash", "-c", pod_script(model, launch, nodes=options.nodes)],
+        "ports": [{"name": name, "containerPort": port} for name, port in PORTS.items()],
+        **_probes(launch),
+        "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(_FAREWELL_S)]}}},
+        "resources": _resources(model, options),
+        "volumeMounts": [*mounts, {"name": "shared-memory", "mountPath": "/dev/shm"}],
+    }
+    pod = {
+        "containers": [container],
+        "terminationGracePeriodSeconds": DRAIN_S + _FAREWELL_S + 10,
+        "volumes": [*volumes, {"name": "shared-memory", "emptyDir": shared}],
+    }
+    if model.num_gpus:
+        taint = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+        pod["tolerations"] = [taint]
+    if options.image_pull_secret is not None:
+        pod["imagePullSecrets"] = [{"name": options.image_pull_secret}]
+    return pod
+
+
+def _probes(launch: LaunchOptions) -> Manifest:
+    """Triton opens its ports when its models are loaded, so until then nothing else is asked."""
+
+    def probe(path: str, period_s: int, failures: int) -> Manifest:
+        return {
+            "httpGet": {"path": path, "port": "http"},
+            "periodSeconds": period_s,
+            "timeoutSeconds": 5,
+            "failureThreshold": failures,
+        }
+
+    tries = math.ceil(launch.timeout_s / _STARTUP_PERIOD_S)
+    return {
+        "startupProbe": probe("/v2/health/ready", _STARTUP_PERIOD_S, tries),
+        "readinessProbe": probe("/v2/health/ready", 5, 3),
+        "livenessProbe": probe("/v2/health/live", 10, 3),
+    }
+
+
+def _resources(model: Deployable, options: KubernetesOptions) -> Manifest:
+    gpus = spread(model.num_gpus, options.nodes, "GPUs")
+    wanted = {
+        "cpu": options.cpu,
+        "memory": options.memory,
+        options.gpu_resource: str(gpus) if gpus else None,
+    }
+    said = {name: quantity for name, quantity in wanted.items() if quantity is not None}
+    return {"requests": said, "limits": said} if said else {}
+
+
+def _model_volumes(
+    model: Deployable, options: KubernetesOptions, home: Path
+) -> tuple[list[Manifest], list[Manifest]]:
+    """Volumes and mounts of exactly what the model is, at the paths that its files name."""
+    if options.claim is None:
+        names = [f"model-{number}" for number in range(len(model.folders))]
+        pairs = list(zip(names, model.folders, strict=True))
+        return (
+            [{"name": name, "hostPath": {"path": str(path), "type": "Directory"}}
+             for name, path in pairs],
+            [{"name": name, "mountPath": str(path), "readOnly": True} for name, path in pairs],
+        )  # fmt: skip
+    strangers = [str(path) for path in model.folders if home not in path.parents]
+    if strangers:
+        raise BadInput(
+            f"The claim {options.claim} cannot hold all of {model.name}.",
+            why=f"{', '.join(strangers)} does not lie under TLLM_HOME, {home}, whose copy the "
+            "claim is",
+            next_step="leave --claim out where the nodes have it at that path, or import the model "
+            "again without --engine-dir and --repo",
+        )
+    claim = {"claimName": options.claim, "readOnly": True}
+    return [{"name": "model", "persistentVolumeClaim": claim}], [
+        {
+            "name": "model",
+            "mountPath": str(path),
+            "subPath": str(path.relative_to(home)),
+            "readOnly": True,
+        }
+        for path in model.folders
+    ]
+
+
+def _service(name: str, options: KubernetesOptions) -> Manifest:
+    ports = [{"name": port, "port": number, "targetPort": port} for port, number in PORTS.items()]
+    spec = {"type": options.service_type, "selector": _answering(name), "ports": ports}
+    return _object("v1", "Service", name, spec=spec)
+
+
+def _pod_monitor(name: str) -> Manifest:
+    spec = {
+        "selector": {"matchLabels": _answering(name)},
+        "podMetricsEndpoints": [{"port": "metrics", "path": "/metrics", "interval": "10s"}],
+    }
+    return _object("monitoring.coreos.com/v1", "PodMonitor", name, spec=spec)
+
+
+def _autoscaler(model: Deployable, name: str, options: KubernetesOptions) -> Manifest:
+    """By the requests that wait in Triton, and in the engine where it says how many those are."""
+    metrics: list[Manifest] = [{"name": "nv_inference_pending_request_count"}]
+    if model.reports_waiting:
+        waiting = {"matchLabels": {"request_type": "waiting"}}
+        metrics.append({"name": "nv_trt_llm_request_metrics", "selector": waiting})
+    target = {"type": "AverageValue", "averageValue": str(options.queue_target)}
+    api, kind = (
+        ("apps/v1", "Deployment")
+        if options.nodes == 1
+        else ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
+    )
+    spec = {
+        "scaleTargetRef": {"apiVersion": api, "kind": kind, "name": name},
+        "minReplicas": options.replicas,
+        "maxReplicas": options.max_replicas,
+        "metrics": [
+            {"type": "Pods", "pods": {"metric": metric, "target": target}} for metric in metrics
+        ],
+    }
+    return _object("autoscaling/v2", "HorizontalPodAutoscaler", name, spec=spec)

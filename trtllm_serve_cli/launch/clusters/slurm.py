@@ -1,0 +1,246 @@
+"""A Slurm job that serves a model, as data and as the script that `sbatch` takes.
+
+The script needs nothing of `tllm` on the nodes: a file system that they share with whoever submits
+it, and Triton, there or in a container. It finds the ports by itself and writes down where the
+server answers. Its options are those of the scripts in triton-inference-server/tensorrtllm_backend
+(README.md) and in NVIDIA/TensorRT-LLM (examples/llm-api/llm_mgmn_trtllm_serve.sh).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtllm_serve_cli import __version__
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.launch.containers.deployment import (
+    CORE_MODEL,
+    RESTRICTING,
+    Deployable,
+    check_nodes,
+    spread,
+    triton_words,
+)
+from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.launch.triton.triton_command import (
+    backend_links,
+    flag_words,
+    other_rank_flags,
+)
+from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
+
+ADDRESS_FILE = "address.json"
+EXIT_CODE_FILE = "exit-code"
+JOB_LOG = "job.log"
+SCRIPT_FILE = "job.sbatch"
+
+# What the script finds out or decides on the node, by the flag it is for.
+_PORTS = {"http-port": "HTTP", "grpc-port": "GRPC", "metrics-port": "METRICS"}
+# Only the rank that answers has them.
+_SERVING = (
+    *_PORTS, *RESTRICTING, "http-address", "grpc-address", "metrics-address",
+    "model-control-mode", "allow-gpu-metrics",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmOptions:
+    """What a job asks of its cluster; options are named as `sbatch`, `srun` and pyxis name them.
+
+    `sbatch` are further options of `sbatch`, `prologue` lines of shell before the server starts.
+    Ports that are None are the job's own choice.
+    """
+
+    account: str | None = None
+    partition: str | None = None
+    nodes: int = 1
+    ntasks_per_node: int | None = None
+    gpus_per_node: int | None = None
+    time: str | None = None
+    mpi: str | None = None
+    container_image: str | None = None
+    container_mounts: tuple[str, ...] = ()
+    container_workdir: str | None = None
+    sbatch: tuple[str, ...] = ()
+    prologue: tuple[str, ...] = ()
+    http_port: int | None = None
+    grpc_port: int | None = None
+    metrics_port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmPlan:
+    """A job: what `sbatch` and `srun` are told, and what each of its tasks runs.
+
+    Words are as a shell reads them: `exports`, `flags`, `first_flags` (of the rank that answers)
+    and `other_flags` may name variables. `links` are Triton's backends, made on the node.
+    `address`, `exit_code` are files that the job writes.
+    """
+
+    name: str
+    directives: tuple[str, ...]
+    srun: tuple[str, ...]
+    prologue: tuple[str, ...]
+    exports: Mapping[str, str]
+    links: Mapping[Path, str]
+    binary: str
+    flags: tuple[str, ...]
+    first_flags: tuple[str, ...]
+    other_flags: tuple[str, ...]
+    num_ranks: int
+    is_llm_api: bool
+    moves_ports: bool
+    address: str
+    exit_code: str
+
+
+def plan_slurm(
+    model: Deployable,
+    triton: TritonInstallation,
+    options: SlurmOptions,
+    launch: LaunchOptions,
+    *,
+    directory: Path | None = None,
+    environ: Mapping[str, str],
+) -> SlurmPlan:
+    """The job that serves `model` with `triton`, which is on the nodes or in the container.
+
+    It writes to `directory`, or else to where it was submitted, under names of its own. `environ`
+    is what the server needs beside the environment of the job. Raises `BadInput` where the engine's
+    ranks and the nodes do not agree.
+    """
+    check_nodes(model, options.nodes)
+    _check_not_spawning(model)
+    if options.container_image is None and (options.container_mounts or options.container_workdir):
+        raise BadInput(
+            "There are mounts or a working directory, and no container.",
+            next_step="name its image: --container-image IMAGE",
+        )
+    tasks = spread(model.num_ranks, options.nodes, "ranks")
+    if options.ntasks_per_node not in (None, tasks):
+        raise BadInput(
+            f"{model.name} needs {tasks} tasks per node, not {options.ntasks_per_node}.",
+            why=f"its engine has {model.num_ranks} ranks, and there are {options.nodes} nodes",
+            next_step="leave --ntasks-per-node out, or change --nodes",
+        )
+    in_slurm, in_shell = _place(model, directory)
+    prefix = '"tllm-$SLURM_JOB_ID-$SLURM_PROCID-"'
+    flags = triton_words(
+        model,
+        triton,
+        launch,
+        token='"$TLLM_TOKEN"',
+        given={
+            **{flag: f'"$TLLM_{name}_PORT"' for flag, name in _PORTS.items()},
+            **({"backend-directory": '"$TLLM_BACKENDS"'} if triton.backend_parts else {}),
+            "backend-config": f"python,shm-region-prefix-name={prefix}",
+        },
+    )
+    is_split = model.num_ranks > 1 and not model.is_llm_api
+    ports = (options.http_port, options.grpc_port, options.metrics_port)
+    return SlurmPlan(
+        name=model.name,
+        directives=_directives(model, options, tasks, in_slurm),
+        srun=_srun(model, options, in_slurm),
+        prologue=options.prologue,
+        exports={
+            **{
+                f"TLLM_{name}_PORT": str(port or f"$((10000 + SLURM_JOB_ID % 7000 * 3 + {index}))")
+                for index, (name, port) in enumerate(zip(_PORTS.values(), ports, strict=True))
+            },
+            **{name: shlex.quote(value) for name, value in environ.items()},
+        },
+        links={
+            Path(path).relative_to("backends"): shlex.quote(target)
+            for path, target in backend_links(triton).items()
+        },
+        binary=shlex.quote(str(triton.binary)),
+        flags=tuple(
+            word for name, word in flags.items() if not (is_split and name in _SERVING)
+        ) + (('"${role[@]}"',) if is_split else ()),
+        first_flags=tuple(flags[name] for name in _SERVING if name in flags) if is_split else (),
+        other_flags=flag_words(other_rank_flags((CORE_MODEL,))) if is_split else (),
+        num_ranks=model.num_ranks,
+        is_llm_api=model.is_llm_api,
+        moves_ports=ports == (None, None, None),
+        address=f"{in_shell}{ADDRESS_FILE}",
+        exit_code=f"{in_shell}{EXIT_CODE_FILE}",
+    )  # fmt: skip
+
+
+def render_script(plan: SlurmPlan) -> str:
+    """The text that `sbatch` takes."""
+    import dataclasses
+
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("trtllm_serve_cli.launch"),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    context = {each.name: getattr(plan, each.name) for each in dataclasses.fields(plan)}
+    return environment.get_template("slurm.sh.j2").render(context, version=__version__)
+
+
+def _check_not_spawning(model: Deployable) -> None:
+    if model.spawns:
+        raise BadInput(
+            f"{model.name} cannot run under Slurm as it is.",
+            why="its instances' processes would be spawned by MPI (upstream's orchestrator mode), "
+            "which srun does not do",
+            next_step=f"tllm set {model.name} gpu_device_ids= tensorrt_llm_instance_count=1   (and "
+            "submit one job per instance)",
+        )
+
+
+def _place(model: Deployable, directory: Path | None) -> tuple[str, str]:
+    """What the names of the job's files start with, for Slurm and for the shell."""
+    if directory is None:
+        return f"tllm-{model.name}-%j-", f'"tllm-{model.name}-$SLURM_JOB_ID-"'
+    text = f"{directory}/"
+    return text.replace("%", "%%"), shlex.quote(text)
+
+
+def _directives(
+    model: Deployable, options: SlurmOptions, tasks: int, place: str
+) -> tuple[str, ...]:
+    gpus = options.gpus_per_node
+    if gpus is None:
+        gpus = spread(model.num_gpus, options.nodes, "GPUs")
+    said = {
+        "job-name": f"tllm-{model.name}",
+        "account": options.account,
+        "partition": options.partition,
+        "nodes": options.nodes,
+        "ntasks-per-node": tasks,
+        "gpus-per-node": gpus or None,
+        "time": options.time,
+        "output": f"{place}{JOB_LOG}",
+        "error": f"{place}{JOB_LOG}",
+        "open-mode": "append",
+    }
+    return (*_words(said), *options.sbatch)
+
+
+def _srun(model: Deployable, options: SlurmOptions, place: str) -> tuple[str, ...]:
+    said: dict[str, object] = {
+        "mpi": options.mpi or ("pmix" if model.num_ranks > 1 else None),
+        "output": f"{place}server_%t.log",
+    }
+    if options.container_image is not None:
+        mounts = [f"{folder}:{folder}:ro" for folder in model.folders]
+        said |= {
+            "container-image": options.container_image,
+            "container-mounts": ",".join((*mounts, *options.container_mounts)),
+            "container-workdir": options.container_workdir,
+        }
+    return _words(said)
+
+
+def _words(said: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(
+        f"--{name}={shlex.quote(str(value))}" for name, value in said.items() if value is not None
+    )

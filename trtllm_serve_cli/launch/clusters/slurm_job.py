@@ -1,0 +1,333 @@
+"""A server that runs as a Slurm job: submitted, followed and cancelled.
+
+What is known of a job lies in its folder under TLLM_HOME/servers, which the nodes share: what was
+submitted (`job.json`), and what the job itself wrote down (where it answers, its exit code). What
+has become of it, Slurm is asked each time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.server import fetch_model_config
+from trtllm_serve_cli.errors import LaunchFailed, MissingPart, TllmError
+from trtllm_serve_cli.launch.clusters.slurm import (
+    ADDRESS_FILE,
+    EXIT_CODE_FILE,
+    JOB_LOG,
+    SCRIPT_FILE,
+)
+from trtllm_serve_cli.launch.containers.deployment import Deployable
+from trtllm_serve_cli.launch.logs.triton_log import explain_log
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+from trtllm_serve_cli.launch.server_state import Phase, ServerState
+from trtllm_serve_cli.paths import hold_lock, write_text
+from trtllm_serve_cli.processes import Answer, ask_program, last_lines
+
+JOB_FILE = "job.json"
+NOWHERE = Endpoint(grpc="", http="", metrics="")
+
+_QUEUED = (
+    "PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD",
+    "SPECIAL_EXIT",
+)  # fmt: skip
+_RUNNING = ("RUNNING", "RESIZING", "SIGNALING", "STAGE_OUT", "SUSPENDED", "STOPPED")
+_ENDING = ("COMPLETING",)
+_ENDED = (
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+    "PREEMPTED", "REVOKED", "TIMEOUT",
+)  # fmt: skip
+_UNKNOWN = "UNKNOWN"
+_ASK_TIMEOUT_S = 20.0
+# What is ended while a busy controller takes the job leaves one that nobody follows.
+_SUBMIT_TIMEOUT_S = 300.0
+_READY_TIMEOUT_S = 3.0
+_CANCEL_TIMEOUT_S = 120.0
+_POLL_S = 0.5
+
+Runner = Callable[[Sequence[str]], Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """A job as it was submitted, and Slurm's word for its state when it was asked.
+
+    `reason` is Slurm's as well: why it waits, or why it ended. `state` is "UNKNOWN" where Slurm
+    does not answer. One that is forgotten by its controller has ended, and nothing will change
+    that; what its state was, there may be no accounting to tell.
+    """
+
+    id: str
+    state: str = _UNKNOWN
+    reason: str = ""
+    is_forgotten: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether Slurm said that it has ended. Both this and `is_alive` may be false."""
+        return self.is_forgotten or self.state in _ENDED
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it waits or runs."""
+        return not self.is_forgotten and self.state in (*_QUEUED, *_RUNNING, *_ENDING)
+
+    def describe(self) -> str:
+        why = f" ({self.reason})" if self.reason else ""
+        return f"Slurm job {self.id} is {self.state}{why}"
+
+
+def run_slurm(command: Sequence[str]) -> Answer:
+    """A command of Slurm's to its end. Raises `MissingPart` where it is not, `LaunchFailed`."""
+    timeout_s = _SUBMIT_TIMEOUT_S if command[0] == "sbatch" else _ASK_TIMEOUT_S
+    answer = ask_program(command, timeout_s)
+    if answer is None:
+        script = "; without --submit, the script is only written" if command[0] == "sbatch" else ""
+        raise MissingPart(
+            f"There is no {command[0]} here.",
+            why="jobs are submitted and followed with the commands of Slurm",
+            next_step=f"run it where you submit jobs{script}",
+        )
+    if answer.code is None:
+        raise LaunchFailed(f"{command[0]} did not answer for {timeout_s:g} s.", next_step="sinfo")
+    return answer
+
+
+def make_job_folder(servers: Path, name: str) -> Path:
+    """A new folder, of the user alone, for a job that serves the model `name`."""
+    servers.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        folder = servers / f"slurm-{name}-{number}"
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            number += 1
+        else:
+            return folder
+
+
+def submit_job(
+    script: str, model: Deployable, directory: Path, run: Runner = run_slurm
+) -> SlurmJob:
+    """Hand `script` to Slurm from `directory`, where the job is followed from then on.
+
+    Raises `LaunchFailed` with Slurm's words where it refuses. A job that cannot be followed, as
+    nothing can be written any more, is cancelled.
+    """
+    path = directory / SCRIPT_FILE
+    path.write_text(script, encoding="utf-8")
+    job = SlurmJob(_submit(path, model, run), "PENDING")
+    try:
+        plan = _plan(model, directory)
+        # Until the first task starts there is a log already, and empty.
+        (directory / "server_0.log").touch()
+        plan.log.symlink_to("server_0.log")
+        facts = {"id": job.id, "submitted_at": time.time(), "stopped_at": None}
+        _write(directory, {**facts, "plan": json.loads(plan.to_json())})
+    except BaseException:
+        with contextlib.suppress(TllmError):
+            run(("scancel", job.id))
+        raise
+    return job
+
+
+def _submit(script: Path, model: Deployable, run: Runner) -> str:
+    """The id of the job that Slurm made of it."""
+    try:
+        answer = run(("sbatch", "--parsable", f"--chdir={script.parent}", str(script)))
+    except LaunchFailed as error:
+        raise LaunchFailed(
+            error.what,
+            why="the controller may be busy, and have taken the job all the same: nothing of "
+            "tllm's follows it then",
+            next_step=f"squeue --name tllm-{model.name}   (scancel ID ends it)",
+        ) from error
+    if answer.code:
+        raise LaunchFailed(
+            f"Slurm refused the job for {model.name}.",
+            why=_words_of(answer),
+            next_step=f"sinfo shows partitions and nodes; the script is {script}",
+        )
+    return answer.out.strip().partition(";")[0]
+
+
+def _plan(model: Deployable, directory: Path) -> LaunchPlan:
+    return LaunchPlan(
+        argv=("sbatch", str(directory / SCRIPT_FILE)),
+        environ={},
+        directory=directory,
+        repository=model.repository,
+        models=(model.name,),
+        text_models=(model.text_model,),
+        loading=model.models,
+        endpoint=NOWHERE,
+        host="0.0.0.0",
+    )
+
+
+def read_job(
+    directory: Path, run: Runner = run_slurm
+) -> tuple[LaunchPlan, ServerState, SlurmJob] | None:
+    """The job whose folder this is, as Slurm and its server have it now; None if it is none's.
+
+    What Slurm says of a job that it has forgotten is written down, and it is asked no more.
+    """
+    try:
+        facts = json.loads((directory / JOB_FILE).read_text(encoding="utf-8"))
+        plan = LaunchPlan.from_json(json.dumps(facts["plan"]))
+        job = SlurmJob(facts["id"])
+        is_stopped = facts["stopped_at"] is not None
+        ended = facts.get("ended")
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    address = _read_address(directory)
+    if is_stopped:
+        return plan, _state("stopped"), dataclasses.replace(job, is_forgotten=True)
+    try:
+        job = SlurmJob(job.id, ended[0], ended[1], True) if ended else ask_slurm(job.id, run)
+    except TllmError as error:
+        return plan, _state("unknown", (f"Slurm job {job.id}: {error.what}", error.why)), job
+    if job.is_forgotten and not ended:
+        _note(directory, ended=[job.state, job.reason])
+    if address is not None and job.state in _RUNNING:
+        plan = dataclasses.replace(plan, endpoint=address)
+    return plan, _judge(job, plan), job
+
+
+def ask_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
+    """What Slurm says of the job, of the accounting too if the controller has forgotten it.
+
+    Raises `MissingPart`, and `LaunchFailed` where Slurm cannot be asked.
+    """
+    answer = run(("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T|%r"))
+    if answer.code == 0 and answer.out.strip():
+        state, _, reason = answer.out.splitlines()[0].partition("|")
+        return SlurmJob(job_id, state.strip(), "" if reason == "None" else reason.strip())
+    if answer.code and "Invalid job id" not in answer.err:
+        raise LaunchFailed("Slurm does not answer.", why=_words_of(answer), next_step="sinfo")
+    said = run(
+        ("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job_id}",
+         "--format=State,Reason")
+    )  # fmt: skip
+    if said.code == 0 and said.out.strip():
+        state, _, reason = said.out.splitlines()[-1].partition("|")
+        # "CANCELLED by 1000"
+        reason = "" if reason == "None" else reason.strip()
+        return SlurmJob(job_id, state.split()[0], reason, is_forgotten=True)
+    return SlurmJob(job_id, is_forgotten=True)
+
+
+def cancel_job(directory: Path, job: SlurmJob, run: Runner = run_slurm) -> None:
+    """End the job in order, wait until nothing of it runs, and follow it no longer.
+
+    Raises `LaunchFailed`, also where Slurm does not say whether it has ended.
+    """
+    if not job.is_over:
+        _cancel(job, run)
+    _note(directory, stopped_at=time.time())
+
+
+def _cancel(job: SlurmJob, run: Runner) -> None:
+    answer = run(("scancel", job.id))
+    if answer.code and "Invalid job id" not in answer.err:
+        raise LaunchFailed(
+            f"Slurm did not cancel job {job.id}.",
+            why=_words_of(answer),
+            next_step="sinfo   (then tllm stop again)",
+        )
+    deadline_s = time.monotonic() + _CANCEL_TIMEOUT_S
+    while not (now := _ask_of_end(job, run)).is_over:
+        if time.monotonic() > deadline_s:
+            raise LaunchFailed(
+                f"Job {job.id} was cancelled, and has not ended after {_CANCEL_TIMEOUT_S:g} s.",
+                why=now.describe(),
+                next_step="tllm status   (then tllm stop again)",
+            )
+        time.sleep(_POLL_S)
+
+
+def _ask_of_end(job: SlurmJob, run: Runner) -> SlurmJob:
+    try:
+        return ask_slurm(job.id, run)
+    except LaunchFailed as error:
+        raise LaunchFailed(
+            f"Job {job.id} was told to end; whether it has, Slurm does not say.",
+            why=error.why or error.what,
+            next_step="sinfo   (then tllm stop again)",
+        ) from error
+
+
+def _judge(job: SlurmJob, plan: LaunchPlan) -> ServerState:
+    if job.state in _QUEUED:
+        return _state("queued", (job.describe(),))
+    if job.state in _ENDING:
+        return _state("stopping", (job.describe(),))
+    if job.state in _RUNNING:
+        if plan.endpoint != NOWHERE and _answers(plan.endpoint, plan.text_models[0]):
+            return _state("ready", started_at=(plan.directory / ADDRESS_FILE).stat().st_mtime)
+        return _state("starting", (job.describe(),))
+    if not job.is_over:
+        return _state("unknown", (job.describe(),))
+    return _state("failed", _explain(job, plan))
+
+
+def _state(
+    phase: Phase, why: tuple[str, ...] = (), *, started_at: float | None = None
+) -> ServerState:
+    return ServerState(phase, 0, 0.0, ready_at=started_at, why=why)
+
+
+def _answers(endpoint: Endpoint, model: str) -> bool:
+    """Triton opens its ports only when its models are loaded."""
+    try:
+        fetch_model_config(endpoint, model, "http", _READY_TIMEOUT_S)
+    except TllmError:
+        return False
+    return True
+
+
+def _explain(job: SlurmJob, plan: LaunchPlan) -> tuple[str, ...]:
+    lines = explain_log(last_lines(plan.log, 400)) or last_lines(plan.directory / JOB_LOG, 5)
+    if job.state != _UNKNOWN:
+        return (job.describe(), *lines)
+    code = last_lines(plan.directory / EXIT_CODE_FILE, 1)
+    how = f"it ended with exit code {code[0]}" if code else "it left no exit code"
+    return (f"Slurm does not know job {job.id} any more; {how}", *lines)
+
+
+def _read_address(directory: Path) -> Endpoint | None:
+    try:
+        said: dict[str, Any] = json.loads((directory / ADDRESS_FILE).read_text(encoding="utf-8"))
+        host = said["host"]
+        return Endpoint(
+            grpc=f"{host}:{said['grpc']}",
+            http=f"{host}:{said['http']}",
+            metrics=f"{host}:{said['metrics']}",
+            restricted_token=said["token"],
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _note(directory: Path, **facts: Any) -> None:
+    """Add `facts` to what is known of the job, whoever else does so at the same time."""
+    with hold_lock(directory / "job.lock", on_wait=lambda: None):
+        known = json.loads((directory / JOB_FILE).read_text(encoding="utf-8"))
+        _write(directory, {**known, **facts})
+
+
+def _write(directory: Path, facts: dict[str, Any]) -> None:
+    write_text(directory / JOB_FILE, json.dumps(facts, indent=2))
+
+
+def _words_of(answer: Answer) -> str:
+    return " ".join((answer.err or answer.out).split()) or f"exit code {answer.code}"

@@ -1,0 +1,1 @@
+"""Servers in containers, and what a model needs of a machine elsewhere."""

@@ -1,0 +1,198 @@
+"""docker and podman themselves: which of them works here, images fetched, containers removed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from trtllm_serve_cli.choices import ContainerEngine
+from trtllm_serve_cli.errors import LaunchFailed, MissingPart
+from trtllm_serve_cli.launch.containers.container import Container, ContainerHost, lower_limit
+from trtllm_serve_cli.processes import Answer, ask_program, run_shown
+
+ENGINES: tuple[ContainerEngine, ...] = ("docker", "podman")
+NOT_INSTALLED = "not installed"
+_INFO = {
+    "docker": "{{.ServerVersion}} {{json .SecurityOptions}}",
+    "podman": "{{.Version.Version}}",
+}
+_CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
+_CAP_SYS_RESOURCE = 1 << 24
+_TIMEOUT_S = 60.0
+
+# What an engine says that does not work, and what mends it.
+_MENDED_BY = {
+    "permission denied": 'sudo usermod -aG docker "$USER", and log in anew',
+    "Cannot connect to the Docker daemon": "sudo systemctl start docker",
+}
+# What an engine says that gets no image, what that means, and what to do.
+_PULL_FAILURES = (
+    (
+        r"unauthorized|denied|authentication required|\b401\b|\b403\b",
+        "the registry wants you to log in, or does not let you have it",
+        "{engine} login {registry}{account}",
+    ),
+    (
+        r"manifest unknown|not found|\b404\b|does not exist",
+        "the registry has no such image",
+        "look at its name and tag, and say the right one: --image IMAGE",
+    ),
+    (
+        r"no space left on device",
+        "the disk for images is full",
+        "{engine} system df, and {engine} image prune",
+    ),
+    (
+        r"no such host|connection refused|i/o timeout|dial tcp|network is unreachable|TLS",
+        "{registry} cannot be reached from here",
+        "fetch it where that can, with `{engine} save` and `{engine} load` for the way here",
+    ),
+    (
+        r"short-name",
+        "podman does not know which registry is meant",
+        "say it, such as --image docker.io/{image}",
+    ),
+)
+
+
+def find_container_host(
+    wanted: ContainerEngine | None, environ: Mapping[str, str] = os.environ
+) -> ContainerHost:
+    """The engine that is wanted, or else the first that works of docker and podman.
+
+    Raises `MissingPart` when there is none.
+    """
+    reasons: dict[str, str] = {}
+    for engine in (wanted,) if wanted else ENGINES:
+        found = look_at_engine(engine, environ)
+        if isinstance(found, ContainerHost):
+            return found
+        reasons[engine] = found
+    raise MissingPart(
+        "No program here runs containers.",
+        why="; ".join(f"{engine}: {told}" for engine, told in reasons.items()),
+        next_step=f"{mend_engine(*reasons.values())}   (`tllm doctor` says what is found)",
+    )
+
+
+def look_at_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> ContainerHost | str:
+    """What it runs containers with; or, in its words, why it does not."""
+    program = shutil.which(engine, path=environ.get("PATH"))
+    if program is None:
+        return NOT_INSTALLED
+    answer = _ask((program, "info", f"--format={_INFO[engine]}"))
+    if answer.trouble:
+        return answer.trouble
+    version, _, security = answer.out.strip().partition(" ")
+    # Its root is the user where nobody else started it, and all files are the user's.
+    is_users_own = engine == "podman" or "rootless" in security or os.geteuid() == 0
+    return ContainerHost(
+        engine=engine,
+        version=version,
+        runs_as=None if is_users_own else f"{os.geteuid()}:{os.getegid()}",
+        hard_limits={} if engine == "docker" or _may_raise_limits() else _hard_limits(),
+        has_gpu_toolkit=has_gpu_toolkit(engine, environ),
+    )
+
+
+def mend_engine(*told: str) -> str:
+    """What to do about engines that said this instead of working."""
+    fixes = (fix for sign, fix in _MENDED_BY.items() if any(sign in each for each in told))
+    return next(fixes, "apt-get install podman")
+
+
+def has_gpu_toolkit(engine: ContainerEngine, environ: Mapping[str, str]) -> bool:
+    """Whether its containers can have NVIDIA's GPUs."""
+    if engine == "docker":
+        hook = shutil.which("nvidia-container-runtime-hook", path=environ.get("PATH"))
+        return hook is not None
+    return any(spec for folder in _CDI for spec in folder.glob("*nvidia*"))
+
+
+def is_image_here(container: Container) -> bool:
+    """Whether its image is on this machine."""
+    return not _ask(container.find_image).trouble
+
+
+def pull_image(
+    container: Container,
+    on_output: Callable[[bytes], None],
+    terminal: os.terminal_size | None = None,
+) -> None:
+    """Fetch its image; `on_output` gets what the engine says, drawn for `terminal` if there is one.
+
+    Raises `LaunchFailed` with the reason.
+    """
+    code, told = run_shown(container.pull, on_output, terminal=terminal)
+    if code != 0:
+        raise explain_pull(container, told)
+
+
+def explain_pull(container: Container, told: str) -> LaunchFailed:
+    """Why the image could not be fetched, by what the engine told."""
+    first, _, rest = container.image.partition("/")
+    registry = first if rest and re.search(r"[.:]|^localhost$", first) else "docker.io"
+    account = "   (user $oauthtoken, password: a key of NGC)" if registry == "nvcr.io" else ""
+    words = {
+        "engine": container.engine,
+        "registry": registry,
+        "account": account,
+        "image": container.image,
+    }
+    why, next_step = "", "{engine} pull {image}   says more"
+    for signs, means, mends in _PULL_FAILURES:
+        if re.search(signs, told, re.IGNORECASE):
+            why, next_step = f"{means.format(**words)}: ", mends
+            break
+    return LaunchFailed(
+        f"The image {container.image} could not be fetched.",
+        why=f"{why}{_last_line(told) or 'the engine does not say'}",
+        next_step=next_step.format(**words),
+    )
+
+
+def remove_container(container: Container) -> None:
+    """End it at once and clear it away, if it is there."""
+    _ask(container.remove)
+
+
+def find_first_process(container: Container) -> int | None:
+    """Its first process as the host numbers it; None when it does not run."""
+    told = _ask(container.find_pid).out.strip()
+    return int(told) if told.isdigit() and told != "0" else None
+
+
+def _may_raise_limits() -> bool:
+    if sys.platform != "linux":  # podman is in a machine of its own
+        return True
+    status = Path("/proc/self/status").read_text()
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
+    return found is not None and bool(int(found[1], 16) & _CAP_SYS_RESOURCE)
+
+
+def _hard_limits() -> dict[str, int]:
+    import resource
+
+    numbers = {
+        "nofile": resource.RLIMIT_NOFILE,
+        "nproc": resource.RLIMIT_NPROC,
+        "memlock": resource.RLIMIT_MEMLOCK,
+        "stack": resource.RLIMIT_STACK,
+    }
+    limits = {name: resource.getrlimit(number)[1] for name, number in numbers.items()}
+    # Podman lowers its own to this before it starts anything.
+    num_pids = int(Path("/proc/sys/kernel/pid_max").read_text())
+    return limits | {"nproc": lower_limit(limits["nproc"], num_pids)}
+
+
+def _ask(command: tuple[str, ...]) -> Answer:
+    return ask_program(command, _TIMEOUT_S) or Answer(127, err=f"there is no {command[0]}")
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""

@@ -1,0 +1,252 @@
+"""What a model needs of the machines that it is deployed to, whatever schedules them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.version import Version
+
+from trtllm_serve_cli.build.tensorrt.versions import (
+    Container,
+    find_containers,
+    load_containers,
+    parse_version,
+)
+from trtllm_serve_cli.build.tensorrt_engine import read_tensorrt_build
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.launch.topology.ranks import Ranks, plan_ranks
+from trtllm_serve_cli.launch.triton.triton_command import triton_flags
+from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
+from trtllm_serve_cli.repository.kinds.pytorch import count_gpus, read_llm_gpus
+from trtllm_serve_cli.repository.model.instances import (
+    EngineInstances,
+    read_gpu_groups,
+    read_instances,
+)
+from trtllm_serve_cli.repository.model.model_repository import OpenRepository
+from trtllm_serve_cli.repository.model.store import ImportedModel
+
+RESTRICTING = ("http-restricted-api", "grpc-restricted-protocol")
+# The model whose ranks run apart from the others.
+CORE_MODEL = "tensorrt_llm"
+# From here on the engine says how many requests wait in it.
+_FIRST_WITH_WAITING = Version("0.18.0")
+_PATHS = ("parameters.tokenizer_dir", "parameters.gpt_model_path", "parameters.engine_dir")
+
+
+@dataclass(frozen=True, slots=True)
+class Deployable:
+    """A model as other machines serve it.
+
+    `folders` have to be there, at the same paths. `num_gpus` is of all machines together, and
+    `num_ranks` how many processes MPI has to start: 1 for a model without ranks. `image` is the
+    container that fits the engine, None where no public one is known to; `needs` is what it has to
+    have. `spawns` is true of several instances of a TensorRT engine, which run in upstream's
+    orchestrator mode. `reports_waiting` tells whether the metrics have how many requests wait in
+    the engine.
+    """
+
+    name: str
+    text_model: str
+    kind: str
+    models: tuple[str, ...]
+    repository: Path
+    folders: tuple[Path, ...]
+    num_gpus: int
+    num_ranks: int
+    image: str | None
+    needs: str = ""
+    spawns: bool = False
+    reports_waiting: bool = False
+
+    @property
+    def is_llm_api(self) -> bool:
+        """Whether its ranks are started by TensorRT-LLM's launcher of the LLM API."""
+        return self.kind == "pytorch" and self.num_ranks > 1
+
+
+def describe_deployable(model: ImportedModel, repository: OpenRepository) -> Deployable:
+    """What it takes to serve the imported `model` elsewhere, by what its files say now.
+
+    Raises `BadInput` for GPUs of its instances that do not fit the engine.
+    """
+    num_gpus, ranks = _count(model, repository)
+    image, needs = _find_image(model)
+    return Deployable(
+        name=model.name,
+        text_model=model.text_model,
+        kind=model.engine_kind,
+        models=model.models,
+        repository=model.path,
+        folders=_list_folders(model, repository),
+        num_gpus=num_gpus,
+        num_ranks=ranks.world_size,
+        image=image,
+        needs=needs,
+        spawns=ranks.spawns,
+        reports_waiting=_reports_waiting(model),
+    )
+
+
+def triton_words(
+    model: Deployable,
+    triton: TritonInstallation,
+    launch: LaunchOptions,
+    *,
+    token: str,
+    given: Mapping[str, str],
+) -> dict[str, str]:
+    """Triton's flags by name, each a word as a shell reads it.
+
+    `token`, which opens what is restricted, and the values that are `given` are the shell's to
+    expand.
+    """
+    flags = {
+        "model-repository": str(model.repository),
+        "model-control-mode": "none",
+        "model-load-thread-count": str(max(len(model.models), 4)),
+        **triton_flags(triton, launch, Path(), "", has_gpu=model.num_gpus > 0),
+    }
+    words = {name: f"--{name}={shlex.quote(str(value))}" for name, value in flags.items()}
+    for name in RESTRICTING:
+        words[name] += token
+    words["disable-auto-complete-config"] = "--disable-auto-complete-config"
+    return words | {name: f"--{name}={value}" for name, value in given.items()}
+
+
+def spread(total: int, nodes: int, what: str) -> int:
+    """How many of `total` each of `nodes` has. Raises `BadInput` if that is no whole number."""
+    if total % nodes:
+        raise BadInput(
+            f"{total} {what} cannot be shared out among {nodes} nodes.",
+            why="each node has to have as many as the others",
+            next_step=f"choose --nodes so that it divides {total}",
+        )
+    return total // nodes
+
+
+def check_nodes(model: Deployable, nodes: int) -> None:
+    """Raises `BadInput` for a model that one node has to serve alone."""
+    if nodes > 1 and model.num_ranks == 1:
+        raise BadInput(
+            f"{model.name} cannot be spread over {nodes} nodes.",
+            why=f"its engine, of the kind {model.kind}, runs in one process on one node",
+            next_step="leave --nodes out, and deploy it once more for more replicas",
+        )
+
+
+def check_image(model: Deployable, image: str | None, option: str = "--image") -> str:
+    """The image to use: what was asked for, or else what fits. Raises `BadInput` for neither."""
+    chosen = image or model.image
+    if chosen is None:
+        raise BadInput(
+            f"No public container image serves {model.name}.",
+            why=f"it takes {model.needs}, and none of NVIDIA's is known to have that",
+            next_step=f"name one of yours that has: {option} IMAGE",
+        )
+    return chosen
+
+
+def outermost(folders: Iterable[Path]) -> tuple[Path, ...]:
+    """Each of them once, none that lies in another."""
+    found = dict.fromkeys(folders)
+    return tuple(path for path in found if not any(other in path.parents for other in found))
+
+
+def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks]:
+    """How many GPUs there have to be, and the processes that MPI has to start."""
+    match model.engine_kind:
+        case "tensorrt":
+            size = read_tensorrt_build(model.engine_path).world_size
+            engine = read_instances(repository, size) or EngineInstances(CORE_MODEL, size)
+            return engine.num_gpus, plan_ranks([engine], LaunchOptions(mode="mpi"))
+        case "pytorch":
+            size = read_llm_gpus(repository)
+            engine = EngineInstances(CORE_MODEL, size, read_gpu_groups(repository))
+            # Of several instances each starts the processes of its GPUs itself.
+            return engine.num_gpus, Ranks(size if engine.count == 1 else 1)
+        case "vllm":
+            manifest = repository.manifest
+            said = {**(manifest["engine"]["llm_arguments"] or {}), **manifest["parameters"]}
+            engine = EngineInstances(CORE_MODEL, count_gpus(said), read_gpu_groups(repository))
+            return engine.num_gpus, Ranks()
+        case _:
+            return 0, Ranks()
+
+
+def _reports_waiting(model: ImportedModel) -> bool:
+    if model.engine_kind == "tensorrt":
+        version = _parse(read_tensorrt_build(model.engine_path).version)
+        return version is not None and version >= _FIRST_WITH_WAITING
+    return CORE_MODEL in model.models
+
+
+def find_container_of(model: ImportedModel) -> Container | None:
+    """NVIDIA's newest that serves the engine: with exactly its TensorRT-LLM, or that was stated."""
+    match model.engine_kind:
+        case "tensorrt":
+            return _find_container(read_tensorrt_build(model.engine_path).version)
+        case "pytorch":
+            said = _stated_version(model)
+            return _find_container(said) if said else load_containers()[-1]
+        case "vllm":
+            return load_containers()[-1]
+        case _:
+            return None
+
+
+def _find_image(model: ImportedModel) -> tuple[str | None, str]:
+    """NVIDIA's image for the engine, if there is one, and what any other has to have."""
+    container = find_container_of(model)
+    image = container.image if container else None
+    match model.engine_kind:
+        case "tensorrt":
+            said = read_tensorrt_build(model.engine_path).version
+            if _parse(said) is None:
+                return None, "the TensorRT-LLM that built the engine, which does not say which"
+            return image, f"Triton's backend of TensorRT-LLM {said}"
+        case "pytorch":
+            return image, f"Triton and TensorRT-LLM {_stated_version(model) or 'of 1.0 or later'}"
+        case "vllm":
+            return image and image.replace("-trtllm-", "-vllm-"), "Triton and vLLM"
+        case "sim" if not (model.engine_path / "openvino_tokenizer.xml").exists():
+            return None, "Triton and Transformers"
+        case _:
+            return None, "Triton and openvino-genai"
+
+
+def _stated_version(model: ImportedModel) -> str | None:
+    said: str | None = model.declaration.get("engine", {}).get("trtllm_version")
+    return said
+
+
+def _find_container(said: str) -> Container | None:
+    version = _parse(said)
+    fitting = find_containers(version) if version is not None else ()
+    return fitting[-1] if fitting else None
+
+
+def _parse(said: str) -> Version | None:
+    """None for an engine that does not tell its version, or in words that are none."""
+    try:
+        return parse_version(said)
+    except BadInput:
+        return None
+
+
+def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Path, ...]:
+    """The repository, its engine, and what its models name; none that lies in another."""
+    said = (repository.value(name, place) for name in repository.texts for place in _PATHS)
+    named = [Path(value) for value in said if value and value.startswith("/")]
+    paths = (model.path, model.engine_path, *named)
+    return outermost(each for path in paths for each in _with_targets(path))
+
+
+def _with_targets(folder: Path) -> list[Path]:
+    """The folder, and those that links in it lead to, such as the hub's cache."""
+    links = [each for each in folder.rglob("*") if each.is_symlink()] if folder.is_dir() else []
+    return [folder, *(link.resolve().parent for link in links)]

@@ -1,0 +1,1 @@
+"""What `tllm doctor` collects about this machine, and what it concludes."""

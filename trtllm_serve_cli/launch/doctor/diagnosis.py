@@ -1,0 +1,257 @@
+"""Judges whether a machine can serve a model, and says what would mend what is wrong."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import Literal
+
+from trtllm_serve_cli.build.tensorrt.versions import load_containers
+from trtllm_serve_cli.choices import ContainerEngine
+from trtllm_serve_cli.launch.containers.container import ContainerHost, no_toolkit
+from trtllm_serve_cli.launch.containers.container_engine import NOT_INSTALLED, mend_engine
+from trtllm_serve_cli.launch.doctor.driver import MIN_DRIVERS, newest_cuda
+from trtllm_serve_cli.launch.doctor.machine_facts import MachineFacts, ModelFacts
+from trtllm_serve_cli.launch.doctor.schedulers import Scheduler
+
+Verdict = Literal["ok", "note", "problem"]
+_GIB = 1 << 30
+_MIB = 1 << 20
+# The demo's engine, checkpoint and a margin; each Triton process with a Python stub wants 1 MiB.
+_MIN_DISK = 1 * _GIB
+_MIN_MEMORY = 2 * _GIB
+_MIN_SHARED_MEMORY = 64 * _MIB
+_EMBEDDED = "pip install 'trtllm-serve-cli[embedded]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. A "note" does not keep a server from running; `fix` mends a problem."""
+
+    what: str
+    verdict: Verdict
+    detail: str
+    fix: str = ""
+
+
+def diagnose(facts: MachineFacts) -> list[Finding]:
+    """A finding per thing that serving a model here depends on."""
+    return [
+        _triton(facts),
+        _stub(facts),
+        _libpython(facts),
+        _numpy(facts),
+        _engine(facts),
+        *_vllm(facts),
+        *(_port(port, holder) for port, holder in facts.ports.items()),
+        _at_least("disk", facts.disk_free, _MIN_DISK, f"for {facts.home}",
+                  "free some space, or point TLLM_HOME to another disk"),
+        _at_least("memory", facts.memory_available, _MIN_MEMORY, "available",
+                  "close other programs, or serve a smaller model"),
+        _shared_memory(facts),
+        _gpu(facts),
+        _driver(facts),
+        *_models(facts),
+        *_containers(facts),
+        *_hub(facts),
+        _scheduler("MPI", facts.mpi, "no mpirun; only engines of several ranks need one",
+                   "apt-get install openmpi-bin"),
+        _scheduler("Slurm", facts.slurm, "no sinfo; only tllm deploy slurm --submit needs it",
+                   "sinfo shows what the controller says"),
+        _scheduler("Kubernetes", facts.kubernetes, "no kubectl; only tllm deploy k8s needs one",
+                   "kubectl config get-contexts"),
+    ]  # fmt: skip
+
+
+def _triton(facts: MachineFacts) -> Finding:
+    if facts.triton is None:
+        version = ".".join(map(str, facts.python))
+        detail = f"no tritonserver on PATH, in /opt/tritonserver or embedded (Python {version})"
+        return Finding("Triton", "problem", detail, _EMBEDDED)
+    if facts.triton_version is None:
+        detail = f"{facts.triton.binary} does not start: {facts.triton_output}"
+        return Finding("Triton", "problem", detail, "pip install --force-reinstall nvidia-pytriton")
+    detail = f"{facts.triton_version}, from {facts.triton.origin}"
+    return Finding("Triton", "ok", detail)
+
+
+def _stub(facts: MachineFacts) -> Finding:
+    version = ".".join(map(str, facts.python))
+    if facts.triton is None:
+        return Finding("Python stub", "note", "comes with Triton")
+    if not facts.has_stub:
+        return Finding(
+            "Python stub",
+            "problem",
+            f"this Triton has none for Python {version}",
+            "install tllm under Python 3.10, 3.11 or 3.12",
+        )
+    return Finding("Python stub", "ok", f"for Python {version}")
+
+
+def _libpython(facts: MachineFacts) -> Finding:
+    version = ".".join(map(str, facts.python))
+    if facts.libpython_dir is None:
+        return Finding(
+            "libpython",
+            "problem",
+            f"no libpython{version}.so.1.0, which Triton's Python stub is linked against",
+            f"apt-get install libpython{version}   (or a Python built with --enable-shared)",
+        )
+    return Finding("libpython", "ok", facts.libpython_dir or f"the system's libpython{version}")
+
+
+def _numpy(facts: MachineFacts) -> Finding:
+    if facts.triton is None:
+        return Finding("NumPy", "note", "the right one comes with Triton")
+    if facts.stub_python is None:
+        return Finding("NumPy", "problem", "there is no python3 that Triton's stub could use",
+                       "install tllm into a virtual environment of its own")  # fmt: skip
+    fix = f"{shlex.quote(facts.stub_python)} -m pip install 'numpy<2'"
+    if facts.numpy_version is None:
+        return Finding("NumPy", "problem", f"none for {facts.stub_python}", fix)
+    if int(facts.numpy_version.split(".")[0]) >= 2:
+        detail = f"{facts.numpy_version} for {facts.stub_python}: Triton's stub garbles strings"
+        return Finding("NumPy", "problem", detail, fix)
+    return Finding("NumPy", "ok", f"{facts.numpy_version} for {facts.stub_python}")
+
+
+def _engine(facts: MachineFacts) -> Finding:
+    if facts.engine_version is None:
+        # With another engine there is something to serve with.
+        verdict: Verdict = "problem" if facts.vllm_python is None else "note"
+        return Finding("engine openvino", verdict, "openvino-genai is missing", _EMBEDDED)
+    return Finding("engine openvino", "ok", f"openvino-genai {facts.engine_version}")
+
+
+def _vllm(facts: MachineFacts) -> list[Finding]:
+    """Only where there is a GPU for it."""
+    if facts.vllm_python is not None:
+        return [Finding("engine vllm", "ok", f"in {facts.vllm_python}")]
+    if facts.gpu is None:
+        return []
+    return [Finding("engine vllm", "note", "no Python on PATH has the package vllm",
+                    "python3 -m venv vllm-env && vllm-env/bin/pip install vllm")]  # fmt: skip
+
+
+def _port(port: int, holder: str | None) -> Finding:
+    if holder is None:
+        return Finding(f"port {port}", "ok", "free")
+    detail = f"held by {holder}"
+    return Finding(f"port {port}", "note", detail, "tllm stop, or tllm start with other ports")
+
+
+def _at_least(what: str, found: int, wanted: int, where: str, fix: str) -> Finding:
+    detail = f"{found / _GIB:.1f} GiB {where}"
+    if found < wanted:
+        return Finding(what, "problem", f"{detail}; {wanted / _GIB:.0f} GiB are needed", fix)
+    return Finding(what, "ok", detail)
+
+
+def _shared_memory(facts: MachineFacts) -> Finding:
+    free = facts.shared_memory_free
+    if free is None or free < _MIN_SHARED_MEMORY:
+        detail = "no /dev/shm" if free is None else f"{free // _MIB} MiB free in /dev/shm"
+        fix = "mount -o remount,size=1G /dev/shm   (a container: --shm-size=1g)"
+        return Finding("shared memory", "problem", detail, fix)
+    return Finding("shared memory", "ok", f"{free // _MIB} MiB free in /dev/shm")
+
+
+def _gpu(facts: MachineFacts) -> Finding:
+    if facts.gpu is None:
+        return Finding("GPU", "note", "none seen; the engine kind openvino needs none")
+    return Finding("GPU", "ok", facts.gpu)
+
+
+def _driver(facts: MachineFacts) -> Finding:
+    if facts.driver is None:
+        return Finding("NVIDIA driver", "note", "none; only a GPU needs one")
+    try:
+        runs = newest_cuda(facts.driver)
+    except ValueError:
+        return Finding("NVIDIA driver", "note", f"{facts.driver}; what it runs is not known")
+    last = max(MIN_DRIVERS)
+    if runs == last:
+        return Finding("NVIDIA driver", "ok", f"{facts.driver}, which runs CUDA {last} and before")
+    fitting = [each.tag for each in load_containers() if each.cuda and each.cuda <= (runs or 0)]
+    what = f"CUDA {runs} and before" if runs else f"no CUDA from {min(MIN_DRIVERS)} on"
+    which = f": NVIDIA's containers up to {fitting[-1]}" if fitting else ""
+    return Finding(
+        "NVIDIA driver", "note", f"{facts.driver}, which runs {what}{which}", _newer_driver(last)
+    )
+
+
+def _newer_driver(cuda: int) -> str:
+    return f"a driver from {MIN_DRIVERS[cuda]} on runs CUDA {cuda}"
+
+
+def _models(facts: MachineFacts) -> list[Finding]:
+    """Those that would not start here: others can be served all the same."""
+    if not facts.models:
+        return [Finding("models", "note", "none imported yet", "tllm import -m demo")]
+    odd = [finding for model in facts.models for finding in _model(model, facts.driver)]
+    return odd or [
+        Finding(
+            "models", "ok", f"{len(facts.models)} imported; nothing speaks against their engines"
+        )
+    ]
+
+
+def _model(model: ModelFacts, driver: str | None) -> list[Finding]:
+    what = f"engine of {model.name}"
+    if model.misfit is not None:
+        detail = " ".join(filter(None, (model.misfit.what, model.misfit.why)))
+        return [Finding(what, "note", detail, model.misfit.next_step)]
+    if driver is None or model.cuda is None or model.cuda not in MIN_DRIVERS:
+        return []
+    try:
+        runs = newest_cuda(driver)
+    except ValueError:
+        return []
+    if runs is not None and runs >= model.cuda:
+        return []
+    detail = f"its container has CUDA {model.cuda}, which the driver {driver} does not run"
+    return [Finding(what, "note", detail, _newer_driver(model.cuda))]
+
+
+def _scheduler(what: str, found: Scheduler | None, needless: str, fix: str) -> Finding:
+    """One that most machines do without."""
+    if found is None:
+        return Finding(what, "note", needless)
+    if found.trouble:
+        return Finding(what, "note", f"{found.version}: {found.trouble}", fix)
+    return Finding(what, "ok", found.version)
+
+
+def _containers(facts: MachineFacts) -> list[Finding]:
+    """Of the engines that are installed; `tllm start` needs one in a single mode."""
+    installed = {
+        engine: found for engine, found in facts.containers.items() if found != NOT_INSTALLED
+    }
+    if not installed:
+        detail = "neither docker nor podman; only --mode container needs one"
+        return [Finding("containers", "note", detail, mend_engine())]
+    return [_engine_of_containers(facts, name, found) for name, found in installed.items()]
+
+
+def _engine_of_containers(
+    facts: MachineFacts, engine: ContainerEngine, found: ContainerHost | str
+) -> Finding:
+    if isinstance(found, str):
+        return Finding(engine, "note", f"runs no containers: {found}", mend_engine(found))
+    if facts.gpu is not None and not found.has_gpu_toolkit:
+        missing = no_toolkit("a container", engine)
+        return Finding(engine, "note", f"{found.version}; {missing.why}", missing.next_step)
+    return Finding(engine, "ok", found.version)
+
+
+def _hub(facts: MachineFacts) -> list[Finding]:
+    if facts.hub_error is not None:
+        detail = f"{facts.hub} cannot be reached ({facts.hub_error}); gguf:, local:, pypi: can"
+        reach = Finding("model hub", "note", detail, "HF_ENDPOINT=https://… names a mirror")
+    else:
+        reach = Finding("model hub", "ok", facts.hub)
+    if facts.has_hub_token:
+        return [reach, Finding("hub token", "ok", "found")]
+    fix = "hf auth login   (or HF_TOKEN=…)"
+    return [reach, Finding("hub token", "note", "none; only gated models need one", fix)]

@@ -1,0 +1,252 @@
+"""What `tllm doctor` looks at, collected once; nothing is judged here."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+
+import psutil
+
+from trtllm_serve_cli.build.engine_selection import Machine, look_at_machine
+from trtllm_serve_cli.build.installed import find_python_with
+from trtllm_serve_cli.choices import ContainerEngine
+from trtllm_serve_cli.errors import MissingPart, TllmError
+from trtllm_serve_cli.launch.containers.container import ContainerHost
+from trtllm_serve_cli.launch.containers.container_engine import ENGINES, look_at_engine
+from trtllm_serve_cli.launch.containers.deployment import find_container_of
+from trtllm_serve_cli.launch.doctor.schedulers import (
+    Scheduler,
+    look_at_kubernetes,
+    look_at_mpi,
+    look_at_slurm,
+)
+from trtllm_serve_cli.launch.supervisor.ports import find_holder, try_to_listen
+from trtllm_serve_cli.launch.triton.engine_fit import check_engine_fits
+from trtllm_serve_cli.launch.triton.triton_install import (
+    TritonInstallation,
+    find_libpython,
+    find_triton,
+)
+from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.processes import ask_program
+from trtllm_serve_cli.repository.model.store import ImportedModel, list_models
+from trtllm_serve_cli.sources.disk_space import find_free_bytes
+from trtllm_serve_cli.sources.hub.api import find_hub
+
+_VERSION = re.compile(r"server_version\s*\|\s*([\d.]+)")
+DEFAULT_PORTS = (8000, 8001, 8002)
+_TRITON_TIMEOUT_S = 30.0
+_GPU_TIMEOUT_S = 20.0
+_PYTHON_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """A machine as seen by someone who wants to serve a model on it; sizes are bytes.
+
+    `triton_version` is what the binary said when it was run, or None when it did not start, with
+    its last words in `triton_output`. `numpy_version` is the one that Triton's Python stub will
+    find, None when there is none. `vllm_python` is the one that `tllm import` would run vLLM in.
+    `containers` has what each engine runs them with, or why it does not. `hub_error` is None when
+    the hub answered.
+    """
+
+    python: tuple[int, int]
+    triton: TritonInstallation | None
+    triton_version: str | None
+    triton_output: str
+    has_stub: bool
+    libpython_dir: str | None
+    stub_python: str | None
+    numpy_version: str | None
+    engine_version: str | None
+    vllm_python: str | None
+    ports: Mapping[int, str | None]
+    home: Path
+    disk_free: int
+    memory_available: int
+    shared_memory_free: int | None
+    gpu: str | None
+    driver: str | None
+    models: tuple[ModelFacts, ...]
+    mpi: Scheduler | None
+    slurm: Scheduler | None
+    kubernetes: Scheduler | None
+    containers: Mapping[ContainerEngine, ContainerHost | str]
+    hub: str
+    hub_error: str | None
+    has_hub_token: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """An imported model: why its engine cannot run here, and the CUDA of the container for it.
+
+    Both are None where nothing is known of it.
+    """
+
+    name: str
+    misfit: TllmError | None = None
+    cuda: int | None = None
+
+
+def collect_facts(
+    home: Home,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    ports: Sequence[int] = DEFAULT_PORTS,
+) -> MachineFacts:
+    """Look at this machine; takes a second or two, since it runs what a server would run."""
+    try:
+        triton = find_triton(environ)
+    except MissingPart:
+        triton = None
+    version, output = _ask_triton(triton.binary) if triton else (None, "")
+    python = _stub_python(triton, environ)
+    hub = find_hub(environ).url
+    gpu = _ask_gpu()
+    return MachineFacts(
+        python=sys.version_info[:2],
+        triton=triton,
+        triton_version=version,
+        triton_output=output,
+        has_stub=bool(triton and (triton.stub is None or triton.stub.exists())),
+        libpython_dir=find_libpython(),
+        stub_python=python,
+        numpy_version=_numpy_version(python) if python else None,
+        engine_version=_package_version("openvino-genai"),
+        vllm_python=find_python_with("vllm"),
+        ports={port: _holder(port) for port in ports},
+        home=home.root,
+        disk_free=find_free_bytes(home.root),
+        memory_available=psutil.virtual_memory().available,
+        shared_memory_free=_shared_memory_free(),
+        gpu=gpu,
+        driver=gpu.partition("; ")[0].rpartition(", ")[2] if gpu else None,
+        models=_look_at_models(home),
+        mpi=look_at_mpi(),
+        slurm=look_at_slurm(),
+        kubernetes=look_at_kubernetes(),
+        containers={engine: look_at_engine(engine, environ) for engine in ENGINES},
+        hub=hub,
+        hub_error=_ask_hub(hub),
+        has_hub_token=_has_hub_token(),
+    )
+
+
+def _ask_triton(binary: Path) -> tuple[str | None, str]:
+    """Start the server without models or ports, until it says its version."""
+    with tempfile.TemporaryDirectory() as empty:
+        command = (
+            str(binary), f"--model-repository={empty}", "--allow-http=false", "--allow-grpc=false",
+            "--allow-metrics=false", "--pinned-memory-pool-byte-size=0",
+        )  # fmt: skip
+        try:
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+        except OSError as error:
+            return None, str(error)
+        lines: list[str] = []
+        with process, _killed_after(process, _TRITON_TIMEOUT_S):
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append(line.strip())
+                if found := _VERSION.search(line):
+                    process.terminate()
+                    return found[1], ""
+        return None, lines[-1] if lines else "it said nothing"
+
+
+@contextlib.contextmanager
+def _killed_after(process: subprocess.Popen[str], timeout_s: float) -> Iterator[None]:
+    timer = threading.Timer(timeout_s, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _stub_python(triton: TritonInstallation | None, environ: Mapping[str, str]) -> str | None:
+    """The interpreter whose packages Triton's Python stub will use."""
+    if triton is not None and triton.backend_parts is not None:
+        return shutil.which("python3", path=str(Path(sys.prefix) / "bin"))
+    return shutil.which("python3", path=environ.get("PATH"))
+
+
+def _numpy_version(python: str) -> str | None:
+    code = "from importlib.metadata import version; print(version('numpy'))"
+    answer = ask_program((python, "-c", code), _PYTHON_TIMEOUT_S)
+    return (answer.out.strip() or None) if answer is not None else None
+
+
+def _package_version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _holder(port: int) -> str | None:
+    if try_to_listen("127.0.0.1", port) is None:
+        return None
+    return find_holder(port) or "another process"
+
+
+def _shared_memory_free() -> int | None:
+    folder = Path("/dev/shm")
+    return shutil.disk_usage(folder).free if folder.exists() else None
+
+
+def _ask_gpu() -> str | None:
+    """Name and driver of each NVIDIA GPU, or None when there is none."""
+    command = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    answer = ask_program(command, _GPU_TIMEOUT_S)
+    if answer is None or answer.code != 0:
+        return None
+    return "; ".join(answer.out.splitlines()).strip("; ") or None
+
+
+def _look_at_models(home: Home) -> tuple[ModelFacts, ...]:
+    machine = look_at_machine()
+    return tuple(_look_at_model(model, machine) for model in list_models(home))
+
+
+def _look_at_model(model: ImportedModel, machine: Machine) -> ModelFacts:
+    try:
+        check_engine_fits(model, machine)
+        container = find_container_of(model)
+    except TllmError as error:
+        return ModelFacts(model.name, misfit=error)
+    return ModelFacts(model.name, cuda=container.cuda if container else None)
+
+
+def _ask_hub(url: str) -> str | None:
+    try:
+        request = urllib.request.Request(url, method="HEAD")
+        with contextlib.closing(urllib.request.urlopen(request, timeout=3)):
+            return None
+    except urllib.error.HTTPError:
+        return None  # it answers, and that is all that counts
+    except (OSError, ValueError, HTTPException) as error:
+        return str(getattr(error, "reason", error))
+
+
+def _has_hub_token() -> bool:
+    import huggingface_hub
+
+    return huggingface_hub.get_token() is not None

@@ -1,0 +1,1 @@
+"""Read a server's log: its lines, and what a failure in it means."""

@@ -1,0 +1,96 @@
+"""A server's log line by line: how grave each is, and which model it is of.
+
+Triton, the processes of its models and the engine workers write to one file. Triton's lines and
+ours say what they are; what others write is told by its words, or follows on the line before it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from trtllm_serve_cli.launch.logs.triton_log import OURS, PREFIX
+
+Level = Literal["error", "warning", "info"]
+
+_LEVELS: dict[str, Level] = {"F": "error", "E": "error", "W": "warning", "I": "info"}
+_GRAVITY: dict[Level, int] = {"info": 0, "warning": 1, "error": 2}
+# TensorRT-LLM's own, of its C++ and its Python parts.
+_TRTLLM = re.compile(r"\[TensorRT-LLM\]\[(?P<word>[A-Z]+)\]|.*\[TRT-LLM\] \[(?P<letter>[A-Z])\]")
+_WORDS: tuple[tuple[str, Level], ...] = (
+    ("error", "error"), ("exception", "error"), ("fatal", "error"), ("warn", "warning"),
+)  # fmt: skip
+_TRACEBACK = "Traceback (most recent call last):"
+# What stands between the tracebacks of exceptions that led to each other.
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+# How Triton names a model: in quotes, with its version, with the number of its instance.
+_NAMED = (r"'{}'", r"(?<![\w.-]){}:-?\d+(?!\d)", r"(?<![\w.-]){}_\d+_\d+(?!\w)", r"/{}/\d+/")
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line as it stands in the log; `model` is None where nothing tells whose it is."""
+
+    text: str
+    level: Level
+    model: str | None = None
+
+    def is_at_least(self, level: Level) -> bool:
+        return _GRAVITY[self.level] >= _GRAVITY[level]
+
+
+class LogReader:
+    """Reads the lines of one log in their order; `models` are those that the server has."""
+
+    def __init__(self, models: Iterable[str]) -> None:
+        # The longest first: one model's name may begin another's.
+        self._named = [
+            (model, re.compile("|".join(each.format(re.escape(model)) for each in _NAMED)))
+            for model in sorted(models, key=len, reverse=True)
+        ]
+        self._last = LogLine("", "info")
+        # In a traceback until its last line, the exception, which is not indented.
+        self._is_in_traceback = False
+
+    def read(self, text: str) -> LogLine:
+        """What the next line is."""
+        self._last = self._classify(text)
+        return self._last
+
+    def read_all(self, lines: Iterable[str]) -> Iterator[LogLine]:
+        return map(self.read, lines)
+
+    def _classify(self, text: str) -> LogLine:
+        if text == _TRACEBACK:
+            self._is_in_traceback = True
+            return LogLine(text, "error")
+        if found := PREFIX.match(text):
+            self._is_in_traceback = False
+            level = _LEVELS[found["level"] or found["iso_level"]]
+            return LogLine(text, level, self._find_model(text[found.end() :]))
+        if found := OURS.match(text):
+            self._is_in_traceback = text[found.end() :] == _TRACEBACK
+            return LogLine(text, _LEVELS[found["level"]], found["model"])
+        if self._follows(text):
+            return LogLine(text, self._last.level, self._last.model)
+        if found := _TRTLLM.match(text):
+            letter = found["letter"] or found["word"][0]
+            return LogLine(text, _LEVELS.get(letter, "info"))
+        return LogLine(text, _guess_level(text), self._find_model(text))
+
+    def _follows(self, text: str) -> bool:
+        """Whether a line without a prefix goes on with the one before."""
+        if self._is_in_traceback:
+            self._is_in_traceback = not text or text[0].isspace()
+            return True
+        return not text or text[0].isspace() or text.startswith(("+-", "| ", "At:", *_CHAINED))
+
+    def _find_model(self, text: str) -> str | None:
+        return next((model for model, named in self._named if named.search(text)), None)
+
+
+def _guess_level(text: str) -> Level:
+    start = text[:80].lower()
+    return next((level for word, level in _WORDS if word in start), "info")

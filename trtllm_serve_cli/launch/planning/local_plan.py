@@ -1,0 +1,197 @@
+"""How imported models are served on this machine, by what is on it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.build.engine_selection import look_at_machine
+from trtllm_serve_cli.errors import BadInput, MissingPart, TllmError
+from trtllm_serve_cli.launch.containers.container import IN_IMAGE, ContainerSetup, plan_container
+from trtllm_serve_cli.launch.containers.container_engine import find_container_host
+from trtllm_serve_cli.launch.containers.deployment import describe_deployable
+from trtllm_serve_cli.launch.launch_options import LaunchOptions, choose_options
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan, LaunchRequest, plan_launch
+from trtllm_serve_cli.launch.servers.running import RunningServer
+from trtllm_serve_cli.launch.topology.mpi import MpiHost, check_mpirun
+from trtllm_serve_cli.launch.topology.ranks import parse_gpus
+from trtllm_serve_cli.launch.triton.engine_fit import check_engine_fits
+from trtllm_serve_cli.launch.triton.triton_install import (
+    count_nvidia_gpus,
+    find_libpython,
+    find_triton,
+    has_nvidia_gpu,
+)
+from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.repository.model.instances import EngineInstances, read_instances
+from trtllm_serve_cli.repository.model.model_repository import open_repository
+from trtllm_serve_cli.repository.model.store import ImportedModel, load_model
+from trtllm_serve_cli.repository.model.upstream_repository import read_repository
+from trtllm_serve_cli.repository.planning.combined import plan_combination, prefixed
+from trtllm_serve_cli.repository.validation.engine_limits import read_limits
+
+
+def plan_for_this_machine(
+    home: Home,
+    names: Sequence[str],
+    given: Mapping[str, Any],
+    *,
+    repositories: Sequence[Path] = (),
+) -> LaunchPlan:
+    """How to serve the imported models `names` and `repositories` here, the only model if neither.
+
+    A name that one of `repositories` has is that one. `given` are those of `LaunchOptions` that are
+    wanted now, whatever the models declare. Raises `UnknownModel`, `BadInput` for models
+    that cannot be served together, and `MissingPart` for what Triton would only stumble over.
+    """
+    models = _load_models(home, names, repositories)
+    options = choose_options(given, {model.name: model.launch for model in models})
+    plan = (_plan_wherever if options.mode == "auto" else _plan)(home, models, options)
+    return replace(plan, request=_request(models, repositories, given))
+
+
+def _plan_wherever(
+    home: Home, models: Sequence[ImportedModel], options: LaunchOptions
+) -> LaunchPlan:
+    """By itself if that can be, or else in a container; the plan says why."""
+    plain = replace(options, mode="local", image=None, container_engine=None)
+    try:
+        return _plan(home, models, plain)
+    except (BadInput, MissingPart) as error:
+        here = error
+    try:
+        plan = _plan(home, models, replace(options, mode="container"))
+    except TllmError as error:
+        if error.what == here.what:  # it is no matter of where
+            raise
+        raise MissingPart(
+            f"{' and '.join(model.name for model in models)} can be served neither by the Triton "
+            "of this machine nor in a container.",
+            why=f"{_in_a_line(here)}; {_in_a_line(error)}",
+            next_step=f"{here.next_step}   or: {error.next_step}",
+        ) from error
+    return replace(plan, reason=f"In a container, since by itself it cannot: {_in_a_line(here)}")
+
+
+def _in_a_line(error: TllmError) -> str:
+    return f"{error.what.removesuffix('.')} ({error.why})" if error.why else error.what
+
+
+def _plan(home: Home, models: Sequence[ImportedModel], options: LaunchOptions) -> LaunchPlan:
+    _check_engines_fit(models, options)
+    setup = _look_at_containers(models, options) if options.mode == "container" else None
+    triton = IN_IMAGE if setup is not None else find_triton(os.environ)
+    libpython_dir = find_libpython()
+    if triton.backend_parts is not None and libpython_dir is None:
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        raise MissingPart(
+            f"Triton's Python stub needs libpython{version}.so.1.0.",
+            why="neither this Python nor the system has it",
+            next_step=f"apt-get install libpython{version}   (`tllm doctor` checks the rest)",
+        )
+    return plan_launch(
+        models,
+        triton,
+        options,
+        servers=home.servers,
+        token=secrets.token_urlsafe(24),
+        combined=plan_combination([open_repository(model.path) for model in models])
+        if len(models) > 1
+        else (),
+        engines=_read_engines(models),
+        libpython_dir=libpython_dir or "",
+        has_gpu=bool(setup.gpus) if setup is not None else has_nvidia_gpu(),
+        mpi=_look_at_mpi(options, setup),
+        setup=setup,
+    )
+
+
+def _look_at_containers(models: Sequence[ImportedModel], options: LaunchOptions) -> ContainerSetup:
+    return plan_container(
+        [describe_deployable(model, open_repository(model.path)) for model in models],
+        find_container_host(options.container_engine),
+        image=options.image,
+        gpus=parse_gpus(options.gpus),
+    )
+
+
+def plan_again(home: Home, server: RunningServer) -> LaunchPlan:
+    """How to serve what `server` serves, as it was asked for and as the models are now.
+
+    Raises `BadInput` for a job, and as `plan_for_this_machine` does.
+    """
+    if server.job is not None:
+        raise BadInput(
+            f"{server.place} cannot be started again from here.",
+            why="it is a job of Slurm's; what it was submitted with stands in "
+            f"{server.plan.argv[-1]}",
+            next_step=f"tllm stop -m {server.models[0]}, and {server.again} …",
+        )
+    request = server.plan.request or LaunchRequest(server.models, (), {})
+    return plan_for_this_machine(
+        home, request.models, request.given, repositories=request.repositories
+    )
+
+
+def _request(
+    models: Sequence[ImportedModel], repositories: Sequence[Path], given: Mapping[str, Any]
+) -> LaunchRequest:
+    folders = tuple(path.absolute() for path in repositories)
+    return LaunchRequest(
+        models=tuple(model.name for model in models if model.path not in folders),
+        repositories=folders,
+        # As plain data, which is how it is read back.
+        given={key: str(value) if isinstance(value, Path) else value
+               for key, value in given.items()},
+    )  # fmt: skip
+
+
+def _check_engines_fit(models: Sequence[ImportedModel], options: LaunchOptions) -> None:
+    machine = look_at_machine()
+    chosen = [int(gpu) for gpu in parse_gpus(options.gpus) if gpu.isdecimal()]
+    if chosen:
+        # One that is not there is found where the ranks are planned.
+        gpus = tuple(machine.gpus[index] for index in chosen if index < len(machine.gpus))
+        machine = replace(machine, gpus=gpus)
+    if options.mode == "container":
+        # The image has its own, which was chosen by the engine, or by the user.
+        machine = replace(machine, tensorrt_llm=None)
+    for model in models:
+        check_engine_fits(model, machine, is_one_machine=options.hostfile is None)
+
+
+def _read_engines(models: Sequence[ImportedModel]) -> list[EngineInstances]:
+    """The engines that Triton's C++ backend runs."""
+    engines = []
+    for model in models:
+        if model.engine_kind != "tensorrt":
+            continue
+        name = "tensorrt_llm" if len(models) == 1 else prefixed(model.name, "tensorrt_llm")
+        limits = read_limits(model.engine_path)
+        world_size = (limits.world_size if limits else None) or 1
+        engine = read_instances(open_repository(model.path), world_size, name=name)
+        engines += [engine] if engine is not None else []
+    return engines
+
+
+def _look_at_mpi(options: LaunchOptions, setup: ContainerSetup | None) -> MpiHost:
+    num_gpus = len(options.gpus.split(",")) if options.gpus else count_nvidia_gpus()
+    if setup is not None:
+        return MpiHost(setup.host.runs_as is None, num_gpus)
+    if options.mode == "mpi":
+        check_mpirun(os.environ)
+    return MpiHost(os.geteuid() == 0, num_gpus)
+
+
+def _load_models(
+    home: Home, names: Sequence[str], repositories: Sequence[Path]
+) -> list[ImportedModel]:
+    given = [read_repository(path.absolute()) for path in repositories]
+    known = {model.name for model in given}
+    wanted = [load_model(home, name) for name in names if name not in known]
+    return [*wanted, *given] or [load_model(home, None)]

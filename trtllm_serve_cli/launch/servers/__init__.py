@@ -1,0 +1,1 @@
+"""The servers that run: find them, query them, load and unload models, deploy."""

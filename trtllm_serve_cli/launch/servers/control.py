@@ -1,0 +1,136 @@
+"""Models that come and go in a running server, where its model control mode allows it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.server import change_model, fetch_index
+from trtllm_serve_cli.errors import BadInput, RequestFailed, TimedOut
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+from trtllm_serve_cli.launch.servers.live_status import watch_in_flight
+from trtllm_serve_cli.launch.servers.running import RunningServer, find_running, find_servers
+from trtllm_serve_cli.launch.triton.drain import draining, show_in_flight
+from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.repository.planning.combined import write_combination
+
+_POLL_S = 0.2
+# What the models that take text ask, in the order in which it has to be there.
+_ASKED = ("tensorrt_llm", "preprocessing", "postprocessing")
+_BUSY = ("READY", "LOADING", "UNLOADING")
+
+
+def find_controlled(home: Home, name: str, address: str | None = None) -> RunningServer:
+    """The running server that has the model `name` and lets it come and go.
+
+    `name` is an imported model or one of Triton's. Raises `NoServer`, and `BadInput` where the
+    server has no such model or was not started for this.
+    """
+    having = [
+        server
+        for server in find_servers(home, None, address)
+        if server.is_running and (name in server.models or name in server.plan.every_model)
+    ]
+    server = having[0] if len(having) == 1 else find_running(home, None, address)
+    if not having:
+        raise BadInput(
+            f"The server has no model {name!r}.",
+            why=f"it has {', '.join(server.plan.every_model)}",
+            next_step="`tllm list` shows what can be started with it: tllm start -m A -m B",
+        )
+    if server.plan.model_control_mode != "explicit":
+        models = " -m ".join(server.models)
+        raise BadInput(
+            f"The server keeps the models that it has, {name} included.",
+            why=f"its model control mode is {server.plan.model_control_mode}",
+            next_step=f"tllm stop && tllm start -m {models} --model-control-mode explicit",
+        )
+    return server
+
+
+def list_parts(plan: LaunchPlan, name: str) -> tuple[str, ...]:
+    """Triton's models to load for `name`, in this order; the other way round to unload."""
+    parts = plan.parts_of(name) if name in plan.models else (name,)
+    return tuple(sorted(parts, key=_rank))
+
+
+def _rank(part: str) -> int:
+    asked = (i for i, each in enumerate(_ASKED) if part == each or part.endswith(f"_{each}"))
+    return next(asked, len(_ASKED))
+
+
+def load_models(
+    server: RunningServer, name: str, timeout_s: float, *, on_model: Callable[[str], None]
+) -> None:
+    """Load `name`, as its configuration is now; each part within `timeout_s`.
+
+    What is loaded is unloaded first: two engines at once may be more than the memory holds. Raises
+    `RequestFailed` with Triton's reason, and then what was loaded before it stays; `TimedOut`.
+    """
+    plan = server.plan
+    loaded = {each.name for each in fetch_index(plan.endpoint) if each.state == "READY"}
+    if loaded.intersection(list_parts(plan, name)):
+        unload_models(server, name, timeout_s, on_model=lambda part: None)
+    if plan.combined:
+        write_combination(plan.combined, plan.repository)
+    for part in list_parts(plan, name):
+        on_model(part)
+        for endpoint in _endpoints(plan):
+            try:
+                change_model(endpoint, part, "load", timeout_s)
+            except RequestFailed as error:
+                raise RequestFailed(
+                    f"{part} could not be loaded.",
+                    why=error.why,
+                    next_step=f"tllm logs --source {part}",
+                ) from error
+
+
+def unload_models(
+    server: RunningServer, name: str, timeout_s: float, *, on_model: Callable[[str], None]
+) -> None:
+    """Unload `name` and wait until it is gone; each part within `timeout_s`.
+
+    Raises `TimedOut` where requests in flight take longer; they go on.
+    """
+    plan = server.plan
+    parts = tuple(reversed(list_parts(plan, name)))
+    with draining(plan.directory, parts):
+        _wait_for_requests(plan, name, timeout_s)
+        for part in parts:
+            on_model(part)
+            for endpoint in _endpoints(plan):
+                change_model(endpoint, part, "unload", timeout_s)
+                _wait_until_gone(endpoint, part, timeout_s)
+
+
+def _wait_for_requests(plan: LaunchPlan, name: str, timeout_s: float) -> None:
+    """Triton would cut them off: see `drain`."""
+    owner = next(each for each in plan.models if name == each or name in plan.parts_of(each))
+    engines = set(plan.parts_of(owner))
+    deadline_s = time.monotonic() + timeout_s
+    for in_flight in watch_in_flight(_endpoints(plan), engines):
+        if in_flight != {} and time.monotonic() > deadline_s:
+            raise TimedOut(
+                f"{name} still has requests after {timeout_s:g} s, and stays loaded.",
+                why=f"in flight: {show_in_flight(in_flight)}",
+                next_step=f"tllm unload {name} --timeout {2 * timeout_s:g}",
+            )
+        time.sleep(_POLL_S)
+
+
+def _wait_until_gone(endpoint: Endpoint, part: str, timeout_s: float) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while any(each.name == part and each.state in _BUSY for each in fetch_index(endpoint)):
+        if time.monotonic() > deadline_s:
+            raise TimedOut(
+                f"{part} is not unloaded after {timeout_s:g} s.",
+                why="Triton has not let go of it yet, and may still do so",
+                next_step="`tllm status` shows when it is gone",
+            )
+        time.sleep(_POLL_S)
+
+
+def _endpoints(plan: LaunchPlan) -> Sequence[Endpoint]:
+    return (plan.endpoint, *plan.replicas)

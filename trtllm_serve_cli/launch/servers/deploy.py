@@ -1,0 +1,77 @@
+"""Puts imported models on other machines, with what is found on this one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from trtllm_serve_cli.launch.clusters.kubernetes import KubernetesOptions, Manifest, plan_kubernetes
+from trtllm_serve_cli.launch.clusters.slurm import (
+    SlurmOptions,
+    SlurmPlan,
+    plan_slurm,
+    render_script,
+)
+from trtllm_serve_cli.launch.clusters.slurm_job import SlurmJob, make_job_folder, submit_job
+from trtllm_serve_cli.launch.containers.deployment import (
+    Deployable,
+    check_image,
+    describe_deployable,
+)
+from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.launch.triton.triton_command import check_backend, stub_environ
+from trtllm_serve_cli.launch.triton.triton_install import IN_CONTAINER, find_libpython, find_triton
+from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.repository.model.model_repository import open_repository
+from trtllm_serve_cli.repository.model.store import load_model
+
+
+def load_deployable(home: Home, name: str | None) -> Deployable:
+    """The imported model `name`, or the only one. Raises `UnknownModel`, `BadInput`."""
+    model = load_model(home, name)
+    return describe_deployable(model, open_repository(model.path))
+
+
+def plan_slurm_here(
+    home: Home,
+    name: str | None,
+    options: SlurmOptions,
+    launch: LaunchOptions,
+    *,
+    directory: Path | None = None,
+) -> SlurmPlan:
+    """The job that serves an imported model; without a container, with the Triton found here.
+
+    Raises `UnknownModel`, `BadInput`, and `MissingPart` where there is no Triton for it.
+    """
+    model = load_deployable(home, name)
+    environ: dict[str, str] = {}
+    triton = IN_CONTAINER
+    if options.container_image is None:
+        triton = find_triton(os.environ)
+        check_backend(load_model(home, name), triton)
+        environ = stub_environ(triton, find_libpython() or "", os.environ)
+    return plan_slurm(model, triton, options, launch, directory=directory, environ=environ)
+
+
+def submit_slurm(
+    home: Home, name: str | None, options: SlurmOptions, launch: LaunchOptions
+) -> tuple[SlurmJob, Path]:
+    """Submit the job of `plan_slurm_here`; gives it and its folder. Raises `LaunchFailed` too."""
+    model = load_deployable(home, name)
+    plan_slurm_here(home, name, options, launch)  # what is wrong leaves no folder behind
+    directory = make_job_folder(home.servers, model.name)
+    plan = plan_slurm_here(home, name, options, launch, directory=directory)
+    return submit_job(render_script(plan), model, directory), directory
+
+
+def plan_kubernetes_here(
+    home: Home, name: str | None, options: KubernetesOptions, launch: LaunchOptions
+) -> list[Manifest]:
+    """The manifests that serve an imported model. Raises `UnknownModel`, `BadInput`."""
+    return plan_kubernetes(load_deployable(home, name), options, launch, home=home.root)
+
+
+def find_image(home: Home, name: str | None) -> str:
+    """NVIDIA's image that fits the model's engine. Raises `BadInput` where there is none."""
+    return check_image(load_deployable(home, name), None, "--container-image")

@@ -1,0 +1,3 @@
+from trtllm_serve_cli.launch.supervisor.supervisor import main
+
+main()

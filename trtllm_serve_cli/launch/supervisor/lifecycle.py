@@ -1,0 +1,313 @@
+"""Starts and stops servers on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from trtllm_serve_cli.errors import BadInput, LaunchFailed, NoServer
+from trtllm_serve_cli.launch.clusters.slurm_job import cancel_job
+from trtllm_serve_cli.launch.containers.container_engine import remove_container
+from trtllm_serve_cli.launch.logs.triton_log import find_loading
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+from trtllm_serve_cli.launch.server_state import (
+    PLAN_FILE,
+    ServerState,
+    forget_states,
+    read_state,
+    stop_limit_s,
+    write_stop_timeout,
+)
+from trtllm_serve_cli.launch.servers.running import RunningServer, read_server
+from trtllm_serve_cli.launch.supervisor.ports import check_ports
+from trtllm_serve_cli.processes import die_with_parent, last_lines
+from trtllm_serve_cli.repository.planning.combined import write_combination
+
+_POLL_S = 0.1
+# What ending takes once no request is in flight, and what a process takes once it is killed.
+_ENDING_S = 45.0
+_LAST_WORDS_S = 5.0
+# What an engine that does not fit here says of it when it is loaded, of build/failures.yaml.
+_ENGINE_FAILURES = (
+    "engine_of_another_device",
+    "engine_of_another_version",
+    "engine_unreadable",
+    "gpu_memory",
+    "gpu_too_old",
+    "too_few_gpus",
+)
+TOKEN_FILE = "restricted-api-token"
+
+
+def launch(plan: LaunchPlan, *, on_progress: Callable[[Sequence[str]], None]) -> RunningServer:
+    """Start the server and return once a token was generated; it goes on running, supervised.
+
+    `on_progress` gets the models still loading, now and then. Raises `LaunchFailed` with the cause
+    out of the server's log; then, as after an interrupt, nothing is left running.
+    """
+    with _prepared(plan):
+        supervisor = _spawn_supervisor(plan.directory)
+        with _ended_on_error(supervisor):
+            state = _wait(plan, supervisor, on_progress)
+    if state.phase != "ready":
+        supervisor.wait()
+        raise _failure_of(plan, state)
+    return read_server(plan.directory)
+
+
+def run_in_foreground(plan: LaunchPlan, *, on_ready: Callable[[], None]) -> None:
+    """Run the server attached to this process until it ends, or this process does."""
+    with contextlib.ExitStack() as until_ready:
+        until_ready.enter_context(_prepared(plan))
+        supervisor = _spawn_supervisor(plan.directory, is_attached=True)
+        with _ended_on_error(supervisor):
+            state = _wait(plan, supervisor, lambda loading: None)
+            until_ready.close()
+            if state.phase == "ready":
+                on_ready()
+            supervisor.wait()
+    last = read_state(plan.directory)
+    if last is not None and last.phase == "failed":
+        raise _failure_of(plan, last)
+
+
+@contextlib.contextmanager
+def _prepared(plan: LaunchPlan) -> Iterator[None]:
+    """The server's folder as `plan` wants it, and nobody else's to start a server in meanwhile.
+
+    Raises `LaunchFailed` when a port is taken, or will be by a server that is being started.
+    """
+    import filelock
+
+    clear_remains(plan.directory)
+    check_ports(plan.host, plan.every_port, _find_promised(plan))
+    plan.directory.mkdir(parents=True, exist_ok=True)
+    # The token in here opens what the server restricts.
+    plan.directory.chmod(0o700)
+    try:
+        with filelock.FileLock(plan.directory / "start.lock", timeout=0):
+            _check_not_supervised(plan)
+            _write_folder(plan)
+            yield
+    except filelock.Timeout as error:
+        raise _taken(plan, "another tllm is starting it") from error
+
+
+def _find_promised(plan: LaunchPlan) -> dict[int, str]:
+    """Port -> whose it will be: servers that are starting, or started again, hold none yet."""
+    promised: dict[int, str] = {}
+    for path in plan.directory.parent.glob(f"*/{PLAN_FILE}"):
+        with contextlib.suppress(NoServer):
+            other = read_server(path.parent)
+            is_loading = other.is_running and other.phase in ("starting", "restarting")
+            do_meet = other.plan.host == plan.host or "0.0.0.0" in (other.plan.host, plan.host)
+            if is_loading and do_meet and other.directory != plan.directory:
+                whose = f"the server for {' and '.join(other.models)}, which is {other.phase},"
+                promised |= dict.fromkeys(other.plan.every_port.values(), whose)
+    return promised
+
+
+def clear_remains(directory: Path) -> None:
+    """End what the server whose folder this is has left: a container outlives its supervisor.
+
+    That is if both it and the program attached to the container were killed.
+    """
+    import filelock
+
+    with contextlib.suppress(NoServer, filelock.Timeout):
+        server = read_server(directory)
+        if server.plan.container is None or not server.is_over:
+            return
+        # Not between the plan and the first state of a server that somebody starts.
+        with filelock.FileLock(directory / "start.lock", timeout=0):
+            if read_server(directory).is_over:
+                remove_container(server.plan.container)
+
+
+def _check_not_supervised(plan: LaunchPlan) -> None:
+    """A server that is starting, or being started again, holds no port yet."""
+    state = read_state(plan.directory)
+    if state is not None and state.is_elsewhere:
+        raise LaunchFailed(
+            f"There may be a server for the HTTP port {plan.ports['HTTP']} on {state.host}.",
+            why=f"what is kept of both would be in {plan.directory}, which that machine shares",
+            next_step="tllm stop there, or choose another: --http-port N; if that machine is no "
+            f"more: rm -r {shlex.quote(str(plan.directory))}",
+        )
+    if state is not None and state.is_supervised:
+        raise _taken(plan, f"it is {state.phase}, and its supervisor is {state.supervisor_pid}")
+
+
+def _taken(plan: LaunchPlan, why: str) -> LaunchFailed:
+    return LaunchFailed(
+        f"There is a server for the HTTP port {plan.ports['HTTP']} already.",
+        why=why,
+        next_step="tllm stop, or choose another: --http-port N",
+    )
+
+
+def _write_folder(plan: LaunchPlan) -> None:
+    forget_states(plan.directory)
+    plan.log.write_bytes(b"")
+    if plan.combined:
+        write_combination(plan.combined, plan.repository)
+    for relative, target in plan.backends.items():
+        link = plan.directory / relative
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+    for name, text in (
+        (PLAN_FILE, plan.to_json()),
+        (TOKEN_FILE, f"{plan.endpoint.restricted_token}\n"),
+    ):
+        path = plan.directory / name
+        path.touch(mode=0o600)
+        path.write_text(text, encoding="utf-8")
+
+
+def stop_server(
+    server: RunningServer,
+    timeout_s: float | None = None,
+    *,
+    on_progress: Callable[[Mapping[str, int]], None] = lambda in_flight: None,
+) -> tuple[str, ...]:
+    """End the server in order and wait until all that it started is gone.
+
+    It takes no new requests; those in flight have `timeout_s`, or else as long as it was started
+    with. `on_progress` gets how many each engine still has. Returns what was cut off, in sentences.
+    Raises `BadInput` for a job of Slurm's that is to give them time.
+    """
+    if server.job is not None:
+        if timeout_s and not server.is_over:
+            raise BadInput(
+                f"{server.place} cannot be told to let requests in flight end.",
+                why="Slurm ends all processes of a job at once, the models' too",
+                next_step=f"tllm stop -m {server.models[0]}   (it cuts them off)",
+            )
+        cancel_job(server.directory, server.job)
+        return ()
+    if not server.state.is_supervised:
+        clear_remains(server.directory)
+        return ()
+    everything = _list_processes(server)
+    if timeout_s is not None:
+        write_stop_timeout(server.directory, timeout_s)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(server.state.supervisor_pid, signal.SIGTERM)
+    started_s = time.monotonic()
+    while server.state.is_supervised and not _is_late(server, started_s):
+        on_progress(state.in_flight if (state := read_state(server.directory)) else {})
+        time.sleep(_POLL_S)
+    state = read_state(server.directory)
+    _end_processes(everything)
+    if server.plan.container is not None:
+        remove_container(server.plan.container)
+    return state.why if state is not None else ()
+
+
+def _is_late(server: RunningServer, started_s: float) -> bool:
+    """Whether the supervisor should have ended: it heeds what any `tllm stop` said last."""
+    limit_s = stop_limit_s(server.directory, server.plan.exit_timeout_s)
+    return time.monotonic() - started_s > limit_s + _ENDING_S
+
+
+def _list_processes(server: RunningServer) -> list[psutil.Process]:
+    """The supervisor and all that it has started."""
+    try:
+        supervisor = psutil.Process(server.state.supervisor_pid)
+        return [supervisor, *supervisor.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def _end_processes(processes: Sequence[psutil.Process]) -> None:
+    """Wait for those that are ending, and kill what does not."""
+    _, alive = psutil.wait_procs(processes, timeout=_LAST_WORDS_S)
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, timeout=_LAST_WORDS_S)
+
+
+def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
+    """Why the server did not become ready, in a few lines of its log."""
+    from trtllm_serve_cli.build.explain import explain_failure
+
+    if state.phase == "stopped":
+        return LaunchFailed(
+            f"The server for {', '.join(plan.models)} was stopped before it was ready.",
+            why="somebody asked for it, such as with tllm stop",
+            next_step=f"tllm start -m {' -m '.join(plan.models)}",
+        )
+    if any("already in use" in line for line in state.why):
+        # Somebody was quicker than the server; this names who it is.
+        check_ports(plan.host, plan.every_port)
+    why = state.why or tuple(last_lines(plan.log, 5))
+    told = explain_failure(state.exit_code or 1, why, among=_ENGINE_FAILURES)
+    return LaunchFailed(
+        f"The server for {', '.join(plan.models)} did not become ready.",
+        why="\n       ".join((*why, f"that is: {told.why}") if told else why),
+        next_step=f"{told.next_step if told else '`tllm doctor` checks this machine'}; the whole "
+        f"log is {plan.log}",
+    )
+
+
+def _spawn_supervisor(directory: Path, *, is_attached: bool = False) -> subprocess.Popen[bytes]:
+    """The supervisor of the server in `directory`; attached, it ends in order when we end."""
+    command = (
+        sys.executable,
+        "-m",
+        "trtllm_serve_cli.launch.supervisor",
+        str(directory),
+    )
+    with (directory / "supervisor.log").open("wb") as log:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=directory,
+            # Not the terminal's: its Ctrl-C is for whoever started us, and we pass it on.
+            start_new_session=True,
+            preexec_fn=functools.partial(die_with_parent, signal.SIGTERM) if is_attached else None,
+        )
+
+
+@contextlib.contextmanager
+def _ended_on_error(supervisor: subprocess.Popen[bytes]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        supervisor.terminate()
+        supervisor.wait()
+        raise
+
+
+def _wait(
+    plan: LaunchPlan,
+    supervisor: subprocess.Popen[bytes],
+    on_progress: Callable[[Sequence[str]], None],
+) -> ServerState:
+    """The state once it is ready or failed. The supervisor keeps the time limit."""
+    while True:
+        state = read_state(plan.directory)
+        if state is not None and state.phase in ("ready", "failed", "stopped"):
+            return state
+        if supervisor.poll() is not None and read_state(plan.directory) == state:
+            raise LaunchFailed(
+                "The server's supervisor ended before the server was ready.",
+                why="\n       ".join(last_lines(plan.directory / "supervisor.log", 5)),
+                next_step="run it again, and tell us if it happens again: this is a bug",
+            )
+        on_progress(find_loading(last_lines(plan.log, 400), plan.loading))
+        time.sleep(_POLL_S)

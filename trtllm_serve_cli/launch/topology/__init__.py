@@ -1,0 +1,1 @@
+"""How many processes serve an engine, and how `mpirun` starts them."""

@@ -1,0 +1,156 @@
+"""`tritonserver` under `mpirun`, for engines of several ranks.
+
+It is Open MPI's `mpirun`, as in NVIDIA's containers. Where ours says more or less than
+scripts/launch_triton_server.py of triton-inference-server/tensorrtllm_backend, a comment says why.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from trtllm_serve_cli.errors import BadInput, MissingPart
+from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.launch.topology.ranks import Ranks
+from trtllm_serve_cli.launch.triton.triton_command import Flags, other_rank_flags
+from trtllm_serve_cli.repository.model.store import ImportedModel
+
+# The last version that knows no way to leave the GPUs of spawned processes alone.
+_LAST_WITHOUT_POOLS = (24, 6)
+
+
+@dataclass(frozen=True, slots=True)
+class MpiHost:
+    """Who runs `mpirun`, and how many GPUs Triton sees."""
+
+    is_root: bool = False
+    num_gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    http: int
+    grpc: int
+    metrics: int
+
+
+def check_mpirun(environ: Mapping[str, str]) -> None:
+    """Raise `MissingPart` when there is no `mpirun`."""
+    if shutil.which("mpirun", path=environ.get("PATH")) is None:
+        raise MissingPart(
+            "There is no mpirun here.",
+            why="--mode mpi starts its processes with Open MPI's, and PATH has none",
+            next_step="apt-get install openmpi-bin   (NVIDIA's containers have it)",
+        )
+
+
+def check_models(models: Iterable[ImportedModel]) -> None:
+    """Raise `BadInput` for an engine that starts processes under MPI of its own."""
+    for model in models:
+        if model.engine_kind == "pytorch":
+            raise BadInput(
+                f"{model.name} cannot be started by mpirun.",
+                why="TensorRT-LLM's LLM API starts the processes of its GPUs itself, and would "
+                "take mpirun's for them",
+                next_step=f"tllm start -m {model.name} --mode local",
+            )
+
+
+def list_ports(ranks: Ranks, options: LaunchOptions) -> list[Ports]:
+    """The ports of each process that listens, the first one's first.
+
+    A further server's are as far apart as the first one's, and above those of the one before: 8003,
+    8004 and 8005 after 8000, 8001 and 8002. Raises `BadInput` when there are not enough.
+    """
+    first = (options.http_port, options.grpc_port, options.metrics_port)
+    if ranks.way != "servers":
+        return [Ports(*first)]
+    span = max(first) - min(first) + 1
+    last = max(first) + span * (ranks.world_size - 1)
+    if last > 65535:
+        raise BadInput(
+            f"There are no ports for {ranks.world_size} servers.",
+            why=f"each has ports of its own, {span} above those of the one before: up to {last}",
+            next_step="choose three that lie lower and closer together, such as --http-port 8000 "
+            "--grpc-port 8001 --metrics-port 8002",
+        )
+    return [Ports(*(port + rank * span for port in first)) for rank in range(ranks.world_size)]
+
+
+def rank_flags(flags: Flags, rank: int, ranks: Ranks, options: LaunchOptions) -> Flags:
+    """The first process's `flags` for the process `rank`."""
+    changes: Flags = {
+        "backend-config": f"python,shm-region-prefix-name=tllm-{options.http_port}-{rank}-"
+    }
+    if rank and ranks.way == "servers":
+        ports = list_ports(ranks, options)[rank]
+        changes["http-port"] = str(ports.http)
+        changes["grpc-port"] = str(ports.grpc)
+        changes["metrics-port"] = str(ports.metrics)
+    elif rank:
+        changes |= other_rank_flags(ranks.engines)
+    return flags | changes
+
+
+def pool_flags(ranks: Ranks, num_gpus: int, environ: Mapping[str, str]) -> Flags:
+    """What keeps Triton's memory pools off the GPUs of the processes that it spawns.
+
+    Containers say in `NVIDIA_TRITON_SERVER_VERSION` which Triton is theirs.
+    """
+    major, _, minor = environ.get("NVIDIA_TRITON_SERVER_VERSION", "").partition(".")
+    is_known = major.isdigit() and minor.isdigit()
+    if not ranks.spawns or (is_known and (int(major), int(minor)) <= _LAST_WITHOUT_POOLS):
+        return {}
+    return {
+        "pinned-memory-pool-byte-size": "0",
+        "enable-peer-access": "false",
+        "cuda-memory-pool-byte-size": tuple(f"{gpu}:0" for gpu in range(num_gpus)),
+    }
+
+
+def ranks_environ(ranks: Ranks, options: LaunchOptions) -> dict[str, str]:
+    """What all processes find in their environment."""
+    changes = {}
+    if options.gpus and not ranks.gpus:
+        changes["CUDA_VISIBLE_DEVICES"] = options.gpus
+    if ranks.way == "orchestrator":
+        changes["TRTLLM_ORCHESTRATOR"] = "1"
+        changes["TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES"] = str(int(ranks.spawns))
+    return changes
+
+
+def mpirun_words(*, is_root: bool, places: Iterable[str] = ()) -> list[str]:
+    """`mpirun` and what it is told whatever it starts; `places` are its words for where."""
+    # By its whole path it would put its own folder before all others in the ranks' PATH.
+    words = ["mpirun"]
+    if is_root:  # Upstream says so always, and always is root.
+        words.append("--allow-run-as-root")
+    # Open MPI would bind all threads of a rank to one core.
+    return [*words, *places, "--bind-to", "none"]
+
+
+def mpirun_command(
+    commands: Sequence[tuple[str, ...]],
+    mpi: MpiHost,
+    ranks: Ranks,
+    options: LaunchOptions,
+    changes: Iterable[str],
+) -> tuple[str, ...]:
+    """One command that runs each of `commands` as the rank of its place.
+
+    `changes` name what other nodes have to be told of the environment; here it is inherited.
+    """
+    places = ["--oversubscribe"] if options.oversubscribe else []
+    if options.hostfile is not None:
+        places += ["--hostfile", str(options.hostfile)]
+    words = mpirun_words(is_root=mpi.is_root, places=places)
+    for rank, command in enumerate(commands):
+        words += [":"] if rank else []
+        words += ["-n", "1"]
+        if options.hostfile is not None:
+            words += [word for name in changes for word in ("-x", name)]
+        if ranks.gpus:
+            words += ["-x", f"CUDA_VISIBLE_DEVICES={','.join(ranks.gpus[rank])}"]
+        words += command
+    return tuple(words)

@@ -1,0 +1,1 @@
+"""Triton itself: its installation, its command line, its TLS, and how it drains."""
