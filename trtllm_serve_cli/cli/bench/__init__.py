@@ -1,0 +1,1 @@
+"""`tllm bench` and its commands."""

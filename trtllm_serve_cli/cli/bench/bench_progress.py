@@ -1,0 +1,100 @@
+"""How far a benchmark is: a bar on a terminal, else a line now and then; on stderr."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from trtllm_serve_cli.cli.shared import output
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
+    from trtllm_serve_cli.bench.run.benchmark import Progress
+
+_LINE_PERIOD_S = 10.0
+
+
+@contextmanager
+def show_progress(
+    settings: BenchmarkSettings, addresses: Sequence[str]
+) -> Iterator[Callable[[Progress], None]]:
+    """What to call with each `Progress`."""
+    from trtllm_serve_cli.bench.report.tables import describe_amount, describe_load
+
+    # A line of its own: beside a bar it leaves no room for the figures in 80 columns.
+    where = ", ".join(addresses)
+    output.say(f"{describe_amount(settings)} to {where}, {describe_load(settings.load)}")
+    pace = Pace(settings.duration_s)
+    screen = output.console(stderr=True)
+    if not screen.is_terminal:
+        yield Lines(pace)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    words = TextColumn("{task.fields[words]}")
+    # No thread of its own: it would take the interpreter from the load ten times a second.
+    bar = Bar(BarColumn(20), MofNCompleteColumn(), words, console=screen, auto_refresh=False)
+    with bar:
+        task = bar.add_task("", total=None, words="")
+
+        def watch(progress: Progress) -> None:
+            words = pace.describe(progress)
+            bar.update(task, total=progress.num_requests, completed=progress.num_ended, words=words)
+            bar.refresh()
+
+        yield watch
+
+
+class Pace:
+    """Says a `Progress` in words: rate, in flight, failed, and what time is left."""
+
+    def __init__(
+        self, duration_s: float | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._duration_s = duration_s
+        self._clock = clock
+        self._run = -1
+        self._started_s = 0.0
+
+    def describe(self, progress: Progress) -> str:
+        now_s = self._clock()
+        if progress.run != self._run:
+            self._run, self._started_s = progress.run, now_s
+        elapsed_s = now_s - self._started_s
+        rate = progress.num_ended / elapsed_s if elapsed_s > 0 else 0.0
+        parts = [
+            f"{rate:.1f}/s",
+            f"{progress.num_sent - progress.num_ended} in flight",
+            f"{progress.num_failed} failed",
+        ]
+        left_s = self._left_s(progress, elapsed_s, rate)
+        if left_s is not None:
+            minutes, seconds = divmod(round(left_s), 60)
+            parts.append(f"{minutes}:{seconds:02} left")
+        return ", ".join(parts)
+
+    def _left_s(self, progress: Progress, elapsed_s: float, rate: float) -> float | None:
+        if self._duration_s is not None:
+            return max(self._duration_s - elapsed_s, 0.0)
+        if progress.num_requests is None or not rate:
+            return None
+        return (progress.num_requests - progress.num_ended) / rate
+
+
+class Lines:
+    """Says it every ten seconds, for logs."""
+
+    def __init__(self, pace: Pace, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pace = pace
+        self._clock = clock
+        self._said_s = clock()
+
+    def __call__(self, progress: Progress) -> None:
+        words = self._pace.describe(progress)
+        if self._clock() - self._said_s >= _LINE_PERIOD_S:
+            self._said_s = self._clock()
+            total = "" if progress.num_requests is None else f" of {progress.num_requests}"
+            output.say(f"{progress.num_ended}{total} ended, {words}")

@@ -1,0 +1,101 @@
+"""`tllm bench calibrate`: from measured runs to the timing of a simulated engine."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.options import JsonOption
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.bench.simulate.calibrate import Calibration
+    from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits
+
+_COLUMNS = ("Run", "Figure", "Measured", "Simulated", "Off by")
+
+
+def calibrate(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="RESULT_DIR...", help="What tllm bench --stream --output left."),
+    ],
+    target: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Where the timing goes."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "-m",
+            "--model",
+            metavar="NAME",
+            help="The model that was measured, for its batch size and KV cache. Default: 256 "
+            "sequences, 8192 tokens in a step, a million in the KV cache.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fit the timing of a simulated engine to measured runs, and say how well it fits.
+
+    Prompts have to differ in length, and the number of requests in flight has to differ, too: so
+    name two runs, or one at a rate.
+
+    Example:  tllm bench calibrate alone/ many/ -o timing.json
+    """
+    from trtllm_serve_cli.bench.report.result_reader import read_results
+    from trtllm_serve_cli.bench.simulate.calibrate import calibrate, runs_of, write_timing
+
+    limits = _read_limits(model) if model else None
+    found = calibrate([run for each in read_results(folders) for run in runs_of(each)], limits)
+    if target is not None:
+        write_timing(found.simulation, target)
+    _show(found, as_json=as_json)
+    if target is not None:
+        named = shlex.quote(str(target))
+        output.say(f"Timing: {named}")
+        output.say(f"Next: tllm bench token-norm-dist --virtual {named} --request-rate 10")
+
+
+def _read_limits(model: str) -> SchedulerLimits:
+    from trtllm_serve_cli.paths import find_home
+    from trtllm_serve_cli.repository.kinds.sim import read_scheduler_limits
+    from trtllm_serve_cli.repository.model.model_repository import open_repository
+    from trtllm_serve_cli.repository.model.store import load_model
+    from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits
+
+    repository = open_repository(load_model(find_home(), model).path)
+    return read_scheduler_limits(repository, SchedulerLimits())
+
+
+def _show(found: Calibration, *, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    if as_json:
+        comparisons = [asdict(each) | {"deviation": each.deviation} for each in found.comparisons]
+        told = {"num_steps": found.num_steps, "median_error": found.median_error}
+        output.show_json({**found.simulation.to_json(), **told, "comparisons": comparisons})
+    else:
+        timing = asdict(found.simulation.timing)
+        rows = [(name, f"{value * 1e6:.4g}") for name, value in timing.items() if name != "jitter"]
+        output.show_table(("Part of a step", "Microseconds"), rows, are_figures=True)
+        output.show_table(
+            _COLUMNS,
+            [
+                (each.run, each.figure, f"{each.measured:.4g}", f"{each.simulated:.4g}",
+                 f"{each.deviation:+.1%}")
+                for each in found.comparisons
+            ],
+            are_figures=True,
+        )  # fmt: skip
+    output.say(
+        f"{found.num_steps} steps; half of them are within {found.median_error:.1%} of the timing."
+    )
+    if not found.knows_request_s:
+        output.say(
+            "What the server adds to each request is not known: no request was alone. A run with "
+            "--concurrency 1 beside tells it."
+        )

@@ -1,0 +1,143 @@
+"""What `tllm bench` makes of result folders: `report` and `compare`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.options import JsonOption
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.bench.report.compare import Comparison
+    from trtllm_serve_cli.bench.report.result_reader import StoredResult
+
+_FOLDER = "A folder that --output wrote"
+
+
+def report(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help=f"{_FOLDER}; several, or a sweep's, on one page."),
+    ],
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            dir_okay=False,
+            help="Default: report.html in DIR.",
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            dir_okay=False,
+            help="Of one result: also a trace for ui.perfetto.dev.",
+        ),
+    ] = None,
+) -> None:
+    """Draw the figures of results on one HTML page that needs no network.
+
+    Example:  tllm bench report results/before results/after -o both.html
+    """
+    if file is None and len(folders) > 1:
+        raise typer.BadParameter("Several folders have no report.html in common: name it with -o.")
+    from trtllm_serve_cli.bench.report.page import render_page
+    from trtllm_serve_cli.bench.report.perfetto import render_trace
+    from trtllm_serve_cli.bench.report.result_reader import read_results
+
+    results = read_results(folders)
+    if trace is not None and len(results) > 1:
+        raise typer.BadParameter(f"--trace is of one result, and these are {len(results)}.")
+    _write(folders[0] / "report.html" if file is None else file, render_page(results))
+    if trace is not None:
+        _write(trace, render_trace(results[0]))
+
+
+def _write(path: Path, text: str) -> None:
+    from trtllm_serve_cli.errors import BadInput
+    from trtllm_serve_cli.paths import write_text
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+    except OSError as error:
+        raise BadInput(
+            f"{path} cannot be written.",
+            why=error.strerror or str(error),
+            next_step="name a file elsewhere with -o FILE, or --trace FILE",
+        ) from error
+    print(path)
+
+
+def compare(
+    before: Annotated[Path, typer.Argument(metavar="A", help=f"{_FOLDER}: before.")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="Another: after.")],
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CHANGE",
+            help="Leave with exit code 3 beyond it: 'ttft:p95>+5%', 'requests_per_s<-5%'.",
+        ),
+    ] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Compare results of other workloads or loads, too.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what changed from A to B, figure by figure, and whether that is more than noise.
+
+    Results of several runs (--repeat) tell the noise from run to run; best are those that a sweep
+    measured in turns. One run tells only that from request to request.
+
+    Example:  tllm bench compare results/before results/after --fail-on 'ttft:p95>+5%'
+    """
+    from trtllm_serve_cli.bench.report import compare as comparing
+
+    limits = [comparing.parse_limit(text) for text in fail_on or ()]
+    results = (_read_one(before), _read_one(after))
+    comparison = comparing.compare(*results, [limit.measure for limit in limits])
+    if not anyway:
+        comparing.check_same_question(comparison)
+    if as_json:
+        output.show_json(comparison.to_json())
+    else:
+        _show(comparison)
+    comparing.check_limits(comparison, limits)
+
+
+def _read_one(folder: Path) -> StoredResult:
+    from trtllm_serve_cli.bench.report.result_reader import read_results
+    from trtllm_serve_cli.errors import BadInput
+
+    results = read_results([folder])
+    if len(results) > 1:
+        raise BadInput(
+            f"{folder} holds {len(results)} results.",
+            why="two results are compared, not two sweeps",
+            next_step="tllm bench compare "
+            + shlex.join(str(folder / each.name) for each in results[:2]),
+        )
+    return results[0]
+
+
+def _show(comparison: Comparison) -> None:
+    from trtllm_serve_cli.bench.report import compare_text
+
+    screen = output.console(stderr=True)
+    for warning in comparison.warnings:
+        screen.print(f"{warning[0].upper()}{warning[1:]}.", style="bold red")
+    output.show_table(
+        compare_text.CHANGE_COLUMNS, compare_text.change_rows(comparison), are_figures=True
+    )
+    rows = compare_text.difference_rows(comparison)
+    if rows:
+        output.show_table(("Not alike", "A", "B"), rows)
+    for line in compare_text.noise_words(comparison):
+        output.say(line)

@@ -1,0 +1,169 @@
+"""`tllm bench search`: the highest rate at which a server meets its objectives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trtllm_serve_cli.cli.bench.bench_options import (
+    LOAD,
+    CommonOptions,
+    SharedOptions,
+    check_positive,
+)
+from trtllm_serve_cli.cli.bench.bench_run import (
+    Job,
+    open_points,
+    plan_settings,
+    raise_ending,
+    say_kept,
+)
+from trtllm_serve_cli.cli.bench.sweep_command import keep_points, show_run
+from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.target import LoadTarget
+from trtllm_serve_cli.errors import CheckFailed
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.bench.run.benchmark import Benchmark
+    from trtllm_serve_cli.bench.run.search import SearchResult
+    from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
+    from trtllm_serve_cli.bench.workloads.spec import Workload
+
+_SEARCH = "Search"
+_DURATION_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions(SharedOptions):
+    """Where a search looks, and how closely."""
+
+    min_rate: Annotated[
+        float,
+        typer.Option(
+            callback=check_positive,
+            metavar="PER_SECOND",
+            help="The rate to begin with.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = 1.0
+    max_rate: Annotated[
+        float | None,
+        typer.Option(
+            callback=check_positive,
+            metavar="PER_SECOND",
+            help="Look no further. Default: until an objective is missed.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None
+    precision: Annotated[
+        float,
+        typer.Option(
+            min=0.1, max=100, metavar="PERCENT", help="How near to come.", rich_help_panel=_SEARCH
+        ),
+    ] = 5.0
+    max_runs: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Measure a rate up to so often while chance could decide.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = 5
+    concurrency: Annotated[
+        int | None,
+        typer.Option(min=1, help="At most so many requests in flight.", rich_help_panel=LOAD),
+    ] = None
+
+
+def run_search_job(
+    job: Job,
+    options: SearchOptions,
+    workload: Workload,
+    targets: Sequence[LoadTarget] | None,
+    tokenizer: Tokenizer | None,
+) -> None:
+    """Find the rate, show and keep it; raises `CheckFailed` where there is none."""
+    if not options.slo:
+        raise typer.BadParameter("A search needs objectives: --slo 'ttft:p95<500ms'.")
+    if options.max_rate is not None and options.max_rate < options.min_rate:
+        raise typer.BadParameter("--max-rate is below --min-rate.")
+
+    from trtllm_serve_cli.bench.model.slo import parse_objective
+    from trtllm_serve_cli.bench.report.result_json import check_output_folder
+    from trtllm_serve_cli.bench.run.search import SearchPlan, run_search
+
+    if options.output_folder is not None:
+        check_output_folder(options.output_folder)
+    plan_settings(job, _at(options, options.min_rate), workload)
+    if targets is None and options.virtual is None:
+        targets = job.find_targets()
+
+    def open_at(rate: float) -> Benchmark:
+        settings = plan_settings(job, _at(options, rate), workload)
+        return open_points([(job, settings)], targets, tokenizer)[0]
+
+    result = run_search(
+        SearchPlan(options.min_rate, options.max_rate, options.precision / 100, options.max_runs),
+        [parse_objective(text) for text in options.slo],
+        open_at,
+        show_run,
+    )
+    _keep(result, options)
+    _show(result, as_json=options.as_json)
+    leave(result)
+
+
+def _at(options: SearchOptions, rate: float) -> CommonOptions:
+    shared = options.shared()
+    if options.num_requests is None and options.duration is None:
+        shared["duration"] = _DURATION_S
+    return CommonOptions(**shared, request_rate=rate, concurrency=options.concurrency)
+
+
+def _keep(result: SearchResult, options: SearchOptions) -> None:
+    folder = options.output_folder
+    labelled = {f"rate-{rate:g}": each for rate, each in result.results.items()}
+    keep_points(labelled, folder, search=json.dumps(result.to_json(), indent=2) + "\n")
+    say_kept(folder)
+
+
+def _show(result: SearchResult, *, as_json: bool) -> None:
+    from trtllm_serve_cli.bench.report import tables
+
+    if as_json:
+        output.show_json(result.to_json())
+    else:
+        rows = tables.probe_rows(result.probes)
+        output.show_table(tables.PROBE_COLUMNS, rows, are_figures=True)
+        for words in tables.search_words(result):
+            print(words)
+    if result.client_bottlenecks:
+        rates = ", ".join(f"{rate:g}/s" for rate in result.client_bottlenecks)
+        output.console(stderr=True).print(
+            f"The client was the bottleneck at {rates}, where an objective was missed: the server "
+            "may do better. Give the client more (--workers), or a machine of its own.",
+            style="bold red",
+        )
+
+
+def leave(result: SearchResult) -> None:
+    """Raises what the exit code stands for, where no rate was found or the search was cut off."""
+    if result.ending in ("interrupted", "server_lost") or result.rate is None:
+        raise_ending(list(result.results.values()))
+    if result.rate is None:
+        lowest = result.probes[0]
+        broken = "; ".join(
+            f"{each.objective} measured as "
+            + ("never" if each.measured_ms is None else f"{each.measured_ms:.1f} ms")
+            for each in lowest.measured
+            if not each.is_met
+        )
+        raise CheckFailed(
+            f"The lowest rate, {lowest.rate:g}/s, already misses an objective.",
+            why=broken,
+            next_step=f"begin lower: --min-rate {lowest.rate / 10:g}; or allow more: --slo",
+        )

@@ -1,0 +1,63 @@
+"""`--virtual` of `tllm bench`: the same run on a virtual clock, without a server."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from trtllm_serve_cli.cli.bench.bench_options import SharedOptions
+from trtllm_serve_cli.errors import UnknownModel
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
+    from trtllm_serve_cli.bench.run.benchmark import Benchmark
+    from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
+
+# What only says how a server is asked.
+_OF_A_SERVER = {
+    "url": "-u",
+    "model": "-m",
+    "interface": "-i",
+    "metrics_url": "--metrics-url",
+    "workers": "--workers",
+    "timeout": "--timeout",
+    "server_times": "--server-times",
+}
+
+
+def open_simulation(settings: BenchmarkSettings, named: str, options: SharedOptions) -> Benchmark:
+    """Such a benchmark. Raises `UnknownModel` or `BadInput` for what is no simulation."""
+    from trtllm_serve_cli.bench.simulate.simulate import open_virtual
+
+    _refuse_a_servers(options)
+    return open_virtual(settings, find_simulation(named), named, options.replicas)
+
+
+def _refuse_a_servers(options: SharedOptions) -> None:
+    defaults = {field.name: field.default for field in fields(SharedOptions)}
+    given = [
+        flag for name, flag in _OF_A_SERVER.items() if getattr(options, name) != defaults[name]
+    ]
+    if given:
+        raise typer.BadParameter(f"--virtual asks no server: leave out {', '.join(given)}.")
+
+
+def find_simulation(named: str) -> Simulation:
+    """That of an imported model, or of a file."""
+    from trtllm_serve_cli.build.sim import read_simulation
+    from trtllm_serve_cli.paths import find_home
+    from trtllm_serve_cli.repository.kinds.sim import read_simulation_of
+    from trtllm_serve_cli.repository.model.store import find_model
+
+    if Path(named).is_file():
+        return read_simulation(Path(named))
+    if "/" not in named and (model := find_model(find_home(), named)):
+        return read_simulation_of(model)
+    raise UnknownModel(
+        f"There is nothing to simulate called {named!r}.",
+        why="it is neither an imported model nor a file",
+        next_step="tllm import -m NAME -s SOURCE --engine sim --gpu h200   (docs/simulation.md)",
+    )

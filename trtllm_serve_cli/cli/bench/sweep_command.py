@@ -1,0 +1,175 @@
+"""`tllm bench sweep`: one workload at several loads, or on several models, in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trtllm_serve_cli.cli.bench.bench_options import (
+    LOAD,
+    CommonOptions,
+    RepeatOption,
+    SharedOptions,
+    check_positive,
+)
+from trtllm_serve_cli.cli.bench.bench_progress import show_progress
+from trtllm_serve_cli.cli.bench.bench_run import (
+    Job,
+    addresses_of,
+    open_points,
+    plan_settings,
+    raise_ending,
+    say_kept,
+    say_remarks,
+)
+from trtllm_serve_cli.cli.shared import output
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.bench.run.benchmark import Benchmark, BenchmarkResult, Watch
+    from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
+    from trtllm_serve_cli.bench.workloads.spec import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOptions(SharedOptions):
+    """What a sweep takes in place of one load."""
+
+    request_rates: Annotated[
+        str | None,
+        typer.Option(
+            "--request-rate",
+            metavar="R,R,…",
+            help="Open loop at each of these mean rates.",
+            rich_help_panel=LOAD,
+        ),
+    ] = None
+    concurrencies: Annotated[
+        str | None,
+        typer.Option(
+            "--concurrency",
+            metavar="C,C,…",
+            help="Closed loop with each of these in flight. With rates: each rate with each cap.",
+            rich_help_panel=LOAD,
+        ),
+    ] = None
+    repeat: RepeatOption = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """`label` names its folder."""
+
+    label: str
+    job: Job
+    common: CommonOptions
+
+
+def run_sweep_job(
+    job: Job, options: SweepOptions, workload: Workload, tokenizer: Tokenizer | None
+) -> None:
+    """Measure every point in turns, show and keep them."""
+    points = _plan_points(job, options)
+    planned = [(p.job, plan_settings(p.job, p.common, workload)) for p in points]
+
+    from trtllm_serve_cli.bench.report.result_json import check_output_folder
+    from trtllm_serve_cli.bench.run.sweep import run_in_turns
+
+    folder = options.output_folder
+    if folder is not None:
+        check_output_folder(folder)
+    opened = open_points(planned, None, tokenizer)
+    results = run_in_turns(opened, options.repeat, show_run)
+    labels = [point.label for point in points]
+    keep_points(dict(zip(labels, results, strict=False)), folder)
+    _show(results, as_json=options.as_json)
+    for label, result in zip(labels, results, strict=False):
+        say_remarks(result, f"{label}: ")
+    say_kept(folder)
+    raise_ending(results)
+
+
+@contextmanager
+def show_run(benchmark: Benchmark) -> Iterator[Watch]:
+    """Progress of the next run of one point."""
+    settings = replace(benchmark.settings, repeat=1)
+    with show_progress(settings, addresses_of(benchmark)) as watch:
+        yield watch
+
+
+def keep_points(results: dict[str, BenchmarkResult], folder: Path | None, **files: str) -> None:
+    """Each result in a folder of its own, with a page over all; `files` lie beside it."""
+    if folder is None or not results:
+        return
+    from trtllm_serve_cli.bench.report.report_writer import write_views
+    from trtllm_serve_cli.bench.report.result_json import write_result
+    from trtllm_serve_cli.paths import write_text
+
+    for label, result in results.items():
+        write_result(result, folder / label)
+    for name, text in files.items():
+        write_text(folder / f"{name}.json", text)
+    write_views(folder)
+
+
+def _plan_points(job: Job, options: SweepOptions) -> list[_Point]:
+    """Every model at every load; raises `BadParameter` if that is one point."""
+    rates = _parse_list(options.request_rates, "--request-rate", float)
+    caps = _parse_list(options.concurrencies, "--concurrency", int)
+    named = [*dict.fromkeys(options.model or ())]
+    options = replace(options, model=named or None)
+    models = named if len(named) > 1 else (None,)
+    points = [
+        _plan_point(job, options, *point)
+        for point in product(models, rates or (None,), caps or (None,))
+    ]
+    if len(points) < 2:
+        raise typer.BadParameter(
+            "A sweep needs several loads or models: --concurrency 1,2,4,8, --request-rate 1,2,4, "
+            "or several -m."
+        )
+    return points
+
+
+def _plan_point(
+    job: Job, options: SweepOptions, model: str | None, rate: float | None, cap: int | None
+) -> _Point:
+    shared = options.shared()
+    if model is not None:
+        shared["model"] = [model]
+    common = CommonOptions(**shared, request_rate=rate, concurrency=cap, repeat=options.repeat)
+    parts = [
+        model,
+        None if rate is None else f"rate-{rate:g}",
+        None if cap is None else f"concurrency-{cap}",
+    ]
+    return _Point("-".join(part for part in parts if part), replace(job, common=common), common)
+
+
+def _parse_list(text: str | None, option: str, kind: type[float] | type[int]) -> list[Any]:
+    """Numbers above 0 with commas between them, each once."""
+    if text is None:
+        return []
+    try:
+        numbers = [kind(part) for part in text.split(",")]
+    except ValueError:
+        words = f"{text!r} is no list of {'whole ' if kind is int else ''}numbers such as 1,2,4."
+        raise typer.BadParameter(f"{option}: {words}") from None
+    for number in numbers:
+        check_positive(number)
+    return list(dict.fromkeys(numbers))
+
+
+def _show(results: Sequence[BenchmarkResult], *, as_json: bool) -> None:
+    from trtllm_serve_cli.bench.report import result_json, tables
+
+    if as_json:
+        output.show_json({"points": [result_json.to_json(result) for result in results]})
+        return
+    output.show_table(tables.POINT_COLUMNS, tables.point_rows(results), are_figures=True)
+    output.say("Latency, TTFT and ITL: medians in ms, and the p99 beside.")

@@ -1,0 +1,135 @@
+"""The benchmarks whose prompts are text: `tllm bench dataset` and `tllm bench end-to-end`."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trtllm_serve_cli.cli.bench.bench_options import SharedOptions
+from trtllm_serve_cli.cli.bench.bench_run import Job, run_job
+
+_ENTRIES = (
+    "JSON with input, instruction and output; ShareGPT's JSON; JSONL with prompt and lengths; "
+    "or hf:NAME[:SPLIT]."
+)
+_INPUT_WORDS = 100
+OutputTokens = Annotated[
+    int | None,
+    typer.Option("--output-tokens", min=1, help="Length of every answer. Default: the entry's."),
+]
+TokensPerWord = Annotated[
+    float | None,
+    typer.Option(
+        "--op-tokens-per-word",
+        min=0.01,
+        help="Count an entry's answer as upstream does: its words times this (there 1.3).",
+    ),
+]
+MaxInputLen = Annotated[
+    int | None, typer.Option("--max-input-len", min=1, help="Leave out longer prompts.")
+]
+IgnoreEos = Annotated[
+    bool,
+    typer.Option(
+        "--ignore-eos", help="Answers of exactly that length, whatever the model would say."
+    ),
+]
+TokenizerDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--tokenizer",
+        "--tokenizer-dir",
+        metavar="DIR",
+        help="The model's tokenizer. Default: the one that the server's repository names.",
+    ),
+]
+
+
+class TextModel(str, Enum):
+    """The models that take text."""
+
+    OWN = "own"
+    ENSEMBLE = "ensemble"
+    BLS = "tensorrt_llm_bls"
+
+
+def dataset(
+    common: SharedOptions,
+    source: Annotated[str, typer.Option("--dataset", metavar="FILE", help=_ENTRIES)],
+    output_tokens: OutputTokens = None,
+    op_tokens_per_word: TokensPerWord = None,
+    max_input_len: MaxInputLen = None,
+    ignore_eos: IgnoreEos = False,
+    tokenizer: TokenizerDir = None,
+) -> None:
+    """Send the prompts of a data set, as token ids, to `tensorrt_llm`.
+
+    Example:  tllm bench dataset --dataset mini_cnn_eval.json --concurrency 16 --stream
+    """
+    from trtllm_serve_cli.bench.generator.tokenizers import find_tokenizer_folder, open_tokenizer
+    from trtllm_serve_cli.bench.model.served_model import Target
+    from trtllm_serve_cli.bench.workloads.dataset import Lengths, read_entries, tokenize
+
+    entries = read_entries(source)
+    job = Job("dataset", common)
+    targets = None if common.virtual else job.find_targets()
+    found = None
+    if any(entry.prompt is not None for entry in entries):
+        if tokenizer is None and targets is None:
+            raise typer.BadParameter("--virtual needs --tokenizer: no server tells it.")
+        asked = [Target(t.address, t.model, common.interface.value) for t in targets or ()]
+        found = open_tokenizer(tokenizer or find_tokenizer_folder(asked))
+    lengths = Lengths(output_tokens, op_tokens_per_word, max_input_len, ignore_eos)
+    run_job(job, tokenize(source, entries, found, lengths), targets)
+
+
+def end_to_end(
+    common: SharedOptions,
+    source: Annotated[
+        str | None,
+        typer.Option("--dataset", metavar="FILE", help=f"{_ENTRIES} Default: random words."),
+    ] = None,
+    through: Annotated[
+        TextModel, typer.Option(help="Which of the models that take text.")
+    ] = TextModel.ENSEMBLE,
+    input_words: Annotated[
+        int | None, typer.Option(min=1, help="Mean words of a random prompt. Default: 100.")
+    ] = None,
+    output_tokens: OutputTokens = None,
+    op_tokens_per_word: TokensPerWord = None,
+    max_input_len: MaxInputLen = None,
+    ignore_eos: IgnoreEos = False,
+    tokenizer: TokenizerDir = None,
+) -> None:
+    """Send text to `ensemble`, `tensorrt_llm_bls` or the model's own name, and get text.
+
+    With -i http through generate_stream (--stream), as a browser would. --tokenizer counts the
+    tokens of answers where the server does not.
+
+    Example:  tllm bench end-to-end -i http --stream --concurrency 8
+    """
+    from trtllm_serve_cli.bench.generator.tokenizers import open_tokenizer
+    from trtllm_serve_cli.bench.workloads.dataset import Lengths, as_text, read_entries
+    from trtllm_serve_cli.bench.workloads.spec import Workload
+    from trtllm_serve_cli.bench.workloads.words import RandomWords
+
+    lengths = Lengths(output_tokens, op_tokens_per_word, max_input_len, ignore_eos)
+    workload: Workload
+    if source is None:
+        for option, value in (
+            ("--max-input-len", max_input_len),
+            ("--op-tokens-per-word", op_tokens_per_word),
+        ):
+            if value is not None:
+                raise typer.BadParameter(f"{option} needs --dataset.")
+        words = input_words or _INPUT_WORDS
+        workload = RandomWords(words, words / 20, output_tokens or 20, 0, ignore_eos)
+    elif input_words is not None:
+        raise typer.BadParameter("--input-words is of random prompts, and --dataset names others.")
+    else:
+        workload = as_text(source, read_entries(source), lengths)
+    counting = None if tokenizer is None else open_tokenizer(tokenizer)
+    run_job(Job("end-to-end", common, through.value), workload, tokenizer=counting)

@@ -1,0 +1,1 @@
+"""`tllm infer`: prompts, batches and conversations."""

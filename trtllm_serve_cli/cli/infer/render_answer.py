@@ -1,0 +1,199 @@
+"""An answer as the user sees it: text as it comes, figures below it, or data for JSON."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import sys
+import textwrap
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.target import Target
+from trtllm_serve_cli.errors import TllmError
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.client.generate import Completion, GenerateRequest, Piece
+
+# Where a line must not break; no text has it, since `repr` writes it otherwise.
+_KEPT_SPACE = "\0"
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What came of an answer, whole or until the user's Ctrl-C."""
+
+    pieces: Sequence[Piece]
+    completion: Completion
+    was_interrupted: bool
+
+
+def hear(target: Target, request: GenerateRequest, *, is_live: bool) -> Heard:
+    """Asks, and prints the answer as it comes if `is_live`; Ctrl-C cancels it on the server."""
+    from trtllm_serve_cli.client.ask import stream_apart
+    from trtllm_serve_cli.client.generate import summarize_pieces
+
+    pieces: list[Piece] = []
+    was_interrupted = False
+    arriving = stream_apart(
+        target.endpoint, target.model, request, target.interface, target.timeout_s
+    )
+    started_s = time.monotonic()
+    try:
+        with closing(arriving):
+            for piece in arriving:
+                pieces.append(piece)
+                if is_live:
+                    print(printable(piece.text), end="", flush=True)
+    except KeyboardInterrupt:
+        was_interrupted = True
+    except TllmError:
+        _end_line(is_live and bool(pieces))
+        raise
+    _end_line(is_live)
+    if was_interrupted:
+        output.say(describe_cancel(target, request, f"after {len(pieces)} pieces of the answer"))
+    completion = summarize_pieces(pieces, started_s, time.monotonic())
+    return Heard(pieces, completion, was_interrupted)
+
+
+def describe_cancel(target: Target, request: GenerateRequest, what: str) -> str:
+    """What became of a request that the user's Ctrl-C ended."""
+    if target.interface == "http" and not request.stream:
+        return f"Left, {what}. Over HTTP the server does not hear of that; with -i grpc it would."
+    return f"Cancelled on the server, {what}."
+
+
+def show_texts(completion: Completion) -> None:
+    """The texts of an answer that was not shown as it came."""
+    if len(completion.texts) == 1:
+        print(printable(completion.text))
+        return
+    for index, text in enumerate(completion.texts):
+        print(f"[{index}] {printable(text)}")
+
+
+def show_figures(heard: Heard, request_id: str, *, was_streamed: bool) -> None:
+    """What is to be said below an answer."""
+    for line in describe_log_probs(heard, _width()):
+        output.say(line)
+    completion = heard.completion
+    if completion.perf and (perf := describe_perf(completion.perf)):
+        output.say(perf)
+    output.say(f"{describe(completion, was_streamed=was_streamed)} · id {request_id}")
+
+
+def printable(text: str) -> str:
+    """`text` as a terminal may have it: a model's control characters must not drive it."""
+    if not sys.stdout.isatty():
+        return text
+    return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def as_data(answer: Completion | TllmError) -> dict[str, Any]:
+    """An answer as JSON has it; times in milliseconds."""
+    if isinstance(answer, TllmError):
+        return {"error": str(answer)}
+    rate = answer.tokens_per_s
+    data: dict[str, Any] = {
+        "text_output": answer.text,
+        "num_input_tokens": answer.num_input_tokens,
+        "num_output_tokens": answer.num_output_tokens,
+        "ttft_ms": None if answer.ttft_s is None else round(answer.ttft_s * 1000, 3),
+        "latency_ms": round(answer.latency_s * 1000, 3),
+        "tokens_per_s": None if rate is None else round(rate, 2),
+    }
+    if len(answer.texts) > 1:
+        data["texts"] = answer.texts
+    if answer.cum_log_probs:
+        data["cum_log_probs"] = answer.cum_log_probs
+        data["output_log_probs"] = answer.output_log_probs
+    if answer.perf:
+        data["perf_metrics"] = dict(answer.perf)
+    if answer.was_stopped:
+        data["was_stopped"] = True
+    return data
+
+
+def describe(completion: Completion, *, was_streamed: bool) -> str:
+    """As in `46 tokens · first after 85 ms · 48.2 tokens/s`."""
+    count = completion.num_output_tokens
+    parts = ["tokens unknown" if count is None else f"{count} token{'s' * (count != 1)}"]
+    if was_streamed and completion.ttft_s is not None:
+        parts.append(f"first after {completion.ttft_s * 1000:.0f} ms")
+    else:
+        parts.append(f"after {completion.latency_s * 1000:.0f} ms")
+    if completion.tokens_per_s is not None:
+        parts.append(f"{completion.tokens_per_s:.1f} tokens/s")
+    if completion.was_stopped:
+        parts.append(f"stopped after {completion.latency_s * 1000:.0f} ms")
+    return " · ".join(parts)
+
+
+def describe_perf(perf: Mapping[str, float]) -> str:
+    """As in `queued 1.2 ms · prefill 30.0 ms · decode 200.0 ms · 5 KV blocks, 3 new, 2 reused`."""
+    parts = []
+    for name, start, end in (
+        ("queued", "arrival", "first_scheduled"),
+        ("prefill", "first_scheduled", "first_token"),
+        ("decode", "first_token", "last_token"),
+    ):
+        start_ns, end_ns = perf.get(f"{start}_time_ns"), perf.get(f"{end}_time_ns")
+        if start_ns and end_ns:
+            parts.append(f"{name} {(end_ns - start_ns) / 1e6:.1f} ms")
+    if (total := perf.get("kv_cache_alloc_total_blocks")) is not None:
+        new, reused = (perf.get(f"kv_cache_{n}_blocks", 0) for n in ("alloc_new", "reused"))
+        parts.append(f"{total:.0f} KV blocks, {new:.0f} new, {reused:.0f} reused")
+    if drafted := perf.get("total_draft_tokens"):
+        accepted = perf.get("total_accepted_draft_tokens", 0)
+        parts.append(f"{accepted:.0f} of {drafted:.0f} draft tokens accepted")
+    return " · ".join(parts)
+
+
+def describe_log_probs(heard: Heard, width: int) -> list[str]:
+    """Lines for each sequence: its log probability, then its pieces with theirs.
+
+    An answer that came in one piece does not tell which text is whose: only the numbers.
+    """
+    lines: list[str] = []
+    completion = heard.completion
+    for index, total in enumerate(completion.cum_log_probs):
+        each = dict(enumerate(completion.output_log_probs)).get(index, ())
+        name = f" [{index}]" if len(completion.texts) > 1 else ""
+        mean = f" · perplexity {math.exp(min(-total / len(each), 700)):.2f}" if each else ""
+        lines.append(f"log probability{name} {total:.3f}{mean}")
+        said = [p for p in heard.pieces if p.sequence_index == index and p.output_log_probs]
+        lines += _wrap([_pair(piece, has_text=len(said) > 1) for piece in said], width)
+    return lines
+
+
+def _pair(piece: Piece, *, has_text: bool) -> str:
+    values = " ".join(f"{value:.3f}" for value in piece.output_log_probs)
+    return f"{piece.text!r} {values}".replace(" ", _KEPT_SPACE) if has_text else values
+
+
+def _wrap(items: Sequence[str], width: int) -> list[str]:
+    wrapped = textwrap.wrap(
+        " ".join(items),
+        width,
+        initial_indent="  ",
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace(_KEPT_SPACE, " ") for line in wrapped]
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns
+
+
+def _end_line(has_text: bool) -> None:
+    if has_text:
+        print(flush=True)

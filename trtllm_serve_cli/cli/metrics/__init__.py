@@ -1,0 +1,1 @@
+"""`tllm metrics`: one page, a live dashboard, and exports."""

@@ -1,0 +1,282 @@
+"""The live screen of `tllm metrics --watch`: figures now, and how they came to be."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trtllm_serve_cli.cli.metrics.metrics_screen import (
+    UNKNOWN,
+    bar,
+    describe_gpu,
+    describe_worker,
+    percent,
+    show_latency,
+    text,
+)
+from trtllm_serve_cli.cli.shared.tty_keys import open_keyboard
+from trtllm_serve_cli.errors import TllmError
+
+if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    from trtllm_serve_cli.metrics.parse import Snapshot
+    from trtllm_serve_cli.metrics.summary import ModelRow, Summary
+    from trtllm_serve_cli.metrics.watch import News, Watch
+
+# What the figures of the table are means and percentiles of.
+_WINDOW_S = 30.0
+# As many as the widest terminal shows.
+_KEPT = 400
+_STEPS = "▁▂▃▄▅▆▇█"
+# How often the keyboard is asked whether there is something new to draw, too.
+_TICK_S = 0.1
+_BAR_WIDTH = 12
+
+
+class Feed:
+    """One server: the scrapes of the last while, and the trend of what is drawn."""
+
+    def __init__(self, address: str, interval_s: float) -> None:
+        self.address = address
+        self.problem = ""
+        self.summary: Summary | None = None
+        self.trends: dict[str, deque[float | None]] = {}
+        self._interval_s = interval_s
+        self._snapshots: deque[Snapshot] = deque()
+
+    def take(self, scraped: Snapshot | TllmError) -> None:
+        """The next scrape, or why there is none."""
+        from trtllm_serve_cli.metrics.summary import summarize
+
+        if isinstance(scraped, TllmError):
+            since = time.strftime("%H:%M:%S")
+            self.problem = f"{since}  {scraped.what} Why: {scraped.why}. Trying again …"
+            self._extend(dict.fromkeys(self.trends))
+            return
+        last = self._snapshots[-1] if self._snapshots else None
+        took_s = scraped.taken_at_s - last.taken_at_s if last and not self.problem else 0.0
+        self.problem = (
+            f"A scrape comes every {took_s:.1f} s, not every {self._interval_s:g} s: slow server."
+            if took_s > 1.8 * self._interval_s
+            else ""
+        )
+        self._snapshots.append(scraped)
+        # A rate needs two, however far apart they are.
+        while (
+            len(self._snapshots) > 2
+            and scraped.taken_at_s - self._snapshots[0].taken_at_s > _WINDOW_S
+        ):
+            self._snapshots.popleft()
+        first = self._snapshots[0] if len(self._snapshots) > 1 else None
+        self.summary = summarize(scraped, first)
+        self._extend(_read_trends(summarize(scraped, last)))
+
+    def _extend(self, values: dict[str, float | None]) -> None:
+        for name, value in values.items():
+            self.trends.setdefault(name, deque(maxlen=_KEPT)).append(value)
+
+    def last(self, name: str) -> float | None:
+        """The newest figure of a trend."""
+        trend = self.trends.get(name)
+        return trend[-1] if trend else None
+
+
+def run_dashboard(sources: dict[str, Watch], interval_s: float) -> None:
+    """Draw what the `sources`, by their address, scrape in threads of their own, until q."""
+    from rich.live import Live
+
+    from trtllm_serve_cli.cli.shared import output
+    from trtllm_serve_cli.metrics.watch import start_watches
+
+    feeds = {address: Feed(address, interval_s) for address in sources}
+    news = start_watches(sources)
+    console = output.console()
+    with (
+        open_keyboard() as keyboard,
+        Live(console=console, auto_refresh=False, screen=True) as live,
+    ):
+        drawn: object = None
+        while "q" not in keyboard.wait(_TICK_S).lower():
+            has_news = _take_news(news, feeds)
+            if has_news or console.size != drawn:
+                drawn = console.size
+                live.update(
+                    render_dashboard(tuple(feeds.values()), console.width, interval_s),
+                    refresh=True,
+                )
+
+
+def _take_news(news: News, feeds: dict[str, Feed]) -> bool:
+    has_come = False
+    while not news.empty():
+        address, scraped = news.get()
+        feeds[address].take(scraped)
+        has_come = True
+    return has_come
+
+
+def render_dashboard(feeds: Sequence[Feed], width: int, interval_s: float) -> Group:
+    """The screen, `width` columns wide: of one server all, of several one line each."""
+    from rich.console import Group
+
+    parts: list[RenderableType] = [_render_title(feeds, width, interval_s)]
+    if len(feeds) > 1:
+        parts.append(render_servers(feeds, width))
+    elif feeds[0].summary is not None:
+        parts += _render_server(feeds[0], feeds[0].summary, width)
+    parts += [_problem(feed, is_named=len(feeds) > 1) for feed in feeds if feed.problem]
+    return Group(*parts)
+
+
+def sparkline(values: Sequence[float | None], width: int, most: float | None = None) -> str:
+    """The last `width` values as bars, the highest or `most` being a full one; unknown: a gap."""
+    shown = list(values)[-width:]
+    top = most or max((each for each in shown if each is not None), default=0.0)
+    return "".join(" " if each is None else _step(each, top) for each in shown)
+
+
+def _step(value: float, top: float) -> str:
+    share = min(max(value / top, 0.0), 1.0) if top else 0.0
+    return _STEPS[min(int(share * len(_STEPS)), len(_STEPS) - 1)]
+
+
+def _read_trends(summary: Summary) -> dict[str, float | None]:
+    from trtllm_serve_cli.metrics.summary import sum_known
+
+    engines, gpus = summary.engines, summary.host.gpus
+    return {
+        "tokens/s": sum_known(row.tokens_per_s for row in summary.models),
+        "requests/s": sum_known(row.requests_per_s for row in _answering(summary)),
+        "active": sum_known(engine.num_active for engine in engines),
+        "batch": sum_known(engine.num_scheduled for engine in engines),
+        "waiting": sum_known(engine.num_waiting for engine in engines),
+        "KV cache": max(
+            (e.kv_fraction for e in engines if e.kv_fraction is not None), default=None
+        ),
+        "CPU": summary.host.cpu_utilization,
+        **{f"GPU {number}": gpu.utilization for number, gpu in enumerate(gpus)},
+    }
+
+
+def _answering(summary: Summary) -> list[ModelRow]:
+    """The models that clients ask, where the server tells; all of them elsewhere."""
+    ours = [row for row in summary.models if row.num_generated_tokens is not None]
+    return ours or list(summary.models)
+
+
+def _render_title(feeds: Sequence[Feed], width: int, interval_s: float) -> Text:
+    from rich.text import Text
+
+    what = feeds[0].address if len(feeds) == 1 else f"{len(feeds)} servers"
+    left = f"{what}  {time.strftime('%H:%M:%S')}  every {interval_s:g} s"
+    return Text(f"{left:<{width - 8}} q quits"[:width], style="reverse", no_wrap=True)
+
+
+def _render_server(feed: Feed, summary: Summary, width: int) -> list[RenderableType]:
+    rows = [row for row in _answering(summary) if row.num_succeeded or row.num_failed]
+    parts: list[RenderableType] = [_render_models(rows)]
+    parts.append(_render_trends(feed, summary, width))
+    for engine in summary.engines:
+        facts = [f"worker {describe_worker(engine)}"] if engine.is_worker_up is not None else []
+        if engine.prefix_hit_fraction is not None:
+            facts.append(f"{percent(engine.prefix_hit_fraction)} of prompts reused")
+        if count := engine.num_preemptions:
+            facts.append(f"{count} preemption{'s' * (count != 1)}")
+        parts.append(_line(f"{engine.model}: {', '.join(facts)}", engine.is_worker_up is False))
+    return parts
+
+
+def _render_models(rows: Sequence[ModelRow]) -> Table:
+    table = _table("model", "ok", "failed", "ok/s", "tok/s", "TTFT p50", "p90", "ITL p50", "p90")
+    for row in rows:
+        table.add_row(
+            row.model,
+            text(row.num_succeeded),
+            str(row.num_failed),
+            _figure(row.requests_per_s),
+            _figure(row.tokens_per_s),
+            *show_latency(row.ttft),
+            *show_latency(row.itl),
+        )
+    if not rows:
+        table.add_row("no requests yet")
+    return table
+
+
+def _render_trends(feed: Feed, summary: Summary, width: int) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True, min_width=10)
+    table.add_column(no_wrap=True, justify="right", min_width=8)
+    table.add_column(no_wrap=True, overflow="crop")
+    room = max(width - 10 - 8 - 4 - _BAR_WIDTH - 1, 10)
+    for name, trend in feed.trends.items():
+        is_share = name in ("KV cache", "CPU") or name.startswith("GPU")
+        value = trend[-1]
+        if value is None and name not in ("tokens/s", "requests/s"):
+            continue
+        line = sparkline(trend, room, 1.0 if is_share else None)
+        shown = percent(value) if is_share else _figure(value)
+        table.add_row(name, shown, f"{bar(value, _BAR_WIDTH)} {line}" if is_share else line)
+    for number, gpu in enumerate(summary.host.gpus):
+        table.add_row("", "", f"GPU {number}: {describe_gpu(gpu)}")
+    return table
+
+
+def render_servers(feeds: Sequence[Feed], width: int) -> Table:
+    """One line for each server; its times are those of the model that generated most."""
+    names = ("server", "ok/s", "tok/s", "TTFT", "ITL", "batch", "wait", "KV", "CPU")
+    table = _table(*names)
+    table.add_column("trend of tok/s", no_wrap=True, overflow="crop")
+    room = max(width - 72, 6)
+    for feed in feeds:
+        table.add_row(*_server_cells(feed), sparkline(feed.trends.get("tokens/s", ()), room))
+    return table
+
+
+def _server_cells(feed: Feed) -> list[str]:
+    rows = _answering(feed.summary) if feed.summary else []
+    busiest = max(rows, key=lambda row: row.num_generated_tokens or 0, default=None)
+    return [
+        feed.address,
+        _figure(feed.last("requests/s")),
+        _figure(feed.last("tokens/s")),
+        show_latency(busiest.ttft if busiest else None)[0],
+        show_latency(busiest.itl if busiest else None)[0],
+        _figure(feed.last("batch")),
+        _figure(feed.last("waiting")),
+        percent(feed.last("KV cache")),
+        percent(feed.last("CPU")),
+    ]
+
+
+def _table(*names: str) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for index, name in enumerate(names):
+        table.add_column(name, justify="right" if index else "left", no_wrap=bool(index))
+    return table
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return UNKNOWN
+    return f"{value:.0f}" if value >= 100 or float(value).is_integer() else f"{value:.1f}"
+
+
+def _problem(feed: Feed, *, is_named: bool) -> Text:
+    return _line(f"{feed.address}: {feed.problem}" if is_named else feed.problem, True)
+
+
+def _line(words: str, is_bad: bool) -> Text:
+    from rich.text import Text
+
+    return Text(words, style="bold red" if is_bad else "")

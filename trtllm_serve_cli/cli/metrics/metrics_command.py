@@ -1,0 +1,238 @@
+"""`tllm metrics`: what running servers say about themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trtllm_serve_cli.choices import MetricsExport
+from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.exits import INTERRUPTED
+from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
+from trtllm_serve_cli.cli.shared.target import find_metrics
+from trtllm_serve_cli.errors import TllmError
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.metrics.parse import Snapshot
+    from trtllm_serve_cli.metrics.summary import Summary
+    from trtllm_serve_cli.metrics.watch import Watch
+
+UrlsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-u",
+        "--url",
+        metavar="HOST:PORT",
+        help="Another server: the address of its metrics; several times for several.",
+    ),
+]
+
+_INTERVAL_S = 2.0
+_HOLD = "5m"
+
+metrics_app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
+
+
+@metrics_app.callback()
+def metrics(
+    context: typer.Context,
+    model: ModelOption = None,
+    url: UrlsOption = None,
+    as_json: JsonOption = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Print the page as the server sends it.")
+    ] = False,
+    since: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Rates and times since this page, that --raw printed, was saved."
+        ),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="A live screen until q, with trends and rates.")
+    ] = False,
+    interval: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="With --watch: how often.")
+    ] = _INTERVAL_S,
+) -> None:
+    """Show requests, engine and host of the running server.
+
+    Counters count since the server started. Without a terminal --watch prints lines, until Ctrl-C.
+
+    Example:  tllm metrics --watch --interval 5
+    """
+    if context.invoked_subcommand is not None:
+        if any((model, url, as_json, raw, since, watch, interval != _INTERVAL_S)):
+            raise typer.BadParameter("Options of `export` stand after that word.")
+        return
+    if raw and (as_json or watch or since or len(url or ()) > 1):
+        raise typer.BadParameter(
+            "goes with one server, and without --json, --watch and --since", param_hint="--raw"
+        )
+    if since is not None and (watch or len(url or ()) > 1):
+        raise typer.BadParameter("goes with one server, and without --watch", param_hint="--since")
+    addresses = _find_addresses(url, model)
+    if watch:
+        _watch(addresses, interval, as_json=as_json)
+    elif raw:
+        from trtllm_serve_cli.metrics.fetch import fetch_metrics
+
+        print(fetch_metrics(addresses[0]), end="")
+    elif len(addresses) > 1:
+        _show_several(addresses, as_json=as_json)
+    else:
+        _show_one(addresses[0], since, as_json=as_json)
+
+
+@metrics_app.command("export")
+def export(
+    what: Annotated[MetricsExport, typer.Argument(help="For which program.")],
+    output_dir: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Where the files go.")
+    ],
+    model: ModelOption = None,
+    url: UrlsOption = None,
+    hold: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="TIME",
+            help=f"How long a state has to last before it is an alert. Default: {_HOLD}.",
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace files that are there already.")
+    ] = False,
+) -> None:
+    """Write what Prometheus or Grafana needs to watch a server.
+
+    For prometheus: a configuration that scrapes the servers, rules that record what is asked often,
+    and alerts. For grafana: a dashboard of the same figures.
+
+    Example:  tllm metrics export prometheus -o monitoring
+    """
+    from trtllm_serve_cli.metrics.exporters.export import plan_export, write_export
+
+    if what == "grafana" and any((model, url, hold)):
+        raise typer.BadParameter("A dashboard is of any server: -m, -u and --for are prometheus'.")
+    addresses = _find_addresses(url, model) if what == "prometheus" else ()
+    for path in write_export(output_dir, plan_export(what, addresses, hold or _HOLD), force=force):
+        print(path)
+
+
+def _find_addresses(urls: list[str] | None, model: str | None) -> tuple[str, ...]:
+    if urls and model is not None:
+        raise typer.BadParameter("finds a server of `tllm start`: not with -u", param_hint="-m")
+    return find_metrics(urls or (), model)
+
+
+def _show_one(address: str, since: Path | None, *, as_json: bool) -> None:
+    from trtllm_serve_cli.cli.metrics.metrics_screen import render_summary
+    from trtllm_serve_cli.metrics.fetch import fetch_metrics, read_saved_metrics
+    from trtllm_serve_cli.metrics.parse import parse_metrics
+    from trtllm_serve_cli.metrics.summary import summarize
+
+    before = read_saved_metrics(since) if since is not None else None
+    summary = summarize(parse_metrics(fetch_metrics(address), time.time()), before)
+    if as_json:
+        output.show_json(_as_data(address, summary))
+    else:
+        output.show(render_summary(summary))
+
+
+def _show_several(addresses: tuple[str, ...], *, as_json: bool) -> None:
+    """All servers that answer; ends with the error of the first that does not."""
+    from trtllm_serve_cli.cli.metrics.dashboard import Feed, render_servers
+    from trtllm_serve_cli.metrics.fetch import fetch_metrics
+    from trtllm_serve_cli.metrics.parse import parse_metrics
+    from trtllm_serve_cli.metrics.summary import summarize
+
+    feeds, told, errors = [], [], []
+    for address in addresses:
+        try:
+            snapshot = parse_metrics(fetch_metrics(address), time.time())
+        except TllmError as error:
+            errors.append(error)
+            continue
+        feeds.append(Feed(address, interval_s=0.0))
+        feeds[-1].take(snapshot)
+        told.append(_as_data(address, summarize(snapshot)))
+    if as_json:
+        output.show_json(told)
+    elif feeds:
+        output.show(render_servers(feeds, output.console().width))
+    for each in errors[1:]:
+        output.show_error(each)
+    if errors:
+        raise errors[0]
+
+
+def _watch(addresses: tuple[str, ...], interval_s: float, *, as_json: bool) -> None:
+    from trtllm_serve_cli.metrics.fetch import fetch_metrics
+    from trtllm_serve_cli.metrics.watch import watch_metrics
+
+    timeout_s = max(5.0, interval_s)
+    sources: dict[str, Watch] = {
+        address: partial(watch_metrics, partial(fetch_metrics, address, timeout_s), interval_s)
+        for address in addresses
+    }
+    try:
+        if sys.stdout.isatty() and sys.stdin.isatty() and not as_json:
+            from trtllm_serve_cli.cli.metrics.dashboard import run_dashboard
+
+            run_dashboard(sources, interval_s)
+        else:
+            _print_lines(sources, as_json=as_json)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _print_lines(sources: dict[str, Watch], *, as_json: bool) -> None:
+    from trtllm_serve_cli.metrics.summary import summarize
+    from trtllm_serve_cli.metrics.watch import start_watches
+
+    before: dict[str, Snapshot] = {}
+    news = start_watches(sources)
+    while True:
+        address, scraped = news.get()
+        name = f"{address}  " if len(sources) > 1 else ""
+        if isinstance(scraped, TllmError):
+            now = time.strftime("%H:%M:%S")
+            output.say(f"{now}  {name}{scraped.what} Why: {scraped.why}. Trying again …")
+            continue
+        summary = summarize(scraped, before.get(address))
+        before[address] = scraped
+        if as_json:
+            print(json.dumps(_as_data(address, summary), ensure_ascii=False), flush=True)
+        else:
+            print(_as_line(name, summary), flush=True)
+
+
+def _as_data(address: str, summary: Summary) -> dict[str, Any]:
+    return {"at": time.time(), "server": address, **dataclasses.asdict(summary)}
+
+
+def _as_line(name: str, summary: Summary) -> str:
+    """One scrape in one line, for logs."""
+    from trtllm_serve_cli.cli.metrics.metrics_screen import percent, rate, text
+
+    parts = [f"{time.strftime('%H:%M:%S')}  {name}".rstrip()]
+    for row in summary.models:
+        if row.requests_per_s or row.num_pending:
+            tokens = f", {row.tokens_per_s:.1f} tokens/s" if row.tokens_per_s is not None else ""
+            pending = text(row.num_pending)
+            parts.append(f"{row.model} {rate(row.requests_per_s)}{tokens} pending {pending}")
+    for engine in summary.engines:
+        parts.append(
+            f"{engine.model}: active {text(engine.num_active)} waiting {text(engine.num_waiting)}"
+            f" KV {percent(engine.kv_fraction)}"
+        )
+    parts.append(f"CPU {percent(summary.host.cpu_utilization)}")
+    return "  ".join(parts)

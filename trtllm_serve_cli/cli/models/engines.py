@@ -1,0 +1,117 @@
+"""`tllm list --engines`: the engine store."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from trtllm_serve_cli.cli.shared import output
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trtllm_serve_cli.build.partial_build import UnfinishedBuild
+    from trtllm_serve_cli.build.store import StoredEngine
+    from trtllm_serve_cli.paths import Home
+
+
+def list_engines(*, as_json: bool) -> None:
+    """Show every engine of the store with what uses it, and every build that is not done."""
+    from trtllm_serve_cli.build import store
+    from trtllm_serve_cli.build.partial_build import list_unfinished
+    from trtllm_serve_cli.paths import find_home
+    from trtllm_serve_cli.repository.settings.engine_references import find_users
+    from trtllm_serve_cli.sources.disk_space import show_size
+
+    home = find_home()
+    users = find_users(home)
+    rows = [_describe(each, users.get(each.path, [])) for each in store.list_engines(home.engines)]
+    rows += [_describe_unfinished(build) for build in list_unfinished(home.engines)]
+    if as_json:
+        output.show_json(rows)
+        return
+    if not rows:
+        output.say("No engine has been built yet. Next: tllm import -m demo")
+        return
+    output.show_table(
+        ("engine", "kind", "options", "size", "age", "used by"),
+        [
+            (
+                row["name"],
+                row["engine"] or "?",
+                _show_options(row),
+                show_size(row["size_bytes"]),
+                show_age(time.time() - row["created_at"]),
+                _show_users(home, row),
+            )
+            for row in rows
+        ],
+        are_names_whole=True,
+    )
+    if any(row["state"] != "in use" for row in rows):
+        output.say("Next: tllm remove --engines deletes those that nothing uses")
+
+
+def show_user(home: Home, repository: Path) -> str:
+    """A repository by its model's name, or where it lies when that is elsewhere."""
+    return repository.name if repository.parent == home.models else str(repository)
+
+
+def show_age(seconds: float) -> str:
+    """`seconds` for people, in the largest unit that fits."""
+    for size, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):
+        if (count := int(seconds / size)) >= 1:
+            return f"{count} {unit}{'s' if count > 1 else ''}"
+    return "just now"
+
+
+def _describe(each: StoredEngine, users: list[Path]) -> dict[str, Any]:
+    from trtllm_serve_cli.build.engine import ENGINE_FILE
+
+    engine, making = each.engine, each.making
+    changed_at = int((each.path / ENGINE_FILE).stat().st_mtime)
+    return {
+        "name": each.path.name,
+        "path": str(each.path),
+        "state": "in use" if users else "unused" if engine else "broken",
+        "engine": engine.kind if engine else None,
+        "weights": engine.weights if engine else None,
+        "source": engine.source if engine else None,
+        "fingerprint": engine.fingerprint if engine else None,
+        "facts": making.facts if making else None,
+        "size_bytes": each.num_bytes,
+        "created_at": making.started_at if making else changed_at,
+        "used_by": [str(path) for path in users],
+    }
+
+
+def _describe_unfinished(build: UnfinishedBuild) -> dict[str, Any]:
+    from trtllm_serve_cli.paths import find_size
+
+    return {
+        "name": build.engine_dir.name,
+        "path": str(build.path),
+        "state": f"not done, {len(build.finished)} steps kept",
+        "engine": None,
+        "weights": None,
+        "source": None,
+        "fingerprint": build.fingerprint,
+        "facts": None,
+        "size_bytes": find_size(build.path),
+        "created_at": int(build.path.stat().st_mtime),
+        "used_by": [],
+    }
+
+
+def _show_options(row: dict[str, Any]) -> str:
+    """The weights, and what else was asked for."""
+    options = (row["facts"] or {}).get("options") or {}
+    asked = [f"{name}={value}" for name, value in options.items()]
+    return " ".join([row["weights"] or "", *asked]).strip()
+
+
+def _show_users(home: Home, row: dict[str, Any]) -> str:
+    from pathlib import Path
+
+    users = ", ".join(show_user(home, Path(path)) for path in row["used_by"])
+    return users or f"({row['state']})"

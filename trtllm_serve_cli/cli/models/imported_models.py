@@ -1,0 +1,173 @@
+"""`tllm list` and `tllm remove`: the models that have been imported."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trtllm_serve_cli.cli.models.engines import list_engines, show_user
+from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.options import JsonOption, YesOption
+from trtllm_serve_cli.errors import BadInput, RepositoryError
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.paths import Home
+    from trtllm_serve_cli.repository.model.store import ImportedModel
+
+
+def list_models(
+    catalog: Annotated[
+        bool, typer.Option("--catalog", help="The aliases that can be imported instead.")
+    ] = False,
+    engines: Annotated[
+        bool, typer.Option("--engines", help="The engines there are, and what uses them, instead.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the imported models.
+
+    Example:  tllm list --engines
+    """
+    if catalog and engines:
+        raise typer.BadParameter("say --catalog or --engines")
+    if catalog:
+        _list_catalog(as_json=as_json)
+        return
+    if engines:
+        list_engines(as_json=as_json)
+        return
+    from trtllm_serve_cli.paths import find_home
+    from trtllm_serve_cli.repository.model import store
+
+    broken: list[RepositoryError] = []
+    models = store.list_models(find_home(), on_broken=broken.append)
+    if as_json:
+        output.show_json([_describe(model) for model in models])
+    elif models:
+        output.show_table(
+            ("model", "engine", "imported", "source"),
+            [
+                (model.name, model.engine_kind, _day(model.created_at), model.source)
+                for model in models
+            ],
+        )
+    elif not broken:
+        output.say("No model has been imported yet. Next: tllm import -m demo")
+    for error in broken[:-1]:
+        output.show_error(error)
+    if broken:
+        raise broken[-1]
+
+
+def remove(
+    name: Annotated[
+        str | None, typer.Argument(help="The model, by its name in `tllm list`.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every imported model.")] = False,
+    engines: Annotated[
+        bool,
+        typer.Option(
+            "--engines", help="Every engine that nothing uses, and every build that is not done."
+        ),
+    ] = False,
+    yes: YesOption = False,
+) -> None:
+    """Delete a model's repository, and its engine unless something else uses it.
+
+    What was downloaded stays, and so do engines outside of the engine store.
+
+    Example:  tllm remove demo --yes
+
+    Example:  tllm remove --engines
+    """
+    if name is not None and everything:
+        raise typer.BadParameter("name a model, or say --all")
+    if name is None and not everything and not engines:
+        raise typer.BadParameter("name a model, or say --all or --engines")
+    from trtllm_serve_cli.paths import find_home
+    from trtllm_serve_cli.repository.model import store
+    from trtllm_serve_cli.repository.settings import engine_references
+    from trtllm_serve_cli.sources.disk_space import show_size
+
+    home = find_home()
+    models = [store.load_model(home, name)] if name else []
+    if everything:
+        models = store.list_models(home)
+    _check_not_served(home, models)
+    removal = engine_references.plan_removal(home, models, unused=engines)
+    sizes = removal.sizes()
+    _confirm([f"{path}  ({show_size(size)})" for path, size in sizes.items()], yes=yes)
+    needed = engine_references.remove(home, removal)
+    for model in models:
+        output.say(f"Removed {model.name}.")
+    users = engine_references.find_users(home)
+    for path in sorted({model.engine_path for model in models} & set(users)):
+        names = ", ".join(show_user(home, user) for user in users[path])
+        output.say(f"The engine {path.name} stays: {names} uses it.")
+    for path in needed:
+        output.say(f"{path} stays: another tllm needs it now.")
+    if sizes:
+        freed = sum(size for path, size in sizes.items() if path not in needed)
+        output.say(f"Freed {show_size(freed)}.")
+
+
+def _check_not_served(home: Home, models: list[ImportedModel]) -> None:
+    from trtllm_serve_cli.launch.servers.running import list_servers
+
+    served = {
+        model for server in list_servers(home) if not server.is_over for model in server.models
+    }
+    for model in models:
+        if model.name in served:
+            raise RepositoryError(
+                f"{model.name} is being served.", next_step=f"tllm stop -m {model.name}"
+            )
+
+
+def _confirm(paths: list[str], *, yes: bool) -> None:
+    if not paths:
+        output.say("There is nothing to remove.")
+        return
+    if yes:
+        return
+    output.say("This deletes:\n  " + "\n  ".join(paths))
+    if not sys.stdin.isatty():
+        raise BadInput("Nothing was deleted.", why="nobody can be asked", next_step="say --yes")
+    if not typer.confirm("Go on?", err=True):
+        output.say("Nothing was deleted.")
+        raise typer.Exit
+
+
+def _list_catalog(*, as_json: bool) -> None:
+    from trtllm_serve_cli.catalog.entries import load_catalog
+
+    entries = sorted(load_catalog().items())
+    if as_json:
+        output.show_json(
+            [{"alias": alias, "source": entry.source, "gated": entry.is_gated,
+              "family": entry.family, "parameters": entry.num_parameters}
+             for alias, entry in entries]
+        )  # fmt: skip
+        return
+    output.show_table(
+        ("alias", "source", ""),
+        [(alias, entry.source, "gated" if entry.is_gated else "") for alias, entry in entries],
+    )
+
+
+def _describe(model: ImportedModel) -> dict[str, object]:
+    return {
+        "name": model.name,
+        "engine": model.engine_kind,
+        "source": model.source,
+        "repository": str(model.path),
+        "engine_dir": str(model.engine_path),
+        "created_at": model.created_at,
+    }
+
+
+def _day(seconds: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

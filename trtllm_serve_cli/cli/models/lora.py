@@ -1,0 +1,66 @@
+"""`tllm lora`: adapters as upstream's clients send them."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.options import DryRunOption, ForceOption, JsonOption
+
+lora_app = typer.Typer(help="LoRA adapters.", no_args_is_help=True)
+
+
+class Dtype(str, Enum):
+    """What `--dtype` takes."""
+
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+    float32 = "float32"
+
+
+@lora_app.callback()
+def lora() -> None:
+    """LoRA adapters, as the server takes them."""
+
+
+@lora_app.command()
+def convert(
+    source: Annotated[
+        Path, typer.Argument(metavar="IN", help="The folder of a PEFT adapter (safetensors).")
+    ],
+    destination: Annotated[
+        Path, typer.Argument(metavar="OUT", help="The folder that both files go into.")
+    ],
+    dtype: Annotated[
+        Dtype, typer.Option("--dtype", help="Of the weights. Requests send float16.")
+    ] = Dtype.float16,
+    force: ForceOption = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make model.lora_weights.npy and model.lora_config.npy out of a PEFT adapter.
+
+    A request sends them as the tensors lora_weights and lora_config with a lora_task_id of your
+    choice, once; or the server reads them at its start: put the folder, named like the task id,
+    into the model's lora_prefetch_dir.
+
+    Example:  tllm lora convert ./my-adapter ./lora/1
+    """
+    from trtllm_serve_cli.build.lora import convert_lora, write_lora
+
+    files = convert_lora(source, destination, dtype.value)
+    if not dry_run:
+        write_lora(files, force=force)
+    if as_json:
+        output.show_json(files.as_dict())
+        return
+    modules = ", ".join(f"{name} of {layers} layers" for name, layers in files.modules.items())
+    sizes = ", ".join(map(str, files.ranks))
+    output.say(
+        f"{'Would write' if dry_run else 'Wrote'} {destination}: {modules}; adapter size {sizes}; "
+        f"{files.weights.nbytes / 1e6:.1f} MB of {dtype.value}."
+    )

@@ -1,0 +1,237 @@
+"""`tllm show`, `set` and `validate`: a repository's parameters, and what is wrong in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trtllm_serve_cli.cli.models.import_command import parse_parameters, say_idle
+from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.exits import USER_CAN_FIX
+from trtllm_serve_cli.cli.shared.options import JsonOption
+from trtllm_serve_cli.errors import BadInput
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.launch.servers.running import RunningServer
+    from trtllm_serve_cli.repository.model.findings import Finding
+    from trtllm_serve_cli.repository.model.model_repository import OpenRepository
+    from trtllm_serve_cli.repository.settings.settings import Change, Setting
+
+NameArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[NAME]", help="The model; not needed when there is only one."),
+]
+RepoOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--repo", metavar="DIR", help="A model repository elsewhere, such as a copy of upstream's."
+    ),
+]
+_WIDTH = 80
+_ORIGINS = {
+    "set": "set since",
+    "import": "asked for at import",
+    "engine": "from the engine",
+    "default": "default",
+    "file": "as in the file",
+    "unset": "not set",
+}
+
+
+def show(name: NameArgument = None, repo: RepoOption = None, as_json: JsonOption = False) -> None:
+    """Show a model's parameters, explained.
+
+    Each with its value, what it means, and where the value came from.
+
+    Example:  tllm show demo
+    """
+    from trtllm_serve_cli.repository.settings.settings import list_settings
+
+    repository = open_named(name, repo)
+    settings = list_settings(repository)
+    if as_json:
+        output.show_json(
+            {
+                "model": repository.name,
+                "engine": repository.kind,
+                "repository": str(repository.path),
+                "parameters": [_describe(each) for each in settings],
+            }
+        )
+        return
+    print(f"{repository.name}: engine kind {repository.kind}, in {repository.path}")
+    for each in settings:
+        print("\n" + "\n".join(_paragraph(each, has_versions=repository.kind == "tensorrt")))
+
+
+def set_(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[NAME] KEY=VALUE...",
+            help="The model, if there are several, and parameters by upstream's template names.",
+        ),
+    ],
+    repo: RepoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change a model's parameters.
+
+    The rest of its files stays as it is, to the byte. A running server has to be restarted.
+
+    Example:  tllm set demo enable_kv_cache_reuse=false max_queue_size=100
+
+    Example:  tllm set --repo ./inflight_batcher_llm kv_cache_free_gpu_mem_fraction=0.9
+    """
+    from trtllm_serve_cli.repository.model.parameters import with_paths_from
+    from trtllm_serve_cli.repository.settings import settings
+
+    has_name = repo is None and "=" not in words[0]
+    said = parse_parameters(words[1:] if has_name else words, option="")
+    wanted = with_paths_from(said, Path.cwd())
+    if not wanted:
+        raise BadInput(
+            "Nothing was said to set.",
+            next_step=f"for example: tllm set {words[0]} enable_kv_cache_reuse=false",
+        )
+    repository = open_named(words[0] if has_name else None, repo)
+    changes = settings.plan_changes(repository, wanted)
+    texts = settings.apply_changes(repository, changes)
+    if changes:
+        settings.write_changes(repository, texts, wanted)
+    serving = _find_serving(repository) if changes else []
+    if as_json:
+        output.show_json(
+            {
+                "repository": str(repository.path),
+                "changes": [dataclasses.asdict(each) for each in changes],
+                "needs_restart": [_name_served(repository, server) for server in serving],
+            }
+        )
+        return
+    say_idle(wanted, repository.kind)
+    if not changes:
+        output.say("It is so already; nothing was changed.")
+        return
+    _show_changes(changes)
+    for server in serving:
+        name = _name_served(repository, server)
+        output.say(f"A running server has the old values. Next: tllm restart -m {name}")
+
+
+def validate(
+    name: NameArgument = None, repo: RepoOption = None, as_json: JsonOption = False
+) -> None:
+    """Look for what is wrong in a model repository.
+
+    Exit code 3 if there is an error, 0 if there are only warnings.
+
+    Example:  tllm validate demo
+    """
+    from trtllm_serve_cli.repository.validation.validate import validate_repository
+
+    repository = open_named(name, repo)
+    findings = validate_repository(repository)
+    num_errors = sum(each.severity == "error" for each in findings)
+    if as_json:
+        output.show_json([dataclasses.asdict(each) for each in findings])
+    else:
+        for each in findings:
+            print("\n".join(_finding(each, repository.path)))
+        counts = f"{_count(num_errors, 'error')}, {_count(len(findings) - num_errors, 'warning')}"
+        output.say(f"{repository.path}: {counts} in {len(repository.texts)} models.")
+    if num_errors:
+        raise typer.Exit(USER_CAN_FIX)
+
+
+def open_named(name: str | None, repo: Path | None) -> OpenRepository:
+    """The repository of that name, or in that folder. Raises `BadInput` for both."""
+    from trtllm_serve_cli.paths import find_home
+    from trtllm_serve_cli.repository.model.model_repository import open_repository
+    from trtllm_serve_cli.repository.model.store import load_model
+
+    if repo is None:
+        return open_repository(load_model(find_home(), name).path)
+    if name is not None:
+        raise BadInput(f"Both {name} and --repo {repo} were named.", next_step="name one of them")
+    return open_repository(repo.absolute())
+
+
+def _find_serving(repository: OpenRepository) -> list[RunningServer]:
+    """The running servers that serve this repository."""
+    from trtllm_serve_cli.launch.servers.running import list_servers
+    from trtllm_serve_cli.paths import find_home
+    from trtllm_serve_cli.repository.model.store import is_imported
+
+    return [
+        server
+        for server in list_servers(find_home())
+        if server.is_running
+        and (
+            repository.path in server.plan.repositories
+            or (is_imported(repository.path, repository.name) and repository.name in server.models)
+        )
+    ]
+
+
+def _name_served(repository: OpenRepository, server: RunningServer) -> str:
+    return repository.name if repository.name in server.models else server.models[0]
+
+
+def _show_changes(changes: list[Change]) -> None:
+    """One row where several fields of a model change alike."""
+    rows = [(each.parameter, each.model, _short(each.old), _short(each.new)) for each in changes]
+    output.show_table(("parameter", "model", "from", "to"), list(dict.fromkeys(rows)))
+
+
+def _short(value: str | None) -> str:
+    if value is None:
+        return "not there"
+    return "not filled" if value.startswith("${") else value or "empty"
+
+
+def _describe(setting: Setting) -> dict[str, Any]:
+    return {
+        "name": setting.parameter.name,
+        "value": setting.value,
+        "values": dict(setting.values),
+        "from": setting.origin,
+        "explanation": setting.parameter.explanation,
+        "since": setting.parameter.since if "tensorrt" in setting.parameter.engines else None,
+    }
+
+
+def _paragraph(setting: Setting, *, has_versions: bool) -> list[str]:
+    """`name = value (from where)`, and under it what it means, within the width of a terminal.
+
+    Where TensorRT-LLM's version matters, the first that knows the parameter is told.
+    """
+    parameter, origin = setting.parameter, _ORIGINS[setting.origin]
+    if setting.origin == "unset":
+        otherwise = parameter.default if parameter.unset is None else parameter.unset
+        head = parameter.name
+        origin += f"; then: {otherwise}" if otherwise else ""
+    else:
+        head = f"{parameter.name} = {textwrap.shorten(setting.value, 200, placeholder=' …')}"
+    lines = textwrap.wrap(f"{head}  ({origin})", _WIDTH, subsequent_indent="    ")
+    meaning = parameter.explanation
+    if has_versions and parameter.since != "0.5":
+        meaning += f" Since TensorRT-LLM {parameter.since}."
+    indent = "    "
+    return lines + textwrap.wrap(meaning, _WIDTH, initial_indent=indent, subsequent_indent=indent)
+
+
+def _finding(finding: Finding, root: Path) -> list[str]:
+    path = finding.path.relative_to(root) if root in finding.path.parents else finding.path
+    where = f"{path}:{finding.line}" if finding.line else f"{path}"
+    wrapped = textwrap.wrap(finding.what, _WIDTH - 4, break_long_words=False)
+    lines = [f"{finding.severity}: {where}", *(f"    {line}" for line in wrapped)]
+    return [*lines, f"    Next: {finding.next_step}"] if finding.next_step else lines
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,203 @@
+"""`tllm plan`: whether a model fits on which GPUs, before anything large is downloaded."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.options import (
+    DtypeOption,
+    JsonOption,
+    KvCacheOption,
+    MaxSeqLenOption,
+    MoeEpOption,
+    MoeTpOption,
+    PpOption,
+    QuantizationOption,
+    RevisionOption,
+    SourceOption,
+    TpOption,
+)
+from trtllm_serve_cli.errors import BadInput
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.paths import Home
+    from trtllm_serve_cli.sizing.gpus import Gpu
+    from trtllm_serve_cli.sizing.plan import ParallelPlan, SizePlan
+    from trtllm_serve_cli.sources.source import Source
+
+_WIDTH = 79
+_COLUMNS = ("GPUs", "tp", "pp", "weights", "KV cache", "room for", "one stream", "all at once")
+
+
+def plan(
+    name: Annotated[
+        str | None,
+        typer.Option("-m", "--model", metavar="NAME", help="An alias, or an imported model."),
+    ] = None,
+    source: SourceOption = None,
+    revision: RevisionOption = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option("--gpu", metavar="GPU", help="A card, such as h200. Default: those here."),
+    ] = None,
+    num_gpus: Annotated[
+        int | None,
+        typer.Option("--num-gpus", min=1, help="How many. Default: 8, or as many as are here."),
+    ] = None,
+    tp: TpOption = None,
+    pp: PpOption = None,
+    moe_tp: MoeTpOption = None,
+    moe_ep: MoeEpOption = None,
+    dtype: DtypeOption = None,
+    quantization: QuantizationOption = None,
+    kv_cache_dtype: KvCacheOption = None,
+    input_len: Annotated[
+        int | None, typer.Option("--input-len", min=1, help="Tokens of a prompt. Default: 1024.")
+    ] = None,
+    output_len: Annotated[
+        int | None, typer.Option("--output-len", min=1, help="Tokens of an answer. Default: 256.")
+    ] = None,
+    max_seq_len: MaxSeqLenOption = None,
+    max_batch_size: Annotated[
+        int, typer.Option("--max-batch-size", min=1, help="Sequences at once.")
+    ] = 2048,
+    max_num_tokens: Annotated[
+        int, typer.Option("--max-num-tokens", min=1, help="Tokens in one engine step.")
+    ] = 8192,
+    kv_cache_free_gpu_mem_fraction: Annotated[
+        float,
+        typer.Option(
+            "--kv-cache-free-gpu-mem-fraction",
+            min=0.01,
+            max=1.0,
+            metavar="F",
+            help="Of what is left: the KV cache's share.",
+        ),
+    ] = 0.9,
+    as_json: JsonOption = False,
+) -> None:
+    """Say whether a model fits on a GPU, and what it could do there.
+
+    Of a model on the hub only config.json and the index of its weights are read. docs/sizing.md
+    says what is counted, and how.
+
+    Example:  tllm plan -m llama-3.1-8b --gpu h200
+
+    Example:  tllm plan -m big -s hf:ORG/NAME --gpu h100 --tp 8 --quantization fp8
+    """
+    from trtllm_serve_cli.paths import find_home
+    from trtllm_serve_cli.sizing.facts import read_facts
+    from trtllm_serve_cli.sizing.plan import SizeOptions, plan_size
+    from trtllm_serve_cli.sources.fetch import apply_revision
+
+    home = find_home()
+    card, present = _find_card(gpu)
+    found = apply_revision(_find_source(name, source, home), revision)
+    answer = plan_size(
+        read_facts(found, home),
+        card,
+        num_gpus or present,
+        SizeOptions(
+            tp=tp,
+            pp=pp,
+            moe_tp=moe_tp,
+            moe_ep=moe_ep,
+            dtype=dtype or "auto",
+            quantization=quantization,
+            kv_cache_dtype=kv_cache_dtype,
+            max_batch_size=max_batch_size,
+            max_num_tokens=max_num_tokens,
+            max_seq_len=max_seq_len,
+            input_len=input_len,
+            output_len=output_len,
+            kv_cache_free_gpu_mem_fraction=kv_cache_free_gpu_mem_fraction,
+        ),
+    )
+    if as_json:
+        output.show_json(answer.as_dict())
+    else:
+        _show(answer)
+
+
+def _find_card(named: str | None) -> tuple[Gpu, int | None]:
+    """The card, and how many of it are here if it was not named."""
+    from trtllm_serve_cli.sizing.gpus import choose_present, find_gpus, load_gpu
+
+    if named is not None:
+        return load_gpu(named), None
+    return choose_present(find_gpus())
+
+
+def _find_source(name: str | None, source: str | None, home: Home) -> Source:
+    from trtllm_serve_cli.importing.import_plan import find_source
+    from trtllm_serve_cli.paths import check_model_name
+    from trtllm_serve_cli.sources.source import parse_source
+
+    if source is not None:
+        return parse_source(source)
+    if name is None:
+        raise BadInput(
+            "No model is named.",
+            why="neither -m nor -s was given",
+            next_step="tllm plan -m llama-3.1-8b --gpu h200",
+        )
+    check_model_name(name)
+    return find_source(name, home)
+
+
+def _show(plan: SizePlan) -> None:
+    from trtllm_serve_cli.sources.disk_space import show_size
+
+    shape, counts, formats, gpu = plan.facts.shape, plan.parameters, plan.formats, plan.gpu
+    active = f", {_billions(counts.active)} active" if counts.active < counts.total else ""
+    quantized = f", weights {formats.quantization}" if formats.quantization != "none" else ""
+    print(f"{plan.facts.source} ({shape.architecture})")
+    stored = f"; {show_size(plan.facts.weight_bytes)} on disk" if plan.facts.weight_bytes else ""
+    print(f"  {_billions(counts.total)} parameters{active}; {formats.dtype}{quantized}{stored}")
+    print(f"  {plan.kv_bytes_per_token:,} bytes of KV cache per token ({formats.kv_cache_dtype})")
+    print(
+        f"{gpu.name}: {_gib(gpu.memory_bytes)} GiB, {gpu.bandwidth_gb_per_s / 1000:g} TB/s, "
+        f"{gpu.fp16:g} TFLOP/s; sequences of {plan.demand.input_len} tokens in, "
+        f"{plan.demand.output_len} out\n"
+    )
+    output.show_table(_COLUMNS, [_row(each) for each in plan.plans], are_figures=True)
+    print("GiB per GPU, sequences, tokens/s of a stream alone, tokens/s of all together.")
+    print(_say_smallest(plan))
+    print("\nTaken for granted:")
+    for sentence in plan.assumptions:
+        print(textwrap.fill(sentence, _WIDTH, initial_indent="- ", subsequent_indent="  "))
+
+
+def _row(plan: ParallelPlan) -> tuple[str, ...]:
+    at, memory, speed = plan.parallelism, plan.memory, plan.speed
+    sizes = (_gib(memory.weights), _gib(memory.kv_cache) if memory.kv_cache else "-")
+    room = f"{memory.num_sequences:,}" if speed else "too large"
+    speeds = (
+        (f"{speed.single_stream_tokens_per_s:,.0f}", f"{speed.saturated_tokens_per_s:,.0f}")
+        if speed
+        else ("", "")
+    )
+    return (str(at.world_size), str(at.tp), str(at.pp), *sizes, room, *speeds)
+
+
+def _say_smallest(plan: SizePlan) -> str:
+    if plan.smallest is None:
+        return "It fits on no number of these GPUs up to 128."
+    at = plan.smallest.parallelism
+    experts = f" --moe-tp {at.moe_tp} --moe-ep {at.moe_ep}" if plan.facts.shape.experts else ""
+    where = f"--tp {at.tp} --pp {at.pp}{experts}"
+    if at.world_size > plan.num_gpus:
+        return f"It does not fit on {plan.num_gpus}; it would on {at.world_size}: {where}"
+    return f"The fewest it fits on: {at.world_size} ({where})"
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 30):.1f}"
+
+
+def _billions(count: int) -> str:
+    return f"{count / 1e9:.2f} billion" if count >= 1e9 else f"{count / 1e6:.1f} million"

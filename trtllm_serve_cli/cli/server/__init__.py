@@ -1,0 +1,1 @@
+"""Commands about servers: start, stop, restart, status, logs, load, deploy, doctor."""

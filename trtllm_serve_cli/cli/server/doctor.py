@@ -1,0 +1,59 @@
+"""`tllm doctor`: what this machine lacks, and the command that mends it."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sys
+import textwrap
+
+import typer
+
+from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.exits import USER_CAN_FIX
+from trtllm_serve_cli.cli.shared.options import JsonOption
+
+_INDENT = " " * 26
+_MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
+
+
+def doctor(as_json: JsonOption = False) -> None:
+    """Check this machine; says how to mend what is missing.
+
+    Leaves with exit code 3 when something keeps a server from running.
+
+    Example:  tllm doctor
+    """
+    from trtllm_serve_cli.launch.doctor.diagnosis import diagnose
+    from trtllm_serve_cli.launch.doctor.machine_facts import collect_facts
+    from trtllm_serve_cli.paths import find_home
+
+    findings = diagnose(collect_facts(find_home()))
+    problems = [finding for finding in findings if finding.verdict == "problem"]
+    if as_json:
+        output.show_json([dataclasses.asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            print(_fold(f"{_MARKS[finding.verdict]:<8} {finding.what:<16} ", finding.detail))
+            if finding.fix and finding.verdict != "ok":
+                print(_fold(_INDENT, f"→ {finding.fix}"))
+        if problems:
+            output.say(f"{len(problems)} to mend before a server can run here.")
+        else:
+            output.say("Nothing keeps a server from running here.")
+    if problems:
+        raise typer.Exit(USER_CAN_FIX)
+
+
+def _fold(before: str, text: str) -> str:
+    """`text` after `before`, on a terminal folded between words; no path is cut."""
+    if not sys.stdout.isatty():
+        return before + text
+    return textwrap.fill(
+        text,
+        shutil.get_terminal_size().columns,
+        initial_indent=before,
+        subsequent_indent=_INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,78 @@
+"""`tllm logs`: what a server has written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.options import ModelOption
+from trtllm_serve_cli.cli.shared.target import ServerOption, parse_url
+from trtllm_serve_cli.errors import BadInput
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.launch.logs.log_lines import LogReader
+
+# More of a log than anybody reads back.
+_MAX_BYTES = 8 * 1024 * 1024
+
+
+def logs(
+    model: ModelOption = None,
+    url: ServerOption = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as the log grows.")] = False,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="How many last lines.")] = 100,
+    level: Annotated[
+        Literal["error", "warning", "info"],
+        typer.Option(help="Only what is at least as grave."),
+    ] = "info",
+    source: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Only what is of this model of Triton's, by its name in `tllm status`.",
+        ),
+    ] = None,
+) -> None:
+    """Print the end of a server's log, also of one that died.
+
+    A traceback goes with the line that it belongs to.
+
+    Example:  tllm logs -f --level warning
+    """
+    from trtllm_serve_cli import processes
+    from trtllm_serve_cli.launch.logs.log_lines import LogReader
+    from trtllm_serve_cli.launch.servers.running import find_started
+    from trtllm_serve_cli.paths import find_home
+
+    server = find_started(find_home(), model, parse_url(url))
+    if source is not None and source not in server.plan.every_model:
+        raise BadInput(
+            f"The server has no model {source!r}.",
+            why=f"it serves {', '.join(server.plan.every_model)}",
+            next_step=f"tllm logs --source {server.plan.every_model[0]}",
+        )
+    log, reader = server.plan.log, LogReader(server.plan.every_model)
+    output.say(f"{log}:")
+    # What is not a whole line yet, or comes while we read, is left to those that follow.
+    end = processes.end_of_lines(log) if follow else None
+    read = processes.last_lines(log, _MAX_BYTES, until=end, max_bytes=_MAX_BYTES)
+    chosen = list(_choose(reader, read, level, source))
+    for line in chosen[-lines:] if lines else ():
+        print(line, flush=follow)
+    if end is not None:
+        for line in _choose(reader, processes.follow_lines(log, end), level, source):
+            print(line, flush=True)
+
+
+def _choose(
+    reader: LogReader,
+    lines: Iterable[str],
+    level: Literal["error", "warning", "info"],
+    source: str | None,
+) -> Iterator[str]:
+    for line in reader.read_all(lines):
+        if line.is_at_least(level) and source in (None, line.model):
+            yield line.text

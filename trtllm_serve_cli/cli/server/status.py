@@ -1,0 +1,134 @@
+"""`tllm status`: what runs, and how it is."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.options import JsonOption
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.launch.servers.running import RunningServer
+
+_PART = "model "
+
+
+def status(as_json: JsonOption = False) -> None:
+    """Show the servers: state, ports, models, memory and GPUs.
+
+    Example:  tllm status
+    """
+    from trtllm_serve_cli.launch.servers.running import list_servers
+    from trtllm_serve_cli.paths import find_home
+
+    servers = [describe_server(server) for server in list_servers(find_home())]
+    if as_json:
+        output.show_json({"servers": servers})
+        return
+    if not servers:
+        output.say("No server is running. Next: tllm start")
+    for server in servers:
+        _show_server(server)
+
+
+def describe_server(server: RunningServer) -> dict[str, Any]:
+    """All that is known of a server, as plain data."""
+    import dataclasses
+
+    from trtllm_serve_cli.launch.servers.live_status import look_at_gpus, look_at_models
+    from trtllm_serve_cli.launch.supervisor.server_processes import measure_memory
+
+    state, endpoint, job = server.state, server.plan.endpoint, server.job
+    # One that is starting or ending has no time to answer.
+    answers = server.is_running and server.phase == "ready"
+    return {
+        "models": list(server.models),
+        "state": server.phase,
+        "why": list(server.why),
+        "uptime_s": round(time.time() - state.ready_at) if state.ready_at else None,
+        "restarts": state.restarts,
+        "http": endpoint.http or None,
+        "grpc": endpoint.grpc or None,
+        "grpc_tls": endpoint.tls is not None,
+        "metrics": endpoint.metrics or None,
+        "job": {"id": job.id, "state": job.state, "reason": job.reason} if job else None,
+        "host": state.host or None,
+        "supervisor_pid": state.supervisor_pid or None,
+        "server_pid": state.server_pid,
+        "memory_bytes": measure_memory(server) if server.is_running else {},
+        "triton_models": [dataclasses.asdict(each) for each in look_at_models(server)]
+        if answers
+        else [],
+        "gpus": [dataclasses.asdict(each) for each in look_at_gpus(server)] if answers else [],
+        "repository": str(server.plan.repository),
+        "log": str(server.plan.log),
+        "mode": server.plan.mode,
+        "model_control_mode": server.plan.model_control_mode,
+        "replicas": [
+            {"http": each.http, "grpc": each.grpc, "metrics": each.metrics}
+            for each in server.plan.replicas
+        ],
+    }
+
+
+def _show_server(server: dict[str, Any]) -> None:
+    from trtllm_serve_cli.sources.hub.progress import show_duration
+
+    uptime = f", up {show_duration(server['uptime_s'])}" if server["state"] == "ready" else ""
+    count = server["restarts"]
+    restarts = f", {count} restart{'s' * (count != 1)}" if count else ""
+    print(f"{', '.join(server['models'])}: {server['state']}{uptime}{restarts}")
+    for why in server["why"] if server["state"] != "ready" else ():
+        print(f"  {why}")
+    for rank, each in enumerate((server, *server["replicas"])):
+        whose = f"rank {rank}: " if server["replicas"] else ""
+        if each["http"]:
+            print(f"  {whose}HTTP {each['http']}  gRPC {each['grpc']}  metrics {each['metrics']}")
+    if server["job"] is None:
+        tls = ", gRPC with TLS" if server["grpc_tls"] else ""
+        print(f"  mode {server['mode']}, model control {server['model_control_mode']}{tls}")
+    elif not server["why"]:
+        print(f"  Slurm job {server['job']['id']}")
+    if server["job"] and server["state"] == "failed":
+        print("  `tllm stop` takes it off this list")
+    _show_parts(server)
+    for gpu in server["gpus"]:
+        print(f"  GPU {_describe_gpu(gpu)}")
+    print(f"  repository {server['repository']}")
+    print(f"  log {server['log']}")
+
+
+def _show_parts(server: dict[str, Any]) -> None:
+    """A line for each of Triton's models and for each other part, with its memory."""
+    from trtllm_serve_cli.sources.disk_space import show_size
+
+    memory = dict(server["memory_bytes"])
+    total = f"{show_size(sum(memory.values())):>12}" if memory else ""
+    rows = [
+        (each["name"], each["version"], _describe_state(each), memory.pop(_PART + each["name"], 0))
+        for each in server["triton_models"]
+    ]
+    rows += [(part, "", "", size) for part, size in sorted(memory.items())]
+    if not rows:
+        return
+    width = max(24, *(len(name) for name, *_ in rows))
+    print(f"  {'model or process':<{width}} {'version':>7}  {'state':<12}{total}")
+    for name, version, state, size in rows:
+        line = f"  {name:<{width}} {version:>7}  {state:<12}"
+        print(f"{line}{show_size(size) if size else '':>12}".rstrip())
+
+
+def _describe_state(model: dict[str, Any]) -> str:
+    """Triton's word, or the reason where it has one that is as short."""
+    if model["reason"] == "unloaded":
+        return "unloaded"
+    return model["state"].lower() or "not loaded"
+
+
+def _describe_gpu(gpu: dict[str, Any]) -> str:
+    from trtllm_serve_cli.sources.disk_space import show_size
+
+    used, total, busy = (gpu[k] for k in ("memory_used_bytes", "memory_total_bytes", "utilization"))
+    memory = f"  {show_size(used)} of {show_size(total)}" if used and total else ""
+    return f"{gpu['uuid']}{memory}" + ("" if busy is None else f"  {busy:.0%} busy")
