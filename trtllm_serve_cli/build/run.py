@@ -36,7 +36,7 @@ from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart
 from trtllm_serve_cli.paths import put_in_place
 from trtllm_serve_cli.processes import last_lines, run_logged
 from trtllm_serve_cli.sources.disk_space import check_space
-from trtllm_serve_cli.sources.hub.progress import show_duration
+from trtllm_serve_cli.sources.progress import show_duration
 
 Say = Callable[[str], None]
 BUILD_LOG = "build.log"

@@ -35,7 +35,7 @@ from trtllm_serve_cli.repository.model.store import read_manifest
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 from trtllm_serve_cli.repository.settings.engine_references import remember_use
 from trtllm_serve_cli.sources.fetch import fetch_checkpoint
-from trtllm_serve_cli.sources.hub.progress import Watch
+from trtllm_serve_cli.sources.progress import Watch
 from trtllm_serve_cli.sources.source import EngineSource, parse_source
 from trtllm_serve_cli.yaml_schema import plain_changes
 

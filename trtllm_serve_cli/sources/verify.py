@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from trtllm_serve_cli.errors import SourceError
-from trtllm_serve_cli.sources.hub.progress import Meter, Watch
 from trtllm_serve_cli.sources.parallel import Stopped, run_together
+from trtllm_serve_cli.sources.progress import Meter, Watch
 
 _CHUNK_BYTES = 1 << 20
 # Disks, not processors, are what hashing waits for.

@@ -17,8 +17,8 @@ from tests.bench.report.made import make_result, store
 from trtllm_serve_cli.bench.model.arrivals import AtConcurrency
 from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult
 from trtllm_serve_cli.bench.run.search import Measured, Probe, conclude
-from trtllm_serve_cli.cli.bench.bench_run import raise_ending
 from trtllm_serve_cli.cli.bench.search_command import leave
+from trtllm_serve_cli.cli.bench.show_result import raise_ending
 from trtllm_serve_cli.cli.bench.workload_commands import bench_app
 from trtllm_serve_cli.errors import BadInput, CheckFailed, NoServer, RequestFailed, UnknownModel
 

@@ -9,7 +9,7 @@ import typer
 
 from trtllm_serve_cli.cli.shared.exits import INTERRUPTED
 from trtllm_serve_cli.cli.shared.progress_ui import WorkDisplay, show_work
-from trtllm_serve_cli.sources.hub.progress import FileProgress, Progress
+from trtllm_serve_cli.sources.progress import FileProgress, Progress
 
 
 @pytest.fixture

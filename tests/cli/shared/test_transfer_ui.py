@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from trtllm_serve_cli.cli.shared.transfer_ui import draw_transfer
-from trtllm_serve_cli.sources.hub.progress import FileProgress, Progress
+from trtllm_serve_cli.sources.progress import FileProgress, Progress
 
 GB = 10**9
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -15,14 +14,10 @@ from tests.build.tensorrt_files import (
     write_tokenizer,
 )
 from tests.launch.container_engines import write_engine as write_container_engine
-from tests.launch.samples import fake_plan
 from tests.repository.samples import add_model, copy_upstream
 from trtllm_serve_cli.build.engine_selection import Machine
 from trtllm_serve_cli.errors import BadInput, MissingPart, RepositoryError, UnknownModel
-from trtllm_serve_cli.launch.clusters.slurm_job import SlurmJob
-from trtllm_serve_cli.launch.planning.local_plan import plan_again, plan_for_this_machine
-from trtllm_serve_cli.launch.server_state import ServerState
-from trtllm_serve_cli.launch.servers.running import RunningServer
+from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
 from trtllm_serve_cli.launch.triton.triton_install import find_embedded_root
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository.model.model_config import ServingOptions
@@ -164,18 +159,6 @@ def test_repository_of_other_models_names_the_command_that_serves_it(
     with pytest.raises(RepositoryError, match="neither a model repository of tllm's nor") as raised:
         plan_for_this_machine(home, [], {}, repositories=[copy])
     assert raised.value.next_step.endswith(f": tritonserver --model-repository={copy}")
-
-
-def test_job_is_started_again_where_it_can_be_followed(home: Home) -> None:
-    plan = dataclasses.replace(fake_plan(home.servers), argv=("sbatch", "/jobs/job.sbatch"))
-    job = RunningServer(home.servers, plan, ServerState("ready", 0, 0.0), SlurmJob("12", "RUNNING"))
-    with pytest.raises(BadInput) as raised:
-        plan_again(home, job)
-    assert str(raised.value) == (
-        "Slurm job 12 cannot be started again from here.\n"
-        "Why: it is a job of Slurm's; what it was submitted with stands in /jobs/job.sbatch\n"
-        "Next: tllm stop -m m, and tllm deploy slurm -m m --submit …"
-    )
 
 
 def add_tensorrt_model(home: Home, folder: Path) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
+import numpy as np
 import pytest
 
 from trtllm_serve_cli.repository.model.contract import load_contracts
+from trtllm_serve_cli.runtime.engine import InvalidRequest
 from trtllm_serve_cli.runtime.engines.features import (
     ENGINE_KINDS,
     FEATURES,
     Feature,
     explain_refusal,
+    refuse_set,
 )
 from trtllm_serve_cli.runtime.triton.tensors import UNDERSTOOD
 
@@ -62,3 +66,28 @@ def test_a_refusal_names_the_tensor_the_kind_and_who_can() -> None:
         "GenAI keeps the logits to itself; leave it out, or serve this model with the engine kind "
         "tensorrt"
     )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [[[1]], [[0.0, 0.5]], [[True]], np.array([[b"", b"x"]], dtype=object), [[float("nan")]]],
+    ids=str,
+)
+def test_a_tensor_that_nothing_acts_on_is_refused_when_it_asks_for_something(given: Any) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        refuse_set({"embedding_bias": np.asarray(given)}.get, ["embedding_bias"], "openvino")
+    assert str(refused.value) == (
+        "embedding_bias (embedding bias) is not supported by the engine kind openvino: OpenVINO "
+        "GenAI takes no bias on its logits; leave it out, or serve this model with the engine kind "
+        "tensorrt"
+    )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [None, [[0]], [[0.0]], [[False]], np.zeros((1, 0)), np.array([[b""]], dtype=object)],
+    ids=str,
+)
+def test_a_tensor_that_asks_for_nothing_is_let_through(given: Any) -> None:
+    tensor = None if given is None else np.asarray(given)
+    refuse_set({"embedding_bias": tensor}.get, ["embedding_bias"], "openvino")

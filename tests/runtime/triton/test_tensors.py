@@ -14,7 +14,6 @@ from trtllm_serve_cli.runtime.triton.tensors import (
     pack_failure,
     pack_sequences,
     parse_rows,
-    refuse_set,
 )
 from trtllm_serve_cli.runtime.triton.word_lists import encode_words
 
@@ -188,31 +187,6 @@ def test_a_request_of_no_rows_is_refused() -> None:
     """It would never be answered: each answer is that of a row."""
     tensors = {name: value[:0] for name, value in _tensors().items()}
     assert _refusal(tensors) == "input_ids has no rows; send at least one"
-
-
-@pytest.mark.parametrize(
-    "given",
-    [[[1]], [[0.0, 0.5]], [[True]], np.array([[b"", b"x"]], dtype=object), [[float("nan")]]],
-    ids=str,
-)
-def test_a_tensor_that_nothing_acts_on_is_refused_when_it_asks_for_something(given: Any) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        refuse_set({"embedding_bias": np.asarray(given)}.get, ["embedding_bias"], "openvino")
-    assert str(refused.value) == (
-        "embedding_bias (embedding bias) is not supported by the engine kind openvino: OpenVINO "
-        "GenAI takes no bias on its logits; leave it out, or serve this model with the engine kind "
-        "tensorrt"
-    )
-
-
-@pytest.mark.parametrize(
-    "given",
-    [None, [[0]], [[0.0]], [[False]], np.zeros((1, 0)), np.array([[b""]], dtype=object)],
-    ids=str,
-)
-def test_a_tensor_that_asks_for_nothing_is_let_through(given: Any) -> None:
-    tensor = None if given is None else np.asarray(given)
-    refuse_set({"embedding_bias": tensor}.get, ["embedding_bias"], "openvino")
 
 
 def test_a_guide_is_text() -> None:

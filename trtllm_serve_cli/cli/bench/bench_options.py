@@ -16,10 +16,11 @@ import typer
 from trtllm_serve_cli.cli.shared.options import JsonOption
 
 _AMOUNT = "How much"
-LOAD = "Load"
+_LOAD = "Load"
 _MEASURED = "What is measured"
 _WHERE = "Where"
 _RESULT = "Result"
+_SEARCH = "Search"
 
 
 class Arrival(str, Enum):
@@ -92,7 +93,7 @@ class SharedOptions:
         Arrival | None,
         typer.Option(
             help="How --request-rate spaces requests (else poisson).",
-            rich_help_panel=LOAD,
+            rich_help_panel=_LOAD,
         ),
     ] = None
     burstiness: Annotated[
@@ -100,7 +101,7 @@ class SharedOptions:
         typer.Option(
             callback=check_positive,
             help="Shape of --arrival gamma: 1 is poisson, less is burstier (else 1).",
-            rich_help_panel=LOAD,
+            rich_help_panel=_LOAD,
         ),
     ] = None
     ramp: Annotated[
@@ -109,7 +110,7 @@ class SharedOptions:
             callback=check_positive,
             metavar="SECONDS",
             help="Let the load grow for so long; these requests are left out of the figures.",
-            rich_help_panel=LOAD,
+            rich_help_panel=_LOAD,
         ),
     ] = None
     workers: Annotated[
@@ -117,7 +118,7 @@ class SharedOptions:
         typer.Option(
             min=1,
             help="Processes that send: more where one is too slow.",
-            rich_help_panel=LOAD,
+            rich_help_panel=_LOAD,
         ),
     ] = 1
     timeout: Annotated[
@@ -126,7 +127,7 @@ class SharedOptions:
             min=0.001,
             metavar="SECONDS",
             help="A request that takes longer is given up, and counts as failed.",
-            rich_help_panel=LOAD,
+            rich_help_panel=_LOAD,
         ),
     ] = 600.0
     stream: Annotated[
@@ -243,7 +244,7 @@ class CommonOptions(SharedOptions):
             callback=check_positive,
             metavar="PER_SECOND",
             help="Open loop: requests are due at this mean rate, whatever the server does.",
-            rich_help_panel=LOAD,
+            rich_help_panel=_LOAD,
         ),
     ] = None
     concurrency: Annotated[
@@ -251,7 +252,7 @@ class CommonOptions(SharedOptions):
         typer.Option(
             min=1,
             help="Closed loop: so many requests in flight. With a rate: at most so many.",
-            rich_help_panel=LOAD,
+            rich_help_panel=_LOAD,
         ),
     ] = None
     op_stats_csv: Annotated[
@@ -288,6 +289,73 @@ class CommonOptions(SharedOptions):
             "--check-perf-rtol", min=0, help="Relative tolerance.", rich_help_panel=_RESULT
         ),
     ] = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOptions(SharedOptions):
+    """What a sweep takes in place of one load."""
+
+    request_rates: Annotated[
+        str | None,
+        typer.Option(
+            "--request-rate",
+            metavar="R,R,…",
+            help="Open loop at each of these mean rates.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None
+    concurrencies: Annotated[
+        str | None,
+        typer.Option(
+            "--concurrency",
+            metavar="C,C,…",
+            help="Closed loop with each of these in flight. With rates: each rate with each cap.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None
+    repeat: RepeatOption = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions(SharedOptions):
+    """Where a search looks, and how closely."""
+
+    min_rate: Annotated[
+        float,
+        typer.Option(
+            callback=check_positive,
+            metavar="PER_SECOND",
+            help="The rate to begin with.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = 1.0
+    max_rate: Annotated[
+        float | None,
+        typer.Option(
+            callback=check_positive,
+            metavar="PER_SECOND",
+            help="Look no further. Default: until an objective is missed.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None
+    precision: Annotated[
+        float,
+        typer.Option(
+            min=0.1, max=100, metavar="PERCENT", help="How near to come.", rich_help_panel=_SEARCH
+        ),
+    ] = 5.0
+    max_runs: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Measure a rate up to so often while chance could decide.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = 5
+    concurrency: Annotated[
+        int | None,
+        typer.Option(min=1, help="At most so many requests in flight.", rich_help_panel=_LOAD),
+    ] = None
 
 
 def with_options(

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from trtllm_serve_cli.cli.bench.bench_options import (
-    LOAD,
-    CommonOptions,
-    SharedOptions,
-    check_positive,
-)
-from trtllm_serve_cli.cli.bench.bench_run import (
-    Job,
-    open_points,
-    plan_settings,
-    raise_ending,
-    say_kept,
-)
+from trtllm_serve_cli.cli.bench.bench_job import Job, open_points, plan_settings
+from trtllm_serve_cli.cli.bench.bench_options import CommonOptions, SearchOptions
+from trtllm_serve_cli.cli.bench.show_result import raise_ending, say_kept
 from trtllm_serve_cli.cli.bench.sweep_command import keep_points, show_run
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.target import LoadTarget
@@ -33,50 +22,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
     from trtllm_serve_cli.bench.workloads.spec import Workload
 
-_SEARCH = "Search"
 _DURATION_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class SearchOptions(SharedOptions):
-    """Where a search looks, and how closely."""
-
-    min_rate: Annotated[
-        float,
-        typer.Option(
-            callback=check_positive,
-            metavar="PER_SECOND",
-            help="The rate to begin with.",
-            rich_help_panel=_SEARCH,
-        ),
-    ] = 1.0
-    max_rate: Annotated[
-        float | None,
-        typer.Option(
-            callback=check_positive,
-            metavar="PER_SECOND",
-            help="Look no further. Default: until an objective is missed.",
-            rich_help_panel=_SEARCH,
-        ),
-    ] = None
-    precision: Annotated[
-        float,
-        typer.Option(
-            min=0.1, max=100, metavar="PERCENT", help="How near to come.", rich_help_panel=_SEARCH
-        ),
-    ] = 5.0
-    max_runs: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Measure a rate up to so often while chance could decide.",
-            rich_help_panel=_SEARCH,
-        ),
-    ] = 5
-    concurrency: Annotated[
-        int | None,
-        typer.Option(min=1, help="At most so many requests in flight.", rich_help_panel=LOAD),
-    ] = None
 
 
 def run_search_job(

@@ -7,58 +7,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from trtllm_serve_cli.cli.bench.bench_options import (
-    LOAD,
-    CommonOptions,
-    RepeatOption,
-    SharedOptions,
-    check_positive,
-)
+from trtllm_serve_cli.cli.bench.bench_job import Job, addresses_of, open_points, plan_settings
+from trtllm_serve_cli.cli.bench.bench_options import CommonOptions, SweepOptions, check_positive
 from trtllm_serve_cli.cli.bench.bench_progress import show_progress
-from trtllm_serve_cli.cli.bench.bench_run import (
-    Job,
-    addresses_of,
-    open_points,
-    plan_settings,
-    raise_ending,
-    say_kept,
-    say_remarks,
-)
+from trtllm_serve_cli.cli.bench.show_result import raise_ending, say_kept, say_remarks
 from trtllm_serve_cli.cli.shared import output
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.bench.run.benchmark import Benchmark, BenchmarkResult, Watch
     from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
     from trtllm_serve_cli.bench.workloads.spec import Workload
-
-
-@dataclass(frozen=True, slots=True)
-class SweepOptions(SharedOptions):
-    """What a sweep takes in place of one load."""
-
-    request_rates: Annotated[
-        str | None,
-        typer.Option(
-            "--request-rate",
-            metavar="R,R,…",
-            help="Open loop at each of these mean rates.",
-            rich_help_panel=LOAD,
-        ),
-    ] = None
-    concurrencies: Annotated[
-        str | None,
-        typer.Option(
-            "--concurrency",
-            metavar="C,C,…",
-            help="Closed loop with each of these in flight. With rates: each rate with each cap.",
-            rich_help_panel=LOAD,
-        ),
-    ] = None
-    repeat: RepeatOption = 1
 
 
 @dataclass(frozen=True, slots=True)

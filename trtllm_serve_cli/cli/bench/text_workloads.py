@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from trtllm_serve_cli.cli.bench.bench_job import Job
 from trtllm_serve_cli.cli.bench.bench_options import SharedOptions
-from trtllm_serve_cli.cli.bench.bench_run import Job, run_job
+from trtllm_serve_cli.cli.bench.run_job import run_job
 
 _ENTRIES = (
     "JSON with input, instruction and output; ShareGPT's JSON; JSONL with prompt and lengths; "

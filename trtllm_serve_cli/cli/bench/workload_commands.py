@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trtllm_serve_cli.cli.bench import result_commands, text_workloads
-from trtllm_serve_cli.cli.bench.bench_options import CommonOptions, SharedOptions, with_options
-from trtllm_serve_cli.cli.bench.bench_run import Job, run_job
+from trtllm_serve_cli.cli.bench.bench_job import Job
+from trtllm_serve_cli.cli.bench.bench_options import (
+    CommonOptions,
+    SearchOptions,
+    SharedOptions,
+    SweepOptions,
+    with_options,
+)
 from trtllm_serve_cli.cli.bench.calibrate_command import calibrate
 from trtllm_serve_cli.cli.bench.group import bench_app
-from trtllm_serve_cli.cli.bench.search_command import SearchOptions
-from trtllm_serve_cli.cli.bench.sweep_command import SweepOptions
+from trtllm_serve_cli.cli.bench.run_job import run_job
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist

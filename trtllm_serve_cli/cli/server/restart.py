@@ -17,7 +17,7 @@ def restart(
 
     Example:  tllm restart
     """
-    from trtllm_serve_cli.launch.planning.local_plan import plan_again
+    from trtllm_serve_cli.launch.servers.replan import plan_again
     from trtllm_serve_cli.launch.servers.running import find_started
     from trtllm_serve_cli.paths import find_home
 

@@ -73,7 +73,7 @@ def describe_server(server: RunningServer) -> dict[str, Any]:
 
 
 def _show_server(server: dict[str, Any]) -> None:
-    from trtllm_serve_cli.sources.hub.progress import show_duration
+    from trtllm_serve_cli.sources.progress import show_duration
 
     uptime = f", up {show_duration(server['uptime_s'])}" if server["state"] == "ready" else ""
     count = server["restarts"]

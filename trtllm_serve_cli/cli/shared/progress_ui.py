@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from trtllm_serve_cli.importing.importer import Display
-    from trtllm_serve_cli.sources.hub.progress import Progress as Transfer
-    from trtllm_serve_cli.sources.hub.progress import Watch
+    from trtllm_serve_cli.sources.progress import Progress as Transfer
+    from trtllm_serve_cli.sources.progress import Watch
 
 
 class WorkDisplay:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from trtllm_serve_cli.sources.hub.progress import Progress
+    from trtllm_serve_cli.sources.progress import Progress
 
 _MAX_FILES = 8
 _NAME_WIDTH = 24  # leaves room for the figures in 80 columns
@@ -17,7 +17,7 @@ def draw_transfer(progress: Progress) -> RenderableType:
     """A line for all, and one for each file that is under way."""
     from rich.table import Table
 
-    from trtllm_serve_cli.sources.hub.progress import show_progress
+    from trtllm_serve_cli.sources.progress import show_progress
 
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, overflow="ellipsis", max_width=_NAME_WIDTH)

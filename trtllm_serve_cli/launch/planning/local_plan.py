@@ -17,7 +17,6 @@ from trtllm_serve_cli.launch.containers.container_engine import find_container_h
 from trtllm_serve_cli.launch.containers.deployment import describe_deployable
 from trtllm_serve_cli.launch.launch_options import LaunchOptions, choose_options
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan, LaunchRequest, plan_launch
-from trtllm_serve_cli.launch.servers.running import RunningServer
 from trtllm_serve_cli.launch.topology.mpi import MpiHost, check_mpirun
 from trtllm_serve_cli.launch.topology.ranks import parse_gpus
 from trtllm_serve_cli.launch.triton.engine_fit import check_engine_fits
@@ -117,24 +116,6 @@ def _look_at_containers(models: Sequence[ImportedModel], options: LaunchOptions)
         find_container_host(options.container_engine),
         image=options.image,
         gpus=parse_gpus(options.gpus),
-    )
-
-
-def plan_again(home: Home, server: RunningServer) -> LaunchPlan:
-    """How to serve what `server` serves, as it was asked for and as the models are now.
-
-    Raises `BadInput` for a job, and as `plan_for_this_machine` does.
-    """
-    if server.job is not None:
-        raise BadInput(
-            f"{server.place} cannot be started again from here.",
-            why="it is a job of Slurm's; what it was submitted with stands in "
-            f"{server.plan.argv[-1]}",
-            next_step=f"tllm stop -m {server.models[0]}, and {server.again} …",
-        )
-    request = server.plan.request or LaunchRequest(server.models, (), {})
-    return plan_for_this_machine(
-        home, request.models, request.given, repositories=request.repositories
     )
 
 

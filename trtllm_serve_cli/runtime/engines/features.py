@@ -5,7 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..engine import InvalidRequest
 
 ENGINE_KINDS = ("openvino", "pytorch", "sim", "tensorrt", "vllm")
 # Why the simulated engine cannot do what is about the tokens themselves.
@@ -254,3 +260,14 @@ def explain_refusal(tensor: str, engine_kind: str) -> str:
         f"{tensor}{asked} is not supported by the engine kind {engine_kind}{because}; "
         f"leave it out{serve}"
     )
+
+
+def refuse_set(get: Callable[[str], Any], names: Iterable[str], engine_kind: str) -> None:
+    """Raise `InvalidRequest` when a tensor of `names`, which nothing acts on, asks for something.
+
+    Zero and false ask for nothing, so that clients which always send a tensor still work.
+    """
+    for name in names:
+        tensor = get(name)
+        if tensor is not None and tensor.size and np.any(tensor.astype(bool)):
+            raise InvalidRequest(explain_refusal(name, engine_kind))

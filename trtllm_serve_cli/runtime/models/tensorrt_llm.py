@@ -22,6 +22,7 @@ import triton_python_backend_utils as pb_utils
 
 from ..engine import InvalidRequest
 from ..engines.checkpoint_config import pytorch_config, vllm_config
+from ..engines.features import refuse_set
 from ..requests.cancel_watch import CancelWatch
 from ..requests.in_flight import InFlight, refuse
 from ..requests.request_record import RequestLedger, RequestRecord
@@ -36,7 +37,6 @@ from ..triton.tensors import (
     Array,
     GetTensor,
     parse_rows,
-    refuse_set,
 )
 from ..worker.stop_forwarding import StopRelay, stops_of
 from ..worker.worker_link import WorkerFailed, WorkerGuest, guests_of

@@ -22,6 +22,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from ..engine import PERF_OUTPUTS, InvalidRequest
+from ..engines.features import refuse_set
 from ..log import write_traceback
 from ..lora.adapter_request import NAME_PARAMETER, read_lora_name
 from ..requests.cancel_watch import CancelWatch
@@ -42,7 +43,6 @@ from ..triton.tensors import (
     Array,
     find_failure,
     parse_rows,
-    refuse_set,
 )
 from ..worker.stop_forwarding import pass_on_stop, stops_of
 from ..worker.worker_link import WorkerFailed, WorkerGuest, guests_of

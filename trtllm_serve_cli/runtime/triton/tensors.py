@@ -5,14 +5,13 @@ Written once for every Python engine kind. Names, types and shapes are upstream'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from ..engine import InvalidRequest
-from ..engines.features import explain_refusal
 from ..lora.adapter_request import LORA_TENSORS
 from .word_lists import Words, decode_words
 
@@ -154,17 +153,6 @@ def _parse_row(
         tells_num_input_tokens=bool(scalars.get("return_num_input_tokens", False)),
         tells_num_output_tokens=bool(scalars.get("return_num_output_tokens", False)),
     )
-
-
-def refuse_set(get: GetTensor, names: Iterable[str], engine_kind: str) -> None:
-    """Raise `InvalidRequest` when a tensor of `names`, which nothing acts on, asks for something.
-
-    Zero and false ask for nothing, so that clients which always send a tensor still work.
-    """
-    for name in names:
-        tensor = get(name)
-        if tensor is not None and tensor.size and np.any(tensor.astype(bool)):
-            raise InvalidRequest(explain_refusal(name, engine_kind))
 
 
 def pack_sequences(

@@ -43,8 +43,8 @@ from trtllm_serve_cli.sources.hub.errors import (
     explain_web_page,
     translate_hub_errors,
 )
-from trtllm_serve_cli.sources.hub.progress import Meter, Watch
 from trtllm_serve_cli.sources.parallel import run_together
+from trtllm_serve_cli.sources.progress import Meter, Watch
 from trtllm_serve_cli.sources.source import HubSource
 from trtllm_serve_cli.sources.verify import verify_files
 

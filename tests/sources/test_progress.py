@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtllm_serve_cli.sources.hub.progress import (
+from trtllm_serve_cli.sources.progress import (
     FileProgress,
     Meter,
     Progress,

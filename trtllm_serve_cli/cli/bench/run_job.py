@@ -1,0 +1,37 @@
+"""Run what a workload command was asked for: a benchmark, a sweep or a search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trtllm_serve_cli.cli.bench.bench_job import Job
+from trtllm_serve_cli.cli.bench.bench_options import CommonOptions, SearchOptions, SweepOptions
+from trtllm_serve_cli.cli.bench.search_command import run_search_job
+from trtllm_serve_cli.cli.bench.single_run import run_one
+from trtllm_serve_cli.cli.bench.sweep_command import run_sweep_job
+from trtllm_serve_cli.cli.shared.target import LoadTarget
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
+    from trtllm_serve_cli.bench.workloads.spec import Workload
+
+
+def run_job(
+    job: Job,
+    workload: Workload,
+    targets: Sequence[LoadTarget] | None = None,
+    *,
+    tokenizer: Tokenizer | None = None,
+) -> None:
+    """Run the benchmark, the sweep or the search that the options ask for; show and keep it.
+
+    Raises what its exit code stands for.
+    """
+    match job.common:
+        case SweepOptions() as options:
+            run_sweep_job(job, options, workload, tokenizer)
+        case SearchOptions() as options:
+            run_search_job(job, options, workload, targets, tokenizer)
+        case CommonOptions() as options:
+            run_one(job, options, workload, targets, tokenizer)

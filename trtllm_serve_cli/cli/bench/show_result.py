@@ -1,0 +1,91 @@
+"""Show a result on the screen, and leave with the exit code that it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.exits import INTERRUPTED
+from trtllm_serve_cli.errors import RequestFailed
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult
+
+
+def show_result(result: BenchmarkResult, folder: Path | None, *, as_json: bool) -> None:
+    """Print the result as tables or as JSON, and where it was written."""
+    from trtllm_serve_cli.bench.report import result_json
+
+    if as_json:
+        output.show_json(result_json.to_json(result))
+    else:
+        _show_tables(result)
+    say_remarks(result)
+    if result.ending == "interrupted":
+        output.say("Interrupted: the figures are partial.")
+    say_kept(folder)
+
+
+def say_kept(folder: Path | None) -> None:
+    """Where the result lies, if it was kept."""
+    if folder is not None:
+        output.say(f"Kept in {folder}, with a page: {folder / 'report.html'}")
+
+
+def say_remarks(result: BenchmarkResult, where: str = "") -> None:
+    """What one must know of the figures, and what failed; in red, if the client was too slow."""
+    from trtllm_serve_cli.bench.report import tables
+
+    for remark in tables.remarks(result):
+        output.say(f"{where}{remark}")
+    for message, count in result.error_messages[:5]:
+        output.say(f"{where}{count} failed: {message}")
+    screen = output.console(stderr=True)
+    for bottleneck in result.client.bottlenecks:
+        screen.print(f"{where}The client was the bottleneck: {bottleneck}.", style="bold red")
+
+
+def _show_tables(result: BenchmarkResult) -> None:
+    from trtllm_serve_cli.bench.report import tables
+
+    summary = result.summary
+    output.show_table(("Statistic", "Value"), tables.stat_rows(summary), are_figures=True)
+    for columns, rows in (
+        (tables.TIME_COLUMNS, tables.time_rows(summary)),
+        (tables.OBJECTIVE_COLUMNS, tables.objective_rows(summary)),
+        (tables.TARGET_COLUMNS, tables.target_rows(result)),
+        (tables.RUN_COLUMNS, tables.run_rows(result)),
+    ):
+        if rows:
+            output.show_table(columns, rows, are_figures=True)
+
+
+def raise_ending(results: Sequence[BenchmarkResult]) -> None:
+    """Leave with what the first stands for that was cut off, or else of which nothing came back."""
+    cut_off = [each for each in results if each.is_partial]
+    failed = [r for r in results if r.summary.num_failed and not r.summary.num_completed]
+    for result in (*cut_off, *failed):
+        _leave_with(result)
+
+
+def _leave_with(result: BenchmarkResult) -> NoReturn:
+    summary = result.summary
+    if result.ending == "interrupted":
+        raise typer.Exit(INTERRUPTED)
+    if result.ending == "server_lost":
+        raise RequestFailed(
+            "The server was lost in the middle of the run.",
+            why=f"{summary.num_completed} requests were completed before, {summary.num_failed} "
+            "failed; it then refused every connection, and nothing more was sent",
+            next_step="tllm status",
+        )
+    message, count = result.error_messages[0]
+    raise RequestFailed(
+        f"Every request failed: {summary.num_failed} of {summary.num_requests}.",
+        why=f"{count} of them with {message}",
+        next_step="tllm logs",
+    )

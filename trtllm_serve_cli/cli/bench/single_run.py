@@ -1,0 +1,68 @@
+"""One benchmark: run it, show its result, and compare it with a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from trtllm_serve_cli.cli.bench.bench_job import Job, addresses_of, open_points, plan_settings
+from trtllm_serve_cli.cli.bench.bench_options import CommonOptions
+from trtllm_serve_cli.cli.bench.bench_progress import show_progress
+from trtllm_serve_cli.cli.bench.show_result import raise_ending, show_result
+from trtllm_serve_cli.cli.shared.target import LoadTarget
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.bench.report.checks import Reference
+    from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
+    from trtllm_serve_cli.bench.workloads.spec import Workload
+
+
+def run_one(
+    job: Job,
+    common: CommonOptions,
+    workload: Workload,
+    targets: Sequence[LoadTarget] | None,
+    tokenizer: Tokenizer | None,
+) -> None:
+    """Run the benchmark, show and write its result. Raise what its exit code stands for."""
+    settings = plan_settings(job, common, workload)
+    reference = _read_reference(common)
+
+    from trtllm_serve_cli.bench.report import result_json
+    from trtllm_serve_cli.bench.report.checks import check
+
+    if common.output_folder is not None:
+        result_json.check_output_folder(common.output_folder)
+    benchmark = open_points([(job, settings)], targets, tokenizer)[0]
+    with show_progress(settings, addresses_of(benchmark)) as watch:
+        result = benchmark.run_all(watch)
+    if common.output_folder is not None:
+        from trtllm_serve_cli.bench.report.report_writer import write_views
+
+        result_json.write_result(result, common.output_folder)
+        write_views(common.output_folder)
+    if common.op_stats_csv is not None:
+        result_json.append_csv(result.summary, common.op_stats_csv)
+    show_result(result, common.output_folder, as_json=common.as_json)
+    raise_ending([result])
+    if reference is not None:
+        check(result_json.csv_row(result.summary), reference)
+
+
+def _read_reference(common: CommonOptions) -> Reference | None:
+    if common.check_perf_json is None:
+        if common.check_perf_key is not None:
+            raise typer.BadParameter("--check-perf-key needs --check-perf-json.")
+        return None
+    if common.check_perf_key is None:
+        raise typer.BadParameter("--check-perf-json needs --check-perf-key.")
+    from trtllm_serve_cli.bench.report.checks import read_reference
+
+    return read_reference(
+        common.check_perf_json,
+        common.check_perf_key,
+        common.check_perf_atol,
+        common.check_perf_rtol,
+    )
