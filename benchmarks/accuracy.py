@@ -96,7 +96,7 @@ def measure(home: Home, in_flight: int, rounds: int) -> Found:
     """Every median of one engine, known and as the median of `rounds` runs."""
     step_s, options = RUNS[in_flight]
     name = import_engine(home, step_s)
-    known = bench("--virtual", name, *options)
+    known = bench("--simulate", name, *options)
     plan = plan_for_this_machine(home, [name], PORTS)
     server = launch(plan, on_progress=lambda loading: None)
     try:

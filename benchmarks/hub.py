@@ -73,7 +73,7 @@ from trtllm_serve_cli.sources.source import HubSource
 from trtllm_serve_cli.sources.hub.api import Hub
 folder = Path(sys.argv[2])
 fetch_checkpoint(HubSource("acme/tiny"), home=Home(folder / "home", folder / "engines"),
-                 options=FetchOptions(), say=lambda text: None, hub=Hub(sys.argv[1], folder))
+                 options=FetchOptions(), notify=lambda text: None, hub=Hub(sys.argv[1], folder))
 """
 COMMIT = "c0ffee" + "0" * 34
 

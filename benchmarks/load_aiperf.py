@@ -17,7 +17,7 @@ import numpy as np
 from load_clients import IN_FLIGHT, Measured, run_client
 
 from trtllm_serve_cli.bench.model.served_model import Target, fetch_model
-from trtllm_serve_cli.bench.transport.codec import Asking, encode_body
+from trtllm_serve_cli.bench.transport.codec import RequestOptions, encode_body
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 
 # It wants a tokenizer, and gets one that knows nothing: no text is counted.
@@ -67,7 +67,7 @@ def make_inputs(address: str, num_requests: int) -> dict[str, Any]:
         "data": [
             {
                 "session_id": str(number),
-                "payloads": [json.loads(encode_body(spec, model, Asking()))],
+                "payloads": [json.loads(encode_body(spec, model, RequestOptions()))],
             }
             for number, spec in enumerate(specs)
         ]

@@ -11,7 +11,7 @@ from trtllm_serve_cli.build.engine_selection import (
     EngineChoice,
     Machine,
     choose_engine_kind,
-    look_at_machine,
+    detect_machine,
 )
 from trtllm_serve_cli.build.installed import find_version
 from trtllm_serve_cli.errors import MissingPart
@@ -128,10 +128,10 @@ def test_python_named_for_the_engine_is_vllms_if_it_has_it(
         _write_program(tmp_path / folder / "python3", f"exit {code}")
     _write_program(tmp_path / "on-path" / "nvidia-smi", "echo '0, NVIDIA H200, 143771, Disabled'")
     monkeypatch.setenv("PATH", str(tmp_path / "on-path"))
-    machine = look_at_machine(wanted, named and str(tmp_path / named))
+    machine = detect_machine(wanted, named and str(tmp_path / named))
     assert machine.gpus == ("NVIDIA H200",)
     assert machine.vllm_python == (found and str(tmp_path / found))
 
 
 def test_this_machine_has_what_the_tests_run_on() -> None:
-    assert look_at_machine().openvino_genai == find_version("openvino-genai") is not None
+    assert detect_machine().openvino_genai == find_version("openvino-genai") is not None

@@ -15,9 +15,9 @@ from trtllm_serve_cli.build.build_step import BuildStep
 from trtllm_serve_cli.build.partial_build import (
     drop_leftovers,
     keep_step,
-    list_unfinished,
-    read_unfinished,
-    take_up,
+    list_partial_builds,
+    read_partial_build,
+    resume_or_start,
 )
 
 NAMES = st.sampled_from(["a", "b", "deep/c", "deep/er/d"])
@@ -45,7 +45,7 @@ def test_build_goes_on_after_the_last_step_whose_files_are_unchanged(
     with tempfile.TemporaryDirectory() as folder:
         steps = [BuildStep(str(number), ("x", str(number))) for number in range(len(written) + 1)]
         plan = build_plan(Path(folder, "e"), *steps)
-        build = take_up(plan, anew=False)
+        build = resume_or_start(plan, rebuild=False)
         there: list[dict[str, int]] = []
         for number, names in enumerate(written):
             for name in names:
@@ -60,7 +60,7 @@ def test_build_goes_on_after_the_last_step_whose_files_are_unchanged(
         count = max(
             (k + 1 for k, state in enumerate(there) if state.items() <= now.items()), default=0
         )
-        again = take_up(plan, anew=False)
+        again = resume_or_start(plan, rebuild=False)
         assert (len(again.finished), files_in(again.work)) == (
             count, set(there[count - 1]) if count else set(),
         )  # fmt: skip
@@ -69,7 +69,7 @@ def test_build_goes_on_after_the_last_step_whose_files_are_unchanged(
 def test_links_are_left_alone_and_not_followed(tmp_path: Path) -> None:
     write(tmp_path / "checkpoint" / "weights", "mine")
     plan = build_plan(tmp_path / "e")
-    build = take_up(plan, anew=False)
+    build = resume_or_start(plan, rebuild=False)
     (build.work / "folder").symlink_to(tmp_path / "checkpoint")
     build = keep_step(build, plan.steps[0], 1.0)
     (build.work / "later").symlink_to(tmp_path / "checkpoint")
@@ -81,17 +81,17 @@ def test_links_are_left_alone_and_not_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"model": "m"}', '{"finished": [1]}', "null"])
 def test_folder_that_does_not_say_what_it_is(tmp_path: Path, text: str) -> None:
     plan = build_plan(tmp_path / "e")
-    build = take_up(plan, anew=False)
+    build = resume_or_start(plan, rebuild=False)
     write(build.work / "left", "")
     (build.path / "steps.json").write_text(text)
-    assert (read_unfinished(build.path), list_unfinished(tmp_path)) == (None, [])
-    again = take_up(plan, anew=False)
+    assert (read_partial_build(build.path), list_partial_builds(tmp_path)) == (None, [])
+    again = resume_or_start(plan, rebuild=False)
     assert (again.finished, files_in(again.work)) == ((), set())
 
 
 def test_builds_are_listed_by_name(tmp_path: Path) -> None:
-    builds = [take_up(build_plan(tmp_path / name), anew=True) for name in ("b", "a")]
-    assert list_unfinished(tmp_path) == builds[::-1]
+    builds = [resume_or_start(build_plan(tmp_path / name), rebuild=True) for name in ("b", "a")]
+    assert list_partial_builds(tmp_path) == builds[::-1]
     assert [build.engine_dir for build in builds] == [tmp_path / "b", tmp_path / "a"]
     shutil.rmtree(builds[0].path)
-    assert list_unfinished(tmp_path) == builds[1:]
+    assert list_partial_builds(tmp_path) == builds[1:]

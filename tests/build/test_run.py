@@ -17,7 +17,7 @@ from tests.build.samples import ENGINE, HF, build_plan, python, write_engine_ste
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.build.build_plan import BuildPlan
 from trtllm_serve_cli.build.build_step import BuildStep
-from trtllm_serve_cli.build.engine import Engine, MadeStep, Making, read_making
+from trtllm_serve_cli.build.engine import BuildRecord, Engine, RecordedStep, read_build_record
 from trtllm_serve_cli.build.run import build_engine
 from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart, SourceError
 
@@ -28,7 +28,7 @@ FAIL = BuildStep("Fail", python("raise SystemExit(1)"))
 
 def build(plan: BuildPlan, *, force: bool = False) -> tuple[Engine, list[str]]:
     said: list[str] = []
-    return build_engine(plan, force=force, say=said.append), said
+    return build_engine(plan, force=force, notify=said.append), said
 
 
 def partial_of(plan: BuildPlan) -> Path:
@@ -65,16 +65,16 @@ def test_build_runs_the_steps_and_keeps_their_log(tmp_path: Path) -> None:
 def test_engine_says_how_it_was_made(tmp_path: Path) -> None:
     plan = build_plan(tmp_path / "e", facts={"source": "hf:a/b@c", "tools": {"nncf": "2"}})
     build(plan)
-    made = read_making(tmp_path / "e")
+    made = read_build_record(tmp_path / "e")
     assert made is not None
     (step,) = made.steps
-    assert made == Making(
+    assert made == BuildRecord(
         model_name="mine",
         started_at=made.started_at,
         checkpoint="/models/mine.gguf",
         revision=None,
         facts={"source": "hf:a/b@c", "tools": {"nncf": "2"}},
-        steps=(MadeStep("Describe the engine", LAST.command_in(tmp_path / "e"), step.took_s),),
+        steps=(RecordedStep("Describe the engine", LAST.command_in(tmp_path / "e"), step.took_s),),
     )
     assert (abs(made.started_at - time.time()) < 60, 0 < step.took_s < 60) == (True, True)
 
@@ -251,7 +251,7 @@ def killed_build(tmp_path: Path, number: signal.Signals) -> tuple[BuildPlan, int
         "from trtllm_serve_cli.processes import ended_by_signals\n"
         f"steps = [BuildStep(*each) for each in {[(s.title, s.command) for s in steps]!r}]\n"
         f"plan = build_plan(Path({str(plan.engine_dir)!r}), *steps)\n"
-        "with ended_by_signals(): build_engine(plan, force=False, say=print)"
+        "with ended_by_signals(): build_engine(plan, force=False, notify=print)"
     )
     command = (sys.executable, "-c", code)
     with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as builder:
@@ -287,7 +287,7 @@ def test_interrupt_before_any_step_is_done_leaves_nothing(tmp_path: Path) -> Non
 
     plan = build_plan(tmp_path / "engines" / "e", BuildStep("Make it", python("print(1)")))
     with pytest.raises(KeyboardInterrupt):
-        build_engine(plan, force=False, say=print, on_line=interrupt)
+        build_engine(plan, force=False, notify=print, on_line=interrupt)
     assert list((tmp_path / "engines").iterdir()) == []
 
 
@@ -303,11 +303,11 @@ def test_disk_that_fills_up_is_explained(tmp_path: Path) -> None:
 
     plan = build_plan(tmp_path / "engines" / "e", BuildStep("Make it", python("print(1)")))
     with pytest.raises(BuildFailed, match="Why: the disk is full\nNext: free some space"):
-        build_engine(plan, force=False, say=lambda text: None, on_line=fill_up)
+        build_engine(plan, force=False, notify=lambda text: None, on_line=fill_up)
     assert list((tmp_path / "engines").iterdir()) == []
 
 
 def test_exporting_without_the_exporter(tmp_path: Path) -> None:
     plan = build_plan(tmp_path / "e", checkpoint=HF)
     with pytest.raises(MissingPart, match="pip install 'trtllm-serve-cli\\[convert\\]'"):
-        build_engine(plan, force=False, say=print, has_package=lambda name: False)
+        build_engine(plan, force=False, notify=print, has_package=lambda name: False)

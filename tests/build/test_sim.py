@@ -98,7 +98,7 @@ def test_it_is_built_of_a_checkpoint_without_weights(
     checkpoint: Checkpoint, timing: Path, tmp_path: Path
 ) -> None:
     planned = plan(checkpoint, tmp_path / "engine", timing=timing)
-    engine = build_engine(planned, force=False, say=print)
+    engine = build_engine(planned, force=False, notify=print)
     assert (engine.kind, engine.vocab_size, engine.eos_token) == ("sim", 128256, "</s>")
     assert engine.simulation == Simulation(StepTiming(0.02))
     assert (engine.path / "tokenizer.json").exists()
@@ -109,7 +109,7 @@ def test_an_engine_whose_timing_is_broken_is_none(
     checkpoint: Checkpoint, timing: Path, tmp_path: Path
 ) -> None:
     engine = build_engine(
-        plan(checkpoint, tmp_path / "engine", timing=timing), force=False, say=print
+        plan(checkpoint, tmp_path / "engine", timing=timing), force=False, notify=print
     )
     (engine.path / "simulation.json").write_text("{}")
     with pytest.raises(BuildFailed, match="holds no engine"):

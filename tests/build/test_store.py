@@ -9,8 +9,8 @@ import pytest
 
 from tests.build.samples import ENGINE, build_plan
 from tests.build.tensorrt_files import write_engine as write_tensorrt_engine
-from trtllm_serve_cli.build.engine import read_making, write_engine
-from trtllm_serve_cli.build.partial_build import take_up
+from trtllm_serve_cli.build.engine import read_build_record, write_engine
+from trtllm_serve_cli.build.partial_build import resume_or_start
 from trtllm_serve_cli.build.run import build_engine
 from trtllm_serve_cli.build.store import StoredEngine, list_engines, lock_of, place_engine
 from trtllm_serve_cli.errors import BuildFailed
@@ -40,13 +40,13 @@ def test_engine_lies_under_name_and_fingerprint(store: Path) -> None:
 
 
 def test_engine_that_is_there_is_found_by_any_name(store: Path) -> None:
-    build_engine(place_engine(build_plan(store), store), force=False, say=print)
+    build_engine(place_engine(build_plan(store), store), force=False, notify=print)
     assert placed(store, model_name="other") == "mine-f1"
     assert placed(store, model_name="other", fingerprint="f2") == "other-f2"
 
 
 def test_build_that_is_not_done_is_gone_on_with(store: Path) -> None:
-    take_up(place_engine(build_plan(store), store), anew=True)
+    resume_or_start(place_engine(build_plan(store), store), rebuild=True)
     assert placed(store, model_name="other") == "mine-f1"
 
 
@@ -61,13 +61,13 @@ def test_broken_engine_is_built_anew_in_its_place(store: Path) -> None:
     (store / "a-f1" / "engine.json").write_text("{")
     plan = place_engine(build_plan(store), store)
     with pytest.raises(BuildFailed, match="build it again with --force"):
-        build_engine(plan, force=False, say=print)
-    assert build_engine(plan, force=True, say=print).path == store / "a-f1"
+        build_engine(plan, force=False, notify=print)
+    assert build_engine(plan, force=True, notify=print).path == store / "a-f1"
 
 
 def test_engines_are_listed_with_how_they_were_made(store: Path) -> None:
     plan = place_engine(build_plan(store), store)
-    engine = build_engine(plan, force=False, say=print)
+    engine = build_engine(plan, force=False, notify=print)
     (store / "broken").mkdir()
     (store / "broken" / "engine.json").write_text("{")
     (store / ".hidden").mkdir()
@@ -75,7 +75,7 @@ def test_engines_are_listed_with_how_they_were_made(store: Path) -> None:
     num_bytes = sum(path.stat().st_size for path in engine.path.iterdir())
     assert list_engines(store) == [
         StoredEngine(store / "broken", 1, None, None),
-        StoredEngine(engine.path, num_bytes, engine, read_making(engine.path)),
+        StoredEngine(engine.path, num_bytes, engine, read_build_record(engine.path)),
     ]
 
 

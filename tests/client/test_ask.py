@@ -1,4 +1,4 @@
-"""Asking over real sockets: text, errors, cancels, over both interfaces."""
+"""RequestOptions over real sockets: text, errors, cancels, over both interfaces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.client import fake_triton
 from tests.client.fake_triton import FakeTriton
 from tests.waiting import wait_until
-from trtllm_serve_cli.client.ask import generate, stream, stream_apart
+from trtllm_serve_cli.client.ask import generate, stream, stream_in_thread
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest, Interface, RawTensor
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
@@ -240,11 +240,11 @@ def test_request_that_was_cancelled_before_is_not_sent(
 def test_reading_apart_gives_pieces_errors_and_cancels(
     triton: FakeTriton, interface: Interface
 ) -> None:
-    asked = stream_apart(triton.endpoint, "ensemble", GenerateRequest("go"), interface)
+    asked = stream_in_thread(triton.endpoint, "ensemble", GenerateRequest("go"), interface)
     assert [piece.text for piece in asked] == ["Machine", " ", "learning é"]
     with pytest.raises(RequestFailed, match="did not answer"):
-        next(stream_apart(triton.endpoint, "ensemble", GenerateRequest("refuse"), interface))
-    endless = stream_apart(triton.endpoint, "ensemble", GenerateRequest("forever"), interface)
+        next(stream_in_thread(triton.endpoint, "ensemble", GenerateRequest("refuse"), interface))
+    endless = stream_in_thread(triton.endpoint, "ensemble", GenerateRequest("forever"), interface)
     with closing(endless):
         next(endless)
     assert triton.cancelled.wait(60)

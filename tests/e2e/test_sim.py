@@ -92,7 +92,7 @@ def simulation(sim: Tllm, tmp_path_factory: pytest.TempPathFactory) -> str:
     """What the server simulates, and what Triton adds to each request, as a request alone tells."""
     alone = ("--concurrency", "1", "--num-requests", "5")
     served, virtual = (
-        bench(sim, *where, *alone)["ttft"]["p50_ms"] for where in ((), ("--virtual", "sim"))
+        bench(sim, *where, *alone)["ttft"]["p50_ms"] for where in ((), ("--simulate", "sim"))
     )
     said = json.loads((sim.engine("sim") / "simulation.json").read_text())
     said["timing"]["request_s"] = max(served - virtual, 0) / 1000
@@ -109,7 +109,7 @@ def figures(summary: dict[str, Any]) -> dict[str, float]:
 
 @pytest.mark.parametrize("load", LOADS)
 def test_a_server_and_the_virtual_clock_agree(sim: Tllm, simulation: str, load: str) -> None:
-    virtual = figures(bench(sim, "--virtual", simulation, *LOADS[load]))
+    virtual = figures(bench(sim, "--simulate", simulation, *LOADS[load]))
     wanted = {name: pytest.approx(figure, rel=SAME) for name, figure in virtual.items()}
     # A request that just misses a step waits for the next one.
     wanted["ttft"] = pytest.approx(virtual["ttft"], abs=virtual["itl"] / 2)

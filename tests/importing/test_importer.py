@@ -50,7 +50,7 @@ class Builder:
         self.is_free = threading.Event()
         self.is_free.set()
 
-    def __call__(self, plan: BuildPlan, *, force: bool, say, on_line) -> Engine:
+    def __call__(self, plan: BuildPlan, *, force: bool, notify, on_line) -> Engine:
         if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
             return engine
         self.is_waiting = True
@@ -129,7 +129,7 @@ def test_import_again_keeps_what_was_set(
     served = RepositorySection(parameters={"num_threads": "1"})
     asked = Declaration(ModelSection("mine", gguf), repository=served)
     line = "Kept what was set: max_queue_size=100; max_beam_width=2; engine_python=/py"
-    assert plan_import(asked, home).was_set.describe() == [line]
+    assert plan_import(asked, home).preserved.describe() == [line]
     said = run(home, builder, "mine", gguf, repository=served, force=force)
     assert (said[-1], said_of(home.models / "mine")) == (line, before)
     assert run(home, builder, "mine", gguf, repository=served)[-1] == line

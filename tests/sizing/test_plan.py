@@ -166,9 +166,9 @@ def test_the_index_has_the_last_word_on_what_is_served_as_it_is() -> None:
     assert _plan(configs.LLAMA_2_7B, **said).plans[0].memory.weights == larger
     # Weights stored in float32 are cast, those of another quantisation made anew.
     cast = _plan(configs.LLAMA_2_7B, weight_bytes=2 * by_shape, tp=1)
-    anew = _plan(configs.LLAMA_2_7B, **said, quantization="int8")
+    rebuild = _plan(configs.LLAMA_2_7B, **said, quantization="int8")
     assert cast.plans[0].memory.weights == by_shape
-    assert anew.demand.scale == 1.0
+    assert rebuild.demand.scale == 1.0
 
 
 def test_a_quantisation_without_a_fixed_size_is_measured() -> None:

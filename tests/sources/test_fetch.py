@@ -35,7 +35,7 @@ def fetch(source, hub=None, **options):
         source,
         home=find_home(),
         options=FetchOptions(**options),
-        say=lambda message: None,
+        notify=lambda message: None,
         hub=hub,
     )
 

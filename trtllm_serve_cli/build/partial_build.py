@@ -39,7 +39,7 @@ class FinishedStep:
 
 
 @dataclass(frozen=True, slots=True)
-class UnfinishedBuild:
+class PartialBuild:
     """A build that can go on after its `finished` steps."""
 
     path: Path
@@ -66,19 +66,23 @@ class UnfinishedBuild:
         return sum(size for size, _ in self.finished[-1].files.values()) if self.finished else 0
 
 
-def path_of_unfinished(engine_dir: Path) -> Path:
+def path_of_partial_build(engine_dir: Path) -> Path:
     """Where the engine of this place is being made."""
     return engine_dir.with_name(f".{engine_dir.name}{_SUFFIX}")
 
 
-def take_up(plan: BuildPlan, *, anew: bool) -> UnfinishedBuild:
+def resume_or_start(plan: BuildPlan, *, rebuild: bool) -> PartialBuild:
     """What is there of the plan's build, ready to go on; the whole folder is made if need be.
 
-    What another plan left, or `anew` disdains, is thrown away.
+    What another plan left, or `rebuild` disdains, is thrown away.
     """
-    path = path_of_unfinished(plan.engine_dir)
-    build = UnfinishedBuild(path, plan.model_name, plan.fingerprint, ())
-    if not anew and (found := read_unfinished(path)) and found.fingerprint == plan.fingerprint:
+    path = path_of_partial_build(plan.engine_dir)
+    build = PartialBuild(path, plan.model_name, plan.fingerprint, ())
+    if (
+        not rebuild
+        and (found := read_partial_build(path))
+        and found.fingerprint == plan.fingerprint
+    ):
         build = dataclasses.replace(build, finished=_still_valid(found, plan.steps))
     if not build.finished:
         shutil.rmtree(path, ignore_errors=True)
@@ -89,7 +93,7 @@ def take_up(plan: BuildPlan, *, anew: bool) -> UnfinishedBuild:
     return build
 
 
-def keep_step(build: UnfinishedBuild, step: BuildStep, took_s: float) -> UnfinishedBuild:
+def keep_step(build: PartialBuild, step: BuildStep, took_s: float) -> PartialBuild:
     """`build` with one more step that is done, remembered on disk."""
     done = FinishedStep(step.title, step.command, took_s, _list_files(build.work))
     build = dataclasses.replace(build, finished=(*build.finished, done))
@@ -97,7 +101,7 @@ def keep_step(build: UnfinishedBuild, step: BuildStep, took_s: float) -> Unfinis
     return build
 
 
-def drop_leftovers(build: UnfinishedBuild) -> None:
+def drop_leftovers(build: PartialBuild) -> None:
     """Remove what is in the work folder and no finished step left there."""
     kept = build.finished[-1].files if build.finished else {}
     for folder, folders, files in os.walk(build.work, topdown=False):
@@ -110,7 +114,7 @@ def drop_leftovers(build: UnfinishedBuild) -> None:
                 path.unlink()
 
 
-def read_unfinished(path: Path) -> UnfinishedBuild | None:
+def read_partial_build(path: Path) -> PartialBuild | None:
     """The build whose folder `path` is; None when it does not say."""
     try:
         said: dict[str, Any] = json.loads((path / _STEPS_FILE).read_text(encoding="utf-8"))
@@ -123,18 +127,18 @@ def read_unfinished(path: Path) -> UnfinishedBuild | None:
             )
             for step in said["finished"]
         )
-        return UnfinishedBuild(path, said["model"], said["fingerprint"], finished)
+        return PartialBuild(path, said["model"], said["fingerprint"], finished)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def list_unfinished(folder: Path) -> list[UnfinishedBuild]:
+def list_partial_builds(folder: Path) -> list[PartialBuild]:
     """The builds that are not done in `folder`, by name."""
-    found = [read_unfinished(path) for path in sorted(folder.glob(f".*{_SUFFIX}"))]
+    found = [read_partial_build(path) for path in sorted(folder.glob(f".*{_SUFFIX}"))]
     return [build for build in found if build is not None]
 
 
-def _still_valid(build: UnfinishedBuild, steps: tuple[BuildStep, ...]) -> tuple[FinishedStep, ...]:
+def _still_valid(build: PartialBuild, steps: tuple[BuildStep, ...]) -> tuple[FinishedStep, ...]:
     """As many finished steps as are those of the plan, and left what is there unchanged."""
     there = _list_files(build.work)
     valid: tuple[FinishedStep, ...] = ()
@@ -155,7 +159,7 @@ def _list_files(work: Path) -> Files:
     return files
 
 
-def _write(build: UnfinishedBuild) -> None:
+def _write(build: PartialBuild) -> None:
     said = {
         "model": build.model_name,
         "fingerprint": build.fingerprint,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trtllm_serve_cli.build.engine_options import EngineOptions, refuse_unheeded
+from trtllm_serve_cli.build.engine_options import EngineOptions, refuse_unsupported
 from trtllm_serve_cli.build.tensorrt.versions import FIRST_WITH_PYTORCH, parse_version
 from trtllm_serve_cli.errors import BadInput
 
@@ -35,7 +35,7 @@ _PLAIN = {
 }
 # How the backend always works: true is no wish, and false cannot be had.
 _ALWAYS = ("paged_kv_cache", "remove_input_padding", "context_fmha", "use_paged_context_fmha")
-_HEEDED = frozenset(
+_SUPPORTED = frozenset(
     (
         *_PLAIN, *_ALWAYS, "tp", "pp", "dtype", "quantization", "kv_cache_dtype",
         "tokens_per_block", "gather_generation_logits", "lora_dir", "lora_target_modules",
@@ -59,7 +59,7 @@ def plan_llm_arguments(
     all. Raises `BadInput` for what the version or the backend cannot do.
     """
     number = _number(version)
-    refuse_unheeded(options, "pytorch", heeded=_HEEDED)
+    refuse_unsupported(options, "pytorch", supported=_SUPPORTED)
     _check_always(options)
     _check_weights(options, weights)
     arguments: Arguments = {

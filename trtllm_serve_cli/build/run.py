@@ -16,21 +16,21 @@ from trtllm_serve_cli.build.build_plan import BuildPlan
 from trtllm_serve_cli.build.build_step import SCRATCH_NAME, BuildStep
 from trtllm_serve_cli.build.engine import (
     ENGINE_FILE,
+    BuildRecord,
     Engine,
-    MadeStep,
-    Making,
-    add_making,
+    RecordedStep,
+    add_build_record,
     find_engine,
     read_engine,
 )
 from trtllm_serve_cli.build.explain import explain_failure
 from trtllm_serve_cli.build.installed import has_package
 from trtllm_serve_cli.build.partial_build import (
-    UnfinishedBuild,
+    PartialBuild,
     drop_leftovers,
     keep_step,
-    read_unfinished,
-    take_up,
+    read_partial_build,
+    resume_or_start,
 )
 from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart
 from trtllm_serve_cli.paths import put_in_place
@@ -38,7 +38,7 @@ from trtllm_serve_cli.processes import last_lines, run_logged
 from trtllm_serve_cli.sources.disk_space import check_space
 from trtllm_serve_cli.sources.progress import show_duration
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 BUILD_LOG = "build.log"
 
 
@@ -46,20 +46,20 @@ def build_engine(
     plan: BuildPlan,
     *,
     force: bool,
-    say: Say,
-    on_line: Say = lambda line: None,
+    notify: Notify,
+    on_line: Notify = lambda line: None,
     has_package: Callable[[str], bool] = has_package,
 ) -> Engine:
     """The engine of `plan`, built unless it is there already or `force` asks for it anew.
 
-    `say` gets a sentence per step and what it took, `on_line` the steps' log as it grows. Raises
+    `notify` gets a sentence per step and what it took, `on_line` the steps' log as it grows. Raises
     `BuildFailed` for a step that failed, `MissingPart` when a package it needs is not installed,
     `BadInput` when the engine's folder holds something else. No engine is left half-made; the steps
     that were done are not done again by the next build of the same plan. Callers hold the
     engine's lock.
     """
     if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
-        say(f"The engine is there already: {plan.engine_dir}")
+        notify(f"The engine is there already: {plan.engine_dir}")
         return dataclasses.replace(engine, model_name=plan.model_name)
     if plan.kind == "openvino" and plan.checkpoint.format == "hf":
         _check_exporter(has_package)
@@ -67,16 +67,16 @@ def build_engine(
         _check_program(step)
     _check_replaceable(plan.engine_dir, plan.model_name)
     started_at = int(time.time())
-    build = take_up(plan, anew=force)
+    build = resume_or_start(plan, rebuild=force)
     try:
         check_space(plan.engine_dir.parent, plan.estimated_bytes - build.num_bytes)
-        build = _run_steps(plan, build, say, on_line)
-        add_making(build.work, _making_of(plan, build, started_at))
+        build = _run_steps(plan, build, notify, on_line)
+        add_build_record(build.work, _record_of(plan, build, started_at))
         shutil.copyfile(build.log, build.work / BUILD_LOG)
         _move_scratch_out(build)
         put_in_place(build.work, plan.engine_dir)
     except BaseException as error:
-        _give_up(read_unfinished(build.path) or build, say, isinstance(error, BuildFailed))
+        _give_up(read_partial_build(build.path) or build, notify, isinstance(error, BuildFailed))
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise _disk_full() from error
         raise
@@ -84,46 +84,48 @@ def build_engine(
     return read_engine(plan.engine_dir)
 
 
-def _run_steps(plan: BuildPlan, build: UnfinishedBuild, say: Say, on_line: Say) -> UnfinishedBuild:
+def _run_steps(
+    plan: BuildPlan, build: PartialBuild, notify: Notify, on_line: Notify
+) -> PartialBuild:
     for done in build.finished:
-        say(f"{done.title}: done by the last run.")
+        notify(f"{done.title}: done by the last run.")
     for step in plan.steps[len(build.finished) :]:
-        say(f"{step.title} …")
+        notify(f"{step.title} …")
         started = time.monotonic()
         _run(step, build, on_line)
         took_s = time.monotonic() - started
         build = keep_step(build, step, took_s)
-        say(f"  took {show_duration(took_s)}")
+        notify(f"  took {show_duration(took_s)}")
     if not (build.work / ENGINE_FILE).exists():
         raise _failure(plan.steps[-1], f"it left no {ENGINE_FILE}", build.log)
     return build
 
 
-def _making_of(plan: BuildPlan, build: UnfinishedBuild, started_at: int) -> Making:
-    return Making(
+def _record_of(plan: BuildPlan, build: PartialBuild, started_at: int) -> BuildRecord:
+    return BuildRecord(
         model_name=plan.model_name,
         started_at=started_at,
         checkpoint=str(plan.checkpoint.path),
         revision=plan.checkpoint.revision,
         facts=plan.facts,
         steps=tuple(
-            MadeStep(done.title, step.command_in(plan.engine_dir), round(done.took_s, 3))
+            RecordedStep(done.title, step.command_in(plan.engine_dir), round(done.took_s, 3))
             for step, done in zip(plan.steps, build.finished, strict=True)
         ),
     )
 
 
-def _move_scratch_out(build: UnfinishedBuild) -> None:
+def _move_scratch_out(build: PartialBuild) -> None:
     """Deleting it can take long, and is done when the engine is in its place."""
     with contextlib.suppress(FileNotFoundError):
         (build.work / SCRATCH_NAME).rename(build.path / SCRATCH_NAME)
 
 
-def _give_up(build: UnfinishedBuild, say: Say, is_explained: bool) -> None:
+def _give_up(build: PartialBuild, notify: Notify, is_explained: bool) -> None:
     """Keep the finished steps, and the log when an error names it."""
     if build.finished:
         drop_leftovers(build)
-        say(f"What is done is kept in {build.path}; the same command goes on from there.")
+        notify(f"What is done is kept in {build.path}; the same command goes on from there.")
     elif is_explained:
         shutil.rmtree(build.work, ignore_errors=True)
     else:
@@ -168,7 +170,7 @@ def _check_replaceable(engine_dir: Path, name: str) -> None:
         )
 
 
-def _run(step: BuildStep, build: UnfinishedBuild, on_line: Say) -> None:
+def _run(step: BuildStep, build: PartialBuild, on_line: Notify) -> None:
     command = step.command_in(build.work)
     shown = f"$ {step.show(build.work)}"
     with build.log.open("a", encoding="utf-8") as file:

@@ -13,7 +13,7 @@ from pathlib import Path
 from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain, facts_of_engine
 from trtllm_serve_cli.build.build_step import WORK, BuildStep
 from trtllm_serve_cli.build.engine import ENGINE_FILE
-from trtllm_serve_cli.build.engine_options import LIMITS, EngineOptions, refuse_unheeded
+from trtllm_serve_cli.build.engine_options import LIMITS, EngineOptions, refuse_unsupported
 from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
 from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.runtime.engines.sim.timing import (
@@ -132,7 +132,7 @@ def plan_simulation(facts: ModelFacts, gpu: Gpu, options: EngineOptions) -> Simu
 
 def _find_simulation(request: BuildRequest, tools: Toolchain) -> Simulation:
     if request.timing is not None:
-        refuse_unheeded(request.options, "sim with a --timing", heeded=LIMITS)
+        refuse_unsupported(request.options, "sim with a --timing", supported=LIMITS)
         if request.gpu is not None:
             raise BadInput(
                 "A card and a timing are named, and a timing says all.",
@@ -140,7 +140,7 @@ def _find_simulation(request: BuildRequest, tools: Toolchain) -> Simulation:
                 next_step="leave one of them out",
             )
         return read_simulation(request.timing)
-    refuse_unheeded(request.options, "sim", heeded=(*_OF_A_CARD, *LIMITS))
+    refuse_unsupported(request.options, "sim", supported=(*_OF_A_CARD, *LIMITS))
     gpu = load_gpu(request.gpu) if request.gpu else tools.gpu
     if gpu is None:
         raise BadInput(

@@ -18,13 +18,13 @@ from pathlib import Path
 from trtllm_serve_cli.build.build_plan import BuildPlan
 from trtllm_serve_cli.build.engine import (
     ENGINE_FILE,
+    BuildRecord,
     Engine,
-    Making,
     find_engine,
+    read_build_record,
     read_engine,
-    read_making,
 )
-from trtllm_serve_cli.build.partial_build import list_unfinished
+from trtllm_serve_cli.build.partial_build import list_partial_builds
 from trtllm_serve_cli.errors import BuildFailed
 from trtllm_serve_cli.paths import Home, find_size
 
@@ -38,14 +38,14 @@ class StoredEngine:
     path: Path
     num_bytes: int
     engine: Engine | None
-    making: Making | None
+    build_record: BuildRecord | None
 
 
 def place_engine(plan: BuildPlan, store: Path) -> BuildPlan:
     """`plan` with its engine in `store`: where it is, or is being made, or else would be."""
     mark = plan.fingerprint
     finished = (path for path in sorted(store.glob(f"*-{mark}")) if _is_place_of(mark, path))
-    begun = (build.engine_dir for build in list_unfinished(store) if build.fingerprint == mark)
+    begun = (build.engine_dir for build in list_partial_builds(store) if build.fingerprint == mark)
     engine_dir = next(finished, None) or next(begun, None) or store / f"{plan.model_name}-{mark}"
     return dataclasses.replace(plan, engine_dir=engine_dir)
 
@@ -81,4 +81,4 @@ def _read(path: Path) -> StoredEngine:
         engine = read_engine(path)
     except BuildFailed:
         engine = None
-    return StoredEngine(path, find_size(path), engine, read_making(path))
+    return StoredEngine(path, find_size(path), engine, read_build_record(path))

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from trtllm_serve_cli.build.engine_options import LIMITS, EngineOptions, refuse_unheeded
+from trtllm_serve_cli.build.engine_options import LIMITS, EngineOptions, refuse_unsupported
 from trtllm_serve_cli.errors import BadInput
 
-_HEEDED = frozenset(
+_SUPPORTED = frozenset(
     (
         *LIMITS, "tp", "pp", "dtype", "quantization", "kv_cache_dtype", "tokens_per_block",
         "lora_dir", "lora_target_modules", "max_lora_rank",
@@ -29,7 +29,7 @@ def plan_vllm_arguments(
     `weights` is how the checkpoint's are quantised, in the words of the options, None for not at
     all. Raises `BadInput` for what vLLM cannot do.
     """
-    refuse_unheeded(options, "vllm", heeded=_HEEDED)
+    refuse_unsupported(options, "vllm", supported=_SUPPORTED)
     arguments: dict[str, Any] = {
         "tensor_parallel_size": options.tp,
         "pipeline_parallel_size": options.pp,

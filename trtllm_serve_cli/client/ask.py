@@ -1,4 +1,4 @@
-"""Asking a text model: piece by piece, or for the whole answer."""
+"""RequestOptions a text model: piece by piece, or for the whole answer."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def stream(
     return _until_stopped(pieces) if is_stopping else pieces
 
 
-def stream_apart(
+def stream_in_thread(
     endpoint: Endpoint,
     model: str,
     request: GenerateRequest,

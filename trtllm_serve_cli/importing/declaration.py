@@ -211,7 +211,7 @@ def _changed_parameters(repository: OpenRepository) -> dict[str, str]:
     changed = {}
     rendered = repository.manifest.get("parameters", {})
     for each in list_settings(repository):
-        if not each.parameter.is_heeded_by(repository.kind) or each.parameter.is_fact:
+        if not each.parameter.applies_to(repository.kind) or each.parameter.is_fact:
             continue
         name = each.parameter.name
         if len(set(each.values.values())) > 1:

@@ -16,7 +16,7 @@ from trtllm_serve_cli.build.engine_selection import (
     EngineChoice,
     Machine,
     choose_engine_kind,
-    look_at_machine,
+    detect_machine,
 )
 from trtllm_serve_cli.build.plan_by_kind import AS_IT_IS, find_tools, plan_build
 from trtllm_serve_cli.build.sim import refuse_simulated
@@ -33,7 +33,10 @@ from trtllm_serve_cli.repository.planning.repository_plan import (
     check_name_is_free_in_layout,
     plan_repository,
 )
-from trtllm_serve_cli.repository.settings.preserved_settings import WasSet, choose_kept
+from trtllm_serve_cli.repository.settings.preserved_settings import (
+    PreservedSettings,
+    choose_preserved,
+)
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, FetchOptions
 from trtllm_serve_cli.sources.fetch import FetchPlan, apply_revision, inspect_source, plan_fetch
 from trtllm_serve_cli.sources.source import (
@@ -60,7 +63,7 @@ class ImportPlan:
     choice: EngineChoice
     build: BuildPlan | None
     repository: Path
-    was_set: WasSet
+    preserved: PreservedSettings
 
     @property
     def is_built(self) -> bool:
@@ -88,8 +91,8 @@ class ImportPlan:
             "build": self.build.as_dict() if self.build else None,
             "is_built": self.is_built,
             "repository": str(self.repository),
-            "kept": dict(self.was_set.kept),
-            "dropped": dict(self.was_set.dropped),
+            "kept": dict(self.preserved.kept),
+            "dropped": dict(self.preserved.dropped),
         }
 
     def describe(self) -> str:
@@ -119,22 +122,22 @@ def plan_import(asked: Declaration, home: Home, *, machine: Machine | None = Non
     check_model_name(asked.model.name)
     check_name_is_free_in_layout(asked.model.name)
     source = apply_revision(_find_source(asked, home), asked.model.revision)
-    choice = _choose_kind(asked, source, machine or _look_at_machine(asked))
+    choice = _choose_kind(asked, source, machine or _detect_machine(asked))
     refuse_simulated(choice.kind, asked.engine.gpu, asked.engine.timing)
     check_layout(asked.repository.layout, choice.kind)
     check_parameters(asked.repository.parameters, choice.kind)
     options = fetch_options(asked, choice)
     fetch = plan_fetch(source, home=home, needs_weights=options.needs_weights)
     repository = asked.repository.dir or home.models / asked.model.name
-    was_set = find_what_was_set(asked, source, choice.kind, repository)
+    preserved = find_preserved_settings(asked, source, choice.kind, repository)
     build = None
     if isinstance(source, EngineSource):
-        asked = _with_tokenizer(asked, source, was_set.kept)
-        engine = describe_given(asked, source)
+        asked = _with_tokenizer(asked, source, preserved.kept)
+        engine = describe_engine_source(asked, source)
         plan_repository(asked.model.name, engine, serving_options(asked))
     elif checkpoint := inspect_source(source, home=home, options=options):
         build = plan_engine(request_build(asked, choice, checkpoint, home), asked, home)
-    return ImportPlan(asked, source, fetch, choice, build, repository, was_set)
+    return ImportPlan(asked, source, fetch, choice, build, repository, preserved)
 
 
 def find_source(name: str, home: Home) -> Source:
@@ -171,19 +174,19 @@ def fetch_options(asked: Declaration, choice: EngineChoice) -> FetchOptions:
     )
 
 
-def find_what_was_set(
+def find_preserved_settings(
     asked: Declaration, source: Source, engine_kind: str, repository: Path
-) -> WasSet:
+) -> PreservedSettings:
     """What `tllm set` changed in the repository that is there, if there is one of ours."""
     with contextlib.suppress(RepositoryError, BadInput):
         known = read_manifest(repository)
         if unpinned(parse_source(known.source)) != unpinned(source):
-            return WasSet(dropped=known.was_set)
-        return choose_kept(known, serving_options(asked), engine_kind)
-    return WasSet()
+            return PreservedSettings(dropped=known.preserved)
+        return choose_preserved(known, serving_options(asked), engine_kind)
+    return PreservedSettings()
 
 
-def describe_given(asked: Declaration, source: EngineSource) -> Engine:
+def describe_engine_source(asked: Declaration, source: EngineSource) -> Engine:
     """The TensorRT engine that the source is, with the tokenizer that goes with it."""
     folder = Path(asked.repository.parameters["tokenizer_dir"])
     return describe_tensorrt(asked.model.name, source.path, folder, str(source))
@@ -230,8 +233,8 @@ def _find_source(asked: Declaration, home: Home) -> Source:
     return source
 
 
-def _look_at_machine(asked: Declaration) -> Machine:
-    return look_at_machine(asked.engine.kind, asked.repository.parameters.get("engine_python", ""))
+def _detect_machine(asked: Declaration) -> Machine:
+    return detect_machine(asked.engine.kind, asked.repository.parameters.get("engine_python", ""))
 
 
 def _choose_kind(asked: Declaration, source: Source, machine: Machine) -> EngineChoice:

@@ -18,9 +18,9 @@ from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.importing.declaration import Declaration
 from trtllm_serve_cli.importing.import_plan import (
     ImportPlan,
-    describe_given,
+    describe_engine_source,
     fetch_options,
-    find_what_was_set,
+    find_preserved_settings,
     placed,
     plan_engine,
     plan_import,
@@ -39,10 +39,10 @@ from trtllm_serve_cli.sources.progress import Watch
 from trtllm_serve_cli.sources.source import EngineSource, parse_source
 from trtllm_serve_cli.yaml_schema import plain_changes
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
-def _say_nothing(text: str) -> None:
+def _ignore(text: str) -> None:
     pass
 
 
@@ -50,18 +50,20 @@ def _say_nothing(text: str) -> None:
 class Display:
     """Whom an import tells what it does: sentences, the output of a step, how far a download is.
 
-    Without a `watch`, `say` hears of a download now and then.
+    Without a `watch`, `notify` hears of a download now and then.
     """
 
-    say: Say = _say_nothing
-    on_line: Say = _say_nothing
+    notify: Notify = _ignore
+    on_line: Notify = _ignore
     watch: Watch | None = None
 
 
 class Build(Protocol):
     """What `build_engine` does."""
 
-    def __call__(self, plan: BuildPlan, *, force: bool, say: Say, on_line: Say) -> Engine: ...
+    def __call__(
+        self, plan: BuildPlan, *, force: bool, notify: Notify, on_line: Notify
+    ) -> Engine: ...
 
 
 def build_model(
@@ -75,7 +77,7 @@ def build_model(
     """Fetch the checkpoint and build its engine, unless it is there. Raises `TllmError`s."""
     plan = plan_import(asked, home)
     with (
-        _locked(home, asked.model.name, display.say),
+        _locked(home, asked.model.name, display.notify),
         _obtain_engine(plan, home, force=force, display=display, build=build) as engine,
     ):
         return engine
@@ -97,16 +99,18 @@ def import_model(
     stages raise.
     """
     plan = plan_import(asked, home)
-    with _locked(home, asked.model.name, display.say):
+    with _locked(home, asked.model.name, display.notify):
         _check_replaceable(plan.repository)
         if not force:
             _check_not_taken(asked.model.name, plan)
         with _obtain_engine(plan, home, force=force, display=display, build=build) as engine:
             # Something may have been set meanwhile.
-            was_set = find_what_was_set(asked, plan.source, plan.choice.kind, plan.repository)
-            for line in was_set.describe():
-                display.say(line)
-            rendered = _plan_repository(plan, engine, was_set.kept)
+            preserved = find_preserved_settings(
+                asked, plan.source, plan.choice.kind, plan.repository
+            )
+            for line in preserved.describe():
+                display.notify(line)
+            rendered = _plan_repository(plan, engine, preserved.kept)
             rendered = dataclasses.replace(rendered, declaration=plain_changes(asked))
             write_repository(rendered, plan.repository)
             remember_use(home, plan.repository)
@@ -120,7 +124,7 @@ def _plan_repository(plan: ImportPlan, engine: Engine, kept: Mapping[str, str]) 
     return dataclasses.replace(
         rendered,
         asked=tuple(name for name in rendered.asked if name not in kept),
-        was_set={name: rendered.parameters[name] for name in kept},
+        preserved={name: rendered.parameters[name] for name in kept},
     )
 
 
@@ -130,13 +134,13 @@ def _obtain_engine(
 ) -> Iterator[Engine]:
     """The engine, which nobody builds or removes meanwhile."""
     asked, source = plan.asked, plan.source
-    display.say(plan.choice.reason)
+    display.notify(plan.choice.reason)
     if isinstance(source, EngineSource):
-        yield describe_given(asked, source)
+        yield describe_engine_source(asked, source)
         return
     options = fetch_options(asked, plan.choice)
     checkpoint = fetch_checkpoint(
-        source, home=home, options=options, say=display.say, watch=display.watch
+        source, home=home, options=options, notify=display.notify, watch=display.watch
     )
     request = request_build(asked, plan.choice, checkpoint, home)
     if request.kind in AS_IT_IS:
@@ -145,11 +149,11 @@ def _obtain_engine(
     planned = plan_engine(request, asked, home)
     with hold_lock(
         lock_of(home, planned.engine_dir, planned.fingerprint),
-        lambda: display.say("Another tllm is building this engine; waiting for it to end …"),
+        lambda: display.notify("Another tllm is building this engine; waiting for it to end …"),
     ):
         # It may have been built meanwhile, under another name.
         planned = placed(planned, asked, home)
-        yield build(planned, force=force, say=display.say, on_line=display.on_line)
+        yield build(planned, force=force, notify=display.notify, on_line=display.on_line)
 
 
 def _check_replaceable(repository: Path) -> None:
@@ -176,9 +180,9 @@ def _check_not_taken(name: str, plan: ImportPlan) -> None:
         )
 
 
-def _locked(home: Home, name: str, say: Say) -> AbstractContextManager[None]:
+def _locked(home: Home, name: str, notify: Notify) -> AbstractContextManager[None]:
     """One import of a model at a time; a second one waits and then finds it done."""
     return hold_lock(
         home.locks / f"{name}.lock",
-        lambda: say(f"Another tllm is importing {name}; waiting for it to end …"),
+        lambda: notify(f"Another tllm is importing {name}; waiting for it to end …"),
     )

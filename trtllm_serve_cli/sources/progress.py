@@ -76,8 +76,8 @@ def show_duration(seconds: float) -> str:
     return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 
-def say_now_and_then(
-    say: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
+def notify_periodically(
+    notify: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
 ) -> Watch:
     """Shows progress where there is no terminal: a line at most every half a minute."""
     last_s = clock()
@@ -87,7 +87,7 @@ def say_now_and_then(
         if clock() - last_s < _LINE_EVERY_S:
             return
         last_s = clock()
-        say(f"{progress.activity}: {show_progress(progress.total)}")
+        notify(f"{progress.activity}: {show_progress(progress.total)}")
 
     return watch
 

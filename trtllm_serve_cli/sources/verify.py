@@ -26,7 +26,7 @@ def verify_files(
     sha256: Mapping[str, str],
     *,
     ledger: Path,
-    say: Callable[[str], None],
+    notify: Callable[[str], None],
     watch: Watch,
     passed: Collection[str] = (),
 ) -> None:
@@ -41,7 +41,7 @@ def verify_files(
     if not unseen:
         return
     unread = [name for name in unseen if name not in passed]
-    wrong = _find_wrong(folder, {name: sha256[name] for name in unread}, say, watch)
+    wrong = _find_wrong(folder, {name: sha256[name] for name in unread}, notify, watch)
     for name in wrong:
         _remove_with_targets(folder / name)
     _write_ledger(ledger, {name: stamps[name] for name in stamps if name not in wrong})
@@ -59,11 +59,11 @@ def explain_wrong_content(names: Sequence[str]) -> SourceError:
 
 
 def _find_wrong(
-    folder: Path, sha256: Mapping[str, str], say: Callable[[str], None], watch: Watch
+    folder: Path, sha256: Mapping[str, str], notify: Callable[[str], None], watch: Watch
 ) -> list[str]:
     if not sha256:
         return []
-    say(f"Verifying the checksum of {len(sha256)} files.")
+    notify(f"Verifying the checksum of {len(sha256)} files.")
     meter = Meter("Verifying", {name: (folder / name).stat().st_size for name in sha256})
     found: dict[str, str] = {}
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from trtllm_serve_cli.bench.generator.client_health import WorkerLoad, judge_client, watch_self
+from trtllm_serve_cli.bench.generator.client_health import WorkerLoad, judge_client, monitor_client
 from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency, AtRate, Load
 from trtllm_serve_cli.bench.model.records import RequestRecord
 from trtllm_serve_cli.bench.stats.statistics import summarize
@@ -63,7 +63,7 @@ def test_a_loop_that_is_blocked_is_seen() -> None:
     loads: list[WorkerLoad] = []
 
     async def block() -> None:
-        with watch_self(loads):
+        with monitor_client(loads):
             await asyncio.sleep(0.02)
             for _ in range(3_000_000):
                 pass
@@ -80,7 +80,7 @@ def test_a_loop_that_stands_still_is_late_for_each_tick_that_it_missed() -> None
     loads: list[WorkerLoad] = []
 
     async def stand_still() -> None:
-        with watch_self(loads):
+        with monitor_client(loads):
             await asyncio.sleep(0)
             time.sleep(0.2)
 

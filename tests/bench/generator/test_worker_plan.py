@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
-from trtllm_serve_cli.bench.generator.worker_plan import Share, plan_shares
+from trtllm_serve_cli.bench.generator.worker_plan import Share, plan_workers
 from trtllm_serve_cli.bench.model.arrivals import AtConcurrency
 from trtllm_serve_cli.bench.model.served_model import ServedModel
 from trtllm_serve_cli.bench.workloads.dataset import Dataset
@@ -23,7 +23,7 @@ def _dataset(num_entries: int) -> Dataset:
 
 def _plan(num_entries: int, start: int = 0, num_models: int = 1, **settings: Any) -> list[Share]:
     chosen = {"workload": _dataset(num_entries), "load": AtConcurrency(4)} | settings
-    return plan_shares(BenchmarkSettings(**chosen), [MODEL] * num_models, start=start)
+    return plan_workers(BenchmarkSettings(**chosen), [MODEL] * num_models, start=start)
 
 
 def _entries(share: Share, num_requests: int) -> list[int]:

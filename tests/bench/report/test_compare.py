@@ -115,7 +115,7 @@ def test_other_workload_or_load_is_another_question(keep: Keep) -> None:
         with pytest.raises(BadInput, match="different questions") as refused:
             check_same_question(compare(before, other))
         assert what in refused.value.why
-        assert "--anyway" in refused.value.next_step
+        assert "--allow-different" in refused.value.next_step
     check_same_question(compare(before, keep(make_result(num_requests=60), "shorter")))
 
 

@@ -172,7 +172,7 @@ def _browse(page: Path, width: int, *options: str) -> tuple[str, str]:
         [
             *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
             *(f"--user-data-dir={page.parent / 'profile'}", f"--window-size={width},1200"),
-            *("--virtual-time-budget=1000", "--dump-dom", *options, page.as_uri()),
+            *("--simulate-time-budget=1000", "--dump-dom", *options, page.as_uri()),
         ],
         capture_output=True,
         text=True,

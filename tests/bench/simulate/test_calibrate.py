@@ -12,7 +12,7 @@ from trtllm_serve_cli.bench.model.arrivals import AtRate, plan_due_times
 from trtllm_serve_cli.bench.model.records import RequestRecord
 from trtllm_serve_cli.bench.report.result_reader import StoredResult
 from trtllm_serve_cli.bench.simulate.calibrate import Calibration, MeasuredRun, calibrate, runs_of
-from trtllm_serve_cli.bench.simulate.virtual_clock import Sending, run_virtual
+from trtllm_serve_cli.bench.simulate.virtual_clock import Sending, run_simulated
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, StepTiming
@@ -32,7 +32,9 @@ def measure(
     rng = np.random.default_rng(3)
     requests = TokenNormDist(600, stdev, 60, 20).draw(number, 1000, rng)
     due_s = None if concurrency else plan_due_times(AtRate(20), number, rng).tolist()
-    records = run_virtual(requests, Simulation(timing), Sending(due_s, concurrency), stream=stream)
+    records = run_simulated(
+        requests, Simulation(timing), Sending(due_s, concurrency), stream=stream
+    )
     if noise_s:
         records = tuple(_disturb(each, rng.exponential(noise_s, 400)) for each in records)
     return MeasuredRun(name, records, concurrency)

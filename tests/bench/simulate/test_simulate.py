@@ -9,7 +9,7 @@ import pytest
 
 from tests.sizing import configs
 from trtllm_serve_cli.bench.model.records import RequestRecord
-from trtllm_serve_cli.bench.simulate.virtual_clock import Sending, run_virtual
+from trtllm_serve_cli.bench.simulate.virtual_clock import Sending, run_simulated
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Turn
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.sim import plan_simulation
@@ -39,44 +39,44 @@ def times(records: tuple[RequestRecord, ...]) -> list[tuple[float, ...]]:
 
 
 def test_a_request_alone_has_its_prompt_and_then_its_steps() -> None:
-    (record,) = run_virtual(requests(1), simulation(), ONCE)
+    (record,) = run_simulated(requests(1), simulation(), ONCE)
     assert record.chunk_s == pytest.approx((2.0, 3.0, 4.0))
     assert (record.chunk_tokens, record.end_s) == ((1, 1, 1), 4.0)
 
 
 def test_an_open_loop_sends_when_it_is_due_whatever_runs() -> None:
-    records = run_virtual(requests(2), simulation(), Sending([0.0, 2.5]))
+    records = run_simulated(requests(2), simulation(), Sending([0.0, 2.5]))
     assert [each.sent_s for each in records] == [0.0, 2.5]
     # The second waits for the step that ends at 3, and makes the first's next one longer.
     assert times(records) == [pytest.approx((2.0, 3.0, 5.0)), pytest.approx((5.0, 6.0, 7.0))]
 
 
 def test_a_closed_loop_sends_when_one_ends() -> None:
-    records = run_virtual(requests(3), simulation(), Sending(concurrency=1))
+    records = run_simulated(requests(3), simulation(), Sending(concurrency=1))
     assert [each.due_s for each in records] == pytest.approx([0.0, 4.0, 8.0])
 
 
 def test_a_cap_holds_what_is_due() -> None:
-    records = run_virtual(requests(2), simulation(), Sending([0.0, 1.0], 1))
+    records = run_simulated(requests(2), simulation(), Sending([0.0, 1.0], 1))
     assert [(each.due_s, each.sent_s) for each in records] == [(0.0, 0.0), (1.0, 4.0)]
 
 
 def test_the_places_of_a_closed_loop_open_one_after_another() -> None:
     sending = Sending(concurrency=2, ramp_s=10.0)
-    records = run_virtual(requests(3), simulation(), sending)
+    records = run_simulated(requests(3), simulation(), sending)
     assert [each.due_s for each in records] == pytest.approx([0.0, 4.0, 5.0])
     assert [each.is_ramp for each in records] == [True, True, True]
 
 
 def test_nothing_begins_after_the_duration() -> None:
-    records = run_virtual(requests(9), simulation(), Sending(concurrency=1, duration_s=8.5))
+    records = run_simulated(requests(9), simulation(), Sending(concurrency=1, duration_s=8.5))
     assert [each.due_s for each in records] == pytest.approx([0.0, 4.0, 8.0])
 
 
 def test_a_turn_is_due_when_its_user_has_thought_and_holds_what_was_said() -> None:
     (first,) = requests(1)
     spec = RequestSpec(first.input_ids, 3, turns=(Turn(first.input_ids, 2, think_s=1.5),))
-    records = run_virtual([spec, *requests(1)], simulation(), Sending(concurrency=1))
+    records = run_simulated([spec, *requests(1)], simulation(), Sending(concurrency=1))
     assert [(each.index, each.turn, each.due_s) for each in records] == [
         (0, 0, 0.0), (0, 1, pytest.approx(5.5)), (1, 0, pytest.approx(records[1].end_s)),
     ]  # fmt: skip
@@ -85,25 +85,25 @@ def test_a_turn_is_due_when_its_user_has_thought_and_holds_what_was_said() -> No
 
 def test_the_server_adds_its_share_before_the_first_token() -> None:
     timing = StepTiming(1.0, prompt_token_s=0.1, request_s=0.25)
-    records = run_virtual(requests(2), simulation(timing), Sending(concurrency=1))
+    records = run_simulated(requests(2), simulation(timing), Sending(concurrency=1))
     assert times(records)[0] == pytest.approx((2.25, 3.25, 4.25))
     assert times(records)[1] == pytest.approx((6.5, 7.5, 8.5))
 
 
 def test_replicas_share_the_requests() -> None:
-    alone = run_virtual(requests(4), simulation(max_batch_size=1), FOUR)
-    shared = run_virtual(requests(4), simulation(max_batch_size=1), FOUR, replicas=4)
+    alone = run_simulated(requests(4), simulation(max_batch_size=1), FOUR)
+    shared = run_simulated(requests(4), simulation(max_batch_size=1), FOUR, replicas=4)
     assert max(each.end_s for each in alone) == pytest.approx(16.0)
     assert [each.end_s for each in shared] == pytest.approx([4.0] * 4)
 
 
 def test_an_answer_that_is_not_streamed_comes_at_once() -> None:
-    (record,) = run_virtual(requests(1), simulation(), ONCE, stream=False)
+    (record,) = run_simulated(requests(1), simulation(), ONCE, stream=False)
     assert (record.chunk_s, record.chunk_tokens) == ((4.0,), (3,))
 
 
 def test_what_the_engine_refuses_is_a_failed_request() -> None:
-    good, bad = run_virtual(
+    good, bad = run_simulated(
         [*requests(1), *requests(1, num_input=9000)], simulation(), Sending([0.0, 0.0])
     )
     assert good.is_completed
@@ -112,7 +112,7 @@ def test_what_the_engine_refuses_is_a_failed_request() -> None:
 
 
 def test_no_requests_are_no_records() -> None:
-    assert run_virtual([], simulation(), Sending([])) == ()
+    assert run_simulated([], simulation(), Sending([])) == ()
 
 
 def _rates(facts: ModelFacts, options: EngineOptions) -> tuple[float, float, float, float]:
@@ -123,10 +123,10 @@ def _rates(facts: ModelFacts, options: EngineOptions) -> tuple[float, float, flo
     sized = plan_size(facts, gpu, options=size)
     speed, demand = sized.plans[0].speed, sized.demand
     assert speed is not None
-    (alone,) = run_virtual(requests(1, demand.input_len, demand.output_len), found, ONCE)
+    (alone,) = run_simulated(requests(1, demand.input_len, demand.output_len), found, ONCE)
     one_stream = (demand.output_len - 1) / (alone.end_s - alone.chunk_s[0])
     batch = min(256, sized.plans[0].memory.num_sequences)
-    many = run_virtual(
+    many = run_simulated(
         requests(4 * batch, demand.input_len, demand.output_len),
         found,
         Sending(concurrency=batch),

@@ -11,8 +11,8 @@ from trtllm_serve_cli.bench.transport import codec
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 
 _MODEL = ServedModel("127.0.0.1:1", "tensorrt_llm", "1", "2.51.0", True, 8, 500)
-_ASKING = codec.Asking()
-_STREAMING = codec.Asking(stream=True)
+_ASKING = codec.RequestOptions()
+_STREAMING = codec.RequestOptions(stream=True)
 _SPEC = RequestSpec(np.array([5, 6, 7], np.int32), 20)
 _REQUEST = service_pb2.ModelInferRequest(model_name="tensorrt_llm", id="1")
 

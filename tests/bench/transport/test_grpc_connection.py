@@ -10,7 +10,7 @@ import pytest
 from tests.bench.transport.test_http2 import SETTINGS, frame
 from trtllm_serve_cli.bench.model.records import TIMED_OUT, RequestError
 from trtllm_serve_cli.bench.model.served_model import ServedModel
-from trtllm_serve_cli.bench.transport.codec import Asking
+from trtllm_serve_cli.bench.transport.codec import RequestOptions
 from trtllm_serve_cli.bench.transport.connection import Connection, SendFailed
 from trtllm_serve_cli.bench.transport.grpc_connection import GrpcConnection, find_failure
 from trtllm_serve_cli.bench.transport.http2 import Call, CallReset
@@ -18,7 +18,7 @@ from trtllm_serve_cli.bench.transport.http_connection import HttpConnection
 
 MODEL = ServedModel("127.0.0.1:1", "tensorrt_llm", "1", "2.51.0", True, 8, 500)
 # Enough to connect, where somebody lets it.
-ASKING = Asking(timeout_s=1.0)
+ASKING = RequestOptions(timeout_s=1.0)
 # Far more than the time that a request has.
 MUCH_LATER_S = 60.0
 

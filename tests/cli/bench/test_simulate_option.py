@@ -1,4 +1,4 @@
-"""`tllm bench --virtual` and `tllm bench calibrate`, from one to the other."""
+"""`tllm bench --simulate` and `tllm bench calibrate`, from one to the other."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bench(*words: str) -> Any:
 
 
 def virtual(named: object, *words: str) -> Any:
-    return bench("token-norm-dist", "--virtual", str(named), *SMALL, *words)
+    return bench("token-norm-dist", "--simulate", str(named), *SMALL, *words)
 
 
 def summary(result: Any) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def test_the_same_seed_is_the_same_run(timing: Path) -> None:
     ids=lambda words: words[0],
 )
 def test_what_has_not_one_prompt_of_tokens_is_refused(timing: Path, words: tuple[str, ...]) -> None:
-    result = bench(*words, "--virtual", str(timing))
+    result = bench(*words, "--simulate", str(timing))
     assert isinstance(result.exception, BadInput)
     assert "cannot run on a virtual clock" in result.exception.what
 
@@ -87,7 +87,7 @@ def test_conversations_and_prefixes_run_on_it_too(timing: Path) -> None:
     talks = ("multi-turn", "--turns", "3", "--num-requests", "5", "--concurrency", "2")
     alike = ("shared-prefix", "--num-requests", "5", "--request-rate", "3", "--slo", "latency<9s")
     for words, number in ((talks, 15), (alike, 5)):
-        found = summary(bench(*words, "--virtual", str(timing), "--json"))
+        found = summary(bench(*words, "--simulate", str(timing), "--json"))
         assert found["num_completed"] == number
 
 
@@ -107,7 +107,7 @@ def test_conversations_and_prefixes_run_on_it_too(timing: Path) -> None:
 def test_what_is_said_of_a_server_is_wrong_usage(timing: Path, words: tuple[str, ...]) -> None:
     result = virtual(timing, *words)
     assert result.exit_code == 2
-    assert f"--virtual asks no server: leave out {words[0]}." in " ".join(result.stderr.split())
+    assert f"--simulate asks no server: leave out {words[0]}." in " ".join(result.stderr.split())
 
 
 def test_more_engines_answer_sooner(timing: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_run_is_calibrated_and_simulated_again(timing: Path, tmp_path: Path) -
     result = bench("calibrate", *folders, "-o", str(found))
     assert result.exit_code == 0, result.output
     assert "Tokens/s" in result.stdout
-    assert f"--virtual {found}" in result.stderr
+    assert f"--simulate {found}" in result.stderr
     known, again = (
         summary(virtual(each, "--json", "--concurrency", "8")) for each in (timing, found)
     )
@@ -152,7 +152,7 @@ def test_a_run_is_calibrated_and_simulated_again(timing: Path, tmp_path: Path) -
 
 
 def test_the_points_of_a_sweep_are_calibrated_together(timing: Path, tmp_path: Path) -> None:
-    words = ("--virtual", str(timing), *SMALL, "--concurrency", "1,16")
+    words = ("--simulate", str(timing), *SMALL, "--concurrency", "1,16")
     bench("sweep", "token-norm-dist", *words, "--output", str(tmp_path / "sweep"))
     told = json.loads(bench("calibrate", str(tmp_path / "sweep"), "--json").stdout)
     assert {each["run"] for each in told["comparisons"]} == {"concurrency-1", "concurrency-16"}
@@ -212,18 +212,18 @@ def test_a_timing_goes_to_a_folder_that_is_there(timing: Path, tmp_path: Path) -
 
 def test_sweep_runs_on_the_virtual_clock(timing: Path, tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
-    words = ("--virtual", str(timing), *SMALL, "--concurrency", "1,8", "--repeat", "2")
+    words = ("--simulate", str(timing), *SMALL, "--concurrency", "1,8", "--repeat", "2")
     result = bench("sweep", "token-norm-dist", *words, "--output", str(folder))
     assert result.exit_code == 0, result.output
     before, after = (str(folder / name) for name in ("concurrency-1", "concurrency-8"))
-    told = bench("compare", before, after, "--anyway", "--json")
+    told = bench("compare", before, after, "--allow-different", "--json")
     changes = {change["measure"]: change for change in json.loads(told.stdout)["changes"]}
     assert changes["output_tokens_per_s"]["verdict"] == "better"
     assert changes["itl:p50"]["verdict"] == "worse"
 
 
 def test_search_runs_on_the_virtual_clock(timing: Path) -> None:
-    words = ("--virtual", str(timing), "--stream", "--num-requests", "100", "--precision", "20")
+    words = ("--simulate", str(timing), "--stream", "--num-requests", "100", "--precision", "20")
     found = bench("search", "token-norm-dist", *words, "--slo", "latency:p90<1s", "--json")
     result = json.loads(found.stdout)
     assert result["ending"] == "found"

@@ -80,7 +80,7 @@ def test_bench_says_when_the_vocabulary_is_not_told(server: FakeTriton) -> None:
         (("--slo", "queue:p95<1s"), "needs --server-times"),
         (("--check-perf-json", "x"), "needs --check-perf-key"),
         (("--check-perf-key", "x"), "needs --check-perf-json"),
-        (("--replicas", "2"), "--replicas needs --virtual"),
+        (("--replicas", "2"), "--replicas needs --simulate"),
         (("--request-rate", "0"), "not a number above 0"),
         (("--request-rate", "nan"), "not a number above 0"),
         (("--request-rate", "inf"), "not a number above 0"),
@@ -345,8 +345,8 @@ def test_compare_refuses_other_questions_unless_told(
     other = str(store(make_result(AtConcurrency(3)), tmp_path / "other"))
     refused = _invoke("compare", results[0], other)
     assert isinstance(refused.exception, BadInput)
-    assert "--anyway" in refused.exception.next_step
-    told = _invoke("compare", results[0], other, "--anyway")
+    assert "--allow-different" in refused.exception.next_step
+    told = _invoke("compare", results[0], other, "--allow-different")
     assert told.exit_code == 0
     assert "load.kind" in told.stdout
 

@@ -27,7 +27,7 @@ def open_conversation(triton: FakeTriton, interface: str = "grpc") -> tuple[str,
     return ("infer", "-u", address, "-i", interface, "-m", "demo")
 
 
-def say(terminal: Terminal, words: str) -> None:
+def notify(terminal: Terminal, words: str) -> None:
     terminal.expect("> ")
     terminal.type(f"{words}\n")
     terminal.expect(f"{words}\r\n")
@@ -36,9 +36,9 @@ def say(terminal: Terminal, words: str) -> None:
 @both
 def test_conversation_remembers_what_was_said(triton: FakeTriton, interface: str) -> None:
     with run_at_terminal(*open_conversation(triton, interface)) as terminal:
-        say(terminal, "hello")
+        notify(terminal, "hello")
         terminal.expect("Machine learning é\r\n3 tokens · first after")
-        say(terminal, "more")
+        notify(terminal, "more")
         terminal.expect("Machine learning é\r\n")
         terminal.expect("> ")
         terminal.type(CTRL_D)
@@ -56,7 +56,7 @@ def test_ctrl_c_ends_the_answer_and_returns_to_the_prompt(
 ) -> None:
     triton.parameters["chat_template"] = "{{ messages[-1].content }}"
     with run_at_terminal(*open_conversation(triton, interface)) as terminal:
-        say(terminal, prompt)
+        notify(terminal, prompt)
         if prompt == "forever":
             terminal.expect("on ")
         else:
@@ -64,7 +64,7 @@ def test_ctrl_c_ends_the_answer_and_returns_to_the_prompt(
         terminal.type(CTRL_C)
         terminal.expect("Cancelled on the server, after ")
         assert prompt == "silent" or triton.cancelled.wait(60)
-        say(terminal, "/quit")
+        notify(terminal, "/quit")
         assert terminal.wait() == 0
 
 
@@ -74,27 +74,27 @@ def test_ctrl_c_at_the_prompt_gives_another(triton: FakeTriton) -> None:
         terminal.type("half a line")
         terminal.expect("half a line")
         terminal.press(CTRL_C, until="\r\n")
-        say(terminal, "/bye")
+        notify(terminal, "/bye")
         assert terminal.wait() == 0
     assert triton.requests == []
 
 
 def test_commands(triton: FakeTriton) -> None:
     with run_at_terminal(*open_conversation(triton), "--system", "Be brief.") as terminal:
-        say(terminal, "one")
-        say(terminal, "/reset")
+        notify(terminal, "one")
+        notify(terminal, "/reset")
         terminal.expect("Forgotten.")
-        say(terminal, "two")
-        say(terminal, "/system Be long.")
+        notify(terminal, "two")
+        notify(terminal, "/system Be long.")
         terminal.expect("Noted.")
-        say(terminal, "/clear")
-        say(terminal, "three")
-        say(terminal, "/nonsense")
+        notify(terminal, "/clear")
+        notify(terminal, "three")
+        notify(terminal, "/nonsense")
         terminal.expect("There is no /nonsense. The commands:")
         terminal.expect("leave, as Ctrl-D does")
-        say(terminal, "")
-        say(terminal, " /four")
-        say(terminal, "/quit")
+        notify(terminal, "")
+        notify(terminal, " /four")
+        notify(terminal, "/quit")
         assert terminal.wait() == 0
     assert [sent["text_input"].partition("<assistant>")[0] for sent in triton.requests] == [
         "<system>Be brief.<user>one",
@@ -107,21 +107,21 @@ def test_commands(triton: FakeTriton) -> None:
 def test_failed_answer_leaves_the_conversation_as_it_was(triton: FakeTriton) -> None:
     triton.parameters["chat_template"] = "{{ messages[-1].content }}"
     with run_at_terminal(*open_conversation(triton)) as terminal:
-        say(terminal, "refuse")
+        notify(terminal, "refuse")
         terminal.expect("Why: max_tokens must be at least 1")
-        say(terminal, "hello")
+        notify(terminal, "hello")
         terminal.expect("Machine learning é")
-        say(terminal, "/quit")
+        notify(terminal, "/quit")
         assert terminal.wait() == 0
 
 
 def test_full_context_forgets_the_oldest_turn_and_says_so(triton: FakeTriton) -> None:
     triton.parameters["max_seq_len"] = "14"  # the fake counts 4 tokens in whatever it is asked
     with run_at_terminal(*open_conversation(triton), "--max-tokens", "5") as terminal:
-        say(terminal, "one")
-        say(terminal, "two")
+        notify(terminal, "one")
+        notify(terminal, "two")
         terminal.expect("The context is full: the oldest turn had to be forgotten.\r\n")
-        say(terminal, "/quit")
+        notify(terminal, "/quit")
         assert terminal.wait() == 0
     assert triton.requests[1]["text_input"] == "<user>two<assistant>"
 

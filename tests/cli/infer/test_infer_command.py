@@ -19,7 +19,11 @@ import pytest
 from tests.client import adapters, fake_triton
 from tests.client.fake_triton import FakeTriton
 from tests.waiting import wait_until
-from trtllm_serve_cli.cli.infer.render_answer import Heard, describe_cancel, describe_log_probs
+from trtllm_serve_cli.cli.infer.render_answer import (
+    CollectedStream,
+    describe_cancel,
+    describe_log_probs,
+)
 from trtllm_serve_cli.cli.main import main
 from trtllm_serve_cli.cli.shared.target import Target
 from trtllm_serve_cli.client.endpoint import Endpoint
@@ -126,7 +130,7 @@ def test_lines_of_log_probabilities_break_between_tokens() -> None:
     pieces = [Piece(" a-long-word and", 0.0, output_log_probs=(-0.5, -0.25)), Piece("b", 0.0)]
     pieces += [Piece(" c", 0.0, output_log_probs=(-1.0,))]
     completion = Completion(("",), 1.0, cum_log_probs=(-1.75,))
-    assert describe_log_probs(Heard(pieces, completion, False), 20) == [
+    assert describe_log_probs(CollectedStream(pieces, completion, False), 20) == [
         "log probability -1.750",
         "  ' a-long-word and' -0.500 -0.250",
         "  ' c' -1.000",

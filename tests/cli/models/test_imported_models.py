@@ -14,7 +14,7 @@ from tests.cli.running import Tllm
 from tests.launch.samples import fake_plan
 from tests.repository.samples import add_model
 from trtllm_serve_cli.build.engine import write_engine
-from trtllm_serve_cli.build.partial_build import take_up
+from trtllm_serve_cli.build.partial_build import resume_or_start
 from trtllm_serve_cli.build.run import build_engine
 from trtllm_serve_cli.build.store import place_engine
 from trtllm_serve_cli.cli.models.engines import show_age
@@ -128,7 +128,7 @@ def test_remove_engines_frees_what_nothing_uses(tllm: Tllm, home: Home) -> None:
     model = add_model(home, "a")
     (home.engines / "old").mkdir()
     write_engine(ENGINE, home.engines / "old")
-    take_up(build_plan(home.engines / "c-f3"), anew=True)
+    resume_or_start(build_plan(home.engines / "c-f3"), rebuild=True)
     code, out, err = tllm("remove", "--engines", "--yes")
     assert (code, out, err.startswith("Freed ")) == (0, "", True)
     assert sorted(path.name for path in home.engines.iterdir() if path.name != ".locks") == ["a"]
@@ -148,9 +148,9 @@ def test_engines_are_listed_with_what_uses_them(tllm: Tllm, home: Home) -> None:
     step = write_engine_step(dataclasses.replace(ENGINE, fingerprint="f2"))
     facts = {"options": {"tp": 2}, "source": "gguf:/models/mine.gguf"}
     engine = build_engine(
-        dataclasses.replace(plan, steps=(step,), facts=facts), force=False, say=lambda text: None
+        dataclasses.replace(plan, steps=(step,), facts=facts), force=False, notify=lambda text: None
     )
-    take_up(build_plan(home.engines / "c-f3", fingerprint="f3"), anew=True)
+    resume_or_start(build_plan(home.engines / "c-f3", fingerprint="f3"), rebuild=True)
     shown = json.loads(tllm("list", "--engines", "--json")[1])
     assert [(row["name"], row["state"], row["used_by"]) for row in shown] == [
         ("a", "in use", [str(model.path)]),

@@ -14,7 +14,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 def test_talk_goes_to_stderr(capsys: Captured) -> None:
-    output.say("hello")
+    output.notify("hello")
     assert capsys.readouterr() == ("", "hello\n")
 
 

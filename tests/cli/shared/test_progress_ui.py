@@ -24,9 +24,9 @@ def test_only_what_is_said_is_shown_elsewhere_than_on_a_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     display = WorkDisplay(is_live=False)
-    display.say("Make it …")
+    display.notify("Make it …")
     display.on_line("Loading checkpoint shards: 3/8")
-    display.say("  took 2.0 s")
+    display.notify("  took 2.0 s")
     assert capsys.readouterr() == ("", "Make it …\n  took 2.0 s\n")
 
 
@@ -46,7 +46,7 @@ def test_terminal_shows_how_far_a_step_is(
 ) -> None:
     for line in lines:
         live.on_line(line)
-    live.say("done")
+    live.notify("done")
     err = capsys.readouterr().err
     assert [text for text in shown if text not in err] == []
     assert err.endswith("done\n")
@@ -54,7 +54,7 @@ def test_terminal_shows_how_far_a_step_is(
 
 def test_next_step_starts_anew(live: WorkDisplay, capsys: pytest.CaptureFixture[str]) -> None:
     live.on_line("Loading checkpoint shards: 2/8")
-    live.say("next")
+    live.notify("next")
     capsys.readouterr()
     live.on_line("words")
     live.stop()

@@ -16,7 +16,7 @@ from trtllm_serve_cli.launch.containers.container_engine import (
     find_container_host,
     find_first_process,
     is_image_here,
-    look_at_engine,
+    probe_engine,
     pull_image,
     remove_container,
 )
@@ -78,12 +78,12 @@ def test_engines_that_do_not_work_are_quoted(programs: Path, said: str, mends: s
 
 def test_engine_that_says_nothing_has_an_exit_code(programs: Path) -> None:
     write_engine(programs, "podman", info="exit 7")
-    assert look_at_engine("podman", environ(programs)) == "exit code 7"
+    assert probe_engine("podman", environ(programs)) == "exit code 7"
 
 
 def test_rootless_dockers_root_is_the_user(programs: Path) -> None:
     write_engine(programs, "docker", info="echo '27.1.1 [\"name=rootless\"]'")
-    host = look_at_engine("docker", environ(programs))
+    host = probe_engine("docker", environ(programs))
     assert not isinstance(host, str)
     assert host.runs_as is None
 

@@ -9,9 +9,9 @@ import pytest
 from trtllm_serve_cli.launch.doctor.schedulers import (
     Ask,
     Scheduler,
-    look_at_kubernetes,
-    look_at_mpi,
-    look_at_slurm,
+    detect_kubernetes,
+    detect_mpi,
+    detect_slurm,
 )
 from trtllm_serve_cli.processes import Answer
 
@@ -44,29 +44,29 @@ def saying(*answers: Answer | None) -> Ask:
     ],
 )
 def test_whose_mpirun_it_is(says: str, found: Scheduler) -> None:
-    assert look_at_mpi(saying(Answer(0, says))) == found
+    assert detect_mpi(saying(Answer(0, says))) == found
 
 
 def test_what_is_not_installed_is_none() -> None:
-    assert look_at_mpi(saying(None)) is None
-    assert look_at_slurm(saying(None)) is None
-    assert look_at_kubernetes(saying(None)) is None
+    assert detect_mpi(saying(None)) is None
+    assert detect_slurm(saying(None)) is None
+    assert detect_kubernetes(saying(None)) is None
 
 
 def test_controller_that_answers_and_one_that_does_not() -> None:
     version = Answer(0, "slurm 24.05.1\n")
-    assert look_at_slurm(saying(version, Answer(0, "batch*\n"))) == Scheduler("24.05.1")
+    assert detect_slurm(saying(version, Answer(0, "batch*\n"))) == Scheduler("24.05.1")
     away = Answer(1, "", "sinfo: fatal\nUnable to contact slurm controller\n")
-    assert look_at_slurm(saying(version, away)) == Scheduler(
+    assert detect_slurm(saying(version, away)) == Scheduler(
         "24.05.1", "Unable to contact slurm controller"
     )
-    assert look_at_slurm(saying(Answer(1), Answer(None))) == Scheduler(
+    assert detect_slurm(saying(Answer(1), Answer(None))) == Scheduler(
         "version unknown", "it did not answer in time"
     )
 
 
 def test_cluster_that_answers_and_one_that_does_not() -> None:
     client = Answer(0, "Client Version: v1.31.0\nKustomize Version: v5.4.2\n")
-    assert look_at_kubernetes(saying(client, Answer(0, "{}"))) == Scheduler("1.31.0")
+    assert detect_kubernetes(saying(client, Answer(0, "{}"))) == Scheduler("1.31.0")
     refused = Answer(1, "", f"E1121 memcache.go\n{REFUSED}\n")
-    assert look_at_kubernetes(saying(client, refused)) == Scheduler("1.31.0", REFUSED)
+    assert detect_kubernetes(saying(client, refused)) == Scheduler("1.31.0", REFUSED)

@@ -214,7 +214,7 @@ def test_engine_of_another_version_is_no_matter_in_a_container(
     write_container_engine(podman.parent, "docker")
     (podman.parent / "nvidia-container-runtime-hook").touch(0o755)
     monkeypatch.setattr(
-        "trtllm_serve_cli.launch.planning.local_plan.look_at_machine",
+        "trtllm_serve_cli.launch.planning.local_plan.detect_machine",
         lambda: Machine(tensorrt_llm="0.9.0"),
     )
     with pytest.raises(BadInput, match="was built by another TensorRT-LLM"):

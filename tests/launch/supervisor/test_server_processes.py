@@ -20,7 +20,7 @@ from trtllm_serve_cli.launch.supervisor.server_processes import (
     find_dead,
     follow_models,
     measure_memory,
-    tell_dead,
+    report_dead,
 )
 
 ALIVE = describe_myself("ready")
@@ -44,10 +44,10 @@ def test_model_that_was_unloaded_is_not_missed_and_one_that_died_is() -> None:
     # As Triton does with those that it ends itself.
     unloaded.wait()
     wait_until(lambda: psutil.Process(died.pid).status() == psutil.STATUS_ZOMBIE)
-    assert set(tell_dead(find_dead(parts))) == {"b died", "c died"}
+    assert set(report_dead(find_dead(parts))) == {"b died", "c died"}
     followed = follow_models(parts, now)
     assert [part.model for part in followed.values()] == ["a", "b"]
-    assert tell_dead(find_dead(followed)) == ("b died",)
+    assert report_dead(find_dead(followed)) == ("b died",)
     stay.kill()
     stay.wait(), died.wait()
 
@@ -57,7 +57,7 @@ def test_rank_is_missed_however_it_ended() -> None:
         parts = {psutil.Process(rank.pid): Part("rank 1 died")}
         rank.kill()
     dead = find_dead(follow_models(parts, {}))
-    assert tell_dead(confirm_dead(dead, {})) == ("rank 1 died",)
+    assert report_dead(confirm_dead(dead, {})) == ("rank 1 died",)
 
 
 def test_model_that_ends_at_the_moment_of_a_look_may_have_been_unloaded() -> None:
@@ -67,7 +67,7 @@ def test_model_that_ends_at_the_moment_of_a_look_may_have_been_unloaded() -> Non
         wait_until(lambda: psutil.Process(stub.pid).status() == psutil.STATUS_ZOMBIE)
         followed = follow_models(parts, {})
         dead = find_dead(followed)
-        assert (tell_dead(dead), confirm_dead(dead, {})) == (("a died",), {})
+        assert (report_dead(dead), confirm_dead(dead, {})) == (("a died",), {})
         # Nobody waits for one that died by itself.
         assert confirm_dead(find_dead(follow_models(followed, {})), dead) == dead
     assert find_dead(follow_models(followed, {})) == {}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.build.tensorrt_files import write_engine
-from trtllm_serve_cli.build.engine import ENGINE_FILE, Making, add_making
+from trtllm_serve_cli.build.engine import ENGINE_FILE, BuildRecord, add_build_record
 from trtllm_serve_cli.build.engine_selection import Machine
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.triton.engine_fit import check_engine_fits
@@ -20,7 +20,7 @@ def model(tmp_path: Path, home_folder: Path) -> ImportedModel:
     """Built by 1.1.0 for two GPUs, H200s."""
     engine = write_engine(tmp_path / "engine")
     (engine / ENGINE_FILE).write_text("{}")
-    add_making(engine, Making("mine", 0, "/hf", None, {"gpu": "h200"}, ()))
+    add_build_record(engine, BuildRecord("mine", 0, "/hf", None, {"gpu": "h200"}, ()))
     return ImportedModel(
         "mine",
         home_folder / "models" / "mine",

@@ -14,7 +14,7 @@ from trtllm_serve_cli.repository.model.parameters import (
     check_parameters,
     check_value,
     defaults_for,
-    list_idle,
+    list_unused,
     load_parameters,
 )
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
@@ -91,7 +91,7 @@ def test_unknown_parameter_lists_near_ones(name: str, next_step: str) -> None:
 def test_entry_of_another_engine_kind_is_idle() -> None:
     given = {"kv_cache_free_gpu_mem_fraction": "0.9", "max_beam_width": "2"}
     assert check_parameters(given, "openvino") == given
-    assert [each.name for each in list_idle(given, "openvino")] == [
+    assert [each.name for each in list_unused(given, "openvino")] == [
         "kv_cache_free_gpu_mem_fraction"
     ]
 

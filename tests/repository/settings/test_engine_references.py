@@ -12,7 +12,7 @@ import pytest
 from tests.build.samples import ENGINE, build_plan
 from tests.repository.samples import add_model
 from trtllm_serve_cli.build.engine import write_engine
-from trtllm_serve_cli.build.partial_build import path_of_unfinished, take_up
+from trtllm_serve_cli.build.partial_build import path_of_partial_build, resume_or_start
 from trtllm_serve_cli.build.store import lock_of
 from trtllm_serve_cli.paths import Home, hold_lock
 from trtllm_serve_cli.repository.model.model_config import ServingOptions
@@ -149,8 +149,9 @@ def test_unused_engines_go_when_asked_for(home: Home) -> None:
 def test_builds_that_are_not_done_go_with_their_model(home: Home) -> None:
     model = add_model(home, "mine")
     for name, engine in (("mine", "mine-f2"), ("other", "other-f3")):
-        take_up(
-            build_plan(home.engines / engine, model_name=name, fingerprint=engine[-2:]), anew=True
+        resume_or_start(
+            build_plan(home.engines / engine, model_name=name, fingerprint=engine[-2:]),
+            rebuild=True,
         )
     assert removed(home, model) == ["mine", "mine", ".mine-f2.partial"]
     assert removed(home, unused=True) == [".other-f3.partial"]
@@ -159,9 +160,9 @@ def test_builds_that_are_not_done_go_with_their_model(home: Home) -> None:
 def test_engine_that_someone_needs_by_now_stays(home: Home) -> None:
     model = add_model(home, "mine")
     plan = build_plan(home.engines / "mine-f2", fingerprint="f2")
-    take_up(plan, anew=True)
+    resume_or_start(plan, rebuild=True)
     removal = plan_removal(home, [model], unused=True)
-    partial = path_of_unfinished(plan.engine_dir)
+    partial = path_of_partial_build(plan.engine_dir)
     locks = [lock_of(home, home.engines / "x", mark) for mark in ("f1", "f2")]
     with hold_lock(locks[0], lambda: None), hold_lock(locks[1], lambda: None):
         assert remove(home, removal) == [model.engine_path, partial]

@@ -8,7 +8,10 @@ import pytest
 from tests.repository.samples import add_model
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.repository.model.model_config import ServingOptions
-from trtllm_serve_cli.repository.settings.preserved_settings import WasSet, choose_kept
+from trtllm_serve_cli.repository.settings.preserved_settings import (
+    PreservedSettings,
+    choose_preserved,
+)
 
 _GPUS = {"gpu_device_ids": "0;1", "tensorrt_llm_instance_count": "2"}
 
@@ -30,8 +33,8 @@ _GPUS = {"gpu_device_ids": "0;1", "tensorrt_llm_instance_count": "2"}
 def test_what_fits_is_kept_and_the_rest_is_told(
     home_folder: object, was: dict[str, str], kind: str, options: dict[str, Any], kept: set[str]
 ) -> None:
-    known = dataclasses.replace(add_model(find_home(), "mine"), was_set=was)
-    assert choose_kept(known, ServingOptions(**options), kind) == WasSet(
+    known = dataclasses.replace(add_model(find_home(), "mine"), preserved=was)
+    assert choose_preserved(known, ServingOptions(**options), kind) == PreservedSettings(
         {name: value for name, value in was.items() if name in kept},
         {name: value for name, value in was.items() if name not in kept},
     )
@@ -49,14 +52,14 @@ def test_instances_follow_the_gpus_that_the_import_says(
     home_folder: object, options: dict[str, Any], kept: dict[str, str]
 ) -> None:
     known = dataclasses.replace(
-        add_model(find_home(), "mine"), was_set=_GPUS, engine_kind="tensorrt"
+        add_model(find_home(), "mine"), preserved=_GPUS, engine_kind="tensorrt"
     )
-    assert choose_kept(known, ServingOptions(**options), "tensorrt") == WasSet(kept)
+    assert choose_preserved(known, ServingOptions(**options), "tensorrt") == PreservedSettings(kept)
 
 
 def test_each_kind_has_its_line() -> None:
-    assert WasSet().describe() == []
-    assert WasSet({"a": "1", "b": ""}, {"c": "2"}).describe() == [
+    assert PreservedSettings().describe() == []
+    assert PreservedSettings({"a": "1", "b": ""}, {"c": "2"}).describe() == [
         "Kept what was set: a=1; b=",
         "Dropped what was set for another source, layout or engine kind: c=2",
     ]

@@ -19,8 +19,8 @@ from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.requests.responses import merge_answers
 from trtllm_serve_cli.runtime.telemetry.counters import REQUESTS, Series
 from trtllm_serve_cli.runtime.triton.tensors import INTERNAL_ID_PREFIX, pack_failure, pack_sequences
-from trtllm_serve_cli.runtime.worker.stop_forwarding import StopRelay, stops_of
-from trtllm_serve_cli.runtime.worker.worker_link import guests_of
+from trtllm_serve_cli.runtime.worker.stop_forwarding import StopForwarder, stop_socket_name
+from trtllm_serve_cli.runtime.worker.worker_link import shared_socket_name
 
 _INPUTS = ("text_input", "max_tokens", "stream", "top_k", "image_input")
 _PREPROCESSED = (
@@ -220,7 +220,7 @@ def at_the_worker(model: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
         return request
 
     monkeypatch.setattr(pb_utils.InferenceRequest, "exec", execute)
-    house = House(guests_of("tensorrt_llm"), for_guests={"excludes_input": True})
+    house = House(shared_socket_name("tensorrt_llm"), for_guests={"excludes_input": True})
     wait_until(lambda: model._worker.is_open)
     yield ask
     house.close()
@@ -297,7 +297,7 @@ def test_a_stop_goes_past_the_queue_where_somebody_listens_for_it(
         return request_id in running
 
     _play(monkeypatch, engine)
-    relay = StopRelay(stops_of("tensorrt_llm"), stop)
+    relay = StopForwarder(stop_socket_name("tensorrt_llm"), stop)
     request = _request()
     request.sender.caller_has_gone = True
     model.execute([request])

@@ -17,9 +17,9 @@ from trtllm_serve_cli.runtime.telemetry.counters import (
     OUTPUT_LENGTH,
     REQUESTS,
     TTFT,
+    CounterMetrics,
+    RequestCounters,
     Series,
-    Tally,
-    TallyMetrics,
 )
 
 
@@ -55,7 +55,7 @@ class Families:
 
 @given(values=st.lists(st.floats(0, 1e4)), name=st.sampled_from([TTFT, ITL]))
 def test_buckets_count_what_is_up_to_their_bound(values: list[float], name: str) -> None:
-    tally = Tally()
+    tally = RequestCounters()
     for value in values:
         tally.observe(name, value)
     read = tally.read()
@@ -66,14 +66,14 @@ def test_buckets_count_what_is_up_to_their_bound(values: list[float], name: str)
 
 
 def test_every_outcome_is_there_from_the_start() -> None:
-    read = Tally().read()
+    read = RequestCounters().read()
     assert {series.value for series in read if series.family == REQUESTS} == set(OUTCOMES)
     assert not any(read.values())
 
 
 def test_only_what_grew_is_published() -> None:
-    families, tally = Families(), Tally()
-    metrics = TallyMetrics(SimpleNamespace(MetricFamily=families), {"model": "m"})
+    families, tally = Families(), RequestCounters()
+    metrics = CounterMetrics(SimpleNamespace(MetricFamily=families), {"model": "m"})
     tally.count(REQUESTS, 1, "stop")
     metrics.publish(tally.read())
     metrics.publish(tally.read())
@@ -85,7 +85,7 @@ def test_only_what_grew_is_published() -> None:
 
 def test_the_page_has_upstreams_label_on_upstreams_histograms() -> None:
     families = Families()
-    TallyMetrics(SimpleNamespace(MetricFamily=families), {"model": "m"})
+    CounterMetrics(SimpleNamespace(MetricFamily=families), {"model": "m"})
     labels = {name: dict(labels) for name, labels in families.values}
     assert labels[f"{OUTPUT_LENGTH}_sum"]["response_metric_type"] == "total_output_tokens"
     names = {each.name for each in text_string_to_metric_families(families.page())}

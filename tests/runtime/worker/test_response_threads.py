@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtllm_serve_cli.runtime.engine import SequenceUpdate
-from trtllm_serve_cli.runtime.worker.response_threads import NUM_THREADS, Delivery
+from trtllm_serve_cli.runtime.worker.response_threads import NUM_THREADS, ResponseThreads
 
 updates_of_some = st.lists(
     st.builds(
@@ -34,7 +34,7 @@ def test_each_request_is_told_in_order_by_one_thread_at_a_time(
         told.append(update)
         busy[update.request_id].release()
 
-    delivery = Delivery(tell)
+    delivery = ResponseThreads(tell)
     delivery.deliver(updates)
     delivery.close()
     for request_id in {update.request_id for update in updates}:
@@ -45,7 +45,7 @@ def test_each_request_is_told_in_order_by_one_thread_at_a_time(
 def test_requests_do_not_wait_for_each_other() -> None:
     """As many are told at once as there are threads: each waits here until all have come."""
     together = threading.Barrier(NUM_THREADS, timeout=60)
-    delivery = Delivery(lambda update: together.wait() and None)
+    delivery = ResponseThreads(lambda update: together.wait() and None)
     delivery.deliver([SequenceUpdate(number, 0, (1,)) for number in range(NUM_THREADS)])
     delivery.close()
     assert not together.broken

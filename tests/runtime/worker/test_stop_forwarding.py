@@ -12,21 +12,21 @@ import pytest
 from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.worker import stop_forwarding
 from trtllm_serve_cli.runtime.worker.stop_forwarding import (
-    StopRelay,
+    StopForwarder,
+    forward_stop,
     name_server,
-    pass_on_stop,
 )
 
-Join = Callable[..., StopRelay]
+Join = Callable[..., StopForwarder]
 
 
 @pytest.fixture
 def join() -> Iterator[Join]:
     """Makes an instance that runs the requests of these ids."""
-    made: list[StopRelay] = []
+    made: list[StopForwarder] = []
 
-    def make(*running: str, group: str = "server model 1") -> StopRelay:
-        made.append(StopRelay(group, lambda request_id: request_id in running))
+    def make(*running: str, group: str = "server model 1") -> StopForwarder:
+        made.append(StopForwarder(group, lambda request_id: request_id in running))
         return made[-1]
 
     yield make
@@ -41,8 +41,8 @@ def test_stop_reaches_the_instance_that_runs_the_request(join: Join) -> None:
 
 def test_whoever_is_no_instance_hears_what_each_one_says(join: Join) -> None:
     _, _ = join("a"), join("b")
-    assert sorted(pass_on_stop("server model 1", "a")) == [False, True]
-    assert pass_on_stop("nobody", "a") == []
+    assert sorted(forward_stop("server model 1", "a")) == [False, True]
+    assert forward_stop("nobody", "a") == []
 
 
 def test_instance_does_not_ask_itself(join: Join) -> None:
@@ -60,7 +60,7 @@ def test_every_instance_that_runs_the_id_is_stopped(join: Join) -> None:
     def stop(number: int) -> Callable[[str], bool]:
         return lambda request_id: stopped.append(number) is None
 
-    others = [StopRelay("server model 1", stop(number)) for number in (1, 2)]
+    others = [StopForwarder("server model 1", stop(number)) for number in (1, 2)]
     assert join().pass_on("a")
     assert sorted(stopped) == [1, 2]
     for each in others:

@@ -19,10 +19,10 @@ from trtllm_serve_cli.runtime.engine import GenerationRequest, SequenceUpdate
 from trtllm_serve_cli.runtime.worker.protocol import encode_frame
 from trtllm_serve_cli.runtime.worker.worker import Worker
 from trtllm_serve_cli.runtime.worker.worker_link import (
+    SharedWorkerClient,
     WorkerFailed,
-    WorkerGuest,
     WorkerLink,
-    guests_of,
+    shared_socket_name,
 )
 
 
@@ -75,13 +75,13 @@ def listening(name: str) -> Iterator[socket.socket]:
         yield listener
 
 
-def _arrive(name: str) -> WorkerGuest:
-    guest = WorkerGuest(name)
+def _arrive(name: str) -> SharedWorkerClient:
+    guest = SharedWorkerClient(name)
     wait_until(lambda: guest.is_open)
     return guest
 
 
-def _ask(guest: WorkerGuest, command: int) -> queue.Queue[SequenceUpdate]:
+def _ask(guest: SharedWorkerClient, command: int) -> queue.Queue[SequenceUpdate]:
     updates: queue.Queue[SequenceUpdate] = queue.Queue()
     fields = {"input_ids": (command,), "max_new_tokens": 2}
     guest.submit(fields, updates.put)
@@ -180,7 +180,7 @@ def test_a_guest_whom_the_worker_gives_up_on_hears_of_it(
 
 def test_who_shares_an_engine_waits_until_it_is_loaded(name: str) -> None:
     with listening(name) as listener:
-        guest = WorkerGuest(name)
+        guest = SharedWorkerClient(name)
         came = threading.Event()
 
         def wait() -> None:
@@ -202,14 +202,14 @@ def test_who_shares_an_engine_waits_until_it_is_loaded(name: str) -> None:
 
 
 def test_who_shares_an_engine_gives_up_when_it_does_not_start(name: str) -> None:
-    guest = WorkerGuest(name)
+    guest = SharedWorkerClient(name)
     with pytest.raises(WorkerFailed, match="of the first instance did not start"):
         guest.wait_until_open(within_s=0.1)
 
 
 def test_a_guest_can_leave_while_the_engine_is_loaded(name: str) -> None:
     with listening(name) as listener:
-        guest = WorkerGuest(name)
+        guest = SharedWorkerClient(name)
         loading, _ = listener.accept()
         leaving = threading.Thread(target=guest.close)
         leaving.start()
@@ -219,7 +219,7 @@ def test_a_guest_can_leave_while_the_engine_is_loaded(name: str) -> None:
 
 
 def test_each_model_of_a_server_has_its_own_door() -> None:
-    assert guests_of("a") == guests_of("a") != guests_of("b")
+    assert shared_socket_name("a") == shared_socket_name("a") != shared_socket_name("b")
 
 
 def _step(*updates: SequenceUpdate) -> bytes:

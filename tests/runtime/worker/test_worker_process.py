@@ -22,7 +22,7 @@ from tests.runtime.scripted_worker import TELL_CANCELLED as TELL
 from tests.waiting import take_whole, wait_until
 from trtllm_serve_cli.runtime.engine import SequenceUpdate
 from trtllm_serve_cli.runtime.worker.protocol import MAX_FRAME_BYTES, read_frame
-from trtllm_serve_cli.runtime.worker.worker_link import WorkerGuest
+from trtllm_serve_cli.runtime.worker.worker_link import SharedWorkerClient
 from trtllm_serve_cli.runtime.worker.worker_process import WorkerFailed, WorkerProcess
 
 # Says that it is ready, reads nothing, and ends when its socket is shut.
@@ -114,7 +114,7 @@ def test_an_engine_that_breaks_says_why_to_all_and_is_restarted() -> None:
         "the engine failed (RuntimeError: the script breaks); it is being restarted, send the "
         "request again"
     )
-    with started(config={"guests": name}) as caller, closing(WorkerGuest(name)) as guest:
+    with started(config={"guests": name}) as caller, closing(SharedWorkerClient(name)) as guest:
         wait_until(lambda: guest.is_open)
         to_guest: queue.Queue[SequenceUpdate] = queue.Queue()
         for command in (HANG, TELL):

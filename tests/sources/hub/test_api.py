@@ -39,7 +39,7 @@ def fetch(hub: Hub, source=TINY, said=None, watch=lambda progress: None, **optio
         hub=hub,
         home=find_home(),
         options=options,
-        say=said.append,
+        notify=said.append,
         watch=watch,
     )
 

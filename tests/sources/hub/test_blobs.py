@@ -60,7 +60,7 @@ class Line:
         effects = Effects(
             was_there=lambda num_bytes: self.told.append(("was there", num_bytes)),
             moved=lambda num_bytes: self.told.append(("moved", num_bytes)),
-            say=self.said.append,
+            notify=self.said.append,
             stop=self.stop,
             translate=nullcontext,
         )
@@ -175,7 +175,7 @@ from trtllm_serve_cli.sources.fetch import fetch_checkpoint
 from trtllm_serve_cli.sources.source import HubSource
 from trtllm_serve_cli.sources.hub.api import Hub
 fetch_checkpoint(HubSource("acme/tiny"), home=find_home(), options=FetchOptions(),
-                 say=print, hub=Hub(sys.argv[1], Path(sys.argv[2])))
+                 notify=print, hub=Hub(sys.argv[1], Path(sys.argv[2])))
 """
 
 

@@ -27,7 +27,7 @@ def fetch(hub, said=None):
         HubSource("acme/tiny"),
         home=find_home(),
         options=FetchOptions(),
-        say=(lambda text: None) if said is None else said.append,
+        notify=(lambda text: None) if said is None else said.append,
         hub=hub,
     )
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from trtllm_serve_cli.bench.generator.client_health import WorkerLoad, watch_self
+from trtllm_serve_cli.bench.generator.client_health import WorkerLoad, monitor_client
 from trtllm_serve_cli.bench.generator.load_generator import LoadGenerator, ReadyRequest
 from trtllm_serve_cli.bench.generator.worker_plan import Share, Stream
 from trtllm_serve_cli.bench.model.records import RequestRecord
@@ -33,7 +33,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class ShareResult:
+class WorkerResult:
     """What a worker saw. `texts` are answers whose tokens the server did not count."""
 
     records: tuple[RequestRecord, ...]
@@ -62,7 +62,7 @@ async def run_share(
     wait_for_start: Callable[[], Awaitable[float]],
     tell: Callable[[Counts], None],
     offer_cancel: Callable[[Callable[[], object]], None],
-) -> ShareResult:
+) -> WorkerResult:
     """Do it, from the moment of the monotonic clock that `wait_for_start` gives.
 
     All that has an end is encoded, and the warm-up done, before it is asked. `tell` is called about
@@ -87,7 +87,7 @@ async def run_share(
     finally:
         for connection in connections:
             await connection.close()
-    return ShareResult(
+    return WorkerResult(
         records=tuple(sorted(generator.records, key=lambda record: (record.index, record.turn))),
         load=loads[0] if loads else WorkerLoad(0.0, 0.0, 0.0, ()),
         start=generator.start,
@@ -109,7 +109,7 @@ async def _run(
     await _warm_up(share, generator.connections)
     with _no_collections():
         start = await wait_for_start()
-        with watch_self(loads), _telling(generator, tell):
+        with monitor_client(loads), _telling(generator, tell):
             if share.due_s is not None:
                 await generator.run_open(requests, share.due_s, share.concurrency, start)
             else:

@@ -52,7 +52,7 @@ class ClientReport:
 
 
 @contextlib.contextmanager
-def watch_self(loads: list[WorkerLoad]) -> Iterator[None]:
+def monitor_client(loads: list[WorkerLoad]) -> Iterator[None]:
     """Within a running event loop: adds to `loads` what this process did meanwhile."""
     wall, cpu, loop_cpu = time.perf_counter(), time.process_time(), time.thread_time()
     lags: list[float] = []

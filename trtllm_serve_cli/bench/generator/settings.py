@@ -10,7 +10,7 @@ from typing import Any
 from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency, AtRate, AtTimes, Load
 from trtllm_serve_cli.bench.model.served_model import Takes
 from trtllm_serve_cli.bench.model.slo import Objective
-from trtllm_serve_cli.bench.transport.codec import Asking
+from trtllm_serve_cli.bench.transport.codec import RequestOptions
 from trtllm_serve_cli.bench.workloads.spec import Workload
 
 _LOAD_KINDS: Mapping[type, str] = MappingProxyType(
@@ -43,8 +43,8 @@ class BenchmarkSettings:
     sample_interval_s: float = 1.0
 
     @property
-    def asking(self) -> Asking:
-        return Asking(self.stream, self.wants_times, self.timeout_s)
+    def asking(self) -> RequestOptions:
+        return RequestOptions(self.stream, self.wants_times, self.timeout_s)
 
     def to_json(self) -> dict[str, Any]:
         """As `summary.json` has it."""

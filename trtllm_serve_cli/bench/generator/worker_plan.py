@@ -20,7 +20,7 @@ from trtllm_serve_cli.bench.model.arrivals import (
     ramp_s,
 )
 from trtllm_serve_cli.bench.model.served_model import ServedModel
-from trtllm_serve_cli.bench.transport.codec import Asking
+from trtllm_serve_cli.bench.transport.codec import RequestOptions
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Workload
 
 FALLBACK_VOCAB_SIZE = 1000
@@ -55,7 +55,7 @@ class Share:
     """
 
     models: tuple[ServedModel, ...]
-    asking: Asking
+    asking: RequestOptions
     first: int
     step: int
     specs: Sequence[RequestSpec] | Stream
@@ -81,7 +81,7 @@ class Share:
             yield self.first + turn * self.step, (self.first + turn) % len(self.models), spec
 
 
-def plan_shares(
+def plan_workers(
     settings: BenchmarkSettings,
     models: Sequence[ServedModel],
     *,

@@ -13,7 +13,7 @@ from typing import Any
 
 from trtllm_serve_cli.bench.generator.bench_worker import (
     Counts,
-    ShareResult,
+    WorkerResult,
     make_loop,
     run_share,
     start_now,
@@ -26,7 +26,7 @@ _START_DELAY_S = 0.2
 _PERIOD_S = 0.5
 
 
-def run_shares(shares: Sequence[Share], watch: Callable[[Counts], None]) -> list[ShareResult]:
+def run_workers(shares: Sequence[Share], watch: Callable[[Counts], None]) -> list[WorkerResult]:
     """Do all of them at once. Ctrl-C ends them early; a second one is Python's own again.
 
     Several workers share one clock (the monotonic one of this machine) and one start.
@@ -36,7 +36,7 @@ def run_shares(shares: Sequence[Share], watch: Callable[[Counts], None]) -> list
     return _run_apart(shares, watch)
 
 
-def _run_here(share: Share, watch: Callable[[Counts], None]) -> ShareResult:
+def _run_here(share: Share, watch: Callable[[Counts], None]) -> WorkerResult:
     with contextlib.closing(make_loop(share)) as loop, _interruptible() as interruption:
 
         def offer_cancel(cancel: Callable[[], object]) -> None:
@@ -62,7 +62,7 @@ def _interruptible() -> Iterator[list[Callable[[], object]]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _run_apart(shares: Sequence[Share], watch: Callable[[Counts], None]) -> list[ShareResult]:
+def _run_apart(shares: Sequence[Share], watch: Callable[[Counts], None]) -> list[WorkerResult]:
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
     try:
@@ -82,8 +82,8 @@ def _run_apart(shares: Sequence[Share], watch: Callable[[Counts], None]) -> list
             process.kill()
 
 
-def _collect(pipes: Sequence[Connection], watch: Callable[[Counts], None]) -> list[ShareResult]:
-    results: dict[int, ShareResult] = {}
+def _collect(pipes: Sequence[Connection], watch: Callable[[Counts], None]) -> list[WorkerResult]:
+    results: dict[int, WorkerResult] = {}
     counts = [Counts()] * len(pipes)
     num_ready = 0
     while len(results) < len(pipes):
@@ -98,7 +98,7 @@ def _collect(pipes: Sequence[Connection], watch: Callable[[Counts], None]) -> li
                         _send_all(pipes, time.perf_counter() + _START_DELAY_S)
                 case Counts() as told:
                     counts[worker] = told
-                case ShareResult() as result:
+                case WorkerResult() as result:
                     results[worker] = result
         watch(
             Counts(
@@ -132,7 +132,7 @@ def _work(pipe: Connection, share: Share) -> None:
         pipe.send(loop.run_until_complete(_work_on(pipe, share)))
 
 
-async def _work_on(pipe: Connection, share: Share) -> ShareResult:
+async def _work_on(pipe: Connection, share: Share) -> WorkerResult:
     loop = asyncio.get_running_loop()
     told: asyncio.Future[float] = loop.create_future()
     cancels: list[Callable[[], object]] = []

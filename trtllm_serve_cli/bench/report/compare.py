@@ -164,7 +164,7 @@ def check_same_question(comparison: Comparison) -> None:
         raise BadInput(
             "These results answer different questions.",
             why="; ".join(f"{each.what}: {each.before} and {each.after}" for each in asked),
-            next_step="compare results of the same load, or add --anyway",
+            next_step="compare results of the same load, or add --allow-different",
         )
 
 

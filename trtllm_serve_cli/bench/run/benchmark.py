@@ -14,11 +14,11 @@ from itertools import pairwise
 from typing import Literal
 
 from trtllm_serve_cli import __version__
-from trtllm_serve_cli.bench.generator.bench_worker import Counts, ShareResult
+from trtllm_serve_cli.bench.generator.bench_worker import Counts, WorkerResult
 from trtllm_serve_cli.bench.generator.client_health import ClientReport, WorkerLoad, judge_client
 from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
-from trtllm_serve_cli.bench.generator.worker_plan import Share, find_vocab_size, plan_shares
-from trtllm_serve_cli.bench.generator.worker_pool import run_shares
+from trtllm_serve_cli.bench.generator.worker_plan import Share, find_vocab_size, plan_workers
+from trtllm_serve_cli.bench.generator.worker_pool import run_workers
 from trtllm_serve_cli.bench.model.records import RequestRecord
 from trtllm_serve_cli.bench.model.served_model import ServedModel, Target, fetch_model
 from trtllm_serve_cli.bench.run.sampling import ServerSample, sampling
@@ -177,7 +177,7 @@ def open_benchmark(
     models = tuple(fetch_model(target, settings.takes) for target in targets)
 
     def measure(number: int, watch: Watch) -> tuple[Run, int]:
-        shares = plan_shares(
+        shares = plan_workers(
             settings,
             models,
             run=number,
@@ -226,7 +226,7 @@ def _run_once(
     started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     samples: list[ServerSample] = []
     with sampling(metrics, settings.sample_interval_s, samples):
-        results = run_shares(shares, tell)
+        results = run_workers(shares, tell)
     run = Run(
         started_at=started_at,
         start=results[0].start,
@@ -239,7 +239,7 @@ def _run_once(
 
 
 def _merge(
-    results: Sequence[ShareResult], run: int, tokenizer: Tokenizer | None
+    results: Sequence[WorkerResult], run: int, tokenizer: Tokenizer | None
 ) -> tuple[RequestRecord, ...]:
     records = [
         _recount(record, result.texts.get((record.index, record.turn)), tokenizer)
@@ -263,7 +263,7 @@ def _recount(record: RequestRecord, text: str | None, tokenizer: Tokenizer | Non
     return replace(record, chunk_tokens=counts)
 
 
-def _ending(results: Sequence[ShareResult]) -> Ending:
+def _ending(results: Sequence[WorkerResult]) -> Ending:
     if any(result.was_interrupted for result in results):
         return "interrupted"
     # A worker gives up only when no target answers it; others may have sent all of theirs before.

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from trtllm_serve_cli.bench.model.arrivals import AllAtOnce
 from trtllm_serve_cli.bench.model.records import RequestRecord
 from trtllm_serve_cli.bench.report.result_reader import StoredResult
-from trtllm_serve_cli.bench.simulate.virtual_clock import Sending, run_virtual
+from trtllm_serve_cli.bench.simulate.virtual_clock import Sending, run_simulated
 from trtllm_serve_cli.bench.stats.statistics import Distribution, summarize
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 from trtllm_serve_cli.errors import BadInput
@@ -127,7 +127,7 @@ def calibrate(runs: Sequence[MeasuredRun], limits: SchedulerLimits | None = None
 
 
 def write_timing(simulation: Simulation, path: Path) -> None:
-    """The file that `--timing` and `--virtual` take; it appears whole. Raises `BadInput`."""
+    """The file that `--timing` and `--simulate` take; it appears whole. Raises `BadInput`."""
     try:
         write_text(path, json.dumps(simulation.to_json(), indent=2) + "\n")
     except OSError as error:
@@ -148,14 +148,14 @@ class _Observed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sums:
+class _RunningSums:
     """What adds up over time: `values` from each of the sorted `times_s` on."""
 
     times_s: Floats
     values: Floats
 
     @classmethod
-    def of(cls, times_s: Floats, changes: Floats) -> _Sums:
+    def of(cls, times_s: Floats, changes: Floats) -> _RunningSums:
         order = np.argsort(times_s, kind="stable")
         return cls(times_s[order], np.concatenate([[0.0], np.cumsum(changes[order])]))
 
@@ -188,13 +188,13 @@ def _observe(run: MeasuredRun) -> _Observed:
         raise _say_unsuited(run.name, "its answers have one token", "--output-mean 100")
 
     ends = np.concatenate([first_s, last_s])
-    sequences = _Sums.of(ends, np.repeat([1.0, -1.0], len(answers)))
-    tokens = _Sums.of(
+    sequences = _RunningSums.of(ends, np.repeat([1.0, -1.0], len(answers)))
+    tokens = _RunningSums.of(
         np.concatenate([all_s, ends]),
         np.concatenate([np.ones(len(all_s)), lengths, -(lengths + outputs)]),
     )
-    prompts = _Sums.of(first_s, lengths)
-    pairs = _Sums.of(first_s, lengths * (lengths - 1) / 2)
+    prompts = _RunningSums.of(first_s, lengths)
+    pairs = _RunningSums.of(first_s, lengths * (lengths - 1) / 2)
     middle_s = (begun_s + ended_s) / 2
     late_s = _SAME_STEP * float(np.median(ended_s - begun_s))
     in_step = sequences.at(middle_s)
@@ -220,8 +220,10 @@ def _observe_alone(
     """Rows for the requests that met no other before their first token, and how long that took."""
     sent_s = np.array([each.sent_s for each in answers])
     end_s = np.array([each.end_s for each in answers])
-    in_flight = _Sums.of(np.concatenate([sent_s, end_s]), np.repeat([1.0, -1.0], len(answers)))
-    arrivals = _Sums.of(sent_s, np.ones(len(answers)))
+    in_flight = _RunningSums.of(
+        np.concatenate([sent_s, end_s]), np.repeat([1.0, -1.0], len(answers))
+    )
+    arrivals = _RunningSums.of(sent_s, np.ones(len(answers)))
     is_alone = (in_flight.at(sent_s) == 1) & (arrivals.at(first_s) - arrivals.at(sent_s) == 0)
     none, one = np.zeros(len(answers)), np.ones(len(answers))
     rows = np.column_stack([one, none, none, lengths, lengths * (lengths - 1) / 2, one])
@@ -270,7 +272,7 @@ def _compare(run: MeasuredRun, simulation: Simulation) -> tuple[Comparison, ...]
     answers = sorted(completed, key=lambda each: each.sent_s)
     requests = [_replayed(each) for each in answers]
     due_s = None if run.concurrency else [each.sent_s - answers[0].sent_s for each in answers]
-    replayed = run_virtual(requests, simulation, Sending(due_s, run.concurrency))
+    replayed = run_simulated(requests, simulation, Sending(due_s, run.concurrency))
     measured = summarize(answers, AllAtOnce(), streamed=True)
     simulated = summarize(replayed, AllAtOnce(), streamed=True)
     figures = {

@@ -6,16 +6,16 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
-from trtllm_serve_cli.bench.generator.worker_plan import FALLBACK_VOCAB_SIZE, Share, plan_shares
+from trtllm_serve_cli.bench.generator.worker_plan import FALLBACK_VOCAB_SIZE, Share, plan_workers
 from trtllm_serve_cli.bench.model.served_model import CORE_MODEL, ServedModel
 from trtllm_serve_cli.bench.run.benchmark import Benchmark, Run, Watch
-from trtllm_serve_cli.bench.simulate.virtual_clock import Sending, run_virtual
+from trtllm_serve_cli.bench.simulate.virtual_clock import Sending, run_simulated
 from trtllm_serve_cli.bench.workloads.identity import Identity
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
 
 
-def open_virtual(
+def open_simulated(
     settings: BenchmarkSettings, simulation: Simulation, name: str, replicas: int = 1
 ) -> Benchmark:
     """What `open_benchmark` would be of `replicas` such engines; nothing needs warming up.
@@ -27,7 +27,7 @@ def open_virtual(
         raise BadInput(
             f"tllm bench {settings.name} cannot run on a virtual clock.",
             why="it takes requests of one prompt of token ids each",
-            next_step="tllm bench token-norm-dist --virtual NAME, or leave --virtual out",
+            next_step="tllm bench token-norm-dist --simulate NAME, or leave --simulate out",
         )
     model = ServedModel(
         address=f"virtual clock, {replicas} x {name}",
@@ -40,7 +40,7 @@ def open_virtual(
     )
 
     def measure(number: int, watch: Watch) -> tuple[Run, int]:
-        share = plan_shares(one_worker, (model,), run=number, start=benchmark.num_drawn)[0]
+        share = plan_workers(one_worker, (model,), run=number, start=benchmark.num_drawn)[0]
         return _run(settings, share, simulation, replicas, number), 0
 
     one_worker = replace(settings, num_workers=1)
@@ -55,7 +55,7 @@ def _run(
     replicas: int,
     number: int,
 ) -> Run:
-    records = run_virtual(
+    records = run_simulated(
         share.specs,
         simulation,
         Sending(share.due_s, share.concurrency, share.ramp_s, share.duration_s),

@@ -34,7 +34,7 @@ class Sending:
     duration_s: float | None = None
 
 
-def run_virtual(
+def run_simulated(
     specs: Iterable[RequestSpec],
     simulation: Simulation,
     sending: Sending,

@@ -26,7 +26,7 @@ _NO_END = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class RequestOptions:
     """How every request of a run is asked.
 
     `wants_times` has the server tell when it scheduled each request. One that takes longer than
@@ -56,7 +56,9 @@ class Response:
     queue_s: float | None = None
 
 
-def encode_request(spec: RequestSpec, model: ServedModel, request_id: str, asking: Asking) -> bytes:
+def encode_request(
+    spec: RequestSpec, model: ServedModel, request_id: str, asking: RequestOptions
+) -> bytes:
     """A `ModelInferRequest` for `spec`."""
     request = service_pb2.ModelInferRequest(model_name=model.name, id=request_id)
     request.parameters["triton_enable_empty_final_response"].bool_param = True
@@ -70,7 +72,7 @@ def encode_request(spec: RequestSpec, model: ServedModel, request_id: str, askin
     return encoded
 
 
-def encode_body(spec: RequestSpec, model: ServedModel, asking: Asking) -> bytes:
+def encode_body(spec: RequestSpec, model: ServedModel, asking: RequestOptions) -> bytes:
     """The same as the JSON that Triton's generate endpoints take."""
     tensors = _plan_tensors(spec, model, asking)
     values = {
@@ -118,7 +120,9 @@ def decode_event(data: bytes) -> Response:
 _DATATYPES = {"i": "INT32", "?": "BOOL", "O": "BYTES"}
 
 
-def _plan_tensors(spec: RequestSpec, model: ServedModel, asking: Asking) -> dict[str, NDArray[Any]]:
+def _plan_tensors(
+    spec: RequestSpec, model: ServedModel, asking: RequestOptions
+) -> dict[str, NDArray[Any]]:
     """The tensors to send, each with its batch dimension, by the model's names.
 
     Without an end id, generation runs to `request_output_len`. The prompt is never echoed

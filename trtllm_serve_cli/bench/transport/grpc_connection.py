@@ -38,7 +38,7 @@ _RESETS = {7: REJECTED, 8: "cancelled", 11: REJECTED}
 class GrpcConnection:
     """To one model. A decoupled one answers on streams only; Triton refuses other calls to it."""
 
-    def __init__(self, model: ServedModel, asking: codec.Asking) -> None:
+    def __init__(self, model: ServedModel, asking: codec.RequestOptions) -> None:
         self._model = model
         self._asking = asking
         self._host, self._port = split_address(model.address)

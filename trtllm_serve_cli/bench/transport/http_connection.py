@@ -26,7 +26,7 @@ _DATA = b"data:"
 class HttpConnection:
     """To one model; opens as many connections as there are requests in flight, and keeps them."""
 
-    def __init__(self, model: ServedModel, asking: codec.Asking) -> None:
+    def __init__(self, model: ServedModel, asking: codec.RequestOptions) -> None:
         self._model = model
         self._asking = asking
         self._host, self._port = split_address(model.address)

@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from trtllm_serve_cli.build.build_step import SCRATCH, BuildStep
 from trtllm_serve_cli.build.engine_options import EngineOptions
-from trtllm_serve_cli.build.tensorrt.command import Wanted, render_arguments, want
+from trtllm_serve_cli.build.tensorrt.command import RequestedFlag, render_arguments, want
 from trtllm_serve_cli.build.tensorrt.families import Family
 from trtllm_serve_cli.build.tensorrt.flags import CONVERTER, flags_of
 from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit
@@ -47,7 +47,7 @@ class _Way:
     program: str
     folder: str
     title: str
-    formats: tuple[Wanted, ...]
+    formats: tuple[RequestedFlag, ...]
 
 
 def plan_checkpoint(
@@ -63,8 +63,8 @@ def plan_checkpoint(
     heads = _HEADS.get(options.speculative_decoding_mode or "")
     way = _choose_way(options, family, heads, version)
     wanted = [
-        Wanted("--model_dir", (str(checkpoint),)),
-        Wanted("--output_dir", (SCRATCH,)),
+        RequestedFlag("--model_dir", (str(checkpoint),)),
+        RequestedFlag("--output_dir", (SCRATCH,)),
         *_dtype(options, way.program, version, dtype),
         *_parallelism(options),
         *way.formats,
@@ -122,17 +122,17 @@ def _is_converted(options: EngineOptions, converter: str, version: Version) -> b
     return (options.quantization or "none") in weights and _cache(options) in caches
 
 
-def _formats_of_converter(options: EngineOptions) -> Iterator[Wanted]:
+def _formats_of_converter(options: EngineOptions) -> Iterator[RequestedFlag]:
     if options.quantization in ("int8", "int4"):
-        yield Wanted("--use_weight_only", option="quantization")
-        yield Wanted("--weight_only_precision", (options.quantization,), "quantization")
+        yield RequestedFlag("--use_weight_only", option="quantization")
+        yield RequestedFlag("--weight_only_precision", (options.quantization,), "quantization")
     if _cache(options) == "int8":
-        yield Wanted("--int8_kv_cache", option="kv_cache_dtype")
+        yield RequestedFlag("--int8_kv_cache", option="kv_cache_dtype")
 
 
-def _formats_of_quantize(options: EngineOptions) -> Iterator[Wanted]:
+def _formats_of_quantize(options: EngineOptions) -> Iterator[RequestedFlag]:
     weights = options.quantization or "none"
-    yield Wanted("--qformat", (_QFORMATS.get(weights, weights),), "quantization")
+    yield RequestedFlag("--qformat", (_QFORMATS.get(weights, weights),), "quantization")
     yield from want("--kv_cache_dtype", _cache(options), "kv_cache_dtype")
 
 
@@ -140,23 +140,25 @@ def _cache(options: EngineOptions) -> str | None:
     return None if options.kv_cache_dtype == "auto" else options.kv_cache_dtype
 
 
-def _dtype(options: EngineOptions, program: str, version: Version, dtype: str) -> Iterator[Wanted]:
+def _dtype(
+    options: EngineOptions, program: str, version: Version, dtype: str
+) -> Iterator[RequestedFlag]:
     """Nothing where the program by itself comes to the same, which older ones do not."""
     does_it = flags_of(program, version)["--dtype"].default == "auto"
     if options.dtype != "auto" or not does_it:
-        yield Wanted("--dtype", (dtype,), "dtype")
+        yield RequestedFlag("--dtype", (dtype,), "dtype")
 
 
-def _parallelism(options: EngineOptions) -> Iterator[Wanted]:
+def _parallelism(options: EngineOptions) -> Iterator[RequestedFlag]:
     if options.tp > 1:
-        yield Wanted("--tp_size", (options.tp,), "tp")
+        yield RequestedFlag("--tp_size", (options.tp,), "tp")
     if options.pp > 1:
-        yield Wanted("--pp_size", (options.pp,), "pp")
+        yield RequestedFlag("--pp_size", (options.pp,), "pp")
     yield from want("--moe_tp_size", options.moe_tp, "moe_tp")
     yield from want("--moe_ep_size", options.moe_ep, "moe_ep")
 
 
-def _calibration(options: EngineOptions, program: str) -> Iterator[Wanted]:
+def _calibration(options: EngineOptions, program: str) -> Iterator[RequestedFlag]:
     if program != _QUANTIZE and _cache(options) is None:
         for option in ("calib_size", "calib_dataset"):
             if getattr(options, option) is not None:
@@ -169,9 +171,11 @@ def _calibration(options: EngineOptions, program: str) -> Iterator[Wanted]:
     yield from want("--calib_dataset", options.calib_dataset, "calib_dataset")
 
 
-def _speculation(options: EngineOptions, heads: _Heads | None, program: str) -> Iterator[Wanted]:
+def _speculation(
+    options: EngineOptions, heads: _Heads | None, program: str
+) -> Iterator[RequestedFlag]:
     if heads and options.speculative_model:
-        yield Wanted(heads.model_flag, (options.speculative_model,), "speculative_model")
+        yield RequestedFlag(heads.model_flag, (options.speculative_model,), "speculative_model")
         length_flag = "--max_draft_len" if program == _QUANTIZE else heads.length_flag
         yield from want(length_flag, options.max_draft_len, "max_draft_len")
 
@@ -198,5 +202,5 @@ def _check_calibrated(options: EngineOptions, family: Family, version: Version) 
         )
 
 
-def _in_words(family: Family, wanted: Wanted) -> Wanted:
+def _in_words(family: Family, wanted: RequestedFlag) -> RequestedFlag:
     return replace(wanted, flag=family.words.get(wanted.flag, wanted.flag))

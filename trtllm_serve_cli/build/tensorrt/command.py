@@ -17,7 +17,7 @@ from trtllm_serve_cli.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedFlag:
     """A flag with its values, and the field of `EngineOptions` that asks for it.
 
     No values: a flag alone. No option: the plan itself needs it.
@@ -28,30 +28,32 @@ class Wanted:
     option: str = ""
 
 
-def want(flag: str, value: str | int | None, option: str) -> Iterator[Wanted]:
+def want(flag: str, value: str | int | None, option: str) -> Iterator[RequestedFlag]:
     """The flag with this value; nothing for None, which leaves it to the program."""
     if value is not None:
-        yield Wanted(flag, (value,), option)
+        yield RequestedFlag(flag, (value,), option)
 
 
-def want_switch(option: str, value: bool | None) -> Iterator[Wanted]:
+def request_switch(option: str, value: bool | None) -> Iterator[RequestedFlag]:
     """The flag that is called as the option, on or off; nothing for None."""
     if value is not None:
-        yield Wanted(f"--{option}", ("enable" if value else "disable",), option)
+        yield RequestedFlag(f"--{option}", ("enable" if value else "disable",), option)
 
 
-def want_alone(option: str, value: bool) -> Iterator[Wanted]:
+def request_alone(option: str, value: bool) -> Iterator[RequestedFlag]:
     """The flag that is called as the option, without a value, where it is asked for."""
     if value:
-        yield Wanted(f"--{option}", option=option)
+        yield RequestedFlag(f"--{option}", option=option)
 
 
-def render_arguments(program: str, version: Version, wanted: Iterable[Wanted]) -> tuple[str, ...]:
+def render_arguments(
+    program: str, version: Version, wanted: Iterable[RequestedFlag]
+) -> tuple[str, ...]:
     """What the program of this version is told; raises `BadInput` for what it does not take."""
     return tuple(word for each in wanted for word in _render(program, version, each))
 
 
-def _render(program: str, version: Version, wanted: Wanted) -> Iterator[str]:
+def _render(program: str, version: Version, wanted: RequestedFlag) -> Iterator[str]:
     flag = flags_of(program, version).get(wanted.flag)
     if flag is None:
         raise _no_flag(program, version, wanted)
@@ -61,7 +63,7 @@ def _render(program: str, version: Version, wanted: Wanted) -> Iterator[str]:
     yield from map(str, wanted.values)
 
 
-def _no_flag(program: str, version: Version, wanted: Wanted) -> BadInput:
+def _no_flag(program: str, version: Version, wanted: RequestedFlag) -> BadInput:
     later = [each for each in _releases_after(version) if wanted.flag in flags_of(program, each)]
     option = _show_option(wanted.option)
     return BadInput(
@@ -76,7 +78,7 @@ def _no_flag(program: str, version: Version, wanted: Wanted) -> BadInput:
 
 
 def _no_choice(
-    program: str, version: Version, wanted: Wanted, flag: Flag, other: list[str | int]
+    program: str, version: Version, wanted: RequestedFlag, flag: Flag, other: list[str | int]
 ) -> BadInput:
     option = _show_option(wanted.option)
     return BadInput(

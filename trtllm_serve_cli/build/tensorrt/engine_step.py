@@ -9,11 +9,11 @@ from packaging.version import Version
 from trtllm_serve_cli.build.build_step import SCRATCH, WORK, BuildStep
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.tensorrt.command import (
-    Wanted,
+    RequestedFlag,
     render_arguments,
+    request_alone,
+    request_switch,
     want,
-    want_alone,
-    want_switch,
 )
 from trtllm_serve_cli.build.tensorrt.flags import flags_of
 from trtllm_serve_cli.errors import BadInput
@@ -28,8 +28,8 @@ def plan_engine(
 ) -> BuildStep:
     """From `SCRATCH` to `WORK`. `dtype` is what the weights are that stay unquantised."""
     wanted = [
-        Wanted("--checkpoint_dir", (SCRATCH,)),
-        Wanted("--output_dir", (WORK,)),
+        RequestedFlag("--checkpoint_dir", (SCRATCH,)),
+        RequestedFlag("--output_dir", (WORK,)),
         _timing_cache(version),
         *want("--max_batch_size", options.max_batch_size, "max_batch_size"),
         *_lengths(options, version),
@@ -38,14 +38,14 @@ def plan_engine(
         *want("--max_beam_width", options.max_beam_width, "max_beam_width"),
         *_paged_cache(options, version),
         *want("--tokens_per_block", options.tokens_per_block, "tokens_per_block"),
-        *want_switch("use_paged_context_fmha", options.use_paged_context_fmha),
-        *want_switch("remove_input_padding", options.remove_input_padding),
-        *want_switch("context_fmha", options.context_fmha),
+        *request_switch("use_paged_context_fmha", options.use_paged_context_fmha),
+        *request_switch("remove_input_padding", options.remove_input_padding),
+        *request_switch("context_fmha", options.context_fmha),
         *want("--gemm_plugin", options.gemm_plugin, "gemm_plugin"),
         *want("--gpt_attention_plugin", options.gpt_attention_plugin, "gpt_attention_plugin"),
-        *want_switch("multiple_profiles", options.multiple_profiles),
-        *want_alone("gather_context_logits", options.gather_context_logits),
-        *want_alone("gather_generation_logits", options.gather_generation_logits),
+        *request_switch("multiple_profiles", options.multiple_profiles),
+        *request_alone("gather_context_logits", options.gather_context_logits),
+        *request_alone("gather_generation_logits", options.gather_generation_logits),
         *_strong_types(options, version),
         *_lora(options, version, dtype),
         *_speculation(options, version),
@@ -61,21 +61,21 @@ def plan_engine(
     )
 
 
-def _timing_cache(version: Version) -> Wanted:
+def _timing_cache(version: Version) -> RequestedFlag:
     """Left to itself, the program puts it into whatever folder it was started in."""
     flags = flags_of(_PROGRAM, version)
     flag = "--output_timing_cache" if "--output_timing_cache" in flags else "--timing_cache"
-    return Wanted(flag, (f"{SCRATCH}/model.cache",))
+    return RequestedFlag(flag, (f"{SCRATCH}/model.cache",))
 
 
-def _lengths(options: EngineOptions, version: Version) -> Iterator[Wanted]:
+def _lengths(options: EngineOptions, version: Version) -> Iterator[RequestedFlag]:
     """Before 0.11 the input and the output were limited apart."""
     yield from want("--max_input_len", options.max_input_len, "max_input_len")
     if options.max_seq_len is None:
         return
     flags = flags_of(_PROGRAM, version)
     if "--max_seq_len" in flags:
-        yield Wanted("--max_seq_len", (options.max_seq_len,), "max_seq_len")
+        yield RequestedFlag("--max_seq_len", (options.max_seq_len,), "max_seq_len")
         return
     longest_input = options.max_input_len or int(flags["--max_input_len"].default or 0)
     if longest_input >= options.max_seq_len:
@@ -84,47 +84,49 @@ def _lengths(options: EngineOptions, version: Version) -> Iterator[Wanted]:
             why=f"TensorRT-LLM {version} keeps {longest_input} tokens of it for the input",
             next_step="set --max-input-len below it",
         )
-    yield Wanted("--max_output_len", (options.max_seq_len - longest_input,), "max_seq_len")
+    yield RequestedFlag("--max_output_len", (options.max_seq_len - longest_input,), "max_seq_len")
 
 
-def _paged_cache(options: EngineOptions, version: Version) -> Iterator[Wanted]:
+def _paged_cache(options: EngineOptions, version: Version) -> Iterator[RequestedFlag]:
     if options.paged_kv_cache is None:
         return
     if "--kv_cache_type" in flags_of(_PROGRAM, version):
         kind = "paged" if options.paged_kv_cache else "continuous"
-        yield Wanted("--kv_cache_type", (kind,), "paged_kv_cache")
+        yield RequestedFlag("--kv_cache_type", (kind,), "paged_kv_cache")
     else:
-        yield from want_switch("paged_kv_cache", options.paged_kv_cache)
+        yield from request_switch("paged_kv_cache", options.paged_kv_cache)
 
 
-def _strong_types(options: EngineOptions, version: Version) -> Iterator[Wanted]:
+def _strong_types(options: EngineOptions, version: Version) -> Iterator[RequestedFlag]:
     """What FP8 needs; later versions do it by themselves."""
     has_flag = "--strongly_typed" in flags_of(_PROGRAM, version)
     if has_flag and "fp8" in (options.quantization, options.kv_cache_dtype):
-        yield Wanted("--strongly_typed")
+        yield RequestedFlag("--strongly_typed")
 
 
-def _lora(options: EngineOptions, version: Version, dtype: str) -> Iterator[Wanted]:
+def _lora(options: EngineOptions, version: Version, dtype: str) -> Iterator[RequestedFlag]:
     if not (options.lora_dir or options.lora_target_modules):
         return
     flags = flags_of(_PROGRAM, version)
     has_auto = "--lora_plugin" in flags and "auto" in flags["--lora_plugin"].choices
     automatic = options.dtype == "auto" and has_auto
-    yield Wanted("--lora_plugin", ("auto" if automatic else dtype,), "lora_target_modules")
+    yield RequestedFlag("--lora_plugin", ("auto" if automatic else dtype,), "lora_target_modules")
     if options.lora_dir:
-        yield Wanted("--lora_dir", options.lora_dir, "lora_dir")
+        yield RequestedFlag("--lora_dir", options.lora_dir, "lora_dir")
     if options.lora_target_modules:
-        yield Wanted("--lora_target_modules", options.lora_target_modules, "lora_target_modules")
+        yield RequestedFlag(
+            "--lora_target_modules", options.lora_target_modules, "lora_target_modules"
+        )
     yield from want("--max_lora_rank", options.max_lora_rank, "max_lora_rank")
 
 
-def _speculation(options: EngineOptions, version: Version) -> Iterator[Wanted]:
+def _speculation(options: EngineOptions, version: Version) -> Iterator[RequestedFlag]:
     mode = options.speculative_decoding_mode
     if mode is None:
         return
     # With 0.9, drafted tokens from outside are all there is, and have no name.
     is_named = "--speculative_decoding_mode" in flags_of(_PROGRAM, version)
     if is_named or mode != "draft_tokens_external":
-        yield Wanted("--speculative_decoding_mode", (mode,), "speculative_decoding_mode")
+        yield RequestedFlag("--speculative_decoding_mode", (mode,), "speculative_decoding_mode")
     if mode in _WITHOUT_HEADS:
         yield from want("--max_draft_len", options.max_draft_len, "max_draft_len")

@@ -10,7 +10,7 @@ import typer
 
 from trtllm_serve_cli.cli.bench.bench_options import Arrival, CommonOptions, SharedOptions
 from trtllm_serve_cli.cli.bench.simulate_option import open_simulation
-from trtllm_serve_cli.cli.shared.target import LoadTarget, find_load_target
+from trtllm_serve_cli.cli.shared.target import BenchTarget, find_bench_target
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
@@ -27,17 +27,17 @@ _STREAMED = ("ttft", "itl", "tpot")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A benchmark as its command understands it; `text_model` as in `find_load_target`."""
+    """A benchmark as its command understands it; `text_model` as in `find_bench_target`."""
 
     name: str
     common: SharedOptions
     text_model: str | None = None
 
-    def find_targets(self) -> list[LoadTarget]:
+    def find_targets(self) -> list[BenchTarget]:
         """Every model of every server that was named, or the one that is running."""
         common = self.common
         found = [
-            find_load_target(url, common.interface.value, model, self.text_model)
+            find_bench_target(url, common.interface.value, model, self.text_model)
             for url in common.url or (None,)
             for model in common.model or (None,)
         ]
@@ -59,7 +59,7 @@ class Job:
 
 def open_points(
     points: Sequence[tuple[Job, BenchmarkSettings]],
-    targets: Sequence[LoadTarget] | None,
+    targets: Sequence[BenchTarget] | None,
     tokenizer: Tokenizer | None,
 ) -> list[Benchmark]:
     """A benchmark of each point's own targets, unless `targets` are given; or its simulation."""
@@ -68,8 +68,8 @@ def open_points(
 
     opened = []
     for job, settings in points:
-        if job.common.virtual is not None:
-            opened.append(open_simulation(settings, job.common.virtual, job.common))
+        if job.common.simulate is not None:
+            opened.append(open_simulation(settings, job.common.simulate, job.common))
             continue
         found = job.find_targets() if targets is None else targets
         interface: Literal["grpc", "http"] = job.common.interface.value
@@ -99,8 +99,8 @@ def plan_settings(job: Job, common: CommonOptions, workload: Workload) -> Benchm
         raise typer.BadParameter("--duration and --num-requests exclude each other.")
     if common.duration is not None and isinstance(load, AllAtOnce):
         raise typer.BadParameter("--duration needs --request-rate or --concurrency.")
-    if common.replicas > 1 and common.virtual is None:
-        raise typer.BadParameter("--replicas needs --virtual.")
+    if common.replicas > 1 and common.simulate is None:
+        raise typer.BadParameter("--replicas needs --simulate.")
     return BenchmarkSettings(
         workload=workload,
         load=load,
@@ -163,7 +163,7 @@ def _parse_objectives(common: SharedOptions) -> tuple[Objective, ...]:
     return objectives
 
 
-def _metrics_pages(targets: Sequence[LoadTarget]) -> dict[int, str]:
+def _metrics_pages(targets: Sequence[BenchTarget]) -> dict[int, str]:
     """Each page once, at the first target that it is of."""
     pages: dict[str, int] = {}
     for index, target in enumerate(targets):

@@ -31,7 +31,7 @@ class Arrival(str, Enum):
     GAMMA = "gamma"
 
 
-class InterfaceWord(str, Enum):
+class InterfaceName(str, Enum):
     """How requests travel."""
 
     GRPC = "grpc"
@@ -186,9 +186,9 @@ class SharedOptions:
         ),
     ] = None
     interface: Annotated[
-        InterfaceWord,
+        InterfaceName,
         typer.Option("-i", "--interface", help="How to ask.", rich_help_panel=_WHERE),
-    ] = InterfaceWord.GRPC
+    ] = InterfaceName.GRPC
     metrics_url: Annotated[
         list[str] | None,
         typer.Option(
@@ -198,10 +198,10 @@ class SharedOptions:
             rich_help_panel=_WHERE,
         ),
     ] = None
-    virtual: Annotated[
+    simulate: Annotated[
         str | None,
         typer.Option(
-            "--virtual",
+            "--simulate",
             metavar="NAME|FILE",
             help="No server: simulate this imported model of the engine kind sim, or this timing "
             "(docs/simulation.md).",
@@ -213,7 +213,7 @@ class SharedOptions:
         typer.Option(
             "--replicas",
             min=1,
-            help="With --virtual: so many engines, each request to the one with the fewest.",
+            help="With --simulate: so many engines, each request to the one with the fewest.",
             rich_help_panel=_WHERE,
         ),
     ] = 1

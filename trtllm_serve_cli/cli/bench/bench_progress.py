@@ -25,7 +25,7 @@ def show_progress(
 
     # A line of its own: beside a bar it leaves no room for the figures in 80 columns.
     where = ", ".join(addresses)
-    output.say(f"{describe_amount(settings)} to {where}, {describe_load(settings.load)}")
+    output.notify(f"{describe_amount(settings)} to {where}, {describe_load(settings.load)}")
     pace = Pace(settings.duration_s)
     screen = output.console(stderr=True)
     if not screen.is_terminal:
@@ -97,4 +97,4 @@ class Lines:
         if self._clock() - self._said_s >= _LINE_PERIOD_S:
             self._said_s = self._clock()
             total = "" if progress.num_requests is None else f" of {progress.num_requests}"
-            output.say(f"{progress.num_ended}{total} ended, {words}")
+            output.notify(f"{progress.num_ended}{total} ended, {words}")

@@ -56,8 +56,8 @@ def calibrate(
     _show(found, as_json=as_json)
     if target is not None:
         named = shlex.quote(str(target))
-        output.say(f"Timing: {named}")
-        output.say(f"Next: tllm bench token-norm-dist --virtual {named} --request-rate 10")
+        output.notify(f"Timing: {named}")
+        output.notify(f"Next: tllm bench token-norm-dist --simulate {named} --request-rate 10")
 
 
 def _read_limits(model: str) -> SchedulerLimits:
@@ -91,11 +91,11 @@ def _show(found: Calibration, *, as_json: bool) -> None:
             ],
             are_figures=True,
         )  # fmt: skip
-    output.say(
+    output.notify(
         f"{found.num_steps} steps; half of them are within {found.median_error:.1%} of the timing."
     )
     if not found.knows_request_s:
-        output.say(
+        output.notify(
             "What the server adds to each request is not known: no request was alone. A run with "
             "--concurrency 1 beside tells it."
         )

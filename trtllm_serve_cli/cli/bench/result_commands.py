@@ -86,8 +86,9 @@ def compare(
             help="Leave with exit code 3 beyond it: 'ttft:p95>+5%', 'requests_per_s<-5%'.",
         ),
     ] = None,
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Compare results of other workloads or loads, too.")
+    allow_different: Annotated[
+        bool,
+        typer.Option("--allow-different", help="Compare results of other workloads or loads, too."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -103,7 +104,7 @@ def compare(
     limits = [comparing.parse_limit(text) for text in fail_on or ()]
     results = (_read_one(before), _read_one(after))
     comparison = comparing.compare(*results, [limit.measure for limit in limits])
-    if not anyway:
+    if not allow_different:
         comparing.check_same_question(comparison)
     if as_json:
         output.show_json(comparison.to_json())
@@ -140,4 +141,4 @@ def _show(comparison: Comparison) -> None:
     if rows:
         output.show_table(("Not alike", "A", "B"), rows)
     for line in compare_text.noise_words(comparison):
-        output.say(line)
+        output.notify(line)

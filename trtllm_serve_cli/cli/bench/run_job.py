@@ -10,7 +10,7 @@ from trtllm_serve_cli.cli.bench.bench_options import CommonOptions, SearchOption
 from trtllm_serve_cli.cli.bench.search_command import run_search_job
 from trtllm_serve_cli.cli.bench.single_run import run_one
 from trtllm_serve_cli.cli.bench.sweep_command import run_sweep_job
-from trtllm_serve_cli.cli.shared.target import LoadTarget
+from trtllm_serve_cli.cli.shared.target import BenchTarget
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def run_job(
     job: Job,
     workload: Workload,
-    targets: Sequence[LoadTarget] | None = None,
+    targets: Sequence[BenchTarget] | None = None,
     *,
     tokenizer: Tokenizer | None = None,
 ) -> None:

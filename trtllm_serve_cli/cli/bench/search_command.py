@@ -10,10 +10,10 @@ import typer
 
 from trtllm_serve_cli.cli.bench.bench_job import Job, open_points, plan_settings
 from trtllm_serve_cli.cli.bench.bench_options import CommonOptions, SearchOptions
-from trtllm_serve_cli.cli.bench.show_result import raise_ending, say_kept
+from trtllm_serve_cli.cli.bench.show_result import notify_written, raise_ending
 from trtllm_serve_cli.cli.bench.sweep_command import keep_points, show_run
 from trtllm_serve_cli.cli.shared import output
-from trtllm_serve_cli.cli.shared.target import LoadTarget
+from trtllm_serve_cli.cli.shared.target import BenchTarget
 from trtllm_serve_cli.errors import CheckFailed
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def run_search_job(
     job: Job,
     options: SearchOptions,
     workload: Workload,
-    targets: Sequence[LoadTarget] | None,
+    targets: Sequence[BenchTarget] | None,
     tokenizer: Tokenizer | None,
 ) -> None:
     """Find the rate, show and keep it; raises `CheckFailed` where there is none."""
@@ -45,7 +45,7 @@ def run_search_job(
     if options.output_folder is not None:
         check_output_folder(options.output_folder)
     plan_settings(job, _at(options, options.min_rate), workload)
-    if targets is None and options.virtual is None:
+    if targets is None and options.simulate is None:
         targets = job.find_targets()
 
     def open_at(rate: float) -> Benchmark:
@@ -74,7 +74,7 @@ def _keep(result: SearchResult, options: SearchOptions) -> None:
     folder = options.output_folder
     labelled = {f"rate-{rate:g}": each for rate, each in result.results.items()}
     keep_points(labelled, folder, search=json.dumps(result.to_json(), indent=2) + "\n")
-    say_kept(folder)
+    notify_written(folder)
 
 
 def _show(result: SearchResult, *, as_json: bool) -> None:

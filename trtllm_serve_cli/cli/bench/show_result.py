@@ -24,26 +24,26 @@ def show_result(result: BenchmarkResult, folder: Path | None, *, as_json: bool) 
         output.show_json(result_json.to_json(result))
     else:
         _show_tables(result)
-    say_remarks(result)
+    notify_remarks(result)
     if result.ending == "interrupted":
-        output.say("Interrupted: the figures are partial.")
-    say_kept(folder)
+        output.notify("Interrupted: the figures are partial.")
+    notify_written(folder)
 
 
-def say_kept(folder: Path | None) -> None:
+def notify_written(folder: Path | None) -> None:
     """Where the result lies, if it was kept."""
     if folder is not None:
-        output.say(f"Kept in {folder}, with a page: {folder / 'report.html'}")
+        output.notify(f"Kept in {folder}, with a page: {folder / 'report.html'}")
 
 
-def say_remarks(result: BenchmarkResult, where: str = "") -> None:
+def notify_remarks(result: BenchmarkResult, where: str = "") -> None:
     """What one must know of the figures, and what failed; in red, if the client was too slow."""
     from trtllm_serve_cli.bench.report import tables
 
     for remark in tables.remarks(result):
-        output.say(f"{where}{remark}")
+        output.notify(f"{where}{remark}")
     for message, count in result.error_messages[:5]:
-        output.say(f"{where}{count} failed: {message}")
+        output.notify(f"{where}{count} failed: {message}")
     screen = output.console(stderr=True)
     for bottleneck in result.client.bottlenecks:
         screen.print(f"{where}The client was the bottleneck: {bottleneck}.", style="bold red")

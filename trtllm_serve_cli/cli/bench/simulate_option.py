@@ -1,4 +1,4 @@
-"""`--virtual` of `tllm bench`: the same run on a virtual clock, without a server."""
+"""`--simulate` of `tllm bench`: the same run on a virtual clock, without a server."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _OF_A_SERVER = {
 
 def open_simulation(settings: BenchmarkSettings, named: str, options: SharedOptions) -> Benchmark:
     """Such a benchmark. Raises `UnknownModel` or `BadInput` for what is no simulation."""
-    from trtllm_serve_cli.bench.simulate.simulate import open_virtual
+    from trtllm_serve_cli.bench.simulate.simulate import open_simulated
 
     _refuse_a_servers(options)
-    return open_virtual(settings, find_simulation(named), named, options.replicas)
+    return open_simulated(settings, find_simulation(named), named, options.replicas)
 
 
 def _refuse_a_servers(options: SharedOptions) -> None:
@@ -42,7 +42,7 @@ def _refuse_a_servers(options: SharedOptions) -> None:
         flag for name, flag in _OF_A_SERVER.items() if getattr(options, name) != defaults[name]
     ]
     if given:
-        raise typer.BadParameter(f"--virtual asks no server: leave out {', '.join(given)}.")
+        raise typer.BadParameter(f"--simulate asks no server: leave out {', '.join(given)}.")
 
 
 def find_simulation(named: str) -> Simulation:

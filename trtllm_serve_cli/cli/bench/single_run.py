@@ -11,7 +11,7 @@ from trtllm_serve_cli.cli.bench.bench_job import Job, addresses_of, open_points,
 from trtllm_serve_cli.cli.bench.bench_options import CommonOptions
 from trtllm_serve_cli.cli.bench.bench_progress import show_progress
 from trtllm_serve_cli.cli.bench.show_result import raise_ending, show_result
-from trtllm_serve_cli.cli.shared.target import LoadTarget
+from trtllm_serve_cli.cli.shared.target import BenchTarget
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.bench.report.checks import Reference
@@ -23,7 +23,7 @@ def run_one(
     job: Job,
     common: CommonOptions,
     workload: Workload,
-    targets: Sequence[LoadTarget] | None,
+    targets: Sequence[BenchTarget] | None,
     tokenizer: Tokenizer | None,
 ) -> None:
     """Run the benchmark, show and write its result. Raise what its exit code stands for."""

@@ -14,7 +14,7 @@ import typer
 from trtllm_serve_cli.cli.bench.bench_job import Job, addresses_of, open_points, plan_settings
 from trtllm_serve_cli.cli.bench.bench_options import CommonOptions, SweepOptions, check_positive
 from trtllm_serve_cli.cli.bench.bench_progress import show_progress
-from trtllm_serve_cli.cli.bench.show_result import raise_ending, say_kept, say_remarks
+from trtllm_serve_cli.cli.bench.show_result import notify_remarks, notify_written, raise_ending
 from trtllm_serve_cli.cli.shared import output
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def run_sweep_job(
     keep_points(dict(zip(labels, results, strict=False)), folder)
     _show(results, as_json=options.as_json)
     for label, result in zip(labels, results, strict=False):
-        say_remarks(result, f"{label}: ")
-    say_kept(folder)
+        notify_remarks(result, f"{label}: ")
+    notify_written(folder)
     raise_ending(results)
 
 
@@ -134,4 +134,4 @@ def _show(results: Sequence[BenchmarkResult], *, as_json: bool) -> None:
         output.show_json({"points": [result_json.to_json(result) for result in results]})
         return
     output.show_table(tables.POINT_COLUMNS, tables.point_rows(results), are_figures=True)
-    output.say("Latency, TTFT and ITL: medians in ms, and the p99 beside.")
+    output.notify("Latency, TTFT and ITL: medians in ms, and the p99 beside.")

@@ -76,11 +76,11 @@ def dataset(
 
     entries = read_entries(source)
     job = Job("dataset", common)
-    targets = None if common.virtual else job.find_targets()
+    targets = None if common.simulate else job.find_targets()
     found = None
     if any(entry.prompt is not None for entry in entries):
         if tokenizer is None and targets is None:
-            raise typer.BadParameter("--virtual needs --tokenizer: no server tells it.")
+            raise typer.BadParameter("--simulate needs --tokenizer: no server tells it.")
         asked = [Target(t.address, t.model, common.interface.value) for t in targets or ()]
         found = open_tokenizer(tokenizer or find_tokenizer_folder(asked))
     lengths = Lengths(output_tokens, op_tokens_per_word, max_input_len, ignore_eos)

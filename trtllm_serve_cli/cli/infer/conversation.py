@@ -36,7 +36,7 @@ def converse(
     check_template(info)
     conversation = Conversation(info, system)
     _prepare_editing()
-    output.say(f"{target.model}: /help shows the commands, Ctrl-D leaves.")
+    output.notify(f"{target.model}: /help shows the commands, Ctrl-D leaves.")
     while True:
         try:
             line = input(_PROMPT)
@@ -69,14 +69,14 @@ def _obey(line: str, conversation: Conversation) -> bool:
             return False
         case "/reset" | "/clear":
             conversation.reset()
-            output.say("Forgotten.")
+            output.notify("Forgotten.")
         case "/system":
             conversation.system = argument.strip() or None
-            output.say("The instructions are gone." if conversation.system is None else "Noted.")
+            output.notify("The instructions are gone." if conversation.system is None else "Noted.")
         case "/help" | "/?":
-            output.say(_HELP)
+            output.notify(_HELP)
         case _:
-            output.say(f"There is no {command}. The commands:\n{_HELP}")
+            output.notify(f"There is no {command}. The commands:\n{_HELP}")
     return True
 
 
@@ -94,10 +94,10 @@ def _answer(
     prompt = conversation.make_prompt(words, request.max_tokens)
     if num_forgotten := num_before - len(conversation.turns):
         turns = "turn" if num_forgotten == 1 else f"{num_forgotten} turns"
-        output.say(f"The context is full: the oldest {turns} had to be forgotten.")
+        output.notify(f"The context is full: the oldest {turns} had to be forgotten.")
     name = f"{request.request_id}-{len(conversation.turns)}"
     request = dataclasses.replace(request, text_input=prompt, request_id=name)
-    heard = render_answer.hear(target, request, is_live=is_live)
+    heard = render_answer.collect_stream(target, request, is_live=is_live)
     completion = heard.completion
     conversation.measure(prompt, completion.num_input_tokens)
     if completion.text:

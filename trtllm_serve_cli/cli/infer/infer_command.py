@@ -182,7 +182,7 @@ def _load_adapter(
 
 
 def _ask_one(target: Target, request: GenerateRequest, *, is_live: bool, as_json: bool) -> None:
-    heard = render_answer.hear(target, request, is_live=is_live and not as_json)
+    heard = render_answer.collect_stream(target, request, is_live=is_live and not as_json)
     if heard.was_interrupted:
         raise typer.Exit(INTERRUPTED)
     if as_json:
@@ -223,10 +223,10 @@ def _ask_all(
                 line = {"index": index, "request_id": names[index], **render_answer.as_data(answer)}
                 print(json.dumps(line, ensure_ascii=False), flush=True)
         except KeyboardInterrupt:
-            output.say(render_answer.describe_cancel(target, defaults, "what was in flight"))
+            output.notify(render_answer.describe_cancel(target, defaults, "what was in flight"))
             raise typer.Exit(INTERRUPTED) from None
     if num_failed:
-        output.say(f'{num_failed} of {index + 1} lines failed: see their "error".')
+        output.notify(f'{num_failed} of {index + 1} lines failed: see their "error".')
         raise typer.Exit(USER_CAN_FIX)
 
 

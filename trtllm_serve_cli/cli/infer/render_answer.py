@@ -26,7 +26,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class CollectedStream:
     """What came of an answer, whole or until the user's Ctrl-C."""
 
     pieces: Sequence[Piece]
@@ -34,14 +34,14 @@ class Heard:
     was_interrupted: bool
 
 
-def hear(target: Target, request: GenerateRequest, *, is_live: bool) -> Heard:
+def collect_stream(target: Target, request: GenerateRequest, *, is_live: bool) -> CollectedStream:
     """Asks, and prints the answer as it comes if `is_live`; Ctrl-C cancels it on the server."""
-    from trtllm_serve_cli.client.ask import stream_apart
+    from trtllm_serve_cli.client.ask import stream_in_thread
     from trtllm_serve_cli.client.generate import summarize_pieces
 
     pieces: list[Piece] = []
     was_interrupted = False
-    arriving = stream_apart(
+    arriving = stream_in_thread(
         target.endpoint, target.model, request, target.interface, target.timeout_s
     )
     started_s = time.monotonic()
@@ -58,9 +58,9 @@ def hear(target: Target, request: GenerateRequest, *, is_live: bool) -> Heard:
         raise
     _end_line(is_live)
     if was_interrupted:
-        output.say(describe_cancel(target, request, f"after {len(pieces)} pieces of the answer"))
+        output.notify(describe_cancel(target, request, f"after {len(pieces)} pieces of the answer"))
     completion = summarize_pieces(pieces, started_s, time.monotonic())
-    return Heard(pieces, completion, was_interrupted)
+    return CollectedStream(pieces, completion, was_interrupted)
 
 
 def describe_cancel(target: Target, request: GenerateRequest, what: str) -> str:
@@ -79,14 +79,14 @@ def show_texts(completion: Completion) -> None:
         print(f"[{index}] {printable(text)}")
 
 
-def show_figures(heard: Heard, request_id: str, *, was_streamed: bool) -> None:
+def show_figures(heard: CollectedStream, request_id: str, *, was_streamed: bool) -> None:
     """What is to be said below an answer."""
     for line in describe_log_probs(heard, _width()):
-        output.say(line)
+        output.notify(line)
     completion = heard.completion
     if completion.perf and (perf := describe_perf(completion.perf)):
-        output.say(perf)
-    output.say(f"{describe(completion, was_streamed=was_streamed)} · id {request_id}")
+        output.notify(perf)
+    output.notify(f"{describe(completion, was_streamed=was_streamed)} · id {request_id}")
 
 
 def printable(text: str) -> str:
@@ -156,7 +156,7 @@ def describe_perf(perf: Mapping[str, float]) -> str:
     return " · ".join(parts)
 
 
-def describe_log_probs(heard: Heard, width: int) -> list[str]:
+def describe_log_probs(heard: CollectedStream, width: int) -> list[str]:
     """Lines for each sequence: its log probability, then its pieces with theirs.
 
     An answer that came in one piece does not tell which text is whose: only the numbers.

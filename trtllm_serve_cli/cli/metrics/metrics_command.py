@@ -205,7 +205,7 @@ def _print_lines(sources: dict[str, Watch], *, as_json: bool) -> None:
         name = f"{address}  " if len(sources) > 1 else ""
         if isinstance(scraped, TllmError):
             now = time.strftime("%H:%M:%S")
-            output.say(f"{now}  {name}{scraped.what} Why: {scraped.why}. Trying again …")
+            output.notify(f"{now}  {name}{scraped.what} Why: {scraped.why}. Trying again …")
             continue
         summary = summarize(scraped, before.get(address))
         before[address] = scraped

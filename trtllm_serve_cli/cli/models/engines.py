@@ -10,7 +10,7 @@ from trtllm_serve_cli.cli.shared import output
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trtllm_serve_cli.build.partial_build import UnfinishedBuild
+    from trtllm_serve_cli.build.partial_build import PartialBuild
     from trtllm_serve_cli.build.store import StoredEngine
     from trtllm_serve_cli.paths import Home
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def list_engines(*, as_json: bool) -> None:
     """Show every engine of the store with what uses it, and every build that is not done."""
     from trtllm_serve_cli.build import store
-    from trtllm_serve_cli.build.partial_build import list_unfinished
+    from trtllm_serve_cli.build.partial_build import list_partial_builds
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository.settings.engine_references import find_users
     from trtllm_serve_cli.sources.disk_space import show_size
@@ -26,12 +26,12 @@ def list_engines(*, as_json: bool) -> None:
     home = find_home()
     users = find_users(home)
     rows = [_describe(each, users.get(each.path, [])) for each in store.list_engines(home.engines)]
-    rows += [_describe_unfinished(build) for build in list_unfinished(home.engines)]
+    rows += [_describe_unfinished(build) for build in list_partial_builds(home.engines)]
     if as_json:
         output.show_json(rows)
         return
     if not rows:
-        output.say("No engine has been built yet. Next: tllm import -m demo")
+        output.notify("No engine has been built yet. Next: tllm import -m demo")
         return
     output.show_table(
         ("engine", "kind", "options", "size", "age", "used by"),
@@ -49,7 +49,7 @@ def list_engines(*, as_json: bool) -> None:
         are_names_whole=True,
     )
     if any(row["state"] != "in use" for row in rows):
-        output.say("Next: tllm remove --engines deletes those that nothing uses")
+        output.notify("Next: tllm remove --engines deletes those that nothing uses")
 
 
 def show_user(home: Home, repository: Path) -> str:
@@ -68,7 +68,7 @@ def show_age(seconds: float) -> str:
 def _describe(each: StoredEngine, users: list[Path]) -> dict[str, Any]:
     from trtllm_serve_cli.build.engine import ENGINE_FILE
 
-    engine, making = each.engine, each.making
+    engine, build_record = each.engine, each.build_record
     changed_at = int((each.path / ENGINE_FILE).stat().st_mtime)
     return {
         "name": each.path.name,
@@ -78,14 +78,14 @@ def _describe(each: StoredEngine, users: list[Path]) -> dict[str, Any]:
         "weights": engine.weights if engine else None,
         "source": engine.source if engine else None,
         "fingerprint": engine.fingerprint if engine else None,
-        "facts": making.facts if making else None,
+        "facts": build_record.facts if build_record else None,
         "size_bytes": each.num_bytes,
-        "created_at": making.started_at if making else changed_at,
+        "created_at": build_record.started_at if build_record else changed_at,
         "used_by": [str(path) for path in users],
     }
 
 
-def _describe_unfinished(build: UnfinishedBuild) -> dict[str, Any]:
+def _describe_unfinished(build: PartialBuild) -> dict[str, Any]:
     from trtllm_serve_cli.paths import find_size
 
     return {

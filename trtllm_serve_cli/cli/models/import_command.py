@@ -107,7 +107,7 @@ def import_model(
     home = find_home()
     if dry_run:
         plan = plan_import(asked, home)
-        last = [*plan.was_set.describe(), f"Render the model repository {plan.repository}"]
+        last = [*plan.preserved.describe(), f"Render the model repository {plan.repository}"]
         _show_plan(plan, "\n".join(last), as_json=as_json)
         return
     with show_work() as display:
@@ -118,10 +118,10 @@ def import_model(
             {"model": name, "engine": str(rendered.engine.path), "repository": str(path)}
         )
     else:
-        say_idle(asked.repository.parameters, rendered.engine.kind)
-        output.say(f"Model repository: {path}")
+        notify_unused(asked.repository.parameters, rendered.engine.kind)
+        output.notify(f"Model repository: {path}")
         which = f"--repo {shlex.quote(str(path))}" if asked.repository.dir else f"-m {name}"
-        output.say(f"Next: tllm start {which}")
+        output.notify(f"Next: tllm start {which}")
 
 
 def build_model(
@@ -171,8 +171,8 @@ def build_model(
     if as_json:
         output.show_json({"model": asked.model.name, "engine": str(built.path)})
     else:
-        output.say(f"Engine: {built.path}")
-        output.say("Next: tllm import with the same options")
+        output.notify(f"Engine: {built.path}")
+        output.notify("Next: tllm import with the same options")
 
 
 # Option -> where the declaration has it, if not under that name in `build`.
@@ -257,12 +257,12 @@ def _show_plan(plan: ImportPlan, last: str, *, as_json: bool) -> None:
         print(f"{plan.describe()}\n{last}.")
 
 
-def say_idle(names: Iterable[str], engine_kind: str) -> None:
+def notify_unused(names: Iterable[str], engine_kind: str) -> None:
     """Tell which of the parameters the engine kind does not heed."""
-    from trtllm_serve_cli.repository.model.parameters import list_idle
+    from trtllm_serve_cli.repository.model.parameters import list_unused
 
-    for each in list_idle(names, engine_kind):
-        output.say(
+    for each in list_unused(names, engine_kind):
+        output.notify(
             f"{each.name} has no effect on the engine kind {engine_kind}: only "
             f"{' and '.join(each.engines)} heeds it."
         )

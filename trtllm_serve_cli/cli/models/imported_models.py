@@ -55,7 +55,7 @@ def list_models(
             ],
         )
     elif not broken:
-        output.say("No model has been imported yet. Next: tllm import -m demo")
+        output.notify("No model has been imported yet. Next: tllm import -m demo")
     for error in broken[:-1]:
         output.show_error(error)
     if broken:
@@ -102,16 +102,16 @@ def remove(
     _confirm([f"{path}  ({show_size(size)})" for path, size in sizes.items()], yes=yes)
     needed = engine_references.remove(home, removal)
     for model in models:
-        output.say(f"Removed {model.name}.")
+        output.notify(f"Removed {model.name}.")
     users = engine_references.find_users(home)
     for path in sorted({model.engine_path for model in models} & set(users)):
         names = ", ".join(show_user(home, user) for user in users[path])
-        output.say(f"The engine {path.name} stays: {names} uses it.")
+        output.notify(f"The engine {path.name} stays: {names} uses it.")
     for path in needed:
-        output.say(f"{path} stays: another tllm needs it now.")
+        output.notify(f"{path} stays: another tllm needs it now.")
     if sizes:
         freed = sum(size for path, size in sizes.items() if path not in needed)
-        output.say(f"Freed {show_size(freed)}.")
+        output.notify(f"Freed {show_size(freed)}.")
 
 
 def _check_not_served(home: Home, models: list[ImportedModel]) -> None:
@@ -129,15 +129,15 @@ def _check_not_served(home: Home, models: list[ImportedModel]) -> None:
 
 def _confirm(paths: list[str], *, yes: bool) -> None:
     if not paths:
-        output.say("There is nothing to remove.")
+        output.notify("There is nothing to remove.")
         return
     if yes:
         return
-    output.say("This deletes:\n  " + "\n  ".join(paths))
+    output.notify("This deletes:\n  " + "\n  ".join(paths))
     if not sys.stdin.isatty():
         raise BadInput("Nothing was deleted.", why="nobody can be asked", next_step="say --yes")
     if not typer.confirm("Go on?", err=True):
-        output.say("Nothing was deleted.")
+        output.notify("Nothing was deleted.")
         raise typer.Exit
 
 

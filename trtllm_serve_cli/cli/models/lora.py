@@ -60,7 +60,7 @@ def convert(
         return
     modules = ", ".join(f"{name} of {layers} layers" for name, layers in files.modules.items())
     sizes = ", ".join(map(str, files.ranks))
-    output.say(
+    output.notify(
         f"{'Would write' if dry_run else 'Wrote'} {destination}: {modules}; adapter size {sizes}; "
         f"{files.weights.nbytes / 1e6:.1f} MB of {dtype.value}."
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trtllm_serve_cli.cli.models.import_command import parse_parameters, say_idle
+from trtllm_serve_cli.cli.models.import_command import notify_unused, parse_parameters
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.exits import USER_CAN_FIX
 from trtllm_serve_cli.cli.shared.options import JsonOption
@@ -113,14 +113,14 @@ def set_(
             }
         )
         return
-    say_idle(wanted, repository.kind)
+    notify_unused(wanted, repository.kind)
     if not changes:
-        output.say("It is so already; nothing was changed.")
+        output.notify("It is so already; nothing was changed.")
         return
     _show_changes(changes)
     for server in serving:
         name = _name_served(repository, server)
-        output.say(f"A running server has the old values. Next: tllm restart -m {name}")
+        output.notify(f"A running server has the old values. Next: tllm restart -m {name}")
 
 
 def validate(
@@ -143,7 +143,7 @@ def validate(
         for each in findings:
             print("\n".join(_finding(each, repository.path)))
         counts = f"{_count(num_errors, 'error')}, {_count(len(findings) - num_errors, 'warning')}"
-        output.say(f"{repository.path}: {counts} in {len(repository.texts)} models.")
+        output.notify(f"{repository.path}: {counts} in {len(repository.texts)} models.")
     if num_errors:
         raise typer.Exit(USER_CAN_FIX)
 

@@ -133,8 +133,8 @@ def slurm(
     if as_json:
         output.show_json({"job": job.id, "state": job.state, "directory": str(directory)})
         return
-    output.say(f"Submitted as Slurm job {job.id}; all of it lies in {directory}")
-    output.say("Next: tllm status")
+    output.notify(f"Submitted as Slurm job {job.id}; all of it lies in {directory}")
+    output.notify("Next: tllm status")
 
 
 @deploy_app.command()
@@ -242,4 +242,4 @@ def _give(text: str, file: Path | None, command: str) -> None:
             why=error.strerror or str(error),
             next_step="name a file in a folder that is there: -o FILE",
         ) from error
-    output.say(f"Next: {command} {shlex.quote(str(file))}")
+    output.notify(f"Next: {command} {shlex.quote(str(file))}")

@@ -38,9 +38,9 @@ def doctor(as_json: JsonOption = False) -> None:
             if finding.fix and finding.verdict != "ok":
                 print(_fold(_INDENT, f"→ {finding.fix}"))
         if problems:
-            output.say(f"{len(problems)} to mend before a server can run here.")
+            output.notify(f"{len(problems)} to mend before a server can run here.")
         else:
-            output.say("Nothing keeps a server from running here.")
+            output.notify("Nothing keeps a server from running here.")
     if problems:
         raise typer.Exit(USER_CAN_FIX)
 

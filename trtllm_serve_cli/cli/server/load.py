@@ -35,7 +35,7 @@ def load(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption = 
     server = find_controlled(find_home(), name, parse_url(url))
     with ended_by_signals():
         load_models(server, name, timeout, on_model=_say("Loading"))
-    output.say(f"{name} is loaded.")
+    output.notify(f"{name} is loaded.")
 
 
 def unload(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption = 300.0) -> None:
@@ -51,8 +51,8 @@ def unload(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption 
     # Whatever ends us, its models do not go on refusing requests.
     with ended_by_signals():
         unload_models(server, name, timeout, on_model=_say("Unloading"))
-    output.say(f"{name} is unloaded.")
+    output.notify(f"{name} is unloaded.")
 
 
 def _say(what: str) -> Callable[[str], None]:
-    return lambda model: output.say(f"{what} {model} …")
+    return lambda model: output.notify(f"{what} {model} …")

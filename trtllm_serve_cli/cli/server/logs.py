@@ -55,7 +55,7 @@ def logs(
             next_step=f"tllm logs --source {server.plan.every_model[0]}",
         )
     log, reader = server.plan.log, LogReader(server.plan.every_model)
-    output.say(f"{log}:")
+    output.notify(f"{log}:")
     # What is not a whole line yet, or comes while we read, is left to those that follow.
     end = processes.end_of_lines(log) if follow else None
     read = processes.last_lines(log, _MAX_BYTES, until=end, max_bytes=_MAX_BYTES)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trtllm_serve_cli.cli.server.start import launch_and_say, prepare_and_say
-from trtllm_serve_cli.cli.server.stop import DrainOption, stop_and_say
+from trtllm_serve_cli.cli.server.start import launch_and_notify, prepare_and_notify
+from trtllm_serve_cli.cli.server.stop import DrainOption, stop_and_notify
 from trtllm_serve_cli.cli.shared.options import ModelOption
 from trtllm_serve_cli.cli.shared.target import ServerOption, parse_url
 
@@ -25,7 +25,7 @@ def restart(
     server = find_started(home, model, parse_url(url))
     # Whatever is wrong is said while the server still runs, and its image takes no time from it.
     plan = plan_again(home, server)
-    prepare_and_say(plan)
+    prepare_and_notify(plan)
     if server.is_running:
-        stop_and_say(server, timeout)
-    launch_and_say(plan)
+        stop_and_notify(server, timeout)
+    launch_and_notify(plan)

@@ -236,26 +236,26 @@ def start(
 
         for each in repo:
             remember_use(home, each.absolute())
-    prepare_and_say(plan)
+    prepare_and_notify(plan)
     if foreground:
         _serve_attached(plan)
         return
-    launch_and_say(plan, as_json=as_json)
+    launch_and_notify(plan, as_json=as_json)
 
 
-def prepare_and_say(plan: LaunchPlan) -> None:
+def prepare_and_notify(plan: LaunchPlan) -> None:
     """Tell what is to be known of `plan` before it is launched, and fetch what it needs."""
     if plan.reason:
-        output.say(plan.reason)
+        output.notify(plan.reason)
     if plan.host not in ("127.0.0.1", "localhost"):
-        output.say(
+        output.notify(
             f"Whoever reaches {plan.host} can use this server: nothing stands guard before it."
         )
     if plan.container is not None:
         _fetch_image(plan.container)
 
 
-def launch_and_say(plan: LaunchPlan, *, as_json: bool = False) -> None:
+def launch_and_notify(plan: LaunchPlan, *, as_json: bool = False) -> None:
     """Start the server of `plan`, and tell how it goes and where it answers."""
     from trtllm_serve_cli.launch.supervisor.lifecycle import launch
 
@@ -270,7 +270,7 @@ def _fetch_image(container: Container) -> None:
 
     if is_image_here(container):
         return
-    output.say(f"Fetching {container.image} …")
+    output.notify(f"Fetching {container.image} …")
     terminal = os.get_terminal_size(sys.stderr.fileno()) if sys.stderr.isatty() else None
     pull_image(container, _write_stderr, terminal)
 
@@ -284,10 +284,10 @@ def _serve_attached(plan: LaunchPlan) -> None:
     from trtllm_serve_cli.launch.supervisor.lifecycle import run_in_foreground
     from trtllm_serve_cli.processes import ended_by_signals
 
-    output.say(f"Starting {', '.join(plan.models)}; its log is {plan.log}")
+    output.notify(f"Starting {', '.join(plan.models)}; its log is {plan.log}")
 
     def on_ready() -> None:
-        output.say(f"Ready on http://{plan.endpoint.http}; Ctrl-C stops it.")
+        output.notify(f"Ready on http://{plan.endpoint.http}; Ctrl-C stops it.")
 
     # SIGTERM, too, ends the server in order before it ends us.
     with ended_by_signals():
@@ -301,14 +301,14 @@ def _report_ready(server: RunningServer, took_s: float, *, as_json: bool) -> Non
         output.show_json(describe_server(server) | {"took_s": round(took_s, 2)})
         return
     names, verb = " and ".join(server.models), "are" if are_several else "is"
-    output.say(f"{names} {verb} ready after {took_s:.1f} s.")
+    output.notify(f"{names} {verb} ready after {took_s:.1f} s.")
     for each in server.plan.text_models:
-        output.say(f"  HTTP     http://{endpoint.http}/v2/models/{each}/generate")
-    output.say(f"  gRPC     {endpoint.grpc}")
-    output.say(f"  metrics  http://{endpoint.metrics}/metrics")
-    output.say(f"  log      {server.plan.log}")
+        output.notify(f"  HTTP     http://{endpoint.http}/v2/models/{each}/generate")
+    output.notify(f"  gRPC     {endpoint.grpc}")
+    output.notify(f"  metrics  http://{endpoint.metrics}/metrics")
+    output.notify(f"  log      {server.plan.log}")
     chosen = f" -m {name}" if are_several else ""
-    output.say(f'Next: tllm infer{chosen} "What is ML?"')
+    output.notify(f'Next: tllm infer{chosen} "What is ML?"')
 
 
 @contextmanager
@@ -326,7 +326,7 @@ def _progress() -> Iterator[Callable[[Sequence[str]], None]]:
         line = _loading_line(loading)
         if line not in told:
             told.append(line)
-            output.say(line)
+            output.notify(line)
 
     yield tell
 

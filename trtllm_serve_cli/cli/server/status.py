@@ -27,7 +27,7 @@ def status(as_json: JsonOption = False) -> None:
         output.show_json({"servers": servers})
         return
     if not servers:
-        output.say("No server is running. Next: tllm start")
+        output.notify("No server is running. Next: tllm start")
     for server in servers:
         _show_server(server)
 
@@ -36,7 +36,7 @@ def describe_server(server: RunningServer) -> dict[str, Any]:
     """All that is known of a server, as plain data."""
     import dataclasses
 
-    from trtllm_serve_cli.launch.servers.live_status import look_at_gpus, look_at_models
+    from trtllm_serve_cli.launch.servers.live_status import read_gpu_status, read_model_states
     from trtllm_serve_cli.launch.supervisor.server_processes import measure_memory
 
     state, endpoint, job = server.state, server.plan.endpoint, server.job
@@ -57,10 +57,10 @@ def describe_server(server: RunningServer) -> dict[str, Any]:
         "supervisor_pid": state.supervisor_pid or None,
         "server_pid": state.server_pid,
         "memory_bytes": measure_memory(server) if server.is_running else {},
-        "triton_models": [dataclasses.asdict(each) for each in look_at_models(server)]
+        "triton_models": [dataclasses.asdict(each) for each in read_model_states(server)]
         if answers
         else [],
-        "gpus": [dataclasses.asdict(each) for each in look_at_gpus(server)] if answers else [],
+        "gpus": [dataclasses.asdict(each) for each in read_gpu_status(server)] if answers else [],
         "repository": str(server.plan.repository),
         "log": str(server.plan.log),
         "mode": server.plan.mode,

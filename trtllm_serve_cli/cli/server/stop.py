@@ -47,10 +47,10 @@ def stop(
 
     servers = find_to_stop(find_home(), model, parse_url(url), everything=everything)
     if not servers:
-        output.say("No server is running.")
+        output.notify("No server is running.")
     errors = [error for server in servers if (error := _stop(server, timeout)) is not None]
     for error in errors[1:]:
-        output.say(f"Error: {error}")
+        output.notify(f"Error: {error}")
     if errors:
         raise errors[0]
 
@@ -58,22 +58,22 @@ def stop(
 def _stop(server: RunningServer, timeout_s: float | None) -> TllmError | None:
     """Gives what kept it from being stopped, so that the others are."""
     try:
-        stop_and_say(server, timeout_s)
+        stop_and_notify(server, timeout_s)
     except TllmError as error:
         return error
     return None
 
 
-def stop_and_say(server: RunningServer, timeout_s: float | None) -> None:
+def stop_and_notify(server: RunningServer, timeout_s: float | None) -> None:
     """Stop `server`, and tell what it waits for and what it cut off."""
     from trtllm_serve_cli.launch.supervisor.lifecycle import stop_server
 
     was_over = server.is_over
     if not was_over:
-        output.say(f"Stopping {', '.join(server.models)} on {server.place} …")
+        output.notify(f"Stopping {', '.join(server.models)} on {server.place} …")
     for why in stop_server(server, timeout_s, on_progress=_progress()):
-        output.say(f"  {why}")
-    output.say(f"{server.place} had ended already." if was_over else "Stopped.")
+        output.notify(f"  {why}")
+    output.notify(f"{server.place} had ended already." if was_over else "Stopped.")
 
 
 def _progress() -> Callable[[Mapping[str, int]], None]:
@@ -86,6 +86,6 @@ def _progress() -> Callable[[Mapping[str, int]], None]:
             from trtllm_serve_cli.launch.triton.drain import show_in_flight
 
             told = in_flight
-            output.say(f"  waiting for requests in flight: {show_in_flight(in_flight)}")
+            output.notify(f"  waiting for requests in flight: {show_in_flight(in_flight)}")
 
     return tell

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console, JustifyMethod, RenderableType
 
 
-def say(message: str) -> None:
+def notify(message: str) -> None:
     """A line of talk, on stderr."""
     print(message, file=sys.stderr, flush=True)
 

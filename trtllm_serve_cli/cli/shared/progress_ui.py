@@ -33,10 +33,10 @@ class WorkDisplay:
         self._transfer: Status | None = None
         self._is_counted = False
 
-    def say(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         """A line that stays."""
         self.stop()
-        output.say(text)
+        output.notify(text)
 
     def on_line(self, line: str) -> None:
         """A line of a step's output; what it tells is shown until the next that tells."""
@@ -115,7 +115,7 @@ def show_work() -> Iterator[Display]:
     display = WorkDisplay(is_live=sys.stderr.isatty())
     with ended_by_signals():
         try:
-            yield Display(display.say, display.on_line, display.watch)
+            yield Display(display.notify, display.on_line, display.watch)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         finally:

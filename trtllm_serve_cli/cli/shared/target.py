@@ -56,7 +56,7 @@ def find_target(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class LoadTarget:
+class BenchTarget:
     """A model to load: its name on the server at `address`, and where that has its metrics."""
 
     address: str
@@ -64,9 +64,9 @@ class LoadTarget:
     metrics: str | None = None
 
 
-def find_load_target(
+def find_bench_target(
     url: str | None, interface: Interface, model: str | None, text_model: str | None = None
-) -> LoadTarget:
+) -> BenchTarget:
     """The `tensorrt_llm` model to load, or with `text_model` that one, which takes text.
 
     `text_model` is `own`, or a name of upstream's repository. Of a server that is not ours `model`
@@ -86,7 +86,7 @@ def find_load_target(
         ours = [each for each in find_servers(home, model, local) if each.is_running]
         if not ours:
             named = {None: CORE_MODEL, "own": _FOREIGN_MODEL}.get(text_model, text_model)
-            return LoadTarget(address, model or named or CORE_MODEL)
+            return BenchTarget(address, model or named or CORE_MODEL)
         running = ours[0]
     owner = _choose(running, model, "bench token-norm-dist")
     endpoint = running.endpoint
@@ -95,7 +95,7 @@ def find_load_target(
     else:
         name = running.plan.name_beside(owner, text_model or CORE_MODEL)
     address = endpoint.http if interface == "http" else endpoint.grpc
-    return LoadTarget(address, name, endpoint.metrics)
+    return BenchTarget(address, name, endpoint.metrics)
 
 
 def find_metrics(urls: Sequence[str], model: str | None) -> tuple[str, ...]:

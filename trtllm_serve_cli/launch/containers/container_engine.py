@@ -68,18 +68,18 @@ def find_container_host(
     """
     reasons: dict[str, str] = {}
     for engine in (wanted,) if wanted else ENGINES:
-        found = look_at_engine(engine, environ)
+        found = probe_engine(engine, environ)
         if isinstance(found, ContainerHost):
             return found
         reasons[engine] = found
     raise MissingPart(
         "No program here runs containers.",
         why="; ".join(f"{engine}: {told}" for engine, told in reasons.items()),
-        next_step=f"{mend_engine(*reasons.values())}   (`tllm doctor` says what is found)",
+        next_step=f"{fix_engine(*reasons.values())}   (`tllm doctor` says what is found)",
     )
 
 
-def look_at_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> ContainerHost | str:
+def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> ContainerHost | str:
     """What it runs containers with; or, in its words, why it does not."""
     program = shutil.which(engine, path=environ.get("PATH"))
     if program is None:
@@ -99,7 +99,7 @@ def look_at_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> Conta
     )
 
 
-def mend_engine(*told: str) -> str:
+def fix_engine(*told: str) -> str:
     """What to do about engines that said this instead of working."""
     fixes = (fix for sign, fix in _MENDED_BY.items() if any(sign in each for each in told))
     return next(fixes, "apt-get install podman")

@@ -9,7 +9,7 @@ from typing import Literal
 from trtllm_serve_cli.build.tensorrt.versions import load_containers
 from trtllm_serve_cli.choices import ContainerEngine
 from trtllm_serve_cli.launch.containers.container import ContainerHost, no_toolkit
-from trtllm_serve_cli.launch.containers.container_engine import NOT_INSTALLED, mend_engine
+from trtllm_serve_cli.launch.containers.container_engine import NOT_INSTALLED, fix_engine
 from trtllm_serve_cli.launch.doctor.driver import MIN_DRIVERS, newest_cuda
 from trtllm_serve_cli.launch.doctor.machine_facts import MachineFacts, ModelFacts
 from trtllm_serve_cli.launch.doctor.schedulers import Scheduler
@@ -230,7 +230,7 @@ def _containers(facts: MachineFacts) -> list[Finding]:
     }
     if not installed:
         detail = "neither docker nor podman; only --mode container needs one"
-        return [Finding("containers", "note", detail, mend_engine())]
+        return [Finding("containers", "note", detail, fix_engine())]
     return [_engine_of_containers(facts, name, found) for name, found in installed.items()]
 
 
@@ -238,7 +238,7 @@ def _engine_of_containers(
     facts: MachineFacts, engine: ContainerEngine, found: ContainerHost | str
 ) -> Finding:
     if isinstance(found, str):
-        return Finding(engine, "note", f"runs no containers: {found}", mend_engine(found))
+        return Finding(engine, "note", f"runs no containers: {found}", fix_engine(found))
     if facts.gpu is not None and not found.has_gpu_toolkit:
         missing = no_toolkit("a container", engine)
         return Finding(engine, "note", f"{found.version}; {missing.why}", missing.next_step)

@@ -20,18 +20,18 @@ from pathlib import Path
 
 import psutil
 
-from trtllm_serve_cli.build.engine_selection import Machine, look_at_machine
+from trtllm_serve_cli.build.engine_selection import Machine, detect_machine
 from trtllm_serve_cli.build.installed import find_python_with
 from trtllm_serve_cli.choices import ContainerEngine
 from trtllm_serve_cli.errors import MissingPart, TllmError
 from trtllm_serve_cli.launch.containers.container import ContainerHost
-from trtllm_serve_cli.launch.containers.container_engine import ENGINES, look_at_engine
+from trtllm_serve_cli.launch.containers.container_engine import ENGINES, probe_engine
 from trtllm_serve_cli.launch.containers.deployment import find_container_of
 from trtllm_serve_cli.launch.doctor.schedulers import (
     Scheduler,
-    look_at_kubernetes,
-    look_at_mpi,
-    look_at_slurm,
+    detect_kubernetes,
+    detect_mpi,
+    detect_slurm,
 )
 from trtllm_serve_cli.launch.supervisor.ports import find_holder, try_to_listen
 from trtllm_serve_cli.launch.triton.engine_fit import check_engine_fits
@@ -136,11 +136,11 @@ def collect_facts(
         shared_memory_free=_shared_memory_free(),
         gpu=gpu,
         driver=gpu.partition("; ")[0].rpartition(", ")[2] if gpu else None,
-        models=_look_at_models(home),
-        mpi=look_at_mpi(),
-        slurm=look_at_slurm(),
-        kubernetes=look_at_kubernetes(),
-        containers={engine: look_at_engine(engine, environ) for engine in ENGINES},
+        models=_check_models(home),
+        mpi=detect_mpi(),
+        slurm=detect_slurm(),
+        kubernetes=detect_kubernetes(),
+        containers={engine: probe_engine(engine, environ) for engine in ENGINES},
         hub=hub,
         hub_error=_ask_hub(hub),
         has_hub_token=_has_hub_token(),
@@ -221,12 +221,12 @@ def _ask_gpu() -> str | None:
     return "; ".join(answer.out.splitlines()).strip("; ") or None
 
 
-def _look_at_models(home: Home) -> tuple[ModelFacts, ...]:
-    machine = look_at_machine()
-    return tuple(_look_at_model(model, machine) for model in list_models(home))
+def _check_models(home: Home) -> tuple[ModelFacts, ...]:
+    machine = detect_machine()
+    return tuple(_check_model(model, machine) for model in list_models(home))
 
 
-def _look_at_model(model: ImportedModel, machine: Machine) -> ModelFacts:
+def _check_model(model: ImportedModel, machine: Machine) -> ModelFacts:
     try:
         check_engine_fits(model, machine)
         container = find_container_of(model)

@@ -32,7 +32,7 @@ def _ask(command: Sequence[str]) -> Answer | None:
     return ask_program(command, _TIMEOUT_S)
 
 
-def look_at_mpi(ask: Ask = _ask) -> Scheduler | None:
+def detect_mpi(ask: Ask = _ask) -> Scheduler | None:
     """The `mpirun` on PATH, its version with its implementation's name; None where there is none.
 
     The mode `mpi` speaks Open MPI's language alone.
@@ -46,7 +46,7 @@ def look_at_mpi(ask: Ask = _ask) -> Scheduler | None:
     return Scheduler("an mpirun", answer.trouble or "it does not say whose it is")
 
 
-def look_at_slurm(ask: Ask = _ask) -> Scheduler | None:
+def detect_slurm(ask: Ask = _ask) -> Scheduler | None:
     """Slurm's commands, and whether its controller answers them."""
     version = ask(("sinfo", "--version"))
     if version is None:
@@ -56,7 +56,7 @@ def look_at_slurm(ask: Ask = _ask) -> Scheduler | None:
     return Scheduler(version.out.strip().removeprefix("slurm ") or _UNKNOWN, trouble)
 
 
-def look_at_kubernetes(ask: Ask = _ask) -> Scheduler | None:
+def detect_kubernetes(ask: Ask = _ask) -> Scheduler | None:
     """`kubectl`, and whether its cluster answers."""
     client = ask(("kubectl", "version", "--client"))
     if client is None:

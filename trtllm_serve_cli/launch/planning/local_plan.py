@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trtllm_serve_cli.build.engine_selection import look_at_machine
+from trtllm_serve_cli.build.engine_selection import detect_machine
 from trtllm_serve_cli.errors import BadInput, MissingPart, TllmError
 from trtllm_serve_cli.launch.containers.container import IN_IMAGE, ContainerSetup, plan_container
 from trtllm_serve_cli.launch.containers.container_engine import find_container_host
@@ -83,7 +83,7 @@ def _in_a_line(error: TllmError) -> str:
 
 def _plan(home: Home, models: Sequence[ImportedModel], options: LaunchOptions) -> LaunchPlan:
     _check_engines_fit(models, options)
-    setup = _look_at_containers(models, options) if options.mode == "container" else None
+    setup = _plan_containers(models, options) if options.mode == "container" else None
     triton = IN_IMAGE if setup is not None else find_triton(os.environ)
     libpython_dir = find_libpython()
     if triton.backend_parts is not None and libpython_dir is None:
@@ -105,12 +105,12 @@ def _plan(home: Home, models: Sequence[ImportedModel], options: LaunchOptions) -
         engines=_read_engines(models),
         libpython_dir=libpython_dir or "",
         has_gpu=bool(setup.gpus) if setup is not None else has_nvidia_gpu(),
-        mpi=_look_at_mpi(options, setup),
+        mpi=_detect_mpi_host(options, setup),
         setup=setup,
     )
 
 
-def _look_at_containers(models: Sequence[ImportedModel], options: LaunchOptions) -> ContainerSetup:
+def _plan_containers(models: Sequence[ImportedModel], options: LaunchOptions) -> ContainerSetup:
     return plan_container(
         [describe_deployable(model, open_repository(model.path)) for model in models],
         find_container_host(options.container_engine),
@@ -133,7 +133,7 @@ def _request(
 
 
 def _check_engines_fit(models: Sequence[ImportedModel], options: LaunchOptions) -> None:
-    machine = look_at_machine()
+    machine = detect_machine()
     chosen = [int(gpu) for gpu in parse_gpus(options.gpus) if gpu.isdecimal()]
     if chosen:
         # One that is not there is found where the ranks are planned.
@@ -160,7 +160,7 @@ def _read_engines(models: Sequence[ImportedModel]) -> list[EngineInstances]:
     return engines
 
 
-def _look_at_mpi(options: LaunchOptions, setup: ContainerSetup | None) -> MpiHost:
+def _detect_mpi_host(options: LaunchOptions, setup: ContainerSetup | None) -> MpiHost:
     num_gpus = len(options.gpus.split(",")) if options.gpus else count_nvidia_gpus()
     if setup is not None:
         return MpiHost(setup.host.runs_as is None, num_gpus)

@@ -18,7 +18,7 @@ _TIMEOUT_S = 2.0
 _PATIENCE_S = 5.0
 
 
-def look_at_models(server: RunningServer) -> tuple[IndexedModel, ...]:
+def read_model_states(server: RunningServer) -> tuple[IndexedModel, ...]:
     """Triton's models, loaded or not; none where the server does not say."""
     try:
         return fetch_index(server.endpoint, _TIMEOUT_S)
@@ -26,7 +26,7 @@ def look_at_models(server: RunningServer) -> tuple[IndexedModel, ...]:
         return ()
 
 
-def look_at_gpus(server: RunningServer) -> tuple[GpuRow, ...]:
+def read_gpu_status(server: RunningServer) -> tuple[GpuRow, ...]:
     """The GPUs that Triton reports on its metrics page."""
     try:
         return _summarize(server.endpoint, _TIMEOUT_S).host.gpus

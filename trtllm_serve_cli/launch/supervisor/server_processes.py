@@ -89,7 +89,7 @@ def confirm_dead(dead: Parts, dead_before: Parts) -> Parts:
     }
 
 
-def tell_dead(dead: Parts) -> tuple[str, ...]:
+def report_dead(dead: Parts) -> tuple[str, ...]:
     """What is said of them."""
     return tuple(dict.fromkeys(part.what for part in dead.values()))
 

@@ -51,8 +51,8 @@ from trtllm_serve_cli.launch.supervisor.server_processes import (
     is_gone,
     kill_remains,
     list_tree,
+    report_dead,
     send_signal,
-    tell_dead,
 )
 from trtllm_serve_cli.launch.triton.drain import (
     drain_environ,
@@ -245,7 +245,7 @@ class Supervisor:
                         self._process.wait(_MPIRUN_ABORT_S)
                 if self._has_ended_in_its_container():
                     continue
-                return (*tell_dead(missed), *self._explain())
+                return (*report_dead(missed), *self._explain())
         return ()
 
     def _has_ended_in_its_container(self) -> bool:

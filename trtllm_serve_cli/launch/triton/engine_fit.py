@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtllm_serve_cli.build.engine import read_making
+from trtllm_serve_cli.build.engine import read_build_record
 from trtllm_serve_cli.build.engine_selection import Machine
 from trtllm_serve_cli.build.tensorrt.versions import find_containers, parse_version
 from trtllm_serve_cli.build.tensorrt_engine import TensorRtBuild, read_tensorrt_build
@@ -32,8 +32,8 @@ def check_engine_fits(
             why="it was built for one GPU per rank",
             next_step="import it again with a lower --tp or --pp",
         )
-    making = read_making(model.engine_path)
-    built_for = making.facts.get("gpu") if making else None
+    build_record = read_build_record(model.engine_path)
+    built_for = build_record.facts.get("gpu") if build_record else None
     card = find_card(machine.gpus[0])
     here = card.name if card else machine.gpus[0]
     if built_for and here != built_for:

@@ -99,7 +99,7 @@ def with_instance_count(wanted: Mapping[str, str], kind: str) -> dict[str, str]:
     gpus = wanted.get(_GPUS)
     if not gpus:
         return dict(wanted)
-    can_share = load_parameters()[_SHARED].is_heeded_by(kind)
+    can_share = load_parameters()[_SHARED].applies_to(kind)
     count = _count_groups(gpus)
     if can_share and count == 1:
         # One engine has as many instances as it has front ends.

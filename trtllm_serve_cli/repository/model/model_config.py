@@ -70,7 +70,7 @@ class RepositoryPlan:
     """A whole repository for the model `name`.
 
     `parameters` is what every parameter of the engine kind is, `asked` those that were wished for.
-    `was_set` are those that `tllm set` had changed in the repository whose place it takes.
+    `preserved` are those that `tllm set` had changed in the repository whose place it takes.
     `declaration` is what its import was told, as a `tllm.yaml` has it.
     """
 
@@ -80,5 +80,5 @@ class RepositoryPlan:
     layout: Layout = "inflight"
     parameters: Mapping[str, str] = field(default_factory=dict)
     asked: tuple[str, ...] = ()
-    was_set: Mapping[str, str] = field(default_factory=dict)
+    preserved: Mapping[str, str] = field(default_factory=dict)
     declaration: Mapping[str, Any] = field(default_factory=dict)

@@ -71,7 +71,7 @@ class Parameter:
         """Whether it fills nothing but entries of `parameters`."""
         return all(p.startswith(_ENTRY) for places in self.fills.values() for p in places)
 
-    def is_heeded_by(self, kind: str) -> bool:
+    def applies_to(self, kind: str) -> bool:
         """Whether it has an effect on this engine kind."""
         return kind in self.engines
 
@@ -158,12 +158,12 @@ def refuse_unused(given: Iterable[str], used: Container[str], layout: str) -> No
             )
 
 
-def list_idle(names: Iterable[str], kind: str) -> list[Parameter]:
+def list_unused(names: Iterable[str], kind: str) -> list[Parameter]:
     """Those of the parameters that the engine kind does not heed.
 
     They are written down all the same, as scripts for upstream's repository set everything.
     """
-    return [each for name in names if not (each := load_parameters()[name]).is_heeded_by(kind)]
+    return [each for name in names if not (each := load_parameters()[name]).applies_to(kind)]
 
 
 def find_parameter(name: str, kind: str) -> Parameter:

@@ -77,7 +77,7 @@ def manifest_of(plan: RepositoryPlan, created_at: int) -> dict[str, Any]:
         "models": [model.name for model in plan.models],
         "parameters": dict(plan.parameters),
         "asked": list(plan.asked),
-        "set": dict(plan.was_set),
+        "set": dict(plan.preserved),
         "declaration": dict(plan.declaration),
     }
 

@@ -19,7 +19,7 @@ from trtllm_serve_cli.repository.model.render import MANIFEST
 class ImportedModel:
     """A model repository and what its manifest says; `created_at` is in seconds since the epoch.
 
-    `declaration` is what its import was told, as a `tllm.yaml` has it; `was_set` are the parameters
+    `declaration` is what its import was told, as a `tllm.yaml` has it; `preserved` are parameters
     that `tllm set` changed since.
     """
 
@@ -33,7 +33,7 @@ class ImportedModel:
     created_at: int
     models: tuple[str, ...]
     declaration: Mapping[str, Any] = field(default_factory=dict)
-    was_set: Mapping[str, str] = field(default_factory=dict)
+    preserved: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def launch(self) -> Mapping[str, Any]:
@@ -63,7 +63,7 @@ def read_manifest(directory: Path) -> ImportedModel:
             created_at=manifest["created_at"],
             models=tuple(manifest["models"]),
             declaration=manifest.get("declaration", {}),
-            was_set=manifest.get("set", {}),
+            preserved=manifest.get("set", {}),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RepositoryError(

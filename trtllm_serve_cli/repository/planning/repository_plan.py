@@ -27,7 +27,7 @@ from trtllm_serve_cli.repository.model.parameters import (
     Parameter,
     check_parameters,
     defaults_for,
-    list_idle,
+    list_unused,
     load_parameters,
     refuse_unused,
     type_tensors,
@@ -68,8 +68,8 @@ def plan_repository(name: str, engine: Engine, options: ServingOptions) -> Repos
         case "inflight":
             values = _values(engine, options)
             models = _plan_inflight(name, engine, values)
-            idle = list_idle(options.parameters, engine.kind)
-            models = tuple(_with_idle(each, idle, values) for each in models)
+            idle = list_unused(options.parameters, engine.kind)
+            models = tuple(_with_unused(each, idle, values) for each in models)
             used = _used(models)
         case "llmapi":
             values = _values(engine, options)
@@ -122,7 +122,7 @@ def check_name_is_free_in_layout(name: str) -> None:
         )
 
 
-def _with_idle(
+def _with_unused(
     model: ModelConfig, idle: Sequence[Parameter], values: Mapping[str, str]
 ) -> ModelConfig:
     """`model` with those of the `idle` parameters that its upstream counterpart has."""
@@ -300,7 +300,7 @@ def _entries(engine: Engine, values: Mapping[str, str]) -> dict[str, str]:
     entries = {"engine_kind": engine.kind, "vocab_size": str(engine.vocab_size)} | {
         place.removeprefix("parameters."): values.get(each.name, "")
         for each in load_parameters().values()
-        if each.is_heeded_by(engine.kind) and not each.is_fact
+        if each.applies_to(engine.kind) and not each.is_fact
         for place in each.fills.get("tensorrt_llm", ())
         if place.startswith("parameters.")
     }

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtllm_serve_cli.build.partial_build import UnfinishedBuild, list_unfinished
+from trtllm_serve_cli.build.partial_build import PartialBuild, list_partial_builds
 from trtllm_serve_cli.build.store import StoredEngine, is_store, list_engines, lock_of
 from trtllm_serve_cli.paths import Home, find_size, remove_folder, try_lock
 from trtllm_serve_cli.repository.model.render import MANIFEST
@@ -29,7 +29,7 @@ class Removal:
 
     models: tuple[ImportedModel, ...]
     engines: tuple[StoredEngine, ...]
-    unfinished: tuple[UnfinishedBuild, ...]
+    unfinished: tuple[PartialBuild, ...]
 
     def sizes(self) -> dict[Path, int]:
         """Every folder that goes, and what it frees."""
@@ -76,7 +76,9 @@ def plan_removal(home: Home, models: Iterable[ImportedModel], *, unused: bool) -
             if each.path not in users and (unused or each.path in theirs)
         ),
         tuple(
-            build for build in list_unfinished(home.engines) if unused or build.model_name in names
+            build
+            for build in list_partial_builds(home.engines)
+            if unused or build.model_name in names
         ),
     )
 

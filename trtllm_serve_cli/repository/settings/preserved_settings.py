@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.model.instances import list_implied
 from trtllm_serve_cli.repository.model.model_config import ServingOptions
-from trtllm_serve_cli.repository.model.parameters import check_parameters, list_idle
+from trtllm_serve_cli.repository.model.parameters import check_parameters, list_unused
 from trtllm_serve_cli.repository.model.store import ImportedModel
 from trtllm_serve_cli.repository.planning.repository_plan import list_asked
 
 
 @dataclass(frozen=True, slots=True)
-class WasSet:
+class PreservedSettings:
     """Parameters by name: those that stay as they were set, and those that do not."""
 
     kept: Mapping[str, str] = field(default_factory=dict)
@@ -32,19 +32,21 @@ class WasSet:
         ]
 
 
-def choose_kept(known: ImportedModel, options: ServingOptions, kind: str) -> WasSet:
+def choose_preserved(known: ImportedModel, options: ServingOptions, kind: str) -> PreservedSettings:
     """What is kept under what the import's options say, as far as it fits layout and engine kind.
 
     What they say themselves is neither kept nor dropped.
     """
     said = list_implied(list_asked(options))
-    rest = {name: value for name, value in known.was_set.items() if name not in said}
+    rest = {name: value for name, value in known.preserved.items() if name not in said}
     # Only this layout has a place for what is set.
     if options.layout != "inflight":
-        return WasSet(dropped=rest)
+        return PreservedSettings(dropped=rest)
     is_same = known.engine_kind == kind
     kept = {name: value for name, value in rest.items() if _fits(name, value, kind, is_same)}
-    return WasSet(kept, {name: value for name, value in rest.items() if name not in kept})
+    return PreservedSettings(
+        kept, {name: value for name, value in rest.items() if name not in kept}
+    )
 
 
 def _fits(name: str, value: str, kind: str, is_same_kind: bool) -> bool:
@@ -53,4 +55,4 @@ def _fits(name: str, value: str, kind: str, is_same_kind: bool) -> bool:
         check_parameters({name: value}, kind)
     except BadInput:
         return False
-    return is_same_kind or not list_idle([name], kind)
+    return is_same_kind or not list_unused([name], kind)

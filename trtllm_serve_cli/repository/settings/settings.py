@@ -85,7 +85,7 @@ def list_settings(repository: OpenRepository) -> list[Setting]:
         for model, place in repository.places(parameter.fills):
             if found := repository.values(model, place):
                 values[model] = found[0]
-        if not parameter.is_heeded_by(repository.kind):
+        if not parameter.applies_to(repository.kind):
             is_shown = set(values.values()) - {parameter.default} != set()
         else:
             is_shown = bool(values) or not parameter.is_fact

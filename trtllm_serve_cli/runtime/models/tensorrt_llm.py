@@ -38,8 +38,8 @@ from ..triton.tensors import (
     GetTensor,
     parse_rows,
 )
-from ..worker.stop_forwarding import StopRelay, stops_of
-from ..worker.worker_link import WorkerFailed, WorkerGuest, guests_of
+from ..worker.stop_forwarding import StopForwarder, stop_socket_name
+from ..worker.worker_link import SharedWorkerClient, WorkerFailed, shared_socket_name
 from ..worker.worker_process import WorkerProcess
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -69,9 +69,9 @@ class TritonPythonModel:
         period_ms = parameters.number("cancellation_check_period_ms", 100)
         self._watch = CancelWatch(period_ms / 1000)
         self._in_flight = InFlight(self._worker, self._watch, is_decoupled=self._is_decoupled)
-        self._relay = StopRelay(stops_of(parameters.model_name), self._in_flight.stop)
+        self._relay = StopForwarder(stop_socket_name(parameters.model_name), self._in_flight.stop)
 
-    def _worker_of(self, parameters: Parameters) -> WorkerProcess | WorkerGuest:
+    def _worker_of(self, parameters: Parameters) -> WorkerProcess | SharedWorkerClient:
         """A worker of this instance's own, or a link to that of the first one."""
         if parameters.shares_engine and self._queue_has_order:
             raise WorkerFailed(
@@ -79,7 +79,7 @@ class TritonPythonModel:
                 f"{parameters.num_instances} share an engine; say tensorrt_llm_instance_count=1"
             )
         if self._metrics is None:
-            guest = WorkerGuest(guests_of(parameters.model_name))
+            guest = SharedWorkerClient(shared_socket_name(parameters.model_name))
             guest.wait_until_open()
             return guest
         worker = WorkerProcess(
@@ -180,7 +180,7 @@ def _engine_metrics(parameters: Parameters) -> EngineMetrics:
 def _guests(parameters: Parameters) -> str:
     """Where text models may ask the worker themselves; nowhere if they have to queue here."""
     may_come = not parameters.queue_has_order and parameters.num_engines == 1
-    return guests_of(parameters.model_name) if may_come else ""
+    return shared_socket_name(parameters.model_name) if may_come else ""
 
 
 def engine_config(parameters: Parameters) -> dict[str, Any]:

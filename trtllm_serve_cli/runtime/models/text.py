@@ -44,8 +44,8 @@ from ..triton.tensors import (
     find_failure,
     parse_rows,
 )
-from ..worker.stop_forwarding import pass_on_stop, stops_of
-from ..worker.worker_link import WorkerFailed, WorkerGuest, guests_of
+from ..worker.stop_forwarding import forward_stop, stop_socket_name
+from ..worker.worker_link import SharedWorkerClient, WorkerFailed, shared_socket_name
 
 # A request that is on its way to the engine has a thread of its own, and one that is answered by
 # business-logic scripting keeps it.
@@ -109,7 +109,7 @@ class TritonPythonModel:
         self._watch = CancelWatch(parameters.number("cancellation_check_period_ms", 100) / 1000)
         self._streams = StreamKeeper()
         self._decoder = StepDecoder(self._decode_all)
-        self._worker = WorkerGuest(guests_of(self._engine), self._decoder.foresee)
+        self._worker = SharedWorkerClient(shared_socket_name(self._engine), self._decoder.foresee)
         self._in_flight = InFlight(self._worker, self._watch, is_decoupled=self._is_decoupled)
 
     def execute(self, requests: Sequence[Any]) -> None:
@@ -247,7 +247,7 @@ class TritonPythonModel:
     def _stop(self, internal_id: str) -> None:
         """Ask `tensorrt_llm` to end our request, whose own caller has gone."""
         # As a request, that might wait in a queue behind those that wait for the slot to be free.
-        if pass_on_stop(stops_of(self._engine), internal_id):
+        if forward_stop(stop_socket_name(self._engine), internal_id):
             return
         inputs = [
             pb_utils.Tensor("stop", np.array([[True]])),

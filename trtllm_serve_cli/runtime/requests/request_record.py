@@ -22,8 +22,8 @@ from ..telemetry.counters import (
     PROMPT_TOKENS,
     REQUESTS,
     TTFT,
-    Tally,
-    TallyMetrics,
+    CounterMetrics,
+    RequestCounters,
 )
 from ..telemetry.spans import Span, SpanExporter, read_trace_parent
 from ..triton.tensors import Array
@@ -171,7 +171,7 @@ class RequestLedger:
         environ: Mapping[str, str] = os.environ,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self.tally = Tally()
+        self.tally = RequestCounters()
         wanted = environ.get("TLLM_LOG_REQUESTS", "")
         self.logs_prompts = wanted == "prompts"
         self.tells_texts = tells_texts
@@ -180,7 +180,7 @@ class RequestLedger:
         self._exporter = SpanExporter(url, model) if url else None
         self._model = model
         self.now_ns = now_ns
-        self._metrics = TallyMetrics(pb_utils, {"model": model, "version": version})
+        self._metrics = CounterMetrics(pb_utils, {"model": model, "version": version})
         self._closing = threading.Event()
         self._publisher = threading.Thread(target=self._keep_publishing, daemon=True)
         self._publisher.start()

@@ -82,7 +82,7 @@ HISTOGRAMS = {
 }
 
 
-class Tally:
+class RequestCounters:
     """Counts, from any thread."""
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ def _cumulative(name: str, bounds: Sequence[float], buckets: Sequence[int]) -> d
     return read
 
 
-class TallyMetrics:
+class CounterMetrics:
     """Publishes a tally's series through Triton. `pb_utils` is Triton's module of that name."""
 
     def __init__(self, pb_utils: Any, labels: Mapping[str, str]) -> None:
@@ -139,7 +139,7 @@ class TallyMetrics:
         }
         self._metrics = {
             series: self._families[series.family].Metric(labels=_labels(series, labels))
-            for series in Tally().read()
+            for series in RequestCounters().read()
         }
         self._told = dict.fromkeys(self._metrics, 0.0)
 

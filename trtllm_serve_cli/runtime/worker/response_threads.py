@@ -15,7 +15,7 @@ from ..engine import SequenceUpdate
 NUM_THREADS = 4
 
 
-class Delivery:
+class ResponseThreads:
     """Tells updates, those of one request in their order and by one thread at a time."""
 
     def __init__(self, tell: Callable[[SequenceUpdate], None]) -> None:

@@ -26,7 +26,7 @@ _STOPPED, _NOT_HERE = b"1", b"0"
 _CREDENTIALS = struct.Struct("3i")
 
 
-class StopRelay:
+class StopForwarder:
     """One instance's place among those that share `group`, until `close`.
 
     `stop(request_id)` is called from a thread of the relay's when somebody else asks; it returns
@@ -45,7 +45,7 @@ class StopRelay:
 
     def pass_on(self, request_id: str) -> bool:
         """Whether another instance ran the request, and has ended it."""
-        return any(pass_on_stop(self._group, request_id, but=self._name))
+        return any(forward_stop(self._group, request_id, but=self._name))
 
     def close(self) -> None:
         """Hear of no more stops."""
@@ -68,7 +68,7 @@ class StopRelay:
                     asking.sendall(_STOPPED if self._stop(request_id) else _NOT_HERE)
 
 
-def pass_on_stop(group: str, request_id: str, but: str = "") -> list[bool]:
+def forward_stop(group: str, request_id: str, but: str = "") -> list[bool]:
     """Whether each instance of `group` ran the request, and has ended it; empty if none listens."""
     # A line per socket, a listening one's and those that it accepted; the name comes last.
     words = {line.split()[-1] for line in _SOCKETS.read_text().splitlines()}
@@ -77,7 +77,7 @@ def pass_on_stop(group: str, request_id: str, but: str = "") -> list[bool]:
     return [_ask(name, request_id) for name in names - {but}]
 
 
-def stops_of(model_name: str) -> str:
+def stop_socket_name(model_name: str) -> str:
     """The group of this model's instances in this server."""
     return f"{name_server()} {model_name}"
 

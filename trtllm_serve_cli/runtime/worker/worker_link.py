@@ -14,7 +14,7 @@ from typing import Any
 from ..engine import EngineLimits, EngineStats, GenerationRequest, SequenceUpdate, merge_updates
 from ..log import write_log, write_traceback
 from .protocol import ProtocolError, encode_frame, read_frame, read_frames
-from .response_threads import Delivery
+from .response_threads import ResponseThreads
 from .stop_forwarding import name_server
 
 OnUpdate = Callable[[SequenceUpdate], None]
@@ -52,7 +52,7 @@ class WorkerLink:
         self._lock = threading.Lock()
         # Held while a frame is written, which takes as long as the worker likes; `_lock` is not.
         self._sending = threading.Lock()
-        self._delivery = Delivery(self._deliver)
+        self._delivery = ResponseThreads(self._deliver)
         self._handlers: dict[int, OnUpdate] = {}
         self._ids = itertools.count(1)
         self._sock: socket.socket | None = None
@@ -149,11 +149,11 @@ class WorkerLink:
             self.cancel(update.request_id)
 
 
-class WorkerGuest(WorkerLink):
+class SharedWorkerClient(WorkerLink):
     """A link to the worker that another model of this server keeps, whenever there is one.
 
-    `name` is where it takes guests (`guests_of`). Once the link is open, `excludes_input` is
-    whether that model leaves prompts out of answers unless told otherwise.
+    `name` is where it takes guests (`shared_socket_name`). Once the link is open, `excludes_input`
+    is whether that model leaves prompts out of answers unless told otherwise.
     """
 
     def __init__(self, name: str, on_step: OnStep = lambda updates: None) -> None:
@@ -227,7 +227,7 @@ class WorkerGuest(WorkerLink):
         return read_frame(sock)
 
 
-def guests_of(model_name: str) -> str:
+def shared_socket_name(model_name: str) -> str:
     """Where the worker of this model of this server takes guests: a name that needs no file.
 
     Triton, the parent of all its models' processes, makes it one of its own.

@@ -149,23 +149,23 @@ def fetch_from_hub(
     hub: Hub,
     home: Home,
     options: FetchOptions,
-    say: Callable[[str], None],
+    notify: Callable[[str], None],
     watch: Watch,
 ) -> Checkpoint:
     """The checkpoint of `source`, in the hub's cache; `Checkpoint.source` names the commit."""
     try:
         listing = _list_repository(source, hub)
     except (HubUnreachable, HubBusy) as error:
-        return _use_cache(source, hub, options, say, error)
+        return _use_cache(source, hub, options, notify, error)
     if listing.repository.lower() != source.repository.lower():
-        say(f"{source.repository} is called {listing.repository} now.")
+        notify(f"{source.repository} is called {listing.repository} now.")
     commit = listing.commit
     pinned = HubSource(source.repository, commit)
     chosen = _choose_files(pinned, listing.files, hub, options)
-    folder, hashed = _download(pinned, chosen, hub, say, watch)
+    folder, hashed = _download(pinned, chosen, hub, notify, watch)
     ledger = home.checkpoints / f"hf--{source.repository.replace('/', '--')}" / f"{commit}.json"
     checksums = {file.name: file.sha256 for file in chosen if file.sha256}
-    verify_files(folder, checksums, ledger=ledger, say=say, watch=watch, passed=hashed)
+    verify_files(folder, checksums, ledger=ledger, notify=notify, watch=watch, passed=hashed)
     _remember_revision(source.revision or "main", commit, hub.find_folder(source.repository))
     return _inspect(folder, source, options)
 
@@ -275,7 +275,7 @@ def _download_one(pinned: HubSource, name: str, hub: Hub) -> Path:
 
 
 def _download(
-    pinned: HubSource, files: list[HubFile], hub: Hub, say: Callable[[str], None], watch: Watch
+    pinned: HubSource, files: list[HubFile], hub: Hub, notify: Callable[[str], None], watch: Watch
 ) -> tuple[Path, set[str]]:
     """The snapshot folder in the cache, with at least `files` in it, and which were hashed so far.
 
@@ -288,16 +288,16 @@ def _download(
         there = sum(blob.find_partial_bytes() for blob in blobs)
         total = sum(file.size_bytes for file in missing)
         check_space(hub.cache, total - there, free=hub.free)
-        say(
+        notify(
             f"Downloading {pinned}: {show_size(total)} into {hub.cache}"
             + (f", of which {show_size(there)} are there." if there else ".")
         )
-    hashed = _fetch_blobs(blobs, pinned, hub, say, watch)
+    hashed = _fetch_blobs(blobs, pinned, hub, notify, watch)
     for _ in range(_SNAPSHOT_ATTEMPTS - 1):
         try:
             return _download_snapshot(pinned, files, hub), hashed
         except (BrokenDownload, HubUnreachable) as error:
-            say(f"The download broke off ({error.why}); going on.")
+            notify(f"The download broke off ({error.why}); going on.")
     return _download_snapshot(pinned, files, hub), hashed
 
 
@@ -314,7 +314,7 @@ def _plan_blob(file: HubFile, pinned: HubSource, hub: Hub) -> Blob:
 
 
 def _fetch_blobs(
-    blobs: list[Blob], pinned: HubSource, hub: Hub, say: Callable[[str], None], watch: Watch
+    blobs: list[Blob], pinned: HubSource, hub: Hub, notify: Callable[[str], None], watch: Watch
 ) -> set[str]:
     from huggingface_hub.constants import HF_HUB_DOWNLOAD_TIMEOUT
 
@@ -326,7 +326,7 @@ def _fetch_blobs(
         effects = Effects(
             was_there=lambda num_bytes: meter.set(blob.name, num_bytes),
             moved=lambda num_bytes: meter.add(blob.name, num_bytes),
-            say=say,
+            notify=notify,
             stop=stop,
             translate=lambda: translate_hub_errors(pinned, hub.url),
         )
@@ -375,7 +375,7 @@ def _use_cache(
     source: HubSource,
     hub: Hub,
     options: FetchOptions,
-    say: Callable[[str], None],
+    notify: Callable[[str], None],
     unreachable: HubUnreachable | HubBusy,
 ) -> Checkpoint:
     """What an earlier run left in the cache; raises `unreachable` if there is nothing whole."""
@@ -392,7 +392,7 @@ def _use_cache(
             why=f"{unreachable.why}; {error.what} {error.why}",
             next_step=unreachable.next_step,
         ) from None
-    say(f"{unreachable.what} Using the copy in the cache, commit {checkpoint.revision}.")
+    notify(f"{unreachable.what} Using the copy in the cache, commit {checkpoint.revision}.")
     return checkpoint
 
 

@@ -57,7 +57,7 @@ class Effects:
 
     was_there: Callable[[int], None]
     moved: Callable[[int], None]
-    say: Callable[[str], None]
+    notify: Callable[[str], None]
     stop: threading.Event
     translate: Callable[[], AbstractContextManager[None]]
 
@@ -131,7 +131,7 @@ def _fill(growing: _Growing, blob: Blob, ways: list[OpenAt], effects: Effects) -
             wait_s = error.wait_s or _FIRST_WAIT_S * 2 ** (failures - 1)
             if failures == _MAX_FAILURES or wait_s > _LONGEST_WAIT_S:
                 raise
-            effects.say(f"{blob.name}: {error.what} {error.why}. Going on in {wait_s:.0f} s.")
+            effects.notify(f"{blob.name}: {error.what} {error.why}. Going on in {wait_s:.0f} s.")
             if growing.num_bytes == before and len(ways) > 1:
                 ways.pop(0)
             if effects.stop.wait(wait_s):
