@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.build.samples import ENGINE
-from trtllm_serve_cli.build.describe import describe_tensorrt
 from trtllm_serve_cli.build.engine import Engine
+from trtllm_serve_cli.engine_kinds.served_checkpoint import describe_tensorrt
 
 CHAT_TEMPLATE = "{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor %}"
 

@@ -27,7 +27,7 @@ HEAVY = {
     "filelock", "google.protobuf", "grpc", "huggingface_hub", "jinja2", "numpy", "openvino",
     "openvino_genai", "prometheus_client", "psutil", "pydantic", "requests", "rich.table",
     "tritonclient", "yaml",
-    "trtllm_serve_cli.build.plan_by_kind", "trtllm_serve_cli.sizing.plan",
+    "trtllm_serve_cli.engine_kinds.plan_by_kind", "trtllm_serve_cli.sizing.plan",
     "trtllm_serve_cli.sources.hub.api", "trtllm_serve_cli.cli.bench.workload_commands",
 }  # fmt: skip
 

@@ -48,7 +48,7 @@ class Loaded:
 def _load_pytorch(folder: Path) -> Any:
     from trtllm_serve_cli.build.checkpoint_facts import read_text_config
     from trtllm_serve_cli.build.engine_options import EngineOptions
-    from trtllm_serve_cli.build.pytorch import plan_llm_arguments
+    from trtllm_serve_cli.engine_kinds.pytorch.llm_arguments import plan_llm_arguments
     from trtllm_serve_cli.runtime.engines.engine_arguments import merge_arguments
     from trtllm_serve_cli.runtime.worker.worker import load_engine
 

@@ -13,8 +13,8 @@ import pytest
 
 from tests.e2e.conftest import Tllm
 from tests.runtime.stand_in_engines import STAND_IN
-from trtllm_serve_cli.build.describe import describe_pytorch, describe_vllm
 from trtllm_serve_cli.build.engine_options import EngineOptions
+from trtllm_serve_cli.engine_kinds.served_checkpoint import describe_pytorch, describe_vllm
 from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.render import write_repository
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository

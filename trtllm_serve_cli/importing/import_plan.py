@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest
-from trtllm_serve_cli.build.describe import describe_tensorrt
 from trtllm_serve_cli.build.engine import Engine, find_engine
-from trtllm_serve_cli.build.engine_selection import (
+from trtllm_serve_cli.build.store import place_engine
+from trtllm_serve_cli.catalog.entries import find_alias, resolve_alias
+from trtllm_serve_cli.engine_kinds.plan_by_kind import AS_IT_IS, find_tools, plan_build
+from trtllm_serve_cli.engine_kinds.selection import (
     EngineChoice,
     Machine,
     choose_engine_kind,
     detect_machine,
 )
-from trtllm_serve_cli.build.plan_by_kind import AS_IT_IS, find_tools, plan_build
-from trtllm_serve_cli.build.sim import refuse_simulated
-from trtllm_serve_cli.build.store import place_engine
-from trtllm_serve_cli.catalog.entries import find_alias, resolve_alias
+from trtllm_serve_cli.engine_kinds.served_checkpoint import describe_tensorrt
+from trtllm_serve_cli.engine_kinds.sim.build_plan import refuse_simulated
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.importing.declaration import Declaration
 from trtllm_serve_cli.paths import Home, check_model_name

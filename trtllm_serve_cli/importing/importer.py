@@ -11,9 +11,9 @@ from typing import Protocol
 
 from trtllm_serve_cli.build.build_plan import BuildPlan
 from trtllm_serve_cli.build.engine import Engine
-from trtllm_serve_cli.build.plan_by_kind import AS_IT_IS, describe_checkpoint, find_tools
 from trtllm_serve_cli.build.run import build_engine
 from trtllm_serve_cli.build.store import lock_of
+from trtllm_serve_cli.engine_kinds.plan_by_kind import AS_IT_IS, describe_checkpoint, find_tools
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.importing.declaration import Declaration
 from trtllm_serve_cli.importing.import_plan import (

@@ -12,7 +12,7 @@ from trtllm_serve_cli.bench.model.records import RequestRecord
 from trtllm_serve_cli.bench.simulate.virtual_clock import Sending, run_simulated
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Turn
 from trtllm_serve_cli.build.engine_options import EngineOptions
-from trtllm_serve_cli.build.sim import plan_simulation
+from trtllm_serve_cli.engine_kinds.sim.build_plan import plan_simulation
 from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, StepTiming
 from trtllm_serve_cli.sizing.facts import ModelFacts
 from trtllm_serve_cli.sizing.gpus import load_gpu

@@ -15,7 +15,7 @@ from tests.build.tensorrt_files import (
 )
 from tests.launch.container_engines import write_engine as write_container_engine
 from tests.repository.samples import add_model, copy_upstream
-from trtllm_serve_cli.build.engine_selection import Machine
+from trtllm_serve_cli.engine_kinds.selection import Machine
 from trtllm_serve_cli.errors import BadInput, MissingPart, RepositoryError, UnknownModel
 from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
 from trtllm_serve_cli.launch.triton.triton_install import find_embedded_root

@@ -7,7 +7,7 @@ import pytest
 
 from tests.build.tensorrt_files import write_engine
 from trtllm_serve_cli.build.engine import ENGINE_FILE, BuildRecord, add_build_record
-from trtllm_serve_cli.build.engine_selection import Machine
+from trtllm_serve_cli.engine_kinds.selection import Machine
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.triton.engine_fit import check_engine_fits
 from trtllm_serve_cli.repository.model.store import ImportedModel

@@ -16,7 +16,7 @@ from tests.build.samples import ENGINE
 from tests.build.tensorrt_files import write_tokenizer
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.build.engine_options import EngineOptions
-from trtllm_serve_cli.build.pytorch import plan_llm_arguments
+from trtllm_serve_cli.engine_kinds.pytorch.llm_arguments import plan_llm_arguments
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.model_repository import open_repository

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import psutil
 
-from trtllm_serve_cli.build.engine_selection import Machine, detect_machine
 from trtllm_serve_cli.build.installed import find_python_with
 from trtllm_serve_cli.choices import ContainerEngine
+from trtllm_serve_cli.engine_kinds.selection import Machine, detect_machine
 from trtllm_serve_cli.errors import MissingPart, TllmError
 from trtllm_serve_cli.launch.containers.container import ContainerHost
 from trtllm_serve_cli.launch.containers.container_engine import ENGINES, probe_engine

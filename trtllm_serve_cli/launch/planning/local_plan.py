@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trtllm_serve_cli.build.engine_selection import detect_machine
+from trtllm_serve_cli.engine_kinds.selection import detect_machine
 from trtllm_serve_cli.errors import BadInput, MissingPart, TllmError
 from trtllm_serve_cli.launch.containers.container import IN_IMAGE, ContainerSetup, plan_container
 from trtllm_serve_cli.launch.containers.container_engine import find_container_host

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from trtllm_serve_cli.build.engine import read_build_record
-from trtllm_serve_cli.build.engine_selection import Machine
 from trtllm_serve_cli.build.tensorrt.versions import find_containers, parse_version
 from trtllm_serve_cli.build.tensorrt_engine import TensorRtBuild, read_tensorrt_build
+from trtllm_serve_cli.engine_kinds.selection import Machine
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.model.store import ImportedModel, command_to_import_again
 from trtllm_serve_cli.sizing.gpus import find_card

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from trtllm_serve_cli.build.vllm import check_lora_rank
+from trtllm_serve_cli.engine_kinds.vllm.engine_arguments import check_lora_rank
 from trtllm_serve_cli.repository.kinds.checkpoints import MAX_BATCH_SIZE, MAX_NUM_TOKENS, values_of
 from trtllm_serve_cli.repository.layouts.vllm import asked_limits
 from trtllm_serve_cli.repository.model.instances import front_ends

@@ -1,6 +1,6 @@
 """Step of a build: a GGUF file becomes an OpenVINO IR with its tokenizer.
 
-    python -m trtllm_serve_cli.build.gguf_to_openvino FILE.gguf DIRECTORY [--tokenizer-only]
+    python -m trtllm_serve_cli.engine_kinds.openvino.gguf_step FILE DIRECTORY [--tokenizer-only]
 
 OpenVINO GenAI saves what it made of a GGUF file beside that file, so the file is linked into the
 directory first. Its layers get the names that LoRA adapters are written for.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from trtllm_serve_cli.build.openvino_modules import name_modules
+from trtllm_serve_cli.engine_kinds.openvino.module_names import name_modules
 
 
 def main() -> None:

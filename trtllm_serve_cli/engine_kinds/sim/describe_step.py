@@ -1,6 +1,6 @@
 """Step of a build: puts the tokenizer beside a simulated engine, and says what that is.
 
-python -m trtllm_serve_cli.build.describe_sim DIRECTORY --checkpoint PATH --simulation JSON ...
+python -m trtllm_serve_cli.engine_kinds.sim.describe_step DIRECTORY --simulation JSON ...
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from trtllm_serve_cli.build.checkpoint_facts import (
     read_text_config,
     read_tokenizer_facts,
 )
-from trtllm_serve_cli.build.describe_openvino import tokenizer_facts
-from trtllm_serve_cli.build.describe_tensorrt import copy_tokenizer
 from trtllm_serve_cli.build.engine import Engine, write_engine
+from trtllm_serve_cli.engine_kinds.openvino.describe_step import tokenizer_facts
+from trtllm_serve_cli.engine_kinds.tensorrt.describe_step import copy_tokenizer
 from trtllm_serve_cli.runtime.engines.sim.timing import SIMULATION_FILE, parse_simulation
 
 

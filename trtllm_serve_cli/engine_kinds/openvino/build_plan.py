@@ -40,7 +40,7 @@ def plan_openvino(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     describe = BuildStep(
         "Describe the engine",
         (
-            tools.python, "-m", "trtllm_serve_cli.build.describe_openvino", WORK,
+            tools.python, "-m", "trtllm_serve_cli.engine_kinds.openvino.describe_step", WORK,
             "--checkpoint", str(checkpoint.path), "--model-name", request.model_name,
             "--source", checkpoint.source, "--architecture", checkpoint.architecture,
             "--weights", weights, "--fingerprint", fingerprint,
@@ -76,7 +76,7 @@ def _plan_gguf(request: BuildRequest, tools: Toolchain) -> tuple[str, BuildStep]
             next_step="import the model's Hugging Face checkpoint instead: -s hf:ORG/NAME",
         )
     command = (
-        tools.python, "-m", "trtllm_serve_cli.build.gguf_to_openvino",
+        tools.python, "-m", "trtllm_serve_cli.engine_kinds.openvino.gguf_step",
         str(checkpoint.path), WORK,
     )  # fmt: skip
     title = "Convert the GGUF file to OpenVINO's format"

@@ -12,7 +12,7 @@ from tests.build.samples import GGUF, HF
 from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
 from trtllm_serve_cli.build.build_step import BuildStep
 from trtllm_serve_cli.build.engine_options import EngineOptions
-from trtllm_serve_cli.build.plan_by_kind import plan_build
+from trtllm_serve_cli.engine_kinds.plan_by_kind import plan_build
 from trtllm_serve_cli.errors import BadInput
 
 TOOLS = Toolchain(python="/venv/bin/python")
@@ -38,7 +38,8 @@ def describe(checkpoint: str, source: str, architecture: str, weights: str, mark
     return BuildStep(
         "Describe the engine",
         (
-            "/venv/bin/python", "-m", "trtllm_serve_cli.build.describe_openvino", "{work}",
+            "/venv/bin/python", "-m", "trtllm_serve_cli.engine_kinds.openvino.describe_step",
+            "{work}",
             "--checkpoint", checkpoint, "--model-name", "mine", "--source", source,
             "--architecture", architecture, "--weights", weights, "--fingerprint", mark,
         ),
@@ -75,7 +76,7 @@ def test_plan_for_a_gguf_file() -> None:
         steps=(
             BuildStep(
                 "Convert the GGUF file to OpenVINO's format",
-                ("/venv/bin/python", "-m", "trtllm_serve_cli.build.gguf_to_openvino",
+                ("/venv/bin/python", "-m", "trtllm_serve_cli.engine_kinds.openvino.gguf_step",
                  path, "{work}"),
                 outputs=OPENVINO_FILES,
             ),
@@ -181,7 +182,7 @@ def test_plan_shows_commands_ready_to_paste() -> None:
         "Build an openvino engine for mine (as in the GGUF weights) from gguf:/models/mine.gguf",
         "into /engines/mine (about 1.1 MB):",
         "  Convert the GGUF file to OpenVINO's format:",
-        "    /venv/bin/python -m trtllm_serve_cli.build.gguf_to_openvino "
+        "    /venv/bin/python -m trtllm_serve_cli.engine_kinds.openvino.gguf_step "
         "'/my models/mine.gguf' /engines/mine",
     ]
 

@@ -16,9 +16,9 @@ from tests.sizing import configs
 from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
 from trtllm_serve_cli.build.engine import read_engine
 from trtllm_serve_cli.build.engine_options import EngineOptions
-from trtllm_serve_cli.build.plan_by_kind import plan_build
 from trtllm_serve_cli.build.run import build_engine
-from trtllm_serve_cli.build.sim import refuse_simulated
+from trtllm_serve_cli.engine_kinds.plan_by_kind import plan_build
+from trtllm_serve_cli.engine_kinds.sim.build_plan import refuse_simulated
 from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart
 from trtllm_serve_cli.runtime.engines.sim.timing import Simulation, StepTiming
 from trtllm_serve_cli.sizing.gpus import load_gpu
@@ -119,7 +119,7 @@ def test_an_engine_whose_timing_is_broken_is_none(
 def test_of_a_gguf_file_only_the_tokenizer_is_taken(timing: Path, tmp_path: Path) -> None:
     convert, _ = plan(GGUF, tmp_path / "e", timing=timing).steps
     assert convert.command[1:] == (
-        "-m", "trtllm_serve_cli.build.gguf_to_openvino", str(GGUF.path), "{work}",
+        "-m", "trtllm_serve_cli.engine_kinds.openvino.gguf_step", str(GGUF.path), "{work}",
         "--tokenizer-only",
     )  # fmt: skip
 

@@ -11,8 +11,8 @@ from tests.build.samples import GGUF
 from tests.build.tensorrt_files import write_tokenizer
 from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
 from trtllm_serve_cli.build.engine_options import EngineOptions
-from trtllm_serve_cli.build.plan_by_kind import describe_checkpoint, find_tools, plan_build
-from trtllm_serve_cli.build.pytorch import plan_llm_arguments
+from trtllm_serve_cli.engine_kinds.plan_by_kind import describe_checkpoint, find_tools, plan_build
+from trtllm_serve_cli.engine_kinds.pytorch.llm_arguments import plan_llm_arguments
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.gpus import load_gpu
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
@@ -59,7 +59,7 @@ def test_tensorrt_engine_is_converted_built_and_described(llama: Checkpoint) -> 
         ("/venv/bin/python", "-m"),
     ]
     assert planned.steps[-1].command[2:] == (
-        "trtllm_serve_cli.build.describe_tensorrt", "{work}",
+        "trtllm_serve_cli.engine_kinds.tensorrt.describe_step", "{work}",
         "--checkpoint", str(llama.path), "--model-name", "mine",
         "--source", "hf:a/llama@c", "--fingerprint", planned.fingerprint,
     )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trtllm_serve_cli.build.engine_options import EngineOptions
-from trtllm_serve_cli.build.vllm import plan_vllm_arguments
+from trtllm_serve_cli.engine_kinds.vllm.engine_arguments import plan_vllm_arguments
 from trtllm_serve_cli.errors import BadInput
 
 ONE_GPU = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1}

@@ -1,6 +1,6 @@
 """Step of a build: puts the tokenizer beside a TensorRT engine, and says what that is.
 
-python -m trtllm_serve_cli.build.describe_tensorrt DIRECTORY --checkpoint PATH ...
+python -m trtllm_serve_cli.engine_kinds.tensorrt.describe_step DIRECTORY --checkpoint PATH ...
 
 So the engine's folder is all that a server needs of the model, wherever it is mounted.
 """
@@ -12,8 +12,8 @@ import dataclasses
 import shutil
 from pathlib import Path
 
-from trtllm_serve_cli.build.describe import describe_tensorrt
 from trtllm_serve_cli.build.engine import TOKENIZER_FOLDER, write_engine
+from trtllm_serve_cli.engine_kinds.served_checkpoint import describe_tensorrt
 
 # The small files of a checkpoint; `.py` is there only where its code was trusted.
 _SMALL_FILES = (".json", ".jinja", ".model", ".tiktoken", ".txt", ".py")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trtllm_serve_cli.build.openvino_modules import find_modules, name_modules
+from trtllm_serve_cli.engine_kinds.openvino.module_names import find_modules, name_modules
 
 openvino = pytest.importorskip("openvino", reason="needs the extra `embedded`")
 

@@ -16,9 +16,9 @@ from trtllm_serve_cli.build.checkpoint_facts import (
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
-from trtllm_serve_cli.build.pytorch import plan_llm_arguments
 from trtllm_serve_cli.build.tensorrt_engine import fingerprint_of, read_tensorrt_build
-from trtllm_serve_cli.build.vllm import plan_vllm_arguments
+from trtllm_serve_cli.engine_kinds.pytorch.llm_arguments import plan_llm_arguments
+from trtllm_serve_cli.engine_kinds.vllm.engine_arguments import plan_vllm_arguments
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
 

@@ -1,6 +1,6 @@
 """Step of a build: reads an OpenVINO engine and says in `engine.json` what it is.
 
-python -m trtllm_serve_cli.build.describe_openvino DIRECTORY --checkpoint PATH ...
+python -m trtllm_serve_cli.engine_kinds.openvino.describe_step DIRECTORY --checkpoint PATH ...
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ import pytest
 
 from tests.build.samples import GGUF
 from tests.build.tensorrt_files import CHAT_TEMPLATE, tensorrt_engine, write_tokenizer
-from trtllm_serve_cli.build.describe import describe_pytorch, describe_vllm
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.tensorrt_engine import read_tensorrt_build
+from trtllm_serve_cli.engine_kinds.served_checkpoint import describe_pytorch, describe_vllm
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
 

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from tests.build.tensorrt_files import write_engine, write_tokenizer
-from trtllm_serve_cli.build.describe import describe_tensorrt
 from trtllm_serve_cli.build.engine import read_engine
+from trtllm_serve_cli.engine_kinds.served_checkpoint import describe_tensorrt
 
 
 def test_engine_gets_its_tokenizer_and_says_what_it_is(tmp_path: Path) -> None:
@@ -20,8 +20,9 @@ def test_engine_gets_its_tokenizer_and_says_what_it_is(tmp_path: Path) -> None:
     engine = write_engine(tmp_path / "engine")
     subprocess.run(
         (
-            sys.executable, "-m", "trtllm_serve_cli.build.describe_tensorrt", str(engine),
-            "--checkpoint", str(checkpoint), "--model-name", "mine", "--source", "hf:a/b@c",
+            sys.executable, "-m", "trtllm_serve_cli.engine_kinds.tensorrt.describe_step",
+            str(engine), "--checkpoint", str(checkpoint), "--model-name", "mine",
+            "--source", "hf:a/b@c",
             "--fingerprint", "f1",
         ),
         check=True,

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from trtllm_serve_cli.build.engine_selection import (
+from trtllm_serve_cli.build.installed import find_version
+from trtllm_serve_cli.engine_kinds.selection import (
     EngineChoice,
     Machine,
     choose_engine_kind,
     detect_machine,
 )
-from trtllm_serve_cli.build.installed import find_version
 from trtllm_serve_cli.errors import MissingPart
 
 LAPTOP = Machine(openvino_genai="2026.4.1")

@@ -9,18 +9,18 @@ from typing import Any
 from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain, facts_of_engine
 from trtllm_serve_cli.build.build_step import WORK, BuildStep
 from trtllm_serve_cli.build.checkpoint_facts import read_weight_format
-from trtllm_serve_cli.build.describe import describe_pytorch, describe_vllm
 from trtllm_serve_cli.build.engine import ENGINE_FILE, Engine
 from trtllm_serve_cli.build.engine_options import EngineOptions, list_chosen
 from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
 from trtllm_serve_cli.build.installed import find_versions
-from trtllm_serve_cli.build.openvino_plan import TOOLS, plan_openvino
-from trtllm_serve_cli.build.pytorch import plan_llm_arguments
-from trtllm_serve_cli.build.sim import plan_sim
 from trtllm_serve_cli.build.tensorrt.tensorrt_plan import plan_tensorrt
 from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit, find_examples_dir
 from trtllm_serve_cli.build.tensorrt.versions import find_trtllm_version, parse_version
-from trtllm_serve_cli.build.vllm import plan_vllm_arguments
+from trtllm_serve_cli.engine_kinds.openvino.build_plan import TOOLS, plan_openvino
+from trtllm_serve_cli.engine_kinds.pytorch.llm_arguments import plan_llm_arguments
+from trtllm_serve_cli.engine_kinds.served_checkpoint import describe_pytorch, describe_vllm
+from trtllm_serve_cli.engine_kinds.sim.build_plan import plan_sim
+from trtllm_serve_cli.engine_kinds.vllm.engine_arguments import plan_vllm_arguments
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.families import FAMILIES
 from trtllm_serve_cli.sizing.gpus import find_card, find_gpus
@@ -121,7 +121,7 @@ def _plan_trtllm_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     describe = BuildStep(
         "Put the tokenizer beside the engine, and describe it",
         (
-            tools.python, "-m", "trtllm_serve_cli.build.describe_tensorrt", WORK,
+            tools.python, "-m", "trtllm_serve_cli.engine_kinds.tensorrt.describe_step", WORK,
             "--checkpoint", str(checkpoint.path), "--model-name", request.model_name,
             "--source", checkpoint.source, "--fingerprint", fingerprint,
         ),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trtllm_serve_cli.build.engine_options import EngineOptions
-from trtllm_serve_cli.build.pytorch import plan_llm_arguments
+from trtllm_serve_cli.engine_kinds.pytorch.llm_arguments import plan_llm_arguments
 from trtllm_serve_cli.errors import BadInput
 
 PLAIN = {

@@ -60,7 +60,7 @@ def plan_sim(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     describe = BuildStep(
         "Write the timing and the tokenizer down",
         (
-            tools.python, "-m", "trtllm_serve_cli.build.describe_sim", WORK,
+            tools.python, "-m", "trtllm_serve_cli.engine_kinds.sim.describe_step", WORK,
             "--checkpoint", str(checkpoint.path), "--model-name", request.model_name,
             "--source", checkpoint.source, "--architecture", checkpoint.architecture,
             "--fingerprint", fingerprint, "--simulation", json.dumps(simulation.to_json()),
@@ -179,7 +179,7 @@ def _convert_tokenizer(checkpoint: Checkpoint, tools: Toolchain) -> tuple[BuildS
     if checkpoint.format == "hf":
         return ()
     command = (
-        tools.python, "-m", "trtllm_serve_cli.build.gguf_to_openvino",
+        tools.python, "-m", "trtllm_serve_cli.engine_kinds.openvino.gguf_step",
         str(checkpoint.path), WORK, "--tokenizer-only",
     )  # fmt: skip
     title = "Take the tokenizer out of the GGUF file"

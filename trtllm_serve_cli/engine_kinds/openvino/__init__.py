@@ -1,0 +1,1 @@
+"""OpenVINO GenAI: runs on any CPU, from a Hugging Face checkpoint or a GGUF file."""

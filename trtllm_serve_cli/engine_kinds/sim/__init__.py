@@ -1,0 +1,1 @@
+"""A simulated engine: a timing and a tokenizer."""

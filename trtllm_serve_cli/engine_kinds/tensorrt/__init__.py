@@ -1,0 +1,1 @@
+"""TensorRT engines, which Triton's C++ backend serves."""

@@ -1,0 +1,1 @@
+"""vLLM, which serves a checkpoint as it is."""
