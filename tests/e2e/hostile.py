@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from trtllm_serve_cli.repository.model.contract import load_contracts
-from trtllm_serve_cli.runtime.engines.features import FEATURES
+from trtllm_serve_cli.runtime.engines.capabilities import FEATURES
+from trtllm_serve_cli.runtime.engines.kinds import find_kind
 
 CORE, TEXT_MODELS = "tensorrt_llm", ("ensemble", "tensorrt_llm_bls")
 OUTPUT_LEN = 3
@@ -368,7 +369,10 @@ def _some(datatype: str, shape: tuple[int, ...]) -> Sent:
 
 
 _NOT_SERVED = {
-    tensor for feature in FEATURES if "openvino" in feature.without for tensor in feature.tensors
+    tensor
+    for feature in FEATURES
+    if feature in find_kind("openvino").capabilities.unsupported
+    for tensor in feature.tensors
 }
 
 

@@ -24,6 +24,7 @@ from trtllm_serve_cli.repository.model.render import render_files, write_reposit
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 from trtllm_serve_cli.repository.settings.settings import apply_changes, list_settings, plan_changes
 from trtllm_serve_cli.repository.validation.validate import validate_repository
+from trtllm_serve_cli.runtime.engines.kinds import find_kind
 from trtllm_serve_cli.runtime.triton.parameters import Parameters
 
 _SAMPLER = {"sampler_type": "TRTLLMSampler", "cuda_graph_config": {"enable_padding": True}}
@@ -145,9 +146,9 @@ def worker_config(files: dict[str, str], **more: str) -> dict[str, Any]:
     said = {name: {"string_value": value.string_value} for name, value in config.parameters.items()}
     args = {"model_config": json.dumps({"parameters": said}), "model_name": "tensorrt_llm"}
     parameters = Parameters({**args, "model_version": "1", **more})
-    from trtllm_serve_cli.runtime.engines.checkpoint_config import pytorch_config
-
-    return pytorch_config(parameters)
+    worker_config = find_kind("pytorch").worker_config
+    assert worker_config is not None
+    return worker_config(parameters)
 
 
 def test_worker_gets_the_same_arguments_in_the_other_layout() -> None:

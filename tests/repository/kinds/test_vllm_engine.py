@@ -19,7 +19,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.render import render_files
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
-from trtllm_serve_cli.runtime.engines.checkpoint_config import vllm_config
+from trtllm_serve_cli.runtime.engines.kinds import find_kind
 from trtllm_serve_cli.runtime.triton.parameters import Parameters
 
 
@@ -39,7 +39,9 @@ def worker_config(of: Engine, **options: Any) -> dict[str, Any]:
     config = text_format.Parse(files["tensorrt_llm/config.pbtxt"], model_config_pb2.ModelConfig())
     said = {name: {"string_value": value.string_value} for name, value in config.parameters.items()}
     args = {"model_config": json.dumps({"parameters": said}), "model_name": "tensorrt_llm"}
-    return vllm_config(Parameters({**args, "model_version": "1"}))
+    worker_config = find_kind("vllm").worker_config
+    assert worker_config is not None
+    return worker_config(Parameters({**args, "model_version": "1"}))
 
 
 def test_the_worker_gets_vllms_engine_arguments() -> None:

@@ -35,7 +35,7 @@ def loaded(
     sizes += ("max_tokens_in_paged_kv_cache", "vocab_size")
     parameters = {
         **dict.fromkeys(sizes, "64"),
-        "engine_kind": "scripted",
+        "engine_kind": "openvino",
         "gpt_model_path": "/no/engine",
         "tokenizer_dir": str(folder),
         "add_special_tokens": "false",
@@ -135,7 +135,7 @@ def test_stop_request_ends_the_running_one(model: Any) -> None:
         ({"sampling_param_seed": [1, 2]}, "sampling_param_seed has the shape [2]; send one value"),
         (
             {"image_url": np.array([b"x"], dtype=object)},
-            "image_url is not supported by the engine kind scripted",
+            "image_url is not supported by the engine kind openvino",
         ),
         ({"sampling_param_temperature": [-1.0]}, "temperature is -1; it must be from 0 to 10000"),
         ({"sampling_param_best_of": [2], "streaming": [True]}, "sampling_param_best_of is above 1"),

@@ -70,7 +70,7 @@ def _config(
     values = {
         **dict.fromkeys(sizes, "64"),
         "cancellation_check_period_ms": "1",
-        "engine_kind": "scripted",
+        "engine_kind": "openvino",
         "gpt_model_path": "/no/engine",
         **parameters,
     }
@@ -230,8 +230,9 @@ def test_a_text_model_is_told_only_what_it_asks_for(model: Any) -> None:
         ({"input_lengths": [[2]]}, "input_lengths is 2, but input_ids has 1"),
         (
             {"embedding_bias": [[3.0]]},
-            "embedding_bias (embedding bias) is not supported by the engine kind scripted; leave "
-            "it out, or serve this model with the engine kind tensorrt",
+            "embedding_bias (embedding bias) is not supported by the engine kind openvino: OpenVINO "
+            "GenAI takes no bias on its logits; leave it out, or serve this model with the engine "
+            "kind tensorrt",
         ),
     ],
 )

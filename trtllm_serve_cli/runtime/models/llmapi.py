@@ -16,12 +16,12 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from ..engine import InvalidRequest
-from ..engines.pytorch.arguments import LLM_ARGUMENTS
+from ..engines.kinds import RuntimeKind, find_kind
 from ..models import tensorrt_llm
 from ..requests.llmapi_response import TextAnswer, TextRequest
 from ..requests.responses import Answer
 from ..text.tokenizer import load_tokenizer
-from ..triton.model_yaml import as_parameters, nest, parse_model_yaml
+from ..triton.model_yaml import as_parameters, parse_model_yaml
 from ..triton.parameters import Parameters
 from ..triton.tensors import Array, GetTensor
 
@@ -56,15 +56,15 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
     def initialize(self, args: dict[str, str]) -> None:
         parameters = Parameters(args)
         arguments = _read_model_yaml(args)
-        is_llm = parameters.text("engine_kind", "") == "pytorch"
-        engine_arguments = _llm_entries(arguments) if is_llm else as_parameters(arguments)
+        read_model_yaml = _find_kind(parameters, arguments).read_model_yaml
+        engine_arguments = (read_model_yaml or as_parameters)(arguments)
         parameters.add(engine_arguments)
         _take_triton_config(parameters, arguments)
         self._tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
         self._adds_special_tokens = parameters.flag("add_special_tokens", True)
         self._skips_special_tokens = parameters.flag("skip_special_tokens", True)
         self._start(parameters, _UNDERSTOOD)
-        if not is_llm and (unknown := parameters.never_asked(engine_arguments)):
+        if read_model_yaml is None and (unknown := parameters.never_asked(engine_arguments)):
             self.finalize()
             raise pb_utils.TritonModelException(
                 f"model.yaml has {unknown[0]}, which no engine of ours takes; take it out"
@@ -126,11 +126,12 @@ def _read_model_yaml(args: dict[str, str]) -> dict[str, Any]:
         raise pb_utils.TritonModelException(f"{path} cannot be used: {error}") from error
 
 
-def _llm_entries(arguments: dict[str, Any]) -> dict[str, str]:
-    """What a `config.pbtxt` would say of these arguments of TensorRT-LLM's `LLM`."""
-    nested = nest(arguments)
-    nested.pop("triton_config", None)
-    return LLM_ARGUMENTS.write(nested)
+def _find_kind(parameters: Parameters, arguments: dict[str, Any]) -> RuntimeKind:
+    name = parameters.text("engine_kind", "") or str(arguments.get("backend", ""))
+    try:
+        return find_kind(name)
+    except ValueError as error:
+        raise pb_utils.TritonModelException(f"the engine cannot be served: {error}") from error
 
 
 def _take_triton_config(parameters: Parameters, arguments: dict[str, Any]) -> None:

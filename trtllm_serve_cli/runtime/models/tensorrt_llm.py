@@ -21,8 +21,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from ..engine import InvalidRequest
-from ..engines.checkpoint_config import pytorch_config, vllm_config
-from ..engines.features import refuse_set
+from ..engines.kinds import find_kind, refuse_set
 from ..requests.cancel_watch import CancelWatch
 from ..requests.in_flight import InFlight, refuse
 from ..requests.request_record import RequestLedger, RequestRecord
@@ -184,38 +183,15 @@ def _guests(parameters: Parameters) -> str:
 
 
 def engine_config(parameters: Parameters) -> dict[str, Any]:
-    """What the engine worker gets, out of the parameters of `config.pbtxt`."""
-    if parameters.text("engine_kind") == "pytorch":
-        return pytorch_config(parameters)
-    if parameters.text("engine_kind") == "vllm":
-        return vllm_config(parameters)
-    common = {
-        "engine_dir": parameters.text("gpt_model_path"),
-        "max_batch_size": parameters.number("max_num_seqs"),
-        "max_queue_size": parameters.max_queue_size,
-        "max_seq_len": parameters.number("max_seq_len"),
-        "max_num_tokens": parameters.number("max_num_tokens"),
-        "max_tokens_in_paged_kv_cache": parameters.number("max_tokens_in_paged_kv_cache"),
-        "enable_kv_cache_reuse": parameters.flag("enable_kv_cache_reuse", True),
-        "vocab_size": parameters.number("vocab_size"),
-    }
-    if parameters.text("engine_kind") == "sim":
-        return common | {
-            "enable_chunked_context": parameters.flag("enable_chunked_context", False),
-            "batch_scheduler_policy": parameters.text(
-                "batch_scheduler_policy", "guaranteed_no_evict"
-            ),
-        }
-    return common | {
-        "max_beam_width": parameters.number("max_beam_width"),
-        "lora_prefetch_dir": parameters.text("lora_prefetch_dir", ""),
-        "max_loras": parameters.number("max_loras", 4),
-        "lora_cache_max_adapter_size": parameters.number("lora_cache_max_adapter_size", 64),
-        "lora_cache_host_memory_bytes": parameters.number("lora_cache_host_memory_bytes", 1 << 30),
-        "num_threads": parameters.number("num_threads", 0),
-        "num_draft_tokens": parameters.number("num_draft_tokens", 0),
-        "draft_model_dir": parameters.text("draft_model_dir", ""),
-    }
+    """Return the configuration of the engine worker. Raise `WorkerFailed` if it has none."""
+    name = parameters.text("engine_kind")
+    try:
+        kind = find_kind(name)
+    except ValueError as error:
+        raise WorkerFailed(f"the engine cannot be served: {error}") from error
+    if kind.worker_config is None:
+        raise WorkerFailed(f"a backend of Triton's own runs the engine kind {name}")
+    return kind.worker_config(parameters)
 
 
 def _is_set(tensor: Array | None) -> bool:

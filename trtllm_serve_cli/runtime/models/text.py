@@ -22,7 +22,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from ..engine import PERF_OUTPUTS, InvalidRequest
-from ..engines.features import refuse_set
+from ..engines.kinds import refuse_set
 from ..log import write_traceback
 from ..lora.adapter_request import NAME_PARAMETER, read_lora_name
 from ..requests.cancel_watch import CancelWatch

@@ -34,9 +34,8 @@ from ..engine import (
     fit_to_vocabulary,
     last_line,
 )
+from ..engines.kinds import find_kind
 from ..log import write_log, write_traceback
-from ..lora.adapter_engine import load_with_adapters
-from .gpu_environment import choose_gpus, leave_mpi_job
 from .inherited_fds import keep_from_children
 from .protocol import ProtocolError, encode_frame, read_frame
 
@@ -51,28 +50,11 @@ _NAME_RETRY_S = 0.2
 
 
 def load_engine(kind: str, config: dict[str, Any]) -> Engine:
-    """The engine of this kind; its packages are imported only here."""
-    if kind == "openvino":
-        from ..engines.openvino.engine import OpenVinoEngine
-        from ..engines.openvino.lora import site_finder
-
-        return load_with_adapters(OpenVinoEngine, site_finder(config), config)
-    if kind == "pytorch":
-        leave_mpi_job(os.environ)
-        choose_gpus(os.environ, config["gpu_device_ids"])
-        from ..engines.pytorch.engine import PyTorchEngine
-
-        return PyTorchEngine(config)
-    if kind == "vllm":
-        choose_gpus(os.environ, config["gpu_device_ids"])
-        from ..engines.vllm.engine import VllmEngine
-
-        return VllmEngine(config)
-    if kind == "sim":
-        from ..engines.sim.engine import SimEngine
-
-        return SimEngine(config)
-    raise ValueError(f"unknown engine kind {kind!r}")
+    """Load an engine of this kind. Only its own module imports the engine's packages."""
+    load = find_kind(kind).load
+    if load is None:
+        raise ValueError(f"a backend of Triton's own runs the engine kind {kind}")
+    return load(config)
 
 
 class _Caller:

@@ -15,7 +15,8 @@ from trtllm_serve_cli.runtime.engine import (
     InvalidRequest,
     SequenceUpdate,
 )
-from trtllm_serve_cli.runtime.engines.features import FEATURES, explain_refusal
+from trtllm_serve_cli.runtime.engines.capabilities import FEATURES
+from trtllm_serve_cli.runtime.engines.kinds import explain_refusal, find_kind
 from trtllm_serve_cli.runtime.engines.sim.engine import RealClock, SimEngine, load_simulation
 from trtllm_serve_cli.runtime.worker.worker import load_engine
 
@@ -196,7 +197,7 @@ def test_what_it_cannot_do_is_refused_as_the_table_says(engine: SimEngine) -> No
             engine.submit(request(**fields))
         assert str(refused.value) == explain_refusal(tensor, "sim")
         feature = next(each for each in FEATURES if tensor in each.tensors)
-        assert "sim" in feature.without
+        assert feature in find_kind("sim").capabilities.unsupported
 
 
 def test_a_request_that_could_never_run_is_refused(engine: SimEngine) -> None:

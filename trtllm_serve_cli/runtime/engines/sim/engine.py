@@ -24,7 +24,7 @@ from ...engine import (
     SequenceUpdate,
 )
 from ...triton.word_lists import find_end
-from ..features import explain_refusal
+from ..kinds import explain_refusal
 from .scheduler import Scheduler, SimRequest, Step, count_blocks, find_problem
 from .timing import SIMULATION_FILE, SchedulerLimits, Simulation, parse_limits, parse_simulation
 
@@ -206,7 +206,7 @@ class SimEngine:
 
 
 def _check_servable(request: GenerationRequest) -> None:
-    """Raise `InvalidRequest` for what `features.py` says that this kind cannot do."""
+    """Raise `InvalidRequest` for what its capabilities say it cannot do."""
     asked = {
         "beam_width": request.beam_width > 1,
         "return_log_probs": request.return_log_probs,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtllm_serve_cli.runtime.worker.gpu_environment import choose_gpus, leave_mpi_job
+from trtllm_serve_cli.runtime.gpu_environment import choose_gpus, leave_mpi_job
 
 
 def test_the_job_is_forgotten_and_settings_are_kept() -> None:

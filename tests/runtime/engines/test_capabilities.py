@@ -1,0 +1,53 @@
+"""What each engine kind can do with upstream's tensors."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from trtllm_serve_cli.repository.model.contract import load_contracts
+from trtllm_serve_cli.runtime.engines.capabilities import FEATURES
+from trtllm_serve_cli.runtime.engines.kinds import find_kind, kind_names
+from trtllm_serve_cli.runtime.triton.tensors import UNDERSTOOD
+
+# What is no wish: the prompt, how long to go on, how to answer.
+PLAIN = {
+    "input_ids", "input_lengths", "request_output_len", "end_id", "pad_id", "streaming", "stop",
+    "exclude_input_in_output", "decoder_input_ids", "decoder_input_lengths",
+    "text_input", "max_tokens", "stream",
+}  # fmt: skip
+
+
+def _inputs(model: str) -> set[str]:
+    return {tensor.name for tensor in load_contracts()[model].inputs}
+
+
+def _served(kind: str) -> set[str]:
+    unsupported = find_kind(kind).capabilities.unsupported
+    return {tensor for each in FEATURES if each not in unsupported for tensor in each.tensors}
+
+
+def test_every_input_belongs_to_one_feature() -> None:
+    named = Counter(tensor for feature in FEATURES for tensor in feature.tensors)
+    asked = _inputs("tensorrt_llm") | _inputs("tensorrt_llm_bls")
+    assert named == Counter(asked - PLAIN)
+
+
+@pytest.mark.parametrize("kind", ["openvino", "pytorch"])
+def test_the_table_says_what_the_kinds_of_our_worker_understand(kind: str) -> None:
+    assert _served(kind) & _inputs("tensorrt_llm") == (UNDERSTOOD - PLAIN) & _inputs("tensorrt_llm")
+
+
+def test_vllm_understands_the_same_but_beams() -> None:
+    assert _served("pytorch") - _served("vllm") == {
+        "beam_width", "len_penalty", "length_penalty", "early_stopping",
+        "beam_search_diversity_rate",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", kind_names())
+def test_a_kind_names_features_of_the_table(kind: str) -> None:
+    capabilities = find_kind(kind).capabilities
+    assert {*capabilities.unsupported, *capabilities.notes} <= {*FEATURES}
+    assert not {*capabilities.unsupported} & {*capabilities.notes}

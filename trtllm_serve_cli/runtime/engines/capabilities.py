@@ -1,0 +1,187 @@
+"""What a request may ask for beyond plain generation, and which engine kinds can do it.
+
+Each engine kind declares in its `kind.py` what it cannot do and why (`Capabilities`). A request
+for something the engine kind cannot do gets one error that names the tensor, the reason and
+the kinds that can. `docs/engines.md` is generated from these tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """Something that a request asks for by setting one of `tensors`, of any model."""
+
+    name: str
+    tensors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine kind cannot do, with the reason, and how it differs where it can.
+
+    `notes` describe differences from TensorRT-LLM.
+    """
+
+    unsupported: Mapping[Feature, str] = field(default_factory=dict)
+    notes: Mapping[Feature, str] = field(default_factory=dict)
+
+
+SAMPLING = Feature(
+    "sampling",
+    ("temperature", "runtime_top_k", "runtime_top_p", "top_k", "top_p", "seed"),
+)
+
+TOP_P_DECAY = Feature(
+    "top-p decay",
+    ("runtime_top_p_min", "runtime_top_p_decay", "runtime_top_p_reset_ids"),
+)
+
+PENALTIES = Feature(
+    "penalties",
+    ("repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens"),
+)
+
+SEVERAL_SEQUENCES = Feature(
+    "several sequences",
+    ("num_return_sequences",),
+)
+
+BEAM_SEARCH = Feature(
+    "beam search",
+    ("beam_width", "len_penalty", "length_penalty", "early_stopping"),
+)
+
+DIVERSE_BEAMS = Feature(
+    "diverse beams",
+    ("beam_search_diversity_rate",),
+)
+
+STOP_AND_BAD_WORDS = Feature(
+    "stop and bad words",
+    ("stop_words_list", "bad_words_list", "stop_words", "bad_words"),
+)
+
+LOG_PROBABILITIES = Feature(
+    "log probabilities",
+    ("return_log_probs",),
+)
+
+GUIDED_DECODING = Feature(
+    "guided decoding",
+    ("guided_decoding_guide_type", "guided_decoding_guide"),
+)
+
+PERFORMANCE_FIGURES = Feature(
+    "performance figures",
+    ("return_perf_metrics", "return_num_input_tokens", "return_num_output_tokens"),
+)
+
+LOGITS = Feature(
+    "logits",
+    ("return_context_logits", "return_generation_logits"),
+)
+
+EMBEDDING_BIAS = Feature(
+    "embedding bias",
+    ("embedding_bias", "embedding_bias_words", "embedding_bias_weights"),
+)
+
+LORA = Feature(
+    "LoRA",
+    ("lora_task_id", "lora_weights", "lora_config"),
+)
+
+CALLER_DRAFTS = Feature(
+    "draft tokens of the caller's",
+    (
+        "draft_input_ids",
+        "draft_logits",
+        "draft_acceptance_threshold",
+        "num_draft_tokens",
+        "use_draft_logits",
+    ),
+)
+
+LOOKAHEAD_DECODING = Feature(
+    "lookahead decoding",
+    ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size"),
+)
+
+PROMPT_TUNING = Feature(
+    "prompt tuning",
+    (
+        "prompt_embedding_table",
+        "prompt_vocab_size",
+        "prompt_table_extra_ids",
+        "prompt_table_extra_id",
+    ),
+)
+
+MULTIMODAL = Feature(
+    "images and video",
+    (
+        "image_input",
+        "image_bytes_input",
+        "image_url_input",
+        "image_sizes_input",
+        "video_bytes_input",
+        "mrope_rotary_cos_sin",
+        "mrope_position_deltas",
+        "cross_attention_mask",
+        "skip_cross_attn_blocks",
+    ),
+)
+
+ENCODERS = Feature(
+    "encoders",
+    ("encoder_input_features", "encoder_output_lengths", "decoder_text_input"),
+)
+
+KV_CACHE_RETENTION = Feature(
+    "KV cache retention",
+    (
+        "retention_token_range_starts",
+        "retention_token_range_ends",
+        "retention_token_range_priorities",
+        "retention_token_range_durations_ms",
+        "retention_decode_priority",
+        "retention_decode_duration_ms",
+    ),
+)
+
+DISAGGREGATED_SERVING = Feature(
+    "disaggregated serving",
+    ("context_phase_params",),
+)
+
+FEATURES = (
+    SAMPLING,
+    TOP_P_DECAY,
+    PENALTIES,
+    SEVERAL_SEQUENCES,
+    BEAM_SEARCH,
+    DIVERSE_BEAMS,
+    STOP_AND_BAD_WORDS,
+    LOG_PROBABILITIES,
+    GUIDED_DECODING,
+    PERFORMANCE_FIGURES,
+    LOGITS,
+    EMBEDDING_BIAS,
+    LORA,
+    CALLER_DRAFTS,
+    LOOKAHEAD_DECODING,
+    PROMPT_TUNING,
+    MULTIMODAL,
+    ENCODERS,
+    KV_CACHE_RETENTION,
+    DISAGGREGATED_SERVING,
+)
+
+
+def find_feature(tensor: str) -> Feature | None:
+    """Return the feature that a request asks for by this tensor."""
+    return next((each for each in FEATURES if tensor in each.tensors), None)

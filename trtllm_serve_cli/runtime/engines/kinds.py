@@ -1,0 +1,84 @@
+"""The runtime half of the engine kinds: what a model in Triton and a worker need of each.
+
+A kind is found by its name: `engines/KIND/kind.py` has its description as `KIND`.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from ..engine import Engine, InvalidRequest
+from ..triton.parameters import Parameters
+from .capabilities import Capabilities, find_feature
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeKind:
+    """How an engine kind runs inside Triton.
+
+    `worker_config` turns the parameters of the model `tensorrt_llm` into the configuration of its
+    engine worker, which is plain JSON; `load` makes the engine of that configuration in the
+    worker's process, and is the only place that imports the engine's packages. Both are None for an
+    engine that a backend of Triton's own runs. `read_model_yaml`, for an engine whose package
+    defines what a `model.yaml` holds, turns its arguments into entries of a `config.pbtxt`.
+    """
+
+    capabilities: Capabilities
+    worker_config: Callable[[Parameters], dict[str, Any]] | None = None
+    load: Callable[[dict[str, Any]], Engine] | None = None
+    read_model_yaml: Callable[[Mapping[str, Any]], dict[str, str]] | None = None
+
+
+def find_kind(name: str) -> RuntimeKind:
+    """Return the engine kind of this name. Raise `ValueError` for an unknown one."""
+    if name not in kind_names():
+        raise ValueError(f"unknown engine kind {name!r}")
+    kind: RuntimeKind = import_module(f"{__package__}.{name}.kind").KIND
+    return kind
+
+
+def kind_names() -> tuple[str, ...]:
+    """Return the names of all engine kinds: the folders beside this module."""
+    return tuple(each.name for each in pkgutil.iter_modules(_folders()) if each.ispkg)
+
+
+def explain_refusal(tensor: str, engine_kind: str) -> str:
+    """Explain why a request that sets `tensor` cannot be served, and which engine kinds can."""
+    feature = find_feature(tensor)
+    why, able = "", []
+    if feature is not None:
+        unsupported = {name: find_kind(name).capabilities.unsupported for name in kind_names()}
+        why = unsupported.get(engine_kind, {}).get(feature, "")
+        able = [
+            name
+            for name, cannot in unsupported.items()
+            if name != engine_kind and feature not in cannot
+        ]
+    asked = f" ({feature.name})" if feature else ""
+    because = f": {why}" if why else ""
+    serve = f", or serve this model with the engine kind {' or '.join(able)}" if able else ""
+    return (
+        f"{tensor}{asked} is not supported by the engine kind {engine_kind}{because}; "
+        f"leave it out{serve}"
+    )
+
+
+def refuse_set(get: Callable[[str], Any], names: Iterable[str], engine_kind: str) -> None:
+    """Raise `InvalidRequest` if one of the tensors `names`, which no code reads, is set.
+
+    Zero and false count as not set, so that clients which always send a tensor still work.
+    """
+    for name in names:
+        tensor = get(name)
+        if tensor is not None and tensor.size and np.any(tensor.astype(bool)):
+            raise InvalidRequest(explain_refusal(name, engine_kind))
+
+
+def _folders() -> list[str]:
+    return list(import_module(str(__package__)).__path__)

@@ -1,0 +1,53 @@
+"""A simulated engine: `sim`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...engine import Engine
+from ...triton.parameters import Parameters
+from .. import capabilities as caps
+from ..kinds import RuntimeKind
+from ..worker_config import scheduler_config
+
+_NO_MODEL = "it has a timing, and no model"
+_CAPABILITIES = caps.Capabilities(
+    unsupported={
+        caps.TOP_P_DECAY: _NO_MODEL,
+        caps.BEAM_SEARCH: _NO_MODEL,
+        caps.DIVERSE_BEAMS: _NO_MODEL,
+        caps.LOG_PROBABILITIES: _NO_MODEL,
+        caps.GUIDED_DECODING: _NO_MODEL,
+        caps.LOGITS: _NO_MODEL,
+        caps.EMBEDDING_BIAS: _NO_MODEL,
+        caps.LORA: _NO_MODEL,
+        caps.CALLER_DRAFTS: "its steps give each sequence one token",
+        caps.LOOKAHEAD_DECODING: "its steps give each sequence one token",
+        caps.PROMPT_TUNING: _NO_MODEL,
+        caps.MULTIMODAL: "only text models are simulated",
+        caps.ENCODERS: "only models without an encoder are simulated",
+        caps.KV_CACHE_RETENTION: "it evicts the least recently used blocks first",
+        caps.DISAGGREGATED_SERVING: "one engine does both phases",
+    },
+    notes={
+        caps.SAMPLING: "tokens of the prompt, drawn by the seed, whatever else is asked for",
+        caps.PENALTIES: "they change nothing",
+        caps.STOP_AND_BAD_WORDS: "as tokens",
+    },
+)
+
+
+def _worker_config(parameters: Parameters) -> dict[str, Any]:
+    return scheduler_config(parameters) | {
+        "enable_chunked_context": parameters.flag("enable_chunked_context", False),
+        "batch_scheduler_policy": parameters.text("batch_scheduler_policy", "guaranteed_no_evict"),
+    }
+
+
+def _load(config: dict[str, Any]) -> Engine:
+    from .engine import SimEngine
+
+    return SimEngine(config)
+
+
+KIND = RuntimeKind(_CAPABILITIES, _worker_config, _load)

@@ -1,0 +1,42 @@
+"""What the parameters of `tensorrt_llm` mean for an engine worker, whatever its engine kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..triton.parameters import Parameters
+
+
+def scheduler_config(parameters: Parameters) -> dict[str, Any]:
+    """Return the configuration of a worker whose engine is a folder with a scheduler of its own."""
+    return {
+        "engine_dir": parameters.text("gpt_model_path"),
+        "max_batch_size": parameters.number("max_num_seqs"),
+        "max_queue_size": parameters.max_queue_size,
+        "max_seq_len": parameters.number("max_seq_len"),
+        "max_num_tokens": parameters.number("max_num_tokens"),
+        "max_tokens_in_paged_kv_cache": parameters.number("max_tokens_in_paged_kv_cache"),
+        "enable_kv_cache_reuse": parameters.flag("enable_kv_cache_reuse", True),
+        "vocab_size": parameters.number("vocab_size"),
+    }
+
+
+def llm_config(arguments: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
+    """Return the configuration of a worker whose package serves a checkpoint.
+
+    `arguments` are those that the package is loaded with; the rest is read by the worker itself.
+    """
+    config: dict[str, Any] = {
+        "llm": dict(arguments),
+        "max_batch_size": parameters.number("max_num_seqs"),
+        "max_queue_size": parameters.max_queue_size,
+        "max_seq_len": parameters.number("max_seq_len"),
+        "vocab_size": parameters.number("vocab_size"),
+        "gpu_device_ids": parameters.gpus,
+        "lora_prefetch_dir": parameters.text("lora_prefetch_dir", ""),
+    }
+    for name in ("lora_cache_max_adapter_size", "lora_cache_host_memory_bytes"):
+        if parameters.text(name, ""):
+            config[name] = parameters.number(name)
+    return config
