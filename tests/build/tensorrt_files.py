@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.build.samples import ENGINE
 from trtllm_serve_cli.build.engine import Engine
-from trtllm_serve_cli.engine_kinds.served_checkpoint import describe_tensorrt
+from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import describe_source
 
 CHAT_TEMPLATE = "{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor %}"
 
@@ -62,4 +62,4 @@ def tensorrt_engine(folder: Path) -> Engine:
     """A described engine at `folder`/engine, its tokenizer at `folder`/tokenizer."""
     engine = write_engine(folder / "engine")
     tokenizer = write_tokenizer(folder / "tokenizer")
-    return describe_tensorrt(ENGINE.model_name, engine, tokenizer, f"engine:{engine}")
+    return describe_source(ENGINE.model_name, engine, tokenizer, f"engine:{engine}")

@@ -15,10 +15,11 @@ import pytest
 
 from tests.build.samples import ENGINE, HF, build_plan, python, write_engine_step
 from tests.waiting import is_gone, wait_until
-from trtllm_serve_cli.build.build_plan import BuildPlan
+from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
 from trtllm_serve_cli.build.build_step import BuildStep
 from trtllm_serve_cli.build.engine import BuildRecord, Engine, RecordedStep, read_build_record
 from trtllm_serve_cli.build.run import build_engine
+from trtllm_serve_cli.engine_kinds.openvino.build_plan import plan_build as plan_export
 from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart, SourceError
 
 LAST = write_engine_step(ENGINE)
@@ -308,6 +309,6 @@ def test_disk_that_fills_up_is_explained(tmp_path: Path) -> None:
 
 
 def test_exporting_without_the_exporter(tmp_path: Path) -> None:
-    plan = build_plan(tmp_path / "e", checkpoint=HF)
+    plan = plan_export(BuildRequest("mine", HF, tmp_path / "e", "openvino"), Toolchain("python3"))
     with pytest.raises(MissingPart, match="pip install 'trtllm-serve-cli\\[convert\\]'"):
         build_engine(plan, force=False, notify=print, has_package=lambda name: False)

@@ -13,6 +13,7 @@ from trtllm_serve_cli.build.engine import read_build_record, write_engine
 from trtllm_serve_cli.build.partial_build import resume_or_start
 from trtllm_serve_cli.build.run import build_engine
 from trtllm_serve_cli.build.store import StoredEngine, list_engines, lock_of, place_engine
+from trtllm_serve_cli.engine_kinds.dispatch import load_engine
 from trtllm_serve_cli.errors import BuildFailed
 from trtllm_serve_cli.paths import Home
 
@@ -30,7 +31,7 @@ def test_tensorrt_engine_that_lost_a_rank_is_broken_and_in_nobodys_way(tmp_path:
     folder = write_tensorrt_engine(tmp_path / "mine-f1", num_ranks=1)
     facts = {"kind": "tensorrt", "path": folder}
     write_engine(dataclasses.replace(ENGINE, **facts), folder)
-    assert [each.engine for each in list_engines(tmp_path)] == [None]
+    assert [each.engine for each in list_engines(tmp_path, read=load_engine)] == [None]
     assert place_engine(build_plan(tmp_path), tmp_path).engine_dir == folder
 
 

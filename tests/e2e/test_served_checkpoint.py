@@ -13,9 +13,10 @@ import pytest
 
 from tests.e2e.conftest import Tllm
 from tests.runtime.stand_in_engines import STAND_IN
+from trtllm_serve_cli.build.build_plan import BuildRequest, Toolchain
 from trtllm_serve_cli.build.engine_options import EngineOptions
-from trtllm_serve_cli.engine_kinds.served_checkpoint import describe_pytorch, describe_vllm
-from trtllm_serve_cli.repository.model.model_config import ServingOptions
+from trtllm_serve_cli.engine_kinds.dispatch import describe_checkpoint
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.repository.model.render import write_repository
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
@@ -72,12 +73,8 @@ def served(
     )
     python.chmod(0o755)
     there = Checkpoint(checkpoint, "hf", f"local:{checkpoint}", None, "LlamaForCausalLM", 1)
-    options = EngineOptions(tp=2)
-    engine = (
-        describe_pytorch("letters", there, options, "1.2.0")
-        if kind == "pytorch"
-        else describe_vllm("letters", there, options)
-    )
+    request = BuildRequest("letters", there, checkpoint, kind, EngineOptions(tp=2))
+    engine = describe_checkpoint(request, Toolchain(sys.executable, trtllm_version="1.2.0"))
     serving = ServingOptions(layout=layout, parameters={"engine_python": str(python)})
     repository = plan_repository("letters", engine, serving)
     write_repository(repository, home / "models" / "letters")

@@ -8,18 +8,15 @@ from pathlib import Path
 import pytest
 
 from trtllm_serve_cli.build.installed import find_version
-from trtllm_serve_cli.engine_kinds.selection import (
-    EngineChoice,
-    Machine,
-    choose_engine_kind,
-    detect_machine,
-)
+from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Machine
+from trtllm_serve_cli.engine_kinds.selection import choose_engine_kind, detect_machine
 from trtllm_serve_cli.errors import MissingPart
 
-LAPTOP = Machine(openvino_genai="2026.4.1")
+OPENVINO = {"openvino-genai": "2026.4.1"}
+LAPTOP = Machine(versions=OPENVINO)
 GPU_BOX = dataclasses.replace(LAPTOP, gpus=("NVIDIA H200", "NVIDIA H200"))
-CONTAINER = Machine(gpus=("NVIDIA H200",), tensorrt_llm="1.2.0")
-OLD_CONTAINER = Machine(gpus=("NVIDIA A100-SXM4-80GB",), tensorrt_llm="0.16.0")
+CONTAINER = Machine(gpus=("NVIDIA H200",), versions={"tensorrt_llm": "1.2.0"})
+OLD_CONTAINER = Machine(gpus=("NVIDIA A100-SXM4-80GB",), versions={"tensorrt_llm": "0.16.0"})
 
 
 @pytest.mark.parametrize(
@@ -29,7 +26,12 @@ OLD_CONTAINER = Machine(gpus=("NVIDIA A100-SXM4-80GB",), tensorrt_llm="0.16.0")
         ("openvino", LAPTOP, "openvino", None),
         ("tensorrt", LAPTOP, "tensorrt", None),
         ("pytorch", LAPTOP, "pytorch", None),
-        ("openvino", dataclasses.replace(CONTAINER, openvino_genai="1"), "openvino", None),
+        (
+            "openvino",
+            dataclasses.replace(CONTAINER, versions=CONTAINER.versions | OPENVINO),
+            "openvino",
+            None,
+        ),
         (
             "auto",
             CONTAINER,
@@ -54,7 +56,7 @@ OLD_CONTAINER = Machine(gpus=("NVIDIA A100-SXM4-80GB",), tensorrt_llm="0.16.0")
         ),
         (
             "auto",
-            dataclasses.replace(LAPTOP, tensorrt_llm="1.2.0"),
+            Machine(versions=OPENVINO | {"tensorrt_llm": "1.2.0"}),
             "openvino",
             "it runs on any CPU, and openvino-genai is installed.",
         ),
@@ -84,7 +86,7 @@ def test_missing_package_comes_with_the_command_that_installs_it(wanted: str) ->
 
 
 def test_vllm_runs_in_the_python_that_has_it() -> None:
-    machine = Machine(gpus=("NVIDIA H200",), vllm_python="/vllm/bin/python3")
+    machine = Machine(gpus=("NVIDIA H200",), pythons={"vllm": "/vllm/bin/python3"})
     assert choose_engine_kind("vllm", machine) == EngineChoice(
         "vllm", "Engine kind vllm, as asked for.", "/vllm/bin/python3"
     )
@@ -130,8 +132,9 @@ def test_python_named_for_the_engine_is_vllms_if_it_has_it(
     monkeypatch.setenv("PATH", str(tmp_path / "on-path"))
     machine = detect_machine(wanted, named and str(tmp_path / named))
     assert machine.gpus == ("NVIDIA H200",)
-    assert machine.vllm_python == (found and str(tmp_path / found))
+    assert machine.pythons.get("vllm") == (found and str(tmp_path / found))
 
 
 def test_this_machine_has_what_the_tests_run_on() -> None:
-    assert detect_machine().openvino_genai == find_version("openvino-genai") is not None
+    version = find_version("openvino-genai")
+    assert detect_machine().versions["openvino-genai"] == version is not None

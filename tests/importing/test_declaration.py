@@ -9,6 +9,8 @@ import pytest
 from tests.build.samples import ENGINE
 from tests.build.tensorrt_files import tensorrt_engine
 from trtllm_serve_cli.build.engine_options import EngineOptions
+from trtllm_serve_cli.engine_kinds.registry import kind_names
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.importing.declaration import (
     Declaration,
@@ -24,9 +26,7 @@ from trtllm_serve_cli.importing.declaration import (
 )
 from trtllm_serve_cli.launch.launch_options import LaunchOptions, choose_options
 from trtllm_serve_cli.paths import Home, find_home
-from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.model_repository import open_repository
-from trtllm_serve_cli.repository.model.parameters import ENGINE_KINDS
 from trtllm_serve_cli.repository.model.render import MANIFEST, write_repository
 from trtllm_serve_cli.repository.model.store import ImportedModel, read_manifest
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
@@ -179,7 +179,7 @@ def test_model_of_an_import_that_wrote_no_parameters(home_folder: Path):
     assert declared.repository.parameters["max_beam_width"] == "4"
 
 
-@pytest.mark.parametrize("kind", ENGINE_KINDS)
+@pytest.mark.parametrize("kind", kind_names())
 def test_models_agree_as_they_are_rendered(home_folder: Path, tmp_path: Path, kind: str):
     engine = dataclasses.replace(ENGINE, kind=kind, llm_arguments={})
     if kind == "tensorrt":

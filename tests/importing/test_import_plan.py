@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.sources.checkpoints import hf_files, llama_gguf, write_files
-from trtllm_serve_cli.engine_kinds.selection import Machine
+from trtllm_serve_cli.engine_kinds.machine import Machine
 from trtllm_serve_cli.errors import BadInput, UnknownModel
 from trtllm_serve_cli.importing.declaration import (
     Declaration,
@@ -105,7 +105,7 @@ def test_plan_of_a_simulation_downloads_no_weights(
 
 
 def test_gguf_file_is_for_openvino_also_where_a_gpu_is(home: Home, gguf: str) -> None:
-    machine = Machine(gpus=("NVIDIA H200",), tensorrt_llm="1.2.0", openvino_genai="2026.4.1")
+    machine = Machine(("NVIDIA H200",), {"tensorrt_llm": "1.2.0", "openvino-genai": "2026.4.1"})
     plan = plan_import(Declaration(ModelSection("mine", gguf)), home, machine=machine)
     assert plan.choice.reason == "Engine kind openvino: it is the one that reads GGUF files."
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.build.samples import ENGINE
 from trtllm_serve_cli.build.engine import write_engine
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.render import write_repository
 from trtllm_serve_cli.repository.model.store import ImportedModel, read_manifest
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository

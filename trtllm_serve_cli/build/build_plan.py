@@ -10,6 +10,7 @@ from typing import Any
 from trtllm_serve_cli.build.build_step import BuildStep
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.fingerprint import facts_of_checkpoint
+from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.gpus import Gpu
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
 from trtllm_serve_cli.sources.disk_space import show_size
@@ -42,12 +43,21 @@ class BuildRequest:
     model_name: str
     checkpoint: Checkpoint
     engine_dir: Path
-    kind: str = "openvino"
+    kind: str
     options: EngineOptions = field(default_factory=EngineOptions)
     trust_remote_code: bool = False
     # What a simulated engine is to be like: a card by its name, or a file that says its timing.
     gpu: str | None = None
     timing: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredModule:
+    """A Python module that a step imports; `what` and `next_step` tell a user who lacks it."""
+
+    name: str
+    what: str
+    next_step: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,7 @@ class BuildPlan:
     fingerprint: str
     estimated_bytes: int
     facts: Mapping[str, Any] = field(default_factory=dict)
+    requires: tuple[RequiredModule, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The plan for `--json`."""
@@ -114,3 +125,14 @@ def facts_of_engine(checkpoint: Checkpoint, kind: str, weights: str) -> dict[str
         "weights": weights,
         **facts_of_checkpoint(checkpoint),
     }
+
+
+def check_num_gpus(request: BuildRequest, tools: Toolchain) -> None:
+    """Raise `BadInput` if this machine has GPUs, and fewer than the engine has ranks."""
+    world_size = request.options.world_size
+    if tools.num_gpus is not None and world_size > tools.num_gpus:
+        raise BadInput(
+            f"tp x pp is {world_size} GPUs, and this machine has {tools.num_gpus}.",
+            why="each rank of the engine takes one",
+            next_step="lower --tp or --pp; `tllm plan` says what fits",
+        )

@@ -10,20 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli import __version__
-from trtllm_serve_cli.build.tensorrt_engine import TensorRtBuild, read_tensorrt_build
-from trtllm_serve_cli.errors import BadInput, BuildFailed
-from trtllm_serve_cli.runtime.engines.sim.timing import (
-    SIMULATION_FILE,
-    Simulation,
-    parse_simulation,
-)
+from trtllm_serve_cli.errors import BuildFailed
 
 ENGINE_FILE = "engine.json"
-# Where a TensorRT engine of ours has its tokenizer.
+# Where the engine of a kind whose own files are no tokenizer has one.
 TOKENIZER_FOLDER = "tokenizer"
 ENGINE_SCHEMA = 1
 # Fields that one engine kind has, and that lie elsewhere.
-_OF_A_KIND = ("tensorrt", "llm_arguments", "simulation")
+_OF_A_KIND = ("llm_arguments", "details")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +26,8 @@ class Engine:
 
     `max_position_embeddings` is the context the model was trained on, in tokens. `adds_bos` tells
     whether the tokenizer puts `bos_token` before every text by itself. `chat_template` is Jinja
-    source, empty for a model that has none. `tensorrt` is there for that engine kind only,
-    `llm_arguments`, what the engine's package is loaded with, for those that serve a checkpoint,
-    and `simulation` for sim.
+    source, empty for a model that has none. `llm_arguments` is what the engine's package is loaded
+    with, of an engine that is a checkpoint. `details` is what only its kind knows of an engine.
     """
 
     path: Path
@@ -50,9 +43,8 @@ class Engine:
     bos_token: str
     eos_token: str
     adds_bos: bool
-    tensorrt: TensorRtBuild | None = None
     llm_arguments: Mapping[str, Any] | None = None
-    simulation: Simulation | None = None
+    details: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,26 +73,16 @@ class BuildRecord:
 
 
 def read_engine(path: Path) -> Engine:
-    """The engine in the folder `path`. Raises `BuildFailed` when there is none, or a broken one."""
+    """Return the engine in the folder `path`, without `details`. Raise `BuildFailed` for none."""
     try:
         facts: dict[str, Any] = json.loads((path / ENGINE_FILE).read_text(encoding="utf-8"))
         names = {each.name for each in dataclasses.fields(Engine)} - {"path", *_OF_A_KIND}
-        engine = Engine(path=path, **{name: facts[name] for name in names})
-        if engine.kind == "tensorrt":
-            engine = dataclasses.replace(engine, tensorrt=read_tensorrt_build(path))
-        if engine.kind == "sim":
-            text = (path / SIMULATION_FILE).read_text(encoding="utf-8")
-            engine = dataclasses.replace(engine, simulation=parse_simulation(text))
-        return engine
+        return Engine(path=path, **{name: facts[name] for name in names})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BuildFailed(
             f"{path} holds no engine of tllm's.",
             why=f"its {ENGINE_FILE} cannot be read: {type(error).__name__}: {error}",
             next_step="build it again with --force",
-        ) from error
-    except BadInput as error:
-        raise BuildFailed(
-            error.what, why=error.why, next_step="build it again with --force"
         ) from error
 
 

@@ -61,8 +61,10 @@ def build_engine(
     if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
         notify(f"The engine is there already: {plan.engine_dir}")
         return dataclasses.replace(engine, model_name=plan.model_name)
-    if plan.kind == "openvino" and plan.checkpoint.format == "hf":
-        _check_exporter(has_package)
+    for module in plan.requires:
+        if not has_package(module.name):
+            why = "it is not installed here"
+            raise MissingPart(module.what, why=why, next_step=module.next_step)
     for step in plan.steps:
         _check_program(step)
     _check_replaceable(plan.engine_dir, plan.model_name)
@@ -130,16 +132,6 @@ def _give_up(build: PartialBuild, notify: Notify, is_explained: bool) -> None:
         shutil.rmtree(build.work, ignore_errors=True)
     else:
         shutil.rmtree(build.path, ignore_errors=True)
-
-
-def _check_exporter(has_package: Callable[[str], bool]) -> None:
-    if not has_package("optimum.intel"):
-        raise MissingPart(
-            "Exporting a Hugging Face checkpoint needs optimum-intel.",
-            why="it is not installed here",
-            next_step="pip install 'trtllm-serve-cli[convert]' && pip install --no-deps "
-            "optimum-intel   (a GGUF file needs neither)",
-        )
 
 
 def _check_program(step: BuildStep) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,10 +51,12 @@ def place_engine(plan: BuildPlan, store: Path) -> BuildPlan:
     return dataclasses.replace(plan, engine_dir=engine_dir)
 
 
-def list_engines(store: Path) -> list[StoredEngine]:
-    """All engines of the store by name."""
+def list_engines(
+    store: Path, *, read: Callable[[Path], Engine] = read_engine
+) -> list[StoredEngine]:
+    """Return all engines of the store by name; `read` raises `BuildFailed` for a broken one."""
     folders = sorted(file.parent for file in store.glob(f"*/{ENGINE_FILE}"))
-    return [_read(path) for path in folders if not path.name.startswith(".")]
+    return [_read(path, read) for path in folders if not path.name.startswith(".")]
 
 
 def is_store(folder: Path) -> bool:
@@ -76,9 +79,9 @@ def _is_place_of(fingerprint: str, path: Path) -> bool:
         return True  # A broken one is mended where it lies.
 
 
-def _read(path: Path) -> StoredEngine:
+def _read(path: Path, read: Callable[[Path], Engine]) -> StoredEngine:
     try:
-        engine = read_engine(path)
+        engine: Engine | None = read(path)
     except BuildFailed:
         engine = None
     return StoredEngine(path, find_size(path), engine, read_build_record(path))

@@ -1,12 +1,23 @@
-"""Engines that this tool did not make: what is there already is described, and nothing is built."""
+"""What the kinds that serve a checkpoint as it is have in common when it is planned.
+
+Nothing is built: the plan has no steps, and the checkpoint is described as an engine. Its
+`llm_arguments` are what the engine's package is loaded with, apart from the model's path and the
+limits of serving.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from trtllm_serve_cli.build.build_plan import facts_of_engine
+from trtllm_serve_cli.build.build_plan import (
+    BuildPlan,
+    BuildRequest,
+    Toolchain,
+    check_num_gpus,
+    facts_of_engine,
+)
 from trtllm_serve_cli.build.checkpoint_facts import (
     read_context_length,
     read_text_config,
@@ -14,74 +25,60 @@ from trtllm_serve_cli.build.checkpoint_facts import (
     read_weight_format,
 )
 from trtllm_serve_cli.build.engine import Engine
-from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
-from trtllm_serve_cli.build.tensorrt_engine import fingerprint_of, read_tensorrt_build
-from trtllm_serve_cli.engine_kinds.pytorch.llm_arguments import plan_llm_arguments
-from trtllm_serve_cli.engine_kinds.vllm.engine_arguments import plan_vllm_arguments
+from trtllm_serve_cli.engine_kinds.kind import Building
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.sources.checkpoint import Checkpoint
+from trtllm_serve_cli.sizing.families import FAMILIES
+from trtllm_serve_cli.sizing.parallelism import check_parallelism
+from trtllm_serve_cli.sizing.shape import parse_shape
+from trtllm_serve_cli.sources.checkpoint import Checkpoint, read_object
+
+# Request, toolchain, the checkpoint's own quantization -> arguments of the engine's package.
+PlanArguments = Callable[[BuildRequest, Toolchain, "str | None"], dict[str, Any]]
 
 
-def describe_tensorrt(name: str, directory: Path, tokenizer_dir: Path, source: str) -> Engine:
-    """The engine that trtllm-build left in `directory`. Raises `BadInput` for a broken one."""
-    build = read_tensorrt_build(directory)
-    return Engine(
-        path=directory,
-        kind="tensorrt",
-        model_name=name,
-        source=source,
-        fingerprint=fingerprint_of(directory, build),
-        architecture=build.architecture,
-        weights=build.dtype if build.quantization == "none" else build.quantization,
-        vocab_size=build.vocab_size,
-        max_position_embeddings=build.max_position_embeddings,
-        tensorrt=build,
-        **dataclasses.asdict(read_tokenizer_facts(tokenizer_dir)),
-    )
+def serve_as_it_is(plan_arguments: PlanArguments, as_it_is: str) -> Building:
+    """Return the `Building` of a kind whose package is loaded with what `plan_arguments` returns.
 
-
-def describe_vllm(
-    name: str,
-    checkpoint: Checkpoint,
-    options: EngineOptions,
-    *,
-    trust_remote_code: bool = False,
-) -> Engine:
-    """A checkpoint as vLLM serves it: as it is.
-
-    Raises `BadInput` for a GGUF file, and for what vLLM cannot do.
+    `as_it_is` is a sentence that says why nothing is built.
     """
-    engine = _describe_checkpoint(name, checkpoint, "vllm")
-    quantised = read_weight_format(checkpoint.path)
-    arguments = plan_vllm_arguments(options, weights=quantised, trust_remote_code=trust_remote_code)
-    return _with_arguments(engine, checkpoint, quantised, arguments)
+
+    def plan(request: BuildRequest, tools: Toolchain) -> BuildPlan:
+        check_num_gpus(request, tools)
+        _check_parallelism_if_known(request)
+        weights = read_weight_format(request.checkpoint.path)
+        arguments = plan_arguments(request, tools, weights)
+        return _plan(request, arguments)
+
+    def describe(request: BuildRequest, tools: Toolchain) -> Engine:
+        engine = _describe(request)
+        weights = read_weight_format(request.checkpoint.path)
+        arguments = plan_arguments(request, tools, weights)
+        return _with_arguments(engine, request.checkpoint, weights, arguments)
+
+    return Building(plan=plan, describe=describe, as_it_is=as_it_is)
 
 
-def describe_pytorch(
-    name: str,
-    checkpoint: Checkpoint,
-    options: EngineOptions,
-    version: str,
-    *,
-    trust_remote_code: bool = False,
-) -> Engine:
-    """A checkpoint as the LLM API of this version of TensorRT-LLM serves it.
-
-    Raises `BadInput` for a GGUF file, and for what the API cannot do.
-    """
-    engine = _describe_checkpoint(name, checkpoint, "pytorch")
-    quantised = read_weight_format(checkpoint.path)
-    arguments = plan_llm_arguments(
-        options, version, weights=quantised, trust_remote_code=trust_remote_code
+def _plan(request: BuildRequest, arguments: dict[str, Any]) -> BuildPlan:
+    checkpoint, dtype = request.checkpoint, request.options.dtype
+    facts = {**facts_of_engine(checkpoint, request.kind, dtype), "llm_arguments": arguments}
+    return BuildPlan(
+        model_name=request.model_name,
+        kind=request.kind,
+        weights=dtype,
+        checkpoint=checkpoint,
+        engine_dir=checkpoint.path,
+        steps=(),
+        fingerprint=fingerprint_of_facts(facts),
+        estimated_bytes=0,
+        facts=facts,
     )
-    return _with_arguments(engine, checkpoint, quantised, arguments)
 
 
 def _with_arguments(
-    engine: Engine, checkpoint: Checkpoint, quantised: str | None, arguments: dict[str, Any]
+    engine: Engine, checkpoint: Checkpoint, quantized: str | None, arguments: dict[str, Any]
 ) -> Engine:
-    weights = quantised or engine.weights
+    weights = quantized or engine.weights
     facts = {**facts_of_engine(checkpoint, engine.kind, weights), "llm_arguments": arguments}
     return dataclasses.replace(
         engine,
@@ -91,13 +88,8 @@ def _with_arguments(
     )
 
 
-def _describe_checkpoint(name: str, checkpoint: Checkpoint, kind: str) -> Engine:
-    if checkpoint.format != "hf":
-        raise BadInput(
-            f"The engine kind {kind} needs a Hugging Face checkpoint.",
-            why=f"{checkpoint.source} is a GGUF file",
-            next_step="import the model's checkpoint instead: -s hf:ORG/NAME",
-        )
+def _describe(request: BuildRequest) -> Engine:
+    checkpoint = request.checkpoint
     try:
         config = read_text_config(checkpoint.path)
         vocab_size = int(config["vocab_size"])
@@ -111,13 +103,23 @@ def _describe_checkpoint(name: str, checkpoint: Checkpoint, kind: str) -> Engine
     weights = str(config.get("torch_dtype") or config.get("dtype") or "as in the checkpoint")
     return Engine(
         path=checkpoint.path,
-        kind=kind,
-        model_name=name,
+        kind=request.kind,
+        model_name=request.model_name,
         source=checkpoint.source,
-        fingerprint=fingerprint_of_facts(facts_of_engine(checkpoint, kind, weights)),
+        fingerprint=fingerprint_of_facts(facts_of_engine(checkpoint, request.kind, weights)),
         architecture=checkpoint.architecture,
         weights=weights,
         vocab_size=vocab_size,
         max_position_embeddings=context_length,
         **dataclasses.asdict(read_tokenizer_facts(checkpoint.path)),
     )
+
+
+def _check_parallelism_if_known(request: BuildRequest) -> None:
+    """These engines serve models that this tool has no shape of."""
+    config = read_object(request.checkpoint.path / "config.json")
+    if config.get("model_type") in FAMILIES:
+        options = request.options
+        check_parallelism(
+            parse_shape(config), options.tp, options.pp, options.moe_tp, options.moe_ep
+        )

@@ -13,19 +13,20 @@ from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest
 from trtllm_serve_cli.build.engine import Engine, find_engine
 from trtllm_serve_cli.build.store import place_engine
 from trtllm_serve_cli.catalog.entries import find_alias, resolve_alias
-from trtllm_serve_cli.engine_kinds.plan_by_kind import AS_IT_IS, find_tools, plan_build
+from trtllm_serve_cli.engine_kinds.dispatch import find_tools, plan_build, refuse_foreign_options
+from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Machine
+from trtllm_serve_cli.engine_kinds.registry import AUTO, find_kind
 from trtllm_serve_cli.engine_kinds.selection import (
-    EngineChoice,
-    Machine,
     choose_engine_kind,
+    choose_for_format,
     detect_machine,
+    find_engine_source_kind,
+    kinds_in_layout,
 )
-from trtllm_serve_cli.engine_kinds.served_checkpoint import describe_tensorrt
-from trtllm_serve_cli.engine_kinds.sim.build_plan import refuse_simulated
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.importing.declaration import Declaration
 from trtllm_serve_cli.paths import Home, check_model_name
-from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.parameters import check_parameters
 from trtllm_serve_cli.repository.model.store import find_model, read_manifest
 from trtllm_serve_cli.repository.planning.repository_plan import (
@@ -100,8 +101,8 @@ class ImportPlan:
         lines = [self.fetch.description, self.choice.reason]
         if isinstance(self.source, EngineSource):
             lines.append("There is nothing to build: the engine is there.")
-        elif self.choice.kind in AS_IT_IS:
-            lines.append(AS_IT_IS[self.choice.kind])
+        elif sentence := find_kind(self.choice.kind).building.as_it_is:
+            lines.append(sentence)
             lines += self.build.describe().splitlines() if self.build else ()
         elif self.build is None:
             lines.append("The build is planned when the checkpoint is here.")
@@ -123,7 +124,7 @@ def plan_import(asked: Declaration, home: Home, *, machine: Machine | None = Non
     check_name_is_free_in_layout(asked.model.name)
     source = apply_revision(_find_source(asked, home), asked.model.revision)
     choice = _choose_kind(asked, source, machine or _detect_machine(asked))
-    refuse_simulated(choice.kind, asked.engine.gpu, asked.engine.timing)
+    refuse_foreign_options(choice.kind, {"gpu": asked.engine.gpu, "timing": asked.engine.timing})
     check_layout(asked.repository.layout, choice.kind)
     check_parameters(asked.repository.parameters, choice.kind)
     options = fetch_options(asked, choice)
@@ -164,13 +165,13 @@ def serving_options(asked: Declaration) -> ServingOptions:
 
 
 def fetch_options(asked: Declaration, choice: EngineChoice) -> FetchOptions:
-    """How the checkpoint is to be fetched: a simulated engine wants no weights."""
+    """Return how the checkpoint is fetched: not every engine kind needs its weights."""
     model = asked.model
     return FetchOptions(
         model.revision,
         model.trust_remote_code,
         model.allow_pickle,
-        needs_weights=choice.kind != "sim",
+        needs_weights=find_kind(choice.kind).building.needs_weights,
     )
 
 
@@ -187,9 +188,11 @@ def find_preserved_settings(
 
 
 def describe_engine_source(asked: Declaration, source: EngineSource) -> Engine:
-    """The TensorRT engine that the source is, with the tokenizer that goes with it."""
+    """Return the engine that the source is, with the tokenizer that goes with it."""
+    describe = find_engine_source_kind().building.describe_source
+    assert describe is not None
     folder = Path(asked.repository.parameters["tokenizer_dir"])
-    return describe_tensorrt(asked.model.name, source.path, folder, str(source))
+    return describe(asked.model.name, source.path, folder, str(source))
 
 
 def request_build(
@@ -238,24 +241,32 @@ def _detect_machine(asked: Declaration) -> Machine:
 
 
 def _choose_kind(asked: Declaration, source: Source, machine: Machine) -> EngineChoice:
-    """The engine kind that the source or the layout says already, or else what is asked for."""
-    wanted = asked.engine.kind
+    """Return the engine kind that the source or the layout implies, or else the requested one."""
+    requested = asked.engine.kind
     if isinstance(source, EngineSource):
-        if wanted not in ("auto", "tensorrt"):
-            raise BadInput(
-                f"{source} is no engine of the kind {wanted}.",
-                why="engine:DIR is a TensorRT engine",
-                next_step="leave --engine out, or name a checkpoint: -s hf:ORG/NAME",
-            )
-        return EngineChoice("tensorrt", "Engine kind tensorrt: that is what engine:DIR holds.")
-    if asked.repository.layout == "vllm" and wanted in ("auto", "vllm"):
-        return EngineChoice("vllm", "Engine kind vllm: that is what the layout is for.")
-    choice = choose_engine_kind(wanted, machine, trtllm_version=asked.engine.trtllm_version)
+        return _choose_for_engine_source(source, requested)
+    layout = asked.repository.layout
+    fitting = kinds_in_layout(layout)
+    if len(fitting) == 1 and requested in (AUTO, fitting[0].name):
+        name = fitting[0].name
+        return EngineChoice(name, f"Engine kind {name}: that is what the layout is for.")
+    choice = choose_engine_kind(requested, machine, trtllm_version=asked.engine.trtllm_version)
     is_gguf = isinstance(source, GgufSource | PypiSource)
-    if wanted == "auto" and is_gguf and choice.kind != "openvino":
-        kind = choose_engine_kind("openvino", machine).kind
+    if requested == AUTO and is_gguf and "gguf" not in find_kind(choice.kind).building.formats:
+        kind = choose_for_format("gguf", machine).kind
         return EngineChoice(kind, f"Engine kind {kind}: it is the one that reads GGUF files.")
     return choice
+
+
+def _choose_for_engine_source(source: EngineSource, requested: str) -> EngineChoice:
+    name = find_engine_source_kind().name
+    if requested not in (AUTO, name):
+        raise BadInput(
+            f"{source} is no engine of the kind {requested}.",
+            why="engine:DIR is a TensorRT engine",
+            next_step="leave --engine out, or name a checkpoint: -s hf:ORG/NAME",
+        )
+    return EngineChoice(name, f"Engine kind {name}: that is what engine:DIR holds.")
 
 
 def _with_tokenizer(

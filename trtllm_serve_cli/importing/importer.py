@@ -13,7 +13,12 @@ from trtllm_serve_cli.build.build_plan import BuildPlan
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.build.run import build_engine
 from trtllm_serve_cli.build.store import lock_of
-from trtllm_serve_cli.engine_kinds.plan_by_kind import AS_IT_IS, describe_checkpoint, find_tools
+from trtllm_serve_cli.engine_kinds.dispatch import (
+    complete_engine,
+    describe_checkpoint,
+    find_tools,
+)
+from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.importing.declaration import Declaration
 from trtllm_serve_cli.importing.import_plan import (
@@ -143,7 +148,7 @@ def _obtain_engine(
         source, home=home, options=options, notify=display.notify, watch=display.watch
     )
     request = request_build(asked, plan.choice, checkpoint, home)
-    if request.kind in AS_IT_IS:
+    if find_kind(request.kind).serves_checkpoints:
         yield describe_checkpoint(request, find_tools(asked.engine.trtllm_version))
         return
     planned = plan_engine(request, asked, home)
@@ -153,7 +158,8 @@ def _obtain_engine(
     ):
         # It may have been built meanwhile, under another name.
         planned = placed(planned, asked, home)
-        yield build(planned, force=force, notify=display.notify, on_line=display.on_line)
+        built = build(planned, force=force, notify=display.notify, on_line=display.on_line)
+        yield complete_engine(built)
 
 
 def _check_replaceable(repository: Path) -> None:

@@ -14,9 +14,9 @@ from tests.build.samples import ENGINE
 from tests.repository.samples import add_model
 from trtllm_serve_cli.build.engine import write_engine
 from trtllm_serve_cli.cli.bench.workload_commands import bench_app
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput, UnknownModel
 from trtllm_serve_cli.paths import find_home
-from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.render import write_repository
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 from trtllm_serve_cli.runtime.engines.sim.timing import Simulation, StepTiming
@@ -49,7 +49,7 @@ def _import(**options: Any) -> None:
     home = find_home()
     engine_dir = home.engines / "mine"
     engine_dir.mkdir(parents=True)
-    engine = dataclasses.replace(ENGINE, path=engine_dir, kind="sim", simulation=Simulation(TIMING))
+    engine = dataclasses.replace(ENGINE, path=engine_dir, kind="sim", details=Simulation(TIMING))
     write_engine(engine, engine_dir)
     (engine_dir / "simulation.json").write_text(json.dumps(Simulation(TIMING).to_json()))
     write_repository(

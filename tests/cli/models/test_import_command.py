@@ -14,9 +14,9 @@ from tests.cli.running import Tllm
 from tests.repository.samples import add_model
 from tests.sources.checkpoints import gguf, hf_files, llama_gguf, write_files
 from trtllm_serve_cli.cli.models.import_command import parse_parameters
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.paths import find_home
-from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.model_repository import open_repository
 from trtllm_serve_cli.repository.model.render import write_repository
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
@@ -195,7 +195,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(
     code, out, err = tllm(command, "-m", "m", "-s", model, "--dry-run")
     lines = out.splitlines()
     assert (code, err, lines[0]) == (0, "", f"{model}: use it where it is")
-    assert "gguf_to_openvino" in lines[5]
+    assert "gguf_step" in lines[5]
     assert lines[-1].startswith(last)
     assert not home_folder.exists()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.build.samples import GGUF, HF
 from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
 from trtllm_serve_cli.build.build_step import BuildStep
 from trtllm_serve_cli.build.engine_options import EngineOptions
-from trtllm_serve_cli.engine_kinds.plan_by_kind import plan_build
+from trtllm_serve_cli.engine_kinds.dispatch import plan_build
 from trtllm_serve_cli.errors import BadInput
 
 TOOLS = Toolchain(python="/venv/bin/python")
@@ -24,6 +25,7 @@ def plan(checkpoint=GGUF, *, versions=None, trusted=False, **options) -> BuildPl
         "mine",
         checkpoint,
         ENGINE_DIR,
+        "openvino",
         options=EngineOptions(**options),
         trust_remote_code=trusted,
     )
@@ -35,13 +37,15 @@ def fingerprint(checkpoint=GGUF, **options) -> str:
 
 
 def describe(checkpoint: str, source: str, architecture: str, weights: str, mark: str) -> BuildStep:
+    engine = {
+        "kind": "openvino", "model_name": "mine", "source": source,
+        "architecture": architecture, "weights": weights, "fingerprint": mark,
+    }  # fmt: skip
     return BuildStep(
         "Describe the engine",
         (
-            "/venv/bin/python", "-m", "trtllm_serve_cli.engine_kinds.openvino.describe_step",
-            "{work}",
-            "--checkpoint", checkpoint, "--model-name", "mine", "--source", source,
-            "--architecture", architecture, "--weights", weights, "--fingerprint", mark,
+            "/venv/bin/python", "-m", "trtllm_serve_cli.engine_kinds.describe_step", "{work}",
+            "--checkpoint", checkpoint, "--engine", json.dumps(engine),
         ),
         outputs=("{work}/engine.json",),
     )  # fmt: skip
@@ -113,8 +117,9 @@ def test_plan_for_a_hugging_face_checkpoint(
     last = describe("/models/hf", "local:/models/hf", "LlamaForCausalLM", weights, mark)
     assert planned == BuildPlan(
         "mine", "openvino", weights, HF, ENGINE_DIR, (export, last), mark, estimated_bytes,
-        facts(HF, weights),
+        facts(HF, weights), planned.requires,
     )  # fmt: skip
+    assert [module.name for module in planned.requires] == ["optimum.intel"]
 
 
 def test_remote_code_is_run_only_when_trusted() -> None:
@@ -167,7 +172,9 @@ def test_fingerprint_is_that_of_source_and_options() -> None:
 
 
 def test_fingerprint_is_the_same_for_the_same_engine() -> None:
-    elsewhere = plan_build(BuildRequest("other", HF, Path("/else")), Toolchain("python3"))
+    elsewhere = plan_build(
+        BuildRequest("other", HF, Path("/else"), "openvino"), Toolchain("python3")
+    )
     unused_tool = fingerprint(HF, versions={"openvino-genai": "1"})
     marks = {
         fingerprint(HF), fingerprint(HF, quantization="int8"), elsewhere.fingerprint, unused_tool,
@@ -202,4 +209,4 @@ def test_plan_as_json_has_the_commands() -> None:
         "facts": facts(GGUF, "as in the GGUF"),
         "estimated_bytes": 1_050_000,
     }
-    assert [step["command"][-1] for step in steps] == ["/engines/mine", planned.fingerprint]
+    assert [step["command"][3] for step in steps] == ["/models/mine.gguf", "/engines/mine"]

@@ -17,8 +17,7 @@ from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
 from trtllm_serve_cli.build.engine import read_engine
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.run import build_engine
-from trtllm_serve_cli.engine_kinds.plan_by_kind import plan_build
-from trtllm_serve_cli.engine_kinds.sim.build_plan import refuse_simulated
+from trtllm_serve_cli.engine_kinds.dispatch import load_engine, plan_build
 from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart
 from trtllm_serve_cli.runtime.engines.sim.timing import Simulation, StepTiming
 from trtllm_serve_cli.sizing.gpus import load_gpu
@@ -100,7 +99,7 @@ def test_it_is_built_of_a_checkpoint_without_weights(
     planned = plan(checkpoint, tmp_path / "engine", timing=timing)
     engine = build_engine(planned, force=False, notify=print)
     assert (engine.kind, engine.vocab_size, engine.eos_token) == ("sim", 128256, "</s>")
-    assert engine.simulation == Simulation(StepTiming(0.02))
+    assert load_engine(engine.path).details == Simulation(StepTiming(0.02))
     assert (engine.path / "tokenizer.json").exists()
     assert read_engine(tmp_path / "engine") == engine
 
@@ -113,7 +112,7 @@ def test_an_engine_whose_timing_is_broken_is_none(
     )
     (engine.path / "simulation.json").write_text("{}")
     with pytest.raises(BuildFailed, match="holds no engine"):
-        read_engine(engine.path)
+        load_engine(engine.path)
 
 
 def test_of_a_gguf_file_only_the_tokenizer_is_taken(timing: Path, tmp_path: Path) -> None:
@@ -173,16 +172,6 @@ def test_beams_and_tp_beside_a_timing_are_refused(
         plan(checkpoint, tmp_path / "e", gpu="h200", max_beam_width=2)
     with pytest.raises(BadInput, match="sim with a --timing has no option tp"):
         plan(checkpoint, tmp_path / "e", timing=timing, tp=2)
-
-
-@pytest.mark.parametrize(
-    ("gpu", "timing"), [("h200", None), (None, Path("t.json"))], ids=["gpu", "timing"]
-)
-def test_other_kinds_have_no_card_and_no_timing(gpu: str | None, timing: Path | None) -> None:
-    with pytest.raises(BadInput, match="The engine kind openvino takes no --") as refused:
-        refuse_simulated("openvino", gpu, timing)
-    assert "--engine sim --" in refused.value.next_step
-    refuse_simulated("sim", gpu, timing)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ PLAIN = Deployable(
     reports_waiting=True,
 )
 SPREAD = dataclasses.replace(PLAIN, num_gpus=16, num_ranks=16)
-LLM_API = dataclasses.replace(SPREAD, kind="pytorch")
+LLM_API = dataclasses.replace(SPREAD, kind="pytorch", is_llm_api=True)
 ON_TWO = KubernetesOptions(nodes=2, image="triton-with-kubectl", namespace="llm")
 
 # What the published custom resource definitions ask for: kubernetes-sigs/lws

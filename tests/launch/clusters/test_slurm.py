@@ -30,7 +30,7 @@ MODEL = Deployable(
     num_ranks=8,
     image=None,
 )
-PYTORCH = dataclasses.replace(MODEL, kind="pytorch", num_gpus=16, num_ranks=16)
+PYTORCH = dataclasses.replace(MODEL, kind="pytorch", num_gpus=16, num_ranks=16, is_llm_api=True)
 PLAIN = dataclasses.replace(MODEL, kind="openvino", num_gpus=0, num_ranks=1)
 
 

@@ -11,9 +11,10 @@ import pytest
 
 from tests.build.samples import ENGINE
 from tests.build.tensorrt_files import engine_config, tensorrt_engine
-from tests.repository.kinds.test_sim import SIM
+from tests.engine_kinds.sim.test_serving import SIM
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.choices import Layout
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.launch.containers.deployment import (
     Deployable,
@@ -21,7 +22,6 @@ from trtllm_serve_cli.launch.containers.deployment import (
     describe_deployable,
     spread,
 )
-from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.model_repository import open_repository
 from trtllm_serve_cli.repository.model.render import write_repository
 from trtllm_serve_cli.repository.model.store import read_manifest

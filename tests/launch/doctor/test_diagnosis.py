@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from trtllm_serve_cli.engine_kinds.machine import Machine
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.containers.container import ContainerHost
 from trtllm_serve_cli.launch.doctor.diagnosis import Finding, diagnose
@@ -16,6 +17,7 @@ from trtllm_serve_cli.launch.doctor.schedulers import Scheduler
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 
 GIB = 1 << 30
+MACHINE = Machine(("H200",), {"openvino-genai": "2026.4.1"}, {"vllm": "/vllm/bin/python3"})
 GOOD = MachineFacts(
     python=(3, 11),
     triton=TritonInstallation(Path("/t/tritonserver"), "the wheel", Path("/t/python")),
@@ -25,8 +27,7 @@ GOOD = MachineFacts(
     libpython_dir="/py/lib",
     stub_python="/venv/bin/python3",
     numpy_version="1.26.4",
-    engine_version="2026.4.1",
-    vllm_python="/vllm/bin/python3",
+    machine=MACHINE,
     ports={8000: None},
     home=Path("/home/tllm"),
     disk_free=50 * GIB,
@@ -116,7 +117,7 @@ def test_good_machine_compared_whole() -> None:
                     "2.3.1 for /venv/bin/python3: Triton's stub garbles strings", PIN_NUMPY),
         ),
         (
-            {"engine_version": None, "vllm_python": None, "gpu": None},
+            {"machine": Machine()},
             Finding("engine openvino", "problem", "openvino-genai is missing", EMBEDDED),
         ),
         (
@@ -282,6 +283,8 @@ def test_vllm_is_looked_for_where_there_is_a_gpu() -> None:
     def found(**changes: object) -> dict[str, Finding]:
         return {each.what: each for each in diagnose(dataclasses.replace(GOOD, **changes))}
 
-    assert "engine vllm" not in found(gpu=None, vllm_python=None)
-    assert found(vllm_python=None)["engine vllm"].verdict == "note"
-    assert found(engine_version=None)["engine openvino"].verdict == "note"
+    without_vllm = dataclasses.replace(MACHINE, pythons={})
+    assert "engine vllm" not in found(machine=dataclasses.replace(without_vllm, gpus=()))
+    assert found(machine=without_vllm)["engine vllm"].verdict == "note"
+    without_openvino = dataclasses.replace(MACHINE, versions={})
+    assert found(machine=without_openvino)["engine openvino"].verdict == "note"

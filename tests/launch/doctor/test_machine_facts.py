@@ -10,10 +10,10 @@ import pytest
 
 from tests.build.tensorrt_files import tensorrt_engine
 from tests.launch.container_engines import write_engine
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.launch.doctor.machine_facts import ModelFacts, collect_facts
 from trtllm_serve_cli.launch.triton.triton_install import find_embedded_root
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.render import write_repository
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 

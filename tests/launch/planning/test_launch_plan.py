@@ -229,7 +229,10 @@ def test_model_of_the_llmapi_layout_is_asked_by_another_name() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "backend"),
-    [({"engine_kind": "tensorrt"}, "tensorrtllm"), ({"layout": "vllm"}, "vllm")],
+    [
+        ({"engine_kind": "tensorrt"}, "tensorrtllm"),
+        ({"engine_kind": "vllm", "layout": "vllm"}, "vllm"),
+    ],
 )
 def test_backend_that_only_containers_have(changes: dict[str, str], backend: str) -> None:
     model = dataclasses.replace(MODEL, **changes)

@@ -15,12 +15,12 @@ from tests.build.tensorrt_files import (
 )
 from tests.launch.container_engines import write_engine as write_container_engine
 from tests.repository.samples import add_model, copy_upstream
-from trtllm_serve_cli.engine_kinds.selection import Machine
+from trtllm_serve_cli.engine_kinds.machine import Machine
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput, MissingPart, RepositoryError, UnknownModel
 from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
 from trtllm_serve_cli.launch.triton.triton_install import find_embedded_root
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.model_repository import open_repository
 from trtllm_serve_cli.repository.model.render import write_repository
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
@@ -215,7 +215,7 @@ def test_engine_of_another_version_is_no_matter_in_a_container(
     (podman.parent / "nvidia-container-runtime-hook").touch(0o755)
     monkeypatch.setattr(
         "trtllm_serve_cli.launch.planning.local_plan.detect_machine",
-        lambda: Machine(tensorrt_llm="0.9.0"),
+        lambda: Machine(versions={"tensorrt_llm": "0.9.0"}),
     )
     with pytest.raises(BadInput, match="was built by another TensorRT-LLM"):
         plan_for_this_machine(home, [], {"mode": "mpi"})

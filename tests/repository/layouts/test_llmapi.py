@@ -12,8 +12,8 @@ from tritonclient.grpc import model_config_pb2
 
 from tests.build.samples import ENGINE
 from tests.build.tensorrt_files import tensorrt_engine
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.render import render_files
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 

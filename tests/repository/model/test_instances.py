@@ -9,14 +9,13 @@ import pytest
 
 from tests.build.samples import ENGINE
 from tests.repository.samples import copy_upstream
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.model.instances import (
     EngineInstances,
-    front_ends,
     read_instances,
     with_instance_count,
 )
-from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.model_repository import OpenRepository, open_repository
 from trtllm_serve_cli.repository.model.render import write_repository
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
@@ -62,23 +61,6 @@ def test_what_contradicts_the_groups_of_gpus_is_refused(name: str, value: str) -
         "Why: each instance needs a group of gpu_device_ids of its own\n"
         f"Next: leave {name} out, or give gpu_device_ids as many groups, such as 0,1;2,3"
     )
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({}, ("4", "true")),
-        ({"gpu_device_ids": "0,1"}, ("4", "true")),
-        ({"gpu_device_ids": "0;1"}, ("1", "false")),
-        ({"priority_levels": "2"}, ("1", "false")),
-        ({"default_timeout_microseconds": "5"}, ("1", "false")),
-        ({"priority_levels": "0"}, ("4", "true")),
-    ],
-)
-def test_an_engine_on_a_gpu_has_front_ends(
-    given: dict[str, str], expected: tuple[str, str]
-) -> None:
-    assert front_ends(given) == {COUNT: expected[0], SHARED: expected[1]}
 
 
 def test_setting_the_gpus_of_upstreams_copy_sets_its_instances(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.build.samples import ENGINE
+from trtllm_serve_cli.engine_kinds.registry import kind_names
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.model.contract import load_contracts
-from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.parameters import (
-    ENGINE_KINDS,
     Parameter,
     check_parameters,
     check_value,
@@ -43,15 +43,16 @@ def test_renamed_row_compared_whole() -> None:
         explanation="In-flight batching, or V1, which starts a batch when the last one is done.",
         default="inflight_fused_batching",
         choices=("inflight_fused_batching", "inflight_batching", "V1", "v1"),
-        engines=("tensorrt",),
+        of_engine=True,
         since="0.6",
     )
+    assert TABLE["batching_strategy"].engines == ("tensorrt",)
 
 
 @pytest.mark.parametrize("parameter", TABLE.values(), ids=lambda parameter: parameter.name)
 def test_row_is_sound(parameter: Parameter) -> None:
     assert set(parameter.fills) <= ROLES
-    assert set(parameter.engines) <= set(ENGINE_KINDS)
+    assert set(parameter.engines) <= set(kind_names())
     assert bool(parameter.choices) == (parameter.type == "choice")
     assert parameter.explanation.endswith(".")
     for role, places in parameter.fills.items():
@@ -61,7 +62,7 @@ def test_row_is_sound(parameter: Parameter) -> None:
         assert all(place in FIELDS | tensors or place[:11] == "parameters." for place in places)
 
 
-@pytest.mark.parametrize("kind", ENGINE_KINDS)
+@pytest.mark.parametrize("kind", kind_names())
 def test_defaults_fit_their_own_rows(kind: str) -> None:
     assert check_parameters(defaults_for(kind), kind) == defaults_for(kind)
 

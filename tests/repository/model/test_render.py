@@ -15,9 +15,10 @@ from tritonclient.grpc import model_config_pb2
 
 from tests.build.samples import ENGINE
 from trtllm_serve_cli import __version__
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.paths import write_aside
 from trtllm_serve_cli.repository.model.contract import Tensor
-from trtllm_serve_cli.repository.model.model_config import ModelConfig, ServingOptions
+from trtllm_serve_cli.repository.model.model_config import ModelConfig
 from trtllm_serve_cli.repository.model.render import manifest_of, render_files, write_repository
 from trtllm_serve_cli.repository.pbtxt import quoted
 from trtllm_serve_cli.repository.planning.repository_plan import QueuePolicy, plan_repository

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from tests.build.samples import ENGINE
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.model.contract import load_contracts
-from trtllm_serve_cli.repository.model.model_config import ModelConfig, ServingOptions
+from trtllm_serve_cli.repository.model.model_config import ModelConfig
 from trtllm_serve_cli.repository.planning.repository_plan import (
     RESERVED_NAMES,
     QueuePolicy,

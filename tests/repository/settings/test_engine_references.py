@@ -14,8 +14,8 @@ from tests.repository.samples import add_model
 from trtllm_serve_cli.build.engine import write_engine
 from trtllm_serve_cli.build.partial_build import path_of_partial_build, resume_or_start
 from trtllm_serve_cli.build.store import lock_of
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.paths import Home, hold_lock
-from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.render import write_repository
 from trtllm_serve_cli.repository.model.store import ImportedModel, list_models
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository

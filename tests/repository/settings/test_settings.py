@@ -11,8 +11,8 @@ import pytest
 
 from tests.build.samples import ENGINE
 from tests.repository.samples import UPSTREAM, copy_upstream
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput, RepositoryError
-from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.model_repository import OpenRepository, open_repository
 from trtllm_serve_cli.repository.model.render import write_repository
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository

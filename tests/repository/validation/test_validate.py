@@ -16,8 +16,8 @@ from tests.build.samples import ENGINE
 from tests.build.tensorrt_files import tensorrt_engine, write_tokenizer
 from tests.repository.samples import add_model, copy_upstream, tensor
 from trtllm_serve_cli.choices import Layout
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.model_repository import open_repository
 from trtllm_serve_cli.repository.model.parameters import load_parameters
 from trtllm_serve_cli.repository.model.render import write_repository

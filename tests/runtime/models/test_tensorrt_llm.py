@@ -230,9 +230,9 @@ def test_a_text_model_is_told_only_what_it_asks_for(model: Any) -> None:
         ({"input_lengths": [[2]]}, "input_lengths is 2, but input_ids has 1"),
         (
             {"embedding_bias": [[3.0]]},
-            "embedding_bias (embedding bias) is not supported by the engine kind openvino: OpenVINO "
-            "GenAI takes no bias on its logits; leave it out, or serve this model with the engine "
-            "kind tensorrt",
+            "embedding_bias (embedding bias) is not supported by the engine kind openvino: "
+            "OpenVINO GenAI takes no bias on its logits; leave it out, or serve this model with "
+            "the engine kind tensorrt",
         ),
     ],
 )

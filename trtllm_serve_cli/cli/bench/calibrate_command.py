@@ -61,8 +61,8 @@ def calibrate(
 
 
 def _read_limits(model: str) -> SchedulerLimits:
+    from trtllm_serve_cli.bench.simulate.imported_simulation import read_scheduler_limits
     from trtllm_serve_cli.paths import find_home
-    from trtllm_serve_cli.repository.kinds.sim import read_scheduler_limits
     from trtllm_serve_cli.repository.model.model_repository import open_repository
     from trtllm_serve_cli.repository.model.store import load_model
     from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits

@@ -47,9 +47,9 @@ def _refuse_a_servers(options: SharedOptions) -> None:
 
 def find_simulation(named: str) -> Simulation:
     """That of an imported model, or of a file."""
+    from trtllm_serve_cli.bench.simulate.imported_simulation import read_simulation_of
     from trtllm_serve_cli.engine_kinds.sim.build_plan import read_simulation
     from trtllm_serve_cli.paths import find_home
-    from trtllm_serve_cli.repository.kinds.sim import read_simulation_of
     from trtllm_serve_cli.repository.model.store import find_model
 
     if Path(named).is_file():

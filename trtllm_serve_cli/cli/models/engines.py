@@ -19,13 +19,15 @@ def list_engines(*, as_json: bool) -> None:
     """Show every engine of the store with what uses it, and every build that is not done."""
     from trtllm_serve_cli.build import store
     from trtllm_serve_cli.build.partial_build import list_partial_builds
+    from trtllm_serve_cli.engine_kinds.dispatch import load_engine
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository.settings.engine_references import find_users
     from trtllm_serve_cli.sources.disk_space import show_size
 
     home = find_home()
     users = find_users(home)
-    rows = [_describe(each, users.get(each.path, [])) for each in store.list_engines(home.engines)]
+    stored = store.list_engines(home.engines, read=load_engine)
+    rows = [_describe(each, users.get(each.path, [])) for each in stored]
     rows += [_describe_unfinished(build) for build in list_partial_builds(home.engines)]
     if as_json:
         output.show_json(rows)

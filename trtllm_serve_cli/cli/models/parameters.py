@@ -64,8 +64,11 @@ def show(name: NameArgument = None, repo: RepoOption = None, as_json: JsonOption
         )
         return
     print(f"{repository.name}: engine kind {repository.kind}, in {repository.path}")
+    from trtllm_serve_cli.engine_kinds.registry import find_kind
+
+    has_versions = find_kind(repository.kind).runs_in_triton_backend
     for each in settings:
-        print("\n" + "\n".join(_paragraph(each, has_versions=repository.kind == "tensorrt")))
+        print("\n" + "\n".join(_paragraph(each, has_versions=has_versions)))
 
 
 def set_(
@@ -195,13 +198,15 @@ def _short(value: str | None) -> str:
 
 
 def _describe(setting: Setting) -> dict[str, Any]:
+    from trtllm_serve_cli.engine_kinds.registry import UPSTREAM
+
     return {
         "name": setting.parameter.name,
         "value": setting.value,
         "values": dict(setting.values),
         "from": setting.origin,
         "explanation": setting.parameter.explanation,
-        "since": setting.parameter.since if "tensorrt" in setting.parameter.engines else None,
+        "since": setting.parameter.since if setting.parameter.applies_to(UPSTREAM) else None,
     }
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain, facts_of_engine
+from trtllm_serve_cli.build.build_plan import (
+    BuildPlan,
+    BuildRequest,
+    RequiredModule,
+    Toolchain,
+    facts_of_engine,
+)
 from trtllm_serve_cli.build.build_step import WORK, BuildStep
-from trtllm_serve_cli.build.engine import ENGINE_FILE
 from trtllm_serve_cli.build.engine_options import LIMITS, refuse_unsupported
 from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
+from trtllm_serve_cli.engine_kinds.describe_step import plan_describe_step
 from trtllm_serve_cli.errors import BadInput
 
 # The packages whose versions decide what engine comes out of a checkpoint, by its format.
@@ -14,6 +20,13 @@ TOOLS = {
     "gguf": ("openvino", "openvino-genai"),
     "hf": ("openvino", "openvino-tokenizers", "optimum-intel", "nncf", "transformers", "torch"),
 }
+_SUPPORTED = frozenset(("quantization", "max_beam_width", *LIMITS))
+_EXPORTER = RequiredModule(
+    "optimum.intel",
+    what="Exporting a Hugging Face checkpoint needs optimum-intel.",
+    next_step="pip install 'trtllm-serve-cli[convert]' && pip install --no-deps "
+    "optimum-intel   (a GGUF file needs neither)",
+)
 # What OpenVINO GenAI's GGUF reader takes.
 _GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3")
 _WEIGHT_FORMATS = {"int8": "int8", "int4": "int4", "none": "fp16"}
@@ -24,32 +37,23 @@ _OPENVINO_FILES = tuple(
 _SIZE_FACTORS = {"as in the GGUF": 1.05, "int8": 0.55, "int4": 0.35, "none": 1.05}
 
 
-def plan_openvino(request: BuildRequest, tools: Toolchain) -> BuildPlan:
+def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     """The steps for this checkpoint. Raises `BadInput` for what the engine kind cannot do."""
-    refuse_unsupported(
-        request.options, "openvino", supported={"quantization", "max_beam_width", *LIMITS}
-    )
+    refuse_unsupported(request.options, request.kind, supported=_SUPPORTED)
     checkpoint = request.checkpoint
     plan_weights = _plan_gguf if checkpoint.format == "gguf" else _plan_export
     weights, make = plan_weights(request, tools)
-    facts = facts_of_engine(checkpoint, "openvino", weights)
+    facts = facts_of_engine(checkpoint, request.kind, weights)
     facts["tools"] = {
         name: tools.versions[name] for name in TOOLS[checkpoint.format] if name in tools.versions
     }
     fingerprint = fingerprint_of_facts(facts)
-    describe = BuildStep(
-        "Describe the engine",
-        (
-            tools.python, "-m", "trtllm_serve_cli.engine_kinds.openvino.describe_step", WORK,
-            "--checkpoint", str(checkpoint.path), "--model-name", request.model_name,
-            "--source", checkpoint.source, "--architecture", checkpoint.architecture,
-            "--weights", weights, "--fingerprint", fingerprint,
-        ),
-        outputs=(f"{WORK}/{ENGINE_FILE}",),
-    )  # fmt: skip
+    describe = plan_describe_step(
+        request, tools, title="Describe the engine", weights=weights, fingerprint=fingerprint
+    )
     return BuildPlan(
         model_name=request.model_name,
-        kind="openvino",
+        kind=request.kind,
         weights=weights,
         checkpoint=checkpoint,
         engine_dir=request.engine_dir,
@@ -57,6 +61,7 @@ def plan_openvino(request: BuildRequest, tools: Toolchain) -> BuildPlan:
         fingerprint=fingerprint,
         estimated_bytes=int(checkpoint.size_bytes * _SIZE_FACTORS[weights]),
         facts=facts,
+        requires=(_EXPORTER,) if checkpoint.format == "hf" else (),
     )
 
 

@@ -6,15 +6,14 @@ that fits there.
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 
 from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain, facts_of_engine
 from trtllm_serve_cli.build.build_step import WORK, BuildStep
-from trtllm_serve_cli.build.engine import ENGINE_FILE
 from trtllm_serve_cli.build.engine_options import LIMITS, EngineOptions, refuse_unsupported
 from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
+from trtllm_serve_cli.engine_kinds.describe_step import plan_describe_step
 from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.runtime.engines.sim.timing import (
     SIMULATION_FILE,
@@ -33,43 +32,31 @@ from trtllm_serve_cli.sources.checkpoint import Checkpoint
 _OF_A_CARD = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dtype")
 _TOKENIZER_FILES = tuple(f"{WORK}/openvino_{name}.xml" for name in ("tokenizer", "detokenizer"))
 # What loads the tokenizer where it is served, by the checkpoint's format.
-_TOKENIZER_PACKAGE = {"gguf": "openvino-genai", "hf": "transformers"}
+TOKENIZER_PACKAGES = {"gguf": "openvino-genai", "hf": "transformers"}
 
 
-def refuse_simulated(kind: str, gpu: str | None, timing: Path | None) -> None:
-    """Raise `BadInput` for what only a simulated engine is told."""
-    for option, value in (("--gpu", gpu), ("--timing", timing)):
-        if value is not None and kind != "sim":
-            raise BadInput(
-                f"The engine kind {kind} takes no {option}.",
-                why="it says what a simulated engine is like",
-                next_step=f"leave it out, or simulate: --engine sim {option} {value}",
-            )
-
-
-def plan_sim(request: BuildRequest, tools: Toolchain) -> BuildPlan:
+def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     """The steps for this checkpoint. Raises `BadInput` for a card or a timing that cannot be."""
     checkpoint = request.checkpoint
     _check_tokenizer(checkpoint, tools)
     simulation = _find_simulation(request, tools)
     facts = {
-        **facts_of_engine(checkpoint, "sim", "none"),
+        **facts_of_engine(checkpoint, request.kind, "none"),
         "simulation": simulation.to_json(),
     }
     fingerprint = fingerprint_of_facts(facts)
-    describe = BuildStep(
-        "Write the timing and the tokenizer down",
-        (
-            tools.python, "-m", "trtllm_serve_cli.engine_kinds.sim.describe_step", WORK,
-            "--checkpoint", str(checkpoint.path), "--model-name", request.model_name,
-            "--source", checkpoint.source, "--architecture", checkpoint.architecture,
-            "--fingerprint", fingerprint, "--simulation", json.dumps(simulation.to_json()),
-        ),
-        outputs=(f"{WORK}/{ENGINE_FILE}", f"{WORK}/{SIMULATION_FILE}"),
-    )  # fmt: skip
+    describe = plan_describe_step(
+        request,
+        tools,
+        title="Write the timing and the tokenizer down",
+        weights="no",
+        fingerprint=fingerprint,
+        details=simulation.to_json(),
+        outputs=(f"{WORK}/{SIMULATION_FILE}",),
+    )
     return BuildPlan(
         model_name=request.model_name,
-        kind="sim",
+        kind=request.kind,
         weights="no",
         checkpoint=checkpoint,
         engine_dir=request.engine_dir,
@@ -140,7 +127,7 @@ def _find_simulation(request: BuildRequest, tools: Toolchain) -> Simulation:
                 next_step="leave one of them out",
             )
         return read_simulation(request.timing)
-    refuse_unsupported(request.options, "sim", supported=(*_OF_A_CARD, *LIMITS))
+    refuse_unsupported(request.options, request.kind, supported=(*_OF_A_CARD, *LIMITS))
     gpu = load_gpu(request.gpu) if request.gpu else tools.gpu
     if gpu is None:
         raise BadInput(
@@ -166,7 +153,7 @@ def _count_kv_tokens(sized: SizePlan) -> int:
 
 
 def _check_tokenizer(checkpoint: Checkpoint, tools: Toolchain) -> None:
-    package = _TOKENIZER_PACKAGE[checkpoint.format]
+    package = TOKENIZER_PACKAGES[checkpoint.format]
     if package not in tools.versions:
         raise MissingPart(
             f"The package {package} is not installed.",

@@ -7,34 +7,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.version import Version
-
-from trtllm_serve_cli.build.tensorrt.versions import (
-    Container,
-    find_containers,
-    load_containers,
-    parse_version,
-)
-from trtllm_serve_cli.build.tensorrt_engine import read_tensorrt_build
+from trtllm_serve_cli.engine_kinds.machine import Machine
+from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
 from trtllm_serve_cli.launch.topology.ranks import Ranks, plan_ranks
 from trtllm_serve_cli.launch.triton.triton_command import triton_flags
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
-from trtllm_serve_cli.repository.kinds.pytorch import count_gpus, read_llm_gpus
 from trtllm_serve_cli.repository.model.instances import (
     EngineInstances,
     read_gpu_groups,
     read_instances,
 )
 from trtllm_serve_cli.repository.model.model_repository import OpenRepository
-from trtllm_serve_cli.repository.model.store import ImportedModel
+from trtllm_serve_cli.repository.model.store import ImportedModel, command_to_import_again
 
 RESTRICTING = ("http-restricted-api", "grpc-restricted-protocol")
 # The model whose ranks run apart from the others.
 CORE_MODEL = "tensorrt_llm"
-# From here on the engine says how many requests wait in it.
-_FIRST_WITH_WAITING = Version("0.18.0")
 _PATHS = ("parameters.tokenizer_dir", "parameters.gpt_model_path", "parameters.engine_dir")
 
 
@@ -47,7 +37,7 @@ class Deployable:
     container that fits the engine, None where no public one is known to; `needs` is what it has to
     have. `spawns` is true of several instances of a TensorRT engine, which run in upstream's
     orchestrator mode. `reports_waiting` tells whether the metrics have how many requests wait in
-    the engine.
+    the engine, `is_llm_api` whether TensorRT-LLM's launcher of the LLM API starts the ranks.
     """
 
     name: str
@@ -62,11 +52,7 @@ class Deployable:
     needs: str = ""
     spawns: bool = False
     reports_waiting: bool = False
-
-    @property
-    def is_llm_api(self) -> bool:
-        """Whether its ranks are started by TensorRT-LLM's launcher of the LLM API."""
-        return self.kind == "pytorch" and self.num_ranks > 1
+    is_llm_api: bool = False
 
 
 def describe_deployable(model: ImportedModel, repository: OpenRepository) -> Deployable:
@@ -74,8 +60,9 @@ def describe_deployable(model: ImportedModel, repository: OpenRepository) -> Dep
 
     Raises `BadInput` for GPUs of its instances that do not fit the engine.
     """
+    deployment = find_kind(model.engine_kind).deployment
     num_gpus, ranks = _count(model, repository)
-    image, needs = _find_image(model)
+    fit = deployment.fit_container(model)
     return Deployable(
         name=model.name,
         text_model=model.text_model,
@@ -85,11 +72,24 @@ def describe_deployable(model: ImportedModel, repository: OpenRepository) -> Dep
         folders=_list_folders(model, repository),
         num_gpus=num_gpus,
         num_ranks=ranks.world_size,
-        image=image,
-        needs=needs,
+        image=fit.image,
+        needs=fit.needs,
         spawns=ranks.spawns,
-        reports_waiting=_reports_waiting(model),
+        reports_waiting=deployment.reports_waiting(model),
+        is_llm_api=deployment.ranks == "llm_api" and ranks.world_size > 1,
     )
+
+
+def check_engine_fits(
+    model: ImportedModel, machine: Machine, *, is_one_machine: bool = True
+) -> None:
+    """Raise `BadInput` if Triton would load the model for minutes and then fail.
+
+    If `is_one_machine` is false, other machines have GPUs for it, too.
+    """
+    if check_fits := find_kind(model.engine_kind).deployment.check_fits:
+        again = command_to_import_again(model.path, model.name)
+        check_fits(model, machine, is_one_machine=is_one_machine, import_again=again)
 
 
 def triton_words(
@@ -158,84 +158,18 @@ def outermost(folders: Iterable[Path]) -> tuple[Path, ...]:
 
 
 def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks]:
-    """How many GPUs there have to be, and the processes that MPI has to start."""
-    match model.engine_kind:
-        case "tensorrt":
-            size = read_tensorrt_build(model.engine_path).world_size
-            engine = read_instances(repository, size) or EngineInstances(CORE_MODEL, size)
-            return engine.num_gpus, plan_ranks([engine], LaunchOptions(mode="mpi"))
-        case "pytorch":
-            size = read_llm_gpus(repository)
-            engine = EngineInstances(CORE_MODEL, size, read_gpu_groups(repository))
-            # Of several instances each starts the processes of its GPUs itself.
-            return engine.num_gpus, Ranks(size if engine.count == 1 else 1)
-        case "vllm":
-            manifest = repository.manifest
-            said = {**(manifest["engine"]["llm_arguments"] or {}), **manifest["parameters"]}
-            engine = EngineInstances(CORE_MODEL, count_gpus(said), read_gpu_groups(repository))
-            return engine.num_gpus, Ranks()
-        case _:
-            return 0, Ranks()
-
-
-def _reports_waiting(model: ImportedModel) -> bool:
-    if model.engine_kind == "tensorrt":
-        version = _parse(read_tensorrt_build(model.engine_path).version)
-        return version is not None and version >= _FIRST_WITH_WAITING
-    return CORE_MODEL in model.models
-
-
-def find_container_of(model: ImportedModel) -> Container | None:
-    """NVIDIA's newest that serves the engine: with exactly its TensorRT-LLM, or that was stated."""
-    match model.engine_kind:
-        case "tensorrt":
-            return _find_container(read_tensorrt_build(model.engine_path).version)
-        case "pytorch":
-            said = _stated_version(model)
-            return _find_container(said) if said else load_containers()[-1]
-        case "vllm":
-            return load_containers()[-1]
-        case _:
-            return None
-
-
-def _find_image(model: ImportedModel) -> tuple[str | None, str]:
-    """NVIDIA's image for the engine, if there is one, and what any other has to have."""
-    container = find_container_of(model)
-    image = container.image if container else None
-    match model.engine_kind:
-        case "tensorrt":
-            said = read_tensorrt_build(model.engine_path).version
-            if _parse(said) is None:
-                return None, "the TensorRT-LLM that built the engine, which does not say which"
-            return image, f"Triton's backend of TensorRT-LLM {said}"
-        case "pytorch":
-            return image, f"Triton and TensorRT-LLM {_stated_version(model) or 'of 1.0 or later'}"
-        case "vllm":
-            return image and image.replace("-trtllm-", "-vllm-"), "Triton and vLLM"
-        case "sim" if not (model.engine_path / "openvino_tokenizer.xml").exists():
-            return None, "Triton and Transformers"
-        case _:
-            return None, "Triton and openvino-genai"
-
-
-def _stated_version(model: ImportedModel) -> str | None:
-    said: str | None = model.declaration.get("engine", {}).get("trtllm_version")
-    return said
-
-
-def _find_container(said: str) -> Container | None:
-    version = _parse(said)
-    fitting = find_containers(version) if version is not None else ()
-    return fitting[-1] if fitting else None
-
-
-def _parse(said: str) -> Version | None:
-    """None for an engine that does not tell its version, or in words that are none."""
-    try:
-        return parse_version(said)
-    except BadInput:
-        return None
+    """Return the number of GPUs, and the processes that MPI has to start."""
+    deployment = find_kind(model.engine_kind).deployment
+    size = deployment.count_gpus(model, repository)
+    if size == 0:
+        return 0, Ranks()
+    if deployment.ranks == "mpirun":
+        engine = read_instances(repository, size) or EngineInstances(CORE_MODEL, size)
+        return engine.num_gpus, plan_ranks([engine], LaunchOptions(mode="mpi"))
+    engine = EngineInstances(CORE_MODEL, size, read_gpu_groups(repository))
+    # Of several instances, each starts the processes of its GPUs itself.
+    is_launched = deployment.ranks == "llm_api" and engine.count == 1
+    return engine.num_gpus, Ranks(size) if is_launched else Ranks()
 
 
 def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Path, ...]:

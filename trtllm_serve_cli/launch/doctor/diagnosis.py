@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import replace
 
 from trtllm_serve_cli.build.tensorrt.versions import load_containers
 from trtllm_serve_cli.choices import ContainerEngine
+from trtllm_serve_cli.engine_kinds.machine import Finding, Machine
+from trtllm_serve_cli.engine_kinds.registry import EMBEDDED, all_kinds
 from trtllm_serve_cli.launch.containers.container import ContainerHost, no_toolkit
 from trtllm_serve_cli.launch.containers.container_engine import NOT_INSTALLED, fix_engine
 from trtllm_serve_cli.launch.doctor.driver import MIN_DRIVERS, newest_cuda
 from trtllm_serve_cli.launch.doctor.machine_facts import MachineFacts, ModelFacts
 from trtllm_serve_cli.launch.doctor.schedulers import Scheduler
 
-Verdict = Literal["ok", "note", "problem"]
 _GIB = 1 << 30
 _MIB = 1 << 20
 # The demo's engine, checkpoint and a margin; each Triton process with a Python stub wants 1 MiB.
@@ -24,16 +24,6 @@ _MIN_SHARED_MEMORY = 64 * _MIB
 _EMBEDDED = "pip install 'trtllm-serve-cli[embedded]'"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing looked at. A "note" does not keep a server from running; `fix` mends a problem."""
-
-    what: str
-    verdict: Verdict
-    detail: str
-    fix: str = ""
-
-
 def diagnose(facts: MachineFacts) -> list[Finding]:
     """A finding per thing that serving a model here depends on."""
     return [
@@ -41,8 +31,7 @@ def diagnose(facts: MachineFacts) -> list[Finding]:
         _stub(facts),
         _libpython(facts),
         _numpy(facts),
-        _engine(facts),
-        *_vllm(facts),
+        *_engines(facts.machine),
         *(_port(port, holder) for port, holder in facts.ports.items()),
         _at_least("disk", facts.disk_free, _MIN_DISK, f"for {facts.home}",
                   "free some space, or point TLLM_HOME to another disk"),
@@ -116,22 +105,14 @@ def _numpy(facts: MachineFacts) -> Finding:
     return Finding("NumPy", "ok", f"{facts.numpy_version} for {facts.stub_python}")
 
 
-def _engine(facts: MachineFacts) -> Finding:
-    if facts.engine_version is None:
-        # With another engine there is something to serve with.
-        verdict: Verdict = "problem" if facts.vllm_python is None else "note"
-        return Finding("engine openvino", verdict, "openvino-genai is missing", _EMBEDDED)
-    return Finding("engine openvino", "ok", f"openvino-genai {facts.engine_version}")
-
-
-def _vllm(facts: MachineFacts) -> list[Finding]:
-    """Only where there is a GPU for it."""
-    if facts.vllm_python is not None:
-        return [Finding("engine vllm", "ok", f"in {facts.vllm_python}")]
-    if facts.gpu is None:
-        return []
-    return [Finding("engine vllm", "note", "no Python on PATH has the package vllm",
-                    "python3 -m venv vllm-env && vllm-env/bin/pip install vllm")]  # fmt: skip
+def _engines(machine: Machine) -> list[Finding]:
+    """What is missing for one engine is no problem if another one can run."""
+    kinds = sorted(all_kinds(), key=lambda kind: kind.name != EMBEDDED)
+    found = [each for kind in kinds if (each := kind.check_machine(machine)) is not None]
+    if any(each.verdict == "ok" for each in found):
+        return [replace(each, verdict="note") if each.verdict == "problem" else each
+                for each in found]  # fmt: skip
+    return found
 
 
 def _port(port: int, holder: str | None) -> Finding:

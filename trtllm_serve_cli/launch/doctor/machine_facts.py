@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import os
 import re
 import shutil
@@ -20,13 +19,14 @@ from pathlib import Path
 
 import psutil
 
-from trtllm_serve_cli.build.installed import find_python_with
 from trtllm_serve_cli.choices import ContainerEngine
-from trtllm_serve_cli.engine_kinds.selection import Machine, detect_machine
+from trtllm_serve_cli.engine_kinds.machine import Machine
+from trtllm_serve_cli.engine_kinds.registry import find_kind
+from trtllm_serve_cli.engine_kinds.selection import detect_machine
 from trtllm_serve_cli.errors import MissingPart, TllmError
 from trtllm_serve_cli.launch.containers.container import ContainerHost
 from trtllm_serve_cli.launch.containers.container_engine import ENGINES, probe_engine
-from trtllm_serve_cli.launch.containers.deployment import find_container_of
+from trtllm_serve_cli.launch.containers.deployment import check_engine_fits
 from trtllm_serve_cli.launch.doctor.schedulers import (
     Scheduler,
     detect_kubernetes,
@@ -34,7 +34,6 @@ from trtllm_serve_cli.launch.doctor.schedulers import (
     detect_slurm,
 )
 from trtllm_serve_cli.launch.supervisor.ports import find_holder, try_to_listen
-from trtllm_serve_cli.launch.triton.engine_fit import check_engine_fits
 from trtllm_serve_cli.launch.triton.triton_install import (
     TritonInstallation,
     find_libpython,
@@ -59,8 +58,8 @@ class MachineFacts:
 
     `triton_version` is what the binary said when it was run, or None when it did not start, with
     its last words in `triton_output`. `numpy_version` is the one that Triton's Python stub will
-    find, None when there is none. `vllm_python` is the one that `tllm import` would run vLLM in.
-    `containers` has what each engine runs them with, or why it does not. `hub_error` is None when
+    find, None when there is none. `machine` has the engines' packages. `containers` maps each
+    container engine to what it runs containers with, or why it does not. `hub_error` is None when
     the hub answered.
     """
 
@@ -72,8 +71,7 @@ class MachineFacts:
     libpython_dir: str | None
     stub_python: str | None
     numpy_version: str | None
-    engine_version: str | None
-    vllm_python: str | None
+    machine: Machine
     ports: Mapping[int, str | None]
     home: Path
     disk_free: int
@@ -118,6 +116,7 @@ def collect_facts(
     python = _stub_python(triton, environ)
     hub = find_hub(environ).url
     gpu = _ask_gpu()
+    machine = detect_machine(search_pythons=True)
     return MachineFacts(
         python=sys.version_info[:2],
         triton=triton,
@@ -127,8 +126,7 @@ def collect_facts(
         libpython_dir=find_libpython(),
         stub_python=python,
         numpy_version=_numpy_version(python) if python else None,
-        engine_version=_package_version("openvino-genai"),
-        vllm_python=find_python_with("vllm"),
+        machine=machine,
         ports={port: _holder(port) for port in ports},
         home=home.root,
         disk_free=find_free_bytes(home.root),
@@ -136,7 +134,7 @@ def collect_facts(
         shared_memory_free=_shared_memory_free(),
         gpu=gpu,
         driver=gpu.partition("; ")[0].rpartition(", ")[2] if gpu else None,
-        models=_check_models(home),
+        models=_check_models(home, machine),
         mpi=detect_mpi(),
         slurm=detect_slurm(),
         kubernetes=detect_kubernetes(),
@@ -194,13 +192,6 @@ def _numpy_version(python: str) -> str | None:
     return (answer.out.strip() or None) if answer is not None else None
 
 
-def _package_version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def _holder(port: int) -> str | None:
     if try_to_listen("127.0.0.1", port) is None:
         return None
@@ -221,15 +212,14 @@ def _ask_gpu() -> str | None:
     return "; ".join(answer.out.splitlines()).strip("; ") or None
 
 
-def _check_models(home: Home) -> tuple[ModelFacts, ...]:
-    machine = detect_machine()
+def _check_models(home: Home, machine: Machine) -> tuple[ModelFacts, ...]:
     return tuple(_check_model(model, machine) for model in list_models(home))
 
 
 def _check_model(model: ImportedModel, machine: Machine) -> ModelFacts:
     try:
         check_engine_fits(model, machine)
-        container = find_container_of(model)
+        container = find_kind(model.engine_kind).deployment.fit_container(model).container
     except TllmError as error:
         return ModelFacts(model.name, misfit=error)
     return ModelFacts(model.name, cuda=container.cuda if container else None)

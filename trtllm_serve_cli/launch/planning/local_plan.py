@@ -10,16 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.engine_kinds.selection import detect_machine
 from trtllm_serve_cli.errors import BadInput, MissingPart, TllmError
 from trtllm_serve_cli.launch.containers.container import IN_IMAGE, ContainerSetup, plan_container
 from trtllm_serve_cli.launch.containers.container_engine import find_container_host
-from trtllm_serve_cli.launch.containers.deployment import describe_deployable
+from trtllm_serve_cli.launch.containers.deployment import check_engine_fits, describe_deployable
 from trtllm_serve_cli.launch.launch_options import LaunchOptions, choose_options
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan, LaunchRequest, plan_launch
 from trtllm_serve_cli.launch.topology.mpi import MpiHost, check_mpirun
 from trtllm_serve_cli.launch.topology.ranks import parse_gpus
-from trtllm_serve_cli.launch.triton.engine_fit import check_engine_fits
 from trtllm_serve_cli.launch.triton.triton_install import (
     count_nvidia_gpus,
     find_libpython,
@@ -140,8 +140,8 @@ def _check_engines_fit(models: Sequence[ImportedModel], options: LaunchOptions) 
         gpus = tuple(machine.gpus[index] for index in chosen if index < len(machine.gpus))
         machine = replace(machine, gpus=gpus)
     if options.mode == "container":
-        # The image has its own, which was chosen by the engine, or by the user.
-        machine = replace(machine, tensorrt_llm=None)
+        # The image has its own packages: it was chosen by the engine, or by the user.
+        machine = replace(machine, versions={})
     for model in models:
         check_engine_fits(model, machine, is_one_machine=options.hostfile is None)
 
@@ -150,7 +150,7 @@ def _read_engines(models: Sequence[ImportedModel]) -> list[EngineInstances]:
     """The engines that Triton's C++ backend runs."""
     engines = []
     for model in models:
-        if model.engine_kind != "tensorrt":
+        if not find_kind(model.engine_kind).runs_in_triton_backend:
             continue
         name = "tensorrt_llm" if len(models) == 1 else prefixed(model.name, "tensorrt_llm")
         limits = read_limits(model.engine_path)

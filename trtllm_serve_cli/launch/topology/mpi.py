@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
 from trtllm_serve_cli.launch.topology.ranks import Ranks
@@ -48,11 +49,10 @@ def check_mpirun(environ: Mapping[str, str]) -> None:
 def check_models(models: Iterable[ImportedModel]) -> None:
     """Raise `BadInput` for an engine that starts processes under MPI of its own."""
     for model in models:
-        if model.engine_kind == "pytorch":
+        if why := find_kind(model.engine_kind).deployment.refuses_mpirun:
             raise BadInput(
                 f"{model.name} cannot be started by mpirun.",
-                why="TensorRT-LLM's LLM API starts the processes of its GPUs itself, and would "
-                "take mpirun's for them",
+                why=why,
                 next_step=f"tllm start -m {model.name} --mode local",
             )
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trtllm_serve_cli.client.endpoint import RESTRICTED_HEADER
+from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.errors import MissingPart
 from trtllm_serve_cli.launch.launch_options import DRAIN_S, LaunchOptions
 from trtllm_serve_cli.launch.triton.telemetry_env import trace_settings
@@ -22,9 +23,8 @@ _RESTRICTED = "shared-memory,model-repository,trace,logging"
 
 def check_backend(model: ImportedModel, triton: TritonInstallation) -> None:
     """A Triton that was installed may have any backend, the embedded one has only Python's."""
-    backend = (
-        "vllm" if model.layout == "vllm" else {"tensorrt": "tensorrtllm"}.get(model.engine_kind)
-    )
+    backends = find_kind(model.engine_kind).serving.backends or {}
+    backend = backends.get(model.layout)
     if backend is not None and triton.backend_parts is not None:
         raise MissingPart(
             f"The Triton in {triton.origin} cannot serve {model.name}.",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from trtllm_serve_cli.repository.kinds.pytorch import entries_beside, llm_arguments
+from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.repository.model.contract import load_contracts
 from trtllm_serve_cli.repository.model.model_config import ModelConfig
 from trtllm_serve_cli.repository.model.parameters import load_parameters
@@ -44,9 +44,10 @@ def plan_llmapi(
         "cancellation_check_period_ms": int(values["cancellation_check_period_ms"]),
         "max_queue_size": int(values["max_queue_size"]),
     }
-    if engine.kind == "pytorch":
-        arguments = render_arguments(llm_arguments(of_engine), triton_config)
-        beside = entries_beside(of_engine) | {name: values[name] for name in _SPECIAL_TOKENS}
+    if model_yaml := find_kind(engine.kind).serving.model_yaml:
+        llm_arguments, beside = model_yaml(of_engine)
+        arguments = render_arguments(llm_arguments, triton_config)
+        beside |= {name: values[name] for name in _SPECIAL_TOKENS}
     else:
         arguments = render_model_yaml(_arguments(values, of_engine), triton_config)
         beside = {}

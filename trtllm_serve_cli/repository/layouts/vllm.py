@@ -10,8 +10,10 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from trtllm_serve_cli.engine_kinds.checkpoint_serving import requested_limits
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.repository.model.contract import load_contracts
-from trtllm_serve_cli.repository.model.model_config import ModelConfig, ServingOptions
+from trtllm_serve_cli.repository.model.model_config import ModelConfig
 from trtllm_serve_cli.repository.model.parameters import check_parameters
 from trtllm_serve_cli.runtime.engines.vllm.arguments import VLLM_ARGUMENTS
 
@@ -28,20 +30,10 @@ _ARGUMENTS = {name: VLLM_ARGUMENTS.rows[name][0] for name in _SHARED} | {
 }
 
 
-def vllm_values(options: ServingOptions) -> dict[str, str]:
-    """Parameter -> value, of what was asked for."""
-    values = {name: str(value) for name, value in asked_limits(options).items()}
-    return values | check_parameters(options.parameters, "vllm")
-
-
-def asked_limits(options: ServingOptions) -> dict[str, int]:
-    """Parameter -> limit, of those that were asked for."""
-    limits = {
-        "max_seq_len": options.max_seq_len,
-        "max_num_seqs": options.max_batch_size,
-        "max_num_tokens": options.max_num_tokens,
-    }
-    return {name: value for name, value in limits.items() if value is not None}
+def vllm_values(engine: Engine, options: ServingOptions) -> dict[str, str]:
+    """Return parameter -> value for what was requested."""
+    values = {name: str(value) for name, value in requested_limits(options).items()}
+    return values | check_parameters(options.parameters, engine.kind)
 
 
 def vllm_uses() -> set[str]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trtllm_serve_cli.engine_kinds.checkpoint_serving import count_gpu_groups
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.model.parameters import load_parameters
 
@@ -23,10 +24,6 @@ _COUNT = "tensorrt_llm_instance_count"
 _SHARED = "instances_share_engine"
 _GPUS = "gpu_device_ids"
 _MODEL = "tensorrt_llm"
-# What makes Triton's queue of `tensorrt_llm` more than first come, first served.
-_ORDER = ("priority_levels", "default_timeout_microseconds")
-# Four keep up with 256 streams of a token every 19 ms (benchmarks/streams.py).
-_NUM_FRONT_ENDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +97,7 @@ def with_instance_count(wanted: Mapping[str, str], kind: str) -> dict[str, str]:
     if not gpus:
         return dict(wanted)
     can_share = load_parameters()[_SHARED].applies_to(kind)
-    count = _count_groups(gpus)
+    count = count_gpu_groups(gpus)
     if can_share and count == 1:
         # One engine has as many instances as it has front ends.
         return dict(wanted)
@@ -121,18 +118,6 @@ def list_implied(names: Iterable[str]) -> set[str]:
     return names | {_COUNT, _SHARED} if _GPUS in names else names
 
 
-def front_ends(given: Mapping[str, str]) -> dict[str, str]:
-    """The instances of an engine on a GPU, unless `given` parameters want another kind of them.
-
-    Those of several engines have one each, and so has a queue in order, which would not be one.
-    """
-    is_one_engine = _count_groups(given.get(_GPUS, "")) == 1
-    has_order = any(int(given.get(name) or 0) for name in _ORDER)
-    if is_one_engine and not has_order:
-        return {_COUNT: str(_NUM_FRONT_ENDS), _SHARED: "true"}
-    return {_COUNT: "1", _SHARED: "false"}
-
-
 def check_instances(checked: Checked, model: str) -> Iterator[Finding]:
     """Findings about engines and groups of GPUs of different number, and a queue that is torn.
 
@@ -142,13 +127,13 @@ def check_instances(checked: Checked, model: str) -> Iterator[Finding]:
     config = checked.configs[model]
     num_instances = sum(group.count for group in config.instance_group) or 1
     is_shared = checked.repository.value(model, f"parameters.{_SHARED}").lower() in ("true", "1")
-    if gpus and _count_groups(gpus) != (1 if is_shared else num_instances):
+    if gpus and count_gpu_groups(gpus) != (1 if is_shared else num_instances):
         there = "they share an engine" if is_shared else f"there are {num_instances}"
         yield checked.finding(
             "error",
             model,
-            f"{_GPUS} {gpus} is for {_count_groups(gpus)} instances, and {there}",
-            f'{checked.set_command} "{_GPUS}={gpus}" {_COUNT}={_count_groups(gpus)}',
+            f"{_GPUS} {gpus} is for {count_gpu_groups(gpus)} instances, and {there}",
+            f'{checked.set_command} "{_GPUS}={gpus}" {_COUNT}={count_gpu_groups(gpus)}',
             place=f"parameters.{_GPUS}",
         )
     queue = config.dynamic_batching
@@ -189,7 +174,3 @@ def _such_as(world_size: int, num_instances: int) -> str:
         ",".join(str(each * world_size + gpu) for gpu in range(world_size))
         for each in range(num_instances)
     )
-
-
-def _count_groups(gpu_device_ids: str) -> int:
-    return gpu_device_ids.count(";") + 1

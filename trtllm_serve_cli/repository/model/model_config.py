@@ -14,23 +14,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ServingOptions:
-    """How an engine is to be served; None means the default that fits the engine.
-
-    `parameters` are upstream's template parameters by name (`--param`), and win over the rest.
-    `engine_python` is the Python that was found to have the engine's package, empty for Triton's.
-    """
-
-    max_batch_size: int | None = None
-    max_seq_len: int | None = None
-    max_num_tokens: int | None = None
-    max_beam_width: int | None = None
-    parameters: Mapping[str, str] = field(default_factory=dict)
-    layout: Layout = "inflight"
-    engine_python: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class QueuePolicy:
     """Who waits in Triton's queue, and how long; zeros leave it to Triton's defaults."""
 

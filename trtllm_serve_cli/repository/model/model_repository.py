@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trtllm_serve_cli.engine_kinds.registry import UPSTREAM
 from trtllm_serve_cli.errors import RepositoryError
 from trtllm_serve_cli.repository.model.render import MANIFEST
 from trtllm_serve_cli.repository.model.store import target_of
@@ -46,13 +47,13 @@ class OpenRepository:
 
     @property
     def kind(self) -> str:
-        """The engine kind; upstream's own repository is one of `tensorrt`."""
+        """The engine kind; that of upstream's own repository if it is not ours."""
         if self.manifest:
             return str(self.manifest["engine"]["kind"])
         for text in self.texts.values():
             for kind in _values(text, "parameters.engine_kind"):
                 return kind
-        return "tensorrt"
+        return UPSTREAM
 
     @property
     def layout(self) -> str:

@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+from trtllm_serve_cli.engine_kinds.registry import find_kind, kind_names
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.model.contract import Contract, Tensor
 
@@ -29,8 +30,6 @@ ValueType = Literal[
     "tree",
     "json",
 ]
-ENGINE_KINDS = ("openvino", "pytorch", "sim", "tensorrt", "vllm")
-_OF_TENSORRT_LLM = ("pytorch", "tensorrt")
 # What Triton's 32-bit fields hold for certain.
 _LARGEST = 999_999_999
 # A place in a config.pbtxt that is an entry of its `parameters`.
@@ -62,7 +61,7 @@ class Parameter:
     at_least: int = 0
     at_most: int = _LARGEST
     choices: tuple[str, ...] = ()
-    engines: tuple[str, ...] = ENGINE_KINDS
+    of_engine: bool = False
     since: str = "0.5"
     is_fact: bool = False
 
@@ -73,7 +72,12 @@ class Parameter:
 
     def applies_to(self, kind: str) -> bool:
         """Whether it has an effect on this engine kind."""
-        return kind in self.engines
+        return not self.of_engine or self.name in find_kind(kind).serving.parameters
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """The engine kinds on which it has an effect, sorted by name."""
+        return tuple(sorted(kind for kind in kind_names() if self.applies_to(kind)))
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -98,7 +102,7 @@ def defaults_for(kind: str) -> dict[str, str]:
     return {
         name: each.default
         for name, each in load_parameters().items()
-        if each.default is not None and kind in each.engines
+        if each.default is not None and each.applies_to(kind)
     }
 
 
@@ -174,7 +178,7 @@ def find_parameter(name: str, kind: str) -> Parameter:
     """
     table = load_parameters()
     choosable = {
-        each.name: each for each in table.values() if kind in each.engines and not each.is_fact
+        each.name: each for each in table.values() if each.applies_to(kind) and not each.is_fact
     }
     if name in choosable:
         return choosable[name]
@@ -222,7 +226,7 @@ def check_value(parameter: Parameter, value: str, kind: str) -> str:
 def may_be_empty(parameter: Parameter, kind: str) -> bool:
     """Whether nothing need be said."""
     return parameter.unset is not None and (
-        parameter.default == "" or parameter.is_fact or kind in _OF_TENSORRT_LLM
+        parameter.default == "" or parameter.is_fact or find_kind(kind).serving.empty_is_default
     )
 
 
@@ -284,5 +288,5 @@ def _number(text: str) -> float:
 
 def _parameter(name: str, row: dict[str, Any]) -> Parameter:
     fills = {model: tuple(places) for model, places in row["fills"].items()}
-    lists: dict[str, Any] = {k: tuple(row[k]) for k in ("choices", "engines") if k in row}
-    return Parameter(**(row | lists | {"name": name, "fills": fills}))
+    choices = tuple(row.get("choices", ()))
+    return Parameter(**(row | {"choices": choices, "name": name, "fills": fills}))

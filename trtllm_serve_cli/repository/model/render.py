@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli import __version__
+from trtllm_serve_cli.build.engine import Engine
+from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.paths import write_aside
 from trtllm_serve_cli.repository.model.model_config import ModelConfig, RepositoryPlan
 from trtllm_serve_cli.repository.pbtxt import quoted
@@ -31,7 +33,7 @@ def render_files(plan: RepositoryPlan) -> dict[str, str]:
         keep_trailing_newline=True,
     )
     environment.filters["quoted"] = quoted
-    runtime = _runtime_sources()
+    runtime = _runtime_sources(plan.engine.kind)
     files: dict[str, str] = {}
     for model in plan.models:
         context: dict[str, Any] = {"model": model, "version": __version__}
@@ -73,7 +75,7 @@ def manifest_of(plan: RepositoryPlan, created_at: int) -> dict[str, Any]:
         "layout": plan.layout,
         "created_at": created_at,
         "created_by": f"tllm {__version__}",
-        "engine": dataclasses.asdict(plan.engine) | {"path": str(plan.engine.path)},
+        "engine": _facts_of(plan.engine),
         "models": [model.name for model in plan.models],
         "parameters": dict(plan.parameters),
         "asked": list(plan.asked),
@@ -82,10 +84,28 @@ def manifest_of(plan: RepositoryPlan, created_at: int) -> dict[str, Any]:
     }
 
 
-def _runtime_sources() -> dict[str, str]:
-    """Path below the package -> text of every Python file of it, sub-packages included."""
+def _facts_of(engine: Engine) -> dict[str, Any]:
+    """Return the engine as plain data, without the details that only its kind knows."""
+    facts = dataclasses.asdict(dataclasses.replace(engine, details=None))
+    del facts["details"]
+    return facts | {"path": str(engine.path)}
+
+
+def _runtime_sources(kind: str) -> dict[str, str]:
+    """Return path below the package -> text of every Python file of the runtime.
+
+    An engine kind whose runtime half lies elsewhere is added to `engines`.
+    """
     package = Path(str(resources.files("trtllm_serve_cli.runtime")))
+    sources = _read_sources(package)
+    if folder := find_kind(kind).runtime_folder:
+        engine = _read_sources(folder)
+        sources |= {f"engines/{kind}/{name}": text for name, text in engine.items()}
+    return sources
+
+
+def _read_sources(folder: Path) -> dict[str, str]:
     return {
-        str(path.relative_to(package)): path.read_text(encoding="utf-8")
-        for path in sorted(package.rglob("*.py"))
+        str(path.relative_to(folder)): path.read_text(encoding="utf-8")
+        for path in sorted(folder.rglob("*.py"))
     }

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trtllm_serve_cli.choices import Layout
+from trtllm_serve_cli.engine_kinds.registry import find_kind
+from trtllm_serve_cli.engine_kinds.selection import kinds_in_layout
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository.kinds.pytorch import pytorch_values
-from trtllm_serve_cli.repository.kinds.sim import sim_values
-from trtllm_serve_cli.repository.kinds.tensorrt import plan_tensorrt_llm, tensorrt_values
-from trtllm_serve_cli.repository.kinds.vllm_engine import vllm_engine_values
 from trtllm_serve_cli.repository.layouts.llmapi import llmapi_uses, plan_llmapi
 from trtllm_serve_cli.repository.layouts.vllm import plan_vllm, vllm_uses, vllm_values
 from trtllm_serve_cli.repository.model.contract import load_contracts
 from trtllm_serve_cli.repository.model.instances import with_instance_count
-from trtllm_serve_cli.repository.model.model_config import (
-    ModelConfig,
-    QueuePolicy,
-    RepositoryPlan,
-    ServingOptions,
-)
+from trtllm_serve_cli.repository.model.model_config import ModelConfig, QueuePolicy, RepositoryPlan
 from trtllm_serve_cli.repository.model.parameters import (
-    ENGINE_KINDS,
     Parameter,
     check_parameters,
     defaults_for,
@@ -32,8 +25,6 @@ from trtllm_serve_cli.repository.model.parameters import (
     refuse_unused,
     type_tensors,
 )
-from trtllm_serve_cli.runtime.engines.pytorch.arguments import LLM_ARGUMENTS
-from trtllm_serve_cli.runtime.engines.vllm.arguments import VLLM_ARGUMENTS
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
@@ -42,74 +33,79 @@ if TYPE_CHECKING:
 RESERVED_NAMES = frozenset(
     ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls")
 )
-# Layout -> the engine kinds that can be served in it.
-_ENGINES: Mapping[Layout, tuple[str, ...]] = {
-    "inflight": ENGINE_KINDS,
-    "llmapi": tuple(kind for kind in ENGINE_KINDS if kind not in ("tensorrt", "vllm")),
-    "vllm": ("vllm",),
-}
-# The KV cache's default size: as many tokens per slot on average. A long request takes more than
-# its share; the scheduler lets others wait meanwhile.
-_KV_TOKENS_PER_SLOT = 512
-# What an engine that Python serves runs at once when nothing else was asked for.
-_MAX_BATCH_SIZE = 64
-_MAX_NUM_TOKENS = 256
-_MAX_BEAM_WIDTH = 4
 
 
 def plan_repository(name: str, engine: Engine, options: ServingOptions) -> RepositoryPlan:
-    """The repository that serves `engine` under `name`.
+    """Return the repository that serves `engine` under `name`.
 
-    Raises `BadInput` for a name that the layout itself uses, and for options beyond the engine.
+    Raise `BadInput` for a name that the layout itself uses, and for options beyond the engine.
     """
     check_name_is_free_in_layout(name)
     check_layout(options.layout, engine.kind)
-    match options.layout:
-        case "inflight":
-            values = _values(engine, options)
-            models = _plan_inflight(name, engine, values)
-            idle = list_unused(options.parameters, engine.kind)
-            models = tuple(_with_unused(each, idle, values) for each in models)
-            used = _used(models)
-        case "llmapi":
-            values = _values(engine, options)
-            of_engine = _tensorrt_llm(engine, values).parameters
-            models = plan_llmapi(engine, values, of_engine)
-            used = llmapi_uses(values, of_engine)
-        case "vllm":
-            values = vllm_values(options)
-            models = plan_vllm(name, engine, values)
-            used = vllm_uses()
-    refuse_unused(options.parameters, used, options.layout)
+    plan = _LAYOUTS[options.layout](name, engine, options)
+    refuse_unused(options.parameters, plan.used, options.layout)
     return RepositoryPlan(
         name=name,
         engine=engine,
-        models=models,
+        models=plan.models,
         layout=options.layout,
-        parameters=values,
+        parameters=plan.values,
         asked=list_asked(options),
     )
 
 
 def check_layout(layout: Layout, engine_kind: str) -> None:
     """Raise `BadInput` for a layout that the engine kind cannot be served in."""
-    if engine_kind in _ENGINES[layout]:
+    layouts = find_kind(engine_kind).serving.layouts
+    if layout in layouts:
         return
-    fitting = [each for each, kinds in _ENGINES.items() if engine_kind in kinds]
+    kinds = " and ".join(sorted(kind.name for kind in kinds_in_layout(layout)))
     raise BadInput(
         f"The engine kind {engine_kind} cannot be served in the layout {layout}.",
-        why=f"that is for {' and '.join(_ENGINES[layout])}",
-        next_step=f"choose --layout {' or '.join(fitting)}",
+        why=f"that is for {kinds}",
+        next_step=f"choose --layout {' or '.join(layouts)}",
     )
 
 
-def _plan_inflight(name: str, engine: Engine, values: Mapping[str, str]) -> tuple[ModelConfig, ...]:
-    return (
+@dataclass(frozen=True, slots=True)
+class _LayoutPlan:
+    """The models of a layout, the values of all parameters, and those that have an effect."""
+
+    values: dict[str, str]
+    models: tuple[ModelConfig, ...]
+    used: Container[str]
+
+
+def _plan_inflight(name: str, engine: Engine, options: ServingOptions) -> _LayoutPlan:
+    values = _values(engine, options)
+    models = (
         _preprocessing(engine, values),
         _tensorrt_llm(engine, values),
         _postprocessing(engine, values),
         *(_text(each, name, engine, values) for each in _text_models(name)),
     )
+    unused = list_unused(options.parameters, engine.kind)
+    models = tuple(_with_unused(each, unused, values) for each in models)
+    return _LayoutPlan(values, models, _used(models))
+
+
+def _plan_llmapi(name: str, engine: Engine, options: ServingOptions) -> _LayoutPlan:
+    values = _values(engine, options)
+    of_engine = _tensorrt_llm(engine, values).parameters
+    models = plan_llmapi(engine, values, of_engine)
+    return _LayoutPlan(values, models, llmapi_uses(values, of_engine))
+
+
+def _plan_vllm(name: str, engine: Engine, options: ServingOptions) -> _LayoutPlan:
+    values = vllm_values(engine, options)
+    return _LayoutPlan(values, plan_vllm(name, engine, values), vllm_uses())
+
+
+_LAYOUTS: Mapping[Layout, Callable[[str, Engine, ServingOptions], _LayoutPlan]] = {
+    "inflight": _plan_inflight,
+    "llmapi": _plan_llmapi,
+    "vllm": _plan_vllm,
+}
 
 
 def check_name_is_free_in_layout(name: str) -> None:
@@ -140,56 +136,12 @@ def _text_models(name: str) -> Sequence[str]:
 
 
 def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
-    """Every parameter of the engine kind: its default, what the options say, what was asked for."""
-    given = with_instance_count(check_parameters(options.parameters, engine.kind), engine.kind)
-    if engine.kind == "tensorrt":
-        asked = tensorrt_values(engine, options)
-    elif engine.kind == "pytorch":
-        _check_context(engine, given, options)
-        asked = pytorch_values(engine, options, given)
-        # Those are among the others now.
-        given.pop(LLM_ARGUMENTS.rest, None)
-    elif engine.kind == "vllm":
-        _check_context(engine, given, options)
-        asked = vllm_engine_values(engine, options, given)
-        given.pop(VLLM_ARGUMENTS.rest, None)
-    elif engine.kind == "sim":
-        asked = sim_values(engine, options, _check_context(engine, given, options))
-    else:
-        asked = _python_values(engine, options, given)
-    return defaults_for(engine.kind) | asked | given
-
-
-def _python_values(
-    engine: Engine, options: ServingOptions, given: Mapping[str, str]
-) -> dict[str, str]:
-    max_seq_len = _check_context(engine, given, options)
-    max_batch_size = options.max_batch_size or _MAX_BATCH_SIZE
-    kv_tokens = max(max_batch_size * _KV_TOKENS_PER_SLOT, max_seq_len)
-    return {
-        "triton_max_batch_size": str(max_batch_size),
-        "max_num_seqs": str(max_batch_size),
-        "max_seq_len": str(max_seq_len),
-        "max_num_tokens": str(options.max_num_tokens or _MAX_NUM_TOKENS),
-        "max_beam_width": str(options.max_beam_width or _MAX_BEAM_WIDTH),
-        "max_tokens_in_paged_kv_cache": str(kv_tokens),
-        "tokenizer_dir": str(engine.path),
-        "engine_dir": str(engine.path),
-    }
-
-
-def _check_context(engine: Engine, given: Mapping[str, str], options: ServingOptions) -> int:
-    """How long prompt and answer may be; raises `BadInput` for more than the model knows."""
-    max_seq_len = int(
-        given.get("max_seq_len") or options.max_seq_len or engine.max_position_embeddings
-    )
-    if max_seq_len > engine.max_position_embeddings:
-        raise BadInput(
-            f"--max-seq-len {max_seq_len} is beyond the context of {engine.model_name}.",
-            why=f"it was trained on {engine.max_position_embeddings} positions",
-            next_step=f"ask for at most {engine.max_position_embeddings}",
-        )
-    return max_seq_len
+    """Return every parameter of the engine kind: its default, the engine's, the user's."""
+    serving = find_kind(engine.kind).serving
+    overrides = with_instance_count(check_parameters(options.parameters, engine.kind), engine.kind)
+    planned = serving.plan_values(engine, options, overrides)
+    kept = {name: value for name, value in overrides.items() if name not in serving.merged}
+    return defaults_for(engine.kind) | planned | kept
 
 
 def _used(models: Sequence[ModelConfig]) -> set[str]:
@@ -278,37 +230,41 @@ def _preprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
 
 
 def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
-    queue = {**_queue(values, _queue_policy(values)), **_common(values)}
-    if engine.kind == "tensorrt":
-        return plan_tensorrt_llm(engine, values, {**queue, "is_batched": True})
+    serving = find_kind(engine.kind).serving
+    serving.check_values(engine, values)
+    backend = serving.core.backend_parameter
+    batching = _queue(values, _queue_policy(values)) | _common(values)
     contract = load_contracts()["tensorrt_llm"]
+    if backend is not None:
+        contract = type_tensors("tensorrt_llm", contract, values)
+        # Upstream's model has a dynamic batcher in any case.
+        batching |= {"backend": values[backend], "is_batched": True}
     return ModelConfig(
         name="tensorrt_llm",
         title=f"the engine of {engine.model_name} ({engine.kind})",
-        module="tensorrt_llm",
+        module=None if backend else "tensorrt_llm",
         inputs=contract.inputs,
         outputs=contract.outputs,
         parameters=_entries(engine, values),
         instance_count=int(values["tensorrt_llm_instance_count"]),
         is_decoupled=values["decoupled_mode"] == "true",
-        **queue,
+        **batching,
     )
 
 
 def _entries(engine: Engine, values: Mapping[str, str]) -> dict[str, str]:
-    """Those of `config.pbtxt` that the engine kind heeds; empty where nothing is said."""
-    entries = {"engine_kind": engine.kind, "vocab_size": str(engine.vocab_size)} | {
+    """Return the entries of `config.pbtxt` for the engine kind; empty if not set."""
+    core = find_kind(engine.kind).serving.core
+    # Our Python model reads what engine it serves.
+    facts = {"engine_kind": engine.kind, "vocab_size": str(engine.vocab_size)}
+    entries = (facts if core.backend_parameter is None else {}) | {
         place.removeprefix("parameters."): values.get(each.name, "")
         for each in load_parameters().values()
-        if each.applies_to(engine.kind) and not each.is_fact
+        if each.applies_to(engine.kind) and not each.is_fact and each.name not in core.omitted
         for place in each.fills.get("tensorrt_llm", ())
         if place.startswith("parameters.")
     }
-    if engine.kind in ("openvino", "sim"):
-        # Their workers load no tokenizer.
-        del entries["tokenizer_dir"]
-        entries["gpt_model_type"] = "inflight_fused_batching"
-    return entries
+    return {**entries, **core.entries}
 
 
 def _postprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:

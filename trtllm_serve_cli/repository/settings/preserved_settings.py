@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.model.instances import list_implied
-from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.parameters import check_parameters, list_unused
 from trtllm_serve_cli.repository.model.store import ImportedModel
 from trtllm_serve_cli.repository.planning.repository_plan import list_asked

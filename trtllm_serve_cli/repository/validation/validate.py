@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
+from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.model.contract import Tensor, load_contracts
 from trtllm_serve_cli.repository.model.findings import Checked, Finding, type_name
@@ -241,7 +242,7 @@ def _check_one(
     if "${" in value or (not value and may_be_empty(parameter, kind)):
         return
     is_entry = place.startswith("parameters.")
-    if kind not in parameter.engines and is_entry:
+    if not parameter.applies_to(kind) and is_entry:
         # Some that upstream's clients look for are written down whatever the engine kind.
         at_import = checked.repository.manifest.get("parameters", {}).get(parameter.name)
         if value not in (parameter.default, at_import):
@@ -251,7 +252,8 @@ def _check_one(
             )  # fmt: skip
         return
     # Upstream's backend takes a text that it does not understand as none.
-    is_harmless = is_entry and kind == "tensorrt" and parameter.unset is not None
+    is_upstreams = find_kind(kind).runs_in_triton_backend
+    is_harmless = is_entry and is_upstreams and parameter.unset is not None
     # A list of preferred batch sizes may hold several.
     for each in value.split(",") if place.endswith("preferred_batch_size") else (value,):
         try:

@@ -1,3 +1,5 @@
+"""Whether a TensorRT engine can run on a machine."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -7,12 +9,12 @@ import pytest
 
 from tests.build.tensorrt_files import write_engine
 from trtllm_serve_cli.build.engine import ENGINE_FILE, BuildRecord, add_build_record
-from trtllm_serve_cli.engine_kinds.selection import Machine
+from trtllm_serve_cli.engine_kinds.machine import Machine
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.launch.triton.engine_fit import check_engine_fits
+from trtllm_serve_cli.launch.containers.deployment import check_engine_fits
 from trtllm_serve_cli.repository.model.store import ImportedModel
 
-HERE = Machine(gpus=("NVIDIA H200", "NVIDIA H200"), tensorrt_llm="1.1.0")
+HERE = Machine(gpus=("NVIDIA H200", "NVIDIA H200"), versions={"tensorrt_llm": "1.1.0"})
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def model(tmp_path: Path, home_folder: Path) -> ImportedModel:
     [
         HERE,
         Machine(),
-        dataclasses.replace(HERE, tensorrt_llm=None),
+        dataclasses.replace(HERE, versions={}),
     ],
 )
 def test_engine_that_may_fit(model: ImportedModel, machine: Machine) -> None:
@@ -50,7 +52,7 @@ def test_engine_that_may_fit(model: ImportedModel, machine: Machine) -> None:
     ("machine", "what", "next_step"),
     [
         (
-            dataclasses.replace(HERE, tensorrt_llm="1.2.0"),
+            dataclasses.replace(HERE, versions={"tensorrt_llm": "1.2.0"}),
             "The engine of mine was built by another TensorRT-LLM.",
             "tllm export mine > mine.yaml && tllm import -f mine.yaml --force, or serve it in "
             "nvcr.io/nvidia/tritonserver:26.02-trtllm-python-py3",

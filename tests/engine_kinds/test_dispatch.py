@@ -11,7 +11,12 @@ from tests.build.samples import GGUF
 from tests.build.tensorrt_files import write_tokenizer
 from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
 from trtllm_serve_cli.build.engine_options import EngineOptions
-from trtllm_serve_cli.engine_kinds.plan_by_kind import describe_checkpoint, find_tools, plan_build
+from trtllm_serve_cli.engine_kinds.dispatch import (
+    describe_checkpoint,
+    find_tools,
+    plan_build,
+    refuse_foreign_options,
+)
 from trtllm_serve_cli.engine_kinds.pytorch.llm_arguments import plan_llm_arguments
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.gpus import load_gpu
@@ -58,11 +63,15 @@ def test_tensorrt_engine_is_converted_built_and_described(llama: Checkpoint) -> 
         ("trtllm-build", "--checkpoint_dir"),
         ("/venv/bin/python", "-m"),
     ]
-    assert planned.steps[-1].command[2:] == (
-        "trtllm_serve_cli.engine_kinds.tensorrt.describe_step", "{work}",
-        "--checkpoint", str(llama.path), "--model-name", "mine",
-        "--source", "hf:a/llama@c", "--fingerprint", planned.fingerprint,
+    told = json.loads(planned.steps[-1].command[-1])
+    assert planned.steps[-1].command[2:-1] == (
+        "trtllm_serve_cli.engine_kinds.describe_step", "{work}",
+        "--checkpoint", str(llama.path), "--engine",
     )  # fmt: skip
+    assert told == {
+        "kind": "tensorrt", "model_name": "mine", "source": "hf:a/llama@c",
+        "architecture": "LlamaForCausalLM", "weights": "auto", "fingerprint": planned.fingerprint,
+    }  # fmt: skip
     assert planned.facts["options"] == {"tp": 2}
     assert planned.facts["tools"] == {"tensorrt_llm": "0.11.0"}
     assert planned.facts["gpu"] == "h100-sxm"
@@ -138,3 +147,13 @@ def test_stated_version_takes_the_place_of_the_installed_one() -> None:
     assert find_tools("24.07").trtllm_version == "0.11.0"
     with pytest.raises(BadInput, match="'newest' is no version of TensorRT-LLM"):
         find_tools("newest")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "timing"), [("h200", None), (None, Path("t.json"))], ids=["gpu", "timing"]
+)
+def test_other_kinds_have_no_card_and_no_timing(gpu: str | None, timing: Path | None) -> None:
+    with pytest.raises(BadInput, match="The engine kind openvino takes no --") as refused:
+        refuse_foreign_options("openvino", {"gpu": gpu, "timing": timing})
+    assert "--engine sim --" in refused.value.next_step
+    refuse_foreign_options("sim", {"gpu": gpu, "timing": timing})

@@ -14,9 +14,9 @@ from tritonclient.grpc import model_config_pb2
 from tests.build.samples import ENGINE
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.build.engine_options import EngineOptions
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.engine_kinds.vllm.engine_arguments import plan_vllm_arguments
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.render import render_files
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 from trtllm_serve_cli.runtime.engines.kinds import find_kind

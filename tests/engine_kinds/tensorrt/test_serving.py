@@ -11,9 +11,9 @@ from tritonclient.grpc import model_config_pb2
 
 from tests.build.tensorrt_files import tensorrt_engine
 from trtllm_serve_cli.build.engine import Engine
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.model.contract import load_contracts
-from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.render import render_files
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 

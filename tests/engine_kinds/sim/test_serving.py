@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.build.samples import ENGINE
+from trtllm_serve_cli.bench.simulate.imported_simulation import read_scheduler_limits
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput, RepositoryError
-from trtllm_serve_cli.repository.kinds.sim import read_scheduler_limits
-from trtllm_serve_cli.repository.model.model_config import RepositoryPlan, ServingOptions
+from trtllm_serve_cli.repository.model.model_config import RepositoryPlan
 from trtllm_serve_cli.repository.model.model_repository import open_repository
 from trtllm_serve_cli.repository.model.render import write_repository
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
@@ -21,7 +22,7 @@ LIMITS = SchedulerLimits(
     max_batch_size=32, max_num_tokens=512, max_tokens_in_paged_kv_cache=4096,
     batch_scheduler_policy="max_utilization", enable_chunked_context=True,
 )  # fmt: skip
-SIM = dataclasses.replace(ENGINE, kind="sim", simulation=Simulation(StepTiming(0.02), LIMITS))
+SIM = dataclasses.replace(ENGINE, kind="sim", details=Simulation(StepTiming(0.02), LIMITS))
 
 
 def plan(**options: Any) -> RepositoryPlan:

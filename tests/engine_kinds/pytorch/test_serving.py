@@ -17,8 +17,8 @@ from tests.build.tensorrt_files import write_tokenizer
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.engine_kinds.pytorch.llm_arguments import plan_llm_arguments
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.model_repository import open_repository
 from trtllm_serve_cli.repository.model.render import render_files, write_repository
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository

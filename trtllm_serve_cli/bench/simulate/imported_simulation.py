@@ -1,24 +1,15 @@
-"""What is particular to repositories whose engine is simulated.
-
-What its scheduler may do is said by upstream's parameters, as of any engine; how long its steps
-take stays in the engine's folder.
-"""
+"""The simulation of an imported model, with the limits that its repository has now."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from trtllm_serve_cli.build.engine import read_engine
+from trtllm_serve_cli.engine_kinds.dispatch import read_details
 from trtllm_serve_cli.errors import BadInput, RepositoryError
-from trtllm_serve_cli.repository.model.model_config import ServingOptions
 from trtllm_serve_cli.repository.model.model_repository import OpenRepository, open_repository
 from trtllm_serve_cli.repository.model.store import ImportedModel
 from trtllm_serve_cli.runtime.engines.engine_arguments import read_flag
 from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, parse_limits
-
-if TYPE_CHECKING:
-    from trtllm_serve_cli.build.engine import Engine
 
 # What `tensorrt_llm` calls them, whatever its engine.
 _LIMITS = {
@@ -31,31 +22,13 @@ _LIMITS = {
 }
 
 
-def sim_values(engine: Engine, options: ServingOptions, max_seq_len: int) -> dict[str, str]:
-    """Parameter -> value, as the simulation and the options ask."""
-    limits = engine.simulation.limits if engine.simulation else SchedulerLimits()
-    max_batch_size = str(options.max_batch_size or limits.max_batch_size)
-    return {
-        "triton_max_batch_size": max_batch_size,
-        "max_num_seqs": max_batch_size,
-        "max_seq_len": str(max_seq_len),
-        "max_num_tokens": str(options.max_num_tokens or limits.max_num_tokens),
-        "max_tokens_in_paged_kv_cache": str(limits.max_tokens_in_paged_kv_cache),
-        "batch_scheduler_policy": limits.batch_scheduler_policy,
-        "enable_chunked_context": str(limits.enable_chunked_context).lower(),
-        "enable_kv_cache_reuse": str(limits.enable_kv_cache_reuse).lower(),
-        "tokenizer_dir": str(engine.path),
-        "engine_dir": str(engine.path),
-    }
-
-
 def read_simulation_of(model: ImportedModel) -> Simulation:
     """What the engine of an imported model simulates, with what was set since.
 
     Raises `BadInput` for a model whose engine is a real one.
     """
-    simulation = read_engine(model.engine_path).simulation if model.engine_kind == "sim" else None
-    if simulation is None:
+    simulation = read_details(model.engine_kind, model.engine_path)
+    if not isinstance(simulation, Simulation):
         raise BadInput(
             f"The engine of {model.name} is not simulated.",
             why=f"it is of the kind {model.engine_kind}, whose timing is not known",

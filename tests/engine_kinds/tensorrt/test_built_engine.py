@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.tensorrt_files import engine_config, write_engine
-from trtllm_serve_cli.build.tensorrt_engine import (
+from tests.build.tensorrt_files import (
+    CHAT_TEMPLATE,
+    engine_config,
+    tensorrt_engine,
+    write_engine,
+)
+from trtllm_serve_cli.build.engine import Engine
+from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import (
     TensorRtBuild,
     fingerprint_of,
     read_tensorrt_build,
@@ -64,3 +70,23 @@ def test_what_is_no_engine_is_refused(tmp_path: Path, text: str | None, what: st
         (tmp_path / "config.json").write_text(text)
     with pytest.raises(BadInput, match=what):
         read_tensorrt_build(tmp_path)
+
+
+def test_tensorrt_engine_compared_whole(tmp_path: Path) -> None:
+    engine = tensorrt_engine(tmp_path)
+    assert engine == Engine(
+        path=tmp_path / "engine",
+        kind="tensorrt",
+        model_name="mine",
+        source=f"engine:{tmp_path / 'engine'}",
+        fingerprint=engine.fingerprint,
+        architecture="LlamaForCausalLM",
+        weights="bfloat16",
+        vocab_size=32000,
+        max_position_embeddings=4096,
+        chat_template=CHAT_TEMPLATE,
+        bos_token="<s>",
+        eos_token="</s>",
+        adds_bos=True,
+        details=read_tensorrt_build(tmp_path / "engine"),
+    )

@@ -7,13 +7,18 @@ Source of the fields: what NVIDIA/TensorRT-LLM's `trtllm-build` has written sinc
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtllm_serve_cli.build.checkpoint_facts import read_tokenizer_facts
+from trtllm_serve_cli.build.engine import TOKENIZER_FOLDER, Engine
+from trtllm_serve_cli.engine_kinds.tokenizer_files import copy_tokenizer
 from trtllm_serve_cli.errors import BadInput
 
 
@@ -59,6 +64,42 @@ def read_tensorrt_build(directory: Path) -> TensorRtBuild:
             next_step=f"ls {shlex.quote(str(directory))}",
         )
     return build
+
+
+def built_of(engine: Engine) -> TensorRtBuild:
+    """Return what a TensorRT engine was built for."""
+    assert isinstance(engine.details, TensorRtBuild)
+    return engine.details
+
+
+def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy the tokenizer beside the engine, so that its folder is all that a server mounts."""
+    tokenizer = copy_tokenizer(checkpoint, directory / TOKENIZER_FOLDER)
+    return _fields_of(read_tensorrt_build(directory), tokenizer)
+
+
+def describe_source(name: str, directory: Path, tokenizer_dir: Path, source: str) -> Engine:
+    """Return the engine that `trtllm-build` left in `directory`. Raise `BadInput` for none."""
+    build = read_tensorrt_build(directory)
+    return Engine(
+        path=directory,
+        kind="tensorrt",
+        model_name=name,
+        source=source,
+        fingerprint=fingerprint_of(directory, build),
+        details=build,
+        **_fields_of(build, tokenizer_dir),
+    )
+
+
+def _fields_of(build: TensorRtBuild, tokenizer_dir: Path) -> dict[str, Any]:
+    return {
+        "architecture": build.architecture,
+        "weights": build.dtype if build.quantization == "none" else build.quantization,
+        "vocab_size": build.vocab_size,
+        "max_position_embeddings": build.max_position_embeddings,
+        **dataclasses.asdict(read_tokenizer_facts(tokenizer_dir)),
+    }
 
 
 def fingerprint_of(directory: Path, build: TensorRtBuild) -> str:

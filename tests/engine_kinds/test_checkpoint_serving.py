@@ -1,0 +1,26 @@
+"""What the kinds that serve a checkpoint have in common when they are served."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtllm_serve_cli.engine_kinds.checkpoint_serving import front_ends
+
+COUNT, SHARED = "tensorrt_llm_instance_count", "instances_share_engine"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ("4", "true")),
+        ({"gpu_device_ids": "0,1"}, ("4", "true")),
+        ({"gpu_device_ids": "0;1"}, ("1", "false")),
+        ({"priority_levels": "2"}, ("1", "false")),
+        ({"default_timeout_microseconds": "5"}, ("1", "false")),
+        ({"priority_levels": "0"}, ("4", "true")),
+    ],
+)
+def test_an_engine_on_a_gpu_has_front_ends(
+    given: dict[str, str], expected: tuple[str, str]
+) -> None:
+    assert front_ends(given) == {COUNT: expected[0], SHARED: expected[1]}

@@ -1,0 +1,69 @@
+"""The last step of a build: describe the engine in its `engine.json`.
+
+    python -m trtllm_serve_cli.engine_kinds.describe_step DIRECTORY --checkpoint PATH --engine JSON
+
+`--engine` has what the plan knows of the engine. Its kind adds what only the finished engine tells
+(`Building.describe_built`), and writes what else a server needs into the directory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.build.build_plan import BuildRequest, Toolchain
+from trtllm_serve_cli.build.build_step import WORK, BuildStep
+from trtllm_serve_cli.build.engine import ENGINE_FILE, Engine, write_engine
+
+
+def plan_describe_step(
+    request: BuildRequest,
+    tools: Toolchain,
+    *,
+    title: str,
+    weights: str,
+    fingerprint: str,
+    details: Mapping[str, Any] | None = None,
+    outputs: tuple[str, ...] = (),
+) -> BuildStep:
+    """Return the step. `details`, which are JSON, go to the kind; `outputs` are further files."""
+    checkpoint = request.checkpoint
+    engine = {
+        "kind": request.kind,
+        "model_name": request.model_name,
+        "source": checkpoint.source,
+        "architecture": checkpoint.architecture,
+        "weights": weights,
+        "fingerprint": fingerprint,
+    }
+    command: tuple[str, ...] = (
+        tools.python, "-m", "trtllm_serve_cli.engine_kinds.describe_step", WORK,
+        "--checkpoint", str(checkpoint.path), "--engine", json.dumps(engine),
+    )  # fmt: skip
+    if details is not None:
+        command += ("--details", json.dumps(details))
+    return BuildStep(title, command, outputs=(f"{WORK}/{ENGINE_FILE}", *outputs))
+
+
+def main() -> None:
+    """Describe the engine. Any failure ends the process with a traceback for the log."""
+    from trtllm_serve_cli.engine_kinds.registry import find_kind
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("--engine", type=json.loads, required=True)
+    parser.add_argument("--details", type=json.loads, default={})
+    arguments = parser.parse_args()
+    describe_built = find_kind(arguments.engine["kind"]).building.describe_built
+    assert describe_built is not None
+    found = describe_built(arguments.directory, arguments.checkpoint, arguments.details)
+    engine = Engine(path=arguments.directory, **{**arguments.engine, **found})
+    write_engine(engine, arguments.directory)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""What a build is planned, described and completed by: the engine kind of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
+from trtllm_serve_cli.build.engine import Engine, read_engine
+from trtllm_serve_cli.build.installed import find_versions
+from trtllm_serve_cli.build.tensorrt.versions import find_trtllm_version, parse_version
+from trtllm_serve_cli.engine_kinds.kind import EngineKind
+from trtllm_serve_cli.engine_kinds.registry import EMBEDDED, all_kinds, find_kind
+from trtllm_serve_cli.errors import BadInput, BuildFailed
+from trtllm_serve_cli.sizing.gpus import find_card, find_gpus
+
+_FORMAT_NAMES = {"gguf": "a GGUF file", "hf": "a Hugging Face checkpoint"}
+
+
+def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
+    """Return the steps to the engine. Raise `BadInput` for what its kind cannot do."""
+    kind = find_kind(request.kind)
+    _check_format(kind, request)
+    return kind.building.plan(request, tools)
+
+
+def describe_checkpoint(request: BuildRequest, tools: Toolchain) -> Engine:
+    """Return the checkpoint as an engine of a kind that `serves_checkpoints`.
+
+    Raise `BadInput` as its plan does.
+    """
+    kind = find_kind(request.kind)
+    _check_format(kind, request)
+    assert kind.building.describe is not None
+    return kind.building.describe(request, tools)
+
+
+def complete_engine(engine: Engine) -> Engine:
+    """Return the engine with what only its kind knows. Raise `BuildFailed` if it is broken."""
+    return dataclasses.replace(engine, details=read_details(engine.kind, engine.path))
+
+
+def load_engine(path: Path) -> Engine:
+    """Return the engine in the folder `path`. Raise `BuildFailed` if there is none."""
+    return complete_engine(read_engine(path))
+
+
+def read_details(kind: str, path: Path) -> Any:
+    """Return what only its kind knows of the engine in `path`, None if that is nothing.
+
+    Raise `BuildFailed` if the engine is broken.
+    """
+    read = find_kind(kind).building.read_details
+    again = "build it again with --force"
+    try:
+        return read(path) if read is not None else None
+    except BadInput as error:
+        raise BuildFailed(error.what, why=error.why, next_step=again) from error
+    except (OSError, ValueError) as error:
+        raise BuildFailed(
+            f"{path} holds no engine of tllm's.",
+            why=f"a file of it cannot be read: {type(error).__name__}: {error}",
+            next_step=again,
+        ) from error
+
+
+def find_tools(trtllm_version: str | None = None) -> Toolchain:
+    """Return what builds here: this Python, its packages, and the GPUs of this machine.
+
+    A requested version of TensorRT-LLM takes the place of the installed one. Raise `BadInput` if it
+    is not a version.
+    """
+    packages = tuple(sorted({name for kind in all_kinds() for name in kind.building.tools}))
+    gpus = find_gpus()
+    card = find_card(gpus[0].shown_as) if gpus else None
+    installed = find_trtllm_version()
+    version = parse_version(trtllm_version) if trtllm_version else installed
+    return Toolchain(
+        python=sys.executable,
+        versions=find_versions(packages),
+        trtllm_version=str(version) if version else None,
+        gpu=card,
+        gpu_name=card.name if card else (gpus[0].shown_as if gpus else None),
+        num_gpus=len(gpus) or None,
+    )
+
+
+def refuse_foreign_options(name: str, options: dict[str, object]) -> None:
+    """Raise `BadInput` for an option of the build that only other engine kinds use.
+
+    `options` has the fields of `BuildRequest` that only some kinds use, None for not given.
+    """
+    for option, value in options.items():
+        if value is None or option in find_kind(name).building.request_options:
+            continue
+        users = [each.name for each in all_kinds() if option in each.building.request_options]
+        raise BadInput(
+            f"The engine kind {name} takes no --{option}.",
+            why=f"it describes an engine of the kind {' or '.join(users)}",
+            next_step=f"leave it out, or add it to: --engine {users[0]} --{option} {value}",
+        )
+
+
+def _check_format(kind: EngineKind, request: BuildRequest) -> None:
+    checkpoint = request.checkpoint
+    if checkpoint.format in kind.building.formats:
+        return
+    needed = " or ".join(_FORMAT_NAMES[each] for each in sorted(kind.building.formats))
+    raise BadInput(
+        f"The engine kind {kind.name} needs {needed}.",
+        why=f"{checkpoint.source} is {_FORMAT_NAMES[checkpoint.format]}",
+        next_step="import the model's checkpoint instead (-s hf:ORG/NAME), or this one with "
+        f"--engine {EMBEDDED}",
+    )

@@ -1,0 +1,53 @@
+"""The machine that an engine is built or served on, as far as engine kinds depend on it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Verdict = Literal["ok", "note", "problem"]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """GPUs by their drivers' names, and the engines' packages that are installed.
+
+    `versions` maps a distribution to its version in this Python; `pythons` maps one that may run in
+    a Python of its own to the interpreter that has it.
+    """
+
+    gpus: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    pythons: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def gpus_in_words(self) -> str:
+        """Such as "4 x NVIDIA H200"."""
+        return " and ".join(f"{count} x {name}" for name, count in Counter(self.gpus).items())
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """An engine kind, one sentence with the reason for it, and the Python that has its package.
+
+    `python` is empty when the engine runs in the Python that Triton runs.
+    """
+
+    kind: str
+    reason: str
+    python: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One result of `tllm doctor`.
+
+    A "note" does not keep a server from running; a "problem" does, and `fix` is its remedy.
+    """
+
+    what: str
+    verdict: Verdict
+    detail: str
+    fix: str = ""

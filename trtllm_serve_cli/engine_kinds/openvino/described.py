@@ -1,0 +1,41 @@
+"""What an OpenVINO engine tells about itself, read with OpenVINO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.build.checkpoint_facts import read_context_length
+
+
+def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `Engine` that the engine in `directory` and its checkpoint determine."""
+    return {
+        "vocab_size": _vocab_size(directory),
+        "max_position_embeddings": read_context_length(checkpoint),
+        **read_tokenizer(directory),
+    }
+
+
+def _vocab_size(directory: Path) -> int:
+    """Return the last dimension of the logits, which may exceed the tokenizer's tokens."""
+    import openvino
+
+    model = openvino.Core().read_model(directory / "openvino_model.xml")
+    return int(model.output("logits").get_partial_shape()[-1].get_length())
+
+
+def read_tokenizer(directory: Path) -> dict[str, Any]:
+    """Return what clients need to know of the OpenVINO tokenizer, as fields of `Engine`."""
+    import openvino_genai
+
+    tokenizer = openvino_genai.Tokenizer(directory)
+    bos_id = tokenizer.get_bos_token_id()
+    first = tokenizer.encode("a").input_ids.data.reshape(-1)[0]
+    return {
+        "chat_template": tokenizer.get_original_chat_template() or tokenizer.chat_template or "",
+        "bos_token": tokenizer.get_bos_token(),
+        "eos_token": tokenizer.get_eos_token(),
+        "adds_bos": bool(bos_id >= 0 and first == bos_id),
+    }

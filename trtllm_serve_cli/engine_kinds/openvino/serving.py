@@ -1,0 +1,56 @@
+"""How an OpenVINO engine is served: by a worker with a scheduler of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trtllm_serve_cli.build.engine import Engine
+from trtllm_serve_cli.engine_kinds.kind import Serving
+from trtllm_serve_cli.engine_kinds.serving import (
+    WORKER_PARAMETERS,
+    CoreModel,
+    ServingOptions,
+    choose_context_length,
+)
+
+# The KV cache's default size: this many tokens per slot on average. A long request takes more than
+# its share, and the scheduler lets others wait meanwhile.
+_KV_TOKENS_PER_SLOT = 512
+_MAX_BATCH_SIZE = 64
+_MAX_NUM_TOKENS = 256
+_MAX_BEAM_WIDTH = 4
+
+
+def _plan_values(
+    engine: Engine, options: ServingOptions, overrides: Mapping[str, str]
+) -> dict[str, str]:
+    max_seq_len = choose_context_length(engine, options, overrides)
+    max_batch_size = options.max_batch_size or _MAX_BATCH_SIZE
+    kv_tokens = max(max_batch_size * _KV_TOKENS_PER_SLOT, max_seq_len)
+    return {
+        "triton_max_batch_size": str(max_batch_size),
+        "max_num_seqs": str(max_batch_size),
+        "max_seq_len": str(max_seq_len),
+        "max_num_tokens": str(options.max_num_tokens or _MAX_NUM_TOKENS),
+        "max_beam_width": str(options.max_beam_width or _MAX_BEAM_WIDTH),
+        "max_tokens_in_paged_kv_cache": str(kv_tokens),
+        "tokenizer_dir": str(engine.path),
+        "engine_dir": str(engine.path),
+    }
+
+
+SERVING = Serving(
+    layouts=("inflight", "llmapi"),
+    parameters=WORKER_PARAMETERS
+    | {
+        "max_beam_width", "max_tokens_in_paged_kv_cache", "lora_cache_max_adapter_size",
+        "lora_cache_host_memory_bytes", "lora_prefetch_dir", "max_loras", "num_threads",
+        "num_draft_tokens", "draft_model_dir",
+    },
+    plan_values=_plan_values,
+    # The worker loads no tokenizer.
+    core=CoreModel(
+        entries={"gpt_model_type": "inflight_fused_batching"},
+        omitted=frozenset({"tokenizer_dir"}),
+    ),
+)  # fmt: skip

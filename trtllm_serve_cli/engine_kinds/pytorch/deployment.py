@@ -1,0 +1,51 @@
+"""What the LLM API needs of the machines that serve a checkpoint."""
+
+from __future__ import annotations
+
+from trtllm_serve_cli.build.tensorrt.versions import find_containers, load_containers
+from trtllm_serve_cli.engine_kinds.checkpoint_serving import count_gpus
+from trtllm_serve_cli.engine_kinds.kind import ContainerFit, Deployment, ModelView, RepositoryView
+from trtllm_serve_cli.engine_kinds.tensorrt_llm import find_version
+from trtllm_serve_cli.errors import RepositoryError
+from trtllm_serve_cli.runtime.engines.pytorch.arguments import LLM_ARGUMENTS, arguments_of
+from trtllm_serve_cli.runtime.triton.model_yaml import parse_model_yaml
+
+
+def _count_gpus(model: ModelView, repository: RepositoryView) -> int:
+    """Count by the arguments that the repository has now. Raise `RepositoryError`."""
+    is_llmapi = repository.layout == "llmapi"
+    path = repository.path / "tensorrt_llm" / ("1/model.yaml" if is_llmapi else "config.pbtxt")
+    try:
+        if is_llmapi:
+            return count_gpus(parse_model_yaml(path.read_text(encoding="utf-8")))
+        rest = repository.value("tensorrt_llm", f"parameters.{LLM_ARGUMENTS.rest}")
+        return count_gpus(arguments_of({LLM_ARGUMENTS.rest: rest}))
+    except (OSError, ValueError, TypeError) as error:
+        raise RepositoryError(
+            f"{path} does not say how many GPUs the model takes.",
+            why=str(error),
+            next_step=f"tllm validate {repository.target}",
+        ) from error
+
+
+def _fit_container(model: ModelView) -> ContainerFit:
+    """Return the container with the requested TensorRT-LLM, or else the newest."""
+    requested: str | None = model.declaration.get("engine", {}).get("trtllm_version")
+    needs = f"Triton and TensorRT-LLM {requested or 'of 1.0 or later'}"
+    if requested is None:
+        container = load_containers()[-1]
+        return ContainerFit(needs, container.image, container)
+    version = find_version(requested)
+    containers = find_containers(version) if version is not None else ()
+    if not containers:
+        return ContainerFit(needs)
+    return ContainerFit(needs, containers[-1].image, containers[-1])
+
+
+DEPLOYMENT = Deployment(
+    fit_container=_fit_container,
+    count_gpus=_count_gpus,
+    ranks="llm_api",
+    refuses_mpirun="TensorRT-LLM's LLM API starts the processes of its GPUs itself, and would "
+    "take mpirun's for them",
+)

@@ -1,0 +1,54 @@
+"""TensorRT-LLM's LLM API: `pytorch`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trtllm_serve_cli.build.build_plan import BuildRequest, Toolchain
+from trtllm_serve_cli.build.tensorrt.versions import FIRST_WITH_PYTORCH
+from trtllm_serve_cli.engine_kinds.kind import EngineKind
+from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Machine
+from trtllm_serve_cli.engine_kinds.pytorch.deployment import DEPLOYMENT
+from trtllm_serve_cli.engine_kinds.pytorch.llm_arguments import plan_llm_arguments
+from trtllm_serve_cli.engine_kinds.pytorch.serving import SERVING
+from trtllm_serve_cli.engine_kinds.served_checkpoint import serve_as_it_is
+from trtllm_serve_cli.engine_kinds.tensorrt_llm import (
+    PACKAGE,
+    describe_trtllm,
+    find_usable_trtllm,
+)
+
+# The version to plan for if none is requested or installed: the last with every engine kind.
+_DEFAULT_TRTLLM = "1.2.1"
+
+
+def _offer(machine: Machine, trtllm_version: str | None) -> EngineChoice | None:
+    version = find_usable_trtllm(machine, trtllm_version)
+    if version is None or version < FIRST_WITH_PYTORCH:
+        return None
+    origin = describe_trtllm(version, machine, is_requested=trtllm_version is not None)
+    return EngineChoice("pytorch", f"Engine kind pytorch: {origin}, serves a checkpoint as it is.")
+
+
+def _plan_arguments(
+    request: BuildRequest, tools: Toolchain, quantized: str | None
+) -> dict[str, Any]:
+    return plan_llm_arguments(
+        request.options,
+        tools.trtllm_version or _DEFAULT_TRTLLM,
+        weights=quantized,
+        trust_remote_code=request.trust_remote_code,
+    )
+
+
+KIND = EngineKind(
+    name="pytorch",
+    summary="TensorRT-LLM's LLM API, on NVIDIA GPUs",
+    package=PACKAGE,
+    offer=_offer,
+    building=serve_as_it_is(
+        _plan_arguments, "There is nothing to build: TensorRT-LLM serves the checkpoint as it is."
+    ),
+    serving=SERVING,
+    deployment=DEPLOYMENT,
+)

@@ -1,0 +1,102 @@
+"""How TensorRT-LLM's LLM API serves a checkpoint.
+
+Its arguments are the entries of `config.pbtxt` that upstream has a parameter for, and one entry
+with a JSON object for the rest. In the llmapi layout all of them are in `model.yaml`, by their own
+names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from trtllm_serve_cli.build.engine import Engine
+from trtllm_serve_cli.engine_kinds.checkpoint_serving import (
+    MAX_BATCH_SIZE,
+    MAX_NUM_TOKENS,
+    front_ends,
+    values_of,
+)
+from trtllm_serve_cli.engine_kinds.kind import Serving
+from trtllm_serve_cli.engine_kinds.serving import (
+    WORKER_PARAMETERS,
+    ServingOptions,
+    choose_context_length,
+)
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.runtime.engines.engine_arguments import Arguments, merge_arguments
+from trtllm_serve_cli.runtime.engines.pytorch.arguments import LLM_ARGUMENTS, arguments_of
+
+# Entries that the model or the worker reads, not the engine.
+_OF_THE_MODEL = ("exclude_input_in_output", "cancellation_check_period_ms")
+
+
+def _plan_values(
+    engine: Engine, options: ServingOptions, overrides: Mapping[str, str]
+) -> dict[str, str]:
+    """Raise `BadInput` for what the engine was not described for."""
+    choose_context_length(engine, options, overrides)
+    arguments = _merge(engine, options, overrides)
+    _check_beams(arguments, overrides)
+    values = values_of(LLM_ARGUMENTS, arguments) | front_ends(overrides)
+    lora = arguments.get("lora_config", {})
+    if "max_lora_rank" in lora:
+        values["lora_cache_max_adapter_size"] = str(lora["max_lora_rank"])
+    return values
+
+
+def _model_yaml(entries: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the arguments in `model.yaml`, and the entries that no argument stands for."""
+    arguments = arguments_of(entries)
+    first = {name: arguments.pop(name) for name in ("model", "tokenizer")}
+    named = (*LLM_ARGUMENTS.parameters, *_OF_THE_MODEL)
+    # The worker reads how adapters are cached, too.
+    beside = {
+        name: value
+        for name, value in entries.items()
+        if value and (name not in named or name.startswith("lora_cache_"))
+    }
+    return {**first, "backend": "pytorch", **arguments}, beside
+
+
+def _merge(engine: Engine, options: ServingOptions, overrides: Mapping[str, str]) -> Arguments:
+    requested = {
+        name: value
+        for name in ("max_batch_size", "max_seq_len", "max_num_tokens", "max_beam_width")
+        if (value := getattr(options, name)) is not None
+    }
+    arguments = merge_arguments(engine.llm_arguments or {}, requested)
+    arguments = merge_arguments(arguments, json.loads(overrides.get(LLM_ARGUMENTS.rest) or "{}"))
+    defaults = {
+        "model": str(engine.path),
+        "tokenizer": str(engine.path),
+        "max_batch_size": MAX_BATCH_SIZE,
+        "max_seq_len": engine.max_position_embeddings,
+        "max_num_tokens": MAX_NUM_TOKENS,
+        "max_beam_width": 1,
+    }
+    return merge_arguments(defaults, arguments)
+
+
+def _check_beams(arguments: Arguments, overrides: Mapping[str, str]) -> None:
+    """Refuse another width alone: the engine is set up for its width."""
+    width = int(arguments["max_beam_width"])
+    if int(overrides.get("max_beam_width") or width) != width:
+        raise BadInput(
+            f"The parameter max_beam_width cannot be {overrides['max_beam_width']} alone.",
+            why=f"the arguments of TensorRT-LLM's LLM are for a width of {width}",
+            next_step=f"say --max-beam-width {overrides['max_beam_width']} instead",
+        )
+
+
+SERVING = Serving(
+    layouts=("inflight", "llmapi"),
+    parameters=WORKER_PARAMETERS
+    | frozenset(LLM_ARGUMENTS.parameters)
+    | {"lora_prefetch_dir", "gpu_device_ids"},
+    plan_values=_plan_values,
+    merged=frozenset({LLM_ARGUMENTS.rest}),
+    empty_is_default=True,
+    model_yaml=_model_yaml,
+)

@@ -1,0 +1,51 @@
+"""The one list of engine kinds.
+
+The order is that in which `--engine auto` asks them. A kind's module is imported when the kind is
+looked up, so that a command line lists their names without importing what plans builds.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from trtllm_serve_cli.errors import BadInput
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.engine_kinds.kind import EngineKind
+
+# Name -> the module that has the kind as `KIND`.
+MODULES = {
+    "tensorrt": "trtllm_serve_cli.engine_kinds.tensorrt.kind",
+    "pytorch": "trtllm_serve_cli.engine_kinds.pytorch.kind",
+    "vllm": "trtllm_serve_cli.engine_kinds.vllm.kind",
+    "openvino": "trtllm_serve_cli.engine_kinds.openvino.kind",
+    "sim": "trtllm_serve_cli.engine_kinds.sim.kind",
+}
+# What `--engine` takes besides the names of kinds.
+AUTO = "auto"
+# The kind that runs on any machine: a machine without any engine is told to install it.
+EMBEDDED = "openvino"
+# The kind of repositories that this tool did not render: upstream's own.
+UPSTREAM = "tensorrt"
+
+
+def kind_names() -> tuple[str, ...]:
+    """Return the names of all engine kinds."""
+    return tuple(MODULES)
+
+
+def find_kind(name: str) -> EngineKind:
+    """Return the engine kind of this name. Raise `BadInput` for an unknown one."""
+    if name not in MODULES:
+        raise BadInput(
+            f"There is no engine kind {name!r}.",
+            next_step=f"choose one of {', '.join(MODULES)}",
+        )
+    kind: EngineKind = import_module(MODULES[name]).KIND
+    return kind
+
+
+def all_kinds() -> tuple[EngineKind, ...]:
+    """Return all engine kinds."""
+    return tuple(map(find_kind, MODULES))

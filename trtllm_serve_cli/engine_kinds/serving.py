@@ -1,0 +1,67 @@
+"""Terms in which engine kinds describe how an engine is served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trtllm_serve_cli.build.engine import Engine
+from trtllm_serve_cli.choices import Layout
+from trtllm_serve_cli.errors import BadInput
+
+# Parameters of every engine that runs in a worker of ours.
+WORKER_PARAMETERS = frozenset(
+    ("max_num_seqs", "max_seq_len", "max_num_tokens", "instances_share_engine", "engine_python")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServingOptions:
+    """How an engine is to be served; None means the default that fits the engine.
+
+    `parameters` are upstream's template parameters by name (`--param`), and override the rest.
+    `engine_python` is the Python that was found to have the engine's package, empty for Triton's.
+    """
+
+    max_batch_size: int | None = None
+    max_seq_len: int | None = None
+    max_num_tokens: int | None = None
+    max_beam_width: int | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    layout: Layout = "inflight"
+    engine_python: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreModel:
+    """How the model `tensorrt_llm` is served: by our Python model, or by a backend of Triton's own.
+
+    `backend_parameter` is the parameter that names Triton's backend, None for our Python model.
+    `entries` are fixed entries of its `config.pbtxt`; `omitted` are parameters that have an effect
+    on this kind, and no entry.
+    """
+
+    backend_parameter: str | None = None
+    entries: Mapping[str, str] = field(default_factory=dict)
+    omitted: frozenset[str] = frozenset()
+
+
+OUR_CORE_MODEL = CoreModel()
+
+
+def choose_context_length(
+    engine: Engine, options: ServingOptions, overrides: Mapping[str, str]
+) -> int:
+    """Return the longest prompt and response together, in tokens.
+
+    Raise `BadInput` if that is more than the model was trained on.
+    """
+    limit = engine.max_position_embeddings
+    max_seq_len = int(overrides.get("max_seq_len") or options.max_seq_len or limit)
+    if max_seq_len > limit:
+        raise BadInput(
+            f"--max-seq-len {max_seq_len} is beyond the context of {engine.model_name}.",
+            why=f"it was trained on {limit} positions",
+            next_step=f"ask for at most {limit}",
+        )
+    return max_seq_len

@@ -1,0 +1,79 @@
+"""The plan of a TensorRT engine, by the programs of one version of TensorRT-LLM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.build.build_plan import (
+    BuildPlan,
+    BuildRequest,
+    Toolchain,
+    check_num_gpus,
+    facts_of_engine,
+)
+from trtllm_serve_cli.build.engine_options import EngineOptions, list_chosen
+from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
+from trtllm_serve_cli.build.tensorrt.tensorrt_plan import plan_tensorrt
+from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit, find_examples_dir
+from trtllm_serve_cli.build.tensorrt.versions import parse_version
+from trtllm_serve_cli.engine_kinds.describe_step import plan_describe_step
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.sizing.shape import parse_shape
+from trtllm_serve_cli.sources.checkpoint import read_object
+
+
+def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
+    """Return the steps for this checkpoint. Raise `BadInput` for what the version cannot do."""
+    checkpoint, options = request.checkpoint, request.options
+    check_num_gpus(request, tools)
+    if tools.trtllm_version is None:
+        raise BadInput(
+            "Which TensorRT-LLM is to build the engine is not known.",
+            why="the package tensorrt_llm is not installed here",
+            next_step="say --trtllm-version, such as 0.17.0, or run this in NVIDIA's container",
+        )
+    version = parse_version(tools.trtllm_version)
+    shape = parse_shape(read_object(checkpoint.path / "config.json"))
+    toolkit = Toolkit(version, find_examples_dir(version))
+    steps = plan_tensorrt(shape, checkpoint.path, options, toolkit, tools.gpu)
+    weights = options.quantization or options.dtype
+    facts = {
+        **facts_of_engine(checkpoint, request.kind, weights),
+        "options": list_chosen(options),
+        "folders": _stamp_folders(options),
+        "tools": {"tensorrt_llm": str(version)},
+        "gpu": tools.gpu_name,
+    }
+    fingerprint = fingerprint_of_facts(facts)
+    describe = plan_describe_step(
+        request,
+        tools,
+        title="Put the tokenizer beside the engine, and describe it",
+        weights=weights,
+        fingerprint=fingerprint,
+    )
+    return BuildPlan(
+        model_name=request.model_name,
+        kind=request.kind,
+        weights=weights,
+        checkpoint=checkpoint,
+        engine_dir=request.engine_dir,
+        steps=(*steps, describe),
+        fingerprint=fingerprint,
+        estimated_bytes=sum(step.estimated_bytes for step in steps),
+        facts=facts,
+    )
+
+
+def _stamp_folders(options: EngineOptions) -> dict[str, list[list[Any]]]:
+    """Return the files, with size and time of change, of the folders that go into an engine."""
+    folders = [*options.lora_dir, *filter(None, [options.speculative_model])]
+    return {
+        folder: [
+            [path.name, stat.st_size, stat.st_mtime_ns]
+            for path in sorted(Path(folder).glob("*"))
+            if (stat := path.stat())
+        ]
+        for folder in folders
+    }

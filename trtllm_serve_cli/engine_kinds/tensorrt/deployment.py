@@ -1,0 +1,106 @@
+"""What a TensorRT engine needs of the machines that serve it.
+
+It runs with the version of TensorRT-LLM and on the card that it was built with.
+"""
+
+from __future__ import annotations
+
+from packaging.version import Version
+
+from trtllm_serve_cli.build.engine import read_build_record
+from trtllm_serve_cli.build.tensorrt.versions import find_containers, parse_version
+from trtllm_serve_cli.engine_kinds.kind import ContainerFit, Deployment, ModelView, RepositoryView
+from trtllm_serve_cli.engine_kinds.machine import Machine
+from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import TensorRtBuild, read_tensorrt_build
+from trtllm_serve_cli.engine_kinds.tensorrt_llm import find_version
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.sizing.gpus import find_card
+
+# From here on the engine reports how many requests wait in it.
+_FIRST_WITH_WAITING = Version("0.18.0")
+
+
+def _count_gpus(model: ModelView, repository: RepositoryView) -> int:
+    return read_tensorrt_build(model.engine_path).world_size
+
+
+def _fit_container(model: ModelView) -> ContainerFit:
+    """Return the newest container with exactly the TensorRT-LLM that built the engine."""
+    built = read_tensorrt_build(model.engine_path).version
+    version = find_version(built)
+    if version is None:
+        return ContainerFit("the TensorRT-LLM that built the engine, which does not say which")
+    containers = find_containers(version)
+    container = containers[-1] if containers else None
+    image = container.image if container else None
+    return ContainerFit(f"Triton's backend of TensorRT-LLM {built}", image, container)
+
+
+def _reports_waiting(model: ModelView) -> bool:
+    version = find_version(read_tensorrt_build(model.engine_path).version)
+    return version is not None and version >= _FIRST_WITH_WAITING
+
+
+def check_engine_fits(
+    model: ModelView, machine: Machine, *, is_one_machine: bool = True, import_again: str
+) -> None:
+    """Raise `BadInput` if Triton would load the model for minutes and then fail.
+
+    What is unknown here (no GPU, no TensorRT-LLM: the server runs elsewhere) is left to Triton. If
+    `is_one_machine` is false, other machines have GPUs for it, too. `import_again` is the command
+    that imports the model again.
+    """
+    built = read_tensorrt_build(model.engine_path)
+    _check_version(model, built, machine.versions.get("tensorrt_llm"), import_again)
+    if not machine.gpus:
+        return
+    if is_one_machine and built.world_size > len(machine.gpus):
+        raise BadInput(
+            f"The engine of {model.name} needs {built.world_size} GPUs, and here are "
+            f"{len(machine.gpus)}.",
+            why="it was built for one GPU per rank",
+            next_step="import it again with a lower --tp or --pp",
+        )
+    record = read_build_record(model.engine_path)
+    built_for = record.facts.get("gpu") if record else None
+    card = find_card(machine.gpus[0])
+    here = card.name if card else machine.gpus[0]
+    if built_for and here != built_for:
+        raise BadInput(
+            f"The engine of {model.name} was built for another GPU.",
+            why=f"it is for {built_for}, and here is {here}; TensorRT's engines run on the "
+            "card that they were built on",
+            next_step=_rebuild(model, import_again),
+        )
+
+
+def _check_version(
+    model: ModelView, built: TensorRtBuild, installed: str | None, import_again: str
+) -> None:
+    if installed is None or built.version == "unknown":
+        return
+    needed = parse_version(built.version)
+    if needed == parse_version(installed):
+        return
+    containers = find_containers(needed)
+    elsewhere = f", or serve it in {containers[-1].image}" if containers else ""
+    raise BadInput(
+        f"The engine of {model.name} was built by another TensorRT-LLM.",
+        why=f"it is from {needed}, and {installed} is installed, which cannot load it",
+        next_step=_rebuild(model, import_again) + elsewhere,
+    )
+
+
+def _rebuild(model: ModelView, import_again: str) -> str:
+    if model.source.startswith("engine:"):
+        return "build it again here, and import what that leaves"
+    return f"{import_again} --force"
+
+
+DEPLOYMENT = Deployment(
+    fit_container=_fit_container,
+    count_gpus=_count_gpus,
+    ranks="mpirun",
+    check_fits=check_engine_fits,
+    reports_waiting=_reports_waiting,
+)

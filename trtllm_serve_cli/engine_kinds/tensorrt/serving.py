@@ -1,0 +1,115 @@
+"""How Triton's C++ backend, which upstream calls `tensorrtllm`, serves a TensorRT engine.
+
+Its `config.pbtxt` has every parameter of upstream's newest one. A parameter that was not requested
+is an empty string: every version of the backend takes that for not set, and versions from 0.19 on
+do not load without the keys `gpt_model_type`, `tokenizer_dir`, `guided_decoding_backend` and
+`xgrammar_tokenizer_info_path`. Source: `model_instance_state.cc` of
+triton-inference-server/tensorrtllm_backend, where a value that does not convert is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trtllm_serve_cli.build.engine import TOKENIZER_FOLDER, Engine
+from trtllm_serve_cli.engine_kinds.kind import Serving
+from trtllm_serve_cli.engine_kinds.serving import CoreModel, ServingOptions
+from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import built_of
+from trtllm_serve_cli.errors import BadInput
+
+# All that upstream has.
+_PARAMETERS = frozenset(
+    (
+        "multimodal_model_path", "max_num_images", "accumulate_tokens",
+        "tensorrt_llm_draft_model_name", "multimodal_encoders_name", "triton_backend",
+        "encoder_engine_dir", "batching_strategy", "max_beam_width",
+        "max_tokens_in_paged_kv_cache", "kv_cache_free_gpu_mem_fraction",
+        "cross_kv_cache_fraction", "kv_cache_host_memory_bytes", "kv_cache_onboard_blocks",
+        "enable_chunked_context", "batch_scheduler_policy", "stats_check_period_ms",
+        "iter_stats_max_iterations", "request_stats_max_iterations", "normalize_log_probs",
+        "max_attention_window_size", "sink_token_length", "decoding_mode", "lookahead_window_size",
+        "lookahead_ngram_size", "lookahead_verification_set_size", "medusa_choices",
+        "eagle_choices", "speculative_decoding_fast_logits", "guided_decoding_backend",
+        "xgrammar_tokenizer_info_path", "lora_cache_optimal_adapter_size",
+        "lora_cache_max_adapter_size", "lora_cache_gpu_memory_fraction",
+        "lora_cache_host_memory_bytes", "lora_prefetch_dir", "gpu_device_ids", "participant_ids",
+        "num_nodes", "gpu_weights_percent", "enable_trt_overlap", "enable_context_fmha_fp32_acc",
+        "multi_block_mode", "cuda_graph_mode", "cuda_graph_cache_size", "logits_datatype",
+        "encoder_input_features_data_type", "prompt_embedding_table_data_type",
+    )
+)  # fmt: skip
+_BACKEND = "tensorrtllm"
+# Entries that upstream fixes.
+_FIXED = {
+    "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
+    "executor_worker_path": "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker",
+}
+_TYPES = {"float32": "TYPE_FP32", "float16": "TYPE_FP16", "bfloat16": "TYPE_BF16"}
+
+
+def _plan_values(
+    engine: Engine, options: ServingOptions, overrides: Mapping[str, str]
+) -> dict[str, str]:
+    """Raise `BadInput` for what the engine was not built for."""
+    built = built_of(engine)
+    _check_decided_at_build(options)
+    batch_size = options.max_batch_size or built.max_batch_size
+    beam_width = options.max_beam_width or built.max_beam_width
+    _check_within("--max-batch-size", batch_size, built.max_batch_size)
+    _check_within("--max-beam-width", beam_width, built.max_beam_width)
+    return {
+        "triton_max_batch_size": str(batch_size),
+        "max_beam_width": str(beam_width),
+        "max_seq_len": str(built.max_seq_len),
+        "tokenizer_dir": str(engine.path / TOKENIZER_FOLDER),
+        "engine_dir": str(engine.path),
+        "logits_datatype": _tensor_type(built.logits_dtype),
+        "prompt_embedding_table_data_type": _tensor_type(built.dtype),
+    }
+
+
+def _check_values(engine: Engine, values: Mapping[str, str]) -> None:
+    backend = values["triton_backend"]
+    if backend != _BACKEND:
+        raise BadInput(
+            f"triton_backend={backend} cannot be rendered.",
+            why="its code is upstream's, and comes with upstream's own repository",
+            next_step="leave it out: the C++ backend serves the same engine",
+        )
+    width = int(values["max_beam_width"] or 1)
+    _check_within("max_beam_width", width, built_of(engine).max_beam_width)
+
+
+def _check_decided_at_build(options: ServingOptions) -> None:
+    for name in ("max_seq_len", "max_num_tokens"):
+        if getattr(options, name) is not None:
+            option = "--" + name.replace("_", "-")
+            raise BadInput(
+                f"{option} has no effect on an engine that is built.",
+                why="trtllm-build has fixed it",
+                next_step="leave it out, or build the engine again",
+            )
+
+
+def _check_within(name: str, value: int, limit: int) -> None:
+    if value > limit:
+        raise BadInput(
+            f"{name} {value} is beyond the engine.",
+            why=f"it was built for at most {limit}",
+            next_step=f"ask for at most {limit}, or build the engine again",
+        )
+
+
+def _tensor_type(dtype: str) -> str:
+    return _TYPES.get(dtype, "TYPE_FP16")
+
+
+SERVING = Serving(
+    layouts=("inflight",),
+    parameters=_PARAMETERS,
+    plan_values=_plan_values,
+    core=CoreModel(backend_parameter="triton_backend", entries=_FIXED),
+    check_values=_check_values,
+    empty_is_default=True,
+    backends={"inflight": _BACKEND},
+)

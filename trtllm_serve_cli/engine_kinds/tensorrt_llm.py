@@ -1,0 +1,34 @@
+"""Which TensorRT-LLM a machine has: shared by the kinds that are served with it."""
+
+from __future__ import annotations
+
+from packaging.version import Version
+
+from trtllm_serve_cli.build.tensorrt.versions import parse_version
+from trtllm_serve_cli.engine_kinds.machine import Machine
+from trtllm_serve_cli.errors import BadInput
+
+PACKAGE = "tensorrt_llm"
+
+
+def find_usable_trtllm(machine: Machine, requested: str | None) -> Version | None:
+    """Return the requested version, or the installed one if the machine has GPUs for it.
+
+    Raise `BadInput` if that is not a version.
+    """
+    version = requested or (machine.versions.get(PACKAGE) if machine.gpus else None)
+    return parse_version(version) if version else None
+
+
+def describe_trtllm(version: Version, machine: Machine, *, is_requested: bool) -> str:
+    """Return a phrase such as "TensorRT-LLM 1.0, which is installed, beside 4 x NVIDIA H200"."""
+    origin = "as stated" if is_requested else f"which is installed, beside {machine.gpus_in_words}"
+    return f"TensorRT-LLM {version}, {origin}"
+
+
+def find_version(text: str) -> Version | None:
+    """Return the version that `text` is, or None if it is not one, as in an engine without one."""
+    try:
+        return parse_version(text)
+    except BadInput:
+        return None

@@ -1,0 +1,91 @@
+"""vLLM: `vllm`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trtllm_serve_cli.build.build_plan import BuildRequest, Toolchain
+from trtllm_serve_cli.build.tensorrt.versions import load_containers
+from trtllm_serve_cli.engine_kinds.checkpoint_serving import count_gpus
+from trtllm_serve_cli.engine_kinds.kind import (
+    ContainerFit,
+    Deployment,
+    EngineKind,
+    ModelView,
+    RepositoryView,
+)
+from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Finding, Machine
+from trtllm_serve_cli.engine_kinds.served_checkpoint import serve_as_it_is
+from trtllm_serve_cli.engine_kinds.vllm.engine_arguments import plan_vllm_arguments
+from trtllm_serve_cli.engine_kinds.vllm.serving import SERVING
+from trtllm_serve_cli.errors import MissingPart
+
+_PACKAGE = "vllm"
+_INSTALL = "python3 -m venv vllm-env && vllm-env/bin/pip install vllm"
+
+
+def _offer(machine: Machine, trtllm_version: str | None) -> EngineChoice | None:
+    python = machine.pythons.get(_PACKAGE)
+    if python is None or not machine.gpus:
+        return None
+    reason = (
+        f"Engine kind vllm: there is no TensorRT-LLM here for {machine.gpus_in_words}, and "
+        f"{python} has vLLM."
+    )
+    return EngineChoice("vllm", reason, python)
+
+
+def _require(machine: Machine) -> str:
+    python = machine.pythons.get(_PACKAGE)
+    if python is None:
+        raise MissingPart(
+            "The engine kind vllm is not installed.",
+            why="neither this Python nor one on PATH has the package vllm",
+            next_step=f"{_INSTALL}, then add --param engine_python=$PWD/vllm-env/bin/python3",
+        )
+    return python
+
+
+def _check_machine(machine: Machine) -> Finding | None:
+    """Without a GPU, only an installation that exists is worth a line."""
+    if python := machine.pythons.get(_PACKAGE):
+        return Finding("engine vllm", "ok", f"in {python}")
+    if not machine.gpus:
+        return None
+    return Finding("engine vllm", "note", "no Python on PATH has the package vllm", _INSTALL)
+
+
+def _plan_arguments(
+    request: BuildRequest, tools: Toolchain, quantized: str | None
+) -> dict[str, Any]:
+    return plan_vllm_arguments(
+        request.options, weights=quantized, trust_remote_code=request.trust_remote_code
+    )
+
+
+def _count_gpus(model: ModelView, repository: RepositoryView) -> int:
+    manifest = repository.manifest
+    return count_gpus({**(manifest["engine"]["llm_arguments"] or {}), **manifest["parameters"]})
+
+
+def _fit_container(model: ModelView) -> ContainerFit:
+    """Return NVIDIA's container with vLLM of the same month as the newest with TensorRT-LLM."""
+    container = load_containers()[-1]
+    image = container.image.replace("-trtllm-", "-vllm-")
+    return ContainerFit("Triton and vLLM", image, container)
+
+
+KIND = EngineKind(
+    name="vllm",
+    summary="vLLM, on GPUs",
+    package=_PACKAGE,
+    any_python=True,
+    offer=_offer,
+    require=_require,
+    check_machine=_check_machine,
+    building=serve_as_it_is(
+        _plan_arguments, "There is nothing to build: vLLM serves the checkpoint as it is."
+    ),
+    serving=SERVING,
+    deployment=Deployment(fit_container=_fit_container, count_gpus=_count_gpus),
+)

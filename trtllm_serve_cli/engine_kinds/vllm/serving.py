@@ -1,0 +1,68 @@
+"""How vLLM serves a checkpoint: in a worker of ours, or in Triton's own vLLM backend."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from trtllm_serve_cli.build.engine import Engine
+from trtllm_serve_cli.engine_kinds.checkpoint_serving import (
+    MAX_BATCH_SIZE,
+    MAX_NUM_TOKENS,
+    front_ends,
+    requested_limits,
+    values_of,
+)
+from trtllm_serve_cli.engine_kinds.kind import Serving
+from trtllm_serve_cli.engine_kinds.serving import (
+    WORKER_PARAMETERS,
+    ServingOptions,
+    choose_context_length,
+)
+from trtllm_serve_cli.engine_kinds.vllm.engine_arguments import check_lora_rank
+from trtllm_serve_cli.runtime.engines.engine_arguments import merge_arguments
+from trtllm_serve_cli.runtime.engines.vllm.arguments import VLLM_ARGUMENTS
+
+# As upstream's backend has it.
+_GPU_MEMORY_UTILIZATION = 0.9
+_LORA_RANK = "lora_cache_max_adapter_size"
+
+
+def _plan_values(
+    engine: Engine, options: ServingOptions, overrides: Mapping[str, str]
+) -> dict[str, str]:
+    """Raise `BadInput` for a rank of adapters that vLLM has no kernels for."""
+    choose_context_length(engine, options, overrides)
+    defaults = {
+        "model": str(engine.path),
+        "tokenizer": str(engine.path),
+        "max_num_seqs": MAX_BATCH_SIZE,
+        "max_model_len": engine.max_position_embeddings,
+        "max_num_batched_tokens": MAX_NUM_TOKENS,
+        "enable_chunked_prefill": True,
+        "gpu_memory_utilization": _GPU_MEMORY_UTILIZATION,
+    }
+    limits = {
+        VLLM_ARGUMENTS.rows[name][0]: limit for name, limit in requested_limits(options).items()
+    }
+    arguments = merge_arguments(merge_arguments(defaults, engine.llm_arguments or {}), limits)
+    arguments = merge_arguments(arguments, json.loads(overrides.get(VLLM_ARGUMENTS.rest) or "{}"))
+    values = values_of(VLLM_ARGUMENTS, arguments) | front_ends(overrides)
+    if arguments.get("enable_lora") and (rank := {**values, **overrides}.get(_LORA_RANK)):
+        check_lora_rank(_LORA_RANK, int(rank))
+    return values | {"engine_python": options.engine_python}
+
+
+SERVING = Serving(
+    layouts=("inflight", "vllm"),
+    parameters=WORKER_PARAMETERS
+    | frozenset(VLLM_ARGUMENTS.parameters)
+    | {
+        "lora_prefetch_dir", "lora_cache_host_memory_bytes", "gpu_device_ids",
+        # Of the layout for Triton's own vLLM backend.
+        "gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_size",
+    },
+    plan_values=_plan_values,
+    merged=frozenset({VLLM_ARGUMENTS.rest}),
+    backends={"vllm": "vllm"},
+)  # fmt: skip

@@ -1,1 +1,0 @@
-"""What each engine kind writes into a model repository."""
