@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -20,6 +21,23 @@ from trtllm_serve_cli.launch.server_state import ServerState, read_state
 from trtllm_serve_cli.runtime.engines.openvino import grammar_check
 
 TLLM = str(Path(sys.executable).with_name("tllm"))
+# A byte-level tokenizer, whose ids are in the order of characters, and no weights.
+MAKE_LETTERS = """
+import json, sys
+from pathlib import Path
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+vocabulary = {letter: number for number, letter in enumerate(letters)}
+tokenizer = Tokenizer(models.BPE(vocab={**vocabulary, "</s>": 256}, merges=[]))
+tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+tokenizer.decoder = decoders.ByteLevel()
+fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
+fast.save_pretrained(sys.argv[1])
+config = {"vocab_size": 257, "max_position_embeddings": 256}
+config["architectures"] = ["LettersForCausalLM"]
+Path(sys.argv[1], "config.json").write_text(json.dumps(config))
+"""
 
 
 @dataclass(frozen=True)
@@ -164,3 +182,14 @@ def quick_home(
         return tllm
 
     return make
+
+
+@pytest.fixture(scope="session")
+def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint without weights, whose tokenizer has a token for each byte."""
+    if not importlib.util.find_spec("transformers"):
+        pytest.skip("needs the extra `convert`: see the Makefile")
+    folder = tmp_path_factory.mktemp("checkpoint") / "letters"
+    command = (sys.executable, "-W", "ignore", "-c", MAKE_LETTERS, str(folder))
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return folder

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,31 +28,6 @@ pytestmark = [
     ),
 ]
 
-# A byte-level tokenizer, whose ids are in the order of characters, and no weights.
-MAKE_CHECKPOINT = """
-import json, sys
-from pathlib import Path
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
-letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-vocabulary = {letter: number for number, letter in enumerate(letters)}
-tokenizer = Tokenizer(models.BPE(vocab={**vocabulary, "</s>": 256}, merges=[]))
-tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-tokenizer.decoder = decoders.ByteLevel()
-fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
-fast.save_pretrained(sys.argv[1])
-config = {"vocab_size": 257, "max_position_embeddings": 256}
-Path(sys.argv[1], "config.json").write_text(json.dumps(config))
-"""
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoint") / "letters"
-    command = (sys.executable, "-W", "ignore", "-c", MAKE_CHECKPOINT, str(folder))
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
-    return folder
-
 
 @pytest.fixture(
     scope="module",
@@ -61,7 +35,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids="-".join,
 )
 def served(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, checkpoint: Path
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, letters: Path
 ) -> Iterator[Tllm]:
     """A home whose only model counts through the letters, being served."""
     kind, layout = request.param
@@ -72,8 +46,8 @@ def served(
         f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{STAND_IN}" exec {sys.executable} "$@"\n'
     )
     python.chmod(0o755)
-    there = Checkpoint(checkpoint, "hf", f"local:{checkpoint}", None, "LlamaForCausalLM", 1)
-    request = BuildRequest("letters", there, checkpoint, kind, EngineOptions(tp=2))
+    there = Checkpoint(letters, "hf", f"local:{letters}", None, "LlamaForCausalLM", 1)
+    request = BuildRequest("letters", there, letters, kind, EngineOptions(tp=2))
     engine = describe_checkpoint(request, Toolchain(sys.executable, trtllm_version="1.2.0"))
     serving = ServingOptions(layout=layout, parameters={"engine_python": str(python)})
     repository = plan_repository("letters", engine, serving)

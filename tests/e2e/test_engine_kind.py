@@ -1,0 +1,46 @@
+"""An engine kind that is one module and one row of the registry: imported, served and asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.ports import free_ports
+from trtllm_serve_cli.client.ask import generate
+from trtllm_serve_cli.client.generate import GenerateRequest
+from trtllm_serve_cli.engine_kinds import registry
+from trtllm_serve_cli.importing.declaration import Declaration, EngineSection, ModelSection
+from trtllm_serve_cli.importing.importer import import_model
+from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
+from trtllm_serve_cli.launch.servers.running import RunningServer
+from trtllm_serve_cli.launch.supervisor.lifecycle import launch, stop_server
+from trtllm_serve_cli.paths import Home
+
+pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, home: Home, letters: Path) -> Iterator[RunningServer]:
+    """A server of the engine kind `toy`, which this package does not have."""
+    monkeypatch.setitem(registry.MODULES, "toy", "tests.fakes.toy_kind.kind")
+    model = ModelSection("backwards", source=f"local:{letters}")
+    import_model(Declaration(model, EngineSection(kind="toy")), home)
+    http, grpc, metrics = free_ports(3)
+    ports = {"http_port": http, "grpc_port": grpc, "metrics_port": metrics}
+    plan = plan_for_this_machine(home, ["backwards"], ports)
+    server = launch(plan, on_progress=lambda loading: None)
+    yield server
+    stop_server(server)
+
+
+def test_a_kind_of_ones_own_is_imported_served_and_asked(server: RunningServer, home: Home) -> None:
+    for model in ("ensemble", "tensorrt_llm_bls", "backwards"):
+        request = GenerateRequest("stressed", max_tokens=8, stream=True)
+        assert generate(server.endpoint, model, request).text == "desserts"
+    repository = home.models / "backwards"
+    assert json.loads((repository / "tllm.json").read_text())["engine"]["kind"] == "toy"
+    engine = repository / "tensorrt_llm" / "1" / "tllm_runtime" / "engines" / "toy"
+    assert {path.name for path in engine.glob("*.py")} == {"__init__.py", "kind.py", "engine.py"}

@@ -1,0 +1,1 @@
+"""The runtime half of the engine kind `toy`."""
