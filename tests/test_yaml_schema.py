@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_serve_cli.choices import Within
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.option_fields import Within
 from trtllm_serve_cli.yaml_schema import parse_words, parse_yaml, plain_changes, render_yaml
 
 

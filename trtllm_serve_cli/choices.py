@@ -1,11 +1,11 @@
-"""What options of a model can be, for the command line, files and plans alike."""
+"""The values that options take, for the command line, files and plans alike."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
-EngineKind = Literal["auto", "openvino", "tensorrt", "pytorch", "vllm", "sim"]
+from trtllm_serve_cli.option_fields import Option, Within
+
 Layout = Literal["inflight", "llmapi", "vllm"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 # Weights (w) and activations (a) in bits, and the method; upstream's words where it has one.
@@ -36,14 +36,6 @@ MetricsExport = Literal["prometheus", "grafana"]
 ServiceType = Literal["ClusterIP", "NodePort", "LoadBalancer"]
 
 
-@dataclass(frozen=True, slots=True)
-class Within:
-    """The range of a number, both ends included; None is no end."""
-
-    at_least: int
-    at_most: int | None = None
-
-
 COUNT = Within(1)
 # A sequence is a token of the prompt and one of the answer.
 SEQUENCE = Within(2)
@@ -56,3 +48,24 @@ SequenceLength = Annotated[int, SEQUENCE]
 Port = Annotated[int, PORT]
 Seconds = Annotated[float, SECONDS]
 Verbosity = Annotated[int, VERBOSITY]
+
+# Options of several commands.
+TensorParallelism = Annotated[Count, Option("Tensor parallelism, in GPUs.")]
+PipelineParallelism = Annotated[Count, Option("Pipeline parallelism, in GPUs.")]
+MoeTensorParallelism = Annotated[Count, Option("Tensor parallelism of the experts, in GPUs.")]
+MoeExpertParallelism = Annotated[Count, Option("Expert parallelism, in GPUs.")]
+DtypeOption = Annotated[
+    Dtype,
+    Option("Type of activations and of weights that are not quantized; auto is the checkpoint's."),
+]
+QuantizationOption = Annotated[
+    Quantization,
+    Option(
+        "Format of the weights. int8 and int4 quantize only the weights, int8_sq is SmoothQuant. "
+        "Default: int8 for openvino (a GGUF file keeps its own), none on a GPU."
+    ),
+]
+KvCacheDtypeOption = Annotated[KvCacheDtype, Option("Type of the KV cache. Default: the engine's.")]
+MaxSeqLenOption = Annotated[
+    SequenceLength, Option("Longest prompt and response together, in tokens.")
+]

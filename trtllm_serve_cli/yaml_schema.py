@@ -1,25 +1,32 @@
 """A YAML file as a dataclass of dataclasses, and back; what is wrong is said with its line.
 
-The fields' annotations are the schema: text, numbers, truths, paths, choices (`Literal`), lists of
-text (a tuple), tables of text (a `Mapping`), another dataclass, and any of them or None. Text is
-taken as it is written, so that a version 1.10 does not become the number 1.1. A number that is
-`Annotated` with a range (`choices.Within`) lies in it.
+The fields' annotations are the schema: text, numbers, truths, paths, choices (`Literal` or
+`OneOf`), lists of text (a tuple), tables of text (a `Mapping`), another dataclass, and any of them
+or None. Text is taken as it is written, so that a version 1.10 does not become the number 1.1. A
+number that is `Annotated` with a range (`choices.Within`) lies in it. A mapping that is `PartOf` a
+class has some of its fields.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 
-from trtllm_serve_cli.choices import Within
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.option_fields import (
+    OneOf,
+    PartOf,
+    Within,
+    find_mark,
+    option_fields,
+    split_hint,
+)
 
 T = TypeVar("T")
 _TEXT = "tag:yaml.org,2002:str"
@@ -52,10 +59,10 @@ def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
 def parse_words(cls: Any, words: Mapping[str, str], *, where: str) -> dict[str, Any]:
     """Fields of `cls` given as text, a list's items between commas. Raises `BadInput`."""
     pairs = []
-    hints = typing.get_type_hints(cls)
+    lists = {each.name for each in option_fields(cls) if each.is_list}
     for name, text in words.items():
         items = [yaml.ScalarNode(_TEXT, item.strip()) for item in text.split(",")]
-        is_list = get_origin(hints.get(name)) is tuple
+        is_list = name in lists
         value = yaml.SequenceNode(_TEXT, items) if is_list else yaml.ScalarNode(_TEXT, text)
         pairs.append((yaml.ScalarNode(_TEXT, name), value))
     node = yaml.MappingNode("tag:yaml.org,2002:map", pairs)
@@ -93,7 +100,7 @@ def _plain(value: Any) -> Any:
         case tuple():
             return list(value)
         case Mapping():
-            return dict(value)
+            return {key: _plain(each) for key, each in value.items()}
     return value
 
 
@@ -105,15 +112,16 @@ class _Reader:
 
     def read(self, node: yaml.Node, hint: Any, at: str) -> Any:
         """What `node` says, as `hint` wants it."""
+        hint, is_optional, marks = split_hint(hint)
+        if is_optional and node.tag == "tag:yaml.org,2002:null":
+            return None
+        if part := find_mark(marks, PartOf):
+            return self.read_fields(node, part.options, at)
+        if within := find_mark(marks, Within):
+            return self._read_within(node, hint, within, at)
+        if one_of := find_mark(marks, OneOf):
+            return self._read_choice(node, one_of.words, at)
         origin = get_origin(hint)
-        if origin in (Union, types.UnionType):
-            if node.tag == "tag:yaml.org,2002:null":
-                return None
-            (hint,) = [each for each in get_args(hint) if each is not type(None)]
-            return self.read(node, hint, at)
-        if origin is Annotated:
-            kind, within = get_args(hint)
-            return self._read_within(node, kind, within, at)
         if origin is Literal:
             return self._read_choice(node, get_args(hint), at)
         if origin is tuple:

@@ -12,8 +12,9 @@ from tests.ports import free_ports
 from trtllm_serve_cli.client.ask import generate
 from trtllm_serve_cli.client.generate import GenerateRequest
 from trtllm_serve_cli.engine_kinds import registry
-from trtllm_serve_cli.importing.declaration import Declaration, EngineSection, ModelSection
+from trtllm_serve_cli.importing.declaration import Declaration
 from trtllm_serve_cli.importing.importer import import_model
+from trtllm_serve_cli.importing.sections import EngineSection, ModelSection
 from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
 from trtllm_serve_cli.launch.servers.running import RunningServer
 from trtllm_serve_cli.launch.supervisor.lifecycle import launch, stop_server

@@ -14,16 +14,13 @@ from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.importing.declaration import (
     Declaration,
-    EngineSection,
-    LaunchSection,
-    ModelSection,
-    RepositorySection,
     declare_model,
     override,
     parse_declaration,
     read_declaration,
     render_declaration,
 )
+from trtllm_serve_cli.importing.sections import EngineSection, ModelSection, RepositorySection
 from trtllm_serve_cli.launch.launch_options import LaunchOptions, choose_options
 from trtllm_serve_cli.paths import Home, find_home
 from trtllm_serve_cli.repository.model.model_repository import open_repository
@@ -57,7 +54,7 @@ DECLARED = Declaration(
     EngineSection("tensorrt", "0.9.0"),
     EngineOptions(tp=4, dtype="float16", lora_target_modules=("attn_q", "attn_v")),
     RepositorySection(parameters={"enable_kv_cache_reuse": "true"}),
-    LaunchSection(http_port=9000),
+    {"http_port": 9000},
 )
 
 
@@ -121,7 +118,7 @@ def test_model_is_declared_as_it_is_now(home_folder: Path):
         ModelSection("mine", ENGINE.source),
         EngineSection("openvino"),
         repository=RepositorySection(parameters={"max_queue_size": "7", "max_beam_width": "2"}),
-        launch=LaunchSection(http_port=9000),
+        launch={"http_port": 9000},
     )
 
 
@@ -193,8 +190,10 @@ def test_models_agree_as_they_are_rendered(home_folder: Path, tmp_path: Path, ki
 def test_how_it_is_launched_under_mpi_starts_from_the_folder(tmp_path: Path):
     text = "model: {name: mine}\nlaunch: {mode: mpi, world_size: 2, hostfile: hosts}\n"
     declared = parse_declaration(text, where="tllm.yaml", folder=tmp_path)
-    assert declared.launch == LaunchSection(mode="mpi", world_size=2, hostfile=tmp_path / "hosts")
-    plain = json.loads(json.dumps(plain_changes(declared.launch)))
+    assert declared.launch == {
+        "mode": "mpi", "world_size": 2, "hostfile": tmp_path / "hosts",
+    }  # fmt: skip
+    plain = json.loads(json.dumps(plain_changes(declared)["launch"]))
     assert choose_options({}, {"mine": plain}) == LaunchOptions(
         mode="mpi", world_size=2, hostfile=tmp_path / "hosts"
     )
@@ -214,7 +213,7 @@ def test_options_of_tritons_are_the_same_in_a_file(tmp_path: Path):
         "  grpc_server_cert: s.crt, grpc_server_key: s.key, triton_args: [--log-info=no]}\n"
     )
     declared = parse_declaration(text, where="tllm.yaml", folder=tmp_path)
-    plain = json.loads(json.dumps(plain_changes(declared.launch)))
+    plain = json.loads(json.dumps(plain_changes(declared)["launch"]))
     assert choose_options({}, {"mine": plain}) == LaunchOptions(
         model_control_mode="explicit",
         load_model=("mine",),
@@ -223,8 +222,3 @@ def test_options_of_tritons_are_the_same_in_a_file(tmp_path: Path):
         grpc_server_key=tmp_path / "s.key",
         triton_args=("--log-info=no",),
     )
-
-
-def test_what_a_file_can_say_of_launching_is_an_option():
-    said = {each.name for each in dataclasses.fields(LaunchSection)}
-    assert {each.name for each in dataclasses.fields(LaunchOptions)} == said

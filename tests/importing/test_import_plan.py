@@ -9,13 +9,9 @@ import pytest
 from tests.sources.checkpoints import hf_files, llama_gguf, write_files
 from trtllm_serve_cli.engine_kinds.machine import Machine
 from trtllm_serve_cli.errors import BadInput, UnknownModel
-from trtllm_serve_cli.importing.declaration import (
-    Declaration,
-    EngineSection,
-    ModelSection,
-    RepositorySection,
-)
+from trtllm_serve_cli.importing.declaration import Declaration
 from trtllm_serve_cli.importing.import_plan import plan_import
+from trtllm_serve_cli.importing.sections import EngineSection, ModelSection, RepositorySection
 from trtllm_serve_cli.paths import Home
 
 

@@ -19,15 +19,13 @@ from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.importing.declaration import (
     Declaration,
-    EngineSection,
-    ModelSection,
-    RepositorySection,
     declare_model,
     parse_declaration,
     render_declaration,
 )
 from trtllm_serve_cli.importing.import_plan import plan_import
 from trtllm_serve_cli.importing.importer import Display, build_model, import_model
+from trtllm_serve_cli.importing.sections import EngineSection, ModelSection, RepositorySection
 from trtllm_serve_cli.paths import Home, write_aside
 from trtllm_serve_cli.repository.model.model_repository import open_repository
 from trtllm_serve_cli.repository.model.store import load_model, read_manifest

@@ -13,8 +13,9 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.facts import ModelFacts
 from trtllm_serve_cli.sizing.gpus import load_gpu
 from trtllm_serve_cli.sizing.parallelism import Parallelism
-from trtllm_serve_cli.sizing.plan import SizeOptions, SizePlan, plan_size
+from trtllm_serve_cli.sizing.plan import SizePlan, plan_size
 from trtllm_serve_cli.sizing.shape import parse_shape
+from trtllm_serve_cli.sizing.size_options import SizeOptions
 
 
 def _plan(

@@ -1,68 +1,168 @@
-"""What a user asks an engine to be, whatever engine kind it becomes."""
+"""How an engine is built, whatever its kind."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Annotated
 
 from trtllm_serve_cli.choices import (
     Count,
-    Dtype,
-    KvCacheDtype,
-    Quantization,
-    SequenceLength,
+    DtypeOption,
+    KvCacheDtypeOption,
+    MaxSeqLenOption,
+    MoeExpertParallelism,
+    MoeTensorParallelism,
+    PipelineParallelism,
+    QuantizationOption,
     SpeculativeMode,
+    TensorParallelism,
 )
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.option_fields import Option
 
-# What limits how an engine is served, too; any engine kind takes them.
+# Options that limit how an engine is served, too; every engine kind applies them.
 LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """None leaves an option to the engine kind; what a kind cannot do, its plan refuses.
+    """How an engine is built: options of `tllm import` and `build`, and `build` of a tllm.yaml.
 
-    Names are upstream's: those of `trtllm-build` and of the LLM API. `tp`, `pp`, `moe_tp` and
-    `moe_ep` are numbers of GPUs, `max_*_len` and `max_num_tokens` are tokens. `quantization` "int8"
-    and "int4" are of the weights only; "int8_sq" is SmoothQuant. `use_paged_context_fmha` is what
-    chunked context and the reuse of KV-cache blocks need of a TensorRT engine. `speculative_model`
-    is a checkpoint's folder: the heads of Medusa, ReDrafter and EAGLE, or a draft model.
+    Names are upstream's: those of `trtllm-build` and of the LLM API. None leaves an option to the
+    engine kind; the plan of a build refuses what its kind cannot do.
     """
 
-    tp: Count = 1
-    pp: Count = 1
-    moe_tp: Count | None = None
-    moe_ep: Count | None = None
-    dtype: Dtype = "auto"
-    quantization: Quantization | None = None
-    kv_cache_dtype: KvCacheDtype | None = None
-    max_batch_size: Count | None = None
-    max_input_len: Count | None = None
-    max_seq_len: SequenceLength | None = None
-    max_num_tokens: Count | None = None
-    opt_num_tokens: Count | None = None
-    max_beam_width: Count | None = None
-    paged_kv_cache: bool | None = None
-    tokens_per_block: Count | None = None
-    use_paged_context_fmha: bool | None = None
-    remove_input_padding: bool | None = None
-    context_fmha: bool | None = None
-    gemm_plugin: str | None = None
-    gpt_attention_plugin: str | None = None
-    multiple_profiles: bool | None = None
-    gather_context_logits: bool = False
-    gather_generation_logits: bool = False
-    lora_dir: tuple[str, ...] = ()
-    lora_target_modules: tuple[str, ...] = ()
-    max_lora_rank: Count | None = None
-    speculative_decoding_mode: SpeculativeMode | None = None
-    speculative_model: str | None = None
-    max_draft_len: Count | None = None
-    calib_size: Count | None = None
-    calib_dataset: str | None = None
-    workers: Count | None = None
+    tp: TensorParallelism = 1
+    pp: PipelineParallelism = 1
+    moe_tp: MoeTensorParallelism | None = None
+    moe_ep: MoeExpertParallelism | None = None
+    dtype: DtypeOption = "auto"
+    quantization: QuantizationOption | None = None
+    kv_cache_dtype: KvCacheDtypeOption | None = None
+    max_batch_size: Annotated[
+        Count | None,
+        Option(
+            "Largest number of requests in a batch. Default: 64 (openvino), 256 "
+            "(pytorch, sim, vllm), trtllm-build's own (tensorrt)."
+        ),
+    ] = None
+    max_input_len: Annotated[Count | None, Option("Longest prompt, in tokens.")] = None
+    max_seq_len: MaxSeqLenOption | None = None
+    max_num_tokens: Annotated[
+        Count | None,
+        Option(
+            "Largest number of tokens in an engine step. Default: 256 (openvino), "
+            "8192 (pytorch, sim, vllm), trtllm-build's own (tensorrt)."
+        ),
+    ] = None
+    opt_num_tokens: Annotated[
+        Count | None,
+        Option(
+            "Number of tokens in an engine step that kernels are tuned for.",
+            is_on_command_line=False,
+        ),
+    ] = None
+    max_beam_width: Annotated[
+        Count | None,
+        Option(
+            "Widest beam search. Default: 4 (openvino), 1 (pytorch), trtllm-build's own (tensorrt)."
+        ),
+    ] = None
+    paged_kv_cache: Annotated[
+        bool | None, Option("Keep the KV cache in blocks.", is_on_command_line=False)
+    ] = None
+    tokens_per_block: Annotated[
+        Count | None, Option("Tokens in a block of the KV cache.", is_on_command_line=False)
+    ] = None
+    use_paged_context_fmha: Annotated[
+        bool | None,
+        Option(
+            "Let the context phase read a paged KV cache, which chunked context and "
+            "the reuse of blocks require.",
+            is_on_command_line=False,
+        ),
+    ] = None
+    remove_input_padding: Annotated[
+        bool | None,
+        Option(
+            "Pack the prompts of a batch without padding, which in-flight batching requires.",
+            is_on_command_line=False,
+        ),
+    ] = None
+    context_fmha: Annotated[
+        bool | None,
+        Option("Use fused attention kernels in the context phase.", is_on_command_line=False),
+    ] = None
+    gemm_plugin: Annotated[
+        str | None,
+        Option(
+            "Type of the GEMM plugin: auto, float16, bfloat16, fp8, nvfp4 or disable.",
+            is_on_command_line=False,
+        ),
+    ] = None
+    gpt_attention_plugin: Annotated[
+        str | None,
+        Option(
+            "Type of the attention plugin: auto, float16, bfloat16, float32 or disable.",
+            is_on_command_line=False,
+        ),
+    ] = None
+    multiple_profiles: Annotated[
+        bool | None,
+        Option(
+            "Build several optimization profiles: faster, but longer to build.",
+            is_on_command_line=False,
+        ),
+    ] = None
+    gather_context_logits: Annotated[
+        bool, Option("Build with logits of the prompt.", is_on_command_line=False)
+    ] = False
+    gather_generation_logits: Annotated[
+        bool, Option("Build with logits of the response.", is_on_command_line=False)
+    ] = False
+    lora_dir: Annotated[
+        tuple[str, ...],
+        Option("Folders of LoRA adapters that the engine is built for.", is_on_command_line=False),
+    ] = ()
+    lora_target_modules: Annotated[
+        tuple[str, ...],
+        Option("Modules that LoRA adapters may change, such as attn_q.", is_on_command_line=False),
+    ] = ()
+    max_lora_rank: Annotated[
+        Count | None, Option("Largest rank of a LoRA adapter.", is_on_command_line=False)
+    ] = None
+    speculative_decoding_mode: Annotated[
+        SpeculativeMode | None, Option("How draft tokens are proposed.", is_on_command_line=False)
+    ] = None
+    speculative_model: Annotated[
+        str | None,
+        Option(
+            "Checkpoint folder of the draft model, or of the heads of Medusa, ReDrafter or EAGLE.",
+            is_on_command_line=False,
+        ),
+    ] = None
+    max_draft_len: Annotated[
+        Count | None, Option("Largest number of draft tokens in a step.", is_on_command_line=False)
+    ] = None
+    calib_size: Annotated[
+        Count | None,
+        Option("Number of texts that calibrate a quantization.", is_on_command_line=False),
+    ] = None
+    calib_dataset: Annotated[
+        str | None,
+        Option(
+            "Data set that calibrates a quantization: a name on the hub, or a folder.",
+            is_on_command_line=False,
+        ),
+    ] = None
+    workers: Annotated[
+        Count | None,
+        Option(
+            "Processes that convert and build ranks at the same time.", is_on_command_line=False
+        ),
+    ] = None
 
     @property
     def world_size(self) -> int:
@@ -71,7 +171,7 @@ class EngineOptions:
 
 
 def list_chosen(options: EngineOptions) -> dict[str, object]:
-    """The options that are not as they would be anyway."""
+    """Return the options that differ from their defaults."""
     return {
         each.name: value
         for each in dataclasses.fields(options)
@@ -80,7 +180,7 @@ def list_chosen(options: EngineOptions) -> dict[str, object]:
 
 
 def refuse_unsupported(options: EngineOptions, kind: str, *, supported: Collection[str]) -> None:
-    """Raise `BadInput` for an option that is chosen and that the engine kind does not support."""
+    """Raise `BadInput` for a chosen option that the engine kind does not support."""
     for name, value in list_chosen(options).items():
         if name not in supported:
             raise BadInput(

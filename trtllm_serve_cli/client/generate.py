@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from trtllm_serve_cli.option_fields import Option, Within
 
 Interface = Literal["grpc", "http"]
 
@@ -23,39 +25,95 @@ class RawTensor:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One prompt and how to continue it; what is `None` or empty is left to the model's default.
+    """One prompt and how to continue it; None or empty leaves a field to the model's default.
 
-    Values are checked when the request is sent (`BadInput` names the tensor that cannot hold one).
-    After `stop_after_ms` the request is cancelled, and what has come by then is the answer.
-    The server's log and traces know the request by its `request_id`.
+    Fields with an `Option` are options of `tllm infer`. Values are checked when the request is
+    sent: `BadInput` names the tensor that cannot hold one. After `stop_after_ms` the request is
+    cancelled, and what has arrived by then is the response. The server's log and traces know the
+    request by its `request_id`.
     """
 
     text_input: str
-    max_tokens: int = 200
+    max_tokens: Annotated[
+        int, Within(1), Option("Largest number of tokens to generate.", metavar="N")
+    ] = 200
     stream: bool = True
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int | None = None
-    beam_width: int | None = None
-    num_return_sequences: int | None = None
-    stop_words: tuple[str, ...] = ()
-    bad_words: tuple[str, ...] = ()
-    min_tokens: int | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    length_penalty: float | None = None
+    min_tokens: Annotated[
+        int | None, Within(0), Option("Smallest number of tokens to generate.", metavar="N")
+    ] = None
+    stop_words: Annotated[
+        tuple[str, ...],
+        Option("Stop at this word; repeatable.", flags=("--stop",), metavar="WORD"),
+    ] = ()
+    stop_after_ms: Annotated[
+        int | None,
+        Within(1),
+        Option("Stop after this time, with the text generated so far.", metavar="MS"),
+    ] = None
+    temperature: Annotated[
+        float | None,
+        Within(0),
+        Option("Below 1 the likeliest tokens are favored, above 1 unlikely ones.", metavar="T"),
+    ] = None
+    top_k: Annotated[
+        int | None,
+        Within(0),
+        Option("Sample from the K likeliest tokens; 1 is greedy.", metavar="K"),
+    ] = None
+    top_p: Annotated[
+        float | None,
+        Within(0, 1),
+        Option("Sample from the likeliest tokens with this total probability.", metavar="P"),
+    ] = None
+    seed: Annotated[
+        int | None, Within(0, 2**64 - 1), Option("Seed of the sampling.", metavar="N")
+    ] = None
+    bad_words: Annotated[
+        tuple[str, ...],
+        Option("Do not generate this word; repeatable.", flags=("--bad",), metavar="WORD"),
+    ] = ()
+    repetition_penalty: Annotated[
+        float | None, Option("Above 1, tokens are repeated less.", metavar="X")
+    ] = None
+    presence_penalty: Annotated[
+        float | None, Option("Above 0, tokens that were not used yet are favored.", metavar="X")
+    ] = None
+    frequency_penalty: Annotated[
+        float | None,
+        Option("Above 0, tokens are avoided the more they were used.", metavar="X"),
+    ] = None
+    beam_width: Annotated[
+        int | None,
+        Within(1),
+        Option("Beam search of this width; responses are not streamed.", metavar="N"),
+    ] = None
+    length_penalty: Annotated[
+        float | None, Option("In beam search, above 0 favors longer responses.", metavar="X")
+    ] = None
+    num_return_sequences: Annotated[
+        int | None, Within(1), Option("Number of responses.", metavar="N")
+    ] = None
+    lora_name: Annotated[
+        str | None,
+        Option("LoRA adapter of the server, by its name.", flags=("--lora",), metavar="NAME"),
+    ] = None
+    lora_task_id: Annotated[
+        int | None,
+        Within(0, 2**64 - 1),
+        Option("LoRA adapter, by its number.", metavar="N"),
+    ] = None
+    return_log_probs: Annotated[
+        bool,
+        Option("Print log probabilities, in total and of each token.", flags=("--logprobs",)),
+    ] = False
+    return_perf_metrics: Annotated[
+        bool, Option("Print the server's times and KV cache blocks.", flags=("--perf",))
+    ] = False
     guided_decoding_guide_type: str | None = None
     guided_decoding_guide: str | None = None
-    lora_name: str | None = None
-    lora_task_id: int | None = None
     lora_weights: RawTensor | None = None
     lora_config: RawTensor | None = None
-    stop_after_ms: int | None = None
     request_id: str = ""
-    return_log_probs: bool = False
-    return_perf_metrics: bool = False
     exclude_input_in_output: bool = True
     return_num_input_tokens: bool = True
     return_num_output_tokens: bool = True

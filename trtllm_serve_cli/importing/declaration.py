@@ -7,23 +7,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from trtllm_serve_cli.build.engine_options import EngineOptions
-from trtllm_serve_cli.choices import (
-    ContainerEngine,
-    Count,
-    EngineKind,
-    LaunchMode,
-    Layout,
-    LogFormat,
-    ModelControlMode,
-    Port,
-    RequestLogging,
-    Seconds,
-    Verbosity,
-)
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.importing.sections import EngineSection, ModelSection, RepositorySection
+from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.option_fields import PartOf
 from trtllm_serve_cli.repository.model.model_repository import OpenRepository
 from trtllm_serve_cli.repository.model.parameters import with_paths_from
 from trtllm_serve_cli.repository.model.render import MANIFEST
@@ -35,77 +25,17 @@ _SOURCES_OF_FILES = ("local:", "gguf:", "engine:")
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSection:
-    """Which checkpoint, and what it is allowed to do."""
-
-    name: str
-    source: str | None = None
-    revision: str | None = None
-    trust_remote_code: bool = False
-    allow_pickle: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSection:
-    """Which engine kind, and where the engine goes; `gpu` and `timing` are of simulated ones."""
-
-    kind: EngineKind = "auto"
-    trtllm_version: str | None = None
-    dir: Path | None = None
-    gpu: str | None = None
-    timing: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RepositorySection:
-    """How it is served: upstream's template parameters by name."""
-
-    layout: Layout = "inflight"
-    dir: Path | None = None
-    parameters: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchSection:
-    """What `tllm start` takes when it is told nothing else; `timeout_s` is in seconds."""
-
-    host: str | None = None
-    http_port: Port | None = None
-    grpc_port: Port | None = None
-    metrics_port: Port | None = None
-    timeout_s: Seconds | None = None
-    log_verbose: Verbosity | None = None
-    mode: LaunchMode | None = None
-    gpus: str | None = None
-    image: str | None = None
-    container_engine: ContainerEngine | None = None
-    world_size: Count | None = None
-    multi_model: bool | None = None
-    disable_spawn_processes: bool | None = None
-    oversubscribe: bool | None = None
-    hostfile: Path | None = None
-    model_control_mode: ModelControlMode | None = None
-    load_model: tuple[str, ...] | None = None
-    cache_config: str | None = None
-    trace_config: tuple[str, ...] | None = None
-    grpc_server_cert: Path | None = None
-    grpc_server_key: Path | None = None
-    grpc_root_cert: Path | None = None
-    triton_args: tuple[str, ...] | None = None
-    log_format: LogFormat | None = None
-    log_requests: RequestLogging | None = None
-    otlp_endpoint: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Declaration:
-    """A model, from its checkpoint to its server."""
+    """A model, from its checkpoint to its server.
+
+    `launch` has the fields of `LaunchOptions` that are declared.
+    """
 
     model: ModelSection
-    engine: EngineSection = EngineSection()
+    engine: EngineSection = field(default_factory=EngineSection)
     build: EngineOptions = field(default_factory=EngineOptions)
-    repository: RepositorySection = RepositorySection()
-    launch: LaunchSection = LaunchSection()
+    repository: RepositorySection = field(default_factory=RepositorySection)
+    launch: Annotated[Mapping[str, Any], PartOf(LaunchOptions)] = field(default_factory=dict)
 
 
 def read_declaration(path: Path) -> Declaration:
@@ -149,15 +79,12 @@ def _repository_in(folder: Path, repository: RepositorySection) -> RepositorySec
     )
 
 
-def _launch_in(folder: Path, launch: LaunchSection) -> LaunchSection:
-    """The section with its files where they are, seen from `folder`."""
-    return dataclasses.replace(
-        launch,
-        hostfile=_join(folder, launch.hostfile),
-        grpc_server_cert=_join(folder, launch.grpc_server_cert),
-        grpc_server_key=_join(folder, launch.grpc_server_key),
-        grpc_root_cert=_join(folder, launch.grpc_root_cert),
-    )
+def _launch_in(folder: Path, launch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the section with its files as seen from `folder`."""
+    return {
+        name: _join(folder, value) if isinstance(value, Path) else value
+        for name, value in launch.items()
+    }
 
 
 def with_absolute_paths(options: EngineOptions, folder: Path) -> EngineOptions:

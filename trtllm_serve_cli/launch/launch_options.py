@@ -1,4 +1,4 @@
-"""How a server is wanted: what `tllm start` is told, and what models declare."""
+"""How a server is started: what `tllm start` is given, and what models declare."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from trtllm_serve_cli.choices import (
+    COUNT,
+    PORT,
+    SECONDS,
+    VERBOSITY,
     ContainerEngine,
     LaunchMode,
     LogFormat,
@@ -16,50 +20,174 @@ from trtllm_serve_cli.choices import (
     RequestLogging,
 )
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.option_fields import Option, OptionField, option_fields
 
-# How long requests in flight have, in seconds, when a server is stopped and nobody says otherwise.
+# How long requests in flight have when a server stops, in seconds, unless a command says otherwise.
 DRAIN_S = 30
+
+_SERVER = "Server"
+_PROCESSES = "Processes and containers"
+_TRITON = "Triton"
+_TELEMETRY = "Logs and traces"
+_TLS = "TLS"
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """Where the server answers, and how long it may take to become ready, in seconds.
+    """How a server is started: the options of `tllm start`, and `launch` of a tllm.yaml.
 
-    `gpus` are those it may use, as CUDA_VISIBLE_DEVICES has them. `image` and `container_engine`
-    are of containers, and follow from the engine and from what is installed where they are None.
-    From `world_size` on it is of `mpirun`, here or in a container, by the names of upstream's
-    launch script; `world_size` follows from the engine where it is None. From `model_control_mode`
-    on it is Triton's, by the names of its own options; `load_model` are imported models, all of
-    them where it is empty, and `triton_args` are words as Triton has them. The last three are what
-    our models log, and where spans go.
+    `world_size` and the options below it have the names of upstream's launch script; the options of
+    the panel Triton have the names of Triton's own.
     """
 
-    host: str = "127.0.0.1"
-    http_port: int = 8000
-    grpc_port: int = 8001
-    metrics_port: int = 8002
-    timeout_s: float = 300.0
-    log_verbose: int = 0
-    mode: LaunchMode = "local"
-    gpus: str | None = None
-    image: str | None = None
-    container_engine: ContainerEngine | None = None
-    world_size: int | None = None
-    multi_model: bool = False
-    disable_spawn_processes: bool = False
-    oversubscribe: bool = False
-    hostfile: Path | None = None
-    model_control_mode: ModelControlMode = "none"
-    load_model: tuple[str, ...] = ()
-    cache_config: str | None = None
-    trace_config: tuple[str, ...] = ()
-    grpc_server_cert: Path | None = None
-    grpc_server_key: Path | None = None
-    grpc_root_cert: Path | None = None
-    triton_args: tuple[str, ...] = ()
-    log_format: LogFormat = "text"
-    log_requests: RequestLogging = "no"
-    otlp_endpoint: str | None = None
+    host: Annotated[
+        str,
+        Option(
+            "Address to bind. Triton has no authentication: anyone who reaches the address can "
+            "use the server.",
+            panel=_SERVER,
+        ),
+    ] = "127.0.0.1"
+    http_port: Annotated[int, PORT, Option("HTTP port.", panel=_SERVER)] = 8000
+    grpc_port: Annotated[int, PORT, Option("gRPC port.", panel=_SERVER)] = 8001
+    metrics_port: Annotated[int, PORT, Option("Metrics port.", panel=_SERVER)] = 8002
+    timeout_s: Annotated[
+        float,
+        SECONDS,
+        Option(
+            "Time until the server must be ready.",
+            flags=("--timeout",),
+            metavar="SECONDS",
+            panel=_SERVER,
+        ),
+    ] = 300.0
+    log_verbose: Annotated[int, VERBOSITY, Option("Triton's verbosity.", panel=_TRITON)] = 0
+    mode: Annotated[
+        LaunchMode,
+        Option(
+            "How Triton runs: local, in a container, or under mpirun. auto uses a container if "
+            "this machine cannot run Triton itself.",
+            panel=_SERVER,
+        ),
+    ] = "local"
+    gpus: Annotated[
+        str | None,
+        Option(
+            "GPUs to use, such as 0,1 or GPU-… or MIG-…. Default: all.",
+            metavar="IDS",
+            panel=_PROCESSES,
+        ),
+    ] = None
+    image: Annotated[
+        str | None,
+        Option(
+            "Container image. Default: the one that the engine needs.",
+            metavar="IMAGE",
+            panel=_PROCESSES,
+        ),
+    ] = None
+    container_engine: Annotated[
+        ContainerEngine | None,
+        Option("Container engine. Default: the first that works.", panel=_PROCESSES),
+    ] = None
+    world_size: Annotated[
+        int | None,
+        COUNT,
+        Option(
+            "Processes of --mode mpi. Default: as many as the engine has ranks.",
+            metavar="N",
+            panel=_PROCESSES,
+        ),
+    ] = None
+    multi_model: Annotated[
+        bool,
+        Option(
+            "Orchestrator mode: Triton spawns the processes of the engines. Several engines "
+            "always run in this mode.",
+            flags=("--multi-model/--no-multi-model",),
+            panel=_PROCESSES,
+        ),
+    ] = False
+    disable_spawn_processes: Annotated[
+        bool,
+        Option(
+            "Orchestrator mode in which mpirun starts the processes of the engines; models need "
+            "participant_ids.",
+            flags=("--disable-spawn-processes/--no-disable-spawn-processes",),
+            panel=_PROCESSES,
+        ),
+    ] = False
+    oversubscribe: Annotated[
+        bool,
+        Option(
+            "Let mpirun start more processes than there are cores.",
+            flags=("--oversubscribe/--no-oversubscribe",),
+            panel=_PROCESSES,
+        ),
+    ] = False
+    hostfile: Annotated[
+        Path | None,
+        Option(
+            "Nodes for mpirun, one per line; this machine must be the first.",
+            metavar="FILE",
+            panel=_PROCESSES,
+        ),
+    ] = None
+    model_control_mode: Annotated[
+        ModelControlMode,
+        Option(
+            "none loads all models at the start; explicit allows `tllm load` and `tllm unload`; "
+            "poll reloads models that change on disk.",
+            panel=_TRITON,
+        ),
+    ] = "none"
+    load_model: Annotated[
+        tuple[str, ...],
+        Option(
+            "Load only this model in the mode explicit; repeatable.", metavar="NAME", panel=_TRITON
+        ),
+    ] = ()
+    cache_config: Annotated[
+        str | None,
+        Option("Response cache, such as local,size=1048576.", metavar="CONFIG", panel=_TRITON),
+    ] = None
+    trace_config: Annotated[
+        tuple[str, ...],
+        Option("Tracing, such as level=TIMESTAMPS; repeatable.", metavar="CONFIG", panel=_TRITON),
+    ] = ()
+    grpc_server_cert: Annotated[
+        Path | None, Option("Certificate of the gRPC server.", metavar="PEM", panel=_TLS)
+    ] = None
+    grpc_server_key: Annotated[
+        Path | None, Option("Key of that certificate.", metavar="PEM", panel=_TLS)
+    ] = None
+    grpc_root_cert: Annotated[
+        Path | None,
+        Option(
+            "Certificate authority that must have signed the clients' certificates.",
+            metavar="PEM",
+            panel=_TLS,
+        ),
+    ] = None
+    triton_args: Annotated[
+        tuple[str, ...],
+        Option("Any other option of tritonserver.", metavar="[-- OPTION…]", is_argument=True),
+    ] = ()
+    log_format: Annotated[
+        LogFormat, Option("Format of the log lines of our models.", panel=_TELEMETRY)
+    ] = "text"
+    log_requests: Annotated[
+        RequestLogging,
+        Option("Log a line for each request; prompts includes its text.", panel=_TELEMETRY),
+    ] = "no"
+    otlp_endpoint: Annotated[
+        str | None,
+        Option(
+            "OpenTelemetry collector that receives spans over HTTP.",
+            metavar="URL",
+            panel=_TELEMETRY,
+        ),
+    ] = None
 
 
 # What only servers of some modes take: declared for those, it means nothing in another.
@@ -71,45 +199,45 @@ _MEANT_FOR = {
     "hostfile": ("mpi",),
     **dict.fromkeys(_OF_CONTAINERS, ("container", "auto")),
 }
-_PATHS = ("hostfile", "grpc_server_cert", "grpc_server_key", "grpc_root_cert")
 
 
 def choose_options(
     given: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]
 ) -> LaunchOptions:
-    """What was `given` now, or else what the models declared for that mode, or else the defaults.
+    """Return the options that are `given`, or else declared for their mode, or else the defaults.
 
-    `declared` is by the model's name. Raises `BadInput` where models of one server disagree, and
-    for a container's options without one.
+    `declared` has the options of each model by its name. Raise `BadInput` if models of one server
+    disagree, and for options of containers in another mode.
     """
-    said: dict[str, tuple[str, Any]] = {}
+    merged: dict[str, tuple[str, Any]] = {}
     modes = [given.get("mode")] if given.get("mode") else [d.get("mode") for d in declared.values()]
     for model, options in declared.items():
         for name, value in options.items():
             if not {*_MEANT_FOR.get(name, modes)} & {*modes}:
                 continue
-            other, known = said.setdefault(name, (model, value))
+            other, known = merged.setdefault(name, (model, value))
             if name not in given and known != value:
                 raise BadInput(
                     f"{other} and {model} cannot be served together as they were declared.",
                     why=f"launch.{name} is {known} for one and {value} for the other",
                     next_step=f"say it now: {_spell(name, known)}",
                 )
-    chosen = {**{name: value for name, (_, value) in said.items()}, **given}
+    chosen = {**{name: value for name, (_, value) in merged.items()}, **given}
     if chosen.get("mode") not in _MEANT_FOR["image"]:
         _check_no_container(chosen)
-    return LaunchOptions(**{name: _typed(name, value) for name, value in chosen.items()})
+    fields = {each.name: each for each in option_fields(LaunchOptions)}
+    return LaunchOptions(**{name: _typed(fields[name], value) for name, value in chosen.items()})
 
 
-def _typed(name: str, value: Any) -> Any:
-    """`value`, which is plain data where it was declared."""
-    if name in _PATHS and value is not None:
+def _typed(field: OptionField, value: Any) -> Any:
+    """Return the value of a field, which is plain data if it was declared."""
+    if field.kind is Path and value is not None:
         return Path(value)
     return tuple(value) if isinstance(value, list) else value
 
 
 def _spell(name: str, value: Any) -> str:
-    """The option as `tllm start` takes it."""
+    """Return the option as `tllm start` takes it."""
     option = name.removesuffix("_s").replace("_", "-")
     if isinstance(value, bool):
         return f"--{'' if value else 'no-'}{option}"
@@ -120,9 +248,9 @@ def _spell(name: str, value: Any) -> str:
 
 
 def _check_no_container(chosen: Mapping[str, Any]) -> None:
-    if said := [f"--{name.replace('_', '-')}" for name in _OF_CONTAINERS if chosen.get(name)]:
+    if flags := [f"--{name.replace('_', '-')}" for name in _OF_CONTAINERS if chosen.get(name)]:
         raise BadInput(
-            f"{' and '.join(said)} {'are' if len(said) > 1 else 'is'} for servers in containers.",
+            f"{' and '.join(flags)} {'are' if len(flags) > 1 else 'is'} for servers in containers.",
             why=f"this one is to run in the mode {chosen.get('mode') or 'local'}",
             next_step="add --mode container",
         )

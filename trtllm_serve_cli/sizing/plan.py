@@ -6,7 +6,6 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from trtllm_serve_cli.choices import Dtype, KvCacheDtype, Quantization
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.assumptions import list_assumptions
 from trtllm_serve_cli.sizing.capacity import Demand, Memory, plan_memory, weight_bytes
@@ -24,6 +23,7 @@ from trtllm_serve_cli.sizing.precision import (
 )
 from trtllm_serve_cli.sizing.roofline import Speed, estimate_speed
 from trtllm_serve_cli.sizing.shape import ModelShape
+from trtllm_serve_cli.sizing.size_options import SizeOptions
 from trtllm_serve_cli.sizing.stages import split_stages
 
 _INPUT_LEN, _OUTPUT_LEN = 1024, 256
@@ -33,25 +33,6 @@ _MOST_GPUS = 128
 # smaller are quantised in a way that config.json does not tell, as ModelOpt's older ones are.
 _LEAST_SCALE, _MOST_SCALE = 0.85, 1.15
 _AS_STORED = "as stored"
-
-
-@dataclass(frozen=True, slots=True)
-class SizeOptions:
-    """What a user asks for; None leaves it to the model, or to TensorRT-LLM's default."""
-
-    tp: int | None = None
-    pp: int | None = None
-    moe_tp: int | None = None
-    moe_ep: int | None = None
-    dtype: Dtype = "auto"
-    quantization: Quantization | None = None
-    kv_cache_dtype: KvCacheDtype | None = None
-    max_batch_size: int = 2048
-    max_num_tokens: int = 8192
-    max_seq_len: int | None = None
-    input_len: int | None = None
-    output_len: int | None = None
-    kv_cache_free_gpu_mem_fraction: float = 0.9
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ from trtllm_serve_cli.engine_kinds.sim.build_plan import plan_simulation
 from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, StepTiming
 from trtllm_serve_cli.sizing.facts import ModelFacts
 from trtllm_serve_cli.sizing.gpus import load_gpu
-from trtllm_serve_cli.sizing.plan import SizeOptions, plan_size
+from trtllm_serve_cli.sizing.plan import plan_size
 from trtllm_serve_cli.sizing.shape import parse_shape
+from trtllm_serve_cli.sizing.size_options import SizeOptions
 
 ONCE = Sending([0.0])
 FOUR = Sending([0.0] * 4)

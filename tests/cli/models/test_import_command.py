@@ -13,7 +13,7 @@ from tests.build.samples import ENGINE
 from tests.cli.running import Tllm
 from tests.repository.samples import add_model
 from tests.sources.checkpoints import gguf, hf_files, llama_gguf, write_files
-from trtllm_serve_cli.cli.models.import_command import parse_parameters
+from trtllm_serve_cli.cli.shared.option_signature import parse_pairs
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.paths import find_home
@@ -248,13 +248,13 @@ def test_failed_build_says_where_the_log_is_and_leaves_nothing(
     ],
 )
 def test_parameters(given: list[str], parsed: dict[str, str]) -> None:
-    assert parse_parameters(given) == parsed
+    assert parse_pairs(given, option="--param ") == parsed
 
 
 @pytest.mark.parametrize("word", ["a", "=1", "", "  =1"])
 def test_parameter_that_is_none(word: str) -> None:
     with pytest.raises(BadInput, match="is not KEY=VALUE"):
-        parse_parameters([word])
+        parse_pairs([word], option="--param ")
 
 
 @pytest.mark.parametrize("kind", ["openvino", "pytorch"])

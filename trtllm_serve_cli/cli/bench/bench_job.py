@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import typer
 
-from trtllm_serve_cli.cli.bench.bench_options import Arrival, CommonOptions, SharedOptions
+from trtllm_serve_cli.cli.bench.bench_options import CommonOptions, SharedOptions
 from trtllm_serve_cli.cli.bench.simulate_option import open_simulation
 from trtllm_serve_cli.cli.shared.target import BenchTarget, find_bench_target
 
@@ -37,7 +37,7 @@ class Job:
         """Every model of every server that was named, or the one that is running."""
         common = self.common
         found = [
-            find_bench_target(url, common.interface.value, model, self.text_model)
+            find_bench_target(url, common.interface, model, self.text_model)
             for url in common.url or (None,)
             for model in common.model or (None,)
         ]
@@ -72,7 +72,7 @@ def open_points(
             opened.append(open_simulation(settings, job.common.simulate, job.common))
             continue
         found = job.find_targets() if targets is None else targets
-        interface: Literal["grpc", "http"] = job.common.interface.value
+        interface = job.common.interface
         opened.append(
             open_benchmark(
                 settings,
@@ -127,12 +127,12 @@ def _plan_load(common: CommonOptions, workload: Workload) -> Load:
     rate, concurrency, ramp_s = common.request_rate, common.concurrency, common.ramp or 0.0
     if common.arrival is not None and rate is None:
         raise typer.BadParameter("--arrival needs --request-rate.")
-    if common.burstiness is not None and common.arrival is not Arrival.GAMMA:
+    if common.burstiness is not None and common.arrival != "gamma":
         raise typer.BadParameter("--burstiness needs --arrival gamma.")
     if rate is not None:
         return AtRate(
             rate,
-            (common.arrival or Arrival.POISSON).value,
+            common.arrival or "poisson",
             common.burstiness or 1.0,
             concurrency,
             ramp_s,

@@ -84,7 +84,7 @@ def _plan_points(job: Job, options: SweepOptions) -> list[_Point]:
     rates = _parse_list(options.request_rates, "--request-rate", float)
     caps = _parse_list(options.concurrencies, "--concurrency", int)
     named = [*dict.fromkeys(options.model or ())]
-    options = replace(options, model=named or None)
+    options = replace(options, model=tuple(named))
     models = named if len(named) > 1 else (None,)
     points = [
         _plan_point(job, options, *point)
@@ -103,7 +103,7 @@ def _plan_point(
 ) -> _Point:
     shared = options.shared()
     if model is not None:
-        shared["model"] = [model]
+        shared["model"] = (model,)
     common = CommonOptions(**shared, request_rate=rate, concurrency=cap, repeat=options.repeat)
     parts = [
         model,
@@ -122,8 +122,11 @@ def _parse_list(text: str | None, option: str, kind: type[float] | type[int]) ->
     except ValueError:
         words = f"{text!r} is no list of {'whole ' if kind is int else ''}numbers such as 1,2,4."
         raise typer.BadParameter(f"{option}: {words}") from None
-    for number in numbers:
-        check_positive(number)
+    try:
+        for number in numbers:
+            check_positive(number)
+    except ValueError as error:
+        raise typer.BadParameter(f"{option}: {error}") from None
     return list(dict.fromkeys(numbers))
 
 

@@ -81,7 +81,7 @@ def dataset(
     if any(entry.prompt is not None for entry in entries):
         if tokenizer is None and targets is None:
             raise typer.BadParameter("--simulate needs --tokenizer: no server tells it.")
-        asked = [Target(t.address, t.model, common.interface.value) for t in targets or ()]
+        asked = [Target(t.address, t.model, common.interface) for t in targets or ()]
         found = open_tokenizer(tokenizer or find_tokenizer_folder(asked))
     lengths = Lengths(output_tokens, op_tokens_per_word, max_input_len, ignore_eos)
     run_job(job, tokenize(source, entries, found, lengths), targets)

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
 import typer
 
+from trtllm_serve_cli.cli.infer.infer_options import InferOptions
 from trtllm_serve_cli.errors import BadInput
-
-
-class GuideKind(str, Enum):
-    """What `--guide` takes: the guides that need no text."""
-
-    json = "json"
 
 
 class Guide(NamedTuple):
@@ -26,34 +20,25 @@ class Guide(NamedTuple):
     text: str | None = None
 
 
-def plan_guide(
-    *,
-    guide: GuideKind | None,
-    json_schema: str | None,
-    regex: str | None,
-    grammar: str | None,
-    structural_tag: str | None,
-) -> Guide:
-    """The one guide that was asked for; a schema, grammar or tag may be the name of a file."""
+def plan_guide(options: InferOptions) -> Guide:
+    """Return the one guide that is given; a schema, grammar or tag may be the name of a file."""
     given = {
-        "--guide": guide,
-        "--json-schema": json_schema,
-        "--regex": regex,
-        "--grammar": grammar,
-        "--structural-tag": structural_tag,
+        f"--{name.replace('_', '-')}": getattr(options, name)
+        for name in ("guide", "json_schema", "regex", "grammar", "structural_tag")
     }
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
         raise typer.BadParameter(f"an answer follows one guide, not {' and '.join(names)}")
-    if json_schema is not None:
-        return Guide("json_schema", _read_json(json_schema, "--json-schema"))
-    if structural_tag is not None:
-        return Guide("structural_tag", _read_json(structural_tag, "--structural-tag"))
-    if grammar is not None:
-        return Guide("ebnf_grammar", _read(grammar, "--grammar", lambda text: "::=" in text))
-    if regex is not None:
-        return Guide("regex", regex)
-    return Guide(None if guide is None else guide.value)
+    if options.json_schema is not None:
+        return Guide("json_schema", _read_json(options.json_schema, "--json-schema"))
+    if options.structural_tag is not None:
+        return Guide("structural_tag", _read_json(options.structural_tag, "--structural-tag"))
+    if options.grammar is not None:
+        text = _read(options.grammar, "--grammar", lambda text: "::=" in text)
+        return Guide("ebnf_grammar", text)
+    if options.regex is not None:
+        return Guide("regex", options.regex)
+    return Guide(options.guide)
 
 
 def _read_json(value: str, option: str) -> str:

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 
 from trtllm_serve_cli.cli.infer import guided_decoding, prompts, render_answer
-from trtllm_serve_cli.cli.infer import infer_options as options
+from trtllm_serve_cli.cli.infer.infer_options import InferOptions, PromptArgument
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.exits import INTERRUPTED, USER_CAN_FIX
+from trtllm_serve_cli.cli.shared.option_signature import Given, builds_options, takes_options
 from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
 from trtllm_serve_cli.cli.shared.target import Target, find_target
+from trtllm_serve_cli.client.generate import GenerateRequest
 from trtllm_serve_cli.errors import TllmError
+from trtllm_serve_cli.option_fields import option_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -27,130 +30,76 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.client.generate import GenerateRequest, RawTensor
 
 
+@takes_options(request=tuple(each for each in option_fields(GenerateRequest) if each.is_declared))
+@builds_options("options", InferOptions)
 def infer(
-    prompt: options.PromptArgument = None,
+    *,
+    prompt: PromptArgument = None,
     model: ModelOption = None,
-    interface: options.InterfaceOption = "grpc",
-    url: options.UrlOption = None,
-    chat: options.ChatOption = None,
-    system: options.SystemOption = None,
-    batch: options.BatchOption = None,
-    max_tokens: options.MaxTokensOption = 200,
-    min_tokens: options.MinTokensOption = None,
-    stop: options.StopOption = None,
-    stop_after_ms: options.StopAfterOption = None,
-    timeout: options.TimeoutOption = None,
-    temperature: options.TemperatureOption = None,
-    top_k: options.TopKOption = None,
-    top_p: options.TopPOption = None,
-    seed: options.SeedOption = None,
-    bad: options.BadOption = None,
-    repetition_penalty: options.RepetitionPenaltyOption = None,
-    presence_penalty: options.PresencePenaltyOption = None,
-    frequency_penalty: options.FrequencyPenaltyOption = None,
-    beam_width: options.BeamWidthOption = None,
-    length_penalty: options.LengthPenaltyOption = None,
-    num_return_sequences: options.NumReturnSequencesOption = None,
-    json_schema: options.JsonSchemaOption = None,
-    regex: options.RegexOption = None,
-    grammar: options.GrammarOption = None,
-    structural_tag: options.StructuralTagOption = None,
-    guide: options.GuideOption = None,
-    lora: options.LoraOption = None,
-    lora_task_id: options.LoraTaskIdOption = None,
-    lora_dir: options.LoraDirOption = None,
-    stream: options.StreamOption = True,
-    log_probs: options.LogProbsOption = False,
-    perf: options.PerfOption = False,
-    request_id: options.RequestIdOption = None,
+    options: InferOptions,
+    request: Given,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask the running model, and see the answer as it comes.
+    """Send a prompt to a running model and print the response as it arrives.
 
-    Finds the server that `tllm start` left running. Without PROMPT, a terminal gets a conversation,
-    and anything else on stdin is the prompt. Ctrl-C cancels on the server. With --batch the answers
-    are JSONL on stdout, in the file's order.
+    The server is the one that `tllm start` keeps running. Without PROMPT, the prompt is read from
+    stdin; on a terminal, a conversation starts. Ctrl-C cancels the request on the server. With
+    --batch, the responses are JSONL on stdout, in the order of the file.
 
     Example:  tllm infer "What is ML?" --max-tokens 50 --seed 1
     """
-    _check_usage(prompt, batch, interface, chat, system)
-    num_answers = max(num_return_sequences or 1, beam_width or 1)
-    if batch is None and prompt is None and not _is_terminal(sys.stdin):
+    _check_usage(prompt, options)
+    beam_width = request.get("beam_width", 1)
+    num_responses = max(request.get("num_return_sequences", 1), beam_width)
+    if options.batch is None and prompt is None and not _is_terminal(sys.stdin):
         prompt = "-"
-    is_conversation = batch is None and prompt is None
+    is_conversation = options.batch is None and prompt is None
     if is_conversation:
-        _check_conversation(is_possible=chat is not False and not as_json and num_answers == 1)
-    form = guided_decoding.plan_guide(
-        guide=guide,
-        json_schema=json_schema,
-        regex=regex,
-        grammar=grammar,
-        structural_tag=structural_tag,
-    )
-    lora_weights, lora_config = _load_adapter(lora_dir, lora_task_id, interface)
+        _check_conversation(
+            is_possible=options.chat is not False and not as_json and num_responses == 1
+        )
+    guide = guided_decoding.plan_guide(options)
+    lora_weights, lora_config = _load_adapter(options, request.get("lora_task_id"))
     # A letter that the terminal's encoding lacks must not end the command.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    from trtllm_serve_cli.client.generate import GenerateRequest
     from trtllm_serve_cli.client.server import fetch_model_config
 
-    target = find_target(url, "http" if interface == "http" else "grpc", model, timeout)
+    target = find_target(options.url, options.interface, model, options.timeout)
     info = fetch_model_config(target.endpoint, target.model, target.interface)
-    request = GenerateRequest(
+    # A stop needs parts that it can keep, and over HTTP the server notices only between two parts
+    # that its caller has gone.
+    needs_parts = bool(options.batch or request.get("stop_after_ms"))
+    is_streamed = options.stream or needs_parts or options.interface == "http"
+    defaults = GenerateRequest(
         text_input="",
-        max_tokens=max_tokens,
-        # Whatever the user wants to see: a stop needs parts that it can keep, and over HTTP the
-        # server notices between two parts that its caller has gone.
-        stream=(stream or stop_after_ms is not None or batch is not None or interface == "http")
-        and (beam_width or 1) == 1
-        and info.is_decoupled,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        beam_width=beam_width,
-        num_return_sequences=num_return_sequences,
-        stop_words=tuple(stop or ()),
-        bad_words=tuple(bad or ()),
-        min_tokens=min_tokens,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        length_penalty=length_penalty,
-        guided_decoding_guide_type=form.kind,
-        guided_decoding_guide=form.text,
-        lora_name=lora,
-        lora_task_id=lora_task_id,
+        stream=is_streamed and beam_width == 1 and info.is_decoupled,
+        guided_decoding_guide_type=guide.kind,
+        guided_decoding_guide=guide.text,
         lora_weights=lora_weights,
         lora_config=lora_config,
-        stop_after_ms=stop_after_ms,
-        request_id=request_id or uuid.uuid4().hex[:16],
-        return_log_probs=log_probs,
-        return_perf_metrics=perf,
+        request_id=options.request_id or uuid.uuid4().hex[:16],
+        **request,
     )
     if is_conversation:
         from trtllm_serve_cli.cli.infer.conversation import converse
 
-        converse(target, info, request, system, is_live=stream)
+        converse(target, info, defaults, options.system, is_live=options.stream)
         return
-    to_prompt = prompts.plan_prompt(info, chat, system)
-    if batch is not None:
-        _ask_all(target, batch, request, to_prompt)
+    to_prompt = prompts.plan_prompt(info, options.chat, options.system)
+    if options.batch is not None:
+        _ask_all(target, options.batch, defaults, to_prompt)
         return
     words = prompts.read_prompt(prompt or "")
     prompts.check_prompt(words)
-    request = dataclasses.replace(request, text_input=to_prompt(words))
-    _ask_one(target, request, is_live=stream and num_answers == 1, as_json=as_json)
+    asked = dataclasses.replace(defaults, text_input=to_prompt(words))
+    _ask_one(target, asked, is_live=options.stream and num_responses == 1, as_json=as_json)
 
 
-def _check_usage(
-    prompt: str | None, batch: Path | None, interface: str, chat: bool | None, system: str | None
-) -> None:
-    if prompt is not None and batch is not None:
+def _check_usage(prompt: str | None, options: InferOptions) -> None:
+    if prompt is not None and options.batch is not None:
         raise typer.BadParameter("give a PROMPT, or --batch FILE", param_hint="PROMPT")
-    if interface not in ("grpc", "http"):
-        raise typer.BadParameter(f"{interface!r} is not grpc or http", param_hint="-i")
-    if system is not None and chat is False:
+    if options.system is not None and options.chat is False:
         raise typer.BadParameter("needs the chat template, so not --raw", param_hint="--system")
 
 
@@ -168,17 +117,17 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 def _load_adapter(
-    folder: Path | None, task_id: int | None, interface: str
+    options: InferOptions, task_id: int | None
 ) -> tuple[RawTensor, RawTensor] | tuple[None, None]:
-    if folder is None:
+    if options.lora_dir is None:
         return None, None
     if task_id is None:
         raise typer.BadParameter("needs --lora-task-id N", param_hint="--lora-dir")
-    if interface == "http":
+    if options.interface == "http":
         raise typer.BadParameter("goes over gRPC only", param_hint="--lora-dir")
     from trtllm_serve_cli.client.lora import load_adapter
 
-    return load_adapter(folder)
+    return load_adapter(options.lora_dir)
 
 
 def _ask_one(target: Target, request: GenerateRequest, *, is_live: bool, as_json: bool) -> None:

@@ -3,151 +3,104 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtllm_serve_cli.choices import Layout
+from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.cli.shared import output
-from trtllm_serve_cli.cli.shared.options import (
-    BuildOptionsOption,
-    DryRunOption,
-    DtypeOption,
-    EngineDirOption,
-    EngineOption,
-    FileOption,
-    ForceOption,
-    JsonOption,
-    KvCacheOption,
-    MaxBatchSizeOption,
-    MaxBeamWidthOption,
-    MaxInputLenOption,
-    MaxNumTokensOption,
-    MaxSeqLenOption,
-    MoeEpOption,
-    MoeTpOption,
-    NameOption,
-    PickleOption,
-    PpOption,
-    QuantizationOption,
-    RevisionOption,
-    SimulatedGpuOption,
-    SourceOption,
-    TimingOption,
-    TpOption,
-    TrustOption,
-    VersionOption,
-)
+from trtllm_serve_cli.cli.shared.option_signature import Given, parse_pairs, takes_options
+from trtllm_serve_cli.cli.shared.options import DryRunOption, ForceOption, JsonOption
 from trtllm_serve_cli.cli.shared.progress_ui import show_work
-from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.importing.sections import EngineSection, ModelSection, RepositorySection
+from trtllm_serve_cli.option_fields import option_fields
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.importing.declaration import Declaration
     from trtllm_serve_cli.importing.import_plan import ImportPlan
 
+FileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "-f",
+        "--file",
+        metavar="TLLM.YAML",
+        help="A file with all these options (docs/declaration.md); options beside it override it.",
+    ),
+]
+BuildOptionsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--build-option",
+        metavar="KEY=VALUE",
+        help="Any other option of the build, by upstream's name (docs/building.md); repeatable.",
+    ),
+]
 
+
+_MODEL, _ENGINE, _BUILD = map(option_fields, (ModelSection, EngineSection, EngineOptions))
+
+
+@takes_options(
+    model=_MODEL, engine=_ENGINE, build=_BUILD, repository=option_fields(RepositorySection)
+)
 def import_model(
-    name: NameOption = None,
+    *,
+    model: Given,
     file: FileOption = None,
-    source: SourceOption = None,
-    revision: RevisionOption = None,
-    trust_remote_code: TrustOption = False,
-    allow_pickle: PickleOption = False,
-    engine: EngineOption = None,
-    trtllm_version: VersionOption = None,
-    engine_dir: EngineDirOption = None,
-    gpu: SimulatedGpuOption = None,
-    timing: TimingOption = None,
-    dtype: DtypeOption = None,
-    quantization: QuantizationOption = None,
-    kv_cache_dtype: KvCacheOption = None,
-    tp: TpOption = None,
-    pp: PpOption = None,
-    moe_tp: MoeTpOption = None,
-    moe_ep: MoeEpOption = None,
-    max_batch_size: MaxBatchSizeOption = None,
-    max_input_len: MaxInputLenOption = None,
-    max_seq_len: MaxSeqLenOption = None,
-    max_num_tokens: MaxNumTokensOption = None,
-    max_beam_width: MaxBeamWidthOption = None,
+    engine: Given,
+    build: Given,
     build_option: BuildOptionsOption = None,
-    layout: Annotated[
-        Layout | None,
-        typer.Option(help="Upstream's two, or that of Triton's own vLLM backend: docs/layouts.md."),
-    ] = None,
-    param: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="One of upstream's template parameters."),
-    ] = None,
-    repo: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Where the model repository goes, if not TLLM_HOME."),
-    ] = None,
+    repository: Given,
     force: ForceOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Fetch a model, build its engine, render its repository.
 
-    What is there already is used again, and what `tllm set` changed is kept, so running it twice
-    does no harm.
+    An import reuses what exists already and keeps what `tllm set` has changed, so it can be
+    repeated.
 
     Example:  tllm import -m demo
 
     Example:  tllm import -m mine -s gguf:./model.gguf --max-batch-size 16
     """
-    asked = _declare(locals())
+    sections = {"model": model, "engine": engine, "build": build, "repository": repository}
+    declaration = _declare(file, build_option or [], sections)
     from trtllm_serve_cli.importing import importer
     from trtllm_serve_cli.importing.import_plan import plan_import
     from trtllm_serve_cli.paths import find_home
 
     home = find_home()
     if dry_run:
-        plan = plan_import(asked, home)
+        plan = plan_import(declaration, home)
         last = [*plan.preserved.describe(), f"Render the model repository {plan.repository}"]
         _show_plan(plan, "\n".join(last), as_json=as_json)
         return
     with show_work() as display:
-        rendered, path = importer.import_model(asked, home, force=force, display=display)
-    name = asked.model.name
+        rendered, path = importer.import_model(declaration, home, force=force, display=display)
+    name = declaration.model.name
     if as_json:
         output.show_json(
             {"model": name, "engine": str(rendered.engine.path), "repository": str(path)}
         )
-    else:
-        notify_unused(asked.repository.parameters, rendered.engine.kind)
-        output.notify(f"Model repository: {path}")
-        which = f"--repo {shlex.quote(str(path))}" if asked.repository.dir else f"-m {name}"
-        output.notify(f"Next: tllm start {which}")
+        return
+    notify_unused(declaration.repository.parameters, rendered.engine.kind)
+    output.notify(f"Model repository: {path}")
+    which = f"--repo {shlex.quote(str(path))}" if declaration.repository.dir else f"-m {name}"
+    output.notify(f"Next: tllm start {which}")
 
 
+@takes_options(model=_MODEL, engine=_ENGINE, build=_BUILD)
 def build_model(
-    name: NameOption = None,
+    *,
+    model: Given,
     file: FileOption = None,
-    source: SourceOption = None,
-    revision: RevisionOption = None,
-    trust_remote_code: TrustOption = False,
-    allow_pickle: PickleOption = False,
-    engine: EngineOption = None,
-    trtllm_version: VersionOption = None,
-    engine_dir: EngineDirOption = None,
-    gpu: SimulatedGpuOption = None,
-    timing: TimingOption = None,
-    dtype: DtypeOption = None,
-    quantization: QuantizationOption = None,
-    kv_cache_dtype: KvCacheOption = None,
-    tp: TpOption = None,
-    pp: PpOption = None,
-    moe_tp: MoeTpOption = None,
-    moe_ep: MoeEpOption = None,
-    max_batch_size: MaxBatchSizeOption = None,
-    max_input_len: MaxInputLenOption = None,
-    max_seq_len: MaxSeqLenOption = None,
-    max_num_tokens: MaxNumTokensOption = None,
-    max_beam_width: MaxBeamWidthOption = None,
+    engine: Given,
+    build: Given,
     build_option: BuildOptionsOption = None,
     force: ForceOption = False,
     dry_run: DryRunOption = False,
@@ -157,97 +110,51 @@ def build_model(
 
     Example:  tllm build -m demo --dry-run
     """
-    asked = _declare(locals())
+    sections = {"model": model, "engine": engine, "build": build}
+    declaration = _declare(file, build_option or [], sections)
     from trtllm_serve_cli.importing import importer
     from trtllm_serve_cli.importing.import_plan import plan_import
     from trtllm_serve_cli.paths import find_home
 
     home = find_home()
     if dry_run:
-        _show_plan(plan_import(asked, home), "Render nothing", as_json=as_json)
+        _show_plan(plan_import(declaration, home), "Render nothing", as_json=as_json)
         return
     with show_work() as display:
-        built = importer.build_model(asked, home, force=force, display=display)
+        built = importer.build_model(declaration, home, force=force, display=display)
     if as_json:
-        output.show_json({"model": asked.model.name, "engine": str(built.path)})
+        output.show_json({"model": declaration.model.name, "engine": str(built.path)})
     else:
         output.notify(f"Engine: {built.path}")
         output.notify("Next: tllm import with the same options")
 
 
-# Option -> where the declaration has it, if not under that name in `build`.
-_PLACES = {
-    "name": ("model", "name"),
-    "source": ("model", "source"),
-    "revision": ("model", "revision"),
-    "trust_remote_code": ("model", "trust_remote_code"),
-    "allow_pickle": ("model", "allow_pickle"),
-    "engine": ("engine", "kind"),
-    "trtllm_version": ("engine", "trtllm_version"),
-    "engine_dir": ("engine", "dir"),
-    "gpu": ("engine", "gpu"),
-    "timing": ("engine", "timing"),
-    "layout": ("repository", "layout"),
-    "param": ("repository", "parameters"),
-    "repo": ("repository", "dir"),
-}
-_ELSEWHERE = {"file", "force", "dry_run", "as_json", "build_option"}
-
-
-def _declare(given: Mapping[str, Any]) -> Declaration:
-    """What the file of -f and the options say together; `given` are a command's arguments."""
-    from trtllm_serve_cli.build.engine_options import EngineOptions
+def _declare(
+    file: Path | None, build_options: list[str], sections: dict[str, Given]
+) -> Declaration:
+    """Return the declaration in the file, overridden by the options of each section."""
     from trtllm_serve_cli.importing.declaration import (
         Declaration,
-        ModelSection,
         override,
         read_declaration,
         with_absolute_paths,
     )
+    from trtllm_serve_cli.repository.model.parameters import with_paths_from
     from trtllm_serve_cli.yaml_schema import parse_words
 
-    if given["file"] is not None:
-        said = read_declaration(given["file"])
-    elif given["name"] is not None:
-        said = Declaration(ModelSection(given["name"]))
+    if file is not None:
+        declared = read_declaration(file)
+    elif "name" in sections["model"]:
+        declared = Declaration(ModelSection(sections["model"]["name"]))
     else:
-        raise typer.BadParameter("name a model: -m NAME, or a file that says it: -f tllm.yaml")
-    words = parse_parameters(given["build_option"] or [], option="--build-option ")
-    sections: dict[str, dict[str, Any]] = {name: {} for name in ("model", "engine", "repository")}
-    sections["build"] = parse_words(EngineOptions, words, where="--build-option")
-    for option, value in given.items():
-        # A switch can be turned on here, and only be turned off in the file.
-        if option in _ELSEWHERE or value is None or value is False:
-            continue
-        section, field = _PLACES.get(option, ("build", option))
-        sections[section][field] = _as_declared(value)
-    asked = override(said, sections)
-    return replace(asked, build=with_absolute_paths(asked.build, Path.cwd()))
-
-
-def _as_declared(value: Any) -> Any:
-    match value:
-        case Path():
-            return value.absolute()
-        case list():
-            from trtllm_serve_cli.repository.model.parameters import with_paths_from
-
-            return with_paths_from(parse_parameters(value), Path.cwd())
-    return value
-
-
-def parse_parameters(given: list[str], *, option: str = "--param ") -> dict[str, str]:
-    """KEY=VALUE words as a dictionary. Raises `BadInput` for a word that is none."""
-    parameters = {}
-    for word in given:
-        key, equals, value = word.partition("=")
-        if not equals or not key.strip():
-            raise BadInput(
-                f"{option}{word!r} is not KEY=VALUE.",
-                next_step=f"for example {option}enable_kv_cache_reuse=false",
-            )
-        parameters[key.strip()] = value.strip()
-    return parameters
+        raise typer.BadParameter("name a model: -m NAME, or a file that has it: -f tllm.yaml")
+    words = parse_pairs(build_options, option="--build-option ")
+    named = parse_words(EngineOptions, words, where="--build-option")
+    overrides = {**sections, "build": {**named, **sections["build"]}}
+    if parameters := overrides.get("repository", {}).get("parameters"):
+        overrides["repository"]["parameters"] = with_paths_from(parameters, Path.cwd())
+    declared = override(declared, overrides)
+    return replace(declared, build=with_absolute_paths(declared.build, Path.cwd()))
 
 
 def _show_plan(plan: ImportPlan, last: str, *, as_json: bool) -> None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trtllm_serve_cli.cli.models.import_command import notify_unused, parse_parameters
+from trtllm_serve_cli.cli.models.import_command import notify_unused
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.exits import USER_CAN_FIX
+from trtllm_serve_cli.cli.shared.option_signature import parse_pairs
 from trtllm_serve_cli.cli.shared.options import JsonOption
 from trtllm_serve_cli.errors import BadInput
 
@@ -94,7 +95,7 @@ def set_(
     from trtllm_serve_cli.repository.settings import settings
 
     has_name = repo is None and "=" not in words[0]
-    said = parse_parameters(words[1:] if has_name else words, option="")
+    said = parse_pairs(words[1:] if has_name else words, option="")
     wanted = with_paths_from(said, Path.cwd())
     if not wanted:
         raise BadInput(

@@ -8,20 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trtllm_serve_cli.cli.shared import output
-from trtllm_serve_cli.cli.shared.options import (
-    DtypeOption,
-    JsonOption,
-    KvCacheOption,
-    MaxSeqLenOption,
-    MoeEpOption,
-    MoeTpOption,
-    PpOption,
-    QuantizationOption,
-    RevisionOption,
-    SourceOption,
-    TpOption,
-)
+from trtllm_serve_cli.cli.shared.option_signature import Given, builds_options, takes_options
+from trtllm_serve_cli.cli.shared.options import JsonOption
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.importing.sections import ModelSection
+from trtllm_serve_cli.option_fields import option_fields
+from trtllm_serve_cli.sizing.size_options import SizeOptions
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.paths import Home
@@ -33,13 +25,15 @@ _WIDTH = 79
 _COLUMNS = ("GPUs", "tp", "pp", "weights", "KV cache", "room for", "one stream", "all at once")
 
 
+@takes_options(model=option_fields(ModelSection, "source", "revision"))
+@builds_options("size", SizeOptions)
 def plan(
+    *,
     name: Annotated[
         str | None,
         typer.Option("-m", "--model", metavar="NAME", help="An alias, or an imported model."),
     ] = None,
-    source: SourceOption = None,
-    revision: RevisionOption = None,
+    model: Given,
     gpu: Annotated[
         str | None,
         typer.Option("--gpu", metavar="GPU", help="A card, such as h200. Default: those here."),
@@ -48,36 +42,7 @@ def plan(
         int | None,
         typer.Option("--num-gpus", min=1, help="How many. Default: 8, or as many as are here."),
     ] = None,
-    tp: TpOption = None,
-    pp: PpOption = None,
-    moe_tp: MoeTpOption = None,
-    moe_ep: MoeEpOption = None,
-    dtype: DtypeOption = None,
-    quantization: QuantizationOption = None,
-    kv_cache_dtype: KvCacheOption = None,
-    input_len: Annotated[
-        int | None, typer.Option("--input-len", min=1, help="Tokens of a prompt. Default: 1024.")
-    ] = None,
-    output_len: Annotated[
-        int | None, typer.Option("--output-len", min=1, help="Tokens of an answer. Default: 256.")
-    ] = None,
-    max_seq_len: MaxSeqLenOption = None,
-    max_batch_size: Annotated[
-        int, typer.Option("--max-batch-size", min=1, help="Sequences at once.")
-    ] = 2048,
-    max_num_tokens: Annotated[
-        int, typer.Option("--max-num-tokens", min=1, help="Tokens in one engine step.")
-    ] = 8192,
-    kv_cache_free_gpu_mem_fraction: Annotated[
-        float,
-        typer.Option(
-            "--kv-cache-free-gpu-mem-fraction",
-            min=0.01,
-            max=1.0,
-            metavar="F",
-            help="Of what is left: the KV cache's share.",
-        ),
-    ] = 0.9,
+    size: SizeOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Say whether a model fits on a GPU, and what it could do there.
@@ -91,32 +56,13 @@ def plan(
     """
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.sizing.facts import read_facts
-    from trtllm_serve_cli.sizing.plan import SizeOptions, plan_size
+    from trtllm_serve_cli.sizing.plan import plan_size
     from trtllm_serve_cli.sources.fetch import apply_revision
 
     home = find_home()
     card, present = _find_card(gpu)
-    found = apply_revision(_find_source(name, source, home), revision)
-    answer = plan_size(
-        read_facts(found, home),
-        card,
-        num_gpus or present,
-        SizeOptions(
-            tp=tp,
-            pp=pp,
-            moe_tp=moe_tp,
-            moe_ep=moe_ep,
-            dtype=dtype or "auto",
-            quantization=quantization,
-            kv_cache_dtype=kv_cache_dtype,
-            max_batch_size=max_batch_size,
-            max_num_tokens=max_num_tokens,
-            max_seq_len=max_seq_len,
-            input_len=input_len,
-            output_len=output_len,
-            kv_cache_free_gpu_mem_fraction=kv_cache_free_gpu_mem_fraction,
-        ),
-    )
+    source = apply_revision(_find_source(name, model.get("source"), home), model.get("revision"))
+    answer = plan_size(read_facts(source, home), card, num_gpus or present, size)
     if as_json:
         output.show_json(answer.as_dict())
     else:

@@ -25,8 +25,9 @@ from trtllm_serve_cli.runtime.engines.sim.timing import (
 from trtllm_serve_cli.sizing.facts import ModelFacts, read_checkpoint_facts
 from trtllm_serve_cli.sizing.gpus import Gpu, load_gpu
 from trtllm_serve_cli.sizing.kv_cache import TOKENS_PER_BLOCK, kv_bytes_of_sequence
-from trtllm_serve_cli.sizing.plan import SizeOptions, SizePlan, plan_size
+from trtllm_serve_cli.sizing.plan import SizePlan, plan_size
 from trtllm_serve_cli.sizing.roofline import estimate_step_cost
+from trtllm_serve_cli.sizing.size_options import SizeOptions
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
 _OF_A_CARD = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dtype")

@@ -1,0 +1,196 @@
+"""Options classes as options of a command: one declaration, read by Typer from a signature."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from trtllm_serve_cli.option_fields import OptionField, option_fields
+
+# Values by the option's name.
+Given = dict[str, Any]
+
+
+def takes_options(
+    **groups: tuple[OptionField, ...],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add groups of options to a command; `groups` maps a parameter of it to `option_fields`.
+
+    The command gets each group as a dictionary of the options that were given, their paths
+    absolute. They are listed in the place of the parameter.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        named = {
+            group: {f"{group}_{each.name}": each for each in _on_command_line(fields)}
+            for group, fields in groups.items()
+        }
+
+        def command(**values: Any) -> None:
+            given: dict[str, Given] = {group: {} for group in groups}
+            for group, fields in named.items():
+                for name, field in fields.items():
+                    value = values.pop(name)
+                    if value not in (None, [], False if _is_switch(field) else None):
+                        plain = _plain(field, value)
+                        is_path = isinstance(plain, Path)
+                        given[group][field.name] = plain.absolute() if is_path else plain
+            function(**values, **given)
+
+        added = {
+            group: [_parameter(name, field) for name, field in fields.items()]
+            for group, fields in named.items()
+        }
+        return with_signature(function, command, added)
+
+    return decorate
+
+
+def builds_options(
+    parameter: str,
+    options: type,
+    *,
+    key: Callable[[OptionField], Any] | None = None,
+    at_end: bool = False,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options of a class to a command, which gets an instance as `parameter`.
+
+    They are listed in the place of the parameter, or `at_end`, sorted by `key` if there is one.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        fields = _on_command_line(option_fields(options))
+        fields.sort(key=key or (lambda field: 0))
+
+        def command(**values: Any) -> None:
+            given = {each.name: _plain(each, values.pop(each.name)) for each in fields}
+            function(**values, **{parameter: options(**given)})
+
+        added = [_parameter(each.name, each, has_default=True) for each in fields]
+        if at_end:
+            return with_signature(function, command, {parameter: []}, added)
+        return with_signature(function, command, {parameter: added})
+
+    return decorate
+
+
+def with_signature(
+    function: Callable[..., None],
+    command: Callable[..., None],
+    replaced: Mapping[str, list[inspect.Parameter]],
+    appended: Sequence[inspect.Parameter] = (),
+) -> Callable[..., None]:
+    """Return `command` with the name, help and signature of `function`.
+
+    Parameters in `replaced` give way to others, and `appended` come last.
+    """
+    own = [
+        new
+        for each in inspect.signature(function, eval_str=True).parameters.values()
+        for new in replaced.get(each.name, [each])
+    ]
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *appended)]
+    functools.update_wrapper(command, function)
+    del vars(command)["__wrapped__"]
+    vars(command)["__signature__"] = inspect.Signature(parameters)
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
+
+
+def _on_command_line(fields: Sequence[OptionField]) -> list[OptionField]:
+    return [field for field in fields if field.option.is_on_command_line]
+
+
+def _is_switch(field: OptionField) -> bool:
+    """Whether the flag can only turn the option on."""
+    return field.kind is bool and not any("/" in flag for flag in field.option.flags)
+
+
+def _parameter(name: str, field: OptionField, *, has_default: bool = False) -> inspect.Parameter:
+    """Return the option as a parameter; without `has_default`, one not given is None."""
+    option, within = field.option, field.within
+    settings: dict[str, Any] = {"help": _help(field, has_default=has_default)}
+    if option.metavar is not None:
+        settings["metavar"] = option.metavar
+    elif field.is_table:
+        settings["metavar"] = "KEY=VALUE"
+    if within is not None:
+        settings |= {"min": within.at_least, "max": within.at_most}
+    if option.check is not None:
+        settings["callback"] = _checked(option.check)
+    if option.panel:
+        settings["rich_help_panel"] = option.panel
+    default = field.default if has_default else False if _is_switch(field) else None
+    if isinstance(default, tuple):
+        default = list(default) or None
+    declared = (
+        typer.Argument(**settings)
+        if option.is_argument
+        else typer.Option(*(option.flags or (f"--{field.name.replace('_', '-')}",)), **settings)
+    )
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[_type(field, is_optional=default is None), declared],
+    )
+
+
+def _type(field: OptionField, *, is_optional: bool) -> Any:
+    kind: Any = field.kind
+    if field.words:
+        kind = Literal[field.words]
+    elif field.is_list or field.is_table:
+        kind = list[str]
+    return kind | None if is_optional else kind
+
+
+def _help(field: OptionField, *, has_default: bool) -> str:
+    """Add the default to the help, unless Typer shows it or the help says it."""
+    text, default = field.option.help, field.default
+    is_said = "Default:" in text or default in (None, (), {}, dataclasses.MISSING)
+    if is_said or has_default or field.kind is bool:
+        return text
+    shown = f"{default:g}" if isinstance(default, float) else default
+    return f"{text} Default: {shown}."
+
+
+def _checked(check: Callable[[Any], object]) -> Callable[[Any], Any]:
+    def callback(value: Any) -> Any:
+        try:
+            if value is not None:
+                check(value)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+        return value
+
+    return callback
+
+
+def _plain(field: OptionField, value: Any) -> Any:
+    """Return the value as the options class has it."""
+    if field.is_table:
+        return parse_pairs(value, option=f"{field.option.flags[0]} ")
+    return tuple(value or ()) if field.is_list else value
+
+
+def parse_pairs(words: list[str], *, option: str) -> dict[str, str]:
+    """Return KEY=VALUE words as a dictionary. Raise `BadInput` for a word of another form."""
+    from trtllm_serve_cli.errors import BadInput
+
+    pairs = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key.strip():
+            raise BadInput(
+                f"{option}{word!r} is not KEY=VALUE.",
+                next_step=f"for example {option}enable_kv_cache_reuse=false",
+            )
+        pairs[key.strip()] = value.strip()
+    return pairs

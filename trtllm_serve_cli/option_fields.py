@@ -1,0 +1,139 @@
+"""Options declared once: the annotated fields of a dataclass.
+
+A field's annotation has its type, its `Option` (help, flags) and what values it takes. The command
+line, `tllm.yaml`, its JSON schema and the reference are all made of the same fields:
+
+    port: Annotated[int, Option("Port to bind."), PORT] = 8000
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How an option is explained, and what it is called on a command line.
+
+    `flags` are Typer's declarations, such as "-m" or "--stream/--no-stream"; without any, the flag
+    follows from the field's name. A `panel` groups options in reference pages. `check` raises
+    `ValueError` for a value that cannot be used, with the reason as its message.
+    """
+
+    help: str
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    panel: str = ""
+    check: Callable[[Any], object] | None = None
+    is_argument: bool = False
+    is_on_command_line: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The range of a number, both ends included; None is no end."""
+
+    at_least: float
+    at_most: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """The words that an option takes, as a list that is not known to the type checker."""
+
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartOf:
+    """Marks a mapping of some fields of the options class `options`: those that are given."""
+
+    options: type
+
+
+@dataclass(frozen=True, slots=True)
+class OptionField:
+    """One option.
+
+    `kind` is its type without None; `default` is MISSING if it must be given; `words` are the only
+    values it takes, if there are any.
+    """
+
+    name: str
+    kind: Any
+    is_optional: bool
+    default: Any
+    option: Option
+    within: Within | None = None
+    words: tuple[str, ...] = ()
+    part_of: PartOf | None = None
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether the field is meant for users: it has an `Option`."""
+        return bool(self.option.help)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it takes several values."""
+        return get_origin(self.kind) is tuple
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it takes keys with values."""
+        return get_origin(self.kind) is Mapping
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is dataclasses.MISSING
+
+
+def option_fields(options: type, *names: str) -> tuple[OptionField, ...]:
+    """Return the options that the dataclass declares, in their order; only `names` if given."""
+    hints = get_type_hints(options, include_extras=True)
+    return tuple(
+        _field(each, hints[each.name])
+        for each in dataclasses.fields(options)
+        if not names or each.name in names
+    )
+
+
+def split_hint(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
+    """Return a type without None and annotations, whether it may be None, and the annotations."""
+    origin = get_origin(hint)
+    if origin is Annotated:
+        inner, *marks = get_args(hint)
+        kind, is_optional, more = split_hint(inner)
+        return kind, is_optional, (*marks, *more)
+    if origin in (Union, types.UnionType):
+        (inner,) = (each for each in get_args(hint) if each is not type(None))
+        kind, _, marks_of_inner = split_hint(inner)
+        return kind, True, marks_of_inner
+    return hint, False, ()
+
+
+def find_mark(marks: tuple[Any, ...], kind: type) -> Any:
+    """Return the annotation of this type, None if there is none."""
+    return next((each for each in marks if isinstance(each, kind)), None)
+
+
+def _field(field: dataclasses.Field[Any], hint: Any) -> OptionField:
+    kind, is_optional, marks = split_hint(hint)
+    one_of = find_mark(marks, OneOf)
+    words = get_args(kind) if get_origin(kind) is Literal else one_of.words if one_of else ()
+    factory = field.default_factory
+    return OptionField(
+        name=field.name,
+        kind=kind,
+        is_optional=is_optional,
+        default=field.default if factory is dataclasses.MISSING else factory(),
+        option=find_mark(marks, Option) or Option(""),
+        within=find_mark(marks, Within),
+        words=tuple(words),
+        part_of=find_mark(marks, PartOf),
+    )

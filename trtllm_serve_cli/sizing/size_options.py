@@ -1,0 +1,42 @@
+"""The options of `tllm plan`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from trtllm_serve_cli.choices import (
+    Count,
+    DtypeOption,
+    KvCacheDtypeOption,
+    MaxSeqLenOption,
+    MoeExpertParallelism,
+    MoeTensorParallelism,
+    PipelineParallelism,
+    QuantizationOption,
+    TensorParallelism,
+)
+from trtllm_serve_cli.option_fields import Option, Within
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOptions:
+    """How a model would be served; None leaves it to the model, or to TensorRT-LLM's default."""
+
+    tp: TensorParallelism | None = None
+    pp: PipelineParallelism | None = None
+    moe_tp: MoeTensorParallelism | None = None
+    moe_ep: MoeExpertParallelism | None = None
+    dtype: DtypeOption = "auto"
+    quantization: QuantizationOption | None = None
+    kv_cache_dtype: KvCacheDtypeOption | None = None
+    max_batch_size: Annotated[Count, Option("Largest number of sequences in a batch.")] = 2048
+    max_num_tokens: Annotated[Count, Option("Largest number of tokens in an engine step.")] = 8192
+    max_seq_len: MaxSeqLenOption | None = None
+    input_len: Annotated[Count | None, Option("Tokens of a prompt. Default: 1024.")] = None
+    output_len: Annotated[Count | None, Option("Tokens of a response. Default: 256.")] = None
+    kv_cache_free_gpu_mem_fraction: Annotated[
+        float,
+        Within(0.01, 1.0),
+        Option("Share of the remaining memory that the KV cache gets.", metavar="F"),
+    ] = 0.9
