@@ -64,7 +64,7 @@ def count_asleep(servers: dict[str, RunningServer], num_bursts: int) -> dict[str
     asleep = dict.fromkeys(servers, 0)
     for seed in range(num_bursts):
         for which, server in servers.items():
-            asleep[which] += ask(server, BURST, BURST, seed).ttft.max_ms > ASLEEP_MS
+            asleep[which] += ask(server, BURST, BURST, seed).times["ttft"].max_ms > ASLEEP_MS
     return asleep
 
 
@@ -73,7 +73,8 @@ def measure_rates(servers: dict[str, RunningServer], num_requests: int) -> dict[
     rates: dict[str, list[float]] = {which: [] for which in servers}
     for seed in range(NUM_RATES):
         for which, server in servers.items():
-            rates[which].append(ask(server, IN_FLIGHT, num_requests, seed).completed_requests_per_s)
+            summary = ask(server, IN_FLIGHT, num_requests, seed)
+            rates[which].append(summary.rates["completed_requests_per_s"])
     return {which: statistics.median(values) for which, values in rates.items()}
 
 

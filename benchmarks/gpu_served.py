@@ -92,8 +92,8 @@ def measure_burst(check: Check, server: RunningServer) -> dict[str, Any]:
     summary = result.summary
     cores = {name: (after[name] - before.get(name, 0.0)) / duration_s for name in after}
     return {
-        "requests_per_s": summary.completed_requests_per_s,
-        "tokens_per_s": summary.output_tokens_per_s,
+        "requests_per_s": summary.rates["completed_requests_per_s"],
+        "tokens_per_s": summary.rates["output_tokens_per_s"],
         "num_tokens": summary.num_output_tokens,
         "num_failed": summary.num_failed,
         "errors": result.error_messages[:3],
@@ -141,8 +141,9 @@ def measure_latency(check: Check, server: RunningServer) -> dict[str, Any]:
         stream=True,
     )  # fmt: skip
     summary = run_benchmark(settings, [Target(server.endpoint.grpc)]).summary
-    assert summary.request_latency and summary.ttft
-    return {"p50_ms": summary.request_latency.p50_ms, "ttft_p50_ms": summary.ttft.p50_ms}
+    latency, ttft = summary.times["request_latency"], summary.times["ttft"]
+    assert latency and ttft
+    return {"p50_ms": latency.p50_ms, "ttft_p50_ms": ttft.p50_ms}
 
 
 def measure_streaming(check: Check, server: RunningServer) -> dict[str, Any]:
@@ -158,16 +159,15 @@ def measure_streaming(check: Check, server: RunningServer) -> dict[str, Any]:
     duration_s = time.perf_counter() - started_s
     after = cpu_seconds(server)
     summary = result.summary
-    assert summary.itl and summary.tpot and summary.ttft
-    num_chunks = summary.itl.num_samples + summary.num_completed
+    times = {name: summary.times[name] for name in ("itl", "tpot", "ttft")}
+    assert all(times.values())
+    num_chunks = times["itl"].num_samples + summary.num_completed
     return {
         "num_lost": sizes.num_streams * sizes.stream_tokens - summary.num_output_tokens,
         "errors": result.error_messages[:3],
-        "tokens_per_s": summary.output_tokens_per_s,
+        "tokens_per_s": summary.rates["output_tokens_per_s"],
         "tokens_per_response": summary.num_output_tokens / num_chunks,
-        "itl": asdict(summary.itl),
-        "tpot": asdict(summary.tpot),
-        "ttft": asdict(summary.ttft),
+        **{name: asdict(each) for name, each in times.items()},
         "cores": {name: (after[name] - before.get(name, 0.0)) / duration_s for name in after},
     }
 

@@ -95,7 +95,7 @@ def take_turn(server: RunningServer, num_requests: int, output_tokens: int, seed
     took_ms = [
         1000 * (now - then) / num_tokens for now, then in zip(cpu_s(server), before, strict=True)
     ]
-    return Turn(float(result.summary.output_tokens_per_s), *took_ms)
+    return Turn(float(result.summary.rates["output_tokens_per_s"]), *took_ms)
 
 
 def main() -> None:

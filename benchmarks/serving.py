@@ -68,7 +68,7 @@ def measure_served(address: str, num_requests: int, seed: int) -> float:
     )
     result = run_benchmark(settings, [Target(address)])
     assert not result.error_messages, result.error_messages
-    return float(result.summary.completed_requests_per_s)
+    return float(result.summary.rates["completed_requests_per_s"])
 
 
 def main() -> None:

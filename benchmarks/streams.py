@@ -68,15 +68,16 @@ def measure(home: Home, num_front_ends: int, arguments: argparse.Namespace) -> d
     finally:
         stop_server(server)
     summary = result.summary
-    assert summary.itl is not None and not summary.num_failed, result.error_messages[:3]
+    itl = summary.times["itl"]
+    assert itl is not None and not summary.num_failed, result.error_messages[:3]
     return {
         "front_ends": num_front_ends,
         "lost": rounds * arguments.in_flight * NUM_TOKENS - summary.num_output_tokens,
-        "tokens_per_s": summary.output_tokens_per_s,
+        "tokens_per_s": summary.rates["output_tokens_per_s"],
         "tokens_per_response": summary.num_output_tokens
-        / (summary.itl.num_samples + summary.num_completed),
-        "itl_p50_ms": summary.itl.p50_ms,
-        "itl_p99_ms": summary.itl.p99_ms,
+        / (itl.num_samples + summary.num_completed),
+        "itl_p50_ms": itl.p50_ms,
+        "itl_p99_ms": itl.p99_ms,
         "cores": {
             part: [round((cpu_s - before.get(part, {}).get(pid, 0.0)) / duration_s, 2)
                    for pid, cpu_s in sorted(by_pid.items())]

@@ -186,11 +186,20 @@ def test_limit_on_a_figure_that_was_0_is_refused_with_that(keep: Keep) -> None:
         check_limits(compare(missed, missed, [limit.measure]), [limit])
 
 
-def test_limit_on_what_the_results_do_not_tell_is_refused(keep: Keep) -> None:
-    plain = keep(make_result(stream=False))
-    limit = parse_limit("ttft:p95>+5%")
-    with pytest.raises(BadInput, match="do not tell ttft:p95"):
-        check_limits(compare(plain, plain, [limit.measure]), [limit])
+@pytest.mark.parametrize(
+    ("limit", "why"),
+    [
+        ("ttft:p95>+5%", "ttft needs --stream"),
+        ("goodput<-5%", "goodput needs --slo"),
+        ("latency>+5%", "one of them has no completed request"),
+    ],
+)
+def test_limit_on_what_the_results_do_not_tell_is_refused(keep: Keep, limit: str, why: str) -> None:
+    plain = keep(make_result(stream=False, fails_every=1))
+    measure = parse_limit(limit).measure
+    with pytest.raises(BadInput, match=f"do not tell {measure}") as refused:
+        check_limits(compare(plain, plain, [measure]), [parse_limit(limit)])
+    assert refused.value.why == why
 
 
 def test_result_without_counted_requests_has_nothing_to_compare(keep: Keep) -> None:

@@ -82,7 +82,7 @@ def test_every_answer_over_http_has_the_length_asked_for(
     result = _run(serve_http(FakeHttp()), takes_text=takes_text, stream=stream)
     assert {record.num_output_tokens for record in result.records} == {4}
     assert result.summary.num_completed == 6
-    assert (result.summary.ttft is not None) is stream
+    assert (result.summary.times["ttft"] is not None) is stream
     assert result.token_counts == "server"
 
 

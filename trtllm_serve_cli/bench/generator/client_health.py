@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency, Load
+from trtllm_serve_cli.bench.model.metrics import ITL, LATENCY, SCHEDULE_LAG
 from trtllm_serve_cli.bench.stats.statistics import Distribution, Summary, distribute
 
 _TICK_S = 0.01
@@ -94,14 +95,15 @@ def judge_client(summary: Summary, load: Load, workers: Sequence[WorkerLoad]) ->
         bottlenecks.append(
             f"a process of it was busy for {busiest:.0%} of the run: give it more (--workers)"
         )
-    measured = [each.p99_ms for each in (summary.request_latency, summary.itl) if each]
+    times = summary.times
+    measured = [each.p99_ms for each in (times[LATENCY.key], times[ITL.key]) if each]
     bearable_ms = max(_LATE_LOOP_MS, _LATE_LOOP_FRACTION * min(measured, default=0.0))
     if lag and lag.p99_ms > bearable_ms:
         bottlenecks.append(
             f"its event loop was late by {lag.p99_ms:.1f} ms (p99), and answers were stamped that "
             f"late, where {bearable_ms:.1f} ms would do"
         )
-    sending, latency = summary.schedule_lag, summary.request_latency
+    sending, latency = times[SCHEDULE_LAG.key], times[LATENCY.key]
     if sending and latency and not isinstance(load, AllAtOnce | AtConcurrency):
         allowed = max(_LATE_SENDING_MS, _LATE_FRACTION * latency.p50_ms)
         if sending.p99_ms > allowed:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from trtllm_serve_cli.bench.model.metrics import NAMED_TIMES, TimeMetric
 from trtllm_serve_cli.errors import BadInput
 
-METRICS = ("ttft", "itl", "tpot", "latency", "queue")
 _UNITS_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 _FORM = re.compile(
     r"(?P<metric>\w+)(?::(?P<statistic>mean|max|p\d+(?:\.\d+)?))?\s*<=?\s*"
@@ -25,6 +25,10 @@ class Objective:
     metric: str
     percent: float | None
     limit_ms: float
+
+    @property
+    def time_metric(self) -> TimeMetric:
+        return NAMED_TIMES[self.metric]
 
     def __str__(self) -> str:
         match self.percent:
@@ -46,8 +50,9 @@ def parse_objective(text: str) -> Objective:
     if found is None:
         raise _refuse(text, "its form is METRIC:STATISTIC<LIMIT with a unit (us, ms or s)")
     metric, statistic, unit = found["metric"], found["statistic"] or "max", found["unit"]
-    if metric not in METRICS:
-        raise _refuse(text, f"the metrics are {', '.join(METRICS)}; {metric!r} is none of them")
+    if metric not in NAMED_TIMES:
+        known = ", ".join(NAMED_TIMES)
+        raise _refuse(text, f"the metrics are {known}; {metric!r} is none of them")
     if unit not in _UNITS_MS:
         raise _refuse(text, f"{unit!r} is no unit of time here: us, ms or s")
     percent = {"mean": None, "max": 100.0}.get(statistic, -1.0)

@@ -6,11 +6,18 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from statistics import fmean
 from typing import Any, Literal
 
+from trtllm_serve_cli.bench.model.metrics import (
+    NAMED_RATES,
+    NAMED_TIMES,
+    RateMetric,
+    TimeMetric,
+)
 from trtllm_serve_cli.bench.model.records import RequestRecord
-from trtllm_serve_cli.bench.model.slo import METRICS, Objective, parse_objective
+from trtllm_serve_cli.bench.model.slo import parse_objective
 from trtllm_serve_cli.bench.report.result_reader import StoredResult
 from trtllm_serve_cli.bench.stats.confidence import (
     Interval,
@@ -20,16 +27,14 @@ from trtllm_serve_cli.bench.stats.confidence import (
     resample,
     statistic,
 )
-from trtllm_serve_cli.bench.stats.request_times import times_of
-from trtllm_serve_cli.bench.stats.statistics import goodput_per_s, per_s, span_s
+from trtllm_serve_cli.bench.stats.statistics import completed_part
 from trtllm_serve_cli.errors import BadInput, CheckFailed
 
 Verdict = Literal["better", "worse", "noise", "untold"]
 By = Literal["runs", "requests"]
 RUNS: By = "runs"
 REQUESTS: By = "requests"
-_RATES = ("requests_per_s", "output_tokens_per_s", "goodput")
-_FAILED = "failed"
+FAILED = "failed"
 _SURENESS = {"noise": "within the noise", "untold": "how much of it is noise is not known"}
 _FORM = re.compile(
     r"(?P<metric>\w+)(?::(?P<statistic>mean|max|p\d+(?:\.\d+)?))?\s*"
@@ -50,22 +55,20 @@ class Measure:
     percent: float | None = None
 
     @property
-    def is_time(self) -> bool:
-        return self.metric in METRICS
+    def declared(self) -> TimeMetric | RateMetric | None:
+        """Its row in the table of metrics; the share of failed requests has none."""
+        return NAMED_TIMES.get(self.metric) or NAMED_RATES.get(self.metric)
 
     def __str__(self) -> str:
-        if not self.is_time:
+        if self.metric not in NAMED_TIMES:
             return self.metric
         names = {None: "mean", 100.0: "max"}
         return f"{self.metric}:{names.get(self.percent) or f'p{self.percent:g}'}"
 
 
 USUAL = (
-    *(Measure("latency", percent) for percent in (50, 95, 99)),
-    *(Measure("ttft", percent) for percent in (50, 95, 99)),
-    *(Measure("itl", percent) for percent in (50, 99)),
-    Measure("tpot", 50),
-    *(Measure(rate) for rate in (*_RATES, _FAILED)),
+    *(Measure(name, percent) for name, time in NAMED_TIMES.items() for percent in time.compared),
+    *map(Measure, (*NAMED_RATES, FAILED)),
 )
 
 
@@ -128,17 +131,17 @@ def parse_limit(text: str) -> Limit:
     if found is None:
         raise _refuse(text, "its form is METRIC:STATISTIC>+5%, or <-5% for what must not fall")
     metric, words = found["metric"], found["statistic"]
-    if metric not in (*METRICS, *_RATES, _FAILED):
-        known = ", ".join((*METRICS, *_RATES, _FAILED))
-        raise _refuse(text, f"{metric!r} is none of {known}")
-    if words and metric not in METRICS:
+    known = (*NAMED_TIMES, *NAMED_RATES, FAILED)
+    if metric not in known:
+        raise _refuse(text, f"{metric!r} is none of {', '.join(known)}")
+    if words and metric not in NAMED_TIMES:
         raise _refuse(text, f"{metric} is one figure, and has no {words}")
     percent = {"mean": None, "max": 100.0}.get(words or "p50", -1.0)
     if percent == -1.0:
         percent = float((words or "p50").removeprefix("p"))
         if not 0 < percent <= 100:
             raise _refuse(text, "a percentile is above 0 and at most 100")
-    measure = Measure(metric, percent if metric in METRICS else None)
+    measure = Measure(metric, percent if metric in NAMED_TIMES else None)
     return Limit(measure, found["side"] == ">", float(found["limit"]))
 
 
@@ -177,7 +180,7 @@ def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
         if change is None:
             raise BadInput(
                 f"The results do not tell {limit.measure}.",
-                why="a time per token needs --stream, queue needs --server-times, goodput --slo",
+                why=_explain_missing(limit.measure),
                 next_step="measure both again with what it needs, or take that --fail-on away",
             )
         if change.change is None:
@@ -197,6 +200,12 @@ def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
             next_step="tllm bench report BEFORE AFTER -o report.html, and look at both; "
             "more --repeat makes the noise smaller",
         )
+
+
+def _explain_missing(measure: Measure) -> str:
+    if measure.declared is None or measure.declared.needs is None:
+        return "one of them has no completed request"
+    return f"{measure.metric} needs {measure.declared.needs}"
 
 
 def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[Difference]:
@@ -244,35 +253,40 @@ def _warnings(name: str, result: StoredResult) -> Iterable[str]:
 def _compare_one(measure: Measure, before: StoredResult, after: StoredResult) -> Change | None:
     if not (before.counted and after.counted):
         return None
-    if measure.metric == _FAILED:
+    metric = measure.declared
+    if metric is None:
         return _compare_failures(before, after)
-    sides = [_per_run(measure, result) for result in (before, after)]
+    sides = [_per_run(metric, measure.percent, result) for result in (before, after)]
     if any(None in side for side in sides):
         return None
     runs = [[value for value in side if value is not None] for side in sides]
     a, b = (fmean(side) for side in runs)
-    interval, by = _interval(measure, before, after, runs)
+    interval, by = _interval(metric, measure.percent, before, after, runs)
     change = b / a - 1 if a > 0 else None
-    verdict = _judge(interval, is_more_better=not measure.is_time)
+    verdict = _judge(interval, is_more_better=metric.is_higher_better)
     return Change(str(measure), a, b, change, interval, by, verdict)
 
 
 def _interval(
-    measure: Measure,
+    metric: TimeMetric | RateMetric,
+    percent: float | None,
     before: StoredResult,
     after: StoredResult,
     runs: Sequence[Sequence[float]],
 ) -> tuple[Interval | None, By | None]:
     """That of the relative change. A rate is one figure of a run: one run tells no noise of it."""
     ratio, by = ratio_of_runs(*runs), RUNS
-    if ratio is None and measure.is_time and 1 in map(len, runs):
-        groups = (_groups(measure, before), _groups(measure, after))
-        ratio, by = ratio_of_requests(*groups, percent=measure.percent), REQUESTS
+    if ratio is None and isinstance(metric, TimeMetric) and 1 in map(len, runs):
+        a, b = (_groups_ms(metric, each.counted, each.streamed) for each in (before, after))
+        ratio, by = ratio_of_requests(a, b, percent), REQUESTS
     return (None, None) if ratio is None else ((ratio[0] - 1, ratio[1] - 1), by)
 
 
-def _groups(measure: Measure, result: StoredResult) -> list[list[float]]:
-    return [_times_ms(measure, record) for record in result.counted if record.is_completed]
+def _groups_ms(
+    metric: TimeMetric, records: Sequence[RequestRecord], streamed: bool
+) -> list[list[float]]:
+    sample = metric.sample_s(records, streamed=streamed)
+    return [[time_s * 1e3 for time_s in times_s] for times_s in sample]
 
 
 def _compare_failures(before: StoredResult, after: StoredResult) -> Change:
@@ -288,7 +302,7 @@ def _compare_failures(before: StoredResult, after: StoredResult) -> Change:
     interval = middle(told[1][:num] - told[0][:num]) if len(told) == 2 else None
     by = None if interval is None else REQUESTS
     verdict = _judge(interval, is_more_better=False)
-    return Change(_FAILED, 100 * a, 100 * b, b - a, interval, by, verdict)
+    return Change(FAILED, 100 * a, 100 * b, b - a, interval, by, verdict)
 
 
 def _judge(interval: Interval | None, *, is_more_better: bool) -> Verdict:
@@ -300,36 +314,18 @@ def _judge(interval: Interval | None, *, is_more_better: bool) -> Verdict:
     return "better" if (low > 0) == is_more_better else "worse"
 
 
-def _per_run(measure: Measure, result: StoredResult) -> list[float | None]:
+def _per_run(
+    metric: TimeMetric | RateMetric, percent: float | None, result: StoredResult
+) -> list[float | None]:
     """The figure of each run; `None` of one that does not tell it."""
     objectives = [parse_objective(text) for text in result.settings["objectives"]]
-    return [_figure(measure, run, result.streamed, objectives) for run in result.runs]
-
-
-def _figure(
-    measure: Measure,
-    records: Sequence[RequestRecord],
-    streamed: bool,
-    objectives: Sequence[Objective],
-) -> float | None:
-    completed = [record for record in records if record.is_completed]
-    if measure.is_time:
-        if measure.metric in ("ttft", "itl", "tpot") and not streamed:
-            return None
-        sample = [value for record in completed for value in _times_ms(measure, record)]
-        return statistic(sample, measure.percent) if sample else None
-    duration_s = span_s(records)
-    match measure.metric:
-        case "requests_per_s":
-            return per_s(len(completed), duration_s)
-        case "output_tokens_per_s":
-            return per_s(sum(record.num_output_tokens for record in completed), duration_s)
-        case _:
-            return goodput_per_s(completed, objectives, duration_s)
-
-
-def _times_ms(measure: Measure, record: RequestRecord) -> list[float]:
-    return [time * 1e3 for time in times_of(record, measure.metric)]
+    if isinstance(metric, RateMetric):
+        parts = (completed_part(run, objectives, streamed=result.streamed) for run in result.runs)
+        return [metric.read(part) for part in parts]
+    samples = [
+        list(chain.from_iterable(_groups_ms(metric, run, result.streamed))) for run in result.runs
+    ]
+    return [statistic(sample, percent) if sample else None for sample in samples]
 
 
 def _refuse(text: str, why: str) -> BadInput:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trtllm_serve_cli.bench.report.compare import Change, Comparison
+from trtllm_serve_cli.bench.model.metrics import NAMED_RATES
+from trtllm_serve_cli.bench.report.compare import FAILED, Change, Comparison
 
 CHANGE_COLUMNS = ("Figure", "A", "B", "Change", "95 % interval", "")
-_UNITS = {"requests_per_s": "", "output_tokens_per_s": "", "goodput": "", "failed": " (%)"}
+_UNITS = {**dict.fromkeys(NAMED_RATES, ""), FAILED: " (%)"}
 _VERDICTS = {"better": "better", "worse": "WORSE", "noise": "noise", "untold": "?"}
 
 
@@ -53,7 +54,7 @@ def _interval(change: Change) -> str:
 
 
 def _percent(share: float, change: Change) -> str:
-    sign = " pt" if change.measure == "failed" else "%"
+    sign = " pt" if change.measure == FAILED else "%"
     return f"{100 * share:+.1f}{sign}"
 
 

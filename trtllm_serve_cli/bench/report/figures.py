@@ -8,6 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from trtllm_serve_cli.bench.model.metrics import (
+    MAIN_TIMES,
+    OUTPUT_TOKEN_RATE,
+    REQUEST_RATE,
+    USER_TOKEN_RATE,
+    RateMetric,
+    TimeMetric,
+)
 from trtllm_serve_cli.bench.model.records import RequestRecord
 from trtllm_serve_cli.bench.report.charts import Axis, Chart, Limit, Point, Series
 from trtllm_serve_cli.bench.report.result_reader import StoredResult
@@ -20,7 +28,6 @@ from trtllm_serve_cli.bench.report.timeline import (
     thin,
 )
 from trtllm_serve_cli.bench.stats.confidence import rank
-from trtllm_serve_cli.bench.stats.request_times import times_of
 
 _MOST_POINTS = 160
 _MOST_DOTS = 900
@@ -30,24 +37,15 @@ _PERCENT = Scale(0, 100)
 # The end of a distribution is what one looks for: it is drawn finer than the rest.
 _TAIL = (0.9925, 0.995, 0.9975, 0.999, 0.9995, 0.9999)
 
-TIMES = {
-    "latency": "Request latency",
-    "ttft": "Time to first token",
-    "itl": "Inter-token latency",
-}
 
-
-def sample_ms(result: StoredResult, metric: str) -> list[float]:
+def sample_ms(result: StoredResult, metric: TimeMetric) -> list[float]:
     """The times of the completed requests; of tokens, only where they were streamed."""
-    if metric != "latency" and not result.streamed:
-        return []
-    completed = (record for record in result.counted if record.is_completed)
-    return [time * 1e3 for record in completed for time in times_of(record, metric)]
+    sample = metric.sample_s(result.counted, streamed=result.streamed)
+    return [time_s * 1e3 for times_s in sample for time_s in times_s]
 
 
-def cdf_chart(results: Sequence[StoredResult], metric: str) -> Chart | None:
+def cdf_chart(results: Sequence[StoredResult], metric: TimeMetric) -> Chart | None:
     """What share of a metric's times is below any: a line for each result; `None` without times."""
-    title = TIMES[metric]
     samples = [(result, sorted(sample_ms(result, metric))) for result in results]
     lines = [
         Series(name_apart(result, results), _cdf(sample), colour=colour)
@@ -60,17 +58,16 @@ def cdf_chart(results: Sequence[StoredResult], metric: str) -> Chart | None:
     if len(results) == 1:
         lines = [replace(lines[0], label="")]
     return Chart(
-        f"{title}: share of {'gaps' if metric == 'itl' else 'requests'} within",
-        Axis(f"{title} (ms)", x),
+        f"{metric.title}: share of {metric.sampled} within",
+        Axis(f"{metric.title} (ms)", x),
         Axis("Share (%)", _PERCENT),
         lines,
         limits=_limits(results[0], metric),
     )
 
 
-def histogram_chart(result: StoredResult, metric: str) -> Chart | None:
+def histogram_chart(result: StoredResult, metric: TimeMetric) -> Chart | None:
     """How a metric's times are distributed; `None` without times."""
-    title = TIMES[metric]
     sample = np.asarray(sample_ms(result, metric))
     if not sample.size:
         return None
@@ -82,13 +79,9 @@ def histogram_chart(result: StoredResult, metric: str) -> Chart | None:
     shares = 100 * counts / sample.size
     points = list(zip(edges.tolist(), [*shares.tolist(), 0.0], strict=True))
     return Chart(
-        f"{title}: distribution",
-        Axis(f"{title} (ms)", x),
-        Axis(
-            f"Share of {'gaps' if metric == 'itl' else 'requests'} (%)",
-            fit_scale(shares.tolist(), from_zero=True),
-            5,
-        ),
+        f"{metric.title}: distribution",
+        Axis(f"{metric.title} (ms)", x),
+        Axis(f"Share of {metric.sampled} (%)", fit_scale(shares.tolist(), from_zero=True), 5),
         [Series("", points, "bars")],
         limits=_limits(result, metric),
     )
@@ -117,23 +110,23 @@ def timeline_charts(result: StoredResult, run: int = 0) -> list[tuple[Chart, Cha
 
 
 def sweep_charts(results: Sequence[StoredResult]) -> list[Chart]:
-    """Throughput against latency, a point for each result and a line for each model's."""
+    """Throughput against latency, a point for each result and a line for each model's.
+
+    The times of tokens are drawn against tokens per second.
+    """
     charts = [
-        _sweep_chart(results, "completed_requests_per_s", "Completed requests/s", "latency"),
-        _sweep_chart(results, "output_tokens_per_s", "Output tokens/s", "ttft"),
-        _sweep_chart(results, "output_tokens_per_s", "Output tokens/s", "itl"),
-        _per_user_chart(results),
+        _sweep_chart(
+            results, OUTPUT_TOKEN_RATE if metric.needs == "--stream" else REQUEST_RATE, metric
+        )
+        for metric in MAIN_TIMES
     ]
-    return [chart for chart in charts if chart is not None]
-
-
-_FIGURES = {"latency": "request_latency", "ttft": "ttft", "itl": "itl"}
+    return [chart for chart in (*charts, _per_user_chart(results)) if chart is not None]
 
 
 def _sweep_chart(
-    results: Sequence[StoredResult], throughput: str, x_label: str, metric: str
+    results: Sequence[StoredResult], rate: RateMetric, metric: TimeMetric
 ) -> Chart | None:
-    told = [result for result in results if result.figures[_FIGURES[metric]]]
+    told = [result for result in results if result.figures.get(metric.key)]
     models = list(dict.fromkeys(result.models for result in told))
     lines: list[Series] = []
     for model, (percent, label) in (
@@ -145,34 +138,31 @@ def _sweep_chart(
         lines.append(
             Series(
                 f"{model}, {label}" if len(models) > 1 else label,
-                [(r.figures[throughput], r.figures[_FIGURES[metric]][percent]) for r in own],
+                [(r.figures[rate.key], r.figures[metric.key][percent]) for r in own],
                 colour=len(lines),
                 names=[result.load_in_short for result in own],
             )
         )
     return _points_chart(
-        f"{TIMES[metric]} against throughput",
-        x_label,
-        f"{TIMES[metric]} (ms)",
+        f"{metric.title} against throughput",
+        rate.title,
+        f"{metric.title} (ms)",
         lines,
     )
 
 
 def _per_user_chart(results: Sequence[StoredResult]) -> Chart | None:
-    told = [result for result in results if result.figures["output_tokens_per_s_per_user"]]
+    told = [result for result in results if result.figures[USER_TOKEN_RATE.key]]
     lines: list[Series] = []
     for model in dict.fromkeys(result.models for result in told):
         own = [result for result in told if result.models == model]
-        points = [
-            (r.figures["output_tokens_per_s_per_user"], r.figures["output_tokens_per_s"])
-            for r in own
-        ]
+        points = [(r.figures[USER_TOKEN_RATE.key], r.figures[OUTPUT_TOKEN_RATE.key]) for r in own]
         names = [result.load_in_short for result in own]
         lines.append(Series(model, points, colour=len(lines), names=names))
     return _points_chart(
         "Throughput against speed for each user",
-        "Output tokens/s of one user",
-        "Output tokens/s of all",
+        USER_TOKEN_RATE.title,
+        f"{OUTPUT_TOKEN_RATE.title} of all",
         lines,
     )
 
@@ -248,11 +238,11 @@ def _cdf(ranked: Sequence[float]) -> list[Point]:
     return [(ranked[0], 0.0), *points]
 
 
-def _limits(result: StoredResult, metric: str) -> list[Limit]:
+def _limits(result: StoredResult, metric: TimeMetric) -> list[Limit]:
     """The objectives that were set for a metric."""
     outcomes: Sequence[dict[str, Any]] = result.figures.get("objectives") or ()
     return [
         Limit(outcome["objective"], outcome["limit_ms"])
         for outcome in outcomes
-        if outcome["objective"].partition(":")[0] == metric
+        if outcome["objective"].partition(":")[0] == metric.name
     ]

@@ -11,9 +11,16 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from trtllm_serve_cli import __version__
+from trtllm_serve_cli.bench.model.metrics import (
+    GOODPUT,
+    MAIN_TIMES,
+    OUTPUT_TOKEN_RATE,
+    REQUEST_RATE,
+    TIMES,
+    USER_TOKEN_RATE,
+)
 from trtllm_serve_cli.bench.report.charts import NUM_COLOURS, Chart, render_figure
 from trtllm_serve_cli.bench.report.figures import (
-    TIMES,
     cdf_chart,
     histogram_chart,
     name_apart,
@@ -25,16 +32,6 @@ from trtllm_serve_cli.bench.report.result_reader import StoredResult
 PAGE = "report.html"
 _TEMPLATE = Path(__file__).with_name("page.html.j2")
 _MOST_TIMELINES = 12
-_DISTRIBUTIONS = {
-    "Latency": "request_latency",
-    "Latency (sent)": "request_latency_from_sent",
-    "TTFT": "ttft",
-    "TTFT (sent)": "ttft_from_sent",
-    "ITL": "itl",
-    "TPOT": "tpot",
-    "Queue (server)": "queue_time",
-    "Schedule lag": "schedule_lag",
-}
 _STATISTICS = {
     "Mean": "mean_ms",
     "Min": "min_ms",
@@ -48,14 +45,9 @@ _STATISTICS = {
 _SWEEP_COLUMNS = (
     "Load",
     "Model",
-    "Requests/s",
-    "Tokens/s",
-    "Latency p50 (ms)",
-    "p99 (ms)",
-    "TTFT p50 (ms)",
-    "p99 (ms)",
-    "ITL p50 (ms)",
-    "p99 (ms)",
+    REQUEST_RATE.label,
+    OUTPUT_TOKEN_RATE.label,
+    *(name for metric in MAIN_TIMES for name in (f"{metric.label} p50 (ms)", "p99 (ms)")),
     "Failed",
 )
 
@@ -134,27 +126,27 @@ def _banners(result: StoredResult, results: Sequence[StoredResult]) -> Iterable[
 
 def _tiles(result: StoredResult) -> Iterable[Tile]:
     figures = result.figures
-    goodput = figures.get("goodput_requests_per_s")
+    goodput = figures.get(GOODPUT.key)
     yield Tile(
-        "Completed requests",
-        _short(figures["completed_requests_per_s"]),
+        REQUEST_RATE.title.removesuffix("/s"),
+        _short(figures[REQUEST_RATE.key]),
         "/s",
         f"{_short(goodput)}/s met the objectives"
         if goodput is not None
         else f"{figures['num_completed']} of {figures['num_requests']}",
     )
-    per_user = figures.get("output_tokens_per_s_per_user")
+    per_user = figures.get(USER_TOKEN_RATE.key)
     yield Tile(
-        "Output tokens",
-        _short(figures["output_tokens_per_s"]),
+        OUTPUT_TOKEN_RATE.title.removesuffix("/s"),
+        _short(figures[OUTPUT_TOKEN_RATE.key]),
         "/s",
         f"{_short(per_user)}/s for each user" if per_user is not None else "",
     )
-    for label, name in (("Request latency", "request_latency"), ("TTFT", "ttft"), ("ITL", "itl")):
-        times = figures[name]
+    for metric in MAIN_TIMES:
+        times = figures.get(metric.key)
         if times:
             beside = f"p95 {_short(times['p95_ms'])}, p99 {_short(times['p99_ms'])}"
-            yield Tile(f"{label}, median", _short(times["p50_ms"]), "ms", beside)
+            yield Tile(f"{metric.heading}, median", _short(times["p50_ms"]), "ms", beside)
     mean = f"{figures['mean_in_flight']:.1f} on average"
     yield Tile("In flight, at most", str(figures["max_in_flight"]), "", mean)
 
@@ -162,7 +154,7 @@ def _tiles(result: StoredResult) -> Iterable[Tile]:
 def _sections(result: StoredResult) -> list[Section]:
     distributions = [
         chart
-        for metric in TIMES
+        for metric in MAIN_TIMES
         for chart in (cdf_chart([result], metric), histogram_chart(result, metric))
         if chart is not None
     ]
@@ -176,7 +168,7 @@ def _sections(result: StoredResult) -> list[Section]:
 
 
 def _sweep_sections(results: Sequence[StoredResult]) -> list[Section]:
-    distributions = [cdf_chart(results, metric) for metric in TIMES]
+    distributions = [cdf_chart(results, metric) for metric in MAIN_TIMES]
     sections = [
         Section("Throughput against latency", [_figure(chart) for chart in sweep_charts(results)]),
         Section("Every load", tables=[Table([_sweep_row(r) for r in results], _SWEEP_COLUMNS)]),
@@ -240,22 +232,22 @@ def _flatten(facts: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, 
 
 def _times_table(result: StoredResult) -> Table:
     rows = []
-    for title, name in _DISTRIBUTIONS.items():
-        times = result.figures.get(name)
+    for metric in TIMES:
+        times = result.figures.get(metric.key)
         if times:
             cells = (_short(times[statistic]) for statistic in _STATISTICS.values())
-            rows.append((title, *cells, str(times["num_samples"])))
+            rows.append((metric.label, *cells, str(times["num_samples"])))
     return Table(rows, ("Time (ms)", *_STATISTICS, "Samples"))
 
 
 def _sweep_row(result: StoredResult) -> tuple[str, ...]:
     figures = result.figures
-    times = (figures.get(name) for name in ("request_latency", "ttft", "itl"))
+    times = (figures.get(metric.key) for metric in MAIN_TIMES)
     return (
         result.load,
         result.models,
-        _short(figures["completed_requests_per_s"]),
-        _short(figures["output_tokens_per_s"]),
+        _short(figures[REQUEST_RATE.key]),
+        _short(figures[OUTPUT_TOKEN_RATE.key]),
         *(
             _short(each[statistic]) if each else "-"
             for each in times

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from trtllm_serve_cli.bench.model.metrics import LATENCY, NAMED_TIMES, RATES
 from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult
 from trtllm_serve_cli.bench.stats.statistics import Summary
 from trtllm_serve_cli.errors import BadInput
@@ -23,13 +24,6 @@ _CSV_NAMES = {
     "Avg. IP tokens per request": "Avg. Input tokens per request",
     "Avg. OP tokens per request": "Avg. Output tokens per request",
 }
-_ACROSS_RUNS = (
-    "completed_requests_per_s",
-    "goodput_requests_per_s",
-    "output_tokens_per_s",
-    "output_tokens_per_s_per_user",
-)
-_TIMES_ACROSS_RUNS = ("request_latency", "ttft", "itl", "tpot", "queue_time")
 _STATISTICS_ACROSS_RUNS = ("mean_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms")
 
 
@@ -43,10 +37,9 @@ def upstream_rows(summary: Summary) -> dict[str, float]:
 
 def _all_upstream_rows(summary: Summary) -> dict[str, float | None]:
     completed = summary.num_completed
-    latency = summary.request_latency
+    latency = summary.times[LATENCY.key]
     return {
-        "Requests/Sec": summary.completed_requests_per_s,
-        "OP tokens/sec": summary.output_tokens_per_s,
+        **{rate.upstream: summary.rates[rate.key] for rate in RATES if rate.upstream},
         "Avg. latency (ms)": latency.mean_ms if latency else None,
         "P99 latency (ms)": latency.p99_ms if latency else None,
         "P90 latency (ms)": latency.p90_ms if latency else None,
@@ -89,7 +82,7 @@ def to_json(result: BenchmarkResult) -> dict[str, Any]:
         "settings": result.settings.to_json(),
         "targets": [
             model.to_json()
-            | ({"summary": asdict(result.summary_of(target=target))} if several else {})
+            | ({"summary": result.summary_of(target=target).to_json()} if several else {})
             for target, model in enumerate(result.models)
         ],
         "vocab_size": {
@@ -102,7 +95,7 @@ def to_json(result: BenchmarkResult) -> dict[str, Any]:
         "versions": result.versions,
         "machine": result.machine,
         "client": asdict(result.client) | {"was_bottleneck": result.client.was_bottleneck},
-        "summary": asdict(result.summary),
+        "summary": result.summary.to_json(),
         "runs": _runs_to_json(result),
         "upstream": upstream_rows(result.summary),
         "errors": [
@@ -155,7 +148,7 @@ def _runs_to_json(result: BenchmarkResult) -> dict[str, Any] | None:
     summaries = [result.summary_of(run=number) for number in range(len(result.runs))]
     return {
         "started_at": [run.started_at for run in result.runs],
-        "summaries": [asdict(summary) for summary in summaries],
+        "summaries": [summary.to_json() for summary in summaries],
         "across": {
             name: _spread([values[name] for values in map(_main_figures, summaries)])
             for name in _main_figures(summaries[0])
@@ -165,11 +158,11 @@ def _runs_to_json(result: BenchmarkResult) -> dict[str, Any] | None:
 
 
 def _main_figures(summary: Summary) -> dict[str, float]:
-    figures = {name: getattr(summary, name) for name in _ACROSS_RUNS}
-    for name in _TIMES_ACROSS_RUNS:
-        times = getattr(summary, name)
+    figures = {rate.key: summary.rates[rate.key] for rate in RATES if rate.label}
+    for metric in NAMED_TIMES.values():
+        times = summary.times[metric.key]
         for statistic in _STATISTICS_ACROSS_RUNS if times else ():
-            figures[f"{name}.{statistic}"] = getattr(times, statistic)
+            figures[f"{metric.key}.{statistic}"] = getattr(times, statistic)
     return {name: value for name, value in figures.items() if value is not None}
 
 

@@ -6,6 +6,14 @@ from collections.abc import Sequence
 
 from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency, AtRate, AtTimes, Load
+from trtllm_serve_cli.bench.model.metrics import (
+    LATENCY,
+    MAIN_TIMES,
+    OUTPUT_TOKEN_RATE,
+    RATES,
+    REQUEST_RATE,
+    TIMES,
+)
 from trtllm_serve_cli.bench.report import result_reader
 from trtllm_serve_cli.bench.report.result_json import upstream_rows
 from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult
@@ -15,27 +23,17 @@ from trtllm_serve_cli.bench.workloads.identity import Identity
 from trtllm_serve_cli.bench.workloads.prefixes import MultiTurn
 
 TIME_COLUMNS = ("Time (ms)", "Mean", "Min", "P50", "P90", "P95", "P99", "P99.9", "Max")
-TARGET_COLUMNS = ("Target", "Requests/s", "Tokens/s", "Latency p50 (ms)", "p99 (ms)", "Failed")
+_RATE_COLUMNS = (REQUEST_RATE.label, OUTPUT_TOKEN_RATE.label)
+TARGET_COLUMNS = ("Target", *_RATE_COLUMNS, f"{LATENCY.label} p50 (ms)", "p99 (ms)", "Failed")
 OBJECTIVE_COLUMNS = ("Objective", "Measured (ms)", "Met")
-_TIMES = {
-    "Latency": "request_latency",
-    "Latency (sent)": "request_latency_from_sent",
-    "TTFT": "ttft",
-    "TTFT (sent)": "ttft_from_sent",
-    "ITL": "itl",
-    "TPOT": "tpot",
-    "Queue (server)": "queue_time",
-    "Schedule lag": "schedule_lag",
-}
 
 
 def stat_rows(summary: Summary) -> list[tuple[str, str]]:
     """Upstream's rows, then what it leaves out: how requests ended, and a rated run's rates."""
     rows = [(name, _number(value)) for name, value in upstream_rows(summary).items()]
-    if summary.output_tokens_per_s_per_user is not None:
-        rows.append(("Tokens/s per user", _number(summary.output_tokens_per_s_per_user)))
-    if summary.goodput_requests_per_s is not None:
-        rows.append(("Goodput (requests/s)", _number(summary.goodput_requests_per_s)))
+    own = (rate for rate in RATES if rate.label and not rate.upstream)
+    values = ((rate.label, summary.rates[rate.key]) for rate in own)
+    rows += [(label, _number(value)) for label, value in values if value is not None]
     rows += [
         ("Completed requests", str(summary.num_completed)),
         ("Failed requests", str(summary.num_failed)),
@@ -48,8 +46,8 @@ def stat_rows(summary: Summary) -> list[tuple[str, str]]:
 
 def time_rows(summary: Summary) -> list[tuple[str, ...]]:
     """One row for each distribution that the run has, in the order of `TIME_COLUMNS`."""
-    times = {title: getattr(summary, name) for title, name in _TIMES.items()}
-    return [(title, *_time_cells(times[title])) for title in times if times[title]]
+    told = ((metric.label, summary.times[metric.key]) for metric in TIMES)
+    return [(label, *_time_cells(times)) for label, times in told if times]
 
 
 def target_rows(result: BenchmarkResult) -> list[tuple[str, ...]]:
@@ -59,12 +57,11 @@ def target_rows(result: BenchmarkResult) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for target, model in enumerate(result.models):
         summary = result.summary_of(target=target)
-        latency = summary.request_latency
+        latency = summary.times[LATENCY.key]
         rows.append(
             (
                 f"{model.name} at {model.address}",
-                _number(summary.completed_requests_per_s),
-                _number(summary.output_tokens_per_s),
+                *map(_number, _throughput(summary)),
                 _three_digits(latency.p50_ms) if latency else "-",
                 _three_digits(latency.p99_ms) if latency else "-",
                 str(summary.num_failed),
@@ -93,18 +90,18 @@ def run_rows(result: BenchmarkResult) -> list[tuple[str, ...]]:
     return [
         (
             str(number),
-            _number(summary.completed_requests_per_s),
-            _number(summary.output_tokens_per_s),
-            *(
-                _three_digits(times.p50_ms) if times else "-"
-                for times in (summary.request_latency, summary.ttft, summary.itl)
-            ),
+            *map(_number, _throughput(summary)),
+            *(_p50_p99(summary.times[metric.key])[0] for metric in MAIN_TIMES),
         )
         for number, summary in enumerate(summaries)
     ]
 
 
-RUN_COLUMNS = ("Run", "Requests/s", "Tokens/s", "Latency p50 (ms)", "TTFT p50", "ITL p50")
+RUN_COLUMNS = (
+    "Run",
+    *_RATE_COLUMNS,
+    *(f"{metric.label} p50{'' if number else ' (ms)'}" for number, metric in enumerate(MAIN_TIMES)),
+)
 
 
 def describe_amount(settings: BenchmarkSettings) -> str:
@@ -117,7 +114,13 @@ def describe_amount(settings: BenchmarkSettings) -> str:
     return f"{settings.num_requests} {what}{times}"
 
 
-POINT_COLUMNS = ("Load", "Req/s", "Tok/s", "Latency", "p99", "TTFT", "p99", "ITL")
+# The last p99 has no room in 80 columns.
+POINT_COLUMNS = (
+    "Load",
+    "Req/s",
+    "Tok/s",
+    *[name for metric in MAIN_TIMES for name in (metric.label, "p99")][:-1],
+)
 
 
 def point_rows(results: Sequence[BenchmarkResult]) -> list[tuple[str, ...]]:
@@ -128,11 +131,7 @@ def point_rows(results: Sequence[BenchmarkResult]) -> list[tuple[str, ...]]:
     return [
         (
             f"{name}: {load}" if several else load,
-            _three_digits(result.summary.completed_requests_per_s),
-            _three_digits(result.summary.output_tokens_per_s),
-            *_p50_p99(result.summary.request_latency),
-            *_p50_p99(result.summary.ttft),
-            _p50_p99(result.summary.itl)[0],
+            *_point_cells(result.summary),
         )
         for name, load, result in zip(names, loads, results, strict=True)
     ]
@@ -174,6 +173,11 @@ def _maybe(value_ms: float | None) -> str:
     return "never" if value_ms is None else _three_digits(value_ms)
 
 
+def _point_cells(summary: Summary) -> list[str]:
+    cells = [cell for metric in MAIN_TIMES for cell in _p50_p99(summary.times[metric.key])]
+    return [*map(_three_digits, _throughput(summary)), *cells[:-1]]
+
+
 def _p50_p99(times: Distribution | None) -> tuple[str, str]:
     return (_three_digits(times.p50_ms), _three_digits(times.p99_ms)) if times else ("-", "-")
 
@@ -201,7 +205,7 @@ def remarks(result: BenchmarkResult) -> list[str]:
     said = []
     workload = result.settings.workload
     if isinstance(workload, Identity):
-        rows_per_s = summary.completed_requests_per_s * workload.batch_size
+        rows_per_s = _throughput(summary)[0] * workload.batch_size
         said.append(f"{rows_per_s:.2f} sentences/s, {workload.batch_size} in each request.")
     if summary.is_limited_by_concurrency:
         said.append(
@@ -233,8 +237,16 @@ def _rate_rows(summary: Summary) -> list[tuple[str, str]]:
     return [
         ("Offered rate (requests/s)", _number(summary.offered_requests_per_s)),
         ("Achieved rate (requests/s)", _number(summary.achieved_requests_per_s)),
-        ("Completed rate (requests/s)", _number(summary.completed_requests_per_s)),
+        ("Completed rate (requests/s)", _number(_throughput(summary)[0])),
     ]
+
+
+def _throughput(summary: Summary) -> tuple[float, float]:
+    """Completed requests and output tokens per second."""
+    return (
+        summary.rates[REQUEST_RATE.key] or 0.0,
+        summary.rates[OUTPUT_TOKEN_RATE.key] or 0.0,
+    )
 
 
 def _cap(concurrency: int | None) -> str:

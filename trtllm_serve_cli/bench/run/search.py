@@ -189,7 +189,7 @@ def _met_below(probes: Sequence[Probe], edge: float) -> list[float]:
 
 def measure(objective: Objective, runs: Sequence[Sequence[RequestRecord]]) -> Measured:
     """Whether the runs at one rate meet an objective, and whether that is sure."""
-    groups = judged_ms(objective.metric, runs)
+    groups = judged_ms(objective.time_metric, runs)
     outcome = judge(objective, groups)
     interval, limit_ms = _interval(groups, objective.percent), objective.limit_ms
     return Measured(

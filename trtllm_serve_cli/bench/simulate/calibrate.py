@@ -22,6 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_serve_cli.bench.model.arrivals import AllAtOnce
+from trtllm_serve_cli.bench.model.metrics import (
+    ITL,
+    LATENCY,
+    LATENCY_FROM_SENT,
+    OUTPUT_TOKEN_RATE,
+    TTFT,
+    TTFT_FROM_SENT,
+)
 from trtllm_serve_cli.bench.model.records import RequestRecord
 from trtllm_serve_cli.bench.report.result_reader import StoredResult
 from trtllm_serve_cli.bench.simulate.virtual_clock import Sending, run_simulated
@@ -275,21 +283,22 @@ def _compare(run: MeasuredRun, simulation: Simulation) -> tuple[Comparison, ...]
     replayed = run_simulated(requests, simulation, Sending(due_s, run.concurrency))
     measured = summarize(answers, AllAtOnce(), streamed=True)
     simulated = summarize(replayed, AllAtOnce(), streamed=True)
-    figures = {
-        "TTFT p50 (ms)": ("ttft_from_sent", "p50_ms"),
-        "ITL p50 (ms)": ("itl", "p50_ms"),
-        "Latency p50 (ms)": ("request_latency_from_sent", "p50_ms"),
-        "Latency p90 (ms)": ("request_latency_from_sent", "p90_ms"),
-    }
+    both = (measured, simulated)
     times = [
-        Comparison(run.name, title, *(_read(getattr(each, name), figure) for each in both))
-        for both in [(measured, simulated)]
-        for title, (name, figure) in figures.items()
+        Comparison(
+            run.name,
+            f"{metric.label} {figure} (ms)",
+            *(_read(each.times[from_sent.key], f"{figure}_ms") for each in both),
+        )
+        for metric, from_sent, figure in (
+            (TTFT, TTFT_FROM_SENT, "p50"),
+            (ITL, ITL, "p50"),
+            (LATENCY, LATENCY_FROM_SENT, "p50"),
+            (LATENCY, LATENCY_FROM_SENT, "p90"),
+        )
     ]
-    rate = Comparison(
-        run.name, "Tokens/s", measured.output_tokens_per_s, simulated.output_tokens_per_s
-    )
-    return (*times, rate)
+    rates = [each.rates[OUTPUT_TOKEN_RATE.key] or 0.0 for each in both]
+    return (*times, Comparison(run.name, OUTPUT_TOKEN_RATE.label, *rates))
 
 
 def _read(times: Distribution | None, figure: str) -> float:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency, Load
+from trtllm_serve_cli.bench.model.metrics import RATES, TIMES, Completed, TimeMetric, per_s
 from trtllm_serve_cli.bench.model.records import REJECTED, TIMED_OUT, RequestRecord
 from trtllm_serve_cli.bench.model.slo import Objective
 from trtllm_serve_cli.bench.stats.confidence import (
@@ -21,7 +24,6 @@ from trtllm_serve_cli.bench.stats.confidence import (
     resample_singles,
     statistic,
 )
-from trtllm_serve_cli.bench.stats.request_times import is_good, itl_s, times_of, tpot_s
 
 PERCENTS: Mapping[str, float] = {
     "p50": 50,
@@ -97,9 +99,10 @@ class Outcome:
 class Summary:
     """The figures of one run, or of several that repeat each other. `None` is what cannot be told.
 
-    Times count from when a request was due, the `…_from_sent` ones from when it was sent. Rates and
-    times are those of completed requests; the offered and achieved rates are of all requests and
-    exist only in a run at a rate. Requests of the ramp are in none of the figures.
+    `rates` and `times` have the keys of `RATES` and `TIMES`. Times count from when a request was
+    due, the `…_from_sent` ones from when it was sent. Rates and times are those of completed
+    requests; the offered and achieved rates are of all requests and exist only in a run at a rate.
+    Requests of the ramp are in none of the figures.
     """
 
     num_requests: int
@@ -120,21 +123,17 @@ class Summary:
     offered_requests_per_s: float | None
     achieved_requests_per_s: float | None
     is_limited_by_concurrency: bool
-    completed_requests_per_s: float
-    goodput_requests_per_s: float | None
-    input_tokens_per_s: float
-    output_tokens_per_s: float
-    output_tokens_per_s_per_user: float | None
-    request_latency: Distribution | None
-    request_latency_from_sent: Distribution | None
-    ttft: Distribution | None
-    ttft_from_sent: Distribution | None
-    itl: Distribution | None
-    tpot: Distribution | None
-    queue_time: Distribution | None
-    schedule_lag: Distribution | None
+    rates: dict[str, float | None]
+    times: dict[str, Distribution | None]
     steady_state: SteadyState | None
     objectives: tuple[Outcome, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as in `summary.json`: each rate and time is a figure like the others."""
+        figures: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            figures |= value if name in ("rates", "times") else {name: value}
+        return figures
 
 
 def summarize(
@@ -144,18 +143,13 @@ def summarize(
     streamed: bool,
     objectives: Sequence[Objective] = (),
 ) -> Summary:
-    """The figures of `records`. TTFT, ITL and TPOT exist only when the answers were streamed."""
+    """The figures of `records`. The times of tokens exist only when the answers were streamed."""
     counted = sorted((r for r in records if not r.is_ramp), key=lambda record: record.run)
-    completed = [record for record in counted if record.is_completed]
-    streams = [record for record in completed if streamed]
+    run = completed_part(counted, objectives, streamed=streamed)
+    completed, duration_s = run.records, run.duration_s
     failures = _count_failures(counted)
     interrupted = sum(record.is_interrupted for record in counted)
-    duration_s = span_s(counted)
-    num_input_tokens = sum(record.num_input_tokens for record in completed)
-    num_output_tokens = sum(record.num_output_tokens for record in completed)
     num_held = sum(record.held_s > 0 for record in counted)
-    tpots = [tpot_s(record) for record in streams if record.num_output_tokens > 1]
-    gaps = [itl_s(record) for record in streams]
     return Summary(
         num_requests=len(counted),
         num_completed=len(completed),
@@ -168,43 +162,72 @@ def summarize(
         num_held=num_held,
         failures=failures,
         duration_s=duration_s,
-        num_input_tokens=num_input_tokens,
-        num_output_tokens=num_output_tokens,
+        num_input_tokens=sum(record.num_input_tokens for record in completed),
+        num_output_tokens=sum(record.num_output_tokens for record in completed),
         mean_in_flight=per_s(sum(r.end_s - r.sent_s for r in counted), duration_s),
         max_in_flight=max_in_flight(counted),
         offered_requests_per_s=_rate_of(counted, load, lambda record: record.due_s),
         achieved_requests_per_s=_rate_of(counted, load, lambda record: record.sent_s),
         is_limited_by_concurrency=num_held > _HELD_FRACTION * len(counted),
-        completed_requests_per_s=per_s(len(completed), duration_s),
-        goodput_requests_per_s=goodput_per_s(completed, objectives, duration_s),
-        input_tokens_per_s=per_s(num_input_tokens, duration_s),
-        output_tokens_per_s=per_s(num_output_tokens, duration_s),
-        output_tokens_per_s_per_user=_mean([1 / tpot for tpot in tpots if tpot > 0]),
-        request_latency=distribute(r.end_s - r.due_s for r in completed),
-        request_latency_from_sent=distribute(r.end_s - r.sent_s for r in completed),
-        ttft=distribute(r.chunk_s[0] - r.due_s for r in streams),
-        ttft_from_sent=distribute(r.chunk_s[0] - r.sent_s for r in streams),
-        itl=distribute(chain.from_iterable(gaps), [len(each) for each in gaps]),
-        tpot=distribute(tpots),
-        queue_time=distribute(r.queue_s for r in completed if r.queue_s is not None),
-        schedule_lag=distribute(r.sent_s - r.due_s - r.held_s for r in counted),
+        rates={rate.key: rate.read(run) for rate in RATES},
+        times={time.key: _distribute_metric(time, counted, streamed) for time in TIMES},
         steady_state=find_steady_state(completed, load),
-        objectives=tuple(judge(each, judged_ms(each.metric, [counted])) for each in objectives),
+        objectives=tuple(
+            judge(each, judged_ms(each.time_metric, [counted])) for each in objectives
+        ),
     )
 
 
-def judged_ms(metric: str, runs: Sequence[Sequence[RequestRecord]]) -> list[list[list[float]]]:
+def completed_part(
+    records: Sequence[RequestRecord], objectives: Sequence[Objective], *, streamed: bool
+) -> Completed:
+    """Return what the rates of `records` follow from."""
+    return Completed(
+        [record for record in records if record.is_completed],
+        span_s(records),
+        streamed,
+        partial(is_good, objectives=objectives) if objectives else None,
+    )
+
+
+def _distribute_metric(
+    metric: TimeMetric, records: Sequence[RequestRecord], streamed: bool
+) -> Distribution | None:
+    sample = metric.sample_s(records, streamed=streamed)
+    sizes = None if metric.sampled == "requests" else [len(times_s) for times_s in sample]
+    return distribute(chain.from_iterable(sample), sizes)
+
+
+def is_good(record: RequestRecord, objectives: Iterable[Objective]) -> bool:
+    """Whether a completed request meets every objective by itself.
+
+    Its one TTFT, TPOT, latency or queue time is held against the limit, whatever the statistic; of
+    its gaps the statistic is taken. Without a second token there is no gap that could be too long;
+    a queue time that the server does not tell meets nothing.
+    """
+    return all(_is_within(each, each.time_metric.read(record)) for each in objectives)
+
+
+def _is_within(objective: Objective, times_s: Sequence[float]) -> bool:
+    if not times_s:
+        return objective.time_metric.needs != "--server-times"
+    return statistic(times_s, objective.percent) * 1e3 <= objective.limit_ms
+
+
+def judged_ms(
+    metric: TimeMetric, runs: Sequence[Sequence[RequestRecord]]
+) -> list[list[list[float]]]:
     """Of each run, what each request adds to the sample that an objective is held against, in ms.
 
     One that failed took for ever, and adds as many values as a completed one does on average; one
     that was interrupted adds nothing.
     """
     completed = [record for run in runs for record in run if record.is_completed]
-    num = sum(len(times_of(record, metric)) for record in completed)
+    num = sum(len(metric.read(record)) for record in completed)
     never = [NEVER_MS] * max(round(num / max(len(completed), 1)), 1)
     return [
         [
-            [time * 1e3 for time in times_of(record, metric)] if record.is_completed else never
+            [time_s * 1e3 for time_s in metric.read(record)] if record.is_completed else never
             for record in run
             if not record.is_interrupted
         ]
@@ -225,26 +248,12 @@ def finite(value_ms: float) -> float | None:
     return None if value_ms >= _LONGEST_MS else value_ms
 
 
-def goodput_per_s(
-    completed: Iterable[RequestRecord], objectives: Sequence[Objective], duration_s: float
-) -> float | None:
-    """How many of them are good; `None` without objectives."""
-    if not objectives:
-        return None
-    return per_s(sum(is_good(record, objectives) for record in completed), duration_s)
-
-
 def span_s(records: Iterable[RequestRecord]) -> float:
     """First due to last end, of every run."""
     return math.fsum(
         max(record.end_s for record in run) - min(record.due_s for record in run)
         for run in _runs(records).values()
     )
-
-
-def per_s(amount: float, duration_s: float) -> float:
-    """0 of no time at all."""
-    return amount / duration_s if duration_s > 0 else 0.0
 
 
 def distribute(
@@ -345,10 +354,6 @@ def _runs(records: Iterable[RequestRecord]) -> dict[int, list[RequestRecord]]:
     for record in records:
         runs.setdefault(record.run, []).append(record)
     return runs
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
 
 
 def _rate_of(

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.bench.workloads.spec import Workload
 
 _DEFAULT_NUM_REQUESTS = 100
-# The metrics that only streamed answers have.
-_STREAMED = ("ttft", "itl", "tpot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +153,11 @@ def _parse_objectives(common: SharedOptions) -> tuple[Objective, ...]:
     from trtllm_serve_cli.bench.model.slo import parse_objective
 
     objectives = tuple(parse_objective(text) for text in common.slo or ())
+    is_set = {"--stream": common.stream, "--server-times": common.server_times}
     for objective in objectives:
-        if objective.metric in _STREAMED and not common.stream:
-            raise typer.BadParameter(f"--slo {objective} needs --stream.")
-        if objective.metric == "queue" and not common.server_times:
-            raise typer.BadParameter(f"--slo {objective} needs --server-times.")
+        needed = objective.time_metric.needs
+        if needed is not None and not is_set[needed]:
+            raise typer.BadParameter(f"--slo {objective} needs {needed}.")
     return objectives
 
 

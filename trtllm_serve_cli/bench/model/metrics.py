@@ -1,0 +1,245 @@
+"""The metrics of a benchmark, each declared once: a new one is a new row.
+
+`TIMES` are measured for each request, `RATES` for the completed requests of a run. Summary,
+objectives, tables, page, comparison, JSON schema and docs/metrics.md are made from these rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Literal
+
+from trtllm_serve_cli.bench.model.records import RequestRecord
+
+# The option without which a run cannot measure something.
+Option = Literal["--stream", "--server-times", "--slo"]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeMetric:
+    """A time of a request: read in seconds, shown in milliseconds.
+
+    `key` names it in `summary.json`, `name` in objectives and limits on changes (empty: neither
+    takes it), `label` in tables, `title` in charts; `definition` is its formula. `read`
+    returns what one request adds to the sample, whose members are requests or the gaps between
+    their tokens. A comparison always shows the `compared` percentiles. A main metric has charts, a
+    tile, and columns in the tables of several runs.
+    """
+
+    key: str
+    label: str
+    title: str
+    definition: str
+    read: Callable[[RequestRecord], list[float]]
+    name: str = ""
+    needs: Option | None = None
+    sampled: Literal["requests", "gaps"] = "requests"
+    compared: tuple[float, ...] = ()
+    is_main: bool = False
+    includes_failed: bool = False
+    is_higher_better: ClassVar[bool] = False
+
+    @property
+    def heading(self) -> str:
+        """The title, or the label where that is the abbreviation."""
+        return self.label if self.label.isupper() else self.title
+
+    def sample_s(self, records: Iterable[RequestRecord], *, streamed: bool) -> list[list[float]]:
+        """Return what each request of a run adds, in seconds; nothing if the run cannot tell."""
+        if self.needs == "--stream" and not streamed:
+            return []
+        return [self.read(each) for each in records if each.is_completed or self.includes_failed]
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The completed requests of a run, from which its rates follow.
+
+    `is_good` tells whether a request meets every objective; `None` without objectives.
+    """
+
+    records: Sequence[RequestRecord]
+    duration_s: float
+    is_streamed: bool
+    is_good: Callable[[RequestRecord], bool] | None = None
+
+    def per_s(self, amounts: Iterable[float]) -> float:
+        """The rate at which the requests brought these amounts."""
+        return per_s(sum(amounts), self.duration_s)
+
+
+@dataclass(frozen=True, slots=True)
+class RateMetric:
+    """A rate of a run, per second.
+
+    Names as in `TimeMetric`, but one without a `label` is only in `summary.json`. `upstream` is the
+    row of upstream's table that has it. `read` returns `None` if the run cannot tell.
+    """
+
+    key: str
+    label: str
+    title: str
+    definition: str
+    read: Callable[[Completed], float | None]
+    name: str = ""
+    needs: Option | None = None
+    upstream: str = ""
+    is_higher_better: ClassVar[bool] = True
+
+
+def itl_s(record: RequestRecord) -> list[float]:
+    """Return every gap between successive responses with tokens, in seconds."""
+    return [later - earlier for earlier, later in pairwise(record.chunk_s)]
+
+
+def tpot_s(record: RequestRecord) -> list[float]:
+    """Return the mean time per token after the first, in seconds; nothing below two tokens."""
+    num_gaps = record.num_output_tokens - 1
+    return [(record.chunk_s[-1] - record.chunk_s[0]) / num_gaps] if num_gaps > 0 else []
+
+
+def per_s(amount: float, duration_s: float) -> float:
+    """Return a rate; 0 of no time at all."""
+    return amount / duration_s if duration_s > 0 else 0.0
+
+
+def _user_token_rate(run: Completed) -> float | None:
+    times_s = [time_s for r in run.records if run.is_streamed for time_s in tpot_s(r) if time_s > 0]
+    return math.fsum(1 / time_s for time_s in times_s) / len(times_s) if times_s else None
+
+
+def _goodput(run: Completed) -> float | None:
+    return None if run.is_good is None else run.per_s(map(run.is_good, run.records))
+
+
+TIMES = (
+    LATENCY := TimeMetric(
+        key="request_latency",
+        name="latency",
+        label="Latency",
+        title="Request latency",
+        definition="end - due",
+        read=lambda record: [record.end_s - record.due_s],
+        compared=(50, 95, 99),
+        is_main=True,
+    ),
+    LATENCY_FROM_SENT := TimeMetric(
+        key="request_latency_from_sent",
+        label="Latency (sent)",
+        title="Request latency, from sent",
+        definition="end - sent",
+        read=lambda record: [record.end_s - record.sent_s],
+    ),
+    TTFT := TimeMetric(
+        key="ttft",
+        name="ttft",
+        label="TTFT",
+        title="Time to first token",
+        definition="first response with at least one token - due",
+        read=lambda record: [record.chunk_s[0] - record.due_s],
+        needs="--stream",
+        compared=(50, 95, 99),
+        is_main=True,
+    ),
+    TTFT_FROM_SENT := TimeMetric(
+        key="ttft_from_sent",
+        label="TTFT (sent)",
+        title="Time to first token, from sent",
+        definition="first response with at least one token - sent",
+        read=lambda record: [record.chunk_s[0] - record.sent_s],
+        needs="--stream",
+    ),
+    ITL := TimeMetric(
+        key="itl",
+        name="itl",
+        label="ITL",
+        title="Inter-token latency",
+        definition="every single gap between two successive responses with tokens, of all requests "
+        "pooled. Not a mean of means",
+        read=itl_s,
+        needs="--stream",
+        sampled="gaps",
+        compared=(50, 99),
+        is_main=True,
+    ),
+    TimeMetric(
+        key="tpot",
+        name="tpot",
+        label="TPOT",
+        title="Time per output token",
+        definition="(last token - first token) / (n - 1), n the output tokens of the request; "
+        "requests of one token have none",
+        read=tpot_s,
+        needs="--stream",
+        compared=(50,),
+    ),
+    TimeMetric(
+        key="queue_time",
+        name="queue",
+        label="Queue (server)",
+        title="Queue time of the server",
+        definition="the server's `first_scheduled_time_ns` - `arrival_time_ns`, by its own clock",
+        read=lambda record: [] if record.queue_s is None else [record.queue_s],
+        needs="--server-times",
+    ),
+    SCHEDULE_LAG := TimeMetric(
+        key="schedule_lag",
+        label="Schedule lag",
+        title="Schedule lag",
+        definition="sent - due - held, over **all** requests: how late the client itself was",
+        read=lambda record: [record.sent_s - record.due_s - record.held_s],
+        includes_failed=True,
+    ),
+)
+RATES = (
+    REQUEST_RATE := RateMetric(
+        key="completed_requests_per_s",
+        name="requests_per_s",
+        label="Requests/s",
+        title="Completed requests/s",
+        definition="completed requests / duration",
+        read=lambda run: run.per_s(1 for _ in run.records),
+        upstream="Requests/Sec",
+    ),
+    RateMetric(
+        key="input_tokens_per_s",
+        label="",
+        title="Input tokens/s",
+        definition="input tokens of completed requests / duration",
+        read=lambda run: run.per_s(record.num_input_tokens for record in run.records),
+    ),
+    OUTPUT_TOKEN_RATE := RateMetric(
+        key="output_tokens_per_s",
+        name="output_tokens_per_s",
+        label="Tokens/s",
+        title="Output tokens/s",
+        definition="output tokens of completed requests / duration",
+        read=lambda run: run.per_s(record.num_output_tokens for record in run.records),
+        upstream="OP tokens/sec",
+    ),
+    USER_TOKEN_RATE := RateMetric(
+        key="output_tokens_per_s_per_user",
+        label="Tokens/s per user",
+        title="Output tokens/s of one user",
+        definition="mean of 1 / TPOT over the streamed requests",
+        read=_user_token_rate,
+        needs="--stream",
+    ),
+    GOODPUT := RateMetric(
+        key="goodput_requests_per_s",
+        name="goodput",
+        label="Goodput (requests/s)",
+        title="Goodput (requests/s)",
+        definition="completed requests that meet every objective / duration",
+        read=_goodput,
+        needs="--slo",
+    ),
+)
+
+MAIN_TIMES = tuple(time for time in TIMES if time.is_main)
+# What objectives and limits on changes may name.
+NAMED_TIMES: Mapping[str, TimeMetric] = {time.name: time for time in TIMES if time.name}
+NAMED_RATES: Mapping[str, RateMetric] = {rate.name: rate for rate in RATES if rate.name}
