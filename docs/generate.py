@@ -3,18 +3,25 @@
     python docs/generate.py [--check]
 
 docs/commands.md is the reference of all commands, out of their `--help`; docs/engines.md tells what
-each engine kind can do, out of the capabilities in `runtime/engines`.
+each engine kind can do, out of the capabilities in `runtime/engines`. The tables of docs/metrics.md
+and the metrics in the JSON schema of results are made from the table of metrics.
 With `--check` nothing is written, and the
 exit code is 1 when a page is not what it would be.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from trtllm_serve_cli.bench.model.arrivals import AllAtOnce
+from trtllm_serve_cli.bench.model.metrics import RATES, TIMES, RateMetric, TimeMetric
+from trtllm_serve_cli.bench.report.result_json import SCHEMA_FILE
+from trtllm_serve_cli.bench.stats.statistics import summarize
 from trtllm_serve_cli.runtime.engines.capabilities import FEATURES, Capabilities, Feature
 from trtllm_serve_cli.runtime.engines.kinds import find_kind, kind_names
 
@@ -85,9 +92,8 @@ still work. The column `tensorrt` is what NVIDIA documents of its backend for th
 def render_engines() -> str:
     """The whole of engines.md."""
     kinds = {name: find_kind(name).capabilities for name in kind_names()}
-    rows = [("What", *(f"`{name}`" for name in kinds), "Asked for by")]
-    rows.append(tuple("---" for _ in rows[0]))
-    rows += [
+    columns = ("What", *(f"`{name}`" for name in kinds), "Asked for by")
+    rows = [
         (
             feature.name,
             *("no" if feature in each.unsupported else "yes" for each in kinds.values()),
@@ -95,9 +101,8 @@ def render_engines() -> str:
         )
         for feature in FEATURES
     ]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     details = "\n".join(text for each in FEATURES if (text := describe(each, kinds)))
-    return f"{ENGINES}\n{table}\n\n## In detail\n\n{details}\n"
+    return f"{ENGINES}\n{render_table(columns, rows)}\n## In detail\n\n{details}\n"
 
 
 def describe(feature: Feature, kinds: dict[str, Capabilities]) -> str:
@@ -113,13 +118,84 @@ def describe(feature: Feature, kinds: dict[str, Capabilities]) -> str:
     return f"- **{feature.name}**: {'; '.join(reasons)}." if reasons else ""
 
 
-PAGES = {"commands.md": render_commands, "engines.md": render_engines}
+METRIC_COLUMNS = (
+    "name",
+    "in tables",
+    "in `summary.json`",
+    "in options",
+    "needs",
+    "formula",
+)
+
+
+def render_metrics() -> str:
+    """metrics.md with its tables of times and rates."""
+    tables = {
+        name: render_table(METRIC_COLUMNS, map(describe_metric, metrics))
+        for name, metrics in (("times", TIMES), ("rates", RATES))
+    }
+    return fill_in(HERE / "metrics.md", tables)
+
+
+def describe_metric(metric: TimeMetric | RateMetric) -> tuple[str, ...]:
+    """One row in the order of METRIC_COLUMNS."""
+    return (
+        metric.title,
+        metric.label,
+        f"`{metric.key}`",
+        metric.name and f"`{metric.name}`",
+        f"`{metric.needs}`" if metric.needs else "",
+        metric.definition,
+    )
+
+
+def render_schema() -> str:
+    """The JSON schema of results, with each rate and time in the order of `summary.json`."""
+    schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    summary = schema["$defs"]["Summary"]
+    number_or_null = {"type": ["number", "null"]}
+    times = {"anyOf": [{"$ref": "#/$defs/Distribution"}, {"type": "null"}]}
+    known = {
+        **summary["properties"],
+        **{rate.key: number_or_null if rate.needs else {"type": "number"} for rate in RATES},
+        **{time.key: times for time in TIMES},
+    }
+    summary["required"] = list(summarize([], AllAtOnce(), streamed=False).to_json())
+    summary["properties"] = {name: known[name] for name in summary["required"]}
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def render_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table of Markdown."""
+    columns = tuple(columns)
+    lines = (columns, ("---",) * len(columns), *rows)
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def fill_in(page: Path, parts: Mapping[str, str]) -> str:
+    """A page with each part between its comment (`<!-- name -->`) and `<!-- end -->` made anew."""
+    text = page.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        before, begin, rest = text.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition("<!-- end -->")
+        if not end:
+            sys.exit(f"{page} has no place for {name}")
+        text = f"{before}{begin}{part}{end}{after}"
+    return text
+
+
+PAGES = {
+    HERE / "commands.md": render_commands,
+    HERE / "engines.md": render_engines,
+    HERE / "metrics.md": render_metrics,
+    SCHEMA_FILE: render_schema,
+}
 
 
 def main() -> None:
     """Write the pages, or check them."""
-    for name, render in PAGES.items():
-        target, page = HERE / name, render()
+    for target, render in PAGES.items():
+        page = render()
         if "--check" not in sys.argv:
             target.write_text(page, encoding="utf-8")
         elif not target.exists() or target.read_text(encoding="utf-8") != page:
