@@ -17,7 +17,8 @@ from tests.runtime.scripted_worker import COUNT
 from tests.runtime.worker.test_worker_link import House
 from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.requests.responses import merge_answers
-from trtllm_serve_cli.runtime.telemetry.counters import REQUESTS, Series
+from trtllm_serve_cli.runtime.telemetry.counters import Series
+from trtllm_serve_cli.runtime.telemetry.families import REQUESTS
 from trtllm_serve_cli.runtime.triton.tensors import INTERNAL_ID_PREFIX, pack_failure, pack_sequences
 from trtllm_serve_cli.runtime.worker.stop_forwarding import StopForwarder, stop_socket_name
 from trtllm_serve_cli.runtime.worker.worker_link import shared_socket_name
@@ -172,8 +173,8 @@ def test_what_is_refused_counts_as_refused_whoever_refuses_it(
     (why,) = ask(lambda request: [answer])
     assert isinstance(why, str)
     counts = model._ledger.tally.read()
-    ended = [each for each, count in counts.items() if each.family == REQUESTS and count]
-    assert ended == [Series(REQUESTS, outcome)]
+    ended = [each for each, count in counts.items() if each.name == REQUESTS.name and count]
+    assert ended == [Series(REQUESTS.name, outcome)]
 
 
 def test_a_tensor_that_leads_nowhere_is_refused(ask: Callable[..., list[Any]]) -> None:

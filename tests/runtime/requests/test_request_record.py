@@ -18,14 +18,14 @@ from trtllm_serve_cli.runtime.requests.request_record import (
     RequestLedger,
     RequestRecord,
 )
-from trtllm_serve_cli.runtime.telemetry.counters import (
+from trtllm_serve_cli.runtime.telemetry.counters import Series
+from trtllm_serve_cli.runtime.telemetry.families import (
     DURATION,
     GENERATION_TOKENS,
     ITL,
     PROMPT_TOKENS,
     REQUESTS,
     TTFT,
-    Series,
 )
 
 MS = 1_000_000
@@ -65,11 +65,11 @@ def test_a_request_is_counted_and_timed(ledger: RequestLedger, clock: Clock) -> 
     record.was_cut = True
     record.complete()
     read = counts(ledger)
-    assert read[Series(REQUESTS, "length")] == 1
-    assert (read[Series(PROMPT_TOKENS)], read[Series(GENERATION_TOKENS)]) == (7, 4)
-    assert read[Series(f"{TTFT}_sum")] == 0.02
-    assert (read[Series(f"{ITL}_count")], read[Series(f"{ITL}_sum")]) == (2, 0.042)
-    assert read[Series(f"{DURATION}_sum")] == 0.062
+    assert read[Series(REQUESTS.name, "length")] == 1
+    assert (read[Series(PROMPT_TOKENS.name)], read[Series(GENERATION_TOKENS.name)]) == (7, 4)
+    assert read[Series(f"{TTFT.name}_sum")] == 0.02
+    assert (read[Series(f"{ITL.name}_count")], read[Series(f"{ITL.name}_sum")]) == (2, 0.042)
+    assert read[Series(f"{DURATION.name}_sum")] == 0.062
 
 
 def test_sequences_have_gaps_of_their_own(ledger: RequestLedger, clock: Clock) -> None:
@@ -78,15 +78,15 @@ def test_sequences_have_gaps_of_their_own(ledger: RequestLedger, clock: Clock) -
         clock.ns = 1 + at_ms * MS
         record.note_tokens((0, sequence), 1)
     record.complete()
-    assert counts(ledger)[Series(f"{ITL}_sum")] == 0.02
+    assert counts(ledger)[Series(f"{ITL.name}_sum")] == 0.02
 
 
 def test_only_the_first_end_counts(ledger: RequestLedger) -> None:
     record = ledger.open_record(Request({}, "a"))
     record.end("cancelled")
     record.complete()
-    ended = [series for series in counts(ledger) if series.family == REQUESTS]
-    assert ended == [Series(REQUESTS, "cancelled")]
+    ended = [series for series in counts(ledger) if series.name == REQUESTS.name]
+    assert ended == [Series(REQUESTS.name, "cancelled")]
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_what_does_not_run_has_no_times(
 ) -> None:
     ledger.open_record(Request({}, "a")).refuse(error)
     read = counts(ledger)
-    assert read[Series(REQUESTS, outcome)] == 1
-    assert Series(f"{DURATION}_count") not in read
+    assert read[Series(REQUESTS.name, outcome)] == 1
+    assert Series(f"{DURATION.name}_count") not in read
 
 
 def logged(
@@ -186,9 +186,9 @@ def test_whole_answers_of_a_model_are_noted_without_their_prompts(ledger: Reques
     follower.note(outputs([8, 9], row=1, length=2))
     assert (record.num_prompt_tokens, record.num_tokens, record.was_cut) == (5, 3, True)
     read = counts(ledger)
-    assert read[Series(GENERATION_TOKENS)] == 3
+    assert read[Series(GENERATION_TOKENS.name)] == 3
     # When their first tokens came is not known, nor when the others did.
-    assert not any(series.family.startswith((TTFT, ITL)) for series in read)
+    assert not any(series.name.startswith((TTFT.name, ITL.name)) for series in read)
 
 
 def test_a_streamed_token_that_is_the_prompt_again_counts(ledger: RequestLedger) -> None:

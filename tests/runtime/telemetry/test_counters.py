@@ -10,16 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from trtllm_serve_cli.runtime.telemetry.counters import (
-    HISTOGRAMS,
+from trtllm_serve_cli.runtime.telemetry.counters import CounterMetrics, RequestCounters, Series
+from trtllm_serve_cli.runtime.telemetry.families import (
     ITL,
-    OUTCOMES,
     OUTPUT_LENGTH,
     REQUESTS,
     TTFT,
-    CounterMetrics,
-    RequestCounters,
-    Series,
+    Family,
 )
 
 
@@ -53,13 +50,13 @@ class Families:
         return SimpleNamespace(increment=increment)
 
 
-@given(values=st.lists(st.floats(0, 1e4)), name=st.sampled_from([TTFT, ITL]))
-def test_buckets_count_what_is_up_to_their_bound(values: list[float], name: str) -> None:
-    tally = RequestCounters()
+@given(values=st.lists(st.floats(0, 1e4)), histogram=st.sampled_from([TTFT, ITL]))
+def test_buckets_count_what_is_up_to_their_bound(values: list[float], histogram: Family) -> None:
+    tally, name = RequestCounters(), histogram.name
     for value in values:
-        tally.observe(name, value)
+        tally.observe(histogram, value)
     read = tally.read()
-    for bound in HISTOGRAMS[name].bounds:
+    for bound in histogram.bounds:
         assert read[Series(f"{name}_bucket", f"{bound:g}")] == sum(v <= bound for v in values)
     assert read[Series(f"{name}_bucket", "+Inf")] == read[Series(f"{name}_count")] == len(values)
     assert math.isclose(read[Series(f"{name}_sum")], math.fsum(values), abs_tol=1e-6)
@@ -67,7 +64,7 @@ def test_buckets_count_what_is_up_to_their_bound(values: list[float], name: str)
 
 def test_every_outcome_is_there_from_the_start() -> None:
     read = RequestCounters().read()
-    assert {series.value for series in read if series.family == REQUESTS} == set(OUTCOMES)
+    assert {series.value for series in read if series.name == REQUESTS.name} == set(REQUESTS.values)
     assert not any(read.values())
 
 
@@ -80,13 +77,13 @@ def test_only_what_grew_is_published() -> None:
     assert families.num_messages == 1
     tally.count(REQUESTS, 2, "stop")
     metrics.publish(tally.read())
-    assert families.values[REQUESTS, (("model", "m"), ("outcome", "stop"))] == 3
+    assert families.values[REQUESTS.name, (("model", "m"), ("outcome", "stop"))] == 3
 
 
 def test_the_page_has_upstreams_label_on_upstreams_histograms() -> None:
     families = Families()
     CounterMetrics(SimpleNamespace(MetricFamily=families), {"model": "m"})
     labels = {name: dict(labels) for name, labels in families.values}
-    assert labels[f"{OUTPUT_LENGTH}_sum"]["response_metric_type"] == "total_output_tokens"
+    assert labels[f"{OUTPUT_LENGTH.name}_sum"]["response_metric_type"] == "total_output_tokens"
     names = {each.name for each in text_string_to_metric_families(families.page())}
-    assert f"{OUTPUT_LENGTH}_bucket" in names
+    assert f"{OUTPUT_LENGTH.name}_bucket" in names

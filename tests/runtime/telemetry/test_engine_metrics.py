@@ -8,6 +8,7 @@ from typing import Any
 
 from trtllm_serve_cli.runtime.engine import EngineStats
 from trtllm_serve_cli.runtime.telemetry.engine_metrics import EngineMetrics, figures_of
+from trtllm_serve_cli.runtime.telemetry.families import ENGINE_FAMILIES, KV_BLOCKS
 
 STATS = EngineStats(
     active_requests=7,
@@ -63,8 +64,21 @@ def _metrics(families: Families) -> EngineMetrics:
     return EngineMetrics(SimpleNamespace(MetricFamily=families), "tensorrt_llm", "1", 8)
 
 
+def named_figures(stats: EngineStats) -> dict[tuple[str, str], float]:
+    figures = figures_of(stats, max_batch_size=8)
+    return {(family.name, value): figure for (family, value), figure in figures.items()}
+
+
+def test_every_declared_value_is_published() -> None:
+    families = Families()
+    _metrics(families).publish(STATS)
+    assert {(name, own) for name, own, _ in families.told if own} == {
+        (family.name, value) for family in ENGINE_FAMILIES for value in family.values
+    }
+
+
 def test_figures_have_upstreams_names() -> None:
-    assert figures_of(STATS, max_batch_size=8) == {
+    assert named_figures(STATS) == {
         (_REQUESTS, "active"): 7,
         (_REQUESTS, "max"): 8,
         (_REQUESTS, "scheduled"): 5,
@@ -89,7 +103,7 @@ def test_figures_have_upstreams_names() -> None:
 
 def test_an_engine_without_a_cache_uses_none_of_it() -> None:
     figures = figures_of(EngineStats(), max_batch_size=8)
-    assert figures["nv_trt_llm_kv_cache_block_metrics", "fraction"] == 0.0
+    assert figures[KV_BLOCKS, "fraction"] == 0.0
 
 
 def test_the_first_figures_are_all_told() -> None:
@@ -97,7 +111,7 @@ def test_the_first_figures_are_all_told() -> None:
     _metrics(families).publish(STATS)
     told = {(family, own): value for family, own, value in families.told}
     assert told.pop((_GENERAL, "timestamp")) > 0
-    assert told == figures_of(STATS, max_batch_size=8) | {
+    assert told == named_figures(STATS) | {
         ("tllm_preemptions_total", ""): 4,
         ("tllm_prefix_cache_hits_total", ""): 6,
         ("tllm_prefix_cache_queries_total", ""): 16,

@@ -7,13 +7,14 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from ..engine import InvalidRequest
 from ..log import write_log
-from ..telemetry.counters import (
+from ..telemetry.counters import CounterMetrics, RequestCounters
+from ..telemetry.families import (
     DURATION,
     GENERATION_TOKENS,
     INPUT_LENGTH,
@@ -22,13 +23,11 @@ from ..telemetry.counters import (
     PROMPT_TOKENS,
     REQUESTS,
     TTFT,
-    CounterMetrics,
-    RequestCounters,
+    Outcome,
 )
 from ..telemetry.spans import Span, SpanExporter, read_trace_parent
 from ..triton.tensors import Array
 
-Outcome = Literal["stop", "length", "cancelled", "error", "rejected"]
 # How long a count may be unpublished.
 _PERIOD_S = 0.5
 
