@@ -4,7 +4,8 @@
 
 docs/commands.md is the reference of all commands, out of their `--help`; docs/engines.md tells what
 each engine kind can do, out of the capabilities in `runtime/engines`. The tables of docs/metrics.md
-and the metrics in the JSON schema of results are made from the table of metrics.
+and the metrics in the JSON schema of results are made from the table of metrics, those of
+docs/observability.md from the catalogue of families.
 With `--check` nothing is written, and the
 exit code is 1 when a page is not what it would be.
 """
@@ -22,8 +23,22 @@ from trtllm_serve_cli.bench.model.arrivals import AllAtOnce
 from trtllm_serve_cli.bench.model.metrics import RATES, TIMES, RateMetric, TimeMetric
 from trtllm_serve_cli.bench.report.result_json import SCHEMA_FILE
 from trtllm_serve_cli.bench.stats.statistics import summarize
+from trtllm_serve_cli.metrics.catalog import (
+    BACKEND_FAMILIES,
+    CATALOG,
+    ENGINE_FAMILIES,
+    REQUEST_FAMILIES,
+    TRITON_FAMILIES,
+    find_families,
+)
+from trtllm_serve_cli.metrics.exporters.export import make_rules
+from trtllm_serve_cli.metrics.exporters.grafana import PANELS
+from trtllm_serve_cli.metrics.parse import Sample, Snapshot
+from trtllm_serve_cli.metrics.summary import Summary
+from trtllm_serve_cli.metrics.summary import summarize as summarize_page
 from trtllm_serve_cli.runtime.engines.capabilities import FEATURES, Capabilities, Feature
 from trtllm_serve_cli.runtime.engines.kinds import find_kind, kind_names
+from trtllm_serve_cli.runtime.telemetry.families import Family
 
 HERE = Path(__file__).parent
 COMMANDS = (
@@ -149,6 +164,58 @@ def describe_metric(metric: TimeMetric | RateMetric) -> tuple[str, ...]:
     )
 
 
+FAMILY_COLUMNS = ("family", "type", "unit", "label", "what", "shown in")
+
+
+def render_families() -> str:
+    """observability.md with its tables of metric families."""
+    shown = {
+        "`tllm metrics`": {each for each in CATALOG if is_on_screen(each)},
+        "Grafana": find_families(" ".join(q for p in PANELS for q in p.queries.values())),
+        "rules": find_families(
+            " ".join(rule["expr"] for group in make_rules("")["groups"] for rule in group["rules"])
+        ),
+    }
+    parts = {
+        "requests": REQUEST_FAMILIES,
+        "engine": ENGINE_FAMILIES,
+        "others": (*BACKEND_FAMILIES, *TRITON_FAMILIES),
+    }
+    tables = {}
+    for part, families in parts.items():
+        rows = (
+            (*describe_family(family), ", ".join(name for name in shown if family in shown[name]))
+            for family in families
+        )
+        tables[part] = render_table(FAMILY_COLUMNS, rows)
+    return fill_in(HERE / "observability.md", tables)
+
+
+def describe_family(family: Family) -> tuple[str, ...]:
+    """A family in the order of FAMILY_COLUMNS, but for where it is shown."""
+    label = f"`{family.label}`" if family.label else ""
+    values = f": {', '.join(family.values)}" if family.values else ""
+    return f"`{family.name}`", family.type, family.unit, f"{label}{values}", family.help
+
+
+def is_on_screen(family: Family) -> bool:
+    """Whether `tllm metrics` shows it: its summary of a page is another one without the family."""
+    return summarize_families(CATALOG) != summarize_families(set(CATALOG) - {family})
+
+
+def summarize_families(families: Iterable[Family]) -> Summary:
+    """The summary of a page with these families, of a model of ours and of another."""
+    labels = {"version": "1", "le": "+Inf"}
+    samples = (
+        Sample(name.removesuffix("_total"), {**labels, "model": model, **own}, 1.0)
+        for family in families
+        for model in (("ours", "other") if family.origin == "triton" else ("ours",))
+        for name in family.sample_names
+        for own in map(family.own_label, family.values or ("any",))
+    )
+    return summarize_page(Snapshot(0.0, tuple(samples)))
+
+
 def render_schema() -> str:
     """The JSON schema of results, with each rate and time in the order of `summary.json`."""
     schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
@@ -188,6 +255,7 @@ PAGES = {
     HERE / "commands.md": render_commands,
     HERE / "engines.md": render_engines,
     HERE / "metrics.md": render_metrics,
+    HERE / "observability.md": render_families,
     SCHEMA_FILE: render_schema,
 }
 

@@ -37,7 +37,8 @@ def test_models_are_listed_once() -> None:
     ],
 )
 def test_counters_have_one_name_however_they_are_written(page: str) -> None:
-    assert parse_metrics(page, 0.0).value("a") == 1.0
+    snapshot = parse_metrics(page, 0.0)
+    assert (snapshot.value("a"), snapshot.value("a_total")) == (1.0, 1.0)
 
 
 def test_what_is_no_number_is_left_out() -> None:

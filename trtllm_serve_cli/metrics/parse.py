@@ -28,11 +28,12 @@ class Snapshot:
     samples: tuple[Sample, ...]
 
     def find(self, name: str, **labels: str) -> tuple[Sample, ...]:
-        """The samples of that name whose labels include `labels`."""
+        """The samples of that name, with or without `_total`, whose labels include `labels`."""
+        plain = name.removesuffix("_total")
         return tuple(
             sample
             for sample in self.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
+            if sample.name == plain and labels.items() <= sample.labels.items()
         )
 
     def value(self, name: str, **labels: str) -> float | None:

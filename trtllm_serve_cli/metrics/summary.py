@@ -11,13 +11,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from trtllm_serve_cli.metrics import catalog
 from trtllm_serve_cli.metrics.histogram import Latency, read_latency
 from trtllm_serve_cli.metrics.parse import Snapshot
+from trtllm_serve_cli.runtime.telemetry.families import (
+    BATCHER,
+    ENGINE_MEMORY,
+    ENGINE_REQUESTS,
+    GENERATION_TOKENS,
+    ITL,
+    KV_BLOCKS,
+    PREEMPTIONS,
+    PREFIX_HITS,
+    PREFIX_QUERIES,
+    PROMPT_TOKENS,
+    REQUESTS,
+    STEPS,
+    TTFT,
+    WORKER_RESTARTS,
+    WORKER_UP,
+    Family,
+)
 
-_COMPUTE = ("input", "infer", "output")
+_MODEL_PREFIX = "nv_inference_"
 _ENGINE_PREFIXES = ("nv_trt_llm_", "tllm_engine_")
-# Without `_total`, as samples are named.
-_OUTCOMES = "tllm_requests"
+_COMPUTE = (
+    catalog.COMPUTE_INPUT_DURATION,
+    catalog.COMPUTE_INFER_DURATION,
+    catalog.COMPUTE_OUTPUT_DURATION,
+)
 _SUCCESSES = ("stop", "length")
 
 
@@ -118,16 +140,16 @@ def summarize(now: Snapshot, before: Snapshot | None = None) -> Summary:
     return Summary(
         models=tuple(
             _summarize_model(now, before, model, version)
-            for model, version in now.models("nv_inference_")
+            for model, version in now.models(_MODEL_PREFIX)
         ),
         engines=tuple(
             _summarize_engine(now, before, model, version)
             for model, version in now.models(*_ENGINE_PREFIXES)
         ),
         host=HostRow(
-            cpu_utilization=now.value("nv_cpu_utilization"),
-            memory_used_bytes=_whole(now.value("nv_cpu_memory_used_bytes")),
-            memory_total_bytes=_whole(now.value("nv_cpu_memory_total_bytes")),
+            cpu_utilization=now.value(catalog.CPU_UTILIZATION.name),
+            memory_used_bytes=_whole(now.value(catalog.CPU_MEMORY_USED.name)),
+            memory_total_bytes=_whole(now.value(catalog.CPU_MEMORY_TOTAL.name)),
             gpus=tuple(_summarize_gpu(now, uuid) for uuid in _gpu_uuids(now)),
         ),
     )
@@ -149,8 +171,8 @@ def rate_per_s(now: Snapshot, before: Snapshot | None, name: str, **labels: str)
 
 def _summarize_model(now: Snapshot, before: Snapshot | None, model: str, version: str) -> ModelRow:
     labels = {"model": model, "version": version}
-    is_ours = bool(now.find(_OUTCOMES, **labels))
-    num_counted = _whole(now.value("nv_inference_request_success", **labels))
+    is_ours = bool(now.find(REQUESTS.name, **labels))
+    num_counted = _whole(now.value(catalog.SUCCESSES.name, **labels))
     failures = _read_failures(now, labels, is_ours=is_ours)
     return ModelRow(
         model=model,
@@ -158,40 +180,37 @@ def _summarize_model(now: Snapshot, before: Snapshot | None, model: str, version
         num_succeeded=_count_successes(now, labels) if is_ours else num_counted,
         num_failed=sum(failures.values()),
         failures=failures,
-        num_inferences=_whole(now.value("nv_inference_count", **labels)),
-        num_pending=_whole(now.value("nv_inference_pending_request_count", **labels)),
-        queue_ms=_mean_ms(now, ("nv_inference_queue_duration_us",), labels, num_counted),
-        compute_ms=_mean_ms(
-            now,
-            tuple(f"nv_inference_compute_{part}_duration_us" for part in _COMPUTE),
-            labels,
-            num_counted,
-        ),
+        num_inferences=_whole(now.value(catalog.INFERENCES.name, **labels)),
+        num_pending=_whole(now.value(catalog.PENDING.name, **labels)),
+        queue_ms=_mean_ms(now, (catalog.QUEUE_DURATION,), labels, num_counted),
+        compute_ms=_mean_ms(now, _COMPUTE, labels, num_counted),
         requests_per_s=(
             sum_known(
-                rate_per_s(now, before, _OUTCOMES, outcome=each, **labels) for each in _SUCCESSES
+                rate_per_s(now, before, REQUESTS.name, **REQUESTS.own_label(each), **labels)
+                for each in _SUCCESSES
             )
             if is_ours
-            else rate_per_s(now, before, "nv_inference_request_success", **labels)
+            else rate_per_s(now, before, catalog.SUCCESSES.name, **labels)
         ),
-        num_prompt_tokens=_whole(now.value("tllm_prompt_tokens", **labels)),
-        num_generated_tokens=_whole(now.value("tllm_generation_tokens", **labels)),
-        tokens_per_s=rate_per_s(now, before, "tllm_generation_tokens", **labels),
-        ttft=read_latency(now, before, "tllm_time_to_first_token_seconds", labels),
-        itl=read_latency(now, before, "tllm_inter_token_latency_seconds", labels),
+        num_prompt_tokens=_whole(now.value(PROMPT_TOKENS.name, **labels)),
+        num_generated_tokens=_whole(now.value(GENERATION_TOKENS.name, **labels)),
+        tokens_per_s=rate_per_s(now, before, GENERATION_TOKENS.name, **labels),
+        ttft=read_latency(now, before, TTFT.name, labels),
+        itl=read_latency(now, before, ITL.name, labels),
     )
 
 
 def _count_successes(now: Snapshot, labels: Mapping[str, str]) -> int:
-    return sum(int(now.value(_OUTCOMES, outcome=each, **labels) or 0) for each in _SUCCESSES)
+    counts = (_read(now, REQUESTS, each, labels) for each in _SUCCESSES)
+    return sum(int(count or 0) for count in counts)
 
 
 def _read_failures(now: Snapshot, labels: Mapping[str, str], *, is_ours: bool) -> dict[str, int]:
     """Why requests failed -> how many, where there are any."""
-    name, label = (_OUTCOMES, "outcome") if is_ours else ("nv_inference_request_failure", "reason")
+    family = REQUESTS if is_ours else catalog.FAILURES
     failures: dict[str, int] = {}
-    for sample in now.find(name, **labels):
-        reason = sample.labels.get(label, "OTHER").lower()
+    for sample in now.find(family.name, **labels):
+        reason = sample.labels.get(family.label, "OTHER").lower()
         if sample.value and reason not in _SUCCESSES:
             failures[reason] = failures.get(reason, 0) + int(sample.value)
     return failures
@@ -208,84 +227,80 @@ def _summarize_engine(
 ) -> EngineRow:
     labels = {"model": model, "version": version}
 
-    def requests(kind: str) -> int | None:
-        return _whole(now.value("nv_trt_llm_request_metrics", request_type=kind, **labels))
+    def read(family: Family, kind: str = "") -> float | None:
+        return _read(now, family, kind, labels)
 
-    def blocks(kind: str) -> float | None:
-        name = "nv_trt_llm_kv_cache_block_metrics"
-        return now.value(name, kv_cache_block_type=kind, **labels)
-
-    used, most = blocks("used"), blocks("max")
-    fraction = used / most if used is not None and most else blocks("fraction")
-    per_block = _values(
-        now, "nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="tokens_per", **labels
-    )
-    ups = _values(now, "tllm_engine_worker_up", **labels)
-    general = {"general_type": "iteration_counter", **labels}
-    batcher = "nv_trt_llm_inflight_batcher_metrics"
-
-    def batched(kind: str) -> int | None:
-        return _whole(now.value(batcher, inflight_batcher_specific_metric=kind, **labels))
-
-    hits = now.value("tllm_prefix_cache_hits", **labels)
-    queries = now.value("tllm_prefix_cache_queries", **labels)
+    used, most = read(KV_BLOCKS, "used"), read(KV_BLOCKS, "max")
+    fraction = used / most if used is not None and most else read(KV_BLOCKS, "fraction")
+    per_block = _values(now, KV_BLOCKS, {**KV_BLOCKS.own_label("tokens_per"), **labels})
+    ups = _values(now, WORKER_UP, labels)
+    steps = {**STEPS.own_label("iteration_counter"), **labels}
+    hits, queries = read(PREFIX_HITS), read(PREFIX_QUERIES)
     return EngineRow(
         model=model,
         version=version,
-        num_active=requests("active"),
-        num_scheduled=requests("scheduled"),
-        num_context=requests("context"),
-        num_waiting=requests("waiting"),
-        max_requests=requests("max"),
+        num_active=_whole(read(ENGINE_REQUESTS, "active")),
+        num_scheduled=_whole(read(ENGINE_REQUESTS, "scheduled")),
+        num_context=_whole(read(ENGINE_REQUESTS, "context")),
+        num_waiting=_whole(read(ENGINE_REQUESTS, "waiting")),
+        max_requests=_whole(read(ENGINE_REQUESTS, "max")),
         kv_blocks_used=_whole(used),
         kv_blocks_max=_whole(most),
         kv_fraction=fraction,
         tokens_per_block=_whole(max(per_block, default=None)),
-        memory_bytes=_by_label(now, "nv_trt_llm_runtime_memory_metrics", "memory_type", labels),
-        iteration=_whole(now.value("nv_trt_llm_general_metrics", **general)),
-        iterations_per_s=rate_per_s(now, before, "nv_trt_llm_general_metrics", **general),
+        memory_bytes=_by_label(now, ENGINE_MEMORY, labels),
+        iteration=_whole(now.value(STEPS.name, **steps)),
+        iterations_per_s=rate_per_s(now, before, STEPS.name, **steps),
         is_worker_up=min(ups) > 0 if ups else None,
-        num_worker_restarts=_whole(now.value("tllm_engine_worker_restarts", **labels)),
-        num_generating=batched("generation_requests"),
-        num_paused=batched("paused_requests"),
-        context_tokens=batched("total_context_tokens"),
-        num_preemptions=_whole(now.value("tllm_preemptions", **labels)),
+        num_worker_restarts=_whole(read(WORKER_RESTARTS)),
+        num_generating=_whole(read(BATCHER, "generation_requests")),
+        num_paused=_whole(read(BATCHER, "paused_requests")),
+        context_tokens=_whole(read(BATCHER, "total_context_tokens")),
+        num_preemptions=_whole(read(PREEMPTIONS)),
         prefix_hit_fraction=hits / queries if hits is not None and queries else None,
-        v1=_by_label(now, "nv_trt_llm_v1_metrics", "v1_specific_metric", labels),
+        v1=_by_label(now, catalog.STATIC_BATCHING, labels),
     )
 
 
-def _by_label(now: Snapshot, name: str, label: str, labels: Mapping[str, str]) -> dict[str, int]:
+def _read(now: Snapshot, family: Family, value: str, labels: Mapping[str, str]) -> float | None:
+    return now.value(family.name, **family.own_label(value), **labels)
+
+
+def _by_label(now: Snapshot, family: Family, labels: Mapping[str, str]) -> dict[str, int]:
     figures: dict[str, int] = {}
-    for sample in now.find(name, **labels):
-        kind = sample.labels.get(label, "")
+    for sample in now.find(family.name, **labels):
+        kind = sample.labels.get(family.label, "")
         figures[kind] = figures.get(kind, 0) + int(sample.value)
     return figures
 
 
-def _values(now: Snapshot, name: str, **labels: str) -> list[float]:
-    return [sample.value for sample in now.find(name, **labels)]
+def _values(now: Snapshot, family: Family, labels: Mapping[str, str]) -> list[float]:
+    return [sample.value for sample in now.find(family.name, **labels)]
 
 
 def _summarize_gpu(now: Snapshot, uuid: str) -> GpuRow:
     return GpuRow(
         uuid=uuid,
-        utilization=now.value("nv_gpu_utilization", gpu_uuid=uuid),
-        memory_used_bytes=_whole(now.value("nv_gpu_memory_used_bytes", gpu_uuid=uuid)),
-        memory_total_bytes=_whole(now.value("nv_gpu_memory_total_bytes", gpu_uuid=uuid)),
-        power_w=now.value("nv_gpu_power_usage", gpu_uuid=uuid),
-        power_limit_w=now.value("nv_gpu_power_limit", gpu_uuid=uuid),
+        utilization=_read(now, catalog.GPU_UTILIZATION, uuid, {}),
+        memory_used_bytes=_whole(_read(now, catalog.GPU_MEMORY_USED, uuid, {})),
+        memory_total_bytes=_whole(_read(now, catalog.GPU_MEMORY_TOTAL, uuid, {})),
+        power_w=_read(now, catalog.GPU_POWER, uuid, {}),
+        power_limit_w=_read(now, catalog.GPU_POWER_LIMIT, uuid, {}),
     )
 
 
 def _gpu_uuids(now: Snapshot) -> list[str]:
-    return sorted({s.labels["gpu_uuid"] for s in now.samples if "gpu_uuid" in s.labels})
+    label = catalog.GPU_UTILIZATION.label
+    return sorted({s.labels[label] for s in now.samples if label in s.labels})
 
 
 def _mean_ms(
-    now: Snapshot, names: tuple[str, ...], labels: Mapping[str, str], num_requests: int | None
+    now: Snapshot,
+    durations: Iterable[Family],
+    labels: Mapping[str, str],
+    num_requests: int | None,
 ) -> float | None:
-    values = [now.value(name, **labels) for name in names]
+    values = [now.value(family.name, **labels) for family in durations]
     known = [value for value in values if value is not None]
     return sum(known) / num_requests / 1000 if known and num_requests else None
 

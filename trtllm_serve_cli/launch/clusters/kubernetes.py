@@ -24,6 +24,8 @@ from trtllm_serve_cli.launch.containers.deployment import (
     spread,
 )
 from trtllm_serve_cli.launch.launch_options import DRAIN_S, LaunchOptions
+from trtllm_serve_cli.metrics.catalog import PENDING
+from trtllm_serve_cli.runtime.telemetry.families import ENGINE_REQUESTS
 
 Manifest = dict[str, Any]
 
@@ -312,10 +314,10 @@ def _pod_monitor(name: str) -> Manifest:
 
 def _autoscaler(model: Deployable, name: str, options: KubernetesOptions) -> Manifest:
     """By the requests that wait in Triton, and in the engine where it says how many those are."""
-    metrics: list[Manifest] = [{"name": "nv_inference_pending_request_count"}]
+    metrics: list[Manifest] = [{"name": PENDING.name}]
     if model.reports_waiting:
-        waiting = {"matchLabels": {"request_type": "waiting"}}
-        metrics.append({"name": "nv_trt_llm_request_metrics", "selector": waiting})
+        waiting = {"matchLabels": ENGINE_REQUESTS.own_label("waiting")}
+        metrics.append({"name": ENGINE_REQUESTS.name, "selector": waiting})
     target = {"type": "AverageValue", "averageValue": str(options.queue_target)}
     api, kind = (
         ("apps/v1", "Deployment")

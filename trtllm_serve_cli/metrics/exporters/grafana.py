@@ -6,7 +6,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_ON = 'instance=~"$instance",model=~"$model"'
+from trtllm_serve_cli.metrics.catalog import (
+    CPU_MEMORY_USED,
+    CPU_UTILIZATION,
+    GPU_MEMORY_USED,
+    GPU_POWER,
+    GPU_UTILIZATION,
+)
+from trtllm_serve_cli.runtime.telemetry.families import (
+    DURATION,
+    ENGINE_REQUESTS,
+    GENERATION_TOKENS,
+    ITL,
+    KV_BLOCKS,
+    PREEMPTIONS,
+    PREFIX_HITS,
+    PREFIX_QUERIES,
+    REQUESTS,
+    TTFT,
+    WORKER_RESTARTS,
+    Family,
+)
+
+_HOST = 'instance=~"$instance"'
+_ON = f'{_HOST},model=~"$model"'
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _WIDTH, _HEIGHT, _PER_ROW = 8, 8, 3
 
@@ -23,21 +46,29 @@ class Panel:
     warn_above: float | None = None
 
 
-def _quantiles(histogram: str) -> dict[str, str]:
+def _quantiles(histogram: Family) -> dict[str, str]:
+    buckets, _, _ = histogram.sample_names
     return {
         f"p{round(q * 100)} {{{{model}}}}": f"histogram_quantile({q}, sum by (model, le) "
-        f"(rate({histogram}_bucket{{{_ON}}}[$__rate_interval])))"
+        f"(rate({buckets}{{{_ON}}}[$__rate_interval])))"
         for q in (0.5, 0.9, 0.99)
     }
 
 
 def _blocks(kind: str) -> str:
-    name = "nv_trt_llm_kv_cache_block_metrics"
-    return f'sum by (model) ({name}{{{_ON},kv_cache_block_type="{kind}"}})'
+    return f'sum by (model) ({KV_BLOCKS.name}{{{_ON},{KV_BLOCKS.label}="{kind}"}})'
 
 
-def _rate(name: str, by: str = "model") -> str:
-    return f"sum by ({by}) (rate({name}{{{_ON}}}[$__rate_interval]))"
+def _rate(counter: Family, by: str = "model") -> str:
+    return f"sum by ({by}) (rate({counter.name}{{{_ON}}}[$__rate_interval]))"
+
+
+def _increase(counter: Family) -> str:
+    return f"sum by (model) (increase({counter.name}{{{_ON}}}[$__rate_interval]))"
+
+
+def _legend(*labels: str) -> str:
+    return " ".join(f"{{{{{label}}}}}" for label in labels)
 
 
 PANELS: Sequence[Panel] = (
@@ -45,40 +76,40 @@ PANELS: Sequence[Panel] = (
         "Requests by how they ended",
         "Good: no error. Rejected are bad requests, or a full queue.",
         "reqps",
-        {"{{model}} {{outcome}}": _rate("tllm_requests_total", "model, outcome")},
+        {_legend("model", REQUESTS.label): _rate(REQUESTS, f"model, {REQUESTS.label}")},
     ),
     Panel(
         "Tokens generated",
         "The throughput. It levels off when the engine is full.",
         "cps",
-        {"{{model}}": _rate("tllm_generation_tokens_total")},
+        {"{{model}}": _rate(GENERATION_TOKENS)},
     ),
     Panel(
         "Requests in the engine",
         "Bad when waiting keeps growing: more come than are served.",
         "short",
         {
-            "{{request_type}}": "sum by (request_type) "
-            f'(nv_trt_llm_request_metrics{{{_ON},request_type!="max"}})'
+            _legend(ENGINE_REQUESTS.label): f"sum by ({ENGINE_REQUESTS.label}) "
+            f'({ENGINE_REQUESTS.name}{{{_ON},{ENGINE_REQUESTS.label}!="max"}})'
         },
     ),
     Panel(
         "Time to first token",
         "Grows with the queue, and with long prompts.",
         "s",
-        _quantiles("tllm_time_to_first_token_seconds"),
+        _quantiles(TTFT),
     ),
     Panel(
         "Inter-token latency",
         "Grows with the batch. Readers notice it above 0.1 s.",
         "s",
-        _quantiles("tllm_inter_token_latency_seconds"),
+        _quantiles(ITL),
     ),
     Panel(
         "Duration of requests",
         "From arrival to end, of those that ended by themselves.",
         "s",
-        _quantiles("tllm_request_duration_seconds"),
+        _quantiles(DURATION),
     ),
     Panel(
         "KV cache",
@@ -92,10 +123,7 @@ PANELS: Sequence[Panel] = (
         "Prompts found in the KV cache",
         "The more, the sooner first tokens come.",
         "percentunit",
-        {
-            "{{model}}": f"{_rate('tllm_prefix_cache_hits_total')} / "
-            f"({_rate('tllm_prefix_cache_queries_total')} > 0)"
-        },
+        {"{{model}}": f"{_rate(PREFIX_HITS)} / ({_rate(PREFIX_QUERIES)} > 0)"},
         most=1,
     ),
     Panel(
@@ -103,10 +131,8 @@ PANELS: Sequence[Panel] = (
         "Good: none.",
         "short",
         {
-            "preemptions {{model}}": f"sum by (model) (increase(tllm_preemptions_total{{{_ON}}}"
-            "[$__rate_interval]))",
-            "restarts {{model}}": "sum by (model) "
-            f"(increase(tllm_engine_worker_restarts_total{{{_ON}}}[$__rate_interval]))",
+            "preemptions {{model}}": _increase(PREEMPTIONS),
+            "restarts {{model}}": _increase(WORKER_RESTARTS),
         },
     ),
     Panel(
@@ -114,8 +140,8 @@ PANELS: Sequence[Panel] = (
         "A GPU well below full with requests waiting is held up by something else.",
         "percentunit",
         {
-            "{{gpu_uuid}}": 'nv_gpu_utilization{instance=~"$instance"}',
-            "CPU {{instance}}": 'nv_cpu_utilization{instance=~"$instance"}',
+            _legend(GPU_UTILIZATION.label): f"{GPU_UTILIZATION.name}{{{_HOST}}}",
+            "CPU {{instance}}": f"{CPU_UTILIZATION.name}{{{_HOST}}}",
         },
         most=1,
     ),
@@ -124,15 +150,15 @@ PANELS: Sequence[Panel] = (
         "Of the GPUs, and of the machine.",
         "bytes",
         {
-            "{{gpu_uuid}}": 'nv_gpu_memory_used_bytes{instance=~"$instance"}',
-            "machine {{instance}}": 'nv_cpu_memory_used_bytes{instance=~"$instance"}',
+            _legend(GPU_MEMORY_USED.label): f"{GPU_MEMORY_USED.name}{{{_HOST}}}",
+            "machine {{instance}}": f"{CPU_MEMORY_USED.name}{{{_HOST}}}",
         },
     ),
     Panel(
         "GPU power",
         "At its limit a GPU is well used, and lowers its clocks.",
         "watt",
-        {"{{gpu_uuid}}": 'nv_gpu_power_usage{instance=~"$instance"}'},
+        {_legend(GPU_POWER.label): f"{GPU_POWER.name}{{{_HOST}}}"},
     ),
 )
 
@@ -160,7 +186,7 @@ def _datasource() -> dict[str, Any]:
 
 
 def _variable(label: str) -> dict[str, Any]:
-    query = f"label_values(tllm_requests_total, {label})"
+    query = f"label_values({REQUESTS.name}, {label})"
     return {
         "name": label,
         "type": "query",

@@ -111,9 +111,7 @@ def _describe(name: str) -> str:
 
 def _labels(series: Series, common: Mapping[str, str]) -> dict[str, str]:
     family = _OWNERS[series.name]
-    labels = dict(common)
     if family.type == "counter":
-        return {**labels, family.label: series.value} if family.label else labels
-    if family.label:
-        labels[family.label] = family.values[0]
-    return {**labels, "le": series.value} if series.value else labels
+        return {**common, **family.own_label(series.value)}
+    bound = {"le": series.value} if series.value else {}
+    return {**common, **family.own_label("".join(family.values)), **bound}

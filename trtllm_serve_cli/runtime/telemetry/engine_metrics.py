@@ -94,7 +94,7 @@ class EngineMetrics:
     def _metric(self, key: tuple[Family, str]) -> Any:
         if key not in self._metrics:
             family, value = key
-            labels = {**self._labels, family.label: value}
+            labels = {**self._labels, **family.own_label(value)}
             self._metrics[key] = self._families[family].Metric(labels=labels)
         return self._metrics[key]
 

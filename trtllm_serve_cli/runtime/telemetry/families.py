@@ -37,6 +37,10 @@ class Family:
             return (self.name,)
         return f"{self.name}_bucket", f"{self.name}_sum", f"{self.name}_count"
 
+    def own_label(self, value: str) -> dict[str, str]:
+        """Its label with that value; a family without one has none."""
+        return {self.label: value} if self.label else {}
+
 
 _LENGTHS = (10, 50, 100, 500, 1000)
 # What clients had of a model.
@@ -51,10 +55,16 @@ REQUEST_FAMILIES = (
         get_args(Outcome),
     ),
     PROMPT_TOKENS := Family(
-        "tllm_prompt_tokens_total", "counter", "Prompt tokens of the requests that ran"
+        "tllm_prompt_tokens_total",
+        "counter",
+        "Prompt tokens of the requests that ran",
+        unit="tokens",
     ),
     GENERATION_TOKENS := Family(
-        "tllm_generation_tokens_total", "counter", "Tokens generated; its rate is the throughput"
+        "tllm_generation_tokens_total",
+        "counter",
+        "Tokens generated; its rate is the throughput",
+        unit="tokens",
     ),
     TTFT := Family(
         "tllm_time_to_first_token_seconds",
@@ -85,6 +95,7 @@ REQUEST_FAMILIES = (
         "Prompt tokens of a request",
         "response_metric_type",
         ("total_input_tokens",),
+        unit="tokens",
         bounds=_LENGTHS,
         origin="tensorrtllm",
     ),
@@ -94,6 +105,7 @@ REQUEST_FAMILIES = (
         "Generated tokens of a request",
         "response_metric_type",
         ("total_output_tokens",),
+        unit="tokens",
         bounds=_LENGTHS,
         origin="tensorrtllm",
     ),
@@ -154,13 +166,17 @@ ENGINE_FAMILIES = (
         "none",
     ),
     PREFIX_QUERIES := Family(
-        "tllm_prefix_cache_queries_total", "counter", "KV cache blocks that prompts needed"
+        "tllm_prefix_cache_queries_total",
+        "counter",
+        "KV cache blocks that prompts needed",
+        unit="blocks",
     ),
     PREFIX_HITS := Family(
         "tllm_prefix_cache_hits_total",
         "counter",
         "Of them, those that an earlier prompt had left in the KV cache; the more, the sooner "
         "first tokens come",
+        unit="blocks",
     ),
     WORKER_RESTARTS := Family(
         "tllm_engine_worker_restarts_total",

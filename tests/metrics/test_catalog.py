@@ -1,0 +1,87 @@
+"""One catalogue: what is watched, exported and documented is in it, and named nowhere else."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import trtllm_serve_cli
+from trtllm_serve_cli.metrics.catalog import CATALOG, find_families
+from trtllm_serve_cli.metrics.exporters.export import make_rules
+from trtllm_serve_cli.metrics.exporters.grafana import PANELS
+from trtllm_serve_cli.runtime.telemetry.families import (
+    ENGINE_FAMILIES,
+    REQUEST_FAMILIES,
+    REQUESTS,
+    TTFT,
+)
+
+PACKAGE = Path(trtllm_serve_cli.__file__).parent
+DOCS = Path(__file__).parents[2] / "docs"
+# Labels that every family of models may have, or that Prometheus adds.
+COMMON = {"model", "version", "instance", "job", "le"}
+_SELECTOR = re.compile(r"(\w+)\{([^}]*)\}")
+_LABEL = re.compile(r'(\w+)(?:=|!=|=~)"([^"]*)"')
+
+
+def queries() -> Iterator[str]:
+    """Every expression that Grafana and Prometheus are given."""
+    for panel in PANELS:
+        yield from panel.queries.values()
+    for group in make_rules("5m")["groups"]:
+        for rule in group["rules"]:
+            yield rule["expr"]
+
+
+def selected_labels() -> Iterator[tuple[str, str, str]]:
+    """Sample, label and value of every selector in them, but for common labels."""
+    for query in queries():
+        for sample, labels in _SELECTOR.findall(query):
+            for label, value in _LABEL.findall(labels):
+                if label not in COMMON:
+                    yield sample, label, value
+
+
+def test_each_family_is_named_once() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")]
+    named = Counter(name for text in sources for name in re.findall(r"\b(?:nv|tllm)_\w+", text))
+    assert {each.name: named[each.name] for each in CATALOG} == dict.fromkeys(
+        (each.name for each in CATALOG), 1
+    )
+
+
+def test_every_expression_names_families_of_the_catalogue() -> None:
+    named = set().union(*map(find_families, queries()))
+    assert {REQUESTS, TTFT} < named < set(CATALOG)
+
+
+def test_every_selector_has_a_label_that_its_family_has() -> None:
+    selected = list(selected_labels())
+    assert ("nv_trt_llm_request_metrics", "request_type", "waiting") in selected
+    for sample, label, value in selected:
+        (family,) = find_families(sample)
+        assert (label, value in family.values) == (family.label, True), sample
+
+
+def test_an_unknown_family_is_an_error() -> None:
+    with pytest.raises(KeyError, match="tllm_request_total"):
+        find_families("rate(tllm_request_total[5m])")
+
+
+@pytest.mark.parametrize("page", ["observability.md", "deploy.md"])
+def test_docs_name_families_of_the_catalogue(page: str) -> None:
+    names = set(re.findall(r"`(nv_\w+|tllm_\w+)`", (DOCS / page).read_text(encoding="utf-8")))
+    assert names
+    assert names <= {each.name for each in CATALOG}
+
+
+def test_every_family_of_ours_is_documented() -> None:
+    page = (DOCS / "observability.md").read_text(encoding="utf-8")
+    undocumented = [
+        each.name for each in (*REQUEST_FAMILIES, *ENGINE_FAMILIES) if f"`{each.name}`" not in page
+    ]
+    assert undocumented == []
