@@ -121,6 +121,8 @@ POINT_COLUMNS = (
     "Tok/s",
     *[name for metric in MAIN_TIMES for name in (metric.label, "p99")][:-1],
 )
+_LABELS = [metric.label for metric in MAIN_TIMES]
+POINT_LEGEND = f"{', '.join(_LABELS[:-1])} and {_LABELS[-1]}: medians in ms, and the p99 beside."
 
 
 def point_rows(results: Sequence[BenchmarkResult]) -> list[tuple[str, ...]]:

@@ -137,4 +137,4 @@ def _show(results: Sequence[BenchmarkResult], *, as_json: bool) -> None:
         output.show_json({"points": [result_json.to_json(result) for result in results]})
         return
     output.show_table(tables.POINT_COLUMNS, tables.point_rows(results), are_figures=True)
-    output.notify("Latency, TTFT and ITL: medians in ms, and the p99 beside.")
+    output.notify(tables.POINT_LEGEND)
