@@ -11,18 +11,22 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
+from typer.core import TyperGroup
 
 from tests.cli.running import Tllm
 from tests.waiting import wait_until
 from trtllm_serve_cli import __version__
+from trtllm_serve_cli.cli.command_groups import walk_commands
+from trtllm_serve_cli.cli.command_table import COMMAND_GROUPS
+from trtllm_serve_cli.cli.main import app
 from trtllm_serve_cli.repository.model import store
 
-COMMANDS = [
-    "import", "build", "list", "show", "set", "validate", "remove", "start", "stop",
-    "status", "logs", "infer", "bench token-norm-dist", "bench token-from-histogram",
-    "bench dataset", "bench end-to-end", "bench shared-prefix", "bench multi-turn",
-    "bench identity", "bench trace", "metrics", "doctor",
-]  # fmt: skip
+COMMANDS = tuple(
+    words
+    for words, command in walk_commands(typer.main.get_command(app))
+    if words == ("metrics",) or not isinstance(command, TyperGroup)
+)
 HEAVY = {
     "filelock", "google.protobuf", "grpc", "huggingface_hub", "jinja2", "numpy", "openvino",
     "openvino_genai", "prometheus_client", "psutil", "pydantic", "requests", "rich.table",
@@ -44,13 +48,29 @@ def test_version(tllm: Tllm) -> None:
 def test_help_lists_every_command(tllm: Tllm) -> None:
     code, out, _ = tllm("--help")
     assert code == 0
-    assert [name for name in COMMANDS if name.split()[0] not in out] == []
+    for title, commands in COMMAND_GROUPS.items():
+        lines = "".join(f"  {each.name:<8}  {each.summary}\n" for each in commands)
+        assert f"\n{title}:\n{lines}" in out
+    assert max(map(len, out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_every_command_has_an_example(tllm: Tllm, command: str) -> None:
-    code, out, _ = tllm(*command.split(), "--help")
-    assert (code, f"Example:  tllm {command}" in out) == (0, True)
+def test_every_command_is_listed_once() -> None:
+    listed = [each.name for group in COMMAND_GROUPS.values() for each in group]
+    assert sorted(set(listed)) == sorted(listed)
+    assert {words[0] for words in COMMANDS} == set(listed)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_of_every_command_has_an_example(tllm: Tllm, words: tuple[str, ...]) -> None:
+    code, out, _ = tllm(*words, "--help")
+    assert (code, f"Example:  tllm {' '.join(words)}" in out) == (0, True)
+
+
+def test_help_of_a_group_has_whole_sentences(tllm: Tllm) -> None:
+    _, out, _ = tllm("bench", "--help")
+    assert " ".join(out.partition("Commands:")[2].split()).startswith(
+        "token-norm-dist Send random token ids of normally distributed lengths to `tensorrt_llm`. "
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""The `tllm` command: collects the commands and turns errors into sentences and exit codes.
+"""The `tllm` command: runs one of the commands and turns errors into sentences and exit codes.
 
-Modules in this folder import Typer, the standard library and `errors` when they load; a command
-imports its stage inside its body, so that `tllm --help` stays quick.
+A command's module is imported when the command is run, and the stage that it is about inside the
+function, so that `tllm --help` and a wrong option are answered at once.
 """
 
 from __future__ import annotations
@@ -13,18 +13,7 @@ from typing import Annotated
 import typer
 
 from trtllm_serve_cli import __version__
-from trtllm_serve_cli.cli.bench import group
-from trtllm_serve_cli.cli.infer import infer_command
-from trtllm_serve_cli.cli.metrics import metrics_command
-from trtllm_serve_cli.cli.models import (
-    export,
-    import_command,
-    imported_models,
-    lora,
-    parameters,
-    plan_command,
-)
-from trtllm_serve_cli.cli.server import deploy, doctor, load, logs, restart, start, status, stop
+from trtllm_serve_cli.cli.command_groups import LazyGroup
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.exits import USER_CAN_FIX
 from trtllm_serve_cli.errors import TllmError
@@ -41,6 +30,7 @@ _USERS_DISK = (
 
 app = typer.Typer(
     name="tllm",
+    cls=LazyGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -69,30 +59,6 @@ def tllm(
     """
 
 
-app.command("import")(import_command.import_model)
-app.command("build")(import_command.build_model)
-app.command("plan")(plan_command.plan)
-app.command("list")(imported_models.list_models)
-app.command("show")(parameters.show)
-app.command("set")(parameters.set_)
-app.command("validate")(parameters.validate)
-app.command("export")(export.export)
-app.command("remove")(imported_models.remove)
-app.command("start")(start.start)
-app.command("stop")(stop.stop)
-app.command("restart")(restart.restart)
-app.command("status")(status.status)
-app.command("logs")(logs.logs)
-app.command("load")(load.load)
-app.command("unload")(load.unload)
-app.command("infer")(infer_command.infer)
-app.add_typer(group.bench_app, name="bench")
-app.add_typer(metrics_command.metrics_app, name="metrics")
-app.add_typer(lora.lora_app, name="lora")
-app.command("doctor")(doctor.doctor)
-app.add_typer(deploy.deploy_app, name="deploy")
-
-
 def _explain(error: OSError) -> TllmError:
     where = f" ({error.filename})" if error.filename else ""
     return TllmError(
@@ -104,7 +70,6 @@ def _explain(error: OSError) -> TllmError:
 
 def main() -> None:
     """Run `tllm`; exit codes: 0 done, 1 a bug, 2 wrong usage, 3 yours to fix, 130 interrupted."""
-    group.set_up_if_wanted()
     try:
         app()
     except TllmError as error:

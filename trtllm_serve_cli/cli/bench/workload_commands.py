@@ -18,8 +18,8 @@ from trtllm_serve_cli.cli.bench.bench_options import (
     with_options,
 )
 from trtllm_serve_cli.cli.bench.calibrate_command import calibrate
-from trtllm_serve_cli.cli.bench.group import bench_app
 from trtllm_serve_cli.cli.bench.run_job import run_job
+from trtllm_serve_cli.cli.command_groups import UncutGroup
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
@@ -27,13 +27,21 @@ if TYPE_CHECKING:
 _MAX_TOKENS = 1_000_000
 _LENGTHS = "Lengths, in tokens"
 
+bench_app = typer.Typer(
+    cls=UncutGroup,
+    no_args_is_help=True,
+    help="Load running servers and measure them.\n\n"
+    "Example:  tllm bench token-norm-dist --request-rate 5 --stream",
+)
 sweep_app = typer.Typer(
+    cls=UncutGroup,
     no_args_is_help=True,
     help="Measure a workload at several loads, or on several models, in turns.\n\n"
     "With --output each point has a folder, and one page shows throughput against latency.\n\n"
     "Example:  tllm bench sweep token-norm-dist --concurrency 1,2,4,8,16 --stream --output sweep",
 )
 search_app = typer.Typer(
+    cls=UncutGroup,
     no_args_is_help=True,
     help="Find the highest rate that meets objectives, with its confidence interval.\n\n"
     "Example:  tllm bench search token-norm-dist --slo 'ttft:p95<500ms' --slo 'itl:p99<50ms' "

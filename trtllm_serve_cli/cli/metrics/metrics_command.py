@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trtllm_serve_cli.choices import MetricsExport
+from trtllm_serve_cli.cli.command_groups import UncutGroup
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.exits import INTERRUPTED
 from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
@@ -37,7 +38,7 @@ UrlsOption = Annotated[
 _INTERVAL_S = 2.0
 _HOLD = "5m"
 
-metrics_app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
+metrics_app = typer.Typer(cls=UncutGroup, invoke_without_command=True, no_args_is_help=False)
 
 
 @metrics_app.callback()

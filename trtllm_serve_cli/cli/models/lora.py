@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
+from trtllm_serve_cli.cli.command_groups import UncutGroup
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.options import DryRunOption, ForceOption, JsonOption
 
-lora_app = typer.Typer(help="LoRA adapters.", no_args_is_help=True)
+lora_app = typer.Typer(cls=UncutGroup, help="Convert LoRA adapters.", no_args_is_help=True)
 
 
 class Dtype(str, Enum):
@@ -20,11 +21,6 @@ class Dtype(str, Enum):
     float16 = "float16"
     bfloat16 = "bfloat16"
     float32 = "float32"
-
-
-@lora_app.callback()
-def lora() -> None:
-    """LoRA adapters, as the server takes them."""
 
 
 @lora_app.command()

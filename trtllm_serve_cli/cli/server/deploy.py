@@ -10,14 +10,15 @@ from typing import Annotated, Any
 import typer
 
 from trtllm_serve_cli.choices import ServiceType
+from trtllm_serve_cli.cli.command_groups import UncutGroup
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
 from trtllm_serve_cli.errors import BadInput
 
 deploy_app = typer.Typer(
+    cls=UncutGroup,
     help="Serve a model on a cluster: Slurm or Kubernetes.",
     no_args_is_help=True,
-    rich_markup_mode=None,
 )
 
 OutputOption = Annotated[

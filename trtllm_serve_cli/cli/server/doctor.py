@@ -18,7 +18,7 @@ _MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
 
 
 def doctor(as_json: JsonOption = False) -> None:
-    """Check this machine; says how to mend what is missing.
+    """Check this machine; say how to fix what is missing.
 
     Leaves with exit code 3 when something keeps a server from running.
 

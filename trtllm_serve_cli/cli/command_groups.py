@@ -1,0 +1,84 @@
+"""How groups of commands list them, and import one only when it is run.
+
+Typer sets up every option of a command when the command joins an application. That took longer than
+all else of `tllm --help`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from trtllm_serve_cli.cli.command_table import COMMAND_GROUPS, Command
+
+_COMMANDS = {command.name: command for group in COMMAND_GROUPS.values() for command in group}
+_NAME_WIDTH = max(map(len, _COMMANDS))
+
+
+def walk_commands(group: Any, *names: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the names and the Click object of each command below a group, and of each group."""
+    for name, command in group.commands.items():
+        yield (*names, name), command
+        if isinstance(command, TyperGroup):
+            yield from walk_commands(command, *names, name)
+
+
+def _make_click_command(command: Command) -> Any:
+    """Import what the command names and set up its options."""
+    module_name, _, attribute = command.target.partition(":")
+    target = getattr(import_module(f"trtllm_serve_cli.cli.{module_name}"), attribute)
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    if isinstance(target, typer.Typer):
+        app.add_typer(target, name=command.name, short_help=command.summary)
+    else:
+        app.command(command.name, short_help=command.summary)(target)
+    return typer.main.get_group(app).commands[command.name]
+
+
+class _LazyCommands(Mapping[str, Any]):
+    """Click commands by name, each made when it is asked for."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = _make_click_command(_COMMANDS[name])
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_COMMANDS)
+
+    def __len__(self) -> int:
+        return len(_COMMANDS)
+
+
+class LazyGroup(TyperGroup):
+    """The commands of COMMAND_GROUPS, listed without importing one of them."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _LazyCommands()  # type: ignore[assignment]  # Click only reads it
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write each group under its title, the summaries of all groups in one column."""
+        for title, commands in COMMAND_GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(each.name.ljust(_NAME_WIDTH), each.summary) for each in commands]
+                )
+
+
+class UncutGroup(TyperGroup):
+    """Lists each command with the whole first sentence of its help, which Click cuts off."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the names and, wrapped, the sentences."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, each.get_short_help_str(200)) for name, each in self.commands.items()]
+            )
