@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from trtllm_serve_cli.rendering import quote_pbtxt
+
 # What tells the elements of a list apart.
 _SELECTED_BY = {"input": "name", "output": "name", "parameters": "key", "step": "model_name"}
 _TOKEN = re.compile(
@@ -140,7 +142,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
         for found in _TEMPLATE.finditer(text, start, end):
             if found[1] in values:
                 value = values[found[1]]
-                written = quoted(value)[1:-1] if kind == "string" else value
+                written = quote_pbtxt(value)[1:-1] if kind == "string" else value
                 pieces += [text[last : found.start()], written]
                 last = found.end()
     return "".join(pieces) + text[last:]
@@ -156,14 +158,7 @@ def write_value(place: str, value: str) -> str:
     for name, _ in above:
         message = message.fields_by_name[name].message_type
     field = message.fields_by_name[last]
-    return quoted(value) if field.type == descriptor.FieldDescriptor.TYPE_STRING else value
-
-
-def quoted(text: str) -> str:
-    """`text` as a string of protobuf's text format."""
-    from google.protobuf import text_encoding
-
-    return '"' + str(text_encoding.CEscape(text.encode(), False)) + '"'
+    return quote_pbtxt(value) if field.type == descriptor.FieldDescriptor.TYPE_STRING else value
 
 
 def is_unfilled(value: str) -> bool:
@@ -238,7 +233,7 @@ def _add(text: str, root: _Message, steps: _Steps, written: str) -> str:
         if element is None:
             snippet = f"{name} {{ {snippet} }}"
         elif name == "parameters":
-            snippet = f"parameters {{ key: {quoted(element)} {snippet} }}"
+            snippet = f"parameters {{ key: {quote_pbtxt(element)} {snippet} }}"
         else:
             raise KeyError(f"{name} {element}")
     return _insert(text, parents[-1].end, snippet, is_top=depth == 0)

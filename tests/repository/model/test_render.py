@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
-from hypothesis import given
-from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 
 from tests.build.samples import ENGINE
@@ -20,7 +18,6 @@ from trtllm_serve_cli.paths import write_aside
 from trtllm_serve_cli.repository.model.contract import Tensor
 from trtllm_serve_cli.repository.model.model_config import ModelConfig
 from trtllm_serve_cli.repository.model.render import manifest_of, render_files, write_repository
-from trtllm_serve_cli.repository.pbtxt import quoted
 from trtllm_serve_cli.repository.planning.repository_plan import QueuePolicy, plan_repository
 
 PLAN = plan_repository(
@@ -79,12 +76,6 @@ def test_config_says_what_the_plan_says(model: ModelConfig) -> None:
 def test_instances_need_no_gpu(model: ModelConfig) -> None:
     groups = parse(model).instance_group
     assert [group.kind for group in groups] == [model_config_pb2.ModelInstanceGroup.KIND_CPU]
-
-
-@given(st.text())
-def test_quoted_text_is_read_back_the_same(text: str) -> None:
-    config = text_format.Parse(f"name: {quoted(text)}", model_config_pb2.ModelConfig())
-    assert config.name == text
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if path.endswith(".py")])

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from trtllm_serve_cli import __version__
@@ -28,9 +26,9 @@ from trtllm_serve_cli.bench.report.figures import (
     timeline_charts,
 )
 from trtllm_serve_cli.bench.report.result_reader import StoredResult
+from trtllm_serve_cli.rendering import render
 
 PAGE = "report.html"
-_TEMPLATE = Path(__file__).with_name("page.html.j2")
 _MOST_TIMELINES = 12
 _STATISTICS = {
     "Mean": "mean_ms",
@@ -80,10 +78,10 @@ class Section:
 
 def render_page(results: Sequence[StoredResult]) -> str:
     """The page of at least one result; several are the points of a sweep."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
     first = results[0]
     is_sweep = len(results) > 1
-    return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
+    return render(
+        "report/report.html.j2",
         title=_title(results),
         subtitle=_subtitle(results),
         banners=[words for result in results for words in _banners(result, results)],

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from trtllm_serve_cli import __version__
@@ -30,6 +30,7 @@ from trtllm_serve_cli.launch.triton.triton_command import (
     other_rank_flags,
 )
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
+from trtllm_serve_cli.rendering import render
 
 ADDRESS_FILE = "address.json"
 EXIT_CODE_FILE = "exit-code"
@@ -172,17 +173,8 @@ def plan_slurm(
 
 def render_script(plan: SlurmPlan) -> str:
     """The text that `sbatch` takes."""
-    import dataclasses
-
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("trtllm_serve_cli.launch"),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-    )
-    context = {each.name: getattr(plan, each.name) for each in dataclasses.fields(plan)}
-    return environment.get_template("slurm.sh.j2").render(context, version=__version__)
+    variables = {each.name: getattr(plan, each.name) for each in fields(plan)}
+    return render("slurm/job.sbatch.j2", **variables, version=__version__)
 
 
 def _check_not_spawning(model: Deployable) -> None:

@@ -14,8 +14,8 @@ from trtllm_serve_cli import __version__
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.paths import write_aside
+from trtllm_serve_cli.rendering import render
 from trtllm_serve_cli.repository.model.model_config import ModelConfig, RepositoryPlan
-from trtllm_serve_cli.repository.pbtxt import quoted
 
 MANIFEST = "tllm.json"
 MANIFEST_SCHEMA = 1
@@ -25,25 +25,16 @@ RUNTIME_PACKAGE = "tllm_runtime"
 
 def render_files(plan: RepositoryPlan) -> dict[str, str]:
     """Relative path -> text of every file of the repository, its manifest aside."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("trtllm_serve_cli.repository"),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-    )
-    environment.filters["quoted"] = quoted
     runtime = _runtime_sources(plan.engine.kind)
     files: dict[str, str] = {}
     for model in plan.models:
-        context: dict[str, Any] = {"model": model, "version": __version__}
-        text = environment.get_template("config.pbtxt.j2").render(context)
-        files[f"{model.name}/config.pbtxt"] = text
+        config = render("model_repository/config.pbtxt.j2", model=model, version=__version__)
+        files[f"{model.name}/config.pbtxt"] = config
         for name, text in _version_files(model, runtime).items():
             files[f"{model.name}/1/{name}"] = text
         if model.module is not None:
-            text = environment.get_template("model.py.j2").render(context)
-            files[f"{model.name}/1/model.py"] = text
+            module = render("model_repository/model.py.j2", model=model, version=__version__)
+            files[f"{model.name}/1/model.py"] = module
     return files
 
 

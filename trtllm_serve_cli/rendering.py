@@ -1,0 +1,53 @@
+"""Text from the Jinja templates of the project: the folder `templates/`."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+def render(name: str, /, **variables: object) -> str:
+    """Return the text of the template `name`, a path such as "slurm/job.sbatch.j2".
+
+    Raise `jinja2.UndefinedError` if the template needs a variable that is not given.
+    """
+    return _environment().get_template(name).render(variables)
+
+
+def quote_pbtxt(text: str) -> str:
+    """Return `text` as a string of protobuf's text format."""
+    from google.protobuf import text_encoding
+
+    return '"' + str(text_encoding.CEscape(text.encode(), False)) + '"'
+
+
+def quote_shell(value: object) -> str:
+    """Return `value` as one word of a shell."""
+    return shlex.quote(str(value))
+
+
+@functools.cache
+def _environment() -> Environment:
+    # Jinja takes 0.1 s to import: more than most commands take that render nothing.
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(_find_templates()),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=lambda name: name is not None and name.endswith(".html.j2"),
+    )
+    environment.filters |= {"quoted": quote_pbtxt, "quote_shell": quote_shell}
+    return environment
+
+
+def _find_templates() -> Path:
+    """Return the folder in an installed wheel, or in the checkout of an editable installation."""
+    package = Path(__file__).parent
+    packaged = package / "templates"
+    return packaged if packaged.is_dir() else package.parent / "templates"
