@@ -42,7 +42,7 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
         autoescape=lambda name: name is not None and name.endswith(".html.j2"),
     )
-    environment.filters |= {"quoted": quote_pbtxt, "quote_shell": quote_shell}
+    environment.filters |= {"quote_pbtxt": quote_pbtxt, "quote_shell": quote_shell}
     return environment
 
 

@@ -73,11 +73,12 @@ class SlurmOptions:
 
 @dataclass(frozen=True, slots=True)
 class SlurmPlan:
-    """A job: what `sbatch` and `srun` are told, and what each of its tasks runs.
+    """A job, as the variables of `templates/slurm/job.sbatch.j2`.
 
-    Words are as a shell reads them: `exports`, `flags`, `first_flags` (of the rank that answers)
-    and `other_flags` may name variables. `links` are Triton's backends, made on the node.
-    `address`, `exit_code` are files that the job writes.
+    Options, flags and the values of `exports` are shell words, which may name variables; so are
+    `address` and `exit_code`, the files that the job writes. The template quotes `binary` and the
+    targets of `links`, which are Triton's backends, linked on the node. `first_flags` are those of
+    the rank that answers, `other_flags` those of the others.
     """
 
     name: str
@@ -86,7 +87,7 @@ class SlurmPlan:
     prologue: tuple[str, ...]
     exports: Mapping[str, str]
     links: Mapping[Path, str]
-    binary: str
+    binary: Path
     flags: tuple[str, ...]
     first_flags: tuple[str, ...]
     other_flags: tuple[str, ...]
@@ -154,10 +155,10 @@ def plan_slurm(
             **{name: shlex.quote(value) for name, value in environ.items()},
         },
         links={
-            Path(path).relative_to("backends"): shlex.quote(target)
+            Path(path).relative_to("backends"): target
             for path, target in backend_links(triton).items()
         },
-        binary=shlex.quote(str(triton.binary)),
+        binary=triton.binary,
         flags=tuple(
             word for name, word in flags.items() if not (is_split and name in _SERVING)
         ) + (('"${role[@]}"',) if is_split else ()),
