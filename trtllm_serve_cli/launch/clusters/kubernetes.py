@@ -16,7 +16,7 @@ from typing import Any
 
 from trtllm_serve_cli.choices import ServiceType
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.launch.clusters.pod_script import AGENT, AGENT_FOLDER, IDLE, PORTS, pod_script
+from trtllm_serve_cli.launch.clusters.pod_script import AGENT_FOLDER, PORTS, pod_script
 from trtllm_serve_cli.launch.containers.deployment import (
     Deployable,
     check_image,
@@ -25,6 +25,7 @@ from trtllm_serve_cli.launch.containers.deployment import (
 )
 from trtllm_serve_cli.launch.launch_options import DRAIN_S, LaunchOptions
 from trtllm_serve_cli.metrics.catalog import PENDING
+from trtllm_serve_cli.rendering import render
 from trtllm_serve_cli.runtime.telemetry.families import ENGINE_REQUESTS
 
 Manifest = dict[str, Any]
@@ -155,7 +156,8 @@ def _leader_worker_set(
     mount = {"name": "agent", "mountPath": AGENT_FOLDER, "readOnly": True}
     pod_name = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
     shared = {key: server[key] for key in ("image", "imagePullPolicy", "resources", "volumeMounts")}
-    worker = {"name": "worker", **shared, "command": ["bash", "-c", IDLE]}
+    script = render("kubernetes/worker.sh.j2")
+    worker = {"name": "worker", **shared, "command": ["bash", "-c", script]}
     leader = {
         **leader,
         "serviceAccountName": name,
@@ -193,7 +195,7 @@ def _agent_manifests(name: str, namespace: str | None) -> list[Manifest]:
         {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]},
     ]
     return [
-        _object("v1", "ConfigMap", name, data={"kubessh": AGENT}),
+        _object("v1", "ConfigMap", name, data={"kubessh": render("kubernetes/kubessh.sh.j2")}),
         _object("v1", "ServiceAccount", name),
         _object(f"{api}/v1", "Role", name, rules=rules),
         _object(
