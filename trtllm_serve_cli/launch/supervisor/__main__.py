@@ -1,3 +1,5 @@
+"""Runs a supervisor: `python -m trtllm_serve_cli.launch.supervisor`."""
+
 from trtllm_serve_cli.launch.supervisor.supervisor import main
 
 main()

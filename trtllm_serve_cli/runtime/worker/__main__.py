@@ -1,3 +1,5 @@
+"""Runs an engine worker: `python -m tllm_runtime.worker`."""
+
 from .worker import main
 
 main()

@@ -1,0 +1,1 @@
+"""One module per page, or per group of tables, that is generated from the code."""

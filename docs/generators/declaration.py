@@ -1,0 +1,83 @@
+"""The keys of a tllm.yaml: its JSON schema, and the tables of declaration.md."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from generators.markdown import DOCS, fill_in, render_table
+from trtllm_serve_cli.importing.declaration import Declaration
+from trtllm_serve_cli.json_schema import render_schema
+from trtllm_serve_cli.option_fields import OptionField, option_fields
+from trtllm_serve_cli.repository.model.parameters import Parameter, load_parameters
+
+DECLARATION_SCHEMA = DOCS / "reference" / "tllm.schema.json"
+KEY_COLUMNS = ("key", "takes", "default", "what")
+_TAKES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+_PARAMETER_TYPES = {"bool": "boolean", "int": "integer", "float": "number"}
+
+
+def render_declaration_schema() -> str:
+    """The JSON schema of a tllm.yaml, with the parameters that `tllm show` explains."""
+    schema = render_schema(Declaration, "tllm.yaml")
+    parameters = schema["properties"]["repository"]["properties"]["parameters"]
+    parameters["properties"] = {
+        name: describe_parameter(each) for name, each in load_parameters().items()
+    }
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def describe_parameter(parameter: Parameter) -> dict[str, Any]:
+    """A parameter's JSON schema. As text it may have every spelling that `--param` takes."""
+    schema: dict[str, Any] = {"description": parameter.explanation}
+    if parameter.choices:
+        return {"enum": list(parameter.choices), **schema}
+    plain = _PARAMETER_TYPES.get(parameter.type)
+    if plain is None:
+        return {"type": ["string", "number"], **schema}
+    return {"type": [plain, "string"], **schema}
+
+
+def render_declaration_page() -> str:
+    """declaration.md with the keys of each section."""
+    sections = {}
+    for section in option_fields(Declaration):
+        options = section.part_of.options if section.part_of else section.kind
+        rows = [describe_key(each) for each in option_fields(options) if each.is_declared]
+        sections[section.name] = render_table(KEY_COLUMNS, rows)
+    return fill_in(DOCS / "declaration.md", sections)
+
+
+def describe_key(field: OptionField) -> tuple[str, ...]:
+    """One key in the order of KEY_COLUMNS."""
+    help_text, _, _ = field.option.help.partition(" Default: ")
+    return f"`{field.name}`", describe_values(field), describe_default(field), help_text
+
+
+def describe_values(field: OptionField) -> str:
+    """What the key may be set to."""
+    if field.words:
+        return ", ".join(f"`{word}`" for word in field.words)
+    if field.is_list:
+        return "a list of text"
+    if field.is_table:
+        return "a table of text"
+    text = _TAKES.get(field.kind, "a path")
+    if (within := field.within) is None:
+        return text
+    if within.at_most is None:
+        return f"{text} ≥ {within.at_least:g}"
+    return f"{text}, {within.at_least:g} to {within.at_most:g}"
+
+
+def describe_default(field: OptionField) -> str:
+    """What holds without the key: as the help says it, or the value itself."""
+    _, _, said = field.option.help.partition(" Default: ")
+    if said:
+        return said.rstrip(".")
+    if field.is_required:
+        return "required"
+    if field.default in (None, (), {}):
+        return ""
+    value = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
+    return f"`{value.lower() if field.kind is bool else value}`"
