@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import yaml
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.importing.declaration import Declaration, parse_declaration
 from trtllm_serve_cli.json_schema import render_schema
+from trtllm_serve_cli.option_fields import option_fields
 
+CHECKOUT = Path(__file__).parents[1]
 SCHEMA = render_schema(Declaration, "tllm.yaml")
 WHOLE = """\
 model: {name: m, source: 'local:x', revision: 1.10, trust_remote_code: true}
@@ -54,6 +57,20 @@ def test_what_is_refused_is_invalid(text: str) -> None:
         parse(text)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(yaml.safe_load(text), SCHEMA)
+
+
+def test_annotated_example_is_valid_with_the_published_schema() -> None:
+    published = json.loads((CHECKOUT / "docs/reference/tllm.schema.json").read_text("utf-8"))
+    jsonschema.Draft202012Validator.check_schema(published)
+    text = (CHECKOUT / "examples/tllm.yaml").read_text("utf-8")
+    assert {each.name for each in option_fields(Declaration)} == set(yaml.safe_load(text))
+    jsonschema.validate(yaml.safe_load(text), published)
+    parse(text)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(
+            {"model": {"name": "m"}, "repository": {"parameters": {"max_queue_size": [1]}}},
+            published,
+        )
 
 
 def test_every_option_is_explained() -> None:

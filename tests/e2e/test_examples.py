@@ -69,3 +69,13 @@ def test_demo_runs_everything_and_leaves_nothing_running(fresh_home: Any) -> Non
     assert "Done in" in result.stdout
     assert json.loads(tllm.done("status", "--json")) == {"servers": []}
     assert json.loads((tllm.home / "results" / "summary.json").read_text())
+
+
+def test_declaration(fresh_home: Any) -> None:
+    tllm = fresh_home()
+    http, grpc, metrics = free_ports(3)
+    assert tllm("import", "-f", str(EXAMPLES / "tllm.yaml")).returncode == 0
+    ports = (f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}")
+    assert tllm("start", *ports).returncode == 0
+    answer = tllm("infer", "What is ML?", "--max-tokens", "8")
+    assert (answer.returncode, answer.stdout.strip() != "") == (0, True), answer.stderr
