@@ -1,0 +1,96 @@
+"""The structure of the package that import-linter does not see."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from importlinter.api import read_configuration
+
+from trtllm_serve_cli.engine_kinds.registry import kind_names
+
+CHECKOUT = Path(__file__).parents[1]
+PACKAGE = CHECKOUT / "trtllm_serve_cli"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+# Where one engine kind may be told from another: each kind's own modules and their registries.
+OF_ENGINE_KINDS = (PACKAGE / "engine_kinds", PACKAGE / "runtime" / "engines")
+MOST_MODULES = 15
+
+
+def find_comparisons(code: str, words: set[str]) -> Iterator[str]:
+    """Yield the comparisons and the `case` patterns in which one of the words occurs."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Compare | ast.MatchValue):
+            constants = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
+            if constants & words:
+                yield ast.unparse(node)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'x = kind == "sim"',
+        'x = engine.kind in ("sim", "openvino")',
+        'if "sim" != kind: pass',
+        'match kind:\n    case "sim": pass',
+        'match kind:\n    case "vllm" | "sim": pass',
+    ],
+)
+def test_comparisons_are_found(code: str) -> None:
+    assert list(find_comparisons(code, {"sim"}))
+    assert not list(find_comparisons(code, {"tensorrt"}))
+
+
+def test_no_comparison_of_an_engine_kinds_name() -> None:
+    names = set(kind_names())
+    assert "tensorrt" in names
+    found = {
+        f"{module.relative_to(CHECKOUT)}: {each}"
+        for module in MODULES
+        if not any(module.is_relative_to(folder) for folder in OF_ENGINE_KINDS)
+        for each in find_comparisons(module.read_text("utf-8"), names)
+    }
+    assert found == set()
+
+
+def test_no_folder_has_many_modules() -> None:
+    folders = {module.parent for module in MODULES}
+    sizes = {
+        str(folder.relative_to(CHECKOUT)): len(set(folder.glob("*.py")) - {folder / "__init__.py"})
+        for folder in folders
+    }
+    assert {folder: size for folder, size in sizes.items() if size > MOST_MODULES} == {}
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    """The map of modules in docs/reference/modules.md is made of it."""
+    silent = [module for module in MODULES if not ast.get_docstring(ast.parse(module.read_text()))]
+    assert silent == []
+
+
+def test_map_of_modules_names_every_module() -> None:
+    page = (CHECKOUT / "docs" / "reference" / "modules.md").read_text("utf-8")
+    sections = dict(part.split("\n", 1) for part in page.split("\n## ")[1:])
+    listed = {
+        f"{folder}/{line.split('`')[1]}"
+        for folder, text in sections.items()
+        for line in text.splitlines()
+        if line.startswith("- ")
+    }
+    there = {str(each.relative_to(CHECKOUT)) for each in MODULES if each.name != "__init__.py"}
+    assert listed == there
+
+
+def test_runtime_may_import_none_of_the_other_packages() -> None:
+    """import-linter takes a list; a new package has to be in it."""
+    contracts = read_configuration(str(CHECKOUT / "pyproject.toml"))["contracts_options"]
+    (contract,) = (each for each in contracts if each["type"] == "forbidden")
+    forbidden = {each.removeprefix("trtllm_serve_cli.") for each in contract["forbidden_modules"]}
+    there = {
+        each.stem
+        for each in PACKAGE.iterdir()
+        if each.suffix == ".py" or (each / "__init__.py").exists()
+    }
+    assert forbidden == there - {"__init__", "runtime"}
