@@ -128,7 +128,7 @@ def test_requests_of_a_dead_worker_count_as_errors(served: Tllm, endpoint: Endpo
     grown, engine = Grown(endpoint, "demo"), Grown(endpoint, "tensorrt_llm")
     pieces = stream(endpoint, "demo", GenerateRequest("Tell me", max_tokens=LONG, min_tokens=LONG))
     next(pieces)
-    find_process(served, "tllm_runtime.worker.worker").send_signal(signal.SIGKILL)
+    find_process(served, "tllm_runtime.worker").send_signal(signal.SIGKILL)
     with pytest.raises(RequestFailed):
         list(pieces)
     wait_until(lambda: grown.outcomes() == {"error": 1})

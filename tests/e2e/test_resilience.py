@@ -86,7 +86,7 @@ def test_a_dead_worker_fails_its_requests_and_is_restarted(
 ) -> None:
     pieces = stream(endpoint, "demo", GenerateRequest("Tell me", max_tokens=4000, min_tokens=4000))
     next(pieces)
-    find_process(served, "tllm_runtime.worker.worker").send_signal(signal.SIGKILL)
+    find_process(served, "tllm_runtime.worker").send_signal(signal.SIGKILL)
     with pytest.raises(RequestFailed, match="engine worker died"):
         list(pieces)
     wait_until(lambda: answers(endpoint), 180)
@@ -286,7 +286,7 @@ def test_a_full_disk_takes_the_log_and_nothing_else(
     endpoint = tllm.endpoint()
     fill(folder / "filling")
     assert answers(endpoint)
-    find_process(tllm, "tllm_runtime.worker.worker").kill()
+    find_process(tllm, "tllm_runtime.worker").kill()
     wait_until(lambda: answers(endpoint), 180)
     psutil.Process(tllm.status()["server_pid"]).kill()
     wait_until(lambda: tllm.is_back(1), 180)

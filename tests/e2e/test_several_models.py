@@ -95,7 +95,7 @@ def worker_of(tllm: Tllm, model: str) -> psutil.Process:
     return next(
         each
         for each in supervisor.children(recursive=True)
-        if "tllm_runtime.worker.worker" in each.cmdline()
+        if "tllm_runtime.worker" in each.cmdline()
         and f"/{model}/" in " ".join(each.parent().cmdline())
     )
 
