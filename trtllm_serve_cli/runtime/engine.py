@@ -253,13 +253,6 @@ def last_line(error: Exception) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def find_problems(error: Exception) -> str:
-    """What Pydantic has to say, whose last line only says where to read more; else nothing."""
-    if not hasattr(error, "errors"):
-        return ""
-    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-
-
 def check_request(request: GenerationRequest, limits: EngineLimits) -> None:
     """Raise `InvalidRequest`, naming the tensor, when `request` is beyond any engine's sense."""
     if not request.input_ids:

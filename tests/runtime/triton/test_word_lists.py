@@ -11,7 +11,7 @@ from trtllm_serve_cli.runtime.triton.word_lists import (
     Words,
     decode_words,
     encode_words,
-    find_end,
+    find_word_end,
     leave_out_longer,
 )
 
@@ -56,20 +56,19 @@ def test_what_is_left_bans_the_same_texts(words: list[str], text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "new", "end"),
+    ("tokens", "start", "end"),
     [
-        ([], [1, 2, 3, 4], 3),
-        ([1, 2], [3, 4], 1),
-        ([2, 3], [4], None),
-        ([], [5], 1),
-        ([5], [], None),
-        ([1, 2], [], None),
+        ([1, 2, 3, 4], 0, 3),
+        ([1, 2, 3, 4], 2, 3),
+        ([2, 3, 4], 2, None),
+        ([5], 0, 1),
+        ([5], 1, None),
+        ([1, 2], 2, None),
+        ([3], 0, None),
     ],
 )
-def test_word_ends_where_its_last_token_is(
-    known: list[int], new: list[int], end: int | None
-) -> None:
-    assert find_end(known, new, ((2, 3), (5,))) == end
+def test_word_ends_where_its_last_token_is(tokens: list[int], start: int, end: int | None) -> None:
+    assert find_word_end(tokens, start, ((2, 3), (5,))) == end
 
 
 @given(
@@ -80,7 +79,6 @@ def test_word_ends_where_its_last_token_is(
 def test_words_are_found_wherever_the_tokens_are_cut(
     tokens: list[int], cut: int, words: list[tuple[int, ...]]
 ) -> None:
-    first = find_end([], tokens[:cut], tuple(words))
-    second = find_end(tokens[:cut], tokens[cut:], tuple(words))
-    whole = find_end([], tokens, tuple(words))
-    assert whole == (first if first is not None else second and second + len(tokens[:cut]))
+    first = find_word_end(tokens[:cut], 0, tuple(words))
+    second = find_word_end(tokens, min(cut, len(tokens)), tuple(words))
+    assert find_word_end(tokens, 0, tuple(words)) == (second if first is None else first)

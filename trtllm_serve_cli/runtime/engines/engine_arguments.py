@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +73,21 @@ def merge_arguments(one: Mapping[str, Any], other: Mapping[str, Any]) -> Argumen
         else:
             merged[key] = value
     return merged
+
+
+@contextlib.contextmanager
+def explaining_refusals(package: str) -> Iterator[None]:
+    """Raise `ValueError` that says in one line which arguments the package's Pydantic refused."""
+    try:
+        yield
+    except Exception as error:
+        if not hasattr(error, "errors"):
+            raise
+        # Its own text ends with where to read more.
+        problems = "; ".join(
+            f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()
+        )
+        raise ValueError(f"{package} does not take the model's arguments: {problems}") from error
 
 
 def read_flag(text: str) -> bool:

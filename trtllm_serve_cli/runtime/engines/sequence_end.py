@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..engine import FinishReason, GenerationRequest
+from ..triton.word_lists import ends_with_word
 
 
 def find_end(
@@ -18,12 +19,8 @@ def find_end(
         if token_ids[position] == request.end_id:
             return position, "stop"
         end = position + 1
-        if any(_ends_with(token_ids, end, word) for word in request.stop_words):
+        if ends_with_word(token_ids, end, request.stop_words):
             return end, "stop"
         if end == request.max_new_tokens:
             return end, "length"
     return len(token_ids), None
-
-
-def _ends_with(token_ids: Sequence[int], end: int, word: Sequence[int]) -> bool:
-    return len(word) <= end and tuple(token_ids[end - len(word) : end]) == tuple(word)

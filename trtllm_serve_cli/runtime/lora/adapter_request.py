@@ -44,6 +44,15 @@ def key_of(request: GenerationRequest) -> str | None:
     return request.lora_name if request.lora_task_id is None else str(request.lora_task_id)
 
 
+def check_no_adapter(request: GenerationRequest, needed: str) -> None:
+    """Raise `InvalidRequest` for a request of an adapter; the model's import lacked `needed`."""
+    if key_of(request) is not None:
+        raise InvalidRequest(
+            "lora_task_id or lora_name asks for an adapter, and this model was imported without; "
+            f"import it with {needed}"
+        )
+
+
 def prefetched_key(name: str) -> str:
     """A folder whose name is a number is that task id, however many zeros it starts with."""
     return str(int(name)) if name.isascii() and name.isdecimal() else name

@@ -45,22 +45,15 @@ def decode_words(encoded: np.ndarray[Any, np.dtype[np.int32]]) -> Words:
     return tuple(words)
 
 
-def find_end(known: Sequence[int], new: Sequence[int], words: Words) -> int | None:
-    """How many of the tokens `new`, that follow those `known`, there are when a word is whole.
+def ends_with_word(tokens: Sequence[int], end: int, words: Words) -> bool:
+    """Whether one of the words is whole with the token before position `end`."""
+    return any(len(word) <= end and tuple(tokens[end - len(word) : end]) == word for word in words)
 
-    None when none of the words ends in `new`.
-    """
-    tokens = (*known, *new)
-    ends = range(len(known) + 1, len(tokens) + 1)
-    return next(
-        (
-            end - len(known)
-            for end in ends
-            for word in words
-            if tokens[max(end - len(word), 0) : end] == word
-        ),
-        None,
-    )
+
+def find_word_end(tokens: Sequence[int], start: int, words: Words) -> int | None:
+    """Return the position after the first word that ends behind `start`; None if none does."""
+    ends = range(start + 1, len(tokens) + 1)
+    return next((end for end in ends if ends_with_word(tokens, end, words)), None)
 
 
 def leave_out_longer(texts: Iterable[str]) -> list[str]:

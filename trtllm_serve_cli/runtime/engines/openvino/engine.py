@@ -24,7 +24,7 @@ from ...engine import (
     last_line,
 )
 from ...lora.adapter import Adapter
-from ...triton.word_lists import find_end
+from ...triton.word_lists import find_word_end
 from ..prefix_blocks import PrefixBlocks
 from .grammar_check import GrammarCheck, structured_output
 from .lora import adapter_properties
@@ -315,9 +315,10 @@ class OpenVinoEngine:
         if not request.stop_words or request.beam_width > 1:
             return None
         known = running.tokens.setdefault(index, [])
-        end = find_end(known, ids, request.stop_words)
+        start = len(known)
         known += ids
-        return end
+        end = find_word_end(known, start, request.stop_words)
+        return None if end is None else end - start
 
 
 def _load_pipeline(

@@ -30,14 +30,13 @@ from ...engine import (
     GenerationRequest,
     InvalidRequest,
     SequenceUpdate,
-    find_problems,
     last_line,
 )
 from ...guide import guide_arguments
 from ...log import write_traceback
 from ...lora.adapter_folders import AdapterReader
-from ...lora.adapter_request import key_of
-from ..engine_arguments import Arguments
+from ...lora.adapter_request import check_no_adapter, key_of
+from ..engine_arguments import Arguments, explaining_refusals
 from .results import ResultReader
 from .sampling import check_servable, long_bad_words, sampling_arguments
 
@@ -90,7 +89,8 @@ class PyTorchEngine:
 
     def submit(self, request: GenerationRequest) -> None:
         check_servable(request, self._arguments)
-        self._check_adapter(request)
+        if self._adapters is None:
+            check_no_adapter(request, "the modules that adapters may change (lora_target_modules)")
         params = _sampling_params(request)
         self._running[request.id] = _Running(
             request, self._loop.create_task(self._run(request, params))
@@ -147,13 +147,6 @@ class PyTorchEngine:
         self._loop.close()
         if self._adapters is not None:
             self._adapters.close()
-
-    def _check_adapter(self, request: GenerationRequest) -> None:
-        if self._adapters is None and key_of(request) is not None:
-            raise InvalidRequest(
-                "lora_task_id or lora_name asks for an adapter, and this model was imported "
-                "without; import it with the modules that adapters may change (lora_target_modules)"
-            )
 
     async def _wait(self) -> None:
         """Until something has come, or others should have their turn."""
@@ -236,15 +229,9 @@ def _load(arguments: Arguments) -> Any:
     if not needs_tokenizer:
         ours["skip_tokenizer_init"] = True
         arguments = {key: value for key, value in arguments.items() if key != "tokenizer"}
-    try:
+    with explaining_refusals("TensorRT-LLM"):
         # It makes the classes of the groups that have one, out of what it is given.
         return LLM(**update_llm_args_with_extra_dict({}, deepcopy({**ours, **arguments})))
-    except Exception as error:
-        if problems := find_problems(error):
-            raise ValueError(
-                f"TensorRT-LLM does not take the model's arguments: {problems}"
-            ) from error
-        raise
 
 
 def _sampling_params(request: GenerationRequest) -> Any:

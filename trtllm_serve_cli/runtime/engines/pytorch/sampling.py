@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...engine import GenerationRequest, InvalidRequest
+from ..sampling_arguments import PENALTIES, choose_at_random, copy_set, single_tokens
 
 # How the executor is told that no token ends a sequence; None would be the tokenizer's end token.
 _NO_END = -1
-_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 # Speculative decoding with these samples greedily, whatever a request asks for.
 _GREEDY_ONLY = ("Eagle", "Eagle3", "MTP")
 
@@ -33,13 +33,11 @@ def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
         "detokenize": False,
         "include_stop_str_in_output": True,
         **(_beams(request) if is_beam_search else _choice(request)),
+        **copy_set(request, *PENALTIES, "min_tokens", "seed"),
     }
-    for name in (*_PENALTIES, "min_tokens", "seed"):
-        if (value := getattr(request, name)) is not None:
-            arguments[name] = value
-    if stops := _single_tokens(request.stop_words):
+    if stops := single_tokens(request.stop_words):
         arguments["stop_token_ids"] = stops
-    if bad := _single_tokens(request.bad_words):
+    if bad := single_tokens(request.bad_words):
         arguments["bad_token_ids"] = bad
     if request.return_log_probs:
         arguments["logprobs"] = 1
@@ -95,7 +93,7 @@ def _check_speculative(request: GenerationRequest, config: Mapping[str, Any]) ->
         "return_log_probs": request.return_log_probs,
         "bad_words_list": bool(request.bad_words),
         "min_tokens": bool(request.min_tokens),
-        **{name: getattr(request, name) is not None for name in _PENALTIES},
+        **{name: getattr(request, name) is not None for name in PENALTIES},
     }
     decoding_type = config.get("decoding_type")
     if decoding_type in _GREEDY_ONLY and not config.get("allow_advanced_sampling"):
@@ -109,13 +107,7 @@ def _check_speculative(request: GenerationRequest, config: Mapping[str, Any]) ->
 
 
 def _choice(request: GenerationRequest) -> dict[str, Any]:
-    if request.is_greedy:
-        return {"top_k": 1}
-    # Said in full: what None means differs between the samplers.
-    choice: dict[str, Any] = {"top_k": request.top_k or 0, "top_p": request.top_p or 1.0}
-    if request.temperature is not None:
-        choice["temperature"] = request.temperature
-    return choice
+    return {"top_k": 1} if request.is_greedy else choose_at_random(request)
 
 
 def _beams(request: GenerationRequest) -> dict[str, Any]:
@@ -125,7 +117,3 @@ def _beams(request: GenerationRequest) -> dict[str, Any]:
         "beam_search_diversity_rate": request.beam_search_diversity_rate,
     }
     return {"use_beam_search": True, **{k: v for k, v in asked.items() if v is not None}}
-
-
-def _single_tokens(words: tuple[tuple[int, ...], ...]) -> list[int]:
-    return [word[0] for word in words if len(word) == 1]

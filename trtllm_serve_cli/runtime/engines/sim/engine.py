@@ -23,7 +23,7 @@ from ...engine import (
     PerfMetrics,
     SequenceUpdate,
 )
-from ...triton.word_lists import find_end
+from ...triton.word_lists import ends_with_word
 from ..kinds import explain_refusal
 from .scheduler import Scheduler, SimRequest, Step, count_blocks, find_problem
 from .timing import SIMULATION_FILE, SchedulerLimits, Simulation, parse_limits, parse_simulation
@@ -233,9 +233,9 @@ def _say(running: _Running, sequence: _Sequence) -> tuple[int, FinishReason | No
     token = _draw(running, sequence)
     finish_reason: FinishReason | None = "length" if running.sim.is_done else None
     if request.stop_words or request.bad_words:
-        if find_end(sequence.tokens, (token,), request.stop_words) is not None:
-            finish_reason = "stop"
         sequence.tokens.append(token)
+        if ends_with_word(sequence.tokens, len(sequence.tokens), request.stop_words):
+            finish_reason = "stop"
     sequence.is_done = finish_reason is not None
     return token, finish_reason
 
@@ -247,7 +247,10 @@ def _draw(running: _Running, sequence: _Sequence) -> int:
     if not bad_words:
         return words[start]
     in_turn = (words[(start + each) % len(words)] for each in range(len(words)))
-    fitting = (each for each in in_turn if find_end(sequence.tokens, (each,), bad_words) is None)
+    end = len(sequence.tokens) + 1
+    fitting = (
+        each for each in in_turn if not ends_with_word([*sequence.tokens, each], end, bad_words)
+    )
     return next(fitting, words[start])
 
 

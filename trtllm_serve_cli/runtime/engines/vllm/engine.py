@@ -34,13 +34,12 @@ from ...engine import (
     GenerationRequest,
     InvalidRequest,
     SequenceUpdate,
-    find_problems,
     last_line,
 )
 from ...guide import guide_arguments
 from ...lora.adapter_folders import AdapterReader, KnownAdapter
-from ...lora.adapter_request import key_of
-from ..engine_arguments import Arguments
+from ...lora.adapter_request import check_no_adapter, key_of
+from ..engine_arguments import Arguments, explaining_refusals
 from .outputs import SequenceReader
 from .sampling import check_servable, sampling_arguments, seed_of
 
@@ -98,7 +97,8 @@ class VllmEngine:
 
     def submit(self, request: GenerationRequest) -> None:
         check_servable(request)
-        self._check_adapter(request)
+        if self._adapters is None:
+            check_no_adapter(request, "the largest rank that adapters may have (max_lora_rank)")
         if request.guide_type is not None and request.end_id is None:
             # After the guide's last token only this one may come.
             request = replace(request, end_id=self._tokenizer.eos_token_id)
@@ -165,13 +165,6 @@ class VllmEngine:
     def _tokenizer(self) -> Any:
         """For guides alone: requests come and go as ids."""
         return cached_tokenizer_from_config(self._config.model_config)
-
-    def _check_adapter(self, request: GenerationRequest) -> None:
-        if self._adapters is None and key_of(request) is not None:
-            raise InvalidRequest(
-                "lora_task_id or lora_name asks for an adapter, and this model was imported "
-                "without; import it with the largest rank that adapters may have (max_lora_rank)"
-            )
 
     def _sampling_params(self, request: GenerationRequest) -> list[SamplingParams]:
         """One for each sequence. Raises `InvalidRequest`."""
@@ -297,12 +290,8 @@ def _configure(arguments: Arguments) -> Any:
     if unknown:
         raise ValueError(f"vLLM has no engine argument {', '.join(unknown)}; leave it out")
     arguments = deepcopy(arguments)
-    try:
+    with explaining_refusals("vLLM"):
         # Of its groups, the only one that may not be a plain object.
         if guided := arguments.get("structured_outputs_config"):
             arguments["structured_outputs_config"] = StructuredOutputsConfig(**guided)
         return EngineArgs(**arguments).create_engine_config()
-    except Exception as error:
-        if problems := find_problems(error):
-            raise ValueError(f"vLLM does not take the model's arguments: {problems}") from error
-        raise

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...engine import GenerationRequest, InvalidRequest
+from ..sampling_arguments import PENALTIES, choose_at_random, copy_set, single_tokens
 
-_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 # Request -> the largest that vLLM takes, either side of zero for penalties.
 _NARROWER = {"temperature": 2.0, "presence_penalty": 2.0, "frequency_penalty": 2.0}
 # Seeds are kept as signed numbers of 64 bits.
@@ -24,11 +24,9 @@ def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "max_tokens": request.max_new_tokens,
         "detokenize": False,
-        **_choice(request),
+        **({"temperature": 0.0} if request.is_greedy else choose_at_random(request)),
+        **copy_set(request, *PENALTIES, "min_tokens"),
     }
-    for name in (*_PENALTIES, "min_tokens"):
-        if (value := getattr(request, name)) is not None:
-            arguments[name] = value
     if stops := _stop_tokens(request):
         arguments["stop_token_ids"] = stops
     if request.return_log_probs:
@@ -48,19 +46,10 @@ def check_servable(request: GenerationRequest) -> None:
         if abs(value := getattr(request, tensor) or 0.0) > largest:
             raise InvalidRequest(
                 f"{tensor} is {value:g}; vLLM takes up to {largest:g}"
-                + (f", and down to {-largest:g}" if tensor in _PENALTIES else "")
+                + (f", and down to {-largest:g}" if tensor in PENALTIES else "")
             )
 
 
 def _stop_tokens(request: GenerationRequest) -> list[int]:
-    stops = [word[0] for word in request.stop_words if len(word) == 1]
+    stops = single_tokens(request.stop_words)
     return stops if request.end_id is None else [request.end_id, *stops]
-
-
-def _choice(request: GenerationRequest) -> dict[str, Any]:
-    if request.is_greedy:
-        return {"temperature": 0.0}
-    choice: dict[str, Any] = {"top_k": request.top_k or 0, "top_p": request.top_p or 1.0}
-    if request.temperature is not None:
-        choice["temperature"] = request.temperature
-    return choice

@@ -1,0 +1,29 @@
+"""Sampling arguments that the packages of several engine kinds have under the same names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..engine import GenerationRequest
+from ..triton.word_lists import Words
+
+PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+
+
+def choose_at_random(request: GenerationRequest) -> dict[str, Any]:
+    """Return top_k, top_p and, if the request has one, the temperature.
+
+    A limit that was not asked for is turned off: what None means differs between packages.
+    """
+    choice: dict[str, Any] = {"top_k": request.top_k or 0, "top_p": request.top_p or 1.0}
+    return choice | copy_set(request, "temperature")
+
+
+def copy_set(request: GenerationRequest, *names: str) -> dict[str, Any]:
+    """Return those of the fields that the request sets."""
+    return {name: value for name in names if (value := getattr(request, name)) is not None}
+
+
+def single_tokens(words: Words) -> list[int]:
+    """Return the words that are one token."""
+    return [word[0] for word in words if len(word) == 1]
