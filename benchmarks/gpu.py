@@ -175,7 +175,7 @@ def limited(seconds: int) -> Iterator[None]:
 def rehearsal_python(work: Path) -> str:
     """A Python that takes the tests' stand-in for vLLM."""
     script = work / "python3"
-    stand_in = Path(__file__).parents[1] / "tests" / "runtime" / "stand_in"
+    stand_in = Path(__file__).parents[1] / "tests" / "fakes" / "stand_in"
     script.write_text(
         f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{stand_in}" exec {sys.executable} "$@"\n'
     )

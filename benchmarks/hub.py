@@ -29,8 +29,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SERVER = """
 import sys, time
-from tests.sources import fake_hub
-from tests.sources.checkpoints import hf_files, safetensors
+from tests.fakes import hub as fake_hub
+from tests.samples.checkpoints import hf_files, safetensors
 num_files, megabytes, per_connection = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 files = hf_files()
 del files["model.safetensors"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.sources.checkpoints import llama_gguf
+from tests.samples.checkpoints import llama_gguf
 from trtllm_serve_cli.paths import Home, find_home
 
 # Examples depend on the test alone, so that a run can be repeated; a busy machine fails none.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.build.tensorrt_files import CHAT_TEMPLATE, write_tokenizer
+from tests.samples.tensorrt_engines import CHAT_TEMPLATE, write_tokenizer
 from trtllm_serve_cli.build.checkpoint_facts import (
     TokenizerFacts,
     read_context_length,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.build.samples import ENGINE
+from tests.samples.builds import ENGINE
 from trtllm_serve_cli.build.engine import Engine, find_engine, read_engine, write_engine
 from trtllm_serve_cli.errors import BuildFailed
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.lora_samples import SITES, as_lists, make_adapter, write_peft
+from tests.samples.lora_adapters import SITES, as_lists, make_adapter, write_peft
 from trtllm_serve_cli.build.lora import convert_lora, write_lora
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.lora.adapter import LowRank

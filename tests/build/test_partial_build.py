@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.build.samples import build_plan
+from tests.samples.builds import build_plan
 from trtllm_serve_cli.build.build_step import BuildStep
 from trtllm_serve_cli.build.partial_build import (
     drop_leftovers,

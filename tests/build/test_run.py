@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.samples import ENGINE, HF, build_plan, python, write_engine_step
+from tests.samples.builds import ENGINE, HF, build_plan, python, write_engine_step
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
 from trtllm_serve_cli.build.build_step import BuildStep
@@ -247,7 +247,7 @@ def killed_build(tmp_path: Path, number: signal.Signals) -> tuple[BuildPlan, int
     steps = (counting(tmp_path, "a"), counting(tmp_path, "b", slow), LAST)
     plan = build_plan(tmp_path / "engines" / "e", *steps)
     code = (
-        "import sys; from pathlib import Path; from tests.build.samples import *\n"
+        "import sys; from pathlib import Path; from tests.samples.builds import *\n"
         "from trtllm_serve_cli.build.run import build_engine\n"
         "from trtllm_serve_cli.processes import ended_by_signals\n"
         f"steps = [BuildStep(*each) for each in {[(s.title, s.command) for s in steps]!r}]\n"

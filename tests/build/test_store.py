@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.samples import ENGINE, build_plan
-from tests.build.tensorrt_files import write_engine as write_tensorrt_engine
+from tests.samples.builds import ENGINE, build_plan
+from tests.samples.tensorrt_engines import write_engine as write_tensorrt_engine
 from trtllm_serve_cli.build.engine import read_build_record, write_engine
 from trtllm_serve_cli.build.partial_build import resume_or_start
 from trtllm_serve_cli.build.run import build_engine

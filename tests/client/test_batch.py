@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.client import adapters
 from tests.client.fake_triton import FakeTriton
+from tests.samples import converted_adapters as adapters
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.ask import generate
 from trtllm_serve_cli.client.batch import parse_batch, run_batch

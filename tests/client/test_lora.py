@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.client import adapters
+from tests.samples import converted_adapters as adapters
 from trtllm_serve_cli.client.generate import RawTensor
 from trtllm_serve_cli.client.lora import load_adapter
 from trtllm_serve_cli.errors import BadInput

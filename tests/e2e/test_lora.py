@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.e2e.conftest import Tllm
 from tests.e2e.core import ask, tokens
-from tests.lora_samples import make_adapter, write_peft
+from tests.samples.lora_adapters import make_adapter, write_peft
 from trtllm_serve_cli.client.endpoint import Endpoint
 
 pytestmark = pytest.mark.e2e

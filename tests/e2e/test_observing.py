@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Tllm
-from tests.otlp import Taken, TakenSpan, collector
+from tests.fakes.otlp_collector import Taken, TakenSpan, collector
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e

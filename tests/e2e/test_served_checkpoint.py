@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Tllm
-from tests.runtime.stand_in_engines import STAND_IN
+from tests.fakes.stand_in_engines import STAND_IN
 from trtllm_serve_cli.build.build_plan import BuildRequest, Toolchain
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.engine_kinds.dispatch import describe_checkpoint

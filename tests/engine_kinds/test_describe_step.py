@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.build.tensorrt_files import write_engine, write_tokenizer
+from tests.samples.tensorrt_engines import write_engine, write_tokenizer
 from trtllm_serve_cli.build.build_plan import BuildRequest, Toolchain
 from trtllm_serve_cli.engine_kinds.describe_step import plan_describe_step
 from trtllm_serve_cli.engine_kinds.dispatch import load_engine

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.build.samples import GGUF
-from tests.build.tensorrt_files import write_tokenizer
+from tests.samples.builds import GGUF
+from tests.samples.tensorrt_engines import write_tokenizer
 from trtllm_serve_cli.build.build_plan import BuildRequest, Toolchain
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.build.engine_options import EngineOptions

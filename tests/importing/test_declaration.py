@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.samples import ENGINE
-from tests.build.tensorrt_files import tensorrt_engine
+from tests.samples.builds import ENGINE
+from tests.samples.tensorrt_engines import tensorrt_engine
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.engine_kinds.registry import kind_names
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources.checkpoints import hf_files, llama_gguf, write_files
+from tests.samples.checkpoints import hf_files, llama_gguf, write_files
 from trtllm_serve_cli.engine_kinds.machine import Machine
 from trtllm_serve_cli.errors import BadInput, UnknownModel
 from trtllm_serve_cli.importing.declaration import Declaration

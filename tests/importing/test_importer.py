@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.samples import ENGINE
-from tests.build.tensorrt_files import write_engine as write_tensorrt_engine
-from tests.build.tensorrt_files import write_tokenizer
-from tests.sources.checkpoints import hf_files, llama_gguf, write_files
+from tests.samples.builds import ENGINE
+from tests.samples.checkpoints import hf_files, llama_gguf, write_files
+from tests.samples.tensorrt_engines import write_engine as write_tensorrt_engine
+from tests.samples.tensorrt_engines import write_tokenizer
 from tests.waiting import wait_until
 from trtllm_serve_cli.build.build_plan import BuildPlan
 from trtllm_serve_cli.build.engine import Engine, find_engine, read_engine, write_engine

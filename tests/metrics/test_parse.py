@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.metrics.pages import PAGE
+from tests.samples.metrics_pages import PAGE
 from trtllm_serve_cli.errors import RequestFailed
 from trtllm_serve_cli.metrics.parse import Sample, Snapshot, parse_metrics
 

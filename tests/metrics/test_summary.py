@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.metrics.pages import PAGE
+from tests.samples.metrics_pages import PAGE
 from trtllm_serve_cli.metrics.parse import Snapshot, parse_metrics
 from trtllm_serve_cli.metrics.summary import (
     EngineRow,

@@ -7,7 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from tests.runtime import fake_tokenizer, fake_triton_utils
+from tests.fakes import tokenizer as fake_tokenizer
+from tests.fakes import triton_utils as fake_triton_utils
 
 
 @pytest.fixture

@@ -6,16 +6,16 @@ import queue
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fakes import stand_in_worker
 from tests.waiting import take_whole
 from trtllm_serve_cli.runtime.engine import EngineLimits, SequenceUpdate
 from trtllm_serve_cli.runtime.worker.worker_process import WorkerFailed, WorkerProcess
 
-COMMAND = (sys.executable, str(Path(__file__).with_name("stand_in_worker.py")))
+COMMAND = (sys.executable, stand_in_worker.__file__)
 CONFIG: dict[str, Any] = {"max_seq_len": 100, "vocab_size": 1000, "gpu_device_ids": []}
 # Engine kind -> its arguments, and how it says that nothing more will come.
 ARGUMENTS = {

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.sizing import configs
-from tests.sources.checkpoints import gguf
-from tests.sources.fake_hub import FakeHub, serve
+from tests.fakes.hub import FakeHub, serve
+from tests.samples import configs
+from tests.samples.checkpoints import gguf
 from trtllm_serve_cli.errors import BadInput, SourceError
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.sizing.facts import ModelFacts, read_facts

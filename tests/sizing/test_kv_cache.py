@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.sizing import configs
+from tests.samples import configs
 from trtllm_serve_cli.sizing.kv_cache import (
     count_values_per_layer,
     kv_bytes_of_sequence,

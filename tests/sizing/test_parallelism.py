@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.sizing import configs
+from tests.samples import configs
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.parallelism import (
     Parallelism,

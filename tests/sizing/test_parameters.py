@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.sizing import configs
+from tests.samples import configs
 from trtllm_serve_cli.sizing.parameters import ParameterCounts, count_parameters
 from trtllm_serve_cli.sizing.shape import parse_shape
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.sizing import configs
+from tests.samples import configs
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.facts import ModelFacts
 from trtllm_serve_cli.sizing.gpus import load_gpu

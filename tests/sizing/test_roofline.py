@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sizing import configs
+from tests.samples import configs
 from trtllm_serve_cli.sizing.capacity import Demand, plan_memory
 from trtllm_serve_cli.sizing.gpus import load_gpu
 from trtllm_serve_cli.sizing.parallelism import Parallelism, check_parallelism

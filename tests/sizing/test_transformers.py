@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.sizing import configs
+from tests.samples import configs
 from trtllm_serve_cli.sizing.parameters import count_parameters
 from trtllm_serve_cli.sizing.shape import parse_shape
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.sources.checkpoints import gguf, hf_files, llama_gguf, safetensors, write_files
+from tests.samples.checkpoints import gguf, hf_files, llama_gguf, safetensors, write_files
 from trtllm_serve_cli.errors import SourceError, UnsafeCheckpoint
 from trtllm_serve_cli.sources.checkpoint import (
     Checkpoint,

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.sources.checkpoints import hf_files, llama_gguf, write_files
-from tests.sources.fake_hub import COMMIT, FakeHub, serve
+from tests.fakes.hub import COMMIT, FakeHub, serve
+from tests.samples.checkpoints import hf_files, llama_gguf, write_files
 from trtllm_serve_cli.errors import BadInput, SourceError
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.sources.checkpoint import FetchOptions

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.sources.checkpoints import gguf, llama_gguf
+from tests.samples.checkpoints import gguf, llama_gguf
 from trtllm_serve_cli.errors import SourceError
 from trtllm_serve_cli.sources.gguf import GgufArray, GgufFacts, read_gguf
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources.checkpoints import llama_gguf
+from tests.samples.checkpoints import llama_gguf
 from trtllm_serve_cli.errors import BadInput, SourceError
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.sources.checkpoint import Checkpoint

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.sources.checkpoints import safetensors
+from tests.samples.checkpoints import safetensors
 from trtllm_serve_cli.errors import SourceError
 from trtllm_serve_cli.sources.safetensors import check_safetensors
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.report.made import make_result, store
+from tests.samples.bench_results import make_result, store
 from trtllm_serve_cli.bench.report.result_reader import StoredResult, read_result
 from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult
 

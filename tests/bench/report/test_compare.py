@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.bench.report.made import make_result
+from tests.samples.bench_results import make_result
 from trtllm_serve_cli.bench.model.arrivals import AtRate
 from trtllm_serve_cli.bench.model.slo import parse_objective
 from trtllm_serve_cli.bench.report.compare import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.report.made import make_result, store
+from tests.samples.bench_results import make_result, store
 from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency, AtRate
 from trtllm_serve_cli.bench.model.slo import parse_objective
 from trtllm_serve_cli.bench.report.page import render_page

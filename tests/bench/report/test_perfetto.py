@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.bench.report.made import make_result, make_run
+from tests.samples.bench_results import make_result, make_run
 from trtllm_serve_cli.bench.model.arrivals import AtConcurrency, AtRate
 from trtllm_serve_cli.bench.model.records import RequestError, RequestRecord
 from trtllm_serve_cli.bench.report.perfetto import (

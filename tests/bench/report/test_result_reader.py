@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench.report.made import make_result, store
+from tests.samples.bench_results import make_result, store
 from trtllm_serve_cli.bench.model.arrivals import AtConcurrency, AtRate
 from trtllm_serve_cli.bench.report.result_json import to_json
 from trtllm_serve_cli.bench.report.result_reader import (

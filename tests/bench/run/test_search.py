@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.bench.report.made import make_result, make_run
+from tests.samples.bench_results import make_result, make_run
 from trtllm_serve_cli.bench.model.arrivals import AtRate
 from trtllm_serve_cli.bench.model.records import RequestError, RequestRecord
 from trtllm_serve_cli.bench.model.slo import parse_objective

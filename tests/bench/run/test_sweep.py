@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from tests.bench.report.made import make_result
+from tests.samples.bench_results import make_result
 from trtllm_serve_cli.bench.model.arrivals import AtConcurrency
 from trtllm_serve_cli.bench.run.benchmark import Benchmark, Ending, Run, Watch
 from trtllm_serve_cli.bench.run.sweep import run_in_turns

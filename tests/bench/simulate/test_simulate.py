@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.sizing import configs
+from tests.samples import configs
 from trtllm_serve_cli.bench.model.records import RequestRecord
 from trtllm_serve_cli.bench.simulate.virtual_clock import Sending, run_simulated
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Turn

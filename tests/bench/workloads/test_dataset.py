@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.bench.report.made import make_result
+from tests.samples.bench_results import make_result
 from trtllm_serve_cli.bench.report.compare import find_differences
 from trtllm_serve_cli.bench.report.result_json import to_json
 from trtllm_serve_cli.bench.workloads.dataset import (

@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from tests.sizing import configs
+from tests.samples import configs
 from trtllm_serve_cli.build.build_step import BuildStep
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.tensorrt.flags import check_arguments

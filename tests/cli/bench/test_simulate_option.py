@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.build.samples import ENGINE
-from tests.repository.samples import add_model
+from tests.samples.builds import ENGINE
+from tests.samples.repositories import add_model
 from trtllm_serve_cli.build.engine import write_engine
 from trtllm_serve_cli.cli.bench.workload_commands import bench_app
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.bench.fake_triton import FakeTriton
-from tests.bench.report.made import make_result, store
+from tests.samples.bench_results import make_result, store
 from trtllm_serve_cli.bench.model.arrivals import AtConcurrency
 from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult
 from trtllm_serve_cli.bench.run.search import Measured, Probe, conclude

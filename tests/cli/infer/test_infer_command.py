@@ -16,8 +16,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.client import adapters, fake_triton
+from tests.client import fake_triton
 from tests.client.fake_triton import FakeTriton
+from tests.samples import converted_adapters as adapters
 from tests.waiting import wait_until
 from trtllm_serve_cli.cli.infer.render_answer import (
     CollectedStream,

@@ -15,7 +15,7 @@ from rich.console import Console
 from tests.cli.terminal import Terminal, run_at_terminal
 from tests.client import fake_triton
 from tests.client.fake_triton import FakeTriton
-from tests.metrics.pages import OURS, PAGE
+from tests.samples.metrics_pages import OURS, PAGE
 from trtllm_serve_cli.cli.metrics.dashboard import Feed, render_dashboard, sparkline
 from trtllm_serve_cli.errors import NoServer
 from trtllm_serve_cli.metrics.parse import parse_metrics

@@ -16,7 +16,7 @@ import pytest
 
 from tests.client import fake_triton
 from tests.client.fake_triton import FakeTriton
-from tests.metrics.pages import OURS, PAGE
+from tests.samples.metrics_pages import OURS, PAGE
 from trtllm_serve_cli.cli.main import main
 from trtllm_serve_cli.launch.servers import running as running_servers
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.samples import ENGINE
 from tests.cli.running import Tllm
-from tests.repository.samples import add_model
+from tests.samples.builds import ENGINE
+from tests.samples.repositories import add_model
 from trtllm_serve_cli.paths import find_home
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.samples import ENGINE
 from tests.cli.running import Tllm
-from tests.repository.samples import add_model
-from tests.sources.checkpoints import gguf, hf_files, llama_gguf, write_files
+from tests.samples.builds import ENGINE
+from tests.samples.checkpoints import gguf, hf_files, llama_gguf, write_files
+from tests.samples.repositories import add_model
 from trtllm_serve_cli.cli.shared.option_signature import parse_pairs
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput

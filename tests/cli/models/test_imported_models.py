@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.samples import ENGINE, build_plan, write_engine_step
 from tests.cli.running import Tllm
-from tests.launch.samples import fake_plan
-from tests.repository.samples import add_model
+from tests.samples.builds import ENGINE, build_plan, write_engine_step
+from tests.samples.launch_plans import fake_plan
+from tests.samples.repositories import add_model
 from trtllm_serve_cli.build.engine import write_engine
 from trtllm_serve_cli.build.partial_build import resume_or_start
 from trtllm_serve_cli.build.run import build_engine

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import Tllm
-from tests.lora_samples import SITES, make_adapter, write_peft
+from tests.samples.lora_adapters import SITES, make_adapter, write_peft
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typing import NoReturn
 import pytest
 
 from tests.cli.running import Tllm
-from tests.launch.samples import fake_plan
-from tests.repository.samples import add_model, copy_upstream
+from tests.samples.launch_plans import fake_plan
+from tests.samples.repositories import add_model, copy_upstream
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.importing import importer
 from trtllm_serve_cli.importing.declaration import Declaration

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.cli.running import Tllm
-from tests.repository.samples import add_model
-from tests.sizing import configs
+from tests.samples import configs
+from tests.samples.repositories import add_model
 from trtllm_serve_cli.paths import find_home
 
 GOLDEN = Path(__file__).parent / "plans"

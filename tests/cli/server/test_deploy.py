@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.cli.running import Tllm
-from tests.repository.samples import add_model
+from tests.samples.repositories import add_model
 from trtllm_serve_cli.paths import Home, find_home
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import Tllm
-from tests.launch.container_engines import write_engine
+from tests.fakes.container_engines import write_engine
 
 WHAT = ["Triton", "Python stub", "libpython", "NumPy", "engine openvino", "disk", "memory",
         "shared memory", "GPU", "NVIDIA driver", "models", "docker", "podman", "model hub",

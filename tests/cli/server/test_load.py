@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.samples import fake_plan
+from tests.samples.launch_plans import fake_plan
 from tests.waiting import wait_until
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import PLAN_FILE, describe_myself, write_state

@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import Tllm
-from tests.launch.container_engines import calls_of, write_engine
-from tests.launch.samples import FAKE_SERVER, pids_in
+from tests.fakes.container_engines import calls_of, write_engine
 from tests.ports import free_ports
-from tests.repository.samples import add_model
+from tests.samples.launch_plans import FAKE_SERVER, pids_in
+from tests.samples.repositories import add_model
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.launch.launch_options import DRAIN_S
 from trtllm_serve_cli.launch.servers.running import list_servers

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.build.samples import GGUF, HF
+from tests.samples.builds import GGUF, HF
 from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
 from trtllm_serve_cli.build.build_step import BuildStep
 from trtllm_serve_cli.build.engine_options import EngineOptions

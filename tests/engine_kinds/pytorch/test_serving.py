@@ -12,8 +12,8 @@ import yaml
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tests.build.samples import ENGINE
-from tests.build.tensorrt_files import write_tokenizer
+from tests.samples.builds import ENGINE
+from tests.samples.tensorrt_engines import write_tokenizer
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.engine_kinds.pytorch.llm_arguments import plan_llm_arguments

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.build.samples import GGUF, HF
-from tests.build.tensorrt_files import write_tokenizer
-from tests.sizing import configs
+from tests.samples import configs
+from tests.samples.builds import GGUF, HF
+from tests.samples.tensorrt_engines import write_tokenizer
 from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
 from trtllm_serve_cli.build.engine import read_engine
 from trtllm_serve_cli.build.engine_options import EngineOptions

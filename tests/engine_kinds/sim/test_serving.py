@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.build.samples import ENGINE
+from tests.samples.builds import ENGINE
 from trtllm_serve_cli.bench.simulate.imported_simulation import read_scheduler_limits
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput, RepositoryError

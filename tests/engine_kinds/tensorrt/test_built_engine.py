@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.tensorrt_files import (
+from tests.samples.tensorrt_engines import (
     CHAT_TEMPLATE,
     engine_config,
     tensorrt_engine,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.tensorrt_files import write_engine
+from tests.samples.tensorrt_engines import write_engine
 from trtllm_serve_cli.build.engine import ENGINE_FILE, BuildRecord, add_build_record
 from trtllm_serve_cli.engine_kinds.machine import Machine
 from trtllm_serve_cli.errors import BadInput

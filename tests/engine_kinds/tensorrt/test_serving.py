@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tests.build.tensorrt_files import tensorrt_engine
+from tests.samples.tensorrt_engines import tensorrt_engine
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput

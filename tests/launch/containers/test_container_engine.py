@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.container_engines import calls_of, write_engine
+from tests.fakes.container_engines import calls_of, write_engine
 from trtllm_serve_cli.choices import ContainerEngine
 from trtllm_serve_cli.errors import LaunchFailed, MissingPart
 from trtllm_serve_cli.launch.containers.container import Container

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.build.samples import ENGINE
-from tests.build.tensorrt_files import engine_config, tensorrt_engine
 from tests.engine_kinds.sim.test_serving import SIM
+from tests.samples.builds import ENGINE
+from tests.samples.tensorrt_engines import engine_config, tensorrt_engine
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.tensorrt_files import tensorrt_engine
-from tests.launch.container_engines import write_engine
+from tests.fakes.container_engines import write_engine
+from tests.samples.tensorrt_engines import tensorrt_engine
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.launch.doctor.machine_facts import ModelFacts, collect_facts
 from trtllm_serve_cli.launch.triton.triton_install import find_embedded_root

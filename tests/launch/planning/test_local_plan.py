@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.tensorrt_files import (
+from tests.fakes.container_engines import write_engine as write_container_engine
+from tests.samples.repositories import add_model, copy_upstream
+from tests.samples.tensorrt_engines import (
     engine_config,
     tensorrt_engine,
     write_engine,
     write_tokenizer,
 )
-from tests.launch.container_engines import write_engine as write_container_engine
-from tests.repository.samples import add_model, copy_upstream
 from trtllm_serve_cli.engine_kinds.machine import Machine
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput, MissingPart, RepositoryError, UnknownModel

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tests.launch.samples import fake_plan
+from tests.samples.launch_plans import fake_plan
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.clusters.slurm_job import SlurmJob
 from trtllm_serve_cli.launch.server_state import ServerState

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.samples import fake_plan
+from tests.samples.launch_plans import fake_plan
 from trtllm_serve_cli.errors import NoServer
 from trtllm_serve_cli.launch.clusters.slurm_job import NOWHERE, SlurmJob
 from trtllm_serve_cli.launch.server_state import (

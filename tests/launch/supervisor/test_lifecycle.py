@@ -15,9 +15,9 @@ from pathlib import Path
 import filelock
 import pytest
 
-from tests.launch.container_engines import calls_of
-from tests.launch.container_engines import write_engine as write_container_engine
-from tests.launch.samples import fake_container_plan, fake_plan, pids_in
+from tests.fakes.container_engines import calls_of
+from tests.fakes.container_engines import write_engine as write_container_engine
+from tests.samples.launch_plans import fake_container_plan, fake_plan, pids_in
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.errors import BadInput, LaunchFailed
 from trtllm_serve_cli.launch.clusters.slurm_job import SlurmJob

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.launch.samples import fake_plan
+from tests.samples.launch_plans import fake_plan
 from tests.waiting import wait_until
 from trtllm_serve_cli.launch.containers.container import Container
 from trtllm_serve_cli.launch.server_state import ServerState, describe_myself

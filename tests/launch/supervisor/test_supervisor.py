@@ -25,8 +25,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.launch.container_engines import calls_of, write_engine
-from tests.launch.samples import fake_container_plan, fake_mpi_plan, fake_plan, pids_in
+from tests.fakes.container_engines import calls_of, write_engine
+from tests.samples.launch_plans import fake_container_plan, fake_mpi_plan, fake_plan, pids_in
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import PLAN_FILE, ServerState, read_state, write_state

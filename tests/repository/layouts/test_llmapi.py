@@ -10,8 +10,8 @@ import yaml
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tests.build.samples import ENGINE
-from tests.build.tensorrt_files import tensorrt_engine
+from tests.samples.builds import ENGINE
+from tests.samples.tensorrt_engines import tensorrt_engine
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.model.render import render_files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.build.samples import ENGINE
+from tests.samples.builds import ENGINE
 from trtllm_serve_cli.engine_kinds.registry import kind_names
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.repository.samples import add_model
+from tests.samples.repositories import add_model
 from trtllm_serve_cli.errors import RepositoryError, UnknownModel
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository.model.store import (

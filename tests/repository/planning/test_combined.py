@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.repository.samples import UPSTREAM, add_model, copy_upstream
+from tests.samples.repositories import UPSTREAM, add_model, copy_upstream
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository.model.model_repository import OpenRepository, open_repository

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.build.samples import ENGINE
+from tests.samples.builds import ENGINE
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.model.contract import load_contracts

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.samples import ENGINE, build_plan
-from tests.repository.samples import add_model
+from tests.samples.builds import ENGINE, build_plan
+from tests.samples.repositories import add_model
 from trtllm_serve_cli.build.engine import write_engine
 from trtllm_serve_cli.build.partial_build import path_of_partial_build, resume_or_start
 from trtllm_serve_cli.build.store import lock_of

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.repository.samples import add_model
+from tests.samples.repositories import add_model
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.repository.settings.preserved_settings import (

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.samples import ENGINE
-from tests.repository.samples import UPSTREAM, copy_upstream
+from tests.samples.builds import ENGINE
+from tests.samples.repositories import UPSTREAM, copy_upstream
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.repository.model.model_repository import OpenRepository, open_repository

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.build.samples import ENGINE
-from tests.build.tensorrt_files import tensorrt_engine, write_tokenizer
-from tests.repository.samples import add_model, copy_upstream, tensor
+from tests.samples.builds import ENGINE
+from tests.samples.repositories import add_model, copy_upstream, tensor
+from tests.samples.tensorrt_engines import tensorrt_engine, write_tokenizer
 from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.paths import Home

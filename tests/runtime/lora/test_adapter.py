@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from tests.lora_samples import SITES, as_lists, make_adapter
+from tests.samples.lora_adapters import SITES, as_lists, make_adapter
 from trtllm_serve_cli.runtime.lora.adapter import (
     BadAdapter,
     LowRank,

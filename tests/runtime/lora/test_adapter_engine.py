@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.lora_samples import SITES, make_adapter, write_peft
+from tests.samples.lora_adapters import SITES, make_adapter, write_peft
 from trtllm_serve_cli.runtime.engine import (
     EngineLimits,
     EngineStats,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.lora_samples import SITES, as_lists, make_adapter, write_peft
+from tests.samples.lora_adapters import SITES, as_lists, make_adapter, write_peft
 from trtllm_serve_cli.runtime.engine import GenerationRequest, InvalidRequest
 from trtllm_serve_cli.runtime.lora.adapter import Adapter, BadAdapter, encode_adapter
 from trtllm_serve_cli.runtime.lora.adapter_folders import (

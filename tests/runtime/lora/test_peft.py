@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.lora_samples import SITES, as_lists, make_adapter, write_peft
+from tests.samples.lora_adapters import SITES, as_lists, make_adapter, write_peft
 from trtllm_serve_cli.runtime.lora.adapter import BadAdapter, LowRank, encode_adapter
 from trtllm_serve_cli.runtime.lora.peft import read_adapter, read_peft
 from trtllm_serve_cli.runtime.lora.safetensors import write_safetensors

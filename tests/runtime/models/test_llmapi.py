@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.runtime import fake_tokenizer, fake_triton_utils, scripted_worker
-from tests.runtime.fake_triton_utils import Request, TritonModelException
+from tests.fakes import scripted_worker, tokenizer, triton_utils
+from tests.fakes.triton_utils import Request, TritonModelException
 from trtllm_serve_cli.runtime.triton.model_yaml import render_model_yaml
 
 # Characters are tokens, and the first one says what the engine does; it is a special token, so no
@@ -56,8 +56,8 @@ def loaded(
         "model_version": "1",
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "triton_python_backend_utils", fake_triton_utils)
-        patch.setitem(sys.modules, "transformers", fake_tokenizer)
+        patch.setitem(sys.modules, "triton_python_backend_utils", triton_utils)
+        patch.setitem(sys.modules, "transformers", tokenizer)
         from trtllm_serve_cli.runtime.models.llmapi import TritonPythonModel
 
         model = TritonPythonModel()

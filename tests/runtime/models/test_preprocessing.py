@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.runtime.fake_triton_utils import Request
+from tests.fakes.triton_utils import Request
 
 
 @pytest.fixture

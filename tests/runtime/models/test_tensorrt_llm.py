@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.runtime import fake_triton_utils, scripted_worker
-from tests.runtime.fake_triton_utils import Request
-from tests.runtime.scripted_worker import COUNT, DIE, FAIL, HANG, REFUSE
-from tests.runtime.scripted_worker import TELL_CANCELLED as TELL
+from tests.fakes import scripted_worker, triton_utils
+from tests.fakes.scripted_worker import COUNT, DIE, FAIL, HANG, REFUSE
+from tests.fakes.scripted_worker import TELL_CANCELLED as TELL
+from tests.fakes.triton_utils import Request
 from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.triton.tensors import INTERNAL_ID_PREFIX
 
@@ -49,7 +49,7 @@ def loaded(
         "model_instance_name": f"tensorrt_llm_0_{instance}",
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "triton_python_backend_utils", fake_triton_utils)
+        patch.setitem(sys.modules, "triton_python_backend_utils", triton_utils)
         from trtllm_serve_cli.runtime.models.tensorrt_llm import TritonPythonModel
 
         model = TritonPythonModel()
@@ -310,7 +310,7 @@ def test_instances_that_share_an_engine_ask_the_worker_of_the_first(tmp_path: Pa
 
 def test_instances_that_share_an_engine_have_no_common_queue(tmp_path: Path) -> None:
     with (
-        pytest.raises(fake_triton_utils.TritonModelException) as raised,
+        pytest.raises(triton_utils.TritonModelException) as raised,
         loaded(tmp_path, num_instances=2, instances_share_engine="true", priority_levels=2),
     ):
         pass
@@ -407,7 +407,7 @@ def test_a_death_of_the_worker_is_told_to_all_callers(tmp_path: Path) -> None:
 def test_a_worker_that_does_not_start_refuses_the_model(tmp_path: Path) -> None:
     why = r"^the engine worker did not start: .*No such file or directory: '/no/python3'$"
     with (
-        pytest.raises(fake_triton_utils.TritonModelException, match=why),
+        pytest.raises(triton_utils.TritonModelException, match=why),
         loaded(tmp_path, engine_python="/no/python3"),
     ):
         pass

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.runtime import fake_triton_utils as pb_utils
-from tests.runtime.fake_triton_utils import InferenceRequest, InferenceResponse, Request, Tensor
-from tests.runtime.scripted_worker import COUNT
+from tests.fakes import triton_utils as pb_utils
+from tests.fakes.scripted_worker import COUNT
+from tests.fakes.triton_utils import InferenceRequest, InferenceResponse, Request, Tensor
 from tests.runtime.worker.test_worker_link import House
 from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.requests.responses import merge_answers

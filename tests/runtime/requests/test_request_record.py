@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.runtime import fake_triton_utils
-from tests.runtime.fake_triton_utils import Request
+from tests.fakes import triton_utils
+from tests.fakes.triton_utils import Request
 from trtllm_serve_cli.runtime.engine import InvalidRequest
 from trtllm_serve_cli.runtime.requests.request_record import (
     AnswerFollower,
@@ -47,7 +47,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def ledger(clock: Clock) -> Iterator[RequestLedger]:
-    made = RequestLedger(fake_triton_utils, "demo", "1", environ={}, now_ns=clock)
+    made = RequestLedger(triton_utils, "demo", "1", environ={}, now_ns=clock)
     yield made
     made.close()
 
@@ -108,7 +108,7 @@ def logged(
 ) -> str:
     """What a request leaves in the log."""
     clock = Clock()
-    ledger = RequestLedger(fake_triton_utils, "demo", "1", environ=environ, now_ns=clock)
+    ledger = RequestLedger(triton_utils, "demo", "1", environ=environ, now_ns=clock)
     record = ledger.open_record(Request({}, request_id))
     record.num_prompt_tokens, record.prompt = 3, "a secret"
     clock.ns += 5 * MS

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.otlp import collector
+from tests.fakes.otlp_collector import collector
 from trtllm_serve_cli.runtime.telemetry.spans import (
     Span,
     SpanExporter,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.runtime import fake_triton_utils as pb_utils
-from tests.runtime.fake_triton_utils import InferenceRequest, InferenceResponse, Request
+from tests.fakes import triton_utils as pb_utils
+from tests.fakes.triton_utils import InferenceRequest, InferenceResponse, Request
 from trtllm_serve_cli.runtime.engine import InvalidRequest
 from trtllm_serve_cli.runtime.text.tokenizer import load_tokenizer
 from trtllm_serve_cli.runtime.triton.parameters import Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 
-from tests.runtime.fake_triton_utils import Tensor
+from tests.fakes.triton_utils import Tensor
 from trtllm_serve_cli.runtime.triton.stub_workarounds import StreamKeeper, pick_requested
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.scripted_worker import COUNT, FAIL, HANG, LIMITS, RAISE, REFUSE, ScriptedEngine
-from tests.runtime.scripted_worker import TELL_CANCELLED as TELL
+from tests.fakes.scripted_worker import COUNT, FAIL, HANG, LIMITS, RAISE, REFUSE, ScriptedEngine
+from tests.fakes.scripted_worker import TELL_CANCELLED as TELL
 from trtllm_serve_cli.runtime.engine import EngineStats, GenerationRequest, SequenceUpdate
 from trtllm_serve_cli.runtime.worker.protocol import encode_frame, read_frame
 from trtllm_serve_cli.runtime.worker.worker import Worker, load_engine

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.scripted_worker import COUNT, HANG, LIMITS, ScriptedEngine
-from tests.runtime.scripted_worker import TELL_CANCELLED as TELL
+from tests.fakes.scripted_worker import COUNT, HANG, LIMITS, ScriptedEngine
+from tests.fakes.scripted_worker import TELL_CANCELLED as TELL
 from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.engine import GenerationRequest, SequenceUpdate
 from trtllm_serve_cli.runtime.worker.protocol import encode_frame

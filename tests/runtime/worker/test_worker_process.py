@@ -11,14 +11,14 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.runtime.scripted_worker import BREAK, COUNT, DIE, HANG, LIMITS
-from tests.runtime.scripted_worker import TELL_CANCELLED as TELL
+from tests.fakes import scripted_worker
+from tests.fakes.scripted_worker import BREAK, COUNT, DIE, HANG, LIMITS
+from tests.fakes.scripted_worker import TELL_CANCELLED as TELL
 from tests.waiting import take_whole, wait_until
 from trtllm_serve_cli.runtime.engine import SequenceUpdate
 from trtllm_serve_cli.runtime.worker.protocol import MAX_FRAME_BYTES, read_frame
@@ -35,7 +35,7 @@ poll = select.poll()
 poll.register(fd, 0)
 poll.poll()
 """
-COMMAND = (sys.executable, str(Path(__file__).parents[1] / "scripted_worker.py"))
+COMMAND = (sys.executable, scripted_worker.__file__)
 _TIMEOUT_S = 60.0
 
 

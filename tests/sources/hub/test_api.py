@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources.checkpoints import hf_files, safetensors
-from tests.sources.fake_hub import COMMIT, FakeHub, serve
+from tests.fakes.hub import COMMIT, FakeHub, serve
+from tests.samples.checkpoints import hf_files, safetensors
 from trtllm_serve_cli.errors import BadInput, GatedModel, SourceError, UnsafeCheckpoint
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, FetchOptions

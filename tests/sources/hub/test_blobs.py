@@ -10,8 +10,8 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 
-from tests.sources.checkpoints import hf_files, safetensors
-from tests.sources.fake_hub import FakeHub, serve
+from tests.fakes.hub import FakeHub, serve
+from tests.samples.checkpoints import hf_files, safetensors
 from tests.waiting import wait_until
 from trtllm_serve_cli.errors import SourceError
 from trtllm_serve_cli.sources.hub import blobs

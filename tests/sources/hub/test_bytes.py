@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
-from tests.sources.checkpoints import hf_files, safetensors
-from tests.sources.fake_hub import COMMIT, FakeHub, serve
+from tests.fakes.hub import COMMIT, FakeHub, serve
+from tests.samples.checkpoints import hf_files, safetensors
 from trtllm_serve_cli.errors import SourceError
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.sources.checkpoint import FetchOptions

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.lora_samples import SITES, make_adapter, write_peft
-from tests.runtime.stand_in_engines import (
+from tests.fakes.stand_in_engines import (
     Load,
     engines_on,
     request,
@@ -18,6 +17,7 @@ from tests.runtime.stand_in_engines import (
     run,
     write_checkpoint,
 )
+from tests.samples.lora_adapters import SITES, make_adapter, write_peft
 from trtllm_serve_cli.runtime.engine import (
     EngineLimits,
     EngineStats,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from tests.build.samples import ENGINE
+from tests.samples.builds import ENGINE
 from trtllm_serve_cli.build.engine import write_engine
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.paths import Home

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.build.samples import ENGINE
+from tests.samples.builds import ENGINE
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import describe_source
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2]))
+    sys.path[0] = str(Path(__file__).parents[2])
 
 from trtllm_serve_cli.runtime.engine import (
     EngineLimits,

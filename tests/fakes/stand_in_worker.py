@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).with_name("stand_in")), str(Path(__file__).parents[2])]
+    sys.path[:1] = [str(Path(__file__).with_name("stand_in")), str(Path(__file__).parents[2])]
 
 from trtllm_serve_cli.runtime.worker.worker import main
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.lora_samples import SITES, make_adapter
+from tests.samples.lora_adapters import SITES, make_adapter
 from trtllm_serve_cli.runtime.engine import GenerationRequest, SequenceUpdate
 from trtllm_serve_cli.runtime.lora.adapter import encode_adapter
 from trtllm_serve_cli.runtime.lora.safetensors import write_safetensors
