@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.fake_triton import FakeTriton
-from tests.samples import converted_adapters as adapters
+from tests.samples.lora_adapters import write_converted
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.ask import generate
 from trtllm_serve_cli.client.batch import parse_batch, run_batch
@@ -43,7 +43,7 @@ def test_jsonl_line_with_beams_is_not_streamed() -> None:
 
 
 def test_jsonl_line_may_have_a_guide_and_an_adapter(tmp_path: Path) -> None:
-    adapters.write(tmp_path)
+    write_converted(tmp_path)
     line = {
         "prompt": "a",
         "guided_decoding_guide_type": "json_schema",

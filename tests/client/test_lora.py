@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.samples import converted_adapters as adapters
+from tests.samples.lora_adapters import write_converted
 from trtllm_serve_cli.client.generate import RawTensor
 from trtllm_serve_cli.client.lora import load_adapter
 from trtllm_serve_cli.errors import BadInput
@@ -16,7 +16,7 @@ from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, LORA_WEIGHTS
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_adapter_is_sent_as_its_tensors_have_it(tmp_path: Path, dtype: str) -> None:
-    adapters.write(tmp_path, dtype)
+    write_converted(tmp_path, dtype)
     assert load_adapter(tmp_path) == (
         RawTensor((1, 2, 4), np.arange(1, 9, dtype="<f2").tobytes()),
         RawTensor((1, 2, 3), np.ones(6, dtype="<i4").tobytes()),
@@ -43,7 +43,7 @@ def test_folder_without_an_adapter_shows_how_to_make_one(tmp_path: Path) -> None
     ids=["integers", "one dimension", "a batch"],
 )
 def test_array_that_is_no_adapter_is_refused(tmp_path: Path, weights: NDArray[Any]) -> None:
-    adapters.write(tmp_path)
+    write_converted(tmp_path)
     np.save(tmp_path / LORA_WEIGHTS, weights)
     with pytest.raises(BadInput, match="is no part of a LoRA adapter"):
         load_adapter(tmp_path)
@@ -51,13 +51,13 @@ def test_array_that_is_no_adapter_is_refused(tmp_path: Path, weights: NDArray[An
 
 @pytest.mark.parametrize("content", [b"", b"not an array", b"\x93NUMPY"])
 def test_file_that_is_no_array_is_refused(tmp_path: Path, content: bytes) -> None:
-    adapters.write(tmp_path)
+    write_converted(tmp_path)
     (tmp_path / LORA_CONFIG).write_bytes(content)
     with pytest.raises(BadInput, match=r"model.lora_config.npy cannot be read"):
         load_adapter(tmp_path)
 
 
 def test_files_of_two_adapters_do_not_fit(tmp_path: Path) -> None:
-    adapters.write(tmp_path, num_rows=3)
+    write_converted(tmp_path, num_rows=3)
     with pytest.raises(BadInput, match="does not fit together"):
         load_adapter(tmp_path)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from trtllm_serve_cli.runtime.lora.adapter import Adapter, LowRank, Sites
+from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, LORA_WEIGHTS
 from trtllm_serve_cli.runtime.lora.safetensors import write_safetensors
 
 # Two layers of a model: module -> (features out, features in).
@@ -62,3 +63,9 @@ def write_peft(folder: Path, adapter: Adapter, config: Mapping[str, Any] | None 
     facts = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "bias": "none", **(config or {})}
     (folder / "adapter_config.json").write_text(json.dumps(facts))
     return folder
+
+
+def write_converted(folder: Path, dtype: str = "float16", num_rows: int = 2) -> None:
+    """Write a small adapter as `hf_lora_convert.py` does: the two tensors of a request."""
+    np.save(folder / LORA_WEIGHTS, np.arange(1, 9, dtype=dtype).reshape(1, 2, 4))
+    np.save(folder / LORA_CONFIG, np.ones((1, num_rows, 3), dtype=np.int32))

@@ -18,7 +18,7 @@ import pytest
 
 from tests.client import fake_triton
 from tests.client.fake_triton import FakeTriton
-from tests.samples import converted_adapters as adapters
+from tests.samples.lora_adapters import write_converted
 from tests.waiting import wait_until
 from trtllm_serve_cli.cli.infer.render_answer import (
     CollectedStream,
@@ -98,7 +98,7 @@ def test_guide_reaches_the_server(
 
 
 def test_adapter_reaches_the_server(triton: FakeTriton, run: Run, tmp_path: Path) -> None:
-    adapters.write(tmp_path)
+    write_converted(tmp_path)
     options = ("--lora", "pirate", "--lora-task-id", "7", "--lora-dir", str(tmp_path))
     assert run("go", "-u", triton.endpoint.grpc, *options)[0] == 0
     sent = triton.requests[0]
