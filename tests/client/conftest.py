@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.client import fake_triton
+from tests.fakes.triton.server import FakeTriton
 
 
 @pytest.fixture
-def triton() -> Iterator[fake_triton.FakeTriton]:
-    with fake_triton.serve() as fake:
+def triton() -> Iterator[FakeTriton]:
+    with FakeTriton() as fake:
         yield fake

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from tests.client import fake_triton
-from tests.client.fake_triton import FakeTriton
+from tests.fakes.triton.answers import PERF
+from tests.fakes.triton.server import FakeTriton
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.ask import generate, stream, stream_in_thread
 from trtllm_serve_cli.client.endpoint import Endpoint
@@ -57,7 +57,7 @@ def test_every_tensor_reaches_the_server(triton: FakeTriton, interface: Interfac
         return_perf_metrics=True,
     )
     generate(triton.endpoint, "ensemble", request, interface)
-    assert triton.requests == [
+    assert triton.received == [
         {
             "text_input": "go",
             "max_tokens": 5,
@@ -82,14 +82,14 @@ def test_every_tensor_reaches_the_server(triton: FakeTriton, interface: Interfac
 @both
 def test_adapters_name_is_a_request_parameter(triton: FakeTriton, interface: Interface) -> None:
     generate(triton.endpoint, "m", GenerateRequest("go", lora_name="pirate"), interface)
-    assert triton.request_parameters == [{"lora_name": "pirate"}]
+    assert [each.parameters for each in triton.requests] == [{"lora_name": "pirate"}]
 
 
 def test_adapters_weights_go_over_grpc_as_they_are(triton: FakeTriton) -> None:
     weights, config = RawTensor((1, 1, 2), b"\0\x3c\0\x40"), RawTensor((1, 1, 3), b"\1\0\0\0" * 3)
     request = GenerateRequest("go", lora_task_id=7, lora_weights=weights, lora_config=config)
     generate(triton.endpoint, "m", request)
-    sent = triton.requests[0]
+    sent = triton.received[0]
     assert sent["lora_weights"] == ("FP16", [1, 1, 2], weights.content)
     assert sent["lora_config"] == ("INT32", [1, 1, 3], config.content)
 
@@ -104,7 +104,7 @@ def test_adapters_weights_do_not_go_over_http(triton: FakeTriton) -> None:
 @both
 def test_perf_metrics_come_when_asked_for(triton: FakeTriton, interface: Interface) -> None:
     asked = GenerateRequest("go", return_perf_metrics=True)
-    assert generate(triton.endpoint, "m", asked, interface).perf == fake_triton.PERF
+    assert generate(triton.endpoint, "m", asked, interface).perf == PERF
     assert generate(triton.endpoint, "m", GenerateRequest("go"), interface).perf == {}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.fake_triton import FakeTriton
+from tests.fakes.triton.server import FakeTriton
 from tests.samples.lora_adapters import write_converted
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.ask import generate
@@ -135,5 +135,5 @@ def test_leaving_early_cancels_what_is_in_flight(triton: FakeTriton) -> None:
         run_batch(lambda r, c: generate(triton.endpoint, "m", r, cancellation=c), requests, 2)
     ) as answers:
         next(answers)
-        wait_until(lambda: "forever" in [each["text_input"] for each in triton.requests])
+        wait_until(lambda: "forever" in [each["text_input"] for each in triton.received])
     assert triton.cancelled.wait(60)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.client.fake_triton import TEMPLATE
+from tests.fakes.triton.answers import TEMPLATE
 from trtllm_serve_cli.client.conversation import Conversation, Turn, render_turns
 from trtllm_serve_cli.client.server import ModelInfo
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.client.fake_triton import FakeTriton
+from tests.fakes.triton.server import FakeTriton
 from trtllm_serve_cli.client.ask import stream
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest, Interface
@@ -51,7 +51,8 @@ def test_config_of_no_server(interface: Interface) -> None:
 def test_probe_asks_for_one_token_as_a_whole(triton: FakeTriton, interface: Interface) -> None:
     """So that a model can be ready that is not decoupled, and cannot stream."""
     assert probe_token(triton.endpoint, "demo", 20, interface).num_output_tokens
-    assert (triton.requests[0]["max_tokens"], triton.requests[0]["stream"]) == (1, False)
+    (received,) = triton.received
+    assert (received["max_tokens"], received["stream"]) == (1, False)
 
 
 def test_probe_passes_on_what_the_model_says(triton: FakeTriton) -> None:
@@ -64,4 +65,4 @@ def test_token_of_the_restricted_apis_stays_here(triton: FakeTriton, interface: 
     secret = Endpoint(triton.endpoint.grpc, triton.endpoint.http, restricted_token="secret")
     fetch_model_config(secret, "demo", interface)
     list(stream(secret, "demo", GenerateRequest("go"), interface))
-    assert triton.headers and "secret" not in str(triton.headers)
+    assert triton.calls and "secret" not in str(triton.calls)

@@ -2,18 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.client import fake_triton
+from tests.fakes.triton.server import FakeTriton
 from trtllm_serve_cli.errors import NoServer, RequestFailed
 from trtllm_serve_cli.metrics.fetch import fetch_metrics
 
 
 def test_page_comes_as_it_is() -> None:
-    with fake_triton.serve() as triton:
-        assert fetch_metrics(triton.endpoint.metrics) == triton.metrics_page.decode()
+    with FakeTriton() as triton:
+        assert fetch_metrics(triton.endpoint.metrics) == triton.metrics_pages[0]
 
 
 def test_page_that_is_cut_is_an_error() -> None:
-    with fake_triton.serve() as triton:
+    with FakeTriton() as triton:
         triton.metrics_length = 4096
         with pytest.raises(RequestFailed, match="no metrics page") as raised:
             fetch_metrics(triton.endpoint.metrics)
@@ -22,7 +22,7 @@ def test_page_that_is_cut_is_an_error() -> None:
 
 def test_other_port_of_the_server_is_told() -> None:
     with (
-        fake_triton.serve() as triton,
+        FakeTriton() as triton,
         pytest.raises(RequestFailed, match="no metrics page") as raised,
     ):
         fetch_metrics(f"{triton.endpoint.metrics}/v2")
@@ -32,7 +32,7 @@ def test_other_port_of_the_server_is_told() -> None:
 
 def test_grpc_port_is_told() -> None:
     with (
-        fake_triton.serve() as triton,
+        FakeTriton() as triton,
         pytest.raises(RequestFailed, match="no metrics page"),
     ):
         fetch_metrics(triton.endpoint.grpc)

@@ -1,4 +1,4 @@
-"""Plans that run the fake server, on free ports."""
+"""Plans that run the fake Triton, on free ports."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from trtllm_serve_cli.launch.containers.container import Container
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.processes import last_lines
 
-FAKE_SERVER = str(Path(__file__).with_name("fake_server.py"))
+FAKE_TRITON = str(Path(__file__).parents[1] / "fakes" / "triton")
 
 
 def fake_plan(servers: Path, *behaviours: str, timeout_s: float = 60.0) -> LaunchPlan:
+    """Plan a fake Triton that behaves so; `python -m tests.fakes.triton --help` lists how."""
     http, grpc, metrics = free_ports(3)
     return LaunchPlan(
-        argv=(sys.executable, FAKE_SERVER, str(http), *behaviours),
+        argv=(sys.executable, FAKE_TRITON, str(http), *behaviours),
         environ={},
         directory=servers / str(http),
         repository=Path("/models/m"),
@@ -39,11 +40,11 @@ def fake_plan(servers: Path, *behaviours: str, timeout_s: float = 60.0) -> Launc
 
 
 def fake_mpi_plan(servers: Path, *behaviours: str) -> LaunchPlan:
-    """Two ranks, each a fake server; the real `mpirun`."""
+    """Plan two ranks, each a fake Triton, under the real `mpirun`."""
     first = fake_plan(servers)
     (other,) = free_ports(1)
     commands = [
-        ("-n", "1", sys.executable, FAKE_SERVER, str(port), *behaviours)
+        ("-n", "1", sys.executable, FAKE_TRITON, str(port), *behaviours)
         for port in (first.ports["HTTP"], other)
     ]
     as_root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
@@ -58,7 +59,7 @@ def fake_mpi_plan(servers: Path, *behaviours: str) -> LaunchPlan:
 
 
 def fake_container_plan(servers: Path, program: Path, *behaviours: str) -> LaunchPlan:
-    """A fake server as `program`, in the place of an engine, runs it."""
+    """Plan a fake Triton that `program`, in place of a container engine, runs."""
     inside = fake_plan(servers, *behaviours)
     container = Container("podman", "img", f"tllm-{inside.directory.name}")
     return dataclasses.replace(
@@ -70,6 +71,6 @@ def fake_container_plan(servers: Path, program: Path, *behaviours: str) -> Launc
 
 
 def pids_in(log: Path, what: str = "server") -> list[int]:
-    """The processes that said in the log who they are."""
+    """Read the ids that `what` logged of its processes."""
     lines = [re.fullmatch(rf"{what} (\d+)", line) for line in last_lines(log, 1000)]
     return [int(found[1]) for found in lines if found]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tritonclient.grpc import model_config_pb2, service_pb2
 
-from tests.bench.fake_triton import FakeTriton
+from tests.fakes.triton.server import FakeTriton
 from trtllm_serve_cli.bench.generator.tokenizers import find_tokenizer_folder
 from trtllm_serve_cli.bench.model.served_model import Target
 from trtllm_serve_cli.errors import BadInput
@@ -17,22 +15,12 @@ from trtllm_serve_cli.errors import BadInput
 Serve = Callable[[FakeTriton], str]
 
 
-class Naming(FakeTriton):
-    """Has a `preprocessing` of each model, which names the model's folder."""
-
-    folders: dict[str, Path]
-
-    def ModelConfig(self, request: Any, context: Any) -> Any:
-        config = model_config_pb2.ModelConfig(name=request.name)
-        folder = self.folders[request.name.removesuffix("preprocessing")]
-        config.parameters["tokenizer_dir"].string_value = str(folder)
-        return service_pb2.ModelConfigResponse(config=config)
-
-
 def _find(serve: Serve, **folders: Path) -> Path:
-    server = Naming()
-    server.folders = {f"{name}_": folder for name, folder in folders.items()}
-    address = serve(server)
+    """Ask for the tokenizer of models, each with a `preprocessing` that names its folder."""
+    named = {
+        f"{name}_preprocessing": {"tokenizer_dir": str(folder)} for name, folder in folders.items()
+    }
+    address = serve(FakeTriton(parameters_of=named))
     return find_tokenizer_folder([Target(address, f"{name}_tensorrt_llm") for name in folders])
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.bench.fake_triton import FakeTriton
+from tests.fakes.triton.server import TOKEN_INPUTS, FakeTriton
 from trtllm_serve_cli.bench.model import served_model
 from trtllm_serve_cli.bench.model.served_model import ServedModel, Target, fetch_model
 from trtllm_serve_cli.client.generate import Interface
@@ -28,13 +28,14 @@ def test_fetch_model_reads_what_the_server_says(serve: Serve) -> None:
         is_decoupled=True,
         max_batch_size=8,
         vocab_size=500,
-        inputs=frozenset(FakeTriton.inputs),
+        inputs=frozenset(TOKEN_INPUTS),
     )
 
 
 @pytest.mark.parametrize("vocab_size", [None, "${vocab_size}", "0", ""])
 def test_fetch_model_knows_when_no_vocabulary_is_told(serve: Serve, vocab_size: str | None) -> None:
-    assert _fetch(serve(FakeTriton(vocab_size=vocab_size))).vocab_size is None
+    parameters = {} if vocab_size is None else {"vocab_size": vocab_size}
+    assert _fetch(serve(FakeTriton(parameters=parameters))).vocab_size is None
 
 
 def test_fetch_model_explains_a_dead_address() -> None:
@@ -55,10 +56,10 @@ def test_fetch_model_does_not_wait_for_one_that_says_nothing(
 
 
 def test_fetch_model_explains_an_unknown_model(serve: Serve) -> None:
-    with pytest.raises(RequestFailed, match="The server has no model 'gpt'"):
-        _fetch(serve(FakeTriton()), "gpt")
+    with pytest.raises(RequestFailed, match="The server has no model 'nope'"):
+        _fetch(serve(FakeTriton()), "nope")
 
 
 def test_fetch_model_refuses_what_is_not_an_llm(serve: Serve) -> None:
     with pytest.raises(UnknownModel, match=r"not an LLM(.|\n)*input_ids, request_output_len"):
-        _fetch(serve(FakeTriton(inputs=("input_lengths", "image"))))
+        _fetch(serve(FakeTriton(input_names=("input_lengths", "image"))))

@@ -1,50 +1,24 @@
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import pytest
-
+from tests.fakes.triton.server import FakeTriton
 from trtllm_serve_cli.bench.run.sampling import ServerSample, sampling
 
-PAGE = b"""\
+PAGE = """\
 # TYPE nv_trt_llm_request_metrics gauge
 nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="active",version="1"} 3
 """
 
 
-@pytest.fixture
-def page() -> Iterator[tuple[str, list[str]]]:
-    """The address of a metrics page, and what was asked of it."""
-    asked: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(PAGE)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"127.0.0.1:{server.server_address[1]}", asked
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-def test_a_server_is_sampled_on_the_clients_clock(page: tuple[str, list[str]]) -> None:
-    address, asked = page
+def test_a_server_is_sampled_on_the_clients_clock() -> None:
     samples: list[ServerSample] = []
     before = time.perf_counter()
-    with sampling({1: address}, 0.05, samples):
-        while len(asked) < 3:
+    with (
+        FakeTriton(metrics_pages=[PAGE]) as triton,
+        sampling({1: triton.endpoint.metrics}, 0.05, samples),
+    ):
+        while len(triton.calls) < 3:
             time.sleep(0.01)
     assert len(samples) >= 2
     assert before < samples[0].at_s < samples[-1].at_s < time.perf_counter()

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from tests.bench.fake_triton import _reply, _stream_reply
+from tests.fakes.triton.answers import tokens
+from tests.fakes.triton.over_grpc import encode_response, encode_stream_response
 from trtllm_serve_cli.bench.model.served_model import ServedModel
 from trtllm_serve_cli.bench.transport import codec
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
@@ -50,18 +51,19 @@ def test_encode_request_asks_for_an_empty_final_response() -> None:
 def test_decode_stream_response_counts_tokens_and_sees_the_end(
     num_tokens: int, is_final: bool
 ) -> None:
-    raw = _stream_reply(_REQUEST, num_tokens, is_final=is_final).SerializeToString()
+    outputs = tokens(num_tokens) if num_tokens else {}
+    raw = encode_stream_response(outputs, _REQUEST, is_final=is_final).SerializeToString()
     response = codec.decode_stream_response(raw)
     assert (response.num_tokens, response.is_final) == (num_tokens, is_final)
 
 
 def test_decode_unary_response_is_final() -> None:
-    raw = _reply(_REQUEST, 3).SerializeToString()
+    raw = encode_response(tokens(3), _REQUEST).SerializeToString()
     assert codec.decode_unary_response(raw) == codec.Response(3, True, ids=bytes(12))
 
 
 def test_decode_ignores_padding_beyond_the_sequence_length() -> None:
-    reply = _reply(_REQUEST, 5)
+    reply = encode_response(tokens(5), _REQUEST)
     reply.raw_output_contents[1] = np.int32(2).tobytes()
     assert codec.decode_unary_response(reply.SerializeToString()).num_tokens == 2
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -8,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.bench.fake_http import FakeHttp
+from tests.fakes.triton.answers import exact_length
+from tests.fakes.triton.server import FakeTriton
 from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency
 from trtllm_serve_cli.bench.model.served_model import Target, fetch_model
@@ -18,7 +20,7 @@ from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.bench.workloads.words import RandomWords
 from trtllm_serve_cli.errors import NoServer, RequestFailed, UnknownModel
 
-ServeHttp = Callable[[FakeHttp], str]
+ServeHttp = Callable[[FakeTriton], str]
 
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
@@ -79,7 +81,7 @@ def _run(address: str, *, takes_text: bool = False, **settings: Any) -> Benchmar
 def test_every_answer_over_http_has_the_length_asked_for(
     serve_http: ServeHttp, takes_text: bool, stream: bool
 ) -> None:
-    result = _run(serve_http(FakeHttp()), takes_text=takes_text, stream=stream)
+    result = _run(serve_http(FakeTriton(answer=exact_length)), takes_text=takes_text, stream=stream)
     assert {record.num_output_tokens for record in result.records} == {4}
     assert result.summary.num_completed == 6
     assert (result.summary.times["ttft"] is not None) is stream
@@ -87,14 +89,14 @@ def test_every_answer_over_http_has_the_length_asked_for(
 
 
 def test_connections_are_used_again(serve_http: ServeHttp) -> None:
-    server = FakeHttp()
+    server = FakeTriton(answer=exact_length)
     address = serve_http(server)
     _run(address, load=AtConcurrency(1), num_requests=10, num_warmup_requests=0)
-    assert (server.num_connections_for_requests, len(server.bodies)) == (1, 10)
+    assert (len({each.peer for each in server.requests}), len(server.requests)) == (1, 10)
 
 
 def test_text_that_the_server_does_not_count_is_labelled(serve_http: ServeHttp) -> None:
-    server = FakeHttp(counts_tokens=False)
+    server = FakeTriton(answer=partial(exact_length, counts_tokens=False))
     result = _run(serve_http(server), takes_text=True, stream=True)
     assert result.token_counts == "responses"
 
@@ -106,7 +108,7 @@ def test_text_can_be_counted_by_a_tokenizer_and_is_labelled(serve_http: ServeHtt
         def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
             return [1] * add_special_tokens + list(text.encode())
 
-    address = serve_http(FakeHttp(counts_tokens=False))
+    address = serve_http(FakeTriton(answer=partial(exact_length, counts_tokens=False)))
     settings = BenchmarkSettings(RandomWords(5, 1, 4, 0), AllAtOnce(), 3, takes="text", stream=True)
     target = Target(address, "ensemble", "http")
     result = run_benchmark(settings, [target], tokenizer=Letters())
@@ -115,14 +117,14 @@ def test_text_can_be_counted_by_a_tokenizer_and_is_labelled(serve_http: ServeHtt
 
 
 def test_server_errors_over_http_are_counted_by_status(serve_http: ServeHttp) -> None:
-    result = _run(serve_http(FakeHttp(fails=True)), stream=True)
-    assert result.error_messages == [("http_500: out of cheese", 6)]
+    result = _run(serve_http(FakeTriton(fails_every=1)), stream=True)
+    assert result.error_messages == [("http_400: out of cheese", 6)]
 
 
 def test_the_body_asks_for_an_exact_length(serve_http: ServeHttp) -> None:
-    server = FakeHttp()
+    server = FakeTriton(answer=exact_length)
     _run(serve_http(server), takes_text=True, num_requests=1, num_warmup_requests=0)
-    (body,) = server.bodies
+    (body,) = server.received
     assert (body["max_tokens"], body["end_id"], body["stream"]) == (4, -1, False)
     assert len(body["text_input"].split()) >= 3
 
@@ -133,12 +135,12 @@ def test_a_dead_http_address_is_explained() -> None:
 
 
 def test_an_unknown_model_over_http_is_explained(serve_http: ServeHttp) -> None:
-    target = Target(serve_http(FakeHttp()), "gpt", "http")
-    with pytest.raises(RequestFailed, match="The server has no model 'gpt'"):
+    target = Target(serve_http(FakeTriton(answer=exact_length)), "nope", "http")
+    with pytest.raises(RequestFailed, match="The server has no model 'nope'"):
         fetch_model(target, "tokens")
 
 
 def test_a_model_that_takes_no_text_is_refused(serve_http: ServeHttp) -> None:
-    target = Target(serve_http(FakeHttp()), "tensorrt_llm", "http")
+    target = Target(serve_http(FakeTriton(answer=exact_length)), "tensorrt_llm", "http")
     with pytest.raises(UnknownModel, match="is not an LLM that takes text"):
         fetch_model(target, "text")

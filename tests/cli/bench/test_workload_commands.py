@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.bench.fake_triton import FakeTriton
+from tests.fakes.triton.server import FakeTriton
 from tests.samples.bench_results import make_result, store
 from trtllm_serve_cli.bench.model.arrivals import AtConcurrency
 from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult
@@ -28,9 +28,8 @@ SMALL = ("--num-requests", "4", "--input-mean", "8", "--output-mean", "4")
 
 @pytest.fixture
 def server() -> Iterator[FakeTriton]:
-    fake = FakeTriton()
-    yield fake
-    fake.stop()
+    with FakeTriton() as fake:
+        yield fake
 
 
 def _bench(*arguments: str) -> Any:
@@ -38,7 +37,7 @@ def _bench(*arguments: str) -> Any:
 
 
 def test_bench_prints_upstreams_rows_and_times(server: FakeTriton) -> None:
-    result = _bench("-u", server.start(), "--stream", *SMALL)
+    result = _bench("-u", server.endpoint.grpc, "--stream", *SMALL)
     assert result.exit_code == 0
     for words in ("Requests/Sec", "Avg. OP tokens per request", "TTFT", "ITL", "TPOT"):
         assert words in result.stdout
@@ -46,7 +45,7 @@ def test_bench_prints_upstreams_rows_and_times(server: FakeTriton) -> None:
 
 
 def test_bench_json_is_alone_on_stdout(server: FakeTriton) -> None:
-    result = _bench("-u", server.start(), "--json", "--concurrency", "2", *SMALL)
+    result = _bench("-u", server.endpoint.grpc, "--json", "--concurrency", "2", *SMALL)
     value = json.loads(result.stdout)
     assert value["settings"]["load"] == {
         "kind": "concurrency",
@@ -58,14 +57,14 @@ def test_bench_json_is_alone_on_stdout(server: FakeTriton) -> None:
 
 def test_bench_output_keeps_the_same_data(server: FakeTriton, tmp_path: Path) -> None:
     folder = tmp_path / "result"
-    result = _bench("-u", server.start(), "--json", "--output", str(folder), *SMALL)
+    result = _bench("-u", server.endpoint.grpc, "--json", "--output", str(folder), *SMALL)
     assert json.loads((folder / "summary.json").read_text()) == json.loads(result.stdout)
     assert len((folder / "requests.jsonl").read_text().splitlines()) == 4
 
 
 def test_bench_says_when_the_vocabulary_is_not_told(server: FakeTriton) -> None:
-    server.vocab_size = None
-    result = _bench("-u", server.start(), *SMALL)
+    server.parameters = {}
+    result = _bench("-u", server.endpoint.grpc, *SMALL)
     assert "The server does not tell its vocabulary; random ids are below 1000." in result.stderr
 
 
@@ -112,14 +111,14 @@ def test_bench_without_an_address_needs_a_running_server() -> None:
 
 def test_bench_refuses_a_taken_folder_before_any_load(server: FakeTriton, tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
-    result = _bench("-u", server.start(), "--output", str(tmp_path), *SMALL)
+    result = _bench("-u", server.endpoint.grpc, "--output", str(tmp_path), *SMALL)
     assert isinstance(result.exception, BadInput)
     assert server.received == []
 
 
 def test_bench_prints_figures_even_if_every_request_failed(server: FakeTriton) -> None:
     server.fails_every = 1
-    result = _bench("-u", server.start(), *SMALL)
+    result = _bench("-u", server.endpoint.grpc, *SMALL)
     assert "Failed requests" in result.stdout
     assert isinstance(result.exception, RequestFailed)
     assert "Every request failed: 4 of 4." in str(result.exception)
@@ -128,7 +127,7 @@ def test_bench_prints_figures_even_if_every_request_failed(server: FakeTriton) -
 
 def test_bench_says_why_some_requests_failed(server: FakeTriton) -> None:
     server.fails_every = 2
-    result = _bench("-u", server.start(), "--warmup", "0", *SMALL)
+    result = _bench("-u", server.endpoint.grpc, "--warmup", "0", *SMALL)
     assert result.exit_code == 0
     assert "2 failed: server: out of cheese" in result.stderr
 
@@ -150,7 +149,7 @@ def _interrupting_at(server: FakeTriton, num_requests: int) -> Iterator[None]:
 
 def test_interrupted_bench_prints_what_was_measured(server: FakeTriton) -> None:
     server.sticks_at = 3
-    address = server.start()
+    address = server.endpoint.grpc
 
     with _interrupting_at(server, 3):
         result = _bench("-u", address, "--concurrency", "1", "--warmup", "0", *SMALL)
@@ -161,7 +160,9 @@ def test_interrupted_bench_prints_what_was_measured(server: FakeTriton) -> None:
 
 def test_bench_says_what_the_run_was(server: FakeTriton) -> None:
     server.ttft_s = 0.05
-    result = _bench("-u", server.start(), "--request-rate", "500", "--concurrency", "1", *SMALL)
+    result = _bench(
+        "-u", server.endpoint.grpc, "--request-rate", "500", "--concurrency", "1", *SMALL
+    )
     assert "500 requests/s, poisson, at most 1 in flight" in result.stderr
     assert "so this was no run at a rate" in result.stderr
     assert "Offered rate" not in result.stdout
@@ -169,24 +170,22 @@ def test_bench_says_what_the_run_was(server: FakeTriton) -> None:
 
 def test_bench_judges_objectives(server: FakeTriton) -> None:
     slo = ("--slo", "ttft:p95<60s", "--slo", "latency:p50<1us")
-    result = _bench("-u", server.start(), "--stream", *slo, *SMALL)
+    result = _bench("-u", server.endpoint.grpc, "--stream", *slo, *SMALL)
     assert "Goodput (requests/s)" in result.stdout
     rows = {line.split()[0]: line.split()[-1] for line in result.stdout.splitlines() if "<" in line}
     assert rows == {"ttft:p95<60000ms": "yes", "latency:p50<0.001ms": "no"}
 
 
 def test_bench_loads_several_addresses(server: FakeTriton) -> None:
-    other = FakeTriton()
-    try:
-        result = _bench("-u", server.start(), "-u", other.start(), "--warmup", "0", *SMALL)
-    finally:
-        other.stop()
+    with FakeTriton() as other:
+        urls = ("-u", server.endpoint.grpc, "-u", other.endpoint.grpc)
+        result = _bench(*urls, "--warmup", "0", *SMALL)
     assert (len(server.received), len(other.received)) == (2, 2)
     assert result.stdout.count("tensorrt_llm at 127.0.0.1:") == 2
 
 
 def test_bench_repeats_and_shows_each_run(server: FakeTriton) -> None:
-    result = _bench("-u", server.start(), "--repeat", "2", "--json", *SMALL)
+    result = _bench("-u", server.endpoint.grpc, "--repeat", "2", "--json", *SMALL)
     runs = json.loads(result.stdout)["runs"]
     assert len(runs["summaries"]) == 2
     assert len(runs["across"]["completed_requests_per_s"]["values"]) == 2
@@ -198,18 +197,18 @@ def test_bench_fails_when_figures_are_not_the_references(
     reference = tmp_path / "perf.json"
     reference.write_text('{"a": {"Avg. Output tokens per request": 1000}}')
     check = ("--check-perf-json", str(reference), "--check-perf-key", "a")
-    result = _bench("-u", server.start(), *check, *SMALL)
+    result = _bench("-u", server.endpoint.grpc, *check, *SMALL)
     assert isinstance(result.exception, CheckFailed)
     assert "Avg. OP tokens per request" in result.stdout
 
 
 def test_bench_keeps_upstreams_csv(server: FakeTriton, tmp_path: Path) -> None:
-    _bench("-u", server.start(), "--op-stats-csv", str(tmp_path / "a.csv"), *SMALL)
+    _bench("-u", server.endpoint.grpc, "--op-stats-csv", str(tmp_path / "a.csv"), *SMALL)
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 2
 
 
 def test_bench_says_that_the_server_was_lost(server: FakeTriton) -> None:
-    address = server.start()
+    address = server.endpoint.grpc
 
     def stop_when_loaded() -> None:
         while len(server.received) < 4:
@@ -226,7 +225,7 @@ def test_bench_says_that_the_server_was_lost(server: FakeTriton) -> None:
 
 
 def test_bench_of_text_needs_a_model_that_takes_it(server: FakeTriton) -> None:
-    result = CliRunner().invoke(bench_app, ["end-to-end", "-u", server.start(), "-m", CORE])
+    result = CliRunner().invoke(bench_app, ["end-to-end", "-u", server.endpoint.grpc, "-m", CORE])
     assert isinstance(result.exception, UnknownModel)
     assert "takes text" in str(result.exception)
 
@@ -251,7 +250,7 @@ def test_bench_of_a_data_set_without_a_tokenizer_says_so(
 ) -> None:
     file = tmp_path / "data.jsonl"
     file.write_text('{"prompt": "hello", "output_length": 3}')
-    arguments = ["dataset", "--dataset", str(file), "-u", server.start()]
+    arguments = ["dataset", "--dataset", str(file), "-u", server.endpoint.grpc]
     result = CliRunner().invoke(bench_app, arguments)
     assert isinstance(result.exception, BadInput)
     assert "--tokenizer DIR" in str(result.exception)
@@ -261,7 +260,7 @@ def test_bench_replays_a_trace(server: FakeTriton, tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     lines = [{"timestamp": n * 10, "input_length": 5, "output_length": n + 1} for n in range(3)]
     file.write_text("\n".join(map(json.dumps, lines)))
-    arguments = ["trace", str(file), "-u", server.start(), "--speed", "2", "--json"]
+    arguments = ["trace", str(file), "-u", server.endpoint.grpc, "--speed", "2", "--json"]
     value = json.loads(CliRunner().invoke(bench_app, arguments).stdout)
     assert value["summary"]["num_output_tokens"] == 6
     assert value["settings"]["load"] == {"kind": "trace", "speed": 2.0, "concurrency": None}
@@ -278,14 +277,14 @@ def _invoke(*arguments: str) -> Any:
 
 
 def test_output_has_a_page_and_a_trace(server: FakeTriton, tmp_path: Path) -> None:
-    result = _bench("-u", server.start(), "--stream", "--output", str(tmp_path / "a"), *SMALL)
+    result = _bench("-u", server.endpoint.grpc, "--stream", "--output", str(tmp_path / "a"), *SMALL)
     assert "with a page:" in result.stderr
     assert (tmp_path / "a" / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert json.loads((tmp_path / "a" / "trace.json").read_text())["traceEvents"]
 
 
 def test_report_is_made_again_or_of_several(server: FakeTriton, tmp_path: Path) -> None:
-    url = server.start()
+    url = server.endpoint.grpc
     folders = [str(tmp_path / name) for name in ("a", "b")]
     for folder in folders:
         _bench("-u", url, "--stream", "--output", folder, *SMALL)
@@ -361,7 +360,7 @@ def test_compare_wants_two_results_and_not_sweeps(results: tuple[str, str], tmp_
 def test_sweep_measures_every_load(server: FakeTriton, tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     options = ("--concurrency", "1,2", "--repeat", "2", "--stream", "--output", str(folder))
-    result = _invoke("sweep", "token-norm-dist", "-u", server.start(), *options, *SMALL)
+    result = _invoke("sweep", "token-norm-dist", "-u", server.endpoint.grpc, *options, *SMALL)
     assert result.exit_code == 0
     assert "1 in flight" in result.stdout
     assert "2 in flight" in result.stdout
@@ -378,14 +377,14 @@ def test_sweep_measures_every_load(server: FakeTriton, tmp_path: Path) -> None:
 
 def test_points_of_a_sweep_and_their_warm_ups_share_no_prompt(server: FakeTriton) -> None:
     options = ("--concurrency", "1,2", "--request-rate", "90,100", "--repeat", "2", *SMALL)
-    _invoke("sweep", "token-norm-dist", "-u", server.start(), *options)
-    prompts = [tuple(inputs["input_ids"].ravel()) for inputs in server.received]
+    _invoke("sweep", "token-norm-dist", "-u", server.endpoint.grpc, *options)
+    prompts = [tuple(inputs["input_ids"]) for inputs in server.received]
     assert len(prompts) == len(set(prompts)) == 4 * 2 * (4 + 1)
 
 
 def test_sweep_takes_a_model_that_is_named_twice_once(server: FakeTriton) -> None:
     options = ("-m", "tensorrt_llm", "-m", "tensorrt_llm", "--num-requests", "3", "--json")
-    sweep = ("sweep", "token-norm-dist", "-u", server.start(), *options)
+    sweep = ("sweep", "token-norm-dist", "-u", server.endpoint.grpc, *options)
     assert "A sweep needs several loads" in _invoke(*sweep).stderr
     points = json.loads(_invoke(*sweep, "--concurrency", "1,2").stdout)["points"]
     assert [len(point["targets"]) for point in points] == [1, 1]
@@ -393,7 +392,7 @@ def test_sweep_takes_a_model_that_is_named_twice_once(server: FakeTriton) -> Non
 
 def test_sweep_as_json_has_every_point(server: FakeTriton) -> None:
     options = ("--request-rate", "50,100", "--json", *SMALL)
-    result = _invoke("sweep", "token-norm-dist", "-u", server.start(), *options)
+    result = _invoke("sweep", "token-norm-dist", "-u", server.endpoint.grpc, *options)
     points = json.loads(result.stdout)["points"]
     rates = [point["settings"]["load"]["request_rate_per_s"] for point in points]
     assert rates == [50, 100]
@@ -402,7 +401,7 @@ def test_sweep_as_json_has_every_point(server: FakeTriton) -> None:
 def test_sweep_that_is_interrupted_says_so_by_its_exit_code(server: FakeTriton) -> None:
     """Whichever point was running: here the first, in its second turn."""
     server.sticks_at = 10
-    address = server.start()
+    address = server.endpoint.grpc
     options = ("--concurrency", "1,2", "--repeat", "2", "--warmup", "0", *SMALL)
     with _interrupting_at(server, 10):
         result = _invoke("sweep", "token-norm-dist", "-u", address, *options)
@@ -455,7 +454,7 @@ def test_search_finds_a_rate_and_keeps_its_probes(server: FakeTriton, tmp_path: 
     folder = tmp_path / "search"
     options = ("--slo", "latency:p95<5s", "--min-rate", "40", "--max-rate", "80")
     options += ("--output", str(folder), *SMALL)
-    result = _invoke("search", "token-norm-dist", "-u", server.start(), *options)
+    result = _invoke("search", "token-norm-dist", "-u", server.endpoint.grpc, *options)
     assert result.exit_code == 0
     assert "Highest rate that met every objective: 80 requests/s, the highest" in result.stdout
     assert json.loads((folder / "search.json").read_text())["rate"] == 80
@@ -474,7 +473,7 @@ def test_search_whose_lowest_rate_fails_says_so() -> None:
 def test_search_whose_requests_all_fail_says_why(server: FakeTriton) -> None:
     server.fails_every = 1
     options = ("--slo", "latency:p95<5s", "--min-rate", "40", *SMALL)
-    result = _invoke("search", "token-norm-dist", "-u", server.start(), *options)
+    result = _invoke("search", "token-norm-dist", "-u", server.endpoint.grpc, *options)
     assert isinstance(result.exception, RequestFailed)
     assert "4 of them with server: out of cheese" in result.exception.why
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cli.terminal import Terminal, run_at_terminal
-from tests.client import fake_triton
-from tests.client.fake_triton import FakeTriton
+from tests.fakes.triton.answers import TEMPLATE
+from tests.fakes.triton.server import FakeTriton
 from tests.waiting import wait_until
 
 CTRL_C, CTRL_D = "\x03", "\x04"
@@ -17,8 +17,8 @@ both = pytest.mark.parametrize("interface", ["grpc", "http"])
 
 @pytest.fixture
 def triton() -> Iterator[FakeTriton]:
-    with fake_triton.serve() as fake:
-        fake.parameters = {"chat_template": fake_triton.TEMPLATE, "max_seq_len": "1000"}
+    with FakeTriton() as fake:
+        fake.parameters = {"chat_template": TEMPLATE, "max_seq_len": "1000"}
         yield fake
 
 
@@ -43,7 +43,7 @@ def test_conversation_remembers_what_was_said(triton: FakeTriton, interface: str
         terminal.expect("> ")
         terminal.type(CTRL_D)
         assert terminal.wait() == 0
-    assert [sent["text_input"] for sent in triton.requests] == [
+    assert [sent["text_input"] for sent in triton.received] == [
         "<user>hello<assistant>",
         "<user>hello<assistant>Machine learning é<user>more<assistant>",
     ]
@@ -96,7 +96,7 @@ def test_commands(triton: FakeTriton) -> None:
         notify(terminal, " /four")
         notify(terminal, "/quit")
         assert terminal.wait() == 0
-    assert [sent["text_input"].partition("<assistant>")[0] for sent in triton.requests] == [
+    assert [sent["text_input"].partition("<assistant>")[0] for sent in triton.received] == [
         "<system>Be brief.<user>one",
         "<system>Be brief.<user>two",
         "<system>Be long.<user>three",
@@ -123,7 +123,7 @@ def test_full_context_forgets_the_oldest_turn_and_says_so(triton: FakeTriton) ->
         terminal.expect("The context is full: the oldest turn had to be forgotten.\r\n")
         notify(terminal, "/quit")
         assert terminal.wait() == 0
-    assert triton.requests[1]["text_input"] == "<user>two<assistant>"
+    assert triton.received[1]["text_input"] == "<user>two<assistant>"
 
 
 def test_model_without_a_template_holds_no_conversation(triton: FakeTriton) -> None:

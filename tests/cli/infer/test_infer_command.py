@@ -16,8 +16,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.client import fake_triton
-from tests.client.fake_triton import FakeTriton
+from tests.fakes.triton.answers import PERF, TEMPLATE
+from tests.fakes.triton.server import FakeTriton
 from tests.samples.lora_adapters import write_converted
 from tests.waiting import wait_until
 from trtllm_serve_cli.cli.infer.render_answer import (
@@ -37,7 +37,7 @@ FIGURES = re.compile(r"3 tokens · first after \d+ ms · [\d.]+ tokens/s · id [
 
 @pytest.fixture
 def triton() -> Iterator[FakeTriton]:
-    with fake_triton.serve() as fake:
+    with FakeTriton() as fake:
         yield fake
 
 
@@ -74,7 +74,7 @@ def test_empty_prompt_is_refused(triton: FakeTriton, run: Run, arguments: tuple[
 def test_options_reach_the_server(triton: FakeTriton, run: Run) -> None:
     options = "--max-tokens 7 --temperature 0.5 --seed 0 --stop a --stop b --bad c --top-k 1"
     run("go", "-u", triton.endpoint.grpc, *options.split())
-    sent = triton.requests[0]
+    sent = triton.received[0]
     assert (sent["max_tokens"], sent["temperature"], sent["seed"]) == (7, 0.5, 0)
     assert (sent["stop_words"], sent["bad_words"], sent["top_k"]) == (["a", "b"], ["c"], 1)
 
@@ -92,7 +92,7 @@ def test_guide_reaches_the_server(
     triton: FakeTriton, run: Run, options: tuple[str, ...], kind: str, guide: str | None
 ) -> None:
     run("go", "-u", triton.endpoint.grpc, *options)
-    sent = triton.requests[0]
+    sent = triton.received[0]
     assert sent["guided_decoding_guide_type"] == kind
     assert sent.get("guided_decoding_guide") == guide
 
@@ -101,8 +101,8 @@ def test_adapter_reaches_the_server(triton: FakeTriton, run: Run, tmp_path: Path
     write_converted(tmp_path)
     options = ("--lora", "pirate", "--lora-task-id", "7", "--lora-dir", str(tmp_path))
     assert run("go", "-u", triton.endpoint.grpc, *options)[0] == 0
-    sent = triton.requests[0]
-    assert triton.request_parameters == [{"lora_name": "pirate"}]
+    sent = triton.received[0]
+    assert [each.parameters for each in triton.requests] == [{"lora_name": "pirate"}]
     assert (sent["lora_task_id"], sent["lora_weights"][1]) == (7, [1, 2, 4])
 
 
@@ -147,7 +147,7 @@ def test_perf_metrics_are_a_line(triton: FakeTriton, run: Run) -> None:
 
 def test_perf_metrics_are_in_the_json(triton: FakeTriton, run: Run) -> None:
     _, out, _ = run("go", "-u", triton.endpoint.grpc, "--perf", "--json")
-    assert json.loads(out)["perf_metrics"] == fake_triton.PERF
+    assert json.loads(out)["perf_metrics"] == PERF
 
 
 @pytest.mark.parametrize("options", [(), ("--no-stream",)], ids=["streamed", "not streamed"])
@@ -155,7 +155,7 @@ def test_answer_that_is_stopped_early_shows_what_came(
     triton: FakeTriton, run: Run, options: tuple[str, ...]
 ) -> None:
     code, out, err = run("forever", "-u", triton.endpoint.grpc, "--stop-after-ms", "200", *options)
-    assert (code, out[:3], triton.requests[0]["stream"]) == (0, "on ", True)
+    assert (code, out[:3], triton.received[0]["stream"]) == (0, "on ", True)
     assert "stopped after 2" in err
     assert triton.cancelled.wait(60)
 
@@ -171,7 +171,7 @@ def test_json_is_alone_on_stdout(triton: FakeTriton, run: Run) -> None:
 
 def test_whole_answer_over_http_is_streamed_underneath(triton: FakeTriton, run: Run) -> None:
     code, out, err = run("go", "-u", triton.endpoint.http, "-i", "http", "--no-stream")
-    assert (code, out, triton.requests[0]["stream"]) == (0, "Machine learning é\n", True)
+    assert (code, out, triton.received[0]["stream"]) == (0, "Machine learning é\n", True)
     assert err.startswith("3 tokens · after ")
 
 
@@ -195,13 +195,13 @@ def test_what_is_said_of_a_cancel_is_true(
 def test_several_sequences_are_told_apart(triton: FakeTriton, run: Run) -> None:
     code, out, _ = run("beams", "-u", triton.endpoint.grpc, "--beam-width", "2")
     assert (code, out) == (0, "[0] one\n[1] two\n")
-    assert triton.requests[0]["stream"] is False
+    assert triton.received[0]["stream"] is False
 
 
 @pytest.mark.parametrize("arguments", [(), ("-",)], ids=str)
 def test_prompt_from_stdin(triton: FakeTriton, run: Run, arguments: tuple[str, ...]) -> None:
     run(*arguments, "-u", triton.endpoint.grpc, stdin="echo:é\nb\n".encode())
-    assert triton.requests[0]["text_input"] == "echo:é\nb"
+    assert triton.received[0]["text_input"] == "echo:é\nb"
 
 
 def test_stdin_that_is_no_text(triton: FakeTriton, run: Run) -> None:
@@ -221,9 +221,9 @@ def test_stdin_that_is_no_text(triton: FakeTriton, run: Run) -> None:
 def test_model_with_a_template_is_asked_through_it(
     triton: FakeTriton, run: Run, arguments: tuple[str, ...], prompt: str
 ) -> None:
-    triton.parameters = {"chat_template": fake_triton.TEMPLATE}
+    triton.parameters = {"chat_template": TEMPLATE}
     run(*arguments, "-u", triton.endpoint.grpc)
-    assert triton.requests[0]["text_input"] == prompt
+    assert triton.received[0]["text_input"] == prompt
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_batch_answers_in_the_order_of_the_file(
     answers = [json.loads(line) for line in out.splitlines()]
     assert (code, err) == (0, "")
     assert [(a["index"], a["text_output"]) for a in answers] == [(0, "é"), (1, "b")]
-    assert sorted(r["max_tokens"] for r in triton.requests) == [3, 200]
+    assert sorted(r["max_tokens"] for r in triton.received) == [3, 200]
 
 
 @pytest.mark.parametrize("interface", ["grpc", "http"])
@@ -327,9 +327,9 @@ def test_the_server_is_told_the_id_that_is_printed(
     address = triton.endpoint.grpc if interface == "grpc" else triton.endpoint.http
     words = ("go", "-i", interface, "-u", address, "--json")
     _, out, _ = run(*words, "--request-id", "r-7")
-    assert json.loads(out)["request_id"] == triton.request_ids[0] == "r-7"
+    assert json.loads(out)["request_id"] == triton.requests[0].id == "r-7"
     _, out, _ = run(*words)
-    assert json.loads(out)["request_id"] == triton.request_ids[1]
+    assert json.loads(out)["request_id"] == triton.requests[1].id
 
 
 def test_each_line_of_a_batch_has_an_id_of_its_own(
@@ -339,7 +339,7 @@ def test_each_line_of_a_batch_has_an_id_of_its_own(
     file.write_text('{"prompt": "echo:a"}\n[]\n{"prompt": "echo:b", "request_id": "mine"}\n')
     _, out, _ = run("--batch", str(file), "-u", triton.endpoint.grpc, "--request-id", "r")
     assert [json.loads(line)["request_id"] for line in out.splitlines()] == ["r-0", "", "mine"]
-    assert sorted(triton.request_ids) == ["mine", "r-0"]
+    assert sorted(each.id for each in triton.requests) == ["mine", "r-0"]
 
 
 def test_batch_with_a_failed_line_goes_on_and_ends_with_3(triton: FakeTriton, run: Run) -> None:
@@ -380,7 +380,7 @@ def test_interrupt_cancels_on_the_server_and_says_so(
         assert process.stdout is not None
         process.stdout.read(1)
         # A line of a batch that was not sent yet never will be: nothing to cancel.
-        wait_until(lambda: "forever" in [sent["text_input"] for sent in triton.requests])
+        wait_until(lambda: "forever" in [sent["text_input"] for sent in triton.received])
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.cli.terminal import Terminal, run_at_terminal
-from tests.client import fake_triton
-from tests.client.fake_triton import FakeTriton
+from tests.fakes.triton.server import FakeTriton
 from tests.samples.metrics_pages import OURS, PAGE
 from trtllm_serve_cli.cli.metrics.dashboard import Feed, render_dashboard, sparkline
 from trtllm_serve_cli.errors import NoServer
@@ -108,8 +107,8 @@ def test_several_servers_have_a_line_each() -> None:
 
 @pytest.fixture
 def triton() -> Iterator[FakeTriton]:
-    with fake_triton.serve() as fake:
-        fake.metrics_page = OURS.encode()
+    with FakeTriton() as fake:
+        fake.metrics_pages = [OURS]
         yield fake
 
 
@@ -132,9 +131,9 @@ def test_the_screen_lives_through_resizing_and_the_servers_absence(triton: FakeT
         screen.resize(60, 200)
         terminal.resize(200, 60)
         until(f"{'q quits':>100}")
-        triton.metrics_page = b"half a pa"
+        triton.metrics_pages = ["half a pa"]
         until("The metrics page is broken.")
-        triton.metrics_page = LATER.encode()
+        triton.metrics_pages = [LATER]
         until("active             9")
         terminal.type("q")
         assert terminal.wait() == 0

@@ -14,8 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.client import fake_triton
-from tests.client.fake_triton import FakeTriton
+from tests.fakes.triton.server import FakeTriton
 from tests.samples.metrics_pages import OURS, PAGE
 from trtllm_serve_cli.cli.main import main
 from trtllm_serve_cli.launch.servers import running as running_servers
@@ -25,8 +24,8 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def triton() -> Iterator[FakeTriton]:
-    with fake_triton.serve() as fake:
-        fake.metrics_page = PAGE.encode()
+    with FakeTriton() as fake:
+        fake.metrics_pages = [PAGE]
         yield fake
 
 
@@ -76,7 +75,7 @@ def test_raw_is_the_page(triton: FakeTriton, run: Run) -> None:
 
 
 def test_page_cut_in_the_middle_is_told(triton: FakeTriton, run: Run) -> None:
-    triton.metrics_page = PAGE[:500].encode()
+    triton.metrics_pages = [PAGE[:500]]
     code, _, err = run("-u", triton.endpoint.metrics)
     assert code == 3
     assert "The metrics page is broken." in err
@@ -138,7 +137,7 @@ def test_since_a_saved_page_there_are_rates(triton: FakeTriton, run: Run, tmp_pa
     saved = tmp_path / "before.prom"
     saved.write_text(OURS)
     os.utime(saved, (time.time() - 100, time.time() - 100))
-    triton.metrics_page = OURS.replace("} 593\n", "} 1593\n").encode()
+    triton.metrics_pages = [OURS.replace("} 593\n", "} 1593\n")]
     code, out, _ = run("-u", triton.endpoint.metrics, "--since", str(saved), "--json")
     model = next(each for each in json.loads(out)["models"] if each["model"] == "demo")
     assert (code, round(model["tokens_per_s"])) == (0, 10)
@@ -153,7 +152,7 @@ def test_a_file_that_is_no_page_is_told(triton: FakeTriton, run: Run, tmp_path: 
 
 
 def test_our_models_have_what_their_clients_had(triton: FakeTriton, run: Run) -> None:
-    triton.metrics_page = OURS.encode()
+    triton.metrics_pages = [OURS]
     code, out, _ = run("-u", triton.endpoint.metrics)
     words = [line.split() for line in out.splitlines()]
     assert code == 0
@@ -164,7 +163,7 @@ def test_our_models_have_what_their_clients_had(triton: FakeTriton, run: Run) ->
 
 
 def test_several_servers_stand_below_each_other(triton: FakeTriton, run: Run) -> None:
-    triton.metrics_page = OURS.encode()
+    triton.metrics_pages = [OURS]
     other = triton.endpoint.metrics.replace("127.0.0.1", "localhost")
     code, out, err = run("-u", triton.endpoint.metrics, "-u", other, "-u", "127.0.0.1:1")
     lines = [line.split() for line in out.splitlines() if ":" in line]
@@ -205,9 +204,9 @@ def test_watch_prints_lines_and_survives_the_server(triton: FakeTriton) -> None:
     ) as process:
         assert process.stdout is not None and process.stderr is not None
         first = process.stdout.readline()
-        triton.metrics_page = b"half a pa"
+        triton.metrics_pages = ["half a pa"]
         gap = process.stderr.readline()
-        triton.metrics_page = PAGE.replace("} 7\n", "} 8\n").encode()
+        triton.metrics_pages = [PAGE.replace("} 7\n", "} 8\n")]
         again = next(line for line in process.stdout if "active 8" in line)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)

@@ -5,47 +5,32 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
+from tests.fakes.triton.server import FakeTriton
 from tests.samples.launch_plans import fake_plan
 from tests.waiting import wait_until
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import PLAN_FILE, describe_myself, write_state
 from trtllm_serve_cli.paths import find_home
 
-
-class Busy(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(
-            b'nv_trt_llm_request_metrics{model="m",version="1",request_type="active"} 1\n'
-        )
-
-    def log_message(self, *_: object) -> None:
-        pass
+PAGE = 'nv_trt_llm_request_metrics{model="m",version="1",request_type="active"} 1\n'
 
 
 @pytest.fixture
 def busy(home_folder: Path) -> Iterator[LaunchPlan]:
-    """Of a server whose model has a request in flight, without end."""
-    with HTTPServer(("127.0.0.1", 0), Busy) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    """The plan of a server whose model never ends a request."""
+    with FakeTriton(metrics_pages=[PAGE]) as triton:
         plan = fake_plan(find_home().servers)
-        endpoint = dataclasses.replace(plan.endpoint, metrics=f"127.0.0.1:{server.server_port}")
+        endpoint = dataclasses.replace(plan.endpoint, metrics=triton.endpoint.metrics)
         plan = dataclasses.replace(plan, endpoint=endpoint, model_control_mode="explicit")
         plan.directory.mkdir(parents=True)
         (plan.directory / PLAN_FILE).write_text(plan.to_json())
         write_state(plan.directory, describe_myself("ready"))
         yield plan
-        server.shutdown()
-        thread.join()
 
 
 def test_unload_that_is_ended_leaves_no_model_refusing_requests(busy: LaunchPlan) -> None:

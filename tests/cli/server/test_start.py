@@ -1,6 +1,6 @@
 """`tllm start`, `stop`, `status` and `logs` as their user sees them.
 
-The Triton that they find on PATH is the tests' fake server.
+The Triton that they find on PATH is the tests' fake.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pytest
 from tests.cli.running import Tllm
 from tests.fakes.container_engines import calls_of, write_engine
 from tests.ports import free_ports
-from tests.samples.launch_plans import FAKE_SERVER, pids_in
+from tests.samples.launch_plans import FAKE_TRITON, pids_in
 from tests.samples.repositories import add_model
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.launch.launch_options import DRAIN_S
@@ -58,7 +58,7 @@ def tllm(
     program.write_text(
         "#!/bin/sh\n"
         'for word; do case $word in --http-port=*) port="${word#*=}";; esac; done\n'
-        f'exec {shlex.join((sys.executable, FAKE_SERVER))} "$port" $BEHAVIOUR\n'
+        f'exec {shlex.join((sys.executable, FAKE_TRITON))} "$port" $BEHAVIOUR\n'
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")

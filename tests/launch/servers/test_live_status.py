@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import ClassVar
 
 import pytest
 
+from tests.fakes.triton.server import FakeTriton
 from tests.ports import free_ports
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.launch.servers.live_status import count_in_flight, watch_in_flight
@@ -29,30 +27,15 @@ tllm_engine_worker_up{model="c",version="1"} 0
 IDLE = PAGE.replace("} 2", "} 0").replace("} 3", "} 0")
 
 
-class Page(BaseHTTPRequestHandler):
-    """The pages in turn, the last one again and again."""
-
-    pages: ClassVar[list[str]] = []
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        pages = self.pages
-        self.wfile.write((pages.pop(0) if len(pages) > 1 else pages[0]).encode())
-
-    def log_message(self, *_: object) -> None:
-        pass
+@pytest.fixture
+def triton() -> Iterator[FakeTriton]:
+    with FakeTriton(metrics_pages=[PAGE]) as fake:
+        yield fake
 
 
 @pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
-    monkeypatch.setattr(Page, "pages", [PAGE])
-    with HTTPServer(("127.0.0.1", 0), Page) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield Endpoint(metrics=f"127.0.0.1:{server.server_port}")
-        server.shutdown()
-        thread.join()
+def endpoint(triton: FakeTriton) -> Endpoint:
+    return triton.endpoint
 
 
 def test_engines_tell_what_they_have(endpoint: Endpoint) -> None:
@@ -65,10 +48,10 @@ def test_engines_that_nobody_asks_about_do_not_count(endpoint: Endpoint) -> None
     assert count_in_flight([endpoint], {"b", "c"}) == {}
 
 
-def test_server_is_idle_at_the_second_look(endpoint: Endpoint) -> None:
+def test_server_is_idle_at_the_second_look(triton: FakeTriton) -> None:
     """The first one may have fallen between a request's arrival and the engine."""
-    Page.pages[:] = [IDLE, PAGE, IDLE]
-    assert list(watch_in_flight([endpoint])) == [{}, {"a": 5}, {}, {}]
+    triton.metrics_pages = [IDLE, PAGE, IDLE]
+    assert list(watch_in_flight([triton.endpoint])) == [{}, {"a": 5}, {}, {}]
 
 
 def test_server_that_listens_and_says_nothing_may_have_requests(

@@ -1,4 +1,4 @@
-"""Servers started and stopped as the commands do it, with the fake server in Triton's place."""
+"""Servers started and stopped as the commands do it, with a fake Triton."""
 
 from __future__ import annotations
 

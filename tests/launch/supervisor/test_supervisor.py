@@ -1,4 +1,4 @@
-"""A supervisor and a fake server: real processes, real sockets, little patience."""
+"""A supervisor and a fake Triton: real processes, real sockets, little patience."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from http.client import HTTPException
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,6 +25,9 @@ import pytest
 from tests.fakes.container_engines import calls_of, write_engine
 from tests.samples.launch_plans import fake_container_plan, fake_mpi_plan, fake_plan, pids_in
 from tests.waiting import is_gone, wait_until
+from trtllm_serve_cli.client.ask import generate
+from trtllm_serve_cli.client.generate import GenerateRequest
+from trtllm_serve_cli.errors import NoServer
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import PLAN_FILE, ServerState, read_state, write_state
 from trtllm_serve_cli.launch.supervisor.supervisor import Patience, Supervisor
@@ -37,7 +37,7 @@ QUICK = Patience(poll_s=0.02, watch_s=0.02, first_backoff_s=0.02, longest_backof
 
 @pytest.fixture(autouse=True)
 def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the fake server remembers its former lives."""
+    """The folder in which the fake Triton remembers its former lives."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -71,8 +71,8 @@ def is_in(plan: LaunchPlan, phase: str, restarts: int = 0) -> bool:
 
 
 def crash(plan: LaunchPlan) -> None:
-    with suppress(OSError, HTTPException):
-        urllib.request.urlopen(f"http://{plan.endpoint.http}/crash", b"")
+    with pytest.raises(NoServer):
+        generate(plan.endpoint, "m", GenerateRequest("crash"), "http")
 
 
 def test_server_is_ready_once_it_generated_a_token(tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_container_is_cleared_away_before_and_after_each_life(tmp_path: Path, podman: Path) -> None:
-    plan = fake_container_plan(tmp_path, podman)
+    plan = fake_container_plan(tmp_path, podman, "crash")
     with supervised(plan):
         wait_until(lambda: is_in(plan, "ready"))
         crash(plan)
@@ -403,10 +403,12 @@ def test_server_in_a_container_is_told_to_end_by_who_is_attached(
 
 
 def test_engine_of_containers_is_asked_once_in_each_life(tmp_path: Path, podman: Path) -> None:
-    # The fake server is the process of the program in podman's place.
+    # The fake Triton is the process of the program in podman's place.
     write_engine(podman.parent, "podman", run='echo $$ > "$0.pid"; shift 4; exec "$@"',
                  inspect='cat "$0.pid"')  # fmt: skip
-    plan = dataclasses.replace(fake_container_plan(tmp_path, podman), model_control_mode="explicit")
+    plan = dataclasses.replace(
+        fake_container_plan(tmp_path, podman, "crash"), model_control_mode="explicit"
+    )
     with supervised(plan):
         wait_until(lambda: is_in(plan, "ready"))
         assert [read_state(plan.directory).server_pid] == pids_in(plan.log)

@@ -1,0 +1,152 @@
+"""A fake Triton in a process of its own, for tests of what starts, watches and ends servers.
+
+It listens on HTTP, and with `--grpc-port` on gRPC too; the metrics page is at the HTTP port. It
+writes a Triton's log lines, and its process id, to stdout. Try it from the repository's root:
+
+    python -m tests.fakes.triton 8000 --grpc-port 8001
+    tllm infer -m ensemble "go"
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+if __name__ == "__main__" and __package__ in (None, ""):
+    # Run by its path: the working folder and the environment are a server's.
+    sys.path[0] = str(Path(__file__).parents[3])
+
+from tests.fakes.triton.answers import Answer, Outputs, Request, Silence, follow_prompt
+from tests.fakes.triton.server import FakeTriton
+
+BEHAVIOURS = {
+    "fail": "log that a model cannot be loaded, and exit",
+    "misfit": "log that an engine is of another TensorRT version, and exit",
+    "killed": "die while loading, as if memory had run out",
+    "once": "serve in the first life, and `fail` in each further one (in the same working folder)",
+    "closed": "run without listening",
+    "silent": "take requests, and never answer",
+    "crash": "die of SIGSEGV at the prompt `crash`",
+    "brief": "exit with code 7 once the supervisor's state file says `ready`",
+    "stubborn": "ignore SIGTERM",
+    "child": "start a process that stays, and log its id",
+    "model": "start a process as Triton's Python backend does for a model, and log its id",
+}
+
+LOADED = "I1121 09:50:18.469405 25664 model_lifecycle.cc:839] \"successfully loaded 'm'\""
+FAILED = (
+    "E1121 09:50:22.055697 25727 model_lifecycle.cc:642] \"failed to load 'm' version 1: "
+    "Internal: ModuleNotFoundError: No module named 'nowhere'\\n\\nAt:\\n  model.py(1)\\n\""
+)
+MISFIT = (
+    "E0625 02:30:50.697623 128 model_lifecycle.cc:642] \"failed to load 'm' version 1: Internal: "
+    "unexpected error when creating modelInstanceState: [TensorRT-LLM][ERROR] Assertion failed: "
+    'Failed to deserialize cuda engine. (/app/tensorrt_llm/cpp/runtime/tllmRuntime.cpp:75)"'
+)
+
+
+def main() -> NoReturn:
+    """Load, serve and end as the command line says."""
+    arguments = parse_arguments()
+    behaviours = frozenset(arguments.behaviours)
+    print(f"server {os.getpid()}", flush=True)
+    print(LOADED, flush=True)
+    if "child" in behaviours:
+        start_child()
+    if "model" in behaviours:
+        start_model()
+    signal.signal(signal.SIGINT, exit_well)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if "stubborn" in behaviours else exit_well)
+    load_or_die(behaviours)
+    if "closed" not in behaviours:
+        FakeTriton(answer=choose_answer(behaviours)).start(arguments.http_port, arguments.grpc_port)
+    while True:
+        signal.pause()
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line; exits if a behaviour is unknown."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fakes.triton",
+        description=__doc__,
+        epilog="behaviours:\n"
+        + "\n".join(f"  {name:9} {does}" for name, does in BEHAVIOURS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("http_port", type=int)
+    parser.add_argument("behaviours", nargs="*", metavar="behaviour", help="see below")
+    parser.add_argument("--grpc-port", type=int)
+    arguments = parser.parse_args()
+    if unknown := set(arguments.behaviours) - BEHAVIOURS.keys():
+        parser.error(f"unknown behaviour: {', '.join(sorted(unknown))}")
+    return arguments
+
+
+def start_child() -> None:
+    """Start a process that nothing but its end will end."""
+    child = subprocess.Popen((sys.executable, "-c", "import time; time.sleep(600)"))
+    print(f"child {child.pid}", flush=True)
+
+
+def start_model() -> None:
+    """Start a process whose command line is that of a model of Triton's Python backend."""
+    stub = Path("triton_python_backend_stub")
+    if not stub.exists():
+        stub.symlink_to(sys.executable)
+    Path("m/1").mkdir(parents=True, exist_ok=True)
+    Path("m/1/model.py").write_text("import time; time.sleep(600)")
+    model = subprocess.Popen(("./triton_python_backend_stub", "m/1/model.py"))
+    print(f"model {model.pid}", flush=True)
+
+
+def load_or_die(behaviours: frozenset[str]) -> None:
+    """Return if the models load."""
+    lived_before = Path("lived")
+    if "killed" in behaviours:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if "misfit" in behaviours:
+        sys.exit(MISFIT)
+    if "fail" in behaviours or ("once" in behaviours and lived_before.exists()):
+        sys.exit(FAILED)
+    lived_before.touch()
+
+
+def choose_answer(behaviours: frozenset[str]) -> Answer:
+    """The answer to each request."""
+
+    def answer(request: Request) -> Iterator[Outputs]:
+        if "silent" in behaviours:
+            raise Silence
+        if "crash" in behaviours and request.inputs.get("text_input") == "crash":
+            signal.raise_signal(signal.SIGSEGV)  # to this thread, which then answers no more
+        yield from follow_prompt(request)
+        if "brief" in behaviours:
+            threading.Thread(target=die_when_ready).start()
+
+    return answer
+
+
+def die_when_ready() -> NoReturn:
+    """Exit once the state is `ready`; its file is beside the folder of drain marks."""
+    state = Path(os.environ["TLLM_DRAINING"]).with_name("state.json")
+    while json.loads(state.read_text())["phase"] != "ready":
+        time.sleep(0.01)
+    os._exit(7)
+
+
+def exit_well(*_: object) -> NoReturn:
+    """Exit with code 0, whatever other threads do."""
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""An in-process Triton: KServe over gRPC and HTTP on real sockets, without engines.
+
+with FakeTriton(ttft_s=0.05) as triton:
+    generate(triton.endpoint, "ensemble", GenerateRequest("go"))
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.fakes.triton.answers import (
+    Answer,
+    ModelError,
+    Outputs,
+    Request,
+    ServerError,
+    Silence,
+    follow_prompt,
+)
+from tests.fakes.triton.over_http import serve_http
+from trtllm_serve_cli.client.endpoint import Endpoint
+
+VERSION = "2.51.0"
+TOKEN_INPUTS = ("input_ids", "input_lengths", "request_output_len", "streaming")
+TEXT_INPUTS = ("text_input", "max_tokens", "stream", "return_num_output_tokens")
+
+
+@dataclass
+class FakeTriton:
+    """What the server does, and what it was asked. All fields may change while it runs.
+
+    - `answer` makes the responses (see `answers`). The first comes after `ttft_s`, each further one
+      after `itl_s`, and none while `hold` is cleared, which happens at request number `sticks_at`.
+      Every request whose number is a multiple of `fails_every` fails. Numbers start at 1.
+    - `models` are the index of the repository. A model of any name answers unless it is in
+      `unloaded`. `tensorrt_llm`, alone or after a prefix, takes token ids; others take text.
+    - `parameters` and `input_names` are those of the model configuration; an entry of
+      `parameters_of` replaces the former for one model.
+    - `metrics_pages` are the metrics page's contents in turn; the last one stays.
+      `metrics_length` is a `Content-Length` that it claims.
+    - `ending_s` is how long a gRPC stream stays open after an error.
+
+    `requests` are those to models; `calls` are the path or the method of every call, and its
+    headers.
+    """
+
+    answer: Answer = follow_prompt
+    ttft_s: float = 0.0
+    itl_s: float = 0.0
+    fails_every: int = 0
+    sticks_at: int = 0
+    ending_s: float = 0.0
+    is_decoupled: bool = True
+    models: tuple[str, ...] = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")
+    unloaded: set[str] = field(default_factory=lambda: {"nope"})
+    parameters: dict[str, str] = field(default_factory=lambda: {"vocab_size": "500"})
+    parameters_of: dict[str, dict[str, str]] = field(default_factory=dict)
+    input_names: tuple[str, ...] = ()
+    metrics_pages: list[str] = field(
+        default_factory=lambda: ["# TYPE nv_cpu_utilization gauge\nnv_cpu_utilization 0.5\n"]
+    )
+    metrics_length: int | None = None
+
+    endpoint: Endpoint = field(default_factory=Endpoint, init=False)
+    requests: list[Request] = field(default_factory=list, init=False)
+    calls: list[tuple[str, dict[str, str]]] = field(default_factory=list, init=False)
+    hold: threading.Event = field(default_factory=threading.Event, init=False)
+    cancelled: threading.Event = field(default_factory=threading.Event, init=False)
+    closing: threading.Event = field(default_factory=threading.Event, init=False)
+    _open: ExitStack = field(default_factory=ExitStack, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def __enter__(self) -> FakeTriton:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def received(self) -> list[dict[str, Any]]:
+        """The inputs of each request."""
+        return [request.inputs for request in self.requests]
+
+    def start(self, http_port: int = 0, grpc_port: int | None = 0) -> None:
+        """Listen on loopback; port 0 is any free one. `grpc_port=None` starts without gRPC."""
+        self.hold.set()
+        http = self._open.enter_context(serve_http(self, http_port))
+        self._open.callback(self.let_go)
+        grpc = ""
+        if grpc_port is not None:
+            # The process that launch tests start hundreds of times does without grpc's import.
+            from tests.fakes.triton.over_grpc import serve_grpc
+
+            grpc = self._open.enter_context(serve_grpc(self, grpc_port))
+        self.endpoint = Endpoint(grpc=grpc, http=http, metrics=http)
+
+    def stop(self) -> None:
+        """End as a server that dies: answers on the way are cut off. Harmless when repeated."""
+        self._open.close()
+
+    def let_go(self) -> None:
+        """End the waiting of answers on the way."""
+        self.closing.set()
+        self.hold.set()
+
+    def respond(self, request: Request) -> Iterator[Outputs]:
+        """Give the responses at their times, or raise why there are no more."""
+        with self._lock:
+            self.requests.append(request)
+            number = len(self.requests)
+        if number == self.sticks_at:
+            self.hold.clear()
+        self.check_loaded(request.model)
+        if self.fails_every and number % self.fails_every == 0:
+            raise ModelError("out of cheese")
+        try:
+            for index, outputs in enumerate(self.answer(request)):
+                time.sleep(self.itl_s if index else self.ttft_s)
+                self.hold.wait()
+                yield outputs
+        except Silence:
+            self.closing.wait()
+
+    def infer(self, request: Request) -> Outputs:
+        """Give the response of a KServe inference, which decoupled models do not allow."""
+        if self.is_decoupled:
+            message = "ModelInfer RPC doesn't support models with decoupled transaction policy"
+            raise ServerError(message)
+        return self.respond_once(request)
+
+    def respond_once(self, request: Request) -> Outputs:
+        """Give the response of a call that allows one alone."""
+        responses = list(self.respond(replace(request, allows_stream=False)))
+        if len(responses) != 1:
+            raise ServerError(
+                "generate expects model to produce exactly 1 response, use generate stream for "
+                "model types that generate varying number of responses"
+            )
+        return responses[0]
+
+    def note_call(self, name: str, headers: Iterable[tuple[str, str]]) -> None:
+        """Record a call by its path or method."""
+        self.calls.append((name, {key.lower(): value for key, value in headers}))
+
+    def check_loaded(self, model: str) -> None:
+        """Raise `ServerError` in Triton's words for a model that is not loaded."""
+        if model in self.unloaded:
+            raise ServerError(f"Request for unknown model: '{model}' is not found", status=404)
+
+    def describe_server(self) -> dict[str, Any]:
+        """The server metadata."""
+        return {"name": "triton", "version": VERSION, "extensions": ["model_repository"]}
+
+    def describe_model(self, model: str) -> dict[str, Any]:
+        """The model metadata."""
+        self.check_loaded(model)
+        return {"name": model, "versions": ["1"], "platform": "python"}
+
+    def configure_model(self, model: str) -> dict[str, Any]:
+        """The model configuration."""
+        self.check_loaded(model)
+        takes_tokens = model.endswith("tensorrt_llm")
+        inputs = self.input_names or (TOKEN_INPUTS if takes_tokens else TEXT_INPUTS)
+        parameters = self.parameters_of.get(model, self.parameters)
+        return {
+            "name": model,
+            "max_batch_size": 8,
+            "input": [{"name": name} for name in inputs],
+            "parameters": {name: {"string_value": value} for name, value in parameters.items()},
+            "model_transaction_policy": {"decoupled": self.is_decoupled},
+        }
+
+    def list_models(self) -> list[dict[str, str]]:
+        """The index of the repository."""
+        return [
+            {"name": name, "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"}
+            if name in self.unloaded
+            else {"name": name, "version": "1", "state": "READY"}
+            for name in self.models
+        ]
+
+    def next_metrics_page(self) -> bytes:
+        """The page of this scrape."""
+        pages = self.metrics_pages
+        return (pages.pop(0) if len(pages) > 1 else pages[0]).encode()
