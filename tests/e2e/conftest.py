@@ -132,6 +132,11 @@ def endpoint(served: Tllm) -> Endpoint:
 
 
 @pytest.fixture(scope="session")
+def engine_dir(imported: Tllm) -> Path:
+    return imported.engine("demo")
+
+
+@pytest.fixture(scope="session")
 def quick_engine(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An engine of one layer with the real one's tokenizer: some hundred requests a second."""
     import openvino

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Tllm
+from tests.e2e.openvino_engine import load, run, tokens
 from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.engine import GenerationRequest, PerfMetrics, SequenceUpdate
 from trtllm_serve_cli.runtime.engines.openvino import grammar_check
@@ -22,53 +22,11 @@ PROMPT = (1, 4093, 198, 1780, 314, 17933, 47, 2, 198, 1, 520, 9531, 198)
 OTHERS = ((504, 3575, 282, 4649, 314), tuple(range(1000, 1100)))
 
 
-def load(engine_dir: Path, **config: Any) -> Any:
-    from trtllm_serve_cli.runtime.engines.openvino.engine import OpenVinoEngine
-
-    return OpenVinoEngine(
-        {
-            "engine_dir": str(engine_dir),
-            "max_batch_size": 16,
-            "max_beam_width": 4,
-            "max_seq_len": 1024,
-            "max_num_tokens": 256,
-            "max_tokens_in_paged_kv_cache": 8192,
-            "enable_kv_cache_reuse": True,
-            "vocab_size": 49152,
-            "num_threads": 0,
-            "num_draft_tokens": 0,
-            "draft_model_dir": "",
-            **config,
-        }
-    )
-
-
-@pytest.fixture(scope="module")
-def engine_dir(imported: Tllm) -> Path:
-    return imported.engine("demo")
-
-
 @pytest.fixture(scope="module")
 def engine(engine_dir: Path) -> Iterator[Any]:
     engine = load(engine_dir)
     yield engine
     engine.close()
-
-
-def run(engine: Any, *requests: GenerationRequest) -> list[list[SequenceUpdate]]:
-    """All updates of each request, which run together."""
-    for request in requests:
-        engine.submit(request)
-    updates: list[SequenceUpdate] = []
-    while engine.has_work():
-        updates += engine.step()
-    return [[each for each in updates if each.request_id == request.id] for request in requests]
-
-
-def tokens(updates: list[SequenceUpdate], sequence: int = 0) -> list[int]:
-    return [
-        token for each in updates if each.sequence_index == sequence for token in each.token_ids
-    ]
 
 
 def are_equal_but_for_ties(one: list[SequenceUpdate], other: list[SequenceUpdate]) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.e2e.test_engine import engine_dir, load
+from tests.e2e.openvino_engine import load
 from trtllm_serve_cli.runtime.engine import (
     EngineStats,
     GenerationRequest,
@@ -24,7 +24,6 @@ from trtllm_serve_cli.runtime.engine import (
     fit_to_vocabulary,
 )
 
-__all__ = ["engine_dir"]
 pytestmark = pytest.mark.e2e
 
 VOCAB_SIZE, NUM_AT_ONCE = 49152, 8

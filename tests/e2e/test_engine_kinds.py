@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Tllm
-from tests.e2e.test_engine import load as load_openvino
-from tests.e2e.test_engine import run, tokens
+from tests.e2e.openvino_engine import load as load_openvino
+from tests.e2e.openvino_engine import run, tokens
 from trtllm_serve_cli.runtime.engine import GenerationRequest
 from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer, load_tokenizer
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import TLLM, Tllm
-from tests.launch.triton.test_tls import certify
+from tests.samples.certificates import certify
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.ask import generate, stream
 from trtllm_serve_cli.client.generate import GenerateRequest

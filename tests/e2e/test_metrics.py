@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.alive import answers, find_process
 from tests.e2e.conftest import TLLM, Tllm
 from tests.e2e.core import gauge
-from tests.e2e.test_resilience import answers, find_process
 from tests.ports import free_ports
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.ask import generate, stream

@@ -17,14 +17,14 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.e2e.alive import answers, find_process, processes_of
 from tests.e2e.conftest import TLLM, Tllm
 from tests.ports import free_ports
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.ask import generate, stream
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest
-from trtllm_serve_cli.client.server import probe_token
-from trtllm_serve_cli.errors import RequestFailed, TllmError
+from trtllm_serve_cli.errors import RequestFailed
 from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import parse_metrics
 
@@ -37,16 +37,6 @@ import os, time
 while not os.listdir(os.environ["TLLM_DRAINING"]):
     time.sleep(0.05)
 """
-
-
-def processes_of(tllm: Tllm) -> list[psutil.Process]:
-    """The server's supervisor and everything below it."""
-    supervisor = psutil.Process(tllm.state().supervisor_pid)
-    return [supervisor, *supervisor.children(recursive=True)]
-
-
-def find_process(tllm: Tllm, word: str) -> psutil.Process:
-    return next(each for each in processes_of(tllm) if word in " ".join(each.cmdline()))
 
 
 def servers_of(tllm: Tllm) -> list[dict[str, Any]]:
@@ -71,14 +61,6 @@ def assert_nothing_is_left(
     folder = str(tllm.home / "servers" / str(http_port))
     assert [each for each in psutil.process_iter() if folder in " ".join(_command(each))] == []
     assert list(Path("/dev/shm").glob(f"tllm-{http_port}-*")) == []
-
-
-def answers(endpoint: Endpoint) -> bool:
-    try:
-        probe_token(endpoint, "demo", 20)
-    except TllmError:
-        return False
-    return True
 
 
 def test_a_dead_worker_fails_its_requests_and_is_restarted(

@@ -1,4 +1,4 @@
-"""An engine and a plan to try things on."""
+"""Engines, checkpoints and the plan of a build."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from trtllm_serve_cli.build.build_plan import BuildPlan
 from trtllm_serve_cli.build.build_step import BuildStep
 from trtllm_serve_cli.build.engine import Engine
+from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, StepTiming
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
 ENGINE = Engine(
@@ -27,6 +28,11 @@ ENGINE = Engine(
     eos_token="<|im_end|>",
     adds_bos=False,
 )
+SIM_LIMITS = SchedulerLimits(
+    max_batch_size=32, max_num_tokens=512, max_tokens_in_paged_kv_cache=4096,
+    batch_scheduler_policy="max_utilization", enable_chunked_context=True,
+)  # fmt: skip
+SIM = dataclasses.replace(ENGINE, kind="sim", details=Simulation(StepTiming(0.02), SIM_LIMITS))
 GGUF = Checkpoint(
     Path("/models/mine.gguf"), "gguf", "gguf:/models/mine.gguf", None, "llama", 1_000_000
 )

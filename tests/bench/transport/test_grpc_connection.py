@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.bench.transport.test_http2 import SETTINGS, frame
+from tests.bench.transport.http2_frames import SETTINGS, frame
 from trtllm_serve_cli.bench.model.records import TIMED_OUT, RequestError
 from trtllm_serve_cli.bench.model.served_model import ServedModel
 from trtllm_serve_cli.bench.transport.codec import RequestOptions

@@ -14,6 +14,20 @@ from hpack import Encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.bench.transport.http2_frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    PING,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW,
+    frame,
+)
 from trtllm_serve_cli.bench.transport.http2 import (
     Call,
     CallReset,
@@ -21,13 +35,6 @@ from trtllm_serve_cli.bench.transport.http2 import (
     Http2Connection,
     encode_headers,
 )
-
-ACK, END_STREAM, END_HEADERS = 1, 1, 4
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
-
-
-def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
-    return len(content).to_bytes(3, "big") + struct.pack(">BBL", kind, flags, stream) + content
 
 
 def message(content: bytes) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.samples.builds import ENGINE
+from tests.samples.builds import SIM, SIM_LIMITS
 from trtllm_serve_cli.bench.simulate.imported_simulation import read_scheduler_limits
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput, RepositoryError
@@ -16,13 +16,7 @@ from trtllm_serve_cli.repository.model.model_config import RepositoryPlan
 from trtllm_serve_cli.repository.model.model_repository import open_repository
 from trtllm_serve_cli.repository.model.render import write_repository
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
-from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, StepTiming
-
-LIMITS = SchedulerLimits(
-    max_batch_size=32, max_num_tokens=512, max_tokens_in_paged_kv_cache=4096,
-    batch_scheduler_policy="max_utilization", enable_chunked_context=True,
-)  # fmt: skip
-SIM = dataclasses.replace(ENGINE, kind="sim", details=Simulation(StepTiming(0.02), LIMITS))
+from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits
 
 
 def plan(**options: Any) -> RepositoryPlan:
@@ -98,7 +92,7 @@ def limits_of(folder: Path, parameter: str, value: str) -> SchedulerLimits:
 def test_limits_are_read_as_the_engine_reads_them(
     tmp_path: Path, parameter: str, value: str, limits: dict[str, Any]
 ) -> None:
-    assert limits_of(tmp_path / "r", parameter, value) == dataclasses.replace(LIMITS, **limits)
+    assert limits_of(tmp_path / "r", parameter, value) == dataclasses.replace(SIM_LIMITS, **limits)
 
 
 @pytest.mark.parametrize(

@@ -9,34 +9,22 @@ from typing import Any
 import jsonschema
 import kubernetes_validate
 import pytest
-import yaml
 
+from tests.launch.clusters.kubernetes_samples import (
+    HOME,
+    LLM_API,
+    ON_TWO,
+    PLAIN,
+    SPREAD,
+    container,
+    plan,
+    templates,
+)
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.clusters.kubernetes import (
     KubernetesOptions,
-    Manifest,
-    plan_kubernetes,
-    render_manifests,
 )
 from trtllm_serve_cli.launch.containers.deployment import Deployable
-from trtllm_serve_cli.launch.launch_options import LaunchOptions
-
-HOME = Path("/home/me/tllm")
-PLAIN = Deployable(
-    name="Llama_3.1",
-    text_model="Llama_3.1",
-    kind="tensorrt",
-    models=("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "Llama_3.1"),
-    repository=HOME / "models" / "Llama_3.1",
-    folders=(HOME / "models" / "Llama_3.1", HOME / "engines" / "llama"),
-    num_gpus=1,
-    num_ranks=1,
-    image="nvcr.io/nvidia/tritonserver:25.03-trtllm-python-py3",
-    reports_waiting=True,
-)
-SPREAD = dataclasses.replace(PLAIN, num_gpus=16, num_ranks=16)
-LLM_API = dataclasses.replace(SPREAD, kind="pytorch", is_llm_api=True)
-ON_TWO = KubernetesOptions(nodes=2, image="triton-with-kubectl", namespace="llm")
 
 # What the published custom resource definitions ask for: kubernetes-sigs/lws
 # (leaderworkerset.x-k8s.io_leaderworkersets.yaml) and prometheus-operator/prometheus-operator
@@ -88,25 +76,6 @@ CUSTOM = {
 }
 
 
-def plan(
-    model: Deployable = PLAIN, options: KubernetesOptions | None = None, timeout_s: float = 600.0
-) -> dict[str, Manifest]:
-    """The manifests by kind, as they are read out of their YAML."""
-    launch = LaunchOptions(host="0.0.0.0", timeout_s=timeout_s)
-    made = plan_kubernetes(model, options or KubernetesOptions(), launch, home=HOME)
-    read = list(yaml.safe_load_all(render_manifests(made)))
-    assert read == made
-    return {each["kind"]: each for each in read}
-
-
-def templates(manifest: Manifest) -> list[Manifest]:
-    template = manifest["spec"]["leaderWorkerTemplate"]
-    return [
-        {"apiVersion": "v1", "kind": "PodTemplate", "template": template[name]}
-        for name in ("leaderTemplate", "workerTemplate")
-    ]
-
-
 @pytest.mark.parametrize("version", ["1.27", "1.31"])
 @pytest.mark.parametrize(
     ("model", "options"),
@@ -144,11 +113,6 @@ def test_what_comes_with_one_node_and_with_several() -> None:
     ]  # fmt: skip
     alone = KubernetesOptions(replicas=2, max_replicas=2, has_pod_monitor=False)
     assert list(plan(options=alone)) == ["Deployment", "Service"]
-
-
-def container(manifest: Manifest) -> dict[str, Any]:
-    (only,) = manifest["spec"]["template"]["spec"]["containers"]
-    return dict(only)
 
 
 def test_probes_ask_what_triton_says_of_itself() -> None:

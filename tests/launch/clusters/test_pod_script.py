@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.launch.clusters.test_kubernetes import (
+from tests.launch.clusters.kubernetes_samples import (
     LLM_API,
     ON_TWO,
     PLAIN,

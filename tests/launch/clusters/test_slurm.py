@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.launch.clusters.slurm_samples import MODEL, PLAIN, PYTORCH
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.clusters.slurm import SlurmOptions, plan_slurm, render_script
 from trtllm_serve_cli.launch.containers.deployment import Deployable
@@ -19,19 +20,6 @@ from trtllm_serve_cli.launch.triton.triton_install import IN_CONTAINER, TritonIn
 
 ONE_NODE = SlurmOptions()
 OPEN = LaunchOptions(host="0.0.0.0")
-MODEL = Deployable(
-    name="llama",
-    text_model="llama",
-    kind="tensorrt",
-    models=("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "llama"),
-    repository=Path("/tensorrtllm_backend/triton_model_repo"),
-    folders=(Path("/tensorrtllm_backend/triton_model_repo"), Path("/engines/llama")),
-    num_gpus=8,
-    num_ranks=8,
-    image=None,
-)
-PYTORCH = dataclasses.replace(MODEL, kind="pytorch", num_gpus=16, num_ranks=16, is_llm_api=True)
-PLAIN = dataclasses.replace(MODEL, kind="openvino", num_gpus=0, num_ranks=1)
 
 
 def script(

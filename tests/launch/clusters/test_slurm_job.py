@@ -9,7 +9,7 @@ from pathlib import Path
 import filelock
 import pytest
 
-from tests.launch.clusters.test_slurm import PLAIN
+from tests.launch.clusters.slurm_samples import PLAIN
 from trtllm_serve_cli.errors import LaunchFailed, MissingPart
 from trtllm_serve_cli.launch.clusters.slurm_job import (
     SlurmJob,

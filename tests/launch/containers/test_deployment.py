@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine_kinds.sim.test_serving import SIM
-from tests.samples.builds import ENGINE
+from tests.samples.builds import ENGINE, SIM
 from tests.samples.tensorrt_engines import engine_config, tensorrt_engine
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.choices import Layout

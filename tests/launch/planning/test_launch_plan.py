@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.launch.samples import EMBEDDED, MODEL, SYSTEM
 from trtllm_serve_cli.client.endpoint import Endpoint, Tls
 from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.launch.launch_options import LaunchOptions, choose_options
@@ -20,21 +21,6 @@ from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 from trtllm_serve_cli.repository.model.store import ImportedModel
 from trtllm_serve_cli.repository.planning.combined import PlacedModel
 
-MODEL = ImportedModel(
-    name="mine",
-    path=Path("/my models/mine"),
-    layout="inflight",
-    engine_kind="openvino",
-    engine_path=Path("/engines/mine"),
-    source="gguf:/mine.gguf",
-    fingerprint="f1",
-    created_at=0,
-    models=("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "mine"),
-)
-EMBEDDED = TritonInstallation(
-    Path("/wheel/bin/tritonserver"), "the wheel", Path("/wheel/python"), Path("/wheel/3.11/stub")
-)
-SYSTEM = TritonInstallation(Path("/opt/tritonserver/bin/tritonserver"), "/opt/tritonserver")
 VENV_BIN = str(Path(sys.prefix) / "bin")
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.launch.planning.test_launch_plan import EMBEDDED, MODEL, SYSTEM
+from tests.launch.samples import EMBEDDED, MODEL, SYSTEM
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.launch.launch_options import LaunchOptions

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.samples.certificates import certify
 from trtllm_serve_cli.client.endpoint import Tls
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.triton.tls import plan_tls
@@ -15,18 +15,6 @@ from trtllm_serve_cli.launch.triton.tls import plan_tls
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="no openssl (apt-get install openssl)"
 )
-
-
-def certify(folder: Path, name: str, *options: str) -> tuple[Path, Path]:
-    """A certificate that vouches for itself, and its key."""
-    certificate, key = folder / f"{name}.crt", folder / f"{name}.key"
-    subprocess.run(
-        ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-         "-nodes", "-days", "2", "-subj", f"/CN={name}", "-keyout", key, "-out", certificate,
-         *options),
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return certificate, key
 
 
 def test_server_without_a_certificate_has_no_tls() -> None:

@@ -1,0 +1,28 @@
+"""Whether a server lives: its processes, and its answer."""
+
+from __future__ import annotations
+
+import psutil
+
+from tests.e2e.conftest import Tllm
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.server import probe_token
+from trtllm_serve_cli.errors import TllmError
+
+
+def processes_of(tllm: Tllm) -> list[psutil.Process]:
+    """The server's supervisor and everything below it."""
+    supervisor = psutil.Process(tllm.state().supervisor_pid)
+    return [supervisor, *supervisor.children(recursive=True)]
+
+
+def find_process(tllm: Tllm, word: str) -> psutil.Process:
+    return next(each for each in processes_of(tllm) if word in " ".join(each.cmdline()))
+
+
+def answers(endpoint: Endpoint) -> bool:
+    try:
+        probe_token(endpoint, "demo", 20)
+    except TllmError:
+        return False
+    return True

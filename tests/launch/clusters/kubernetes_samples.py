@@ -1,0 +1,59 @@
+"""Models to deploy on Kubernetes, and their manifests."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trtllm_serve_cli.launch.clusters.kubernetes import (
+    KubernetesOptions,
+    Manifest,
+    plan_kubernetes,
+    render_manifests,
+)
+from trtllm_serve_cli.launch.containers.deployment import Deployable
+from trtllm_serve_cli.launch.launch_options import LaunchOptions
+
+HOME = Path("/home/me/tllm")
+PLAIN = Deployable(
+    name="Llama_3.1",
+    text_model="Llama_3.1",
+    kind="tensorrt",
+    models=("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "Llama_3.1"),
+    repository=HOME / "models" / "Llama_3.1",
+    folders=(HOME / "models" / "Llama_3.1", HOME / "engines" / "llama"),
+    num_gpus=1,
+    num_ranks=1,
+    image="nvcr.io/nvidia/tritonserver:25.03-trtllm-python-py3",
+    reports_waiting=True,
+)
+SPREAD = dataclasses.replace(PLAIN, num_gpus=16, num_ranks=16)
+LLM_API = dataclasses.replace(SPREAD, kind="pytorch", is_llm_api=True)
+ON_TWO = KubernetesOptions(nodes=2, image="triton-with-kubectl", namespace="llm")
+
+
+def plan(
+    model: Deployable = PLAIN, options: KubernetesOptions | None = None, timeout_s: float = 600.0
+) -> dict[str, Manifest]:
+    """The manifests by kind, as they are read out of their YAML."""
+    launch = LaunchOptions(host="0.0.0.0", timeout_s=timeout_s)
+    made = plan_kubernetes(model, options or KubernetesOptions(), launch, home=HOME)
+    read = list(yaml.safe_load_all(render_manifests(made)))
+    assert read == made
+    return {each["kind"]: each for each in read}
+
+
+def templates(manifest: Manifest) -> list[Manifest]:
+    template = manifest["spec"]["leaderWorkerTemplate"]
+    return [
+        {"apiVersion": "v1", "kind": "PodTemplate", "template": template[name]}
+        for name in ("leaderTemplate", "workerTemplate")
+    ]
+
+
+def container(manifest: Manifest) -> dict[str, Any]:
+    (only,) = manifest["spec"]["template"]["spec"]["containers"]
+    return dict(only)
