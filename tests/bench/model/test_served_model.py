@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 
 from tests.fakes.triton.server import TOKEN_INPUTS, FakeTriton
-from trtllm_serve_cli.bench.model import served_model
 from trtllm_serve_cli.bench.model.served_model import ServedModel, Target, fetch_model
 from trtllm_serve_cli.client.generate import Interface
 from trtllm_serve_cli.errors import NoServer, RequestFailed, UnknownModel
@@ -45,13 +44,12 @@ def test_fetch_model_explains_a_dead_address() -> None:
 
 @pytest.mark.parametrize("interface", ["grpc", "http"])
 def test_fetch_model_does_not_wait_for_one_that_says_nothing(
-    interface: Interface, monkeypatch: pytest.MonkeyPatch
+    interface: Interface,
 ) -> None:
-    monkeypatch.setattr(served_model, "_TIMEOUT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         target = Target(f"127.0.0.1:{silent.getsockname()[1]}", interface=interface)
         with pytest.raises(NoServer) as missing:
-            fetch_model(target, "tokens")
+            fetch_model(target, "tokens", timeout_s=0.1)
     assert missing.value.why == "no answer within 0.1 s"
 
 

@@ -15,7 +15,7 @@ from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency
 from trtllm_serve_cli.bench.model.served_model import Target, fetch_model
 from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult, run_benchmark
-from trtllm_serve_cli.bench.transport.http_connection import _Parser
+from trtllm_serve_cli.bench.transport.http_connection import ResponseParser
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.bench.workloads.words import RandomWords
 from trtllm_serve_cli.errors import NoServer, RequestFailed, UnknownModel
@@ -31,8 +31,8 @@ WHOLE = b'HTTP/1.1 200 OK\r\nContent-Length: 8\r\nContent-Type: application/json
 FAILED = b'HTTP/1.1 400 Bad Request\r\nContent-Length: 15\r\n\r\n{"error": "no"}'
 
 
-def _feed(raw: bytes, cuts: list[int]) -> tuple[list[bytes], _Parser]:
-    parser = _Parser()
+def _feed(raw: bytes, cuts: list[int]) -> tuple[list[bytes], ResponseParser]:
+    parser = ResponseParser()
     places = sorted({min(cut, len(raw)) for cut in cuts} | {0, len(raw)})
     pieces = [raw[begin:end] for begin, end in pairwise(places)]
     return [event for piece in pieces for event in parser.feed(piece)], parser
@@ -61,7 +61,7 @@ def test_a_failed_request_tells_what_the_server_said() -> None:
 @pytest.mark.parametrize("raw", [b"SSH-2.0\r\n\r\n", b"HTTP/1.1 yes\r\n\r\n", b"x" * 70000])
 def test_what_is_no_http_is_refused(raw: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        _Parser().feed(raw)
+        ResponseParser().feed(raw)
 
 
 def _run(address: str, *, takes_text: bool = False, **settings: Any) -> BenchmarkResult:

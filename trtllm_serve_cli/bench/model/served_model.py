@@ -16,7 +16,6 @@ from trtllm_serve_cli.client.transport.over_http import fetch_json
 from trtllm_serve_cli.errors import TimedOut, UnknownModel
 
 CORE_MODEL = "tensorrt_llm"
-_TIMEOUT_S = 10.0
 _NEEDED = {
     "tokens": {"input_ids", "input_lengths", "request_output_len"},
     "text": {"text_input"},
@@ -53,27 +52,27 @@ class ServedModel:
         return asdict(self) | {"inputs": sorted(self.inputs)}
 
 
-def fetch_model(target: Target, takes: Takes) -> ServedModel:
+def fetch_model(target: Target, takes: Takes, timeout_s: float = 10.0) -> ServedModel:
     """Ask the server about the model. Raises `NoServer`, `UnknownModel` or `RequestFailed`."""
     fetch = _fetch_http if target.interface == "http" else _fetch_grpc
     try:
-        model = fetch(target)
+        model = fetch(target, timeout_s)
     except TimedOut as error:
-        why = f"no answer within {_TIMEOUT_S:g} s"
+        why = f"no answer within {timeout_s:g} s"
         raise error_mapping.no_server(target.address, why) from error
     _check_inputs(model, takes)
     return model
 
 
-def _fetch_grpc(target: Target) -> ServedModel:
-    address, name, wait = target.address, target.model, {"timeout": _TIMEOUT_S}
+def _fetch_grpc(target: Target, timeout_s: float) -> ServedModel:
+    address, name, wait = target.address, target.model, {"timeout": timeout_s}
     with connect(address) as stub:
         try:
             server = stub.ServerMetadata(service_pb2.ServerMetadataRequest(), **wait)
             metadata = stub.ModelMetadata(service_pb2.ModelMetadataRequest(name=name), **wait)
             reply = stub.ModelConfig(service_pb2.ModelConfigRequest(name=name), **wait)
         except grpc.RpcError as error:
-            raise translate_rpc_error(error, address, name, _TIMEOUT_S, has_begun=False) from error
+            raise translate_rpc_error(error, address, name, timeout_s, has_begun=False) from error
     config = reply.config
     return ServedModel(
         address=target.address,
@@ -88,10 +87,10 @@ def _fetch_grpc(target: Target) -> ServedModel:
     )
 
 
-def _fetch_http(target: Target) -> ServedModel:
+def _fetch_http(target: Target, timeout_s: float) -> ServedModel:
     path = f"/v2/models/{quote(target.model, safe='')}"
     server, metadata, config = (
-        fetch_json(target.address, each, target.model, _TIMEOUT_S)
+        fetch_json(target.address, each, target.model, timeout_s)
         for each in ("/v2", path, f"{path}/config")
     )
     policy = config.get("model_transaction_policy", {})

@@ -105,7 +105,7 @@ class _Link(asyncio.Protocol):
         self.is_done = True
         self._is_open = False
         self._waiter: asyncio.Future[None] | None = None
-        self._parser = _Parser()
+        self._parser = ResponseParser()
 
     @property
     def is_reusable(self) -> bool:
@@ -118,7 +118,7 @@ class _Link(asyncio.Protocol):
 
     def start(self, payload: bytes) -> None:
         self.is_done, self.error = False, None
-        self._parser = _Parser()
+        self._parser = ResponseParser()
         self._transport.write(payload)
 
     async def wait(self) -> None:
@@ -170,7 +170,7 @@ class _Link(asyncio.Protocol):
             self._waiter.set_result(None)
 
 
-class _Parser:
+class ResponseParser:
     """An HTTP response, in whatever parts it comes, as the data of its events.
 
     An answer that is no event stream is one event. `feed` raises `ValueError` for what is no HTTP.
