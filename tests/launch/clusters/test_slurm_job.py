@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import filelock
@@ -148,9 +149,9 @@ def test_job_that_may_have_been_taken_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     put_silent(tmp_path / "sbatch", monkeypatch)
-    monkeypatch.setattr("trtllm_serve_cli.launch.clusters.slurm_job._SUBMIT_TIMEOUT_S", 0.1)
+    run = partial(run_slurm, timeout_s=0.1)
     with pytest.raises(LaunchFailed) as raised:
-        submit_job("script", PLAIN, make_job_folder(tmp_path, "llama"))
+        submit_job("script", PLAIN, make_job_folder(tmp_path, "llama"), run)
     assert str(raised.value) == (
         "sbatch did not answer for 0.1 s.\n"
         "Why: the controller may be busy, and have taken the job all the same: nothing of tllm's "
@@ -229,6 +230,5 @@ def test_slurm_that_is_silent_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     put_silent(tmp_path / "squeue", monkeypatch)
-    monkeypatch.setattr("trtllm_serve_cli.launch.clusters.slurm_job._ASK_TIMEOUT_S", 0.1)
     with pytest.raises(LaunchFailed, match=r"squeue did not answer for 0\.1 s"):
-        run_slurm(("squeue",))
+        run_slurm(("squeue",), timeout_s=0.1)

@@ -54,18 +54,14 @@ def test_server_is_idle_at_the_second_look(triton: FakeTriton) -> None:
     assert list(watch_in_flight([triton.endpoint])) == [{}, {"a": 5}, {}, {}]
 
 
-def test_server_that_listens_and_says_nothing_may_have_requests(
-    monkeypatch: pytest.MonkeyPatch, endpoint: Endpoint
-) -> None:
-    monkeypatch.setattr("trtllm_serve_cli.launch.servers.live_status._PATIENCE_S", 0.1)
+def test_server_that_listens_and_says_nothing_may_have_requests(endpoint: Endpoint) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         silent = Endpoint(metrics=f"127.0.0.1:{listener.getsockname()[1]}")
-        assert count_in_flight([silent]) is None
-        assert next(watch_in_flight([silent])) is None
+        assert count_in_flight([silent], timeout_s=0.1) is None
+        assert next(watch_in_flight([silent], timeout_s=0.1)) is None
         # The other has to answer in that time.
-        monkeypatch.setattr("trtllm_serve_cli.launch.servers.live_status._PATIENCE_S", 2.0)
-        assert count_in_flight([silent, endpoint]) == {"a": 5}
-        assert count_in_flight([silent, endpoint], {"b"}) is None
+        assert count_in_flight([silent, endpoint], timeout_s=2.0) == {"a": 5}
+        assert count_in_flight([silent, endpoint], {"b"}, timeout_s=2.0) is None
 
 
 def test_server_that_listens_no_more_has_nothing() -> None:

@@ -252,10 +252,7 @@ def test_job_that_is_to_give_requests_time_is_refused(home: Home) -> None:
     )
 
 
-def test_supervisor_has_the_time_that_another_stop_gave_it(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trtllm_serve_cli.launch.supervisor.lifecycle._ENDING_S", 0.0)
+def test_supervisor_has_the_time_that_another_stop_gave_it(home: Home) -> None:
     plan = dataclasses.replace(fake_plan(home.servers), exit_timeout_s=0)
     plan.directory.mkdir(parents=True)
     write_stop_timeout(plan.directory, 600)
@@ -278,7 +275,8 @@ def test_supervisor_has_the_time_that_another_stop_gave_it(
             if len(looks) == 3:
                 draining.communicate("\n")
 
-        stop_server(RunningServer(plan.directory, plan, state), on_progress=end_at_the_third_look)
+        server = RunningServer(plan.directory, plan, state)
+        stop_server(server, on_progress=end_at_the_third_look, ending_s=0.0)
     assert (len(looks), draining.returncode) == (3, 0)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import itertools
 import os
 import shutil
 import signal
@@ -13,11 +12,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import psutil
 import pytest
@@ -154,19 +151,19 @@ def test_long_log_is_moved_aside_or_lost(
 
     plan = fake_plan(tmp_path)
     aside = plan.log.with_suffix(".log.1")
-    with supervised(plan):
+    if is_full:
+        monkeypatch.setattr(shutil, "copyfile", copy_some)
+    with supervised(plan, dataclasses.replace(QUICK, max_log_bytes=10_000)):
         wait_until(lambda: is_in(plan, "ready"))
         content = plan.log.read_text()
-        with monkeypatch.context() as patched:
-            if is_full:
-                patched.setattr(shutil, "copyfile", copy_some)
-            patched.setattr("trtllm_serve_cli.launch.supervisor.supervisor._MAX_LOG_BYTES", 1)
-            wait_until(lambda: plan.log.stat().st_size == 0)
+        with plan.log.open("a") as log:
+            log.write("x" * 10_000)
+        wait_until(lambda: plan.log.stat().st_size == 0)
         plan.log.write_text(content)
     if is_full:
         assert not aside.exists()
     else:
-        assert aside.read_text() == content
+        assert aside.read_text() == content + "x" * 10_000
 
 
 def test_children_of_a_crashed_server_do_not_stay(tmp_path: Path) -> None:
@@ -222,33 +219,6 @@ def test_stop_while_starting_does_not_wait_for_an_answer(tmp_path: Path, behavio
     assert is_in(plan, "stopped")
 
 
-@pytest.mark.parametrize("line", range(1, 7))
-def test_signal_may_come_at_any_line_of_a_wait(tmp_path: Path, line: int) -> None:
-    """Its handler runs in the thread that waits, between any two lines of it."""
-    plan = fake_plan(tmp_path, "closed")
-    plan.directory.mkdir(parents=True)
-    supervisor, num_lines = Supervisor(plan, QUICK), itertools.count(1)
-
-    def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
-        callee, caller = frame.f_code.co_name, frame.f_back.f_code.co_name
-        return on_line if (callee, caller) == ("wait", "_wait_until_ready") else None
-
-    def on_line(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
-        if event == "line" and next(num_lines) == line:
-            supervisor.stop()
-        return on_line
-
-    def run() -> None:
-        sys.settrace(trace)
-        supervisor.run()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(60)
-    assert not thread.is_alive()
-    assert is_in(plan, "stopped")
-
-
 def test_stop_during_the_pause_before_a_restart(tmp_path: Path) -> None:
     plan = fake_plan(tmp_path, "brief")
     with supervised(plan, dataclasses.replace(QUICK, first_backoff_s=600.0)):
@@ -278,12 +248,9 @@ def test_server_is_stopping_once_its_models_refuse_requests(
     assert refuses == {"starting": False, "ready": False, "stopping": True, "stopped": False}
 
 
-def test_requests_of_a_server_too_busy_to_tell_of_them_are_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trtllm_serve_cli.launch.servers.live_status._PATIENCE_S", 0.05)
-    plan = fake_plan(tmp_path)
-    with socket.create_server(("127.0.0.1", plan.ports["metrics"])), supervised(plan):
+def test_requests_of_a_server_too_busy_to_tell_of_them_are_waited_for(tmp_path: Path) -> None:
+    plan, patience = fake_plan(tmp_path), dataclasses.replace(QUICK, metrics_timeout_s=0.05)
+    with socket.create_server(("127.0.0.1", plan.ports["metrics"])), supervised(plan, patience):
         wait_until(lambda: is_in(plan, "ready"))
     assert is_in(plan, "stopped")
     assert read_state(plan.directory).why == (

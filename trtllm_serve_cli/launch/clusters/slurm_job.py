@@ -85,9 +85,13 @@ class SlurmJob:
         return f"Slurm job {self.id} is {self.state}{why}"
 
 
-def run_slurm(command: Sequence[str]) -> Answer:
-    """A command of Slurm's to its end. Raises `MissingPart` where it is not, `LaunchFailed`."""
-    timeout_s = _SUBMIT_TIMEOUT_S if command[0] == "sbatch" else _ASK_TIMEOUT_S
+def run_slurm(command: Sequence[str], timeout_s: float | None = None) -> Answer:
+    """Run a command of Slurm's to its end; `sbatch` has more time than others by default.
+
+    Raises `MissingPart` if there is no such command here, and `LaunchFailed` if it takes longer.
+    """
+    if timeout_s is None:
+        timeout_s = _SUBMIT_TIMEOUT_S if command[0] == "sbatch" else _ASK_TIMEOUT_S
     answer = ask_program(command, timeout_s)
     if answer is None:
         script = "; without --submit, the script is only written" if command[0] == "sbatch" else ""

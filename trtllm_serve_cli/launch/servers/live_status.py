@@ -14,8 +14,8 @@ from trtllm_serve_cli.metrics.summary import GpuRow, Summary, summarize
 
 # A server that is busy starting or ending must not hold up whoever looks.
 _TIMEOUT_S = 2.0
-# Whoever waits for requests to end has the time.
-_PATIENCE_S = 5.0
+# A caller that waits for requests to end has more time.
+IN_FLIGHT_TIMEOUT_S = 5.0
 
 
 def read_model_states(server: RunningServer) -> tuple[IndexedModel, ...]:
@@ -35,7 +35,9 @@ def read_gpu_status(server: RunningServer) -> tuple[GpuRow, ...]:
 
 
 def watch_in_flight(
-    endpoints: Sequence[Endpoint], engines: Collection[str] | None = None
+    endpoints: Sequence[Endpoint],
+    engines: Collection[str] | None = None,
+    timeout_s: float = IN_FLIGHT_TIMEOUT_S,
 ) -> Iterator[dict[str, int] | None]:
     """What `count_in_flight` says, look by look, until nothing is in flight.
 
@@ -44,23 +46,26 @@ def watch_in_flight(
     """
     num_idle = 0
     while num_idle < 2:
-        counts = count_in_flight(endpoints, engines)
+        counts = count_in_flight(endpoints, engines, timeout_s)
         num_idle = num_idle + 1 if counts == {} else 0
         yield counts
 
 
 def count_in_flight(
-    endpoints: Sequence[Endpoint], engines: Collection[str] | None = None
+    endpoints: Sequence[Endpoint],
+    engines: Collection[str] | None = None,
+    timeout_s: float = IN_FLIGHT_TIMEOUT_S,
 ) -> dict[str, int] | None:
     """Engine -> requests that it has, of those of `engines` (or else all) that have any.
 
-    A server that listens no more has none; None where one listens and does not say.
+    A server that does not listen has none. Returns None if one listens and does not answer within
+    `timeout_s`.
     """
     counts: dict[str, int] = {}
     is_known = True
     for endpoint in endpoints:
         try:
-            rows = _summarize(endpoint, _PATIENCE_S).engines
+            rows = _summarize(endpoint, timeout_s).engines
         except TllmError as error:
             is_known = is_known and _is_refused(error)
             continue

@@ -34,8 +34,7 @@ from trtllm_serve_cli.processes import die_with_parent, last_lines
 from trtllm_serve_cli.repository.planning.combined import write_combination
 
 _POLL_S = 0.1
-# What ending takes once no request is in flight, and what a process takes once it is killed.
-_ENDING_S = 45.0
+# How long a killed process may take to end.
 _LAST_WORDS_S = 5.0
 # What an engine that does not fit here says of it when it is loaded, of build/failures.yaml.
 _ENGINE_FAILURES = (
@@ -180,12 +179,14 @@ def stop_server(
     timeout_s: float | None = None,
     *,
     on_progress: Callable[[Mapping[str, int]], None] = lambda in_flight: None,
+    ending_s: float = 45.0,
 ) -> tuple[str, ...]:
     """End the server in order and wait until all that it started is gone.
 
     It takes no new requests; those in flight have `timeout_s`, or else as long as it was started
-    with. `on_progress` gets how many each engine still has. Returns what was cut off, in sentences.
-    Raises `BadInput` for a job of Slurm's that is to give them time.
+    with. After that its supervisor has `ending_s` to end. `on_progress` gets how many each engine
+    still has. Returns what was cut off, in sentences. Raises `BadInput` for a job of Slurm's that
+    is to give them time.
     """
     if server.job is not None:
         if timeout_s and not server.is_over:
@@ -205,7 +206,7 @@ def stop_server(
     with contextlib.suppress(ProcessLookupError):
         os.kill(server.state.supervisor_pid, signal.SIGTERM)
     started_s = time.monotonic()
-    while server.state.is_supervised and not _is_late(server, started_s):
+    while server.state.is_supervised and not _is_late(server, started_s, ending_s):
         on_progress(state.in_flight if (state := read_state(server.directory)) else {})
         time.sleep(_POLL_S)
     state = read_state(server.directory)
@@ -215,10 +216,10 @@ def stop_server(
     return state.why if state is not None else ()
 
 
-def _is_late(server: RunningServer, started_s: float) -> bool:
+def _is_late(server: RunningServer, started_s: float, ending_s: float) -> bool:
     """Whether the supervisor should have ended: it heeds what any `tllm stop` said last."""
     limit_s = stop_limit_s(server.directory, server.plan.exit_timeout_s)
-    return time.monotonic() - started_s > limit_s + _ENDING_S
+    return time.monotonic() - started_s > limit_s + ending_s
 
 
 def _list_processes(server: RunningServer) -> list[psutil.Process]:

@@ -15,7 +15,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-import queue
 import shutil
 import signal
 import subprocess
@@ -40,7 +39,7 @@ from trtllm_serve_cli.launch.server_state import (
     stop_limit_s,
     write_state,
 )
-from trtllm_serve_cli.launch.servers.live_status import watch_in_flight
+from trtllm_serve_cli.launch.servers.live_status import IN_FLIGHT_TIMEOUT_S, watch_in_flight
 from trtllm_serve_cli.launch.supervisor.server_processes import (
     Parts,
     confirm_dead,
@@ -54,6 +53,7 @@ from trtllm_serve_cli.launch.supervisor.server_processes import (
     report_dead,
     send_signal,
 )
+from trtllm_serve_cli.launch.supervisor.stop_signal import StopSignal
 from trtllm_serve_cli.launch.triton.drain import (
     drain_environ,
     draining,
@@ -64,7 +64,6 @@ from trtllm_serve_cli.processes import die_with_parent, last_lines
 
 # `mpirun` gives its ranks a second.
 _MPIRUN_PATIENCE_S = 5.0
-_MAX_LOG_BYTES = 64 * 1024 * 1024
 # It gives the other ranks a second when one has died, and then says which one did.
 _MPIRUN_ABORT_S = 4.0
 # Until whoever is attached to a container that has ended does so, too: seconds on busy cores.
@@ -76,7 +75,8 @@ class Patience:
     """How often a supervisor looks, and when it gives up.
 
     More than `max_restarts` in a row, none after more than `good_time_s`, end it. A server without
-    requests in flight has `exit_s` to end.
+    requests in flight has `exit_s` to end; one that does not answer within `metrics_timeout_s` may
+    have some. A log longer than `max_log_bytes` is moved aside.
     """
 
     poll_s: float = 0.2
@@ -87,31 +87,8 @@ class Patience:
     max_restarts: int = 5
     good_time_s: float = 120.0
     exit_s: float = 30.0
-
-
-class _StopSignal:
-    """Set once, for good; unlike an event's, also by a signal's handler while we wait for it.
-
-    The handler runs in the thread that waits, where an event's lock would be held already.
-    """
-
-    def __init__(self) -> None:
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._is_set = False
-
-    def set(self) -> None:
-        self._is_set = True
-        self._bell.put(None)
-
-    def is_set(self) -> bool:
-        return self._is_set
-
-    def wait(self, timeout_s: float) -> bool:
-        """Whether it is set, by then at the latest; for one thread alone."""
-        if not self._is_set:
-            with contextlib.suppress(queue.Empty):
-                self._bell.get(timeout=timeout_s)
-        return self._is_set
+    metrics_timeout_s: float = IN_FLIGHT_TIMEOUT_S
+    max_log_bytes: int = 64 * 1024 * 1024
 
 
 class Supervisor:
@@ -120,7 +97,7 @@ class Supervisor:
     def __init__(self, plan: LaunchPlan, patience: Patience = Patience()) -> None:
         self._plan = plan
         self._patience = patience
-        self._stopping = _StopSignal()
+        self._stopping = StopSignal()
         self._process: subprocess.Popen[bytes] | None = None
         self._first_pid: int | None = None
         self._log_start = 0
@@ -276,7 +253,7 @@ class Supervisor:
         aside = log.with_suffix(".log.1")
         # A log that somebody removed, or a full disk, is no reason to lose the server.
         with contextlib.suppress(OSError):
-            if log.stat().st_size > _MAX_LOG_BYTES:
+            if log.stat().st_size > self._patience.max_log_bytes:
                 try:
                     shutil.copyfile(log, aside)
                 except OSError:  # what there is room for is the log that grows
@@ -330,7 +307,7 @@ class Supervisor:
         endpoints = (self._plan.endpoint, *self._plan.replicas)
         directory, default_s = self._plan.directory, self._plan.exit_timeout_s
         started_s = time.monotonic()
-        for in_flight in watch_in_flight(endpoints):
+        for in_flight in watch_in_flight(endpoints, timeout_s=self._patience.metrics_timeout_s):
             if process.poll() is not None:
                 break
             if in_flight is not None and in_flight != self._state.in_flight:

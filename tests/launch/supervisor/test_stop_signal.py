@@ -1,0 +1,34 @@
+"""Stopping a thread by a signal that it handles itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+from trtllm_serve_cli.launch.supervisor.stop_signal import StopSignal
+
+# Waits of which each is interrupted half a microsecond later than the last. With an event of
+# `threading` the first few hundred end in a deadlock.
+WAITS = """
+import signal
+from trtllm_serve_cli.launch.supervisor.stop_signal import StopSignal
+
+signal.signal(signal.SIGALRM, lambda *_: stop.set())
+for number in range(2000):
+    stop = StopSignal()
+    signal.setitimer(signal.ITIMER_REAL, (number % 200 + 1) * 5e-7)
+    # A signal just before the system call is handled after it.
+    assert stop.wait(0.05)
+"""
+
+
+def test_wait_ends_with_its_time_or_once_it_is_set() -> None:
+    stop = StopSignal()
+    assert (stop.wait(0.01), stop.is_set()) == (False, False)
+    threading.Timer(0.01, stop.set).start()
+    assert (stop.wait(60), stop.wait(60), stop.is_set()) == (True, True, True)
+
+
+def test_signal_may_come_at_any_time_of_a_wait() -> None:
+    subprocess.run((sys.executable, "-c", WAITS), check=True, timeout=60)
