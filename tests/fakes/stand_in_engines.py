@@ -1,10 +1,10 @@
-"""What tests of engines share that run on a stand-in of the engine's package."""
+"""Engines on stand-ins of their packages, and requests to them."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,40 +18,54 @@ from trtllm_serve_cli.runtime.lora.adapter import encode_adapter
 from trtllm_serve_cli.runtime.lora.safetensors import write_safetensors
 
 STAND_IN = Path(__file__).with_name("stand_in")
-Load = Callable[..., Any]
+
+
+class EngineLoader:
+    """Loads engines of one kind on the stand-in of its package."""
+
+    def __init__(self, module: str, engine: str, client_module: str) -> None:
+        self._module, self._engine, self._client_module = module, engine, client_module
+        self.engines: list[Any] = []
+
+    def __call__(self, options: dict[str, Any] | None = None, **arguments: Any) -> Any:
+        """Load an engine with these arguments of its package, and `options` of ours."""
+        module = importlib.import_module(f"trtllm_serve_cli.runtime.{self._module}")
+        config = {"llm": {"model": "/m", **arguments}, "max_seq_len": 1024, "vocab_size": 1000}
+        self.engines.append(getattr(module, self._engine)({**config, **(options or {})}))
+        return self.engines[-1]
+
+    @property
+    def clients(self) -> list[Any]:
+        """What the engines called in the package, in order; each records its requests."""
+        clients: list[Any] = importlib.import_module(self._client_module).CLIENTS
+        return clients
+
+    @property
+    def client(self) -> Any:
+        """That of the last engine."""
+        return self.clients[-1]
 
 
 @contextmanager
 def engines_on(
-    package: str,
-    module: str,
-    engine: str,
-    client: str,
-    variable: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Load]:
-    """Load the class `engine` of the runtime module `module` on the stand-in of `package`.
+    module: str, engine: str, client_module: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[EngineLoader]:
+    """Load the class `engine` of the runtime module `module` on the stand-in of its package.
 
-    `client` is its attribute that has to be shut down in the end, `variable` what it says to the
-    package by the environment.
+    The package records in `client_module` what was called; `variable` is what the engine sets in
+    the environment for it. In the end all engines are closed, and must have shut the clients down.
     """
-    engines: list[Any] = []
-
-    def load(options: dict[str, Any] | None = None, **arguments: Any) -> Any:
-        make = getattr(importlib.import_module(f"trtllm_serve_cli.runtime.{module}"), engine)
-        config = {"llm": {"model": "/m", **arguments}, "max_seq_len": 1024, "vocab_size": 1000}
-        engines.append(make({**config, **(options or {})}))
-        return engines[-1]
-
+    package = client_module.partition(".")[0]
     monkeypatch.syspath_prepend(str(STAND_IN))
-    # Set before it is taken away, so that it is taken away again in the end.
+    # Set before it is deleted, so that it is deleted in the end.
     monkeypatch.setenv(variable, "")
     monkeypatch.delenv(variable)
     _forget(package, module)
+    load = EngineLoader(module, engine, client_module)
     yield load
-    for each in engines:
+    for each in load.engines:
         each.close()
-        assert getattr(each, client).is_shut_down
+    assert all(client.is_shut_down for client in load.clients)
     _forget(package, module)
 
 

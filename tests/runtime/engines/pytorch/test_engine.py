@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.stand_in_engines import (
-    Load,
+    EngineLoader,
     engines_on,
     request,
     request_with_adapter,
@@ -28,53 +28,53 @@ from trtllm_serve_cli.runtime.engine import (
 
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLoader]:
     """Loads an engine with these arguments of the LLM."""
     with engines_on(
-        "tensorrt_llm",
         "engines.pytorch.engine",
         "PyTorchEngine",
-        "_llm",
+        "tensorrt_llm.llmapi",
         "TLLM_ALLOW_N_GREEDY_DECODING",
         monkeypatch,
     ) as load:
         yield load
 
 
-def asked(engine: Any) -> Any:
-    return engine._llm.requests[-1]
+def asked(load: EngineLoader) -> Any:
+    """The last request that the package was sent."""
+    return load.client.requests[-1]
 
 
-def test_tokens_come_as_they_are_made(load: Load) -> None:
+def test_tokens_come_as_they_are_made(load: EngineLoader) -> None:
     engine = load()
     assert run(engine, request()) == [
         SequenceUpdate(1, 0, (11,)),
         SequenceUpdate(1, 0, (12,)),
         SequenceUpdate(1, 0, (13,), "length"),
     ]
-    assert (asked(engine).inputs, asked(engine).streaming) == ([5, 10], True)
+    assert (asked(load).inputs, asked(load).streaming) == ([5, 10], True)
 
 
-def test_the_end_token_ends_without_being_told(load: Load) -> None:
+def test_the_end_token_ends_without_being_told(load: EngineLoader) -> None:
     assert run(load(), request(end_id=12)) == [
         SequenceUpdate(1, 0, (11,)),
         SequenceUpdate(1, 0, (), "stop"),
     ]
 
 
-def test_a_stop_word_of_several_tokens_ends_the_request_in_the_executor(load: Load) -> None:
+def test_a_stop_word_of_several_tokens_ends_the_request_in_the_executor(load: EngineLoader) -> None:
     engine = load()
     updates = run(engine, request(stop_words=((11, 12),), max_new_tokens=500))
     assert updates == [SequenceUpdate(1, 0, (11,)), SequenceUpdate(1, 0, (12,), "stop")]
-    assert asked(engine).result.is_aborted
+    assert asked(load).result.is_aborted
 
 
-def test_bad_words_of_any_length_are_left_out(load: Load) -> None:
+def test_bad_words_of_any_length_are_left_out(load: EngineLoader) -> None:
     updates = run(load(), request(bad_words=((11,), (12, 13))))
     assert [token for each in updates for token in each.token_ids] == [12, 14, 15]
 
 
-def test_each_of_several_sequences_ends_by_itself(load: Load) -> None:
+def test_each_of_several_sequences_ends_by_itself(load: EngineLoader) -> None:
     updates = run(load(), request(num_return_sequences=2, stop_words=((12,),)))
     assert updates == [
         SequenceUpdate(1, 0, (11,)),
@@ -85,17 +85,17 @@ def test_each_of_several_sequences_ends_by_itself(load: Load) -> None:
     ]
 
 
-def test_beams_come_together(load: Load) -> None:
+def test_beams_come_together(load: EngineLoader) -> None:
     engine = load(max_beam_width=2)
     updates = run(engine, request(beam_width=2, num_return_sequences=2, max_new_tokens=2))
     assert updates == [
         SequenceUpdate(1, 0, (11, 12), "length"),
         SequenceUpdate(1, 1, (111, 112), "length"),
     ]
-    assert not asked(engine).streaming
+    assert not asked(load).streaming
 
 
-def test_log_probabilities_go_with_the_tokens(load: Load) -> None:
+def test_log_probabilities_go_with_the_tokens(load: EngineLoader) -> None:
     updates = run(load(), request(return_log_probs=True, max_new_tokens=2))
     assert updates == [
         SequenceUpdate(1, 0, (11,), None, (-0.5,), -0.5),
@@ -103,13 +103,13 @@ def test_log_probabilities_go_with_the_tokens(load: Load) -> None:
     ]
 
 
-def test_figures_are_those_of_the_executor(load: Load) -> None:
+def test_figures_are_those_of_the_executor(load: EngineLoader) -> None:
     (update,) = run(load(), request(return_perf_metrics=True, max_new_tokens=1))
     second = 1_000_000_000
     assert update.perf == PerfMetrics(4, 3, 1, 2 * second, 3 * second, 4 * second, 2, 4)
 
 
-def test_requests_run_together(load: Load) -> None:
+def test_requests_run_together(load: EngineLoader) -> None:
     engine = load()
     updates = run(engine, *(request(number, max_new_tokens=20) for number in range(8)))
     order = [each.request_id for each in updates]
@@ -117,48 +117,48 @@ def test_requests_run_together(load: Load) -> None:
     assert order != sorted(order)
 
 
-def test_a_cancelled_request_is_aborted_and_told_no_more(load: Load) -> None:
+def test_a_cancelled_request_is_aborted_and_told_no_more(load: EngineLoader) -> None:
     engine = load()
     engine.submit(request(max_new_tokens=500))
     while not engine.step():
         pass
     engine.cancel(1)
-    assert (engine.has_work(), asked(engine).result.is_aborted) == (False, True)
+    assert (engine.has_work(), asked(load).result.is_aborted) == (False, True)
     assert {each.request_id for each in run(engine, request(2))} == {2}
     engine.cancel(3)
 
 
-def test_what_was_cancelled_at_once_never_reaches_the_executor(load: Load) -> None:
+def test_what_was_cancelled_at_once_never_reaches_the_executor(load: EngineLoader) -> None:
     engine = load()
     engine.submit(request(1))
     engine.cancel(1)
     run(engine, request(2))
-    assert len(engine._llm.requests) == 1
+    assert len(load.client.requests) == 1
 
 
 @pytest.mark.parametrize(
     ("first", "why"),
     [(991, "the request does not fit"), (994, "the engine ended the request: cancelled")],
 )
-def test_a_request_that_fails_leaves_the_others(load: Load, first: int, why: str) -> None:
+def test_a_request_that_fails_leaves_the_others(load: EngineLoader, first: int, why: str) -> None:
     updates = run(load(), request(1, first), request(2))
     assert SequenceUpdate(1, error=why) in updates
     assert updates[-1] == SequenceUpdate(2, 0, (13,), "length")
 
 
-def test_an_executor_that_is_gone_ends_the_engine(load: Load) -> None:
+def test_an_executor_that_is_gone_ends_the_engine(load: EngineLoader) -> None:
     engine = load()
     with pytest.raises(RuntimeError, match="the executor is gone"):
         run(engine, request(1, 993), request(2, 992))
 
 
-def test_a_step_does_not_wait_for_a_slow_request(load: Load) -> None:
+def test_a_step_does_not_wait_for_a_slow_request(load: EngineLoader) -> None:
     engine = load()
     engine.submit(request(1, 993))
     assert engine.step() == []
 
 
-def test_statistics_are_the_last_iterations_while_something_runs(load: Load) -> None:
+def test_statistics_are_the_last_iterations_while_something_runs(load: EngineLoader) -> None:
     engine = load()
     assert engine.stats() == EngineStats()
     engine.submit(request(max_new_tokens=500))
@@ -186,9 +186,9 @@ def test_statistics_are_the_last_iterations_while_something_runs(load: Load) -> 
     assert engine.stats() == at_rest
 
 
-def test_without_guides_the_tokenizer_stays_unread(load: Load) -> None:
+def test_without_guides_the_tokenizer_stays_unread(load: EngineLoader) -> None:
     engine = load(tokenizer="/tok", max_beam_width=1)
-    assert engine._llm.arguments == {
+    assert load.client.arguments == {
         "model": "/m",
         "max_beam_width": 1,
         "skip_tokenizer_init": True,
@@ -197,15 +197,15 @@ def test_without_guides_the_tokenizer_stays_unread(load: Load) -> None:
     assert engine.limits == EngineLimits(1024, 1, 1000)
 
 
-def test_guides_need_the_tokenizer(load: Load) -> None:
+def test_guides_need_the_tokenizer(load: EngineLoader) -> None:
     engine = load(tokenizer="/tok", guided_decoding_backend="xgrammar")
     run(engine, request(guide_type="regex", guide="[0-9]"))
-    assert asked(engine).params.guided_decoding.regex == "[0-9]"
-    assert engine._llm.arguments["tokenizer"] == "/tok"
-    assert "skip_tokenizer_init" not in engine._llm.arguments
+    assert asked(load).params.guided_decoding.regex == "[0-9]"
+    assert load.client.arguments["tokenizer"] == "/tok"
+    assert "skip_tokenizer_init" not in load.client.arguments
 
 
-def test_arguments_that_the_version_does_not_take_are_named(load: Load) -> None:
+def test_arguments_that_the_version_does_not_take_are_named(load: EngineLoader) -> None:
     with pytest.raises(ValueError, match="TensorRT-LLM does not take") as raised:
         load(kv_cache_dtype="fp8")
     assert str(raised.value) == (
@@ -214,35 +214,35 @@ def test_arguments_that_the_version_does_not_take_are_named(load: Load) -> None:
     )
 
 
-def test_speculation_keeps_its_kind_for_the_checks(load: Load) -> None:
+def test_speculation_keeps_its_kind_for_the_checks(load: EngineLoader) -> None:
     engine = load(speculative_config={"decoding_type": "NGram", "max_draft_len": 4})
     with pytest.raises(InvalidRequest, match=r"speculative decoding \(NGram\)"):
         engine.submit(request(return_log_probs=True))
 
 
-def test_a_request_brings_its_adapter(load: Load, tmp_path: Path) -> None:
+def test_a_request_brings_its_adapter(load: EngineLoader, tmp_path: Path) -> None:
     pirate = write_peft(tmp_path / "all" / "pirate", make_adapter(SITES, ["q_proj"]))
     options = {"lora_prefetch_dir": str(pirate.parent)}
     engine = load(options, model=write_checkpoint(tmp_path), lora_config={"max_lora_rank": 8})
     assert len(run(engine, request(1), request(2, lora_name="pirate"))) == 6
-    adapters = [each.lora and each.lora.lora_path for each in engine._llm.requests]
+    adapters = [each.lora and each.lora.lora_path for each in load.client.requests]
     assert adapters == [None, str(pirate)]
     why = "lora_name is 'monk', which is no adapter here; there are: pirate"
     unknown = SequenceUpdate(3, error=why, refused=True)
     assert run(engine, request(3, lora_name="monk")) == [unknown]
 
 
-def test_adapters_of_requests_in_flight_stay(load: Load, tmp_path: Path) -> None:
+def test_adapters_of_requests_in_flight_stay(load: EngineLoader, tmp_path: Path) -> None:
     options = {"lora_cache_host_memory_bytes": 1}
     engine = load(options, model=write_checkpoint(tmp_path), lora_config={"max_lora_rank": 8})
 
     def submit(number: int, **fields: Any) -> Path:
         """The folder of its adapter, once it is asked for."""
-        num_asked = len(engine._llm.requests)
+        num_asked = len(load.client.requests)
         engine.submit(request_with_adapter(number, tmp_path, **fields))
-        while len(engine._llm.requests) == num_asked:
+        while len(load.client.requests) == num_asked:
             engine.step()
-        return Path(asked(engine).lora.lora_path)
+        return Path(asked(load).lora.lora_path)
 
     first, second = submit(1, max_new_tokens=1000), submit(2, max_new_tokens=1000)
     assert first.exists() and second.exists()
@@ -252,6 +252,6 @@ def test_adapters_of_requests_in_flight_stay(load: Load, tmp_path: Path) -> None
     engine.cancel(2)
 
 
-def test_an_adapter_needs_a_model_that_takes_some(load: Load) -> None:
+def test_an_adapter_needs_a_model_that_takes_some(load: EngineLoader) -> None:
     with pytest.raises(InvalidRequest, match="this model was imported without"):
         load().submit(request(lora_name="pirate"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.stand_in_engines import (
-    Load,
+    EngineLoader,
     engines_on,
     request,
     request_with_adapter,
@@ -27,10 +27,14 @@ from trtllm_serve_cli.runtime.engine import (
 
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLoader]:
     """Loads an engine with these engine arguments."""
     with engines_on(
-        "vllm", "engines.vllm.engine", "VllmEngine", "_core", "VLLM_NO_USAGE_STATS", monkeypatch
+        "engines.vllm.engine",
+        "VllmEngine",
+        "vllm.v1.engine.core_client",
+        "VLLM_NO_USAGE_STATS",
+        monkeypatch,
     ) as load:
         yield load
 
@@ -41,55 +45,56 @@ def tokens_of(updates: list[SequenceUpdate], sequence: int = 0) -> list[int]:
     ]
 
 
-def asked(engine: Any) -> Any:
-    return engine._core.requests[-1]
+def asked(load: EngineLoader) -> Any:
+    """The last request that the package was sent."""
+    return load.client.requests[-1]
 
 
-def test_tokens_come_as_they_are_made(load: Load) -> None:
+def test_tokens_come_as_they_are_made(load: EngineLoader) -> None:
     engine = load()
     assert run(engine, request()) == [
         SequenceUpdate(1, 0, (11,)),
         SequenceUpdate(1, 0, (12,)),
         SequenceUpdate(1, 0, (13,), "length"),
     ]
-    assert asked(engine).prompt_token_ids == [5, 10]
+    assert asked(load).prompt_token_ids == [5, 10]
 
 
-def test_the_end_token_ends_without_being_told(load: Load) -> None:
+def test_the_end_token_ends_without_being_told(load: EngineLoader) -> None:
     engine = load()
     assert run(engine, request(end_id=12)) == [
         SequenceUpdate(1, 0, (11,)),
         SequenceUpdate(1, 0, (), "stop"),
     ]
-    assert engine._core.aborted == []
+    assert load.client.aborted == []
 
 
-def test_a_stop_word_of_one_token_ends_in_the_engine(load: Load) -> None:
+def test_a_stop_word_of_one_token_ends_in_the_engine(load: EngineLoader) -> None:
     engine = load()
     assert run(engine, request(stop_words=((11,),))) == [SequenceUpdate(1, 0, (11,), "stop")]
-    assert engine._core.aborted == []
+    assert load.client.aborted == []
 
 
-def test_a_stop_word_of_several_tokens_is_found_here_and_aborted_there(load: Load) -> None:
+def test_a_stop_word_of_several_tokens_is_found_here_and_aborted_there(load: EngineLoader) -> None:
     engine = load()
     updates = run(engine, request(stop_words=((11, 12),), max_new_tokens=500))
     assert updates == [SequenceUpdate(1, 0, (11,)), SequenceUpdate(1, 0, (12,), "stop")]
-    assert engine._core.aborted == ["1-0"]
+    assert load.client.aborted == ["1-0"]
 
 
-def test_bad_words_of_any_length_are_left_out(load: Load) -> None:
+def test_bad_words_of_any_length_are_left_out(load: EngineLoader) -> None:
     assert tokens_of(run(load(), request(bad_words=((11,), (12, 13))))) == [12, 14, 15]
 
 
-def test_each_of_several_sequences_has_a_seed_and_ends_by_itself(load: Load) -> None:
+def test_each_of_several_sequences_has_a_seed_and_ends_by_itself(load: EngineLoader) -> None:
     engine = load()
     updates = run(engine, request(num_return_sequences=2, top_k=5, seed=2**63 - 1))
     assert [tokens_of(updates, sequence) for sequence in (0, 1)] == [[11, 12, 13]] * 2
-    assert [each.sampling_params.seed for each in engine._core.requests] == [2**63 - 1, 0]
+    assert [each.sampling_params.seed for each in load.client.requests] == [2**63 - 1, 0]
     assert [each.sequence_index for each in updates if each.finish_reason] == [0, 1]
 
 
-def test_log_probabilities_go_with_the_tokens(load: Load) -> None:
+def test_log_probabilities_go_with_the_tokens(load: EngineLoader) -> None:
     updates = run(load(), request(return_log_probs=True, max_new_tokens=2))
     assert updates == [
         SequenceUpdate(1, 0, (11,), None, (-0.5,), -0.5),
@@ -97,14 +102,14 @@ def test_log_probabilities_go_with_the_tokens(load: Load) -> None:
     ]
 
 
-def test_figures_follow_from_what_the_scheduler_tells(load: Load) -> None:
+def test_figures_follow_from_what_the_scheduler_tells(load: EngineLoader) -> None:
     (update,) = run(load(), request(return_perf_metrics=True, max_new_tokens=1))
     assert update.perf is not None
     first_ns = update.perf.first_token_time_ns
     assert update.perf == PerfMetrics(1, 0, 1, 2_000_000_000, first_ns, first_ns)
 
 
-def test_requests_run_together(load: Load) -> None:
+def test_requests_run_together(load: EngineLoader) -> None:
     engine = load()
     updates = run(engine, *(request(number, max_new_tokens=20) for number in range(8)))
     order = [each.request_id for each in updates]
@@ -112,46 +117,46 @@ def test_requests_run_together(load: Load) -> None:
     assert order != sorted(order)
 
 
-def test_a_cancelled_request_is_aborted_and_told_no_more(load: Load) -> None:
+def test_a_cancelled_request_is_aborted_and_told_no_more(load: EngineLoader) -> None:
     engine = load()
     engine.submit(request(max_new_tokens=500))
     while not engine.step():
         pass
     engine.cancel(1)
-    assert (engine.has_work(), engine._core.aborted) == (False, ["1-0"])
+    assert (engine.has_work(), load.client.aborted) == (False, ["1-0"])
     assert {each.request_id for each in run(engine, request(2))} == {2}
     engine.cancel(3)
 
 
-def test_a_request_that_fails_leaves_the_others(load: Load) -> None:
+def test_a_request_that_fails_leaves_the_others(load: EngineLoader) -> None:
     updates = run(load(), request(1, 991), request(2))
     assert SequenceUpdate(1, error="the engine ended the request: an error inside it") in updates
     assert updates[-1] == SequenceUpdate(2, 0, (13,), "length")
 
 
 @pytest.mark.parametrize("first", [992, 994], ids=["told", "silent"])
-def test_a_core_that_is_gone_ends_the_engine(load: Load, first: int) -> None:
+def test_a_core_that_is_gone_ends_the_engine(load: EngineLoader, first: int) -> None:
     engine = load()
     with pytest.raises(Exception, match=r"core has failed|EngineCore encountered"):
         run(engine, request(1, 993), request(2, first))
 
 
-def test_a_core_that_dies_while_nothing_runs_is_found_out(load: Load) -> None:
+def test_a_core_that_dies_while_nothing_runs_is_found_out(load: EngineLoader) -> None:
     engine = load()
     assert not engine.has_work()
-    engine._core.resources.engine_dead = True
+    load.client.resources.engine_dead = True
     assert engine.has_work()
     with pytest.raises(Exception, match="EngineCore encountered an issue"):
         engine.step()
 
 
-def test_a_step_does_not_wait_for_a_slow_request(load: Load) -> None:
+def test_a_step_does_not_wait_for_a_slow_request(load: EngineLoader) -> None:
     engine = load()
     engine.submit(request(1, 993))
     assert engine.step() == []
 
 
-def test_statistics_are_the_last_steps_while_something_runs(load: Load) -> None:
+def test_statistics_are_the_last_steps_while_something_runs(load: EngineLoader) -> None:
     engine = load()
     assert engine.stats() == EngineStats(kv_blocks_max=100, tokens_per_block=4)
     engine.submit(request(max_new_tokens=500))
@@ -181,7 +186,7 @@ def test_statistics_are_the_last_steps_while_something_runs(load: Load) -> None:
     )
 
 
-def test_sequences_that_lost_their_place_are_counted(load: Load) -> None:
+def test_sequences_that_lost_their_place_are_counted(load: EngineLoader) -> None:
     engine = load()
     from vllm.v1.engine import (
         EngineCoreEvent,
@@ -192,19 +197,19 @@ def test_sequences_that_lost_their_place_are_counted(load: Load) -> None:
 
     for event in (EngineCoreEventType.QUEUED, *[EngineCoreEventType.PREEMPTED] * 2):
         output = EngineCoreOutput("gone-0", [], events=[EngineCoreEvent(event, 1.0)])
-        engine._core.outputs_queue.put(EngineCoreOutputs([output]))
+        load.client.outputs_queue.put(EngineCoreOutputs([output]))
         engine.step()
     assert engine.stats().preemptions == 2
 
 
-def test_the_context_is_what_vllm_found_room_for(load: Load) -> None:
+def test_the_context_is_what_vllm_found_room_for(load: EngineLoader) -> None:
     assert load(max_model_len=512).limits == EngineLimits(512, 1, 1000)
 
 
-def test_groups_become_what_vllm_wants(load: Load) -> None:
-    engine = load(structured_outputs_config={"backend": "xgrammar"}, tensor_parallel_size=2)
-    assert engine._config.structured_outputs_config.backend == "xgrammar"
-    assert engine._config.arguments.tensor_parallel_size == 2
+def test_groups_become_what_vllm_wants(load: EngineLoader) -> None:
+    load(structured_outputs_config={"backend": "xgrammar"}, tensor_parallel_size=2)
+    assert load.client.config.structured_outputs_config.backend == "xgrammar"
+    assert load.client.config.arguments.tensor_parallel_size == 2
 
 
 @pytest.mark.parametrize(
@@ -220,31 +225,31 @@ def test_groups_become_what_vllm_wants(load: Load) -> None:
     ids=["unknown", "out of range"],
 )
 def test_arguments_that_are_not_taken_are_named(
-    load: Load, arguments: dict[str, Any], why: str
+    load: EngineLoader, arguments: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(ValueError) as raised:
         load(**arguments)
     assert str(raised.value) == why
 
 
-def test_a_guide_ends_with_the_tokenizers_end_token(load: Load) -> None:
+def test_a_guide_ends_with_the_tokenizers_end_token(load: EngineLoader) -> None:
     engine = load()
     run(engine, request(guide_type="regex", guide="[0-9]"))
-    params = asked(engine).sampling_params
+    params = asked(load).sampling_params
     assert (params.structured_outputs.regex, params.stop_token_ids) == ("[0-9]", [2])
 
 
-def test_a_guide_that_is_none_is_refused(load: Load) -> None:
+def test_a_guide_that_is_none_is_refused(load: EngineLoader) -> None:
     with pytest.raises(InvalidRequest, match=r"vLLM refuses it: missing \)"):
         load().submit(request(guide_type="regex", guide="("))
 
 
-def test_a_request_brings_its_adapter(load: Load, tmp_path: Path) -> None:
+def test_a_request_brings_its_adapter(load: EngineLoader, tmp_path: Path) -> None:
     pirate = write_peft(tmp_path / "all" / "pirate", make_adapter(SITES, ["q_proj"]))
     options = {"lora_prefetch_dir": str(pirate.parent)}
     engine = load(options, model=write_checkpoint(tmp_path), enable_lora=True)
     assert len(run(engine, request(1), request(2, lora_name="pirate"))) == 6
-    adapters = [each.lora_request and each.lora_request.lora_path for each in engine._core.requests]
+    adapters = [each.lora_request and each.lora_request.lora_path for each in load.client.requests]
     assert adapters == [None, str(pirate)]
     why = "lora_name is 'monk', which is no adapter here; there are: pirate"
     unknown = SequenceUpdate(3, error=why, refused=True)
@@ -254,17 +259,17 @@ def test_a_request_brings_its_adapter(load: Load, tmp_path: Path) -> None:
     assert run(engine, request(4, lora_name="pirate")) == [gone]
 
 
-def test_adapters_of_requests_in_flight_stay(load: Load, tmp_path: Path) -> None:
+def test_adapters_of_requests_in_flight_stay(load: EngineLoader, tmp_path: Path) -> None:
     options = {"lora_cache_host_memory_bytes": 1}
     engine = load(options, model=write_checkpoint(tmp_path), enable_lora=True)
 
     def submit(number: int, **fields: Any) -> Path:
         """The folder of its adapter, once it is asked for."""
-        num_asked = len(engine._core.requests)
+        num_asked = len(load.client.requests)
         engine.submit(request_with_adapter(number, tmp_path, **fields))
-        while len(engine._core.requests) == num_asked:
+        while len(load.client.requests) == num_asked:
             engine.step()
-        return Path(asked(engine).lora_request.lora_path)
+        return Path(asked(load).lora_request.lora_path)
 
     first, second = submit(1, max_new_tokens=1000), submit(2, max_new_tokens=1000)
     assert first.exists() and second.exists()
@@ -274,15 +279,15 @@ def test_adapters_of_requests_in_flight_stay(load: Load, tmp_path: Path) -> None
     engine.cancel(2)
 
 
-def test_adapters_of_requests_that_ended_make_room(load: Load, tmp_path: Path) -> None:
+def test_adapters_of_requests_that_ended_make_room(load: EngineLoader, tmp_path: Path) -> None:
     options = {"lora_cache_host_memory_bytes": 1}
     engine = load(options, model=write_checkpoint(tmp_path), enable_lora=True)
     for number in (1, 2):
         run(engine, request_with_adapter(number, tmp_path))
-    folders = [Path(each.lora_request.lora_path) for each in engine._core.requests]
+    folders = [Path(each.lora_request.lora_path) for each in load.client.requests]
     assert [each.exists() for each in folders] == [False, True]
 
 
-def test_an_adapter_needs_a_model_that_takes_some(load: Load) -> None:
+def test_an_adapter_needs_a_model_that_takes_some(load: EngineLoader) -> None:
     with pytest.raises(InvalidRequest, match="this model was imported without"):
         load().submit(request(lora_name="pirate"))

@@ -19,6 +19,8 @@ FAIL_THE_EXECUTOR = 992
 NEVER_ANSWER = 993
 BE_CANCELLED = 994
 
+# Those that were made, in order.
+CLIENTS: list[LLM] = []
 _KNOWN = frozenset(
     (
         "model", "tokenizer", "skip_tokenizer_init", "enable_iter_perf_stats", "max_batch_size",
@@ -187,6 +189,7 @@ class LLM:
         self.requests: list[SimpleNamespace] = []
         self._threads: list[threading.Thread] = []
         self.is_shut_down = False
+        CLIENTS.append(self)
 
     def generate_async(
         self,

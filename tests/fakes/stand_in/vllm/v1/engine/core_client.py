@@ -29,6 +29,8 @@ FAIL_THE_CORE = 992
 NEVER_ANSWER = 993
 DIE_SILENTLY = 994
 
+# Those that were made, in order.
+CLIENTS: list[SyncMPClient] = []
 _SCHEDULED = 2
 _STEP_S = 0.002
 
@@ -63,6 +65,7 @@ class SyncMPClient:
         self.is_shut_down = False
         self._running: dict[str, tuple[EngineCoreRequest, list[int]]] = {}
         self._lock = threading.Lock()
+        CLIENTS.append(self)
         threading.Thread(target=self._run, daemon=True).start()
 
     def add_request(self, request: EngineCoreRequest) -> None:
