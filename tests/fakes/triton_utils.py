@@ -164,12 +164,24 @@ class MetricFamily:
         self.name = name
 
     def Metric(self, *, labels: dict[str, str]) -> Metric:
-        return Metric()
+        METRICS.append(Metric(self.name, labels))
+        return METRICS[-1]
 
 
 class Metric:
+    """A series, and the value that it has come to."""
+
+    def __init__(self, name: str, labels: dict[str, str]) -> None:
+        self.name = name
+        self.labels = labels
+        self.value = 0.0
+
     def set(self, value: float) -> None:
-        pass
+        self.value = value
 
     def increment(self, value: float) -> None:
-        pass
+        self.value += value
+
+
+# All that were made, in order.
+METRICS: list[Metric] = []

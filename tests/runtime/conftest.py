@@ -14,6 +14,7 @@ from tests.fakes import triton_utils as fake_triton_utils
 @pytest.fixture
 def triton_utils(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Triton's module of that name, which exists only inside its Python stub."""
+    fake_triton_utils.METRICS.clear()
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", fake_triton_utils)
     return fake_triton_utils
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -413,11 +414,15 @@ def test_a_worker_that_does_not_start_refuses_the_model(tmp_path: Path) -> None:
         pass
 
 
-def test_a_sent_adapter_leaves_no_file(model: Any) -> None:
+def test_a_sent_adapter_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     weights, config = np.zeros((1, 1, 4), np.float16), np.ones((1, 1, 3), np.int32)
     tensors = {"lora_task_id": [[3]], "lora_weights": weights, "lora_config": config}
-    assert _ask(model, COUNT, **tensors) == _ask(model, COUNT)
-    assert list(Path(model._in_flight._adapters.name).iterdir()) == []
+    with loaded(tmp_path) as model:
+        assert _ask(model, COUNT, **tensors) == _ask(model, COUNT)
+        (folder,) = (tmp_path / "tmp").glob("tllm-lora-*")
+        assert list(folder.iterdir()) == []
 
 
 def test_an_adapter_without_its_id_is_refused(model: Any) -> None:

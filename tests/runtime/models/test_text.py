@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,11 @@ import numpy as np
 import pytest
 
 from tests.fakes import triton_utils as pb_utils
-from tests.fakes.scripted_worker import COUNT
+from tests.fakes.scripted_worker import COUNT, HANG
 from tests.fakes.triton_utils import InferenceRequest, InferenceResponse, Request, Tensor
-from tests.runtime.worker.test_worker_link import House
+from tests.fakes.worker_house import House
 from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.requests.responses import merge_answers
-from trtllm_serve_cli.runtime.telemetry.counters import Series
 from trtllm_serve_cli.runtime.telemetry.families import REQUESTS
 from trtllm_serve_cli.runtime.triton.tensors import INTERNAL_ID_PREFIX, pack_failure, pack_sequences
 from trtllm_serve_cli.runtime.worker.stop_forwarding import StopForwarder, stop_socket_name
@@ -33,15 +33,18 @@ Answer = Callable[[InferenceRequest], Any]
 
 @pytest.fixture
 def model(tmp_path: Path, triton_utils: Any, transformers: Any) -> Iterator[Any]:
-    yield from _loaded(tmp_path, decoupled=True)
+    with _loaded(tmp_path) as model:
+        yield model
 
 
 @pytest.fixture
 def model_of_one_answer(tmp_path: Path, triton_utils: Any, transformers: Any) -> Iterator[Any]:
-    yield from _loaded(tmp_path, decoupled=False)
+    with _loaded(tmp_path, decoupled=False) as model:
+        yield model
 
 
-def _loaded(folder: Path, *, decoupled: bool) -> Iterator[Any]:
+@contextmanager
+def _loaded(folder: Path, *, decoupled: bool = True) -> Iterator[Any]:
     from trtllm_serve_cli.runtime.models.text import TritonPythonModel
 
     values = {"tokenizer_dir": str(folder), "engine_kind": "scripted", "ask_preprocessing": "true"}
@@ -168,13 +171,25 @@ def _error(why: str) -> InferenceResponse:
     ids=["refused", "failed", "no room in the queue", "too long in the queue", "not there"],
 )
 def test_what_is_refused_counts_as_refused_whoever_refuses_it(
-    model: Any, ask: Callable[..., list[Any]], answer: InferenceResponse, outcome: str
+    tmp_path: Path,
+    triton_utils: Any,
+    transformers: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: InferenceResponse,
+    outcome: str,
 ) -> None:
-    (why,) = ask(lambda request: [answer])
+    _play(monkeypatch, lambda request: [answer])
+    request = _request()
+    with _loaded(tmp_path) as model:
+        model.execute([request])
+        (why,) = request.sender.told()
     assert isinstance(why, str)
-    counts = model._ledger.tally.read()
-    ended = [each for each, count in counts.items() if each.name == REQUESTS.name and count]
-    assert ended == [Series(REQUESTS.name, outcome)]
+    counts = {
+        each.labels["outcome"]: each.value
+        for each in triton_utils.METRICS
+        if each.name == REQUESTS.name
+    }
+    assert counts == {**dict.fromkeys(REQUESTS.values, 0), outcome: 1}
 
 
 def test_a_tensor_that_leads_nowhere_is_refused(ask: Callable[..., list[Any]]) -> None:
@@ -207,24 +222,34 @@ def test_a_model_of_one_answer_does_not_stream(
 
 
 @pytest.fixture
-def at_the_worker(model: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Request]]:
-    """Sends a request that only preprocessing and the engine worker answer."""
-    tensors = {"INPUT_ID": [[COUNT]], "REQUEST_INPUT_LEN": [[1]], "REQUEST_OUTPUT_LEN": [[3]]}
+def house() -> Iterator[House]:
+    """The engine worker of `tensorrt_llm`."""
+    started = House(shared_socket_name("tensorrt_llm"), for_guests={"excludes_input": True})
+    yield started
+    started.close()
 
-    def execute(request: InferenceRequest, decoupled: bool = False) -> InferenceResponse:
-        assert request.model_name == "preprocessing"
+
+@pytest.fixture
+def at_the_worker(
+    house: House, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Request]:
+    """Sends a request that only preprocessing and the engine worker answer."""
+    tensors = {"REQUEST_INPUT_LEN": [[1]], "REQUEST_OUTPUT_LEN": [[3]]}
+
+    def execute(request: InferenceRequest, decoupled: bool = False) -> Any:
+        if request.model_name != "preprocessing":
+            return [_error("not at the worker")]
         return InferenceResponse([Tensor(name, np.array(each)) for name, each in tensors.items()])
 
-    def ask(**more: Any) -> Request:
+    def ask(command: int = COUNT, **more: Any) -> Request:
+        tensors["INPUT_ID"] = [[command]]
         request = _request(**more)
         model.execute([request])
         return request
 
     monkeypatch.setattr(pb_utils.InferenceRequest, "exec", execute)
-    house = House(shared_socket_name("tensorrt_llm"), for_guests={"excludes_input": True})
-    wait_until(lambda: model._worker.is_open)
-    yield ask
-    house.close()
+    wait_until(lambda: ask().sender.told() != ["not at the worker"])
+    return ask
 
 
 def test_tokens_come_from_the_worker_itself(at_the_worker: Callable[..., Request]) -> None:
@@ -238,12 +263,13 @@ def test_what_the_worker_cannot_take_is_refused(at_the_worker: Callable[..., Req
 
 
 def test_a_caller_who_goes_is_forgotten_by_the_worker(
-    at_the_worker: Callable[..., Request], model: Any
+    at_the_worker: Callable[..., Request], house: House
 ) -> None:
-    request = at_the_worker(stream=[[True]])
+    request = at_the_worker(HANG, stream=[[True]])
+    wait_until(lambda: house.engine.stats().active_requests == 1)
     request.sender.caller_has_gone = True
     request.sender.told()
-    wait_until(lambda: not model._worker._handlers)
+    wait_until(lambda: house.engine.stats().active_requests == 0)
 
 
 def test_what_nobody_foresaw_is_told_and_logged(

@@ -126,15 +126,18 @@ def test_close_ends_the_thread_at_once(has_work: bool) -> None:
 
 
 def test_close_returns_when_the_last_request_goes_just_then(watch: CancelWatch) -> None:
-    def on_cancel() -> None:
-        told.set()
-        assert watch._closing.wait(_TIMEOUT_S)
-        watch.remove(watched)
+    added: queue.Queue[Watched] = queue.Queue()
+    was_removed = threading.Event()
 
-    told = threading.Event()
-    watched = watch.add(Sender(has_gone=True), on_cancel)
-    assert told.wait(_TIMEOUT_S)
+    def on_cancel() -> None:
+        closing.start()
+        # It waits for this thread, and has begun to by then.
+        closing.join(0.05)
+        watch.remove(added.get(timeout=_TIMEOUT_S))
+        was_removed.set()
+
     closing = threading.Thread(target=watch.close, daemon=True)
-    closing.start()
+    added.put(watch.add(Sender(has_gone=True), on_cancel))
+    assert was_removed.wait(_TIMEOUT_S)
     closing.join(_TIMEOUT_S)
     assert not closing.is_alive()

@@ -25,8 +25,8 @@ def join() -> Iterator[Join]:
     """Makes an instance that runs the requests of these ids."""
     made: list[StopForwarder] = []
 
-    def make(*running: str, group: str = "server model 1") -> StopForwarder:
-        made.append(StopForwarder(group, lambda request_id: request_id in running))
+    def make(*running: str, group: str = "server model 1", timeout_s: float = 5.0) -> StopForwarder:
+        made.append(StopForwarder(group, lambda request_id: request_id in running, timeout_s))
         return made[-1]
 
     yield make
@@ -80,11 +80,10 @@ def test_another_users_stop_is_not_heard(join: Join, monkeypatch: pytest.MonkeyP
     assert not asked.pass_on("a")
 
 
-def test_caller_that_says_nothing_keeps_no_one(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stop_forwarding, "_TIMEOUT_S", 0.2)
-    asked, busy = join(), join("a")
+def test_caller_that_says_nothing_keeps_no_one(join: Join) -> None:
+    asked, busy = join(), join("a", timeout_s=0.2)
     with socket.socket(socket.AF_UNIX) as silent:
-        silent.connect(f"\0{busy._name}")
+        silent.connect(f"\0{busy.name}")
         wait_until(lambda: asked.pass_on("a"))
 
 

@@ -3,55 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import queue
 import socket
 import threading
 import uuid
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from tests.fakes.scripted_worker import COUNT, HANG, LIMITS, ScriptedEngine
+from tests.fakes.scripted_worker import COUNT, HANG, LIMITS
 from tests.fakes.scripted_worker import TELL_CANCELLED as TELL
+from tests.fakes.worker_house import House
 from tests.waiting import wait_until
-from trtllm_serve_cli.runtime.engine import GenerationRequest, SequenceUpdate
+from trtllm_serve_cli.runtime.engine import SequenceUpdate
 from trtllm_serve_cli.runtime.worker.protocol import encode_frame
-from trtllm_serve_cli.runtime.worker.worker import Worker
 from trtllm_serve_cli.runtime.worker.worker_link import (
     SharedWorkerClient,
     WorkerFailed,
-    WorkerLink,
     shared_socket_name,
 )
 
-
-class House:
-    """A worker in a thread, whose host only opens and closes the door."""
-
-    def __init__(self, name: str, **options: Any) -> None:
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(f"\0{name}")
-        self._listener.listen()
-        self._host, theirs = socket.socketpair()
-        worker = Worker(ScriptedEngine(), theirs, listener=self._listener, **options)
-        self._thread = threading.Thread(target=worker.run)
-        self._thread.start()
-        self._theirs = theirs
-        self._worker = worker
-
-    def close(self) -> None:
-        """As the end of its process would."""
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._host.close()
-        self._thread.join(60)
-        self._theirs.close()
-        for caller in self._worker._callers.values():
-            # Its reader is still in there, and closing alone would tell nobody.
-            with contextlib.suppress(OSError):
-                caller.sock.shutdown(socket.SHUT_RDWR)
-            caller.sock.close()
+READY = encode_frame({"is": "ready", "limits": dataclasses.asdict(LIMITS), "for_guests": {}})
 
 
 @pytest.fixture
@@ -155,26 +128,22 @@ def test_a_guest_outlives_the_worker_and_finds_the_next(name: str) -> None:
     house.close()
 
 
-def test_a_guest_whom_the_worker_gives_up_on_hears_of_it(
-    house: House, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(message: dict[str, Any]) -> None:
-        raise BlockingIOError("it does not read")
-
+def test_a_guest_whom_the_worker_gives_up_on_hears_of_it(house: House, name: str) -> None:
     guest = _arrive(name)
     assert _tokens(_ask(guest, COUNT)) == [10, 11]
-    (given_up,) = [each for number, each in house._worker._callers.items() if number]
-    monkeypatch.setattr(given_up, "send", fail)
-    hanging, counting = _ask(guest, HANG), _ask(guest, COUNT)
-    for updates in (hanging, counting):
+    (given_up,) = house.clients
+    with given_up.stuck():
+        asked = [_ask(guest, HANG), _ask(guest, COUNT)]
+        assert given_up.is_sending.wait(60)
+        # Sent before the guest hears of it, and carried out by nobody.
+        asked.append(_ask(guest, HANG))
+        wait_until(lambda: given_up.num_messages == 4)
+    for updates in asked:
         failed = updates.get(timeout=60)
         assert failed.error is not None and failed.error.startswith("the engine worker died")
-    # What it had sent before it heard of it.
-    late = GenerationRequest(id=9, input_ids=(HANG,), max_new_tokens=2)
-    house._worker._commands.put((given_up, {"do": "submit", "request": late.to_message()}))
     wait_until(lambda: guest.is_open)
     assert _tokens(_ask(guest, COUNT)) == [10, 11]
-    assert house._worker._engine.stats().active_requests == 0
+    assert house.engine.stats().active_requests == 0
     guest.close()
 
 
@@ -188,13 +157,11 @@ def test_who_shares_an_engine_waits_until_it_is_loaded(name: str) -> None:
             came.set()
 
         loading, _ = listener.accept()
-        wait_until(lambda: guest._loading)
         waiting = threading.Thread(target=wait)
         waiting.start()
         # Longer than it would wait for a worker that is not there.
         assert not came.wait(0.6)
-        limits = {name: getattr(LIMITS, name) for name in LIMITS.__slots__}
-        loading.sendall(encode_frame({"is": "ready", "limits": limits, "for_guests": {}}))
+        loading.sendall(READY)
         waiting.join(60)
         assert came.is_set() and guest.is_open
         guest.close()
@@ -226,10 +193,7 @@ def _step(*updates: SequenceUpdate) -> bytes:
     return encode_frame({"is": "step", "updates": [each.to_wire() for each in updates]})
 
 
-def test_steps_that_come_while_one_is_told_are_told_as_one() -> None:
-    ours, theirs = socket.socketpair()
-    link = WorkerLink()
-    link._sock = ours
+def test_steps_that_come_while_one_is_told_are_told_as_one(name: str) -> None:
     told: queue.Queue[SequenceUpdate] = queue.Queue()
     may_go_on = threading.Event()
 
@@ -237,19 +201,24 @@ def test_steps_that_come_while_one_is_told_are_told_as_one() -> None:
         told.put(update)
         assert may_go_on.wait(60)
 
-    number = link.submit({"input_ids": (1,), "max_new_tokens": 9}, tell)
-    reader = threading.Thread(target=link._read_until_closed)
-    reader.start()
-    theirs.sendall(_step(SequenceUpdate(number, 0, (1,))))
-    first = told.get(timeout=60)
-    theirs.sendall(b"".join(_step(SequenceUpdate(number, 0, (each,))) for each in (2, 3, 4)))
-    may_go_on.set()
-    assert [first, told.get(timeout=60)] == [
-        SequenceUpdate(number, 0, (1,)),
-        SequenceUpdate(number, 0, (2, 3, 4)),
-    ]
-    theirs.sendall(_step(SequenceUpdate(number, 0, (5,), "length")))
-    assert told.get(timeout=60) == SequenceUpdate(number, 0, (5,), "length")
-    theirs.close()
-    reader.join(60)
+    with listening(name) as listener:
+        guest = SharedWorkerClient(name)
+        worker, _ = listener.accept()
+        with worker:
+            worker.sendall(READY)
+            wait_until(lambda: guest.is_open)
+            number = guest.submit({"input_ids": (1,), "max_new_tokens": 9}, tell)
+            worker.sendall(_step(SequenceUpdate(number, 0, (1,))))
+            first = told.get(timeout=60)
+            steps = (_step(SequenceUpdate(number, 0, (each,))) for each in (2, 3, 4))
+            worker.sendall(b"".join(steps))
+            may_go_on.set()
+            assert [first, told.get(timeout=60)] == [
+                SequenceUpdate(number, 0, (1,)),
+                SequenceUpdate(number, 0, (2, 3, 4)),
+            ]
+            worker.sendall(_step(SequenceUpdate(number, 0, (5,), "length")))
+            assert told.get(timeout=60) == SequenceUpdate(number, 0, (5,), "length")
+            guest.forget(number)
+        guest.close()
     assert told.empty()

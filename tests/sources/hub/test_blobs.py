@@ -14,7 +14,6 @@ from tests.fakes.hub import FakeHub, serve
 from tests.samples.checkpoints import hf_files, safetensors
 from tests.waiting import wait_until
 from trtllm_serve_cli.errors import SourceError
-from trtllm_serve_cli.sources.hub import blobs
 from trtllm_serve_cli.sources.hub.blobs import Blob, Effects, fetch_blob
 from trtllm_serve_cli.sources.hub.bytes import RemoteFile
 from trtllm_serve_cli.sources.hub.errors import BrokenDownload, HubBusy
@@ -31,6 +30,18 @@ def blob(tmp_path):
     return Blob("w", len(CONTENT), SHA256, path=blobs / SHA256, lock=tmp_path / "locks" / "w.lock")
 
 
+class Impatient(threading.Event):
+    """A stop event that notes each wait instead of waiting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits_s: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits_s.append(timeout)
+        return self.is_set()
+
+
 class Line:
     """A server of CONTENT that gives `gives` bytes for each request, or raises what stands there.
 
@@ -44,7 +55,7 @@ class Line:
         self.asked: list[int] = []
         self.told: list[tuple[str, int]] = []
         self.said: list[str] = []
-        self.stop = threading.Event()
+        self.stop = Impatient()
 
     @contextmanager
     def open_at(self, start):
@@ -65,11 +76,6 @@ class Line:
             translate=nullcontext,
         )
         return fetch_blob(blob, lambda: remote, effects)
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(blobs, "_FIRST_WAIT_S", 0.001)
 
 
 def broken(wait_s: float | None = None) -> BrokenDownload:
@@ -107,7 +113,7 @@ def test_each_break_is_gone_on_with(blob):
     assert line.asked == [0, 10, 30, 30, 60]
     assert blob.path.read_bytes() == CONTENT
     assert line.said[0] == (
-        "w: The download of w broke off. 10 of 10240 bytes came. Going on in 0 s."
+        "w: The download of w broke off. 10 of 10240 bytes came. Going on in 1 s."
     )
 
 
@@ -123,6 +129,7 @@ def test_line_that_gives_nothing_is_given_up(blob):
     with pytest.raises(BrokenDownload, match="It broke"):
         line.fetch(blob)
     assert line.asked == [0, 10, 10, 10, 10, 10]
+    assert line.stop.waits_s == [1, 2, 4, 8, 16]
     assert blob.partial.read_bytes() == CONTENT[:10]
 
 

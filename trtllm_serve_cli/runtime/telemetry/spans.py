@@ -21,7 +21,6 @@ from typing import Any
 
 from ..log import write_log
 
-_PERIOD_S = 1.0
 _TIMEOUT_S = 5.0
 # What waits beyond this for a collector that does not answer is lost.
 _MOST_WAITING = 4096
@@ -46,9 +45,10 @@ class Span:
 class SpanExporter:
     """Sends spans to the collector at `url` from a thread of its own, until `close`."""
 
-    def __init__(self, url: str, model: str) -> None:
+    def __init__(self, url: str, model: str, period_s: float = 1.0) -> None:
         self._url = url
         self._model = model
+        self._period_s = period_s
         self._waiting: queue.SimpleQueue[Span] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._is_answered = True
@@ -69,7 +69,7 @@ class SpanExporter:
         self._send_all()
 
     def _keep_sending(self) -> None:
-        while not self._closing.wait(_PERIOD_S):
+        while not self._closing.wait(self._period_s):
             self._send_all()
 
     def _send_all(self) -> None:

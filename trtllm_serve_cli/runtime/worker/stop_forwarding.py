@@ -30,22 +30,26 @@ class StopForwarder:
     """One instance's place among those that share `group`, until `close`.
 
     `stop(request_id)` is called from a thread of the relay's when somebody else asks; it returns
-    whether the request was running here.
+    whether the request was running here. `name` is that of its abstract socket; who connects and
+    sends nothing is given up after `timeout_s`.
     """
 
-    def __init__(self, group: str, stop: Callable[[str], bool]) -> None:
+    def __init__(
+        self, group: str, stop: Callable[[str], bool], timeout_s: float = _TIMEOUT_S
+    ) -> None:
         self._group = group
-        self._name = f"{_prefix_of(group)}{uuid.uuid4().hex}"
+        self._timeout_s = timeout_s
+        self.name = f"{_prefix_of(group)}{uuid.uuid4().hex}"
         self._stop = stop
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(f"\0{self._name}")
+        self._listener.bind(f"\0{self.name}")
         self._listener.listen()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
     def pass_on(self, request_id: str) -> bool:
         """Whether another instance ran the request, and has ended it."""
-        return any(forward_stop(self._group, request_id, but=self._name))
+        return any(forward_stop(self._group, request_id, but=self.name))
 
     def close(self) -> None:
         """Hear of no more stops."""
@@ -62,7 +66,7 @@ class StopForwarder:
             except OSError:  # closed
                 return
             with contextlib.suppress(OSError), asking:
-                asking.settimeout(_TIMEOUT_S)
+                asking.settimeout(self._timeout_s)
                 if _is_ours(asking):
                     request_id = _read_all(asking).decode(errors="replace")
                     asking.sendall(_STOPPED if self._stop(request_id) else _NOT_HERE)

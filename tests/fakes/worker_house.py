@@ -1,0 +1,102 @@
+"""A scripted engine worker in a thread, to which clients connect."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from tests.fakes.scripted_worker import ScriptedEngine
+from trtllm_serve_cli.runtime.worker.worker import Worker
+
+
+class House:
+    """A worker whose own model only starts and ends it; `clients` are those that connected."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self.engine = ScriptedEngine()
+        self.clients: list[ClientSocket] = []
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(f"\0{name}")
+        self._listener.listen()
+        self._host, self._theirs = socket.socketpair()
+        worker = Worker(self.engine, self._theirs, listener=self, **options)
+        self._threads = [
+            threading.Thread(target=worker.run),
+            threading.Thread(target=self._read_statistics),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def accept(self) -> tuple[Any, Any]:
+        """Wait for the next client; the worker calls it as its listener's."""
+        sock, address = self._listener.accept()
+        with self._lock:
+            if self._is_closed:
+                sock.close()
+                raise OSError("the house is closed")
+            self.clients.append(ClientSocket(sock))
+            return self.clients[-1], address
+
+    def close(self) -> None:
+        """End as a process does, whose sockets the system closes."""
+        with self._lock:
+            self._is_closed = True
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._host.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(60)
+        self._host.close()
+        self._theirs.close()
+        for client in self.clients:
+            # The worker still reads from it: closing alone would not end that.
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+            client.close()
+
+    def _read_statistics(self) -> None:
+        """Read what the worker sends to its own model, for which it would wait otherwise."""
+        while self._host.recv(65536):
+            pass
+
+
+class ClientSocket:
+    """The worker's end of the socket to a client."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._num_reads = 0
+        self._is_stuck = False
+        self._may_fail = threading.Event()
+        self.is_sending = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    @property
+    def num_messages(self) -> int:
+        """How many messages the worker has taken from it: each takes two reads."""
+        return (self._num_reads - 1) // 2
+
+    @contextlib.contextmanager
+    def stuck(self) -> Iterator[None]:
+        """Let what is sent block until the block ends, and fail then."""
+        self._is_stuck = True
+        yield
+        self._may_fail.set()
+
+    def recv(self, size: int) -> bytes:
+        self._num_reads += 1
+        return self._sock.recv(size)
+
+    def sendall(self, data: bytes) -> None:
+        if self._is_stuck:
+            self.is_sending.set()
+            assert self._may_fail.wait(60)
+            raise BlockingIOError("it does not read")
+        self._sock.sendall(data)
