@@ -152,7 +152,7 @@ def quick_engine(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Pa
 @pytest.fixture
 def time_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     """No guide takes too long for an engine of the test's own, however busy the machine is."""
-    monkeypatch.setattr(grammar_check, "_LIMIT_S", 60.0)
+    monkeypatch.setattr(grammar_check, "COMPILE_LIMIT_S", 60.0)
 
 
 @pytest.fixture

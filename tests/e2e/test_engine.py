@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +45,10 @@ def are_equal_but_for_ties(one: list[SequenceUpdate], other: list[SequenceUpdate
     return differing is None or abs(differing[0] - differing[1]) < 0.5
 
 
-def text(engine: Any, updates: list[SequenceUpdate]) -> str:
-    return str(engine._tokenizer.decode(tokens(updates)))
+def text(engine_dir: Path, updates: list[SequenceUpdate]) -> str:
+    import openvino_genai
+
+    return str(openvino_genai.Tokenizer(str(engine_dir)).decode(tokens(updates)))
 
 
 def request(number: int = 1, prompt: tuple[int, ...] = PROMPT, **fields: Any) -> GenerationRequest:
@@ -107,15 +111,17 @@ GUIDES = {
 
 
 @pytest.mark.parametrize(("kind", "guide", "pattern"), GUIDES.values(), ids=GUIDES)
-def test_text_follows_its_guide(engine: Any, kind: str, guide: str, pattern: str) -> None:
+def test_text_follows_its_guide(
+    engine: Any, engine_dir: Path, kind: str, guide: str, pattern: str
+) -> None:
     (answer,) = run(engine, request(end_id=2, guide_type=kind, guide=guide))
-    assert re.fullmatch(pattern, text(engine, answer))
+    assert re.fullmatch(pattern, text(engine_dir, answer))
 
 
-def test_json_follows_its_schema(engine: Any) -> None:
+def test_json_follows_its_schema(engine: Any, engine_dir: Path) -> None:
     guide = json.dumps({"enum": [{"name": "a"}, ["b", True]]})
     (answer,) = run(engine, request(end_id=2, guide_type="json_schema", guide=guide))
-    assert json.loads(text(engine, answer)) in ({"name": "a"}, ["b", True])
+    assert json.loads(text(engine_dir, answer)) in ({"name": "a"}, ["b", True])
 
 
 @pytest.mark.parametrize(
@@ -132,7 +138,7 @@ def test_a_guide_that_does_not_compile_harms_nobody_else(
     engine: Any, kind: str, guide: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "2 s" in why:
-        monkeypatch.setattr(grammar_check, "_LIMIT_S", 2.0)
+        monkeypatch.setattr(grammar_check, "COMPILE_LIMIT_S", 2.0)
     plain = [request(number, prompt) for number, prompt in enumerate((PROMPT, *OTHERS), 2)]
     alone = run(engine, *plain)
     refused, *answers = run(engine, request(1, guide_type=kind, guide=guide), *plain)
@@ -141,38 +147,44 @@ def test_a_guide_that_does_not_compile_harms_nobody_else(
     assert [tokens(each) for each in answers] == [tokens(each) for each in alone]
 
 
-def test_a_guide_that_nobody_wants_any_more_is_not_tried_out(
+def test_the_guide_of_a_cancelled_request_is_not_checked(
     engine_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tried: list[str] = []
-    may_go_on = threading.Event()
+    checked: list[str] = []
+    may_continue, is_cancelled = threading.Event(), threading.Event()
+    cancel = Future.cancel
 
-    def find_problem(kind: str, guide: str) -> None:
-        tried.append(guide)
-        assert may_go_on.wait(60)
+    def find_problem(check: grammar_check.GrammarCheck, kind: str, guide: str) -> None:
+        checked.append(guide)
+        assert may_continue.wait(60)
 
+    def note_cancel(future: Future[Any]) -> bool:
+        has_ended = cancel(future)
+        is_cancelled.set()
+        return has_ended
+
+    monkeypatch.setattr(grammar_check.GrammarCheck, "find_problem", find_problem)
     engine = load(engine_dir)
-    monkeypatch.setattr(engine._grammar_check, "find_problem", find_problem)
-    asked = [request(number, guide_type="regex", guide=str(number)) for number in range(1, 6)]
-    for each in asked[:2]:
+    requests = [request(number, guide_type="regex", guide=str(number)) for number in range(1, 6)]
+    for each in requests[:2]:
         engine.submit(each)
-    wait_until(lambda: tried)
+    wait_until(lambda: checked)
     engine.cancel(1)
     engine.cancel(2)
-    may_go_on.set()
-    run(engine, asked[2])
-    assert tried == ["1", "3"]
-    may_go_on.clear()
-    for each in asked[3:]:
+    may_continue.set()
+    run(engine, requests[2])
+    assert checked == ["1", "3"]
+    may_continue.clear()
+    for each in requests[3:]:
         engine.submit(each)
-    wait_until(lambda: "4" in tried)
-    unchecked = engine._unchecked[5].problem
+    wait_until(lambda: "4" in checked)
+    monkeypatch.setattr(Future, "cancel", note_cancel)
     closing = threading.Thread(target=engine.close)
     closing.start()
-    wait_until(unchecked.cancelled)
-    may_go_on.set()
+    assert is_cancelled.wait(60)
+    may_continue.set()
     closing.join(60)
-    assert tried == ["1", "3", "4"]
+    assert checked == ["1", "3", "4"]
 
 
 def test_diverse_beams_differ_at_once(engine: Any) -> None:
@@ -198,17 +210,16 @@ def test_figures_tell_what_a_request_cost(engine: Any) -> None:
 
 
 def test_a_prompt_of_nothing_but_known_tokens_still_waits_its_turn(engine: Any) -> None:
-    """More than one step's tokens: those who wait are not told to be scheduled."""
-    asked = [
-        request(number, tuple(range(3000 + 200 * number, 3200 + 200 * number)), max_new_tokens=2)
-        for number in (1, 2, 3)
-    ]
-    for each in asked:
-        engine.submit(each)
-    engine.step()
-    scheduled = [engine._running[each.id].first_scheduled_ns > 0 for each in asked]
-    run(engine)
-    assert scheduled[0] and not scheduled[-1]
+    """The prompts are longer than one step: the last is scheduled in a later one."""
+    for number in (1, 2, 3):
+        prompt = tuple(range(3000 + 200 * number, 3200 + 200 * number))
+        engine.submit(request(number, prompt, max_new_tokens=2, return_perf_metrics=True))
+    updates = engine.step()
+    first_step_end_ns = time.monotonic_ns()
+    while engine.has_work():
+        updates += engine.step()
+    perf = {each.request_id: each.perf for each in updates}
+    assert perf[1].first_scheduled_time_ns < first_step_end_ns < perf[3].first_scheduled_time_ns
 
 
 def test_a_request_that_loses_its_place_in_the_cache_counts_as_preempted(

@@ -6,6 +6,7 @@ are verified, and cannot be asked beforehand; the worker is restarted then.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -88,27 +89,26 @@ def test_no_step_raises_whatever_is_asked_for(
 
 def ask_at_random(engine: Any, num_requests: int) -> None:
     rng = random.Random(SEED)
-    asked: dict[int, GenerationRequest] = {}
-    ended: set[int] = set()
-    while len(asked) < num_requests:
-        running = asked.keys() - ended
+    requests: dict[int, GenerationRequest] = {}
+    running: set[int] = set()
+    while len(requests) < num_requests:
         while len(running) < NUM_AT_ONCE:
-            wanted = draw(len(asked) + 1, rng)
-            asked[wanted.id] = wanted
-            try:
-                check_request(wanted, engine.limits)
-                engine.submit(fit_to_vocabulary(wanted, engine.limits))
-                running.add(wanted.id)
-            except InvalidRequest:
-                ended.add(wanted.id)
+            drawn = draw(len(requests) + 1, rng)
+            requests[drawn.id] = drawn
+            with contextlib.suppress(InvalidRequest):
+                check_request(drawn, engine.limits)
+                engine.submit(fit_to_vocabulary(drawn, engine.limits))
+                running.add(drawn.id)
         if rng.random() < 0.1:
-            left = rng.choice(sorted(running))
-            engine.cancel(left)
-            ended.add(left)
-        for update in engine.step():
-            assert is_sound(update), asked[update.request_id]
-        ended |= {each for each in asked if each not in engine._running | engine._unchecked}
-    for number in asked.keys() - ended:
+            cancelled = rng.choice(sorted(running))
+            engine.cancel(cancelled)
+            running.remove(cancelled)
+        updates = engine.step()
+        for update in updates:
+            assert is_sound(update), requests[update.request_id]
+        # The sequences of a request end together, unless it has only one.
+        running -= {each.request_id for each in updates if each.error or each.finish_reason}
+    for number in running:
         engine.cancel(number)
     while engine.has_work():
         assert engine.step() == []

@@ -27,7 +27,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-_LIMIT_S = 2.0
+COMPILE_LIMIT_S = 2.0
 _START_LIMIT_S = 60.0
 _LIMIT_BYTES = 4 * 1024**3
 _NUM_REMEMBERED = 256
@@ -49,10 +49,9 @@ class GrammarCheck:
         if key not in self._found:
             found = self._ask({"type": guide_type, "guide": guide})
             if found is None:
-                # Next time there may be less to do beside it.
-                return (
-                    f"takes more than {_LIMIT_S:g} s or too much memory to compile; make it simpler"
-                )
+                # Not remembered: the machine may be less busy the next time.
+                limit = f"{COMPILE_LIMIT_S:g} s"
+                return f"takes more than {limit} or too much memory to compile; make it simpler"
             self._found[key] = found
         self._found.move_to_end(key)
         if len(self._found) > _NUM_REMEMBERED:
@@ -71,7 +70,7 @@ class GrammarCheck:
         try:
             process.stdin.write(json.dumps(question) + "\n")
             process.stdin.flush()
-            answer = self._read_line(_LIMIT_S)
+            answer = self._read_line(COMPILE_LIMIT_S)
         except BrokenPipeError:
             answer = None
         if answer is None:
@@ -185,7 +184,7 @@ def main() -> None:
         for line in sys.stdin:
             question = json.loads(line)
             # Whoever asked kills it in time, or has died.
-            signal.alarm(int(_LIMIT_S) + 3)
+            signal.alarm(int(COMPILE_LIMIT_S) + 3)
             problem = _try_out(pipeline, structured_output(question["type"], question["guide"]))
             signal.alarm(0)
             answers.write(json.dumps(problem) + "\n")
