@@ -69,8 +69,8 @@ from pathlib import Path
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.sources.checkpoint import FetchOptions
 from trtllm_serve_cli.sources.fetch import fetch_checkpoint
-from trtllm_serve_cli.sources.source import HubSource
-from trtllm_serve_cli.sources.hub.api import Hub
+from trtllm_serve_cli.sources.hub.hub_source import HubSource
+from trtllm_serve_cli.sources.hub_address import Hub
 folder = Path(sys.argv[2])
 fetch_checkpoint(HubSource("acme/tiny"), home=Home(folder / "home", folder / "engines"),
                  options=FetchOptions(), notify=lambda text: None, hub=Hub(sys.argv[1], folder))

@@ -15,7 +15,7 @@ from trtllm_serve_cli.errors import BadInput, SourceError
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.sizing.facts import ModelFacts, read_facts
 from trtllm_serve_cli.sizing.shape import parse_shape
-from trtllm_serve_cli.sources.source import parse_source
+from trtllm_serve_cli.sources.registry import parse_source
 
 _INDEX = json.dumps({"metadata": {"total_size": 16_060_522_496}, "weight_map": {"a": "b"}})
 _INDEX_NAME = "model.safetensors.index.json"

@@ -9,8 +9,8 @@ from tests.samples.checkpoints import hf_files, llama_gguf, write_files
 from trtllm_serve_cli.errors import BadInput, SourceError
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.sources.checkpoint import FetchOptions
+from trtllm_serve_cli.sources.engine_source import EngineSource
 from trtllm_serve_cli.sources.fetch import (
-    FetchPlan,
     apply_revision,
     fetch_checkpoint,
     fetch_config,
@@ -18,14 +18,12 @@ from trtllm_serve_cli.sources.fetch import (
     inspect_source,
     plan_fetch,
 )
-from trtllm_serve_cli.sources.hub.api import Hub
-from trtllm_serve_cli.sources.source import (
-    EngineSource,
-    GgufSource,
-    HubSource,
-    LocalSource,
-    PypiSource,
-)
+from trtllm_serve_cli.sources.gguf_source import GgufSource
+from trtllm_serve_cli.sources.hub.hub_source import HubSource
+from trtllm_serve_cli.sources.hub_address import Hub
+from trtllm_serve_cli.sources.local_source import LocalSource
+from trtllm_serve_cli.sources.pypi import PypiSource
+from trtllm_serve_cli.sources.source import FetchPlan
 
 TINY = HubSource("acme/tiny")
 

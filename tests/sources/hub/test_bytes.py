@@ -13,9 +13,9 @@ from trtllm_serve_cli.errors import SourceError
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.sources.checkpoint import FetchOptions
 from trtllm_serve_cli.sources.fetch import fetch_checkpoint
-from trtllm_serve_cli.sources.hub.api import Hub
 from trtllm_serve_cli.sources.hub.bytes import XetGroup, find_remote_file
-from trtllm_serve_cli.sources.source import HubSource
+from trtllm_serve_cli.sources.hub.hub_source import HubSource
+from trtllm_serve_cli.sources.hub_address import Hub
 
 LARGE = safetensors(num_floats=1 << 20)
 FILES = hf_files() | {"model.safetensors": LARGE}

@@ -8,7 +8,7 @@ import pytest
 
 from trtllm_serve_cli.errors import SourceError
 from trtllm_serve_cli.sources.hub.errors import find_wait_s, translate_hub_errors
-from trtllm_serve_cli.sources.source import HubSource
+from trtllm_serve_cli.sources.hub.hub_source import HubSource
 
 
 def translate(error: Exception) -> SourceError:

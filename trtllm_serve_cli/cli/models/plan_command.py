@@ -81,7 +81,7 @@ def _find_card(named: str | None) -> tuple[Gpu, int | None]:
 def _find_source(name: str | None, source: str | None, home: Home) -> Source:
     from trtllm_serve_cli.importing.import_plan import find_source
     from trtllm_serve_cli.paths import check_model_name
-    from trtllm_serve_cli.sources.source import parse_source
+    from trtllm_serve_cli.sources.registry import parse_source
 
     if source is not None:
         return parse_source(source)

@@ -43,7 +43,7 @@ from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.processes import ask_program
 from trtllm_serve_cli.repository.model.store import ImportedModel, list_models
 from trtllm_serve_cli.sources.disk_space import find_free_bytes
-from trtllm_serve_cli.sources.hub.api import find_hub
+from trtllm_serve_cli.sources.hub_address import find_hub
 
 _VERSION = re.compile(r"server_version\s*\|\s*([\d.]+)")
 DEFAULT_PORTS = (8000, 8001, 8002)

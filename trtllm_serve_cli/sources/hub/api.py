@@ -9,7 +9,6 @@ a complete copy in the cache serves.
 from __future__ import annotations
 
 import glob
-import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from trtllm_serve_cli.sources.checkpoint import (
     read_architecture,
     read_index,
 )
-from trtllm_serve_cli.sources.disk_space import check_space, find_free_bytes, show_size
+from trtllm_serve_cli.sources.disk_space import check_space, show_size
 from trtllm_serve_cli.sources.hub.blobs import Blob, Effects, fetch_blob
 from trtllm_serve_cli.sources.hub.bytes import XetGroup, find_remote_file
 from trtllm_serve_cli.sources.hub.errors import (
@@ -43,9 +42,9 @@ from trtllm_serve_cli.sources.hub.errors import (
     explain_web_page,
     translate_hub_errors,
 )
+from trtllm_serve_cli.sources.hub_address import Hub, HubAddress
 from trtllm_serve_cli.sources.parallel import run_together
 from trtllm_serve_cli.sources.progress import Meter, Watch
-from trtllm_serve_cli.sources.source import HubSource
 from trtllm_serve_cli.sources.verify import verify_files
 
 _SMALL_FILES = (".json", ".jinja", ".model", ".tiktoken", ".txt")
@@ -54,27 +53,6 @@ _TIMEOUT_S = 30.0
 _FILES_AT_ONCE = 8
 # Of small files only: releases of huggingface_hub before 2.0 give up at the first cut.
 _SNAPSHOT_ATTEMPTS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Hub:
-    """Which hub, and where its cache lies.
-
-    `endpoint` is `None` for the public one. When `is_offline`, no request is made at all.
-    """
-
-    endpoint: str | None
-    cache: Path
-    is_offline: bool = False
-    free: Callable[[Path], int] = find_free_bytes
-
-    @property
-    def url(self) -> str:
-        return self.endpoint or "https://huggingface.co"
-
-    def find_folder(self, repository: str) -> Path:
-        """Where the cache keeps that repository; the layout is documented and stable."""
-        return self.cache / f"models--{repository.replace('/', '--')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,25 +73,12 @@ class _Listing:
     files: dict[str, HubFile]
 
 
-def find_hub(environ: Mapping[str, str] = os.environ) -> Hub:
-    """The hub and the cache that the hub's own variables name (HF_ENDPOINT, HF_HOME …)."""
-    caches = Path(environ.get("XDG_CACHE_HOME") or "~/.cache")
-    home = Path(environ.get("HF_HOME") or caches / "huggingface")
-    cache = Path(environ.get("HF_HUB_CACHE") or home / "hub")
-    endpoint = environ.get("HF_ENDPOINT", "").rstrip("/") or None
-    is_offline = any(
-        environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")
-        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    )
-    return Hub(endpoint, cache.expanduser().absolute(), is_offline)
-
-
-def find_cached_config(source: HubSource, hub: Hub) -> Path | None:
+def find_cached_config(source: HubAddress, hub: Hub) -> Path | None:
     """Where the cache has config.json of that revision, if it does."""
     return _find_cached(source, "config.json", hub)
 
 
-def fetch_small_file(source: HubSource, name: str, hub: Hub) -> Path | None:
+def fetch_small_file(source: HubAddress, name: str, hub: Hub) -> Path | None:
     """Where the cache has that file now; `None` if the repository does not have it.
 
     Without a network, the copy in the cache serves. A branch that the cache knows already stays at
@@ -127,14 +92,14 @@ def fetch_small_file(source: HubSource, name: str, hub: Hub) -> Path | None:
         return _find_cached(source, name, hub)
     if name not in listing.files:
         return None
-    path = _download_one(HubSource(source.repository, listing.commit), name, hub)
+    path = _download_one(HubAddress(source.repository, listing.commit), name, hub)
     if find_cached_config(source, hub) is None:
         folder = hub.find_folder(source.repository)
         _remember_revision(source.revision or "main", listing.commit, folder)
     return path
 
 
-def _find_cached(source: HubSource, name: str, hub: Hub) -> Path | None:
+def _find_cached(source: HubAddress, name: str, hub: Hub) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(
@@ -144,7 +109,7 @@ def _find_cached(source: HubSource, name: str, hub: Hub) -> Path | None:
 
 
 def fetch_from_hub(
-    source: HubSource,
+    source: HubAddress,
     *,
     hub: Hub,
     home: Home,
@@ -160,7 +125,7 @@ def fetch_from_hub(
     if listing.repository.lower() != source.repository.lower():
         notify(f"{source.repository} is called {listing.repository} now.")
     commit = listing.commit
-    pinned = HubSource(source.repository, commit)
+    pinned = HubAddress(source.repository, commit)
     chosen = _choose_files(pinned, listing.files, hub, options)
     folder, hashed = _download(pinned, chosen, hub, notify, watch)
     ledger = home.checkpoints / f"hf--{source.repository.replace('/', '--')}" / f"{commit}.json"
@@ -170,7 +135,7 @@ def fetch_from_hub(
     return _inspect(folder, source, options)
 
 
-def inspect_on_hub(source: HubSource, *, hub: Hub, options: FetchOptions) -> Checkpoint | None:
+def inspect_on_hub(source: HubAddress, *, hub: Hub, options: FetchOptions) -> Checkpoint | None:
     """The checkpoint as `fetch_from_hub` will give it, with only its small files fetched.
 
     None when the hub cannot be asked and the cache has no whole copy. Raises what a download would
@@ -185,7 +150,7 @@ def inspect_on_hub(source: HubSource, *, hub: Hub, options: FetchOptions) -> Che
             raise
         except SourceError:
             return None
-    pinned = HubSource(source.repository, listing.commit)
+    pinned = HubAddress(source.repository, listing.commit)
     chosen = _choose_files(pinned, listing.files, hub, options)
     folder = _download_one(pinned, "config.json", hub).parent
     size_bytes = sum(file.size_bytes for file in chosen if is_weights(file.name))
@@ -194,14 +159,14 @@ def inspect_on_hub(source: HubSource, *, hub: Hub, options: FetchOptions) -> Che
     )
 
 
-def _inspect(snapshot: Path, source: HubSource, options: FetchOptions) -> Checkpoint:
-    pinned = HubSource(source.repository, snapshot.name)
+def _inspect(snapshot: Path, source: HubAddress, options: FetchOptions) -> Checkpoint:
+    pinned = HubAddress(source.repository, snapshot.name)
     return inspect_hf_directory(
         snapshot, source=str(pinned), revision=snapshot.name, options=options
     )
 
 
-def _list_repository(source: HubSource, hub: Hub) -> _Listing:
+def _list_repository(source: HubAddress, hub: Hub) -> _Listing:
     from huggingface_hub import HfApi
 
     _check_may_ask(source, hub)
@@ -223,7 +188,7 @@ def _list_repository(source: HubSource, hub: Hub) -> _Listing:
     return _Listing(str(info.id), str(info.sha), top)
 
 
-def _check_may_ask(source: HubSource, hub: Hub) -> None:
+def _check_may_ask(source: HubAddress, hub: Hub) -> None:
     if hub.is_offline:
         raise HubUnreachable(
             f"The hub is not asked for {source}.",
@@ -240,7 +205,7 @@ def _check_may_ask(source: HubSource, hub: Hub) -> None:
 
 
 def _choose_files(
-    pinned: HubSource, files: Mapping[str, HubFile], hub: Hub, options: FetchOptions
+    pinned: HubAddress, files: Mapping[str, HubFile], hub: Hub, options: FetchOptions
 ) -> list[HubFile]:
     """Weights in one form, and the small files; refuses before anything large is downloaded."""
     check_has_config(str(pinned), files)
@@ -259,7 +224,7 @@ def _choose_files(
     return [file for name, file in files.items() if name in weights or name.endswith(wanted)]
 
 
-def _download_one(pinned: HubSource, name: str, hub: Hub) -> Path:
+def _download_one(pinned: HubAddress, name: str, hub: Hub) -> Path:
     from huggingface_hub import hf_hub_download
 
     _hide_progress()
@@ -275,7 +240,7 @@ def _download_one(pinned: HubSource, name: str, hub: Hub) -> Path:
 
 
 def _download(
-    pinned: HubSource, files: list[HubFile], hub: Hub, notify: Callable[[str], None], watch: Watch
+    pinned: HubAddress, files: list[HubFile], hub: Hub, notify: Callable[[str], None], watch: Watch
 ) -> tuple[Path, set[str]]:
     """The snapshot folder in the cache, with at least `files` in it, and which were hashed so far.
 
@@ -301,7 +266,7 @@ def _download(
     return _download_snapshot(pinned, files, hub), hashed
 
 
-def _plan_blob(file: HubFile, pinned: HubSource, hub: Hub) -> Blob:
+def _plan_blob(file: HubFile, pinned: HubAddress, hub: Hub) -> Blob:
     folder = hub.find_folder(pinned.repository)
     sha256 = str(file.sha256)
     return Blob(
@@ -314,7 +279,7 @@ def _plan_blob(file: HubFile, pinned: HubSource, hub: Hub) -> Blob:
 
 
 def _fetch_blobs(
-    blobs: list[Blob], pinned: HubSource, hub: Hub, notify: Callable[[str], None], watch: Watch
+    blobs: list[Blob], pinned: HubAddress, hub: Hub, notify: Callable[[str], None], watch: Watch
 ) -> set[str]:
     from huggingface_hub.constants import HF_HUB_DOWNLOAD_TIMEOUT
 
@@ -345,7 +310,7 @@ def _fetch_blobs(
     return hashed
 
 
-def _download_snapshot(pinned: HubSource, files: list[HubFile], hub: Hub) -> Path:
+def _download_snapshot(pinned: HubAddress, files: list[HubFile], hub: Hub) -> Path:
     from huggingface_hub import snapshot_download
 
     _hide_progress()
@@ -372,7 +337,7 @@ def _remember_revision(revision: str, commit: str, repository: Path) -> None:
 
 
 def _use_cache(
-    source: HubSource,
+    source: HubAddress,
     hub: Hub,
     options: FetchOptions,
     notify: Callable[[str], None],

@@ -15,7 +15,7 @@ from typing import Any
 
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.sources.hub.errors import BrokenDownload, explain_web_page
-from trtllm_serve_cli.sources.source import HubSource
+from trtllm_serve_cli.sources.hub_address import HubAddress
 
 _CHUNK_BYTES = 1 << 20
 # Left to itself, hf_xet tries a server that it cannot reach for almost four minutes, in silence.
@@ -63,7 +63,7 @@ class XetGroup:
 
 
 def find_remote_file(
-    source: HubSource, name: str, *, endpoint: str | None, timeout_s: float, xet: XetGroup
+    source: HubAddress, name: str, *, endpoint: str | None, timeout_s: float, xet: XetGroup
 ) -> RemoteFile:
     """Asks the hub where the bytes of a file are."""
     from huggingface_hub import HfApi, hf_hub_url

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from trtllm_serve_cli.errors import GatedModel, SourceError
-from trtllm_serve_cli.sources.source import HubSource
+from trtllm_serve_cli.sources.hub_address import HubAddress
 
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token with read access"
 
@@ -40,7 +40,7 @@ class BrokenDownload(_Passing):
 
 
 @contextmanager
-def translate_hub_errors(source: HubSource, url: str) -> Iterator[None]:
+def translate_hub_errors(source: HubAddress, url: str) -> Iterator[None]:
     """Raises `GatedModel` or `SourceError` for whatever huggingface_hub raises inside."""
     from huggingface_hub import errors
 
@@ -64,7 +64,7 @@ def translate_hub_errors(source: HubSource, url: str) -> Iterator[None]:
         raise _cut(source, error) from error
 
 
-def _gated(source: HubSource, url: str, error: Any) -> GatedModel:
+def _gated(source: HubAddress, url: str, error: Any) -> GatedModel:
     page = f"{url}/{source.repository}"
     if error.response.status_code == 403:
         # The token is good, and its owner is not on the list.
@@ -81,7 +81,7 @@ def _gated(source: HubSource, url: str, error: Any) -> GatedModel:
     )
 
 
-def _not_found(source: HubSource) -> SourceError:
+def _not_found(source: HubAddress) -> SourceError:
     return SourceError(
         f"The hub shows no model {source.repository}.",
         why="it does not exist, or it is private and your token does not open it",
@@ -89,7 +89,7 @@ def _not_found(source: HubSource) -> SourceError:
     )
 
 
-def _no_revision(source: HubSource, url: str) -> SourceError:
+def _no_revision(source: HubAddress, url: str) -> SourceError:
     return SourceError(
         f"{source.repository} has no revision {source.revision}.",
         why="no branch, tag or commit goes by that name",
@@ -97,7 +97,7 @@ def _no_revision(source: HubSource, url: str) -> SourceError:
     )
 
 
-def _refused(source: HubSource, url: str, error: Any) -> SourceError:
+def _refused(source: HubAddress, url: str, error: Any) -> SourceError:
     status = error.response.status_code
     why = f"status {status} from {url}: {_first_line(str(error))}"
     if status in (401, 403):
@@ -132,7 +132,7 @@ def find_wait_s(headers: Mapping[str, str]) -> float | None:
     return float(left[1]) if left else None
 
 
-def _failed(source: HubSource, url: str, error: Exception) -> SourceError:
+def _failed(source: HubAddress, url: str, error: Exception) -> SourceError:
     cause = _find_disk_error(error)
     if cause is not None and cause.errno in (errno.ENOSPC, errno.EDQUOT):
         return SourceError(
@@ -201,7 +201,7 @@ def explain_web_page(url: str) -> SourceError:
     )
 
 
-def _cut(source: HubSource, error: Exception) -> BrokenDownload:
+def _cut(source: HubAddress, error: Exception) -> BrokenDownload:
     return BrokenDownload(
         f"The download of {source} broke off.",
         why=_first_line(str(error)),

@@ -1,21 +1,25 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.samples.checkpoints import hf_files, write_files
 from trtllm_serve_cli.catalog.entries import load_catalog
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.sources.source import (
-    EngineSource,
-    GgufSource,
-    HubSource,
-    LocalSource,
-    PypiSource,
-    parse_source,
-)
+from trtllm_serve_cli.paths import find_home
+from trtllm_serve_cli.sources.checkpoint import FetchOptions
+from trtllm_serve_cli.sources.engine_source import EngineSource
+from trtllm_serve_cli.sources.fetch import fetch_checkpoint, inspect_source, plan_fetch
+from trtllm_serve_cli.sources.gguf_source import GgufSource
+from trtllm_serve_cli.sources.hub.hub_source import HubSource
+from trtllm_serve_cli.sources.local_source import LocalSource
+from trtllm_serve_cli.sources.pypi import PypiSource
+from trtllm_serve_cli.sources.registry import SOURCES, parse_source
+from trtllm_serve_cli.sources.source import CheckpointSource
 
 NAMES = st.from_regex(r"[A-Za-z0-9_]{1,12}([.-][A-Za-z0-9_]{1,12}){0,2}", fullmatch=True).filter(
     lambda name: not name.endswith(".git")
@@ -25,7 +29,7 @@ PATHS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
     lambda text: Path("/models", text)
 )
 FILES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9 ._#@-]{0,20}(/[A-Za-z0-9]{1,9}){0,2}", fullmatch=True)
-SOURCES = st.one_of(
+SOME_SOURCES = st.one_of(
     st.builds(
         HubSource,
         st.builds("{}/{}".format, NAMES, NAMES),
@@ -38,7 +42,7 @@ SOURCES = st.one_of(
 )
 
 
-@given(SOURCES)
+@given(SOME_SOURCES)
 def test_printed_source_parses_to_itself(source):
     assert parse_source(str(source)) == source
 
@@ -95,3 +99,17 @@ def test_malformed_source_is_refused(text, what):
         parse_source(text)
     assert caught.value.what == what
     assert caught.value.next_step
+
+
+def test_a_new_kind_is_one_module_and_one_row(tmp_path, home_folder, monkeypatch):
+    row = ("tests.fakes.toy_source", "ToySource", "toy:FOLDER")
+    monkeypatch.setitem(SOURCES, "toy", row)
+    folder = write_files(tmp_path / "from", hf_files())
+    source, home, options = parse_source(f"toy:{folder}"), find_home(), FetchOptions()
+    assert isinstance(source, CheckpointSource)
+    assert plan_fetch(source, home=home).description == f"toy:{folder}: copy it"
+    inspected = inspect_source(source, home=home, options=options)
+    fetched = fetch_checkpoint(source, home=home, options=options, notify=lambda text: None)
+    assert fetched == dataclasses.replace(inspected, path=home.checkpoints / "toy")
+    with pytest.raises(BadInput, match="toy"):
+        parse_source("toy")

@@ -1,0 +1,30 @@
+"""Sources `engine:DIR`: TensorRT engines that trtllm-build left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.sources.hub_address import Hub
+from trtllm_serve_cli.sources.source import FetchPlan, Source, parse_path, plan_local
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSource(Source):
+    """A folder with a TensorRT engine: no checkpoint, but what was built from one."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return f"engine:{self.path}"
+
+    @classmethod
+    def parse(cls, rest: str) -> EngineSource:
+        return cls(parse_path(rest, "engine", "folder"))
+
+    def absolute(self) -> EngineSource:
+        return EngineSource(self.path.absolute())
+
+    def plan_fetch(self, home: Home, *, needs_weights: bool, hub: Hub | None) -> FetchPlan:
+        return plan_local(self, self.path)

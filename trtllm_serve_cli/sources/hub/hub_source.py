@@ -1,0 +1,93 @@
+"""Sources `hf:ORG/NAME[@REVISION]`: repositories of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.sources.checkpoint import Checkpoint
+from trtllm_serve_cli.sources.hub.api import (
+    fetch_from_hub,
+    fetch_small_file,
+    find_cached_config,
+    inspect_on_hub,
+)
+from trtllm_serve_cli.sources.hub_address import Hub, HubAddress, find_hub
+from trtllm_serve_cli.sources.progress import notify_periodically
+from trtllm_serve_cli.sources.source import CheckpointSource, FetchPlan, FetchRequest
+
+_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
+_REPOSITORY = re.compile(f"{_PART}/{_PART}")
+_REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+-]{0,199}")
+
+
+@dataclass(frozen=True, slots=True)
+class HubSource(HubAddress, CheckpointSource):
+    """A repository on the hub."""
+
+    format: ClassVar[Literal["hf"]] = "hf"
+
+    @classmethod
+    def parse(cls, rest: str) -> HubSource:
+        repository, at, revision = rest.partition("@")
+        if not _REPOSITORY.fullmatch(repository) or re.search(r"--|\.\.|\.git$", repository):
+            raise BadInput(
+                f"'hf:{rest}' is not a repository of the hub.",
+                why=f"{repository!r} is not of the form ORG/NAME",
+                next_step="copy the name from the model's page: -s hf:openai-community/gpt2",
+            )
+        return cls(repository, check_revision(revision) if at else None)
+
+    def plan_fetch(self, home: Home, *, needs_weights: bool, hub: Hub | None) -> FetchPlan:
+        hub = hub or find_hub()
+        is_cached = find_cached_config(self, hub) is not None
+        files = "safetensors and tokenizer files" if needs_weights else "tokenizer files"
+        action = (
+            f"use the hub's cache, or update it from {hub.url}"
+            if is_cached
+            else f"download {files} from {hub.url}"
+        )
+        return FetchPlan(f"{self}: {action}", hub.find_folder(self.repository), is_cached)
+
+    def fetch(self, request: FetchRequest) -> Checkpoint:
+        return fetch_from_hub(
+            self,
+            hub=request.hub or find_hub(),
+            home=request.home,
+            options=request.options,
+            notify=request.notify,
+            watch=request.watch or notify_periodically(request.notify),
+        )
+
+    def inspect(self, request: FetchRequest) -> Checkpoint | None:
+        return inspect_on_hub(self, hub=request.hub or find_hub(), options=request.options)
+
+    def find_small_file(self, name: str, hub: Hub | None = None) -> Path | None:
+        return fetch_small_file(self, name, hub or find_hub())
+
+    def unpinned(self) -> HubSource:
+        return replace(self, revision=None)
+
+    def at_revision(self, revision: str) -> HubSource:
+        if self.revision not in (None, revision):
+            raise BadInput(
+                f"Two revisions are asked for: {self.revision} and {revision}.",
+                why=f"the source is {self}, and --revision is {revision}",
+                next_step=f"-s hf:{self.repository}@{revision}",
+            )
+        return replace(self, revision=check_revision(revision))
+
+
+def check_revision(revision: str) -> str:
+    """Return `revision` if it can be a branch, a tag or a commit. Raise `BadInput` otherwise."""
+    if not _REVISION.fullmatch(revision) or ".." in revision:
+        raise BadInput(
+            f"{revision!r} is not a revision.",
+            why="a revision is a branch, a tag or a commit of the model's repository",
+            next_step="leave it out for the main branch, or name one: -s hf:ORG/NAME@REVISION",
+        )
+    return revision

@@ -1,0 +1,55 @@
+"""The hub, and a repository on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtllm_serve_cli.sources.disk_space import find_free_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """Which hub, and where its cache lies.
+
+    `endpoint` is `None` for the public one. When `is_offline`, no request is made at all.
+    """
+
+    endpoint: str | None
+    cache: Path
+    is_offline: bool = False
+    free: Callable[[Path], int] = find_free_bytes
+
+    @property
+    def url(self) -> str:
+        return self.endpoint or "https://huggingface.co"
+
+    def find_folder(self, repository: str) -> Path:
+        """Where the cache keeps that repository; the layout is documented and stable."""
+        return self.cache / f"models--{repository.replace('/', '--')}"
+
+
+@dataclass(frozen=True, slots=True)
+class HubAddress:
+    """A repository on the hub, at its main branch if it has no revision."""
+
+    repository: str
+    revision: str | None = None
+
+    def __str__(self) -> str:
+        return f"hf:{self.repository}" + (f"@{self.revision}" if self.revision else "")
+
+
+def find_hub(environ: Mapping[str, str] = os.environ) -> Hub:
+    """The hub and the cache that the hub's own variables name (HF_ENDPOINT, HF_HOME …)."""
+    caches = Path(environ.get("XDG_CACHE_HOME") or "~/.cache")
+    home = Path(environ.get("HF_HOME") or caches / "huggingface")
+    cache = Path(environ.get("HF_HUB_CACHE") or home / "hub")
+    endpoint = environ.get("HF_ENDPOINT", "").rstrip("/") or None
+    is_offline = any(
+        environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")
+        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    )
+    return Hub(endpoint, cache.expanduser().absolute(), is_offline)

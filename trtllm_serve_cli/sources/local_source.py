@@ -1,0 +1,76 @@
+"""Sources `local:DIR`: folders with a Hugging Face checkpoint."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from trtllm_serve_cli.errors import BadInput, SourceError
+from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.sources.checkpoint import Checkpoint, inspect_hf_directory
+from trtllm_serve_cli.sources.hub_address import Hub
+from trtllm_serve_cli.sources.source import (
+    CheckpointSource,
+    FetchPlan,
+    FetchRequest,
+    check_exists,
+    parse_path,
+    plan_local,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSource(CheckpointSource):
+    """A folder with a Hugging Face checkpoint."""
+
+    path: Path
+    format: ClassVar[Literal["hf"]] = "hf"
+
+    def __str__(self) -> str:
+        return f"local:{self.path}"
+
+    @classmethod
+    def parse(cls, rest: str) -> LocalSource:
+        return cls(parse_path(rest, "local", "folder"))
+
+    def absolute(self) -> LocalSource:
+        return LocalSource(self.path.absolute())
+
+    def plan_fetch(self, home: Home, *, needs_weights: bool, hub: Hub | None) -> FetchPlan:
+        return plan_local(self, self.path)
+
+    def fetch(self, request: FetchRequest) -> Checkpoint:
+        path = self._find_folder()
+        try:
+            checkpoint = inspect_hf_directory(
+                path, source=str(LocalSource(path)), options=request.options
+            )
+            files = [entry for entry in path.iterdir() if entry.is_file()]
+            return replace(checkpoint, modified_ns=max(file.stat().st_mtime_ns for file in files))
+        except OSError as error:
+            raise SourceError(
+                f"{path} cannot be read.",
+                why=str(error),
+                next_step=f"ls -l {shlex.quote(str(path))}",
+            ) from error
+
+    def inspect(self, request: FetchRequest) -> Checkpoint:
+        return self.fetch(request)
+
+    def find_small_file(self, name: str, hub: Hub | None = None) -> Path | None:
+        path = self._find_folder() / name
+        return path if path.is_file() else None
+
+    def _find_folder(self) -> Path:
+        path = self.path.absolute()
+        check_exists(path, "a folder with config.json and weights", "local:DIR")
+        if not path.is_dir():
+            source = f"gguf:{path}" if path.suffix == ".gguf" else f"local:{path.parent}"
+            raise BadInput(
+                f"{path} is a file, and local: takes a folder.",
+                why="a Hugging Face checkpoint is a folder with config.json and weights",
+                next_step=f"-s {shlex.quote(source)}",
+            )
+        return path

