@@ -66,7 +66,7 @@ bench: $(VENV)/.embedded
 	$(BIN)/python benchmarks/streams.py
 	$(BIN)/python benchmarks/batcher.py
 
-# Needs a GPU and a Python with vLLM: docs/gpu.md. Such as: make gpu-check GPU_CHECK='--only raw'
+# Needs a GPU and a Python with vLLM: docs/guides/vllm.md. Such as: make gpu-check GPU_CHECK='--only raw'
 gpu-check: $(VENV)/.embedded
 	$(BIN)/python benchmarks/gpu.py $(GPU_CHECK)
 

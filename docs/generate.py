@@ -24,11 +24,11 @@ from generators.server_metrics import render_families
 from trtllm_serve_cli.bench.report.result_json import SCHEMA_FILE
 
 PAGES = {
-    DOCS / "commands.md": render_commands,
-    DOCS / "declaration.md": render_declaration_page,
-    DOCS / "engines.md": render_engines,
-    DOCS / "metrics.md": render_metrics,
-    DOCS / "observability.md": render_families,
+    DOCS / "reference" / "commands.md": render_commands,
+    DOCS / "reference" / "tllm-yaml.md": render_declaration_page,
+    DOCS / "reference" / "capabilities.md": render_engines,
+    DOCS / "reference" / "benchmark-metrics.md": render_metrics,
+    DOCS / "guides" / "observe.md": render_families,
     DOCS / "reference" / "modules.md": render_modules,
     DECLARATION_SCHEMA: render_declaration_schema,
     SCHEMA_FILE: render_result_schema,

@@ -26,7 +26,7 @@ def render_metrics() -> str:
         name: render_table(METRIC_COLUMNS, map(describe_metric, metrics))
         for name, metrics in (("times", TIMES), ("rates", RATES))
     }
-    return fill_in(DOCS / "metrics.md", tables)
+    return fill_in(DOCS / "reference" / "benchmark-metrics.md", tables)
 
 
 def describe_metric(metric: TimeMetric | RateMetric) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ def render_declaration_page() -> str:
         options = section.part_of.options if section.part_of else section.kind
         rows = [describe_key(each) for each in option_fields(options) if each.is_declared]
         sections[section.name] = render_table(KEY_COLUMNS, rows)
-    return fill_in(DOCS / "declaration.md", sections)
+    return fill_in(DOCS / "reference" / "tllm-yaml.md", sections)
 
 
 def describe_key(field: OptionField) -> tuple[str, ...]:

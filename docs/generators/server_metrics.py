@@ -43,7 +43,7 @@ def render_families() -> str:
             for family in families
         )
         tables[part] = render_table(FAMILY_COLUMNS, rows)
-    return fill_in(DOCS / "observability.md", tables)
+    return fill_in(DOCS / "guides" / "observe.md", tables)
 
 
 def describe_family(family: Family) -> tuple[str, ...]:

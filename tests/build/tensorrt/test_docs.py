@@ -1,4 +1,4 @@
-"""The tables of docs/building.md say what the plans go by."""
+"""The tables of docs/reference/tensorrt-llm.md say what the plans go by."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trtllm_serve_cli.build.tensorrt.versions import load_table
 from trtllm_serve_cli.sizing.gpus import load_gpus
 from trtllm_serve_cli.sizing.precision import WEIGHT_FORMATS
 
-_PAGE = Path(__file__).parents[3] / "docs/building.md"
+_PAGE = Path(__file__).parents[3] / "docs/reference/tensorrt-llm.md"
 _CONVERTED = ("int8", "int4")
 _FORMATS = ("int8", "int4", "int8_sq", "int4_awq", "w4a8_awq", "fp8", "nvfp4")
 
