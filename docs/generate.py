@@ -19,7 +19,9 @@ from generators.declaration import (
 from generators.engine_kinds import render_engines
 from generators.markdown import DOCS
 from generators.modules import render_modules
+from generators.parameters import render_parameters
 from generators.server_metrics import render_families
+from generators.tensors import render_tensors
 
 from trtllm_serve_cli.bench.report.result_json import SCHEMA_FILE
 
@@ -28,8 +30,10 @@ PAGES = {
     DOCS / "reference" / "tllm-yaml.md": render_declaration_page,
     DOCS / "reference" / "capabilities.md": render_engines,
     DOCS / "reference" / "benchmark-metrics.md": render_metrics,
-    DOCS / "guides" / "observe.md": render_families,
     DOCS / "reference" / "modules.md": render_modules,
+    DOCS / "reference" / "parameters.md": render_parameters,
+    DOCS / "reference" / "server-metrics.md": render_families,
+    DOCS / "reference" / "tensors.md": render_tensors,
     DECLARATION_SCHEMA: render_declaration_schema,
     SCHEMA_FILE: render_result_schema,
 }

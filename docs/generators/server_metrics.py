@@ -1,4 +1,4 @@
-"""The tables of metric families in observability.md."""
+"""The tables of metric families in reference/server-metrics.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAMILY_COLUMNS = ("family", "type", "unit", "label", "what", "shown in")
 
 
 def render_families() -> str:
-    """observability.md with its tables of metric families."""
+    """reference/server-metrics.md with its tables of metric families."""
     shown = {
         "`tllm metrics`": {each for each in CATALOG if is_on_screen(each)},
         "Grafana": find_families(" ".join(q for p in PANELS for q in p.queries.values())),
@@ -43,7 +43,7 @@ def render_families() -> str:
             for family in families
         )
         tables[part] = render_table(FAMILY_COLUMNS, rows)
-    return fill_in(DOCS / "guides" / "observe.md", tables)
+    return fill_in(DOCS / "reference" / "server-metrics.md", tables)
 
 
 def describe_family(family: Family) -> tuple[str, ...]:
