@@ -46,13 +46,16 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python docs/generate.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The pages that are generated, and the site of all pages, in .site.
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 bench: $(VENV)/.embedded
 	$(BIN)/python benchmarks/startup.py
