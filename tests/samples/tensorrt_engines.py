@@ -47,14 +47,14 @@ def write_engine(directory: Path, config: dict[str, Any] | None = None, num_rank
 
 def write_tokenizer(directory: Path, **config: Any) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
-    told = {
+    config_values = {
         "bos_token": {"content": "<s>"},
         "eos_token": "</s>",
         "add_bos_token": True,
         "chat_template": CHAT_TEMPLATE,
     }
     (directory / "tokenizer.json").write_text("{}")
-    (directory / "tokenizer_config.json").write_text(json.dumps(told | config))
+    (directory / "tokenizer_config.json").write_text(json.dumps(config_values | config))
     return directory
 
 

@@ -23,7 +23,7 @@ def _judge(load: Load, worker: WorkerLoad = CALM, lag_s: float = 0.0) -> tuple[s
     return judge_client(summarize(records, load, streamed=False), load, [CALM, worker]).bottlenecks
 
 
-def test_a_client_that_kept_up_is_no_bottleneck() -> None:
+def test_fast_client_is_not_a_bottleneck() -> None:
     assert _judge(AtRate(10)) == ()
 
 
@@ -40,26 +40,26 @@ def test_the_worst_worker_counts(worker: WorkerLoad, words: str) -> None:
     assert words in bottleneck
 
 
-def test_requests_sent_late_are_a_bottleneck_only_beside_their_latency() -> None:
+def test_late_requests_are_a_bottleneck_relative_to_the_latency() -> None:
     assert _judge(AtRate(10), lag_s=0.04) == ()
     (bottleneck,) = _judge(AtRate(10), lag_s=0.06)
     assert "sent late by 60.0 ms (p99), where 50.0 ms would do" in bottleneck
 
 
-def test_answers_stamped_late_matter_only_beside_what_is_measured() -> None:
+def test_loop_lag_is_judged_relative_to_the_measured_times() -> None:
     assert _judge(AtRate(10), replace(CALM, loop_lags_s=(0.09,) * 1000)) == ()
 
 
 @pytest.mark.parametrize("load", [AllAtOnce(), AtConcurrency(4)])
-def test_sending_late_means_nothing_without_a_schedule(load: Load) -> None:
+def test_lateness_is_ignored_without_a_schedule(load: Load) -> None:
     assert _judge(load, lag_s=0.5) == ()
 
 
-def test_a_run_of_an_instant_is_not_judged() -> None:
+def test_very_short_runs_are_not_judged() -> None:
     assert _judge(AllAtOnce(), WorkerLoad(0.01, 0.01, 0.01, (0.5,) * 3)) == ()
 
 
-def test_a_loop_that_is_blocked_is_seen() -> None:
+def test_blocked_event_loop_is_measured() -> None:
     loads: list[WorkerLoad] = []
 
     async def block() -> None:
@@ -76,7 +76,7 @@ def test_a_loop_that_is_blocked_is_seen() -> None:
     assert load.wall_s > 0.04
 
 
-def test_a_loop_that_stands_still_is_late_for_each_tick_that_it_missed() -> None:
+def test_blocked_event_loop_is_late_for_each_missed_tick() -> None:
     loads: list[WorkerLoad] = []
 
     async def stand_still() -> None:

@@ -87,7 +87,7 @@ def test_open_loop_records_each_chunk_in_order() -> None:
     assert record.is_completed
 
 
-def test_a_response_came_when_its_bytes_did_whatever_was_done_before_it() -> None:
+def test_responses_are_timestamped_when_their_bytes_arrive() -> None:
     stamps = iter((2.0, 3.0, 5.0))
     generator = LoadGenerator([Server(lambda: next(stamps))], clock=lambda: 1.0)
     asyncio.run(generator.run_open(_requests(b"11f"), [0.0]))
@@ -108,7 +108,7 @@ def test_open_loop_records_failures(payload: bytes, error: RequestError) -> None
     assert [record.error for record in _run_open(b"1f", payload)] == [None, error]
 
 
-def test_nothing_counts_after_the_final_response() -> None:
+def test_ignores_responses_after_the_final_one() -> None:
     (record,) = _run_open(b"1f1x")
     assert (record.num_output_tokens, record.error) == (1, None)
 
@@ -147,14 +147,14 @@ def test_closed_loop_keeps_its_concurrency() -> None:
     assert asyncio.run(run()) == (3, 10)
 
 
-def test_closed_loop_request_is_due_when_one_before_it_ends() -> None:
+def test_closed_loop_request_is_due_when_the_previous_one_ends() -> None:
     generator = _generator(Server())
     asyncio.run(generator.run_closed(_requests(b"1f", b"1f"), 1))
     first, second = generator.records
     assert second.due_s >= first.end_s
 
 
-def test_cancelled_run_keeps_records_and_marks_what_was_in_flight() -> None:
+def test_cancelled_run_keeps_records_and_marks_requests_in_flight() -> None:
     async def run() -> LoadGenerator:
         server = Server()
         generator = _generator(server)
@@ -174,7 +174,7 @@ def test_cancelled_run_keeps_records_and_marks_what_was_in_flight() -> None:
     assert generator.num_failed == 0
 
 
-def test_a_cap_delays_sending_and_latencies_still_count_from_due() -> None:
+def test_cap_delays_sending_but_not_due_times() -> None:
     async def run() -> tuple[int, list[RequestRecord]]:
         server = Server()
         generator = _generator(server)
@@ -188,7 +188,7 @@ def test_a_cap_delays_sending_and_latencies_still_count_from_due() -> None:
     assert all(record.sent_s >= record.held_s for record in records)
 
 
-def test_a_conversation_holds_what_was_said_and_its_turns_come_in_order() -> None:
+def test_conversation_turns_are_in_order_and_include_the_history() -> None:
     async def run() -> tuple[Server, LoadGenerator]:
         server = Server()
         spec = RequestSpec(
@@ -210,20 +210,20 @@ def test_a_conversation_holds_what_was_said_and_its_turns_come_in_order() -> Non
     assert {record.conversation for record in generator.records} == {0}
 
 
-def test_a_conversation_ends_with_its_first_failure() -> None:
+def test_conversation_ends_with_its_first_failure() -> None:
     generator = _generator(Server())
     spec = RequestSpec(np.array([1], np.int32), 1, turns=(Turn(np.array([3], np.int32), 1),))
     asyncio.run(generator.run_open([ReadyRequest(0, b"x", spec)], [0.0]))
     assert [record.turn for record in generator.records] == [0]
 
 
-def test_requests_of_the_ramp_are_marked() -> None:
+def test_ramp_requests_are_marked() -> None:
     generator = LoadGenerator([Server()], ramp_s=0.01)
     asyncio.run(generator.run_open(_requests(b"1f", b"1f"), [0.0, 0.02]))
     assert [record.is_ramp for record in generator.records] == [True, False]
 
 
-def test_a_closed_loop_ends_with_its_duration() -> None:
+def test_closed_loop_ends_with_its_duration() -> None:
     generator = LoadGenerator([Server()], clock=_ticking(0.01))
     endless = (request for _ in range(1000) for request in _requests(b"1f"))
     asyncio.run(generator.run_closed(endless, 1, duration_s=1.0))
@@ -231,7 +231,7 @@ def test_a_closed_loop_ends_with_its_duration() -> None:
     assert max(record.due_s for record in generator.records) <= 1.0
 
 
-class Gone(Server):
+class RefusingServer(Server):
     """Refuses every connection."""
 
     async def send(self, payload: bytes) -> AsyncIterator[Arrival]:
@@ -240,9 +240,9 @@ class Gone(Server):
 
 
 @pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
-def test_a_run_ends_when_the_server_is_gone_for_good(closed: bool) -> None:
+def test_run_ends_when_the_server_is_lost(closed: bool) -> None:
     # Three looks at it for each request, and five until the next is due: that one is waited for.
-    generator = LoadGenerator([Gone()], clock=_ticking(0.001), give_up_s=0.05)
+    generator = LoadGenerator([RefusingServer()], clock=_ticking(0.001), give_up_s=0.05)
     requests = _requests(*[b"1f"] * 2000)
     if closed:
         asyncio.run(generator.run_closed(requests, 2))
@@ -252,8 +252,8 @@ def test_a_run_ends_when_the_server_is_gone_for_good(closed: bool) -> None:
     assert 3 <= generator.num_failed < 200
 
 
-def test_a_run_goes_on_while_another_target_answers() -> None:
-    generator = LoadGenerator([Gone(), Server()], give_up_s=0.0)
+def test_run_continues_while_another_target_responds() -> None:
+    generator = LoadGenerator([RefusingServer(), Server()], give_up_s=0.0)
     spec = RequestSpec(np.arange(4, dtype=np.int32), 1)
     requests = [ReadyRequest(index, b"1f", spec, index % 2) for index in range(20)]
     asyncio.run(generator.run_open(requests, [0.0] * 20))
@@ -261,20 +261,20 @@ def test_a_run_goes_on_while_another_target_answers() -> None:
     assert sum(record.is_completed for record in generator.records) == 10
 
 
-def test_a_run_ends_when_all_targets_that_it_asks_are_gone() -> None:
+def test_run_ends_when_all_targets_in_use_are_lost() -> None:
     """One of several workers may have requests for some of the targets only."""
-    generator = LoadGenerator([Gone(), Server()], clock=_ticking(0.001), give_up_s=0.05)
+    generator = LoadGenerator([RefusingServer(), Server()], clock=_ticking(0.001), give_up_s=0.05)
     requests = _requests(*[b"1f"] * 2000)
     asyncio.run(generator.run_open(requests, [0.005 * index for index in range(2000)]))
     assert generator.is_server_lost
     assert generator.num_failed < 200
 
 
-def test_no_server_is_lost_before_anything_was_sent() -> None:
+def test_server_is_not_lost_before_the_first_request() -> None:
     assert not LoadGenerator([Server()]).is_server_lost
 
 
-def test_tokens_without_text_count_with_the_next_piece() -> None:
+def test_tokens_without_text_count_with_the_next_text() -> None:
     class Texts(Server):
         def decode(self, raw: bytes) -> Response:
             return {
@@ -288,7 +288,7 @@ def test_tokens_without_text_count_with_the_next_piece() -> None:
     assert [record.chunk_tokens for record in generator.records] == [(4,)]
 
 
-def test_a_rejection_in_a_response_is_no_other_error() -> None:
+def test_rejection_in_a_response_is_classified_as_rejected() -> None:
     class Full(Server):
         def decode(self, raw: bytes) -> Response:
             return Response(0, True, "Exceeds maximum queue size")

@@ -17,18 +17,18 @@ Serve = Callable[[FakeTriton], str]
 
 def _find(serve: Serve, **folders: Path) -> Path:
     """Ask for the tokenizer of models, each with a `preprocessing` that names its folder."""
-    named = {
+    parameters = {
         f"{name}_preprocessing": {"tokenizer_dir": str(folder)} for name, folder in folders.items()
     }
-    address = serve(FakeTriton(parameters_of=named))
+    address = serve(FakeTriton(parameters_of=parameters))
     return find_tokenizer_folder([Target(address, f"{name}_tensorrt_llm") for name in folders])
 
 
-def test_models_that_name_one_folder_share_its_tokenizer(serve: Serve, tmp_path: Path) -> None:
+def test_models_with_the_same_tokenizer_folder_share_it(serve: Serve, tmp_path: Path) -> None:
     assert _find(serve, a=tmp_path, b=tmp_path) == tmp_path
 
 
-def test_models_with_several_tokenizers_are_refused(serve: Serve, tmp_path: Path) -> None:
+def test_rejects_models_with_different_tokenizers(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     with pytest.raises(BadInput, match="Several models may have several tokenizers") as refused:
         _find(serve, a=tmp_path, b=tmp_path / "b")
@@ -36,7 +36,7 @@ def test_models_with_several_tokenizers_are_refused(serve: Serve, tmp_path: Path
     assert "--tokenizer DIR" in refused.value.next_step
 
 
-def test_a_folder_of_another_machine_is_refused(serve: Serve, tmp_path: Path) -> None:
+def test_rejects_a_tokenizer_folder_of_another_machine(serve: Serve, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="tokenizer is not known") as refused:
         _find(serve, a=tmp_path / "elsewhere")
     assert "which is no folder here" in refused.value.why

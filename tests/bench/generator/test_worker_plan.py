@@ -31,7 +31,7 @@ def _entries(share: Share, num_requests: int) -> list[int]:
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
-def test_a_duration_sends_the_whole_data_set_again_and_again(num_workers: int) -> None:
+def test_duration_repeats_the_whole_data_set(num_workers: int) -> None:
     shares = _plan(200, duration_s=1.0, num_workers=num_workers)
     drawn = [_entries(share, 600 // num_workers) for share in shares]
     assert drawn[0][:3] == [0, num_workers, 2 * num_workers]
@@ -39,7 +39,7 @@ def test_a_duration_sends_the_whole_data_set_again_and_again(num_workers: int) -
 
 
 @pytest.mark.parametrize("duration_s", [None, 1.0], ids=["number", "duration"])
-def test_a_data_set_goes_on_at_any_entry_and_warms_up_with_those_before(
+def test_data_set_starts_at_any_entry_and_warms_up_with_preceding_ones(
     duration_s: float | None,
 ) -> None:
     (share,) = _plan(9, 7, num_requests=4, duration_s=duration_s, num_warmup_requests=2)

@@ -38,7 +38,7 @@ def test_same_seed_plans_same_times(load: AtRate, seed: int) -> None:
 
 
 @given(load=rates)
-def test_mean_rate_is_the_rate_asked_for(load: AtRate) -> None:
+def test_mean_rate_is_the_requested_rate(load: AtRate) -> None:
     num_gaps = 20_000
     due_s = plan_due_times(load, num_gaps + 1, np.random.default_rng(0))
     # Five standard errors of the mean gap; the coefficient of variation is at most sqrt(1 / 0.1).
@@ -62,7 +62,7 @@ def test_all_at_once_is_due_at_the_start() -> None:
 
 
 @given(load=rates, duration_s=st.floats(0.01, 2), seed=st.integers(0, 2**32))
-def test_a_duration_has_exactly_what_is_due_in_it(
+def test_duration_includes_exactly_the_due_times_before_its_end(
     load: AtRate, duration_s: float, seed: int
 ) -> None:
     load = replace(load, request_rate_per_s=min(load.request_rate_per_s, 1000))
@@ -72,20 +72,20 @@ def test_a_duration_has_exactly_what_is_due_in_it(
     assert due_s[-1] < duration_s
 
 
-def test_a_duration_of_constant_arrivals_has_rate_times_duration() -> None:
+def test_constant_arrivals_number_rate_times_duration() -> None:
     due_s = plan_due_times_until(AtRate(8, "constant"), 2.0, np.random.default_rng(0))
     assert due_s.tolist() == [index / 8 for index in range(16)]
 
 
-def test_a_ramp_grows_in_a_straight_line_to_the_rate() -> None:
+def test_ramp_increases_the_rate_linearly() -> None:
     load = AtRate(100, "constant", ramp_s=2.0)
     due_s = plan_due_times_until(load, 5.0, np.random.default_rng(0))
     # t² · rate / (2 · ramp) requests by t in the ramp, then the rate.
-    for until, wanted in ((1.0, 25), (2.0, 100), (3.0, 200), (5.0, 400)):
-        assert abs(int((due_s < until).sum()) - wanted) <= 1
+    for until, expected in ((1.0, 25), (2.0, 100), (3.0, 200), (5.0, 400)):
+        assert abs(int((due_s < until).sum()) - expected) <= 1
 
 
-def test_a_recording_is_replayed_faster_and_from_zero() -> None:
+def test_recorded_times_are_scaled_and_start_at_zero() -> None:
     due_s = plan_due_times(AtTimes((2.0, 3.0, 6.0), speed=2), 2, np.random.default_rng(0))
     assert due_s.tolist() == [0, 0.5]
     due_s = plan_due_times_until(AtTimes((2.0, 3.0, 6.0)), 2.0, np.random.default_rng(0))

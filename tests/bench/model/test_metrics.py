@@ -26,7 +26,7 @@ RECORD = RequestRecord(0, 0.0, 1.0, 6.0, 10, (2.0, 3.0, 5.0), (1, 1, 1), held_s=
 FAILED = RequestRecord(1, 0.0, 3.0, 4.0, 10, error=RequestError("server"))
 
 
-def test_results_and_options_keep_their_names() -> None:
+def test_json_keys_and_option_names_are_stable() -> None:
     assert {time.key: (time.name, time.needs) for time in TIMES} == {
         "request_latency": ("latency", None),
         "request_latency_from_sent": ("", None),
@@ -47,17 +47,17 @@ def test_results_and_options_keep_their_names() -> None:
 
 
 @pytest.mark.parametrize("field", ["key", "name", "label", "title"])
-def test_no_two_metrics_have_one_name(field: str) -> None:
+def test_metric_names_are_unique(field: str) -> None:
     names = Counter(getattr(metric, field) for metric in (*TIMES, *RATES))
     del names[""]
     assert set(names.values()) == {1}
 
 
-def test_what_is_compared_can_be_named() -> None:
+def test_compared_metrics_have_names() -> None:
     assert all(time.name for time in TIMES if time.compared or time.is_main)
 
 
-def test_each_time_is_read_off_a_record() -> None:
+def test_times_are_read_from_a_record() -> None:
     assert {time.key: time.read(RECORD) for time in TIMES} == {
         "request_latency": [6.0],
         "request_latency_from_sent": [5.0],
@@ -70,7 +70,7 @@ def test_each_time_is_read_off_a_record() -> None:
     }
 
 
-def test_each_rate_follows_from_the_completed_requests() -> None:
+def test_rates_are_computed_from_completed_requests() -> None:
     run = Completed([RECORD, RECORD], 4.0, is_streamed=True, is_good=lambda record: True)
     assert {rate.key: rate.read(run) for rate in RATES} == {
         "completed_requests_per_s": 0.5,
@@ -85,14 +85,19 @@ def test_goodput_needs_objectives() -> None:
     assert GOODPUT.read(Completed([RECORD], 4.0, is_streamed=True)) is None
 
 
-def test_only_the_schedule_lag_counts_failed_requests() -> None:
+def test_only_schedule_lag_includes_failed_requests() -> None:
     num_requests = {len(time.sample_s([RECORD, FAILED], streamed=True)) for time in TIMES[:-1]}
     assert (num_requests, TIMES[-1].sample_s([FAILED], streamed=True)) == ({1}, [[3.0]])
 
 
-def test_times_of_tokens_need_a_stream() -> None:
-    told = [time.key for time in TIMES if time.sample_s([RECORD], streamed=False)]
-    assert told == ["request_latency", "request_latency_from_sent", "queue_time", "schedule_lag"]
+def test_token_times_require_streaming() -> None:
+    measured = [time.key for time in TIMES if time.sample_s([RECORD], streamed=False)]
+    assert measured == [
+        "request_latency",
+        "request_latency_from_sent",
+        "queue_time",
+        "schedule_lag",
+    ]
 
 
 @given(st.lists(st.floats(0, 1e3), min_size=2, max_size=50).map(sorted))
@@ -102,6 +107,6 @@ def test_tpot_is_the_mean_gap_of_one_token_responses(times_s: list[float]) -> No
     assert tpot_s(record) == pytest.approx([math.fsum(gaps) / len(gaps)])
 
 
-def test_one_token_has_a_first_and_no_gap() -> None:
+def test_single_token_has_ttft_but_no_gap() -> None:
     single = replace(RECORD, chunk_s=(2.0,), chunk_tokens=(1,))
     assert (TTFT.read(single), ITL.read(single), tpot_s(single)) == ([2.0], [], [])

@@ -17,7 +17,7 @@ def _fetch(address: str, name: str = "tensorrt_llm") -> ServedModel:
     return fetch_model(Target(address, name), "tokens")
 
 
-def test_fetch_model_reads_what_the_server_says(serve: Serve) -> None:
+def test_fetch_model_reads_server_metadata(serve: Serve) -> None:
     address = serve(FakeTriton())
     assert _fetch(address) == ServedModel(
         address=address,
@@ -32,18 +32,20 @@ def test_fetch_model_reads_what_the_server_says(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("vocab_size", [None, "${vocab_size}", "0", ""])
-def test_fetch_model_knows_when_no_vocabulary_is_told(serve: Serve, vocab_size: str | None) -> None:
+def test_fetch_model_returns_no_vocab_size_if_it_is_not_configured(
+    serve: Serve, vocab_size: str | None
+) -> None:
     parameters = {} if vocab_size is None else {"vocab_size": vocab_size}
     assert _fetch(serve(FakeTriton(parameters=parameters))).vocab_size is None
 
 
-def test_fetch_model_explains_a_dead_address() -> None:
+def test_fetch_model_reports_an_address_without_a_server() -> None:
     with pytest.raises(NoServer, match=r"No server answers at 127.0.0.1:1\."):
         _fetch("127.0.0.1:1")
 
 
 @pytest.mark.parametrize("interface", ["grpc", "http"])
-def test_fetch_model_does_not_wait_for_one_that_says_nothing(
+def test_fetch_model_times_out_on_a_silent_server(
     interface: Interface,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -53,11 +55,11 @@ def test_fetch_model_does_not_wait_for_one_that_says_nothing(
     assert missing.value.why == "no answer within 0.1 s"
 
 
-def test_fetch_model_explains_an_unknown_model(serve: Serve) -> None:
+def test_fetch_model_reports_an_unknown_model(serve: Serve) -> None:
     with pytest.raises(RequestFailed, match="The server has no model 'nope'"):
         _fetch(serve(FakeTriton()), "nope")
 
 
-def test_fetch_model_refuses_what_is_not_an_llm(serve: Serve) -> None:
+def test_fetch_model_rejects_a_model_that_is_not_an_llm(serve: Serve) -> None:
     with pytest.raises(UnknownModel, match=r"not an LLM(.|\n)*input_ids, request_output_len"):
         _fetch(serve(FakeTriton(input_names=("input_lengths", "image"))))

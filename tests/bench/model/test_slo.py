@@ -19,7 +19,7 @@ from trtllm_serve_cli.errors import BadInput
         ("queue<1s", Objective("queue", 100, 1000)),
     ],
 )
-def test_an_objective_is_read(text: str, objective: Objective) -> None:
+def test_parse_objective(text: str, objective: Objective) -> None:
     assert parse_objective(text) == objective
 
 
@@ -31,7 +31,7 @@ def test_an_objective_is_read(text: str, objective: Objective) -> None:
         st.integers(1, 10**6).map(float),
     )
 )
-def test_an_objective_written_down_is_read_back(objective: Objective) -> None:
+def test_parsing_inverts_str(objective: Objective) -> None:
     assert parse_objective(f"{objective.metric}:{_word(objective)}<{objective.limit_ms:.0f}ms") == (
         objective
     )
@@ -54,7 +54,7 @@ def _word(objective: Objective) -> str:
         ("ttft:p95<0ms", "no time"),
     ],
 )
-def test_what_is_no_objective_is_explained(text: str, why: str) -> None:
+def test_invalid_objective_is_rejected_with_a_reason(text: str, why: str) -> None:
     with pytest.raises(BadInput) as refused:
         parse_objective(text)
     assert why in refused.value.why

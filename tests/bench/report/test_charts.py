@@ -30,7 +30,7 @@ def _elements(svg: str, name: str) -> list[ElementTree.Element]:
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_every_style_is_well_formed_and_inside_the_picture(style: Style) -> None:
+def test_every_style_is_well_formed_and_inside_the_chart(style: Style) -> None:
     svg = render_svg(_chart(Series("", POINTS, style)))
     for text in _elements(svg, "text"):
         assert 0 <= float(text.attrib["x"]) <= 420
@@ -46,13 +46,13 @@ def test_axes_have_their_labels_and_figures() -> None:
     assert {"Time (s)", "Requests <&>", "0", "2", "10"} <= set(words)
 
 
-def test_points_lie_where_their_values_say() -> None:
+def test_points_are_placed_by_value() -> None:
     dots = _elements(render_svg(_chart(Series("", POINTS, "dots"))), "circle")
     places = [(float(dot.attrib["cx"]), float(dot.attrib["cy"])) for dot in dots]
     assert places == [(52.0, 220.0), (229.0, 26.0), (406.0, 123.0)]
 
 
-def test_legend_names_lines_and_limits_that_are_on_the_axis() -> None:
+def test_legend_lists_lines_and_visible_limits() -> None:
     figure = render_figure(
         _chart(Series("p99 <b>", POINTS), limits=(Limit("within", 4), Limit("beyond", 11)))
     )
@@ -62,7 +62,7 @@ def test_legend_names_lines_and_limits_that_are_on_the_axis() -> None:
     assert figure.count('class="limit"') == 2
 
 
-def test_names_beside_points_never_overlap() -> None:
+def test_point_names_do_not_overlap() -> None:
     points = [(x / 10, 5.0) for x in range(100)]
     names = [f"point {number}" for number in range(100)]
     svg = render_svg(_chart(Series("", points, names=names)))

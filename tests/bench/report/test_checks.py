@@ -16,7 +16,7 @@ def _reference(tmp_path: Path, content: object) -> Path:
 
 
 @pytest.mark.parametrize("measured", [844.9, 1000.0, 1155.1])
-def test_figures_within_both_tolerances_pass_or_fail_as_upstreams(measured: float) -> None:
+def test_tolerances_match_upstream(measured: float) -> None:
     reference = Reference(Path("perf.json"), "a", {"Total latency (ms)": 1000.0}, 100.0, 0.05)
     if abs(measured - 1000) <= 150:
         check({"Total latency (ms)": measured}, reference)
@@ -25,13 +25,13 @@ def test_figures_within_both_tolerances_pass_or_fail_as_upstreams(measured: floa
             check({"Total latency (ms)": measured}, reference)
 
 
-def test_a_figure_that_was_not_measured_fails() -> None:
+def test_metric_that_was_not_measured_fails() -> None:
     with pytest.raises(CheckFailed) as failed:
         check({}, Reference(Path("perf.json"), "a", {"Speed": 1.0}))
     assert "'Speed' was not measured" in failed.value.why
 
 
-def test_reference_figures_are_read(tmp_path: Path) -> None:
+def test_read_reference(tmp_path: Path) -> None:
     file = _reference(tmp_path, {"a": {"Requests/Sec": 3}})
     assert read_reference(file, "a", 1.0, 0.1) == Reference(
         file, "a", {"Requests/Sec": 3.0}, 1, 0.1
@@ -48,14 +48,12 @@ def test_reference_figures_are_read(tmp_path: Path) -> None:
     ],
     ids=["other key", "empty", "no number", "no object"],
 )
-def test_reference_files_that_cannot_be_used_are_explained(
-    tmp_path: Path, content: object, why: str
-) -> None:
+def test_invalid_reference_file_is_rejected(tmp_path: Path, content: object, why: str) -> None:
     with pytest.raises(BadInput) as refused:
         read_reference(_reference(tmp_path, content), "a", 1.0, 0.1)
     assert why in refused.value.why
 
 
-def test_a_reference_file_that_is_not_there_is_explained(tmp_path: Path) -> None:
+def test_missing_reference_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be used"):
         read_reference(tmp_path / "none.json", "a", 1.0, 0.1)

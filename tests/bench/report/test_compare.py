@@ -14,8 +14,8 @@ from trtllm_serve_cli.bench.report.compare import (
     Difference,
     Limit,
     Measure,
+    check_comparable,
     check_limits,
-    check_same_question,
     compare,
     find_differences,
     parse_limit,
@@ -31,7 +31,7 @@ def _change(comparison: Comparison, measure: str) -> Change:
     return next(change for change in comparison.changes if change.measure == measure)
 
 
-def test_result_beside_itself_shows_nothing_but_noise(keep: Keep) -> None:
+def test_result_compared_with_itself_is_noise(keep: Keep) -> None:
     result = keep(make_result(runs=4))
     comparison = compare(result, result)
     assert {change.verdict for change in comparison.changes} == {"noise"}
@@ -39,7 +39,7 @@ def test_result_beside_itself_shows_nothing_but_noise(keep: Keep) -> None:
     assert comparison.num_runs == (4, 4)
 
 
-def test_slower_server_is_worse_beyond_noise_over_runs(keep: Keep) -> None:
+def test_slower_server_is_worse_across_runs(keep: Keep) -> None:
     before = keep(make_result(runs=4), "before")
     after = keep(make_result(runs=4, gap_s=0.025), "after")
     comparison = compare(before, after)
@@ -51,7 +51,7 @@ def test_slower_server_is_worse_beyond_noise_over_runs(keep: Keep) -> None:
     assert _change(compare(after, before), "itl:p50").verdict == "better"
 
 
-def test_one_run_each_is_told_by_its_requests_and_rates_are_not_told(keep: Keep) -> None:
+def test_single_runs_compare_times_by_request_and_not_rates(keep: Keep) -> None:
     before, after = keep(name="before"), keep(make_result(gap_s=0.025), "after")
     comparison = compare(before, after)
     itl = _change(comparison, "itl:p50")
@@ -60,7 +60,7 @@ def test_one_run_each_is_told_by_its_requests_and_rates_are_not_told(keep: Keep)
     assert (rate.verdict, rate.interval) == ("untold", None)
 
 
-def test_one_request_a_side_tells_no_noise(keep: Keep) -> None:
+def test_single_requests_have_no_interval(keep: Keep) -> None:
     before = keep(make_result(num_requests=1), "before")
     after = keep(make_result(num_requests=1, gap_s=0.025), "after")
     changes = compare(before, after).changes
@@ -69,7 +69,7 @@ def test_one_request_a_side_tells_no_noise(keep: Keep) -> None:
     }
 
 
-def test_failures_are_worse_only_when_they_are_many(keep: Keep) -> None:
+def test_only_many_failures_are_worse_than_noise(keep: Keep) -> None:
     none, one = keep(name="none"), keep(make_result(fails_every=100), "one")
     many = keep(make_result(fails_every=10), "many")
     assert _change(compare(none, one), "failed").verdict == "noise"
@@ -78,21 +78,21 @@ def test_failures_are_worse_only_when_they_are_many(keep: Keep) -> None:
     assert failed.change == pytest.approx(0.1)
 
 
-def test_run_that_did_not_stream_tells_no_token_times(keep: Keep) -> None:
+def test_unstreamed_run_has_no_token_times(keep: Keep) -> None:
     plain = keep(make_result(stream=False))
     measures = {change.measure for change in compare(plain, plain).changes}
     assert "latency:p95" in measures
     assert not [name for name in measures if name.startswith(("ttft", "itl", "tpot"))]
 
 
-def test_goodput_is_compared_where_objectives_were_set(keep: Keep) -> None:
+def test_goodput_is_compared_if_objectives_are_set(keep: Keep) -> None:
     objectives = [parse_objective("latency:p95<300ms")]
     result = keep(make_result(objectives=objectives, runs=3))
     goodput = _change(compare(result, result), "goodput")
     assert goodput.before == pytest.approx(result.figures["goodput_requests_per_s"], rel=0.02)
 
 
-def test_figures_are_those_of_the_results(keep: Keep) -> None:
+def test_values_match_the_results(keep: Keep) -> None:
     result = keep()
     comparison = compare(result, result, [Measure("latency", None), Measure("queue", 99.0)])
     for measure, figure in {
@@ -107,19 +107,19 @@ def test_figures_are_those_of_the_results(keep: Keep) -> None:
         assert _change(comparison, measure).before == pytest.approx(figure), measure
 
 
-def test_other_workload_or_load_is_another_question(keep: Keep) -> None:
+def test_different_workloads_and_loads_are_rejected(keep: Keep) -> None:
     before = keep(name="before")
     longer = keep(make_result(workload=TokenNormDist(512)), "longer")
     faster = keep(make_result(AtRate(25)), "faster")
     for other, what in ((longer, "workload.input_mean: 128 and 512"), (faster, "20 and 25")):
         with pytest.raises(BadInput, match="different questions") as refused:
-            check_same_question(compare(before, other))
+            check_comparable(compare(before, other))
         assert what in refused.value.why
         assert "--allow-different" in refused.value.next_step
-    check_same_question(compare(before, keep(make_result(num_requests=60), "shorter")))
+    check_comparable(compare(before, keep(make_result(num_requests=60), "shorter")))
 
 
-def test_other_circumstances_are_listed(keep: Keep) -> None:
+def test_other_differences_are_listed(keep: Keep) -> None:
     before = keep(name="before")
     after = keep(make_result(machine="aarch64", model="other"), "after")
     differences = list(find_differences(before.summary, after.summary))
@@ -129,7 +129,7 @@ def test_other_circumstances_are_listed(keep: Keep) -> None:
     ]
 
 
-def test_partial_results_and_busy_clients_are_warned_of(keep: Keep) -> None:
+def test_warns_about_partial_results_and_busy_clients(keep: Keep) -> None:
     before = keep(name="before")
     after = keep(make_result(ending="interrupted", loop_busy=0.95), "after")
     warnings = compare(before, after).warnings
@@ -148,7 +148,7 @@ def test_partial_results_and_busy_clients_are_warned_of(keep: Keep) -> None:
         ("failed>+1%", Limit(Measure("failed"), True, 1.0)),
     ],
 )
-def test_limits_are_read(text: str, limit: Limit) -> None:
+def test_parse_limit(text: str, limit: Limit) -> None:
     assert parse_limit(text) == limit
     assert parse_limit(str(limit)) == limit
 
@@ -156,7 +156,7 @@ def test_limits_are_read(text: str, limit: Limit) -> None:
 @pytest.mark.parametrize(
     "text", ["", "ttft", "ttft:p95", "ttft:p95>5ms", "tftt:p95>5%", "ttft:p0>5%", "failed:p95>1%"]
 )
-def test_limits_that_cannot_be_read_are_refused(text: str) -> None:
+def test_invalid_limit_is_rejected(text: str) -> None:
     with pytest.raises(BadInput, match="cannot be read") as refused:
         parse_limit(text)
     assert "--fail-on" in refused.value.next_step
@@ -171,7 +171,7 @@ def test_change_beyond_its_limit_fails(keep: Keep) -> None:
     assert "(beyond noise)" in failed.value.why
 
 
-def test_change_whose_noise_is_not_known_is_not_called_noise(keep: Keep) -> None:
+def test_change_with_unknown_noise_is_reported_as_such(keep: Keep) -> None:
     comparison = compare(keep(name="before"), keep(make_result(AtRate(15)), "after"))
     assert _change(comparison, "requests_per_s").verdict == "untold"
     with pytest.raises(CheckFailed) as failed:
@@ -179,7 +179,7 @@ def test_change_whose_noise_is_not_known_is_not_called_noise(keep: Keep) -> None
     assert "% (how much of it is noise is not known)" in failed.value.why
 
 
-def test_limit_on_a_figure_that_was_0_is_refused_with_that(keep: Keep) -> None:
+def test_limit_on_a_metric_that_was_0_is_rejected(keep: Keep) -> None:
     missed = keep(make_result(objectives=[parse_objective("ttft:p95<0.001ms")]))
     limit = parse_limit("goodput<-5%")
     with pytest.raises(BadInput, match="goodput was 0 before"):
@@ -194,7 +194,7 @@ def test_limit_on_a_figure_that_was_0_is_refused_with_that(keep: Keep) -> None:
         ("latency>+5%", "one of them has no completed request"),
     ],
 )
-def test_limit_on_what_the_results_do_not_tell_is_refused(keep: Keep, limit: str, why: str) -> None:
+def test_limit_on_a_missing_metric_is_rejected(keep: Keep, limit: str, why: str) -> None:
     plain = keep(make_result(stream=False, fails_every=1))
     measure = parse_limit(limit).measure
     with pytest.raises(BadInput, match=f"do not tell {measure}") as refused:
@@ -202,7 +202,7 @@ def test_limit_on_what_the_results_do_not_tell_is_refused(keep: Keep, limit: str
     assert refused.value.why == why
 
 
-def test_result_without_counted_requests_has_nothing_to_compare(keep: Keep) -> None:
+def test_result_with_only_ramp_requests_has_no_changes(keep: Keep) -> None:
     result = keep()
     ramp = replace(result, records=tuple(replace(r, is_ramp=True) for r in result.records))
     assert compare(result, ramp).changes == ()

@@ -22,7 +22,7 @@ needs_chromium = pytest.mark.skipif(
     not CHROMIUM, reason="no Chromium on the PATH: apt-get install chromium"
 )
 # What lies over what, as the browser has laid it out, and what does not fit in.
-LOOK = """
+LAYOUT_CHECK = """
 <script>
 // A window is at least 500 pixels wide; what is narrower, only the page can be.
 document.documentElement.style.width = "WIDTHpx";
@@ -46,7 +46,7 @@ document.getElementById("found").textContent = JSON.stringify(found);
 """
 
 
-class _Outside(HTMLParser):
+class _ExternalResources(HTMLParser):
     """Everything in a page that a browser would fetch, and every script."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ def sweep(tmp_path: Path) -> list[StoredResult]:
     return read_results([tmp_path / "sweep"])
 
 
-def test_figures_have_three_digits_and_no_exponents(keep: Callable[..., StoredResult]) -> None:
+def test_values_have_three_digits_and_no_exponents(keep: Callable[..., StoredResult]) -> None:
     result = keep()
     times = dict(result.figures["schedule_lag"])
     times |= {"mean_ms": 999.7, "min_ms": -0.00002, "p50_ms": 0.0123, "p99_ms": 999.4}
@@ -83,18 +83,18 @@ def test_figures_have_three_digits_and_no_exponents(keep: Callable[..., StoredRe
     assert "12,346" in page
 
 
-def test_page_is_whole_in_itself(
+def test_page_is_self_contained(
     keep: Callable[..., StoredResult], sweep: list[StoredResult]
 ) -> None:
     for page in (render_page([keep()]), render_page(sweep)):
-        outside = _Outside()
-        outside.feed(page)
-        assert outside.found == []
+        external = _ExternalResources()
+        external.feed(page)
+        assert external.found == []
         assert "@import" not in page
         assert "url(" not in page
 
 
-def test_page_has_figures_distributions_time_line_and_configuration(
+def test_page_has_distributions_timelines_and_configuration(
     keep: Callable[..., StoredResult],
 ) -> None:
     page = render_page([keep(make_result(AtRate(20), runs=2))])
@@ -126,13 +126,13 @@ def test_sweep_page_has_throughput_against_latency(sweep: list[StoredResult]) ->
     assert "<title>16/s</title>" in page
 
 
-def test_run_that_did_not_stream_has_no_token_charts(keep: Callable[..., StoredResult]) -> None:
+def test_unstreamed_run_has_no_token_charts(keep: Callable[..., StoredResult]) -> None:
     page = render_page([keep(make_result(AllAtOnce(), stream=False))])
     assert "Request latency: distribution" in page
     assert "Inter-token" not in page
 
 
-def test_run_without_a_completed_request_still_has_a_page(
+def test_run_without_completed_requests_has_a_page(
     keep: Callable[..., StoredResult],
 ) -> None:
     page = render_page([keep(make_result(AtConcurrency(2), num_requests=3, fails_every=1))])
@@ -140,7 +140,7 @@ def test_run_without_a_completed_request_still_has_a_page(
     assert "out of &lt;memory&gt;" in page
 
 
-def test_red_banners_say_what_makes_the_figures_not_what_they_look_like(
+def test_banners_warn_about_partial_and_failed_runs(
     keep: Callable[..., StoredResult],
 ) -> None:
     page = render_page([keep(make_result(ending="interrupted", loop_busy=0.97, fails_every=40))])
@@ -153,7 +153,7 @@ def test_red_banners_say_what_makes_the_figures_not_what_they_look_like(
     ]
 
 
-def test_whole_run_has_no_banner(keep: Callable[..., StoredResult]) -> None:
+def test_complete_run_has_no_banner(keep: Callable[..., StoredResult]) -> None:
     assert 'class="banner"' not in render_page([keep()])
 
 
@@ -184,7 +184,7 @@ def _browse(page: Path, width: int, *options: str) -> tuple[str, str]:
 
 @needs_chromium
 @pytest.mark.parametrize("width", [400, 1400])
-def test_browser_shows_it_without_complaint_or_overlap(
+def test_browser_renders_without_warnings_or_overlaps(
     keep: Callable[..., StoredResult], sweep: list[StoredResult], tmp_path: Path, width: int
 ) -> None:
     objectives = [parse_objective("ttft:p95<200ms")]
@@ -192,15 +192,17 @@ def test_browser_shows_it_without_complaint_or_overlap(
         page = render_page(results)
         file = tmp_path / f"{number}.html"
         file.write_text(page)
-        dom, complaints = _browse(file, width)
-        assert complaints == ""
+        dom, warnings = _browse(file, width)
+        assert warnings == ""
         assert "</svg>" in dom
-        look = LOOK.replace("WIDTH", str(width))
-        watched = re.sub(r"<meta http-equiv=.*?>", "", page).replace("</body>", f"{look}</body>")
-        file.write_text(watched)
-        seen = re.search(r'<pre id="found">(.*?)</pre>', _browse(file, width)[0])
-        assert seen is not None
-        found = json.loads(seen[1])
+        layout_check = LAYOUT_CHECK.replace("WIDTH", str(width))
+        instrumented = re.sub(r"<meta http-equiv=.*?>", "", page).replace(
+            "</body>", f"{layout_check}</body>"
+        )
+        file.write_text(instrumented)
+        match = re.search(r'<pre id="found">(.*?)</pre>', _browse(file, width)[0])
+        assert match is not None
+        found = json.loads(match[1])
         assert (found["overlaps"], found["cut"]) == ([], [])
         assert found["wide"] <= width
         assert found["small"] > 10

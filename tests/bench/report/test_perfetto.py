@@ -27,7 +27,7 @@ def _events(result: StoredResult, kind: str) -> list[dict[str, Any]]:
     return [event for event in events if event["ph"] == kind]
 
 
-def test_no_two_requests_share_a_slot_and_none_is_spare() -> None:
+def test_slots_do_not_overlap_and_none_is_unused() -> None:
     records = make_run(AtRate(40))
     placed = assign_slots(records)
     slots: dict[int, list[RequestRecord]] = {}
@@ -39,13 +39,13 @@ def test_no_two_requests_share_a_slot_and_none_is_spare() -> None:
     assert len(placed) == len(records)
 
 
-def test_a_closed_loop_has_a_track_for_each_place(keep: Callable[..., StoredResult]) -> None:
+def test_closed_loop_has_a_track_for_each_slot(keep: Callable[..., StoredResult]) -> None:
     result = keep(make_result(AtConcurrency(4)))
     names = [event["args"]["name"] for event in _events(result, "M")]
     assert names == ["tensorrt_llm", "slot 1", "slot 2", "slot 3", "slot 4"]
 
 
-def test_phases_fill_their_request(keep: Callable[..., StoredResult]) -> None:
+def test_phases_cover_their_request(keep: Callable[..., StoredResult]) -> None:
     result = keep(make_result(AtRate(30), num_requests=40))
     spans = _events(result, "X")
     requests = [span for span in spans if span["name"].startswith("request ")]
@@ -63,7 +63,7 @@ def test_phases_fill_their_request(keep: Callable[..., StoredResult]) -> None:
         assert {span["name"] for span in inside} <= {"queue", "prefill", "decode"}
 
 
-def test_counters_have_the_requests_in_flight_and_what_the_server_told(
+def test_counters_include_requests_in_flight_and_server_metrics(
     keep: Callable[..., StoredResult],
 ) -> None:
     result = keep()
@@ -78,7 +78,7 @@ def test_counters_have_the_requests_in_flight_and_what_the_server_told(
     assert max(in_flight) == result.figures["max_in_flight"]
 
 
-def test_counters_begin_with_what_held_at_the_start(keep: Callable[..., StoredResult]) -> None:
+def test_counters_start_with_the_value_at_time_zero(keep: Callable[..., StoredResult]) -> None:
     waiting = {-0.9: 1, -0.4: 2, 0.6: 3}
     samples = tuple(
         {"run": 0, "target": 0, "at_s": at_s, "engines": [{"num_waiting": number}]}
@@ -92,7 +92,7 @@ def test_counters_begin_with_what_held_at_the_start(keep: Callable[..., StoredRe
     ]
 
 
-def test_runs_are_processes_of_their_own(keep: Callable[..., StoredResult]) -> None:
+def test_each_run_is_a_process(keep: Callable[..., StoredResult]) -> None:
     result = keep(make_result(runs=2))
     titles = {
         event["pid"]: event["args"]["name"]
@@ -102,7 +102,7 @@ def test_runs_are_processes_of_their_own(keep: Callable[..., StoredResult]) -> N
     assert list(titles.values()) == ["tensorrt_llm, run 0", "tensorrt_llm, run 1"]
 
 
-def test_no_slot_has_a_number_that_perfetto_reads_otherwise(
+def test_slot_numbers_do_not_conflict_with_process_numbers(
     keep: Callable[..., StoredResult],
 ) -> None:
     spans = _events(keep(make_result(AtConcurrency(3), runs=2)), "X")
@@ -118,7 +118,7 @@ TIMES = st.tuples(INSTANT, INSTANT, INSTANT, INSTANT).map(sorted)
 
 
 @given(st.lists(TIMES, min_size=1, max_size=30))
-def test_spans_of_a_track_lie_within_one_another_or_apart(times: list[list[float]]) -> None:
+def test_spans_of_a_track_are_nested_or_disjoint(times: list[list[float]]) -> None:
     records = [
         RequestRecord(index, 0.0, sent, end, 5, (first, end), (1, 1), queue_s=begun - sent)
         for index, (sent, begun, first, end) in enumerate(times)
@@ -137,11 +137,11 @@ def test_spans_of_a_track_lie_within_one_another_or_apart(times: list[list[float
         ends.append(begin + duration)
 
 
-def test_queue_and_prefill_are_one_where_the_server_does_not_tell_them_apart() -> None:
+def test_queue_and_prefill_are_one_phase_without_server_times() -> None:
     record = RequestRecord(0, 0.0, 1.0, 3.0, 5, (2.0, 3.0), (1, 1))
     assert phases(record) == [("queue and prefill", 1.0, 2.0), ("decode", 2.0, 3.0)]
 
 
-def test_failed_request_without_tokens_never_decoded() -> None:
+def test_failed_request_without_tokens_has_no_decode_phase() -> None:
     record = RequestRecord(0, 0.0, 1.0, 3.0, 5, error=RequestError("timed_out"))
     assert phases(record) == [("queue and prefill", 1.0, 3.0)]

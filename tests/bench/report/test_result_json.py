@@ -57,7 +57,7 @@ def test_upstream_rows_have_upstreams_names() -> None:
     }
 
 
-def test_upstream_rows_leave_out_what_no_completed_request_tells() -> None:
+def test_upstream_rows_omit_latencies_without_completed_requests() -> None:
     rows = result_json.upstream_rows(summarize(RECORDS[1:], AllAtOnce(), streamed=True))
     assert "Avg. latency (ms)" not in rows
     assert rows["Requests/Sec"] == 0
@@ -75,12 +75,12 @@ def test_stat_rows_list_failures_and_rates() -> None:
     ]
 
 
-def test_closed_run_is_never_called_a_rate() -> None:
+def test_closed_loop_has_no_rate_rows() -> None:
     names = [name for name, _ in tables.stat_rows(_result(AtConcurrency(4)).summary)]
     assert not [name for name in names if "rate" in name]
 
 
-def test_time_rows_have_token_times_only_when_streamed() -> None:
+def test_time_rows_include_token_times_only_when_streamed() -> None:
     titles = [row[0] for row in tables.time_rows(_result(stream=False).summary)]
     assert titles == ["Latency", "Latency (sent)", "Schedule lag"]
 
@@ -105,7 +105,7 @@ def test_describe_load(load: Load, words: str) -> None:
     assert tables.describe_load(load) == words
 
 
-def test_json_tells_settings_server_and_machine() -> None:
+def test_json_includes_settings_server_and_machine() -> None:
     value = result_json.to_json(_result())
     assert value["schema_version"] == 2
     assert value["settings"]["load"] == {
@@ -121,12 +121,12 @@ def test_json_tells_settings_server_and_machine() -> None:
     assert value["errors"] == [{"message": "server: no", "num_requests": 1}]
 
 
-def test_write_result_keeps_summary_and_every_request(tmp_path: Path) -> None:
+def test_write_result_writes_summary_and_every_request(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "result"
     result_json.write_result(_result(), folder)
     lines = (folder / "requests.jsonl").read_text().splitlines()
-    wanted = json.loads(json.dumps(result_json.to_json(_result())))
-    assert json.loads((folder / "summary.json").read_text()) == wanted
+    expected = json.loads(json.dumps(result_json.to_json(_result())))
+    assert json.loads((folder / "summary.json").read_text()) == expected
     assert json.loads(lines[0]) == {
         "index": 0,
         "due_s": 0.0,
@@ -149,19 +149,19 @@ def test_write_result_keeps_summary_and_every_request(tmp_path: Path) -> None:
     assert json.loads(lines[1])["error"] == {"kind": "server", "message": "no"}
 
 
-def test_write_result_takes_an_empty_folder(tmp_path: Path) -> None:
+def test_write_result_accepts_an_empty_folder(tmp_path: Path) -> None:
     result_json.write_result(_result(), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["requests.jsonl", "summary.json"]
 
 
 @pytest.mark.parametrize("is_folder", [True, False], ids=["full folder", "file"])
-def test_taken_output_is_refused_and_untouched(tmp_path: Path, is_folder: bool) -> None:
-    taken = tmp_path / "result"
-    kept = taken / "mine" if is_folder else taken
+def test_existing_output_is_rejected_and_unchanged(tmp_path: Path, is_folder: bool) -> None:
+    existing = tmp_path / "result"
+    kept = existing / "mine" if is_folder else existing
     kept.parent.mkdir(exist_ok=True)
     kept.write_text("mine")
     with pytest.raises(BadInput, match="is taken"):
-        result_json.write_result(_result(), taken)
+        result_json.write_result(_result(), existing)
     assert kept.read_text() == "mine"
 
 
@@ -177,7 +177,7 @@ def test_files_follow_the_schema(load: Load, tmp_path: Path) -> None:
         jsonschema.validate(json.loads(each), line)
 
 
-def test_a_line_of_requests_is_read_back() -> None:
+def test_request_records_are_read_back() -> None:
     lines = [json.loads(json.dumps(record.to_json())) for record in RECORDS]
     assert tuple(RequestRecord.from_json(line) for line in lines) == RECORDS
 
@@ -191,7 +191,7 @@ def test_csv_has_one_header_and_a_line_for_each_result(tmp_path: Path) -> None:
     assert len(lines) == 2
 
 
-def test_csv_has_empty_cells_where_nothing_was_completed(tmp_path: Path) -> None:
+def test_csv_has_empty_cells_without_completed_requests(tmp_path: Path) -> None:
     file = tmp_path / "stats.csv"
     failed = summarize(RECORDS[1:], AllAtOnce(), streamed=True)
     for summary in (failed, _result().summary, failed):

@@ -20,7 +20,7 @@ from trtllm_serve_cli.bench.report.result_reader import (
 from trtllm_serve_cli.errors import BadInput
 
 
-def test_what_was_written_is_read_back(keep: Callable[..., StoredResult]) -> None:
+def test_written_result_is_read_back(keep: Callable[..., StoredResult]) -> None:
     made = make_result(runs=2)
     result = keep(made)
     assert result.records == made.records
@@ -29,13 +29,13 @@ def test_what_was_written_is_read_back(keep: Callable[..., StoredResult]) -> Non
     assert result.samples[0]["engines"][0]["kv_blocks_max"] == 100
 
 
-def test_results_within_a_folder_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+def test_results_in_a_folder_are_sorted_by_number(tmp_path: Path) -> None:
     for rate in (16, 8, 2.5):
         store(make_result(AtRate(rate), num_requests=2), tmp_path / f"rate-{rate}")
     (tmp_path / "notes").mkdir()
     names = [folder.name for folder in find_results(tmp_path)]
     assert names == ["rate-2.5", "rate-8", "rate-16"]
-    assert [result.load_in_short for result in read_results([tmp_path])] == ["2.5/s", "8/s", "16/s"]
+    assert [result.short_load for result in read_results([tmp_path])] == ["2.5/s", "8/s", "16/s"]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_load_in_words(load: dict[str, Any], words: str) -> None:
     assert describe_load(load) == words
 
 
-def test_folder_that_is_no_result_is_refused(tmp_path: Path) -> None:
+def test_folder_without_a_result_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no result of a benchmark") as refused:
         find_results(tmp_path)
     assert refused.value.why == "it has no summary.json"
@@ -82,7 +82,7 @@ def _damage(folder: Path, file: str, old: str, new: str) -> None:
         ("server_samples.jsonl", "{", "[{", "no JSON"),
     ],
 )
-def test_damaged_result_is_refused_with_its_place(
+def test_damaged_result_is_rejected_with_file_and_line(
     tmp_path: Path, file: str, old: str, new: str, what: str
 ) -> None:
     folder = store(make_result(AtConcurrency(2), num_requests=3), tmp_path / "result")

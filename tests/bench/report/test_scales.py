@@ -12,7 +12,7 @@ VALUES = st.lists(st.floats(min_value=1e-6, max_value=1e9), min_size=1, max_size
 
 
 @given(VALUES, st.booleans(), st.booleans())
-def test_every_value_is_on_the_scale_and_order_is_kept(
+def test_scale_contains_every_value_in_order(
     values: list[float], from_zero: bool, may_be_log: bool
 ) -> None:
     scale = fit_scale(values, from_zero=from_zero, may_be_log=may_be_log)
@@ -34,14 +34,14 @@ def test_ticks_are_on_the_scale_and_few(values: list[float], may_be_log: bool, m
     assert ticks[-1] <= scale.high + slack
 
 
-def test_wide_spans_are_logarithmic_only_where_that_is_allowed() -> None:
+def test_wide_spans_are_logarithmic_only_if_allowed() -> None:
     assert fit_scale([0.3, 700], may_be_log=True) == Scale(0.2, 1000, is_log=True)
     assert fit_scale([0.3, 700]) == Scale(0, 800)
     assert fit_scale([10, 20], may_be_log=True).is_log is False
 
 
 @pytest.mark.parametrize("values", [[], [0.0], [5.0, 5.0]], ids=["none", "zero", "all alike"])
-def test_scale_of_hardly_anything_has_a_length(values: list[float]) -> None:
+def test_scale_of_equal_or_no_values_has_a_length(values: list[float]) -> None:
     scale = fit_scale(values)
     assert scale.high > scale.low
 
@@ -57,5 +57,5 @@ def test_ticks_are_round() -> None:
     ("value", "words"),
     [(0.25, "0.25"), (1500, "1,500"), (20000, "20k"), (2.5e6, "2.5M"), (0.1 + 0.2, "0.3")],
 )
-def test_figures_are_short(value: float, words: str) -> None:
+def test_numbers_are_short(value: float, words: str) -> None:
     assert write_number(value) == words

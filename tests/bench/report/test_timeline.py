@@ -23,7 +23,7 @@ def _records(spans: list[tuple[float, float]]) -> list[RequestRecord]:
 
 
 @given(SPANS)
-def test_the_highest_count_is_that_of_the_figures(spans: list[tuple[float, float]]) -> None:
+def test_peak_matches_the_summary(spans: list[tuple[float, float]]) -> None:
     steps = count_in_flight(_records(spans))
     assert max(value for _, value in steps) == max_in_flight(_records(spans))
     assert steps[-1][1] == 0
@@ -39,7 +39,7 @@ def test_thinning_keeps_the_peak_and_the_end(spans: list[tuple[float, float]], m
     assert fewer[-1] == steps[-1]
 
 
-def test_held_requests_are_those_due_and_not_sent() -> None:
+def test_held_requests_are_due_but_not_sent() -> None:
     late = RequestRecord(0, due_s=1.0, sent_s=3.0, end_s=4.0, num_input_tokens=1)
     prompt = RequestRecord(1, due_s=1.0, sent_s=1.0, end_s=4.0, num_input_tokens=1)
     assert count_held([late, prompt]) == [(1.0, 1.0), (3.0, 0.0)]
@@ -58,7 +58,7 @@ def _sample(at_s: float, run: int = 0, **engine: int) -> dict[str, object]:
     }
 
 
-def test_server_series_are_of_one_run_and_leave_out_what_is_not_told() -> None:
+def test_server_series_cover_one_run_and_skip_missing_values() -> None:
     samples = [
         _sample(1.0, kv_blocks_used=25, kv_blocks_max=100, num_waiting=2, num_active=3),
         _sample(2.0, run=1, num_waiting=9),
@@ -72,6 +72,6 @@ def test_server_series_are_of_one_run_and_leave_out_what_is_not_told() -> None:
     ]
 
 
-def test_queue_of_a_server_without_engine_metrics_is_tritons() -> None:
+def test_queue_uses_tritons_metric_without_engine_metrics() -> None:
     queue = server_series([_sample(1.0)])[0]
     assert (queue.quantity, queue.points) == ("queue", ((1.0, 4.0),))

@@ -30,11 +30,13 @@ def _run(address: str, load: Load | None = None, **settings: Any) -> BenchmarkRe
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("decoupled", [False, True], ids=["unary", "decoupled"])
-def test_every_answer_has_the_length_asked_for(serve: Serve, decoupled: bool, stream: bool) -> None:
+def test_every_response_has_the_requested_length(
+    serve: Serve, decoupled: bool, stream: bool
+) -> None:
     server = FakeTriton(is_decoupled=decoupled)
     result = _run(serve(server), stream=stream)
-    asked = [inputs["request_output_len"] for inputs in server.received]
-    assert sorted(record.num_output_tokens for record in result.records) == sorted(asked)
+    requested = [inputs["request_output_len"] for inputs in server.received]
+    assert sorted(record.num_output_tokens for record in result.records) == sorted(requested)
     assert result.summary.num_completed == 6
 
 
@@ -54,7 +56,7 @@ def test_closed_load_never_exceeds_its_concurrency(serve: Serve) -> None:
         assert len(together) <= 2
 
 
-def test_streamed_times_follow_the_servers(serve: Serve) -> None:
+def test_streamed_times_follow_the_server(serve: Serve) -> None:
     server = FakeTriton(ttft_s=0.05, itl_s=0.01)
     result = _run(serve(server), stream=True, num_requests=3)
     summary = result.summary
@@ -80,13 +82,13 @@ def test_same_seed_sends_the_same_prompts_whatever_the_warmup(serve: Serve) -> N
     assert prompts[:6] == prompts[8:]
 
 
-def test_warmup_is_left_out_of_the_figures(serve: Serve) -> None:
+def test_warmup_requests_are_not_measured(serve: Serve) -> None:
     server = FakeTriton()
     result = _run(serve(server), num_warmup_requests=3)
     assert (len(server.received), result.summary.num_requests) == (9, 6)
 
 
-def test_ids_stay_below_the_fallback_when_no_vocabulary_is_told(serve: Serve) -> None:
+def test_ids_use_the_fallback_vocabulary_if_none_is_configured(serve: Serve) -> None:
     server = FakeTriton(parameters={})
     result = _run(serve(server))
     assert result.vocab_size == 1000
@@ -98,7 +100,7 @@ def test_ids_stay_below_the_fallback_when_no_vocabulary_is_told(serve: Serve) ->
     [(True, "server: out of cheese"), (False, "internal: out of cheese")],
     ids=["decoupled", "unary"],
 )
-def test_failures_are_grouped_and_left_out_of_the_times(
+def test_failures_are_grouped_and_excluded_from_times(
     serve: Serve, decoupled: bool, message: str
 ) -> None:
     result = _run(serve(FakeTriton(is_decoupled=decoupled, fails_every=3)))
@@ -108,7 +110,7 @@ def test_failures_are_grouped_and_left_out_of_the_times(
     assert latency.num_samples == 4
 
 
-def test_server_that_dies_in_the_middle_ends_the_run(serve: Serve) -> None:
+def test_requests_fail_after_the_server_stops(serve: Serve) -> None:
     server = FakeTriton(sticks_at=2)
     address = serve(server)
     killer = threading.Thread(target=lambda: (_wait_for_requests(server, 2), server.stop()))
@@ -119,7 +121,7 @@ def test_server_that_dies_in_the_middle_ends_the_run(serve: Serve) -> None:
     assert not result.is_partial
 
 
-def test_interrupt_keeps_what_was_measured(serve: Serve) -> None:
+def test_interrupt_keeps_measured_requests(serve: Serve) -> None:
     server = FakeTriton(sticks_at=4)
     address = serve(server)
 
@@ -142,7 +144,7 @@ def _wait_for_requests(server: FakeTriton, num_requests: int) -> None:
         time.sleep(0.001)
 
 
-def test_several_targets_are_loaded_in_turns_and_told_apart(serve: Serve) -> None:
+def test_several_targets_are_loaded_in_turns_and_summarized_separately(serve: Serve) -> None:
     servers = [FakeTriton(), FakeTriton(fails_every=1)]
     targets = [Target(serve(server)) for server in servers]
     settings = BenchmarkSettings(WORKLOAD, AllAtOnce(), 7, num_warmup_requests=0)
@@ -152,7 +154,7 @@ def test_several_targets_are_loaded_in_turns_and_told_apart(serve: Serve) -> Non
     assert result.summary_of(target=1).num_failed == 3
 
 
-def test_repeats_have_other_requests_and_the_same_each_time(serve: Serve) -> None:
+def test_repeats_send_different_but_reproducible_requests(serve: Serve) -> None:
     server = FakeTriton()
     address = serve(server)
     results = [
@@ -167,7 +169,7 @@ def test_repeats_have_other_requests_and_the_same_each_time(serve: Serve) -> Non
 
 
 @pytest.mark.parametrize("amount", [{"num_requests": 3}, {"duration_s": 0.2}], ids=str)
-def test_repeats_go_on_in_a_data_set(serve: Serve, amount: dict[str, Any]) -> None:
+def test_repeats_continue_in_a_data_set(serve: Serve, amount: dict[str, Any]) -> None:
     server = FakeTriton(ttft_s=0.01)
     prompts = [np.array([entry], np.int32) for entry in range(500)]
     workload = Dataset("d", tuple(RequestSpec(prompt, 1) for prompt in prompts), (1,) * 500)
@@ -177,17 +179,17 @@ def test_repeats_go_on_in_a_data_set(serve: Serve, amount: dict[str, Any]) -> No
     assert len(sent) >= 6
 
 
-def test_workers_share_one_load_and_one_clock(serve: Serve) -> None:
+def test_workers_share_load_and_clock(serve: Serve) -> None:
     server = FakeTriton()
     result = _run(serve(server), AtRate(200, "constant"), num_requests=40, num_workers=2)
     assert sorted(record.index for record in result.records) == list(range(40))
     assert result.client.num_workers == 2
-    wanted = [index / 200 for index in range(40)]
-    assert [record.due_s for record in result.records] == pytest.approx(wanted)
+    expected = [index / 200 for index in range(40)]
+    assert [record.due_s for record in result.records] == pytest.approx(expected)
     assert all(record.sent_s >= record.due_s for record in result.records)
 
 
-def test_workers_send_what_one_process_would(serve: Serve) -> None:
+def test_workers_send_the_same_requests_as_one_process(serve: Serve) -> None:
     server = FakeTriton()
     address = serve(server)
     for num_workers in (1, 2):
@@ -196,7 +198,7 @@ def test_workers_send_what_one_process_would(serve: Serve) -> None:
     assert sorted(prompts[:10]) == sorted(prompts[10:])
 
 
-def test_interrupted_workers_keep_what_was_measured(serve: Serve) -> None:
+def test_interrupted_workers_keep_measured_requests(serve: Serve) -> None:
     server = FakeTriton(sticks_at=4)
     address = serve(server)
 
@@ -220,44 +222,44 @@ def test_a_duration_ends_the_run(serve: Serve, load: Load) -> None:
     assert max(record.due_s for record in result.records) < 3.0
 
 
-def test_a_request_that_takes_too_long_is_given_up(serve: Serve) -> None:
+def test_slow_request_times_out(serve: Serve) -> None:
     result = _run(serve(FakeTriton(sticks_at=1)), num_requests=2, timeout_s=0.1)
     assert (result.summary.num_timed_out, result.summary.num_completed) == (2, 0)
 
 
-def test_a_server_that_freezes_shows_in_the_p99_of_a_rated_run(serve: Serve) -> None:
+def test_p99_at_a_fixed_rate_includes_a_server_freeze(serve: Serve) -> None:
     """A closed loop hides it: only the requests in flight see the freeze."""
     freeze_s, num_requests = 1.0, 200
     server = FakeTriton()
     address = serve(server)
 
-    def freeze(at_request: int) -> threading.Thread:
-        server.sticks_at = len(server.received) + at_request
+    def freeze_at(request: int) -> threading.Thread:
+        server.sticks_at = len(server.received) + request
 
-        def thaw() -> None:
+        def unfreeze() -> None:
             _wait_for_requests(server, server.sticks_at)
             time.sleep(freeze_s)
             server.hold.set()
 
-        thread = threading.Thread(target=thaw)
+        thread = threading.Thread(target=unfreeze)
         thread.start()
         return thread
 
-    thread = freeze(num_requests // 2)
-    rated = _run(address, AtRate(100, "constant"), num_requests=num_requests).summary
+    thread = freeze_at(num_requests // 2)
+    at_rate = _run(address, AtRate(100, "constant"), num_requests=num_requests).summary
     thread.join()
-    thread = freeze(num_requests // 2)
+    thread = freeze_at(num_requests // 2)
     closed = _run(address, AtConcurrency(1), num_requests=num_requests).summary
     thread.join()
-    rated_latency, closed_latency = (each.times["request_latency"] for each in (rated, closed))
-    assert rated_latency and closed_latency
-    assert rated_latency.p99_ms > 900 * freeze_s
+    latency_at_rate, closed_latency = (each.times["request_latency"] for each in (at_rate, closed))
+    assert latency_at_rate and closed_latency
+    assert latency_at_rate.p99_ms > 900 * freeze_s
     # About a hundred requests were due in the meantime: half of the run waited.
-    assert rated_latency.p75_ms > 300 * freeze_s
+    assert latency_at_rate.p75_ms > 300 * freeze_s
     assert closed_latency.p95_ms < 500 * freeze_s
 
 
-def test_a_server_that_dies_ends_a_rated_run_early(serve: Serve) -> None:
+def test_lost_server_ends_a_run_at_a_rate_early(serve: Serve) -> None:
     server = FakeTriton()
     address = serve(server)
     killer = threading.Thread(target=lambda: (_wait_for_requests(server, 20), server.stop()))

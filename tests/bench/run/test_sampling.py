@@ -11,7 +11,7 @@ nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="active",version="1
 """
 
 
-def test_a_server_is_sampled_on_the_clients_clock() -> None:
+def test_samples_use_the_clients_clock() -> None:
     samples: list[ServerSample] = []
     before = time.perf_counter()
     with (
@@ -30,7 +30,7 @@ def test_a_server_is_sampled_on_the_clients_clock() -> None:
     assert {"target", "models", "engines", "host"} < set(line)
 
 
-def test_a_page_that_is_gone_is_an_error_and_no_end() -> None:
+def test_unreachable_metrics_are_recorded_as_errors() -> None:
     samples: list[ServerSample] = []
     with sampling({0: "127.0.0.1:1"}, 0.1, samples):
         time.sleep(0.3)
@@ -39,7 +39,7 @@ def test_a_page_that_is_gone_is_an_error_and_no_end() -> None:
     assert "error" in samples[0].to_json(0.0)
 
 
-def test_without_addresses_nothing_is_started() -> None:
+def test_samples_nothing_without_addresses() -> None:
     samples: list[ServerSample] = []
     with sampling({}, 0.1, samples):
         pass

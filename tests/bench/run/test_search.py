@@ -35,7 +35,7 @@ def _probe(rate: float, is_met: bool, is_sure: bool = True) -> Probe:
     return Probe(rate, 1, (measured,))
 
 
-def _walk(edge: float, plan: SearchPlan) -> list[Probe]:
+def _search_until(edge: float, plan: SearchPlan) -> list[Probe]:
     """All probes of a server that meets its objectives below `edge`."""
     probes: list[Probe] = []
     while (rate := next_rate(probes, plan)) is not None:
@@ -45,8 +45,8 @@ def _walk(edge: float, plan: SearchPlan) -> list[Probe]:
 
 
 @given(st.floats(1.1, 1e4), st.sampled_from([0.01, 0.05, 0.2]))
-def test_search_ends_beside_the_edge(edge: float, precision: float) -> None:
-    probes = _walk(edge, SearchPlan(1.0, precision=precision))
+def test_search_ends_within_the_precision_of_the_edge(edge: float, precision: float) -> None:
+    probes = _search_until(edge, SearchPlan(1.0, precision=precision))
     result = conclude(probes, None)
     assert result.ending == "found"
     assert result.rate is not None
@@ -57,24 +57,24 @@ def test_search_ends_beside_the_edge(edge: float, precision: float) -> None:
     assert len(probes) == len({probe.rate for probe in probes})
 
 
-def test_search_stops_where_nothing_is_met() -> None:
-    result = conclude(_walk(0.5, SearchPlan(1.0)), None)
+def test_search_stops_if_the_lowest_rate_misses() -> None:
+    result = conclude(_search_until(0.5, SearchPlan(1.0)), None)
     assert (result.rate, result.ending, len(result.probes)) == (None, "none_met", 1)
 
 
-def test_search_goes_no_further_than_it_may() -> None:
-    probes = _walk(1e9, SearchPlan(1.0, highest=7.0))
+def test_search_stops_at_the_highest_rate() -> None:
+    probes = _search_until(1e9, SearchPlan(1.0, highest=7.0))
     assert [probe.rate for probe in probes] == [1, 2, 4, 7]
     assert conclude(probes, None).ending == "all_met"
 
 
-def test_rates_that_are_not_sure_widen_the_interval() -> None:
+def test_uncertain_rates_widen_the_interval() -> None:
     probes = [_probe(4, True), _probe(5, True, False), _probe(6, False, False), _probe(8, False)]
     result = conclude(probes, None)
     assert (result.rate, result.interval) == (5, (4, 8))
 
 
-def test_met_rate_above_a_missed_one_is_not_believed() -> None:
+def test_rate_met_above_a_missed_rate_is_ignored() -> None:
     result = conclude([_probe(1, True), _probe(2, False), _probe(4, True)], None)
     assert (result.rate, result.interval) == (1, (1, 2))
 
@@ -84,7 +84,7 @@ def _record(index: int, latency_s: float, *, failed: bool = False) -> RequestRec
     return RequestRecord(index, 0.0, 0.0, latency_s, 1, (latency_s,), (1,), error)
 
 
-def test_clear_margin_is_sure_after_one_run() -> None:
+def test_clear_margin_is_certain_after_one_run() -> None:
     run = [_record(index, 0.05 + index * 1e-4) for index in range(100)]
     met = measure(LATENCY, [run])
     assert (met.is_met, met.is_sure) == (True, True)
@@ -94,7 +94,7 @@ def test_clear_margin_is_sure_after_one_run() -> None:
 
 
 @pytest.mark.parametrize("objective", ["latency:p99<5s", "latency<6s"])
-def test_percentile_that_so_few_requests_cannot_tell_is_never_sure(objective: str) -> None:
+def test_percentile_without_enough_requests_is_never_certain(objective: str) -> None:
     # The true p99 is 5.57 s, and there is no true maximum.
     rng = np.random.default_rng(0)
     num_met = 0
@@ -106,12 +106,12 @@ def test_percentile_that_so_few_requests_cannot_tell_is_never_sure(objective: st
     assert num_met > 10
 
 
-def test_rate_at_which_every_request_fails_is_sure() -> None:
+def test_rate_at_which_every_request_fails_is_certain() -> None:
     measured = measure(LATENCY, [[_record(index, 0.01, failed=True) for index in range(4)]])
     assert (measured.is_met, measured.is_sure, measured.measured_ms) == (False, True, None)
 
 
-def test_limit_within_the_interval_is_not_sure() -> None:
+def test_limit_within_the_interval_is_not_certain() -> None:
     run = [_record(index, 0.05 + index * 1e-3) for index in range(100)]
     measured = measure(parse_objective("latency:p95<145ms"), [run])
     assert measured.interval_ms is not None
@@ -122,14 +122,14 @@ def test_limit_within_the_interval_is_not_sure() -> None:
     assert not measured.is_sure
 
 
-def test_from_three_runs_on_the_noise_is_that_between_runs() -> None:
+def test_three_runs_use_the_noise_between_runs() -> None:
     runs = [[_record(index, level) for index in range(100)] for level in (0.08, 0.09, 0.12)]
     assert measure(LATENCY, runs[:1]).is_sure
     measured = measure(LATENCY, runs)
     assert (measured.is_met, measured.is_sure) == (False, False)
 
 
-def test_failed_requests_took_for_ever() -> None:
+def test_failed_requests_exceed_every_limit() -> None:
     run = [_record(index, 0.01, failed=index < 10) for index in range(100)]
     measured = measure(LATENCY, [run])
     assert (measured.is_met, measured.measured_ms) == (False, None)
@@ -146,7 +146,7 @@ def test_search_and_summary_agree_on_what_is_met() -> None:
 
 
 @pytest.mark.parametrize("num_gaps", [1, 2, 99])
-def test_failures_weigh_as_much_as_answers_whose_gaps_are_judged(num_gaps: int) -> None:
+def test_failures_weigh_as_much_as_completed_requests(num_gaps: int) -> None:
     chunks = tuple(0.01 * number for number in range(num_gaps + 1))
     answer = RequestRecord(0, 0.0, 0.0, 1.0, 1, chunks, (1,) * len(chunks))
     failure = replace(answer, error=RequestError("rejected", "full"))
@@ -184,7 +184,7 @@ def _search(objective: str, **server: Any) -> SearchResult:
     return run_search(plan, [parse_objective(objective)], _server(**server), _quiet)
 
 
-def test_search_finds_where_a_queue_begins_to_grow() -> None:
+def test_search_finds_where_the_queue_starts_to_grow() -> None:
     result = _search("ttft:p95<200ms")
     assert result.ending == "found"
     assert result.rate is not None
@@ -200,20 +200,20 @@ def test_search_finds_where_a_queue_begins_to_grow() -> None:
     }
 
 
-def test_rate_that_one_run_cannot_tell_runs_again() -> None:
+def test_uncertain_rate_runs_again() -> None:
     plan = SearchPlan(2.0, highest=2.0)
     result = run_search(plan, [parse_objective("ttft<200ms")], _server(), _quiet)
     assert [(probe.num_runs, probe.is_sure) for probe in result.probes] == [(3, True)]
 
 
-def test_search_tells_the_rates_at_which_the_client_was_too_slow() -> None:
+def test_search_reports_rates_limited_by_the_client() -> None:
     assert _search("ttft:p95<200ms").client_bottlenecks == ()
     result = _search("ttft:p95<200ms", busy=0.99)
     assert result.client_bottlenecks[-1] == max(probe.rate for probe in result.probes)
     assert result.client_bottlenecks[0] > (result.rate or 0.0)
 
 
-def test_search_that_is_interrupted_says_what_it_knows() -> None:
+def test_interrupted_search_keeps_its_results() -> None:
     result = _search("ttft:p95<200ms", ending="interrupted")
     assert (result.ending, result.rate, len(result.results)) == ("interrupted", None, 1)
 

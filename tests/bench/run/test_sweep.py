@@ -39,7 +39,7 @@ def test_points_take_turns() -> None:
     assert results[0].summary.num_requests == 8
 
 
-def test_sweep_ends_with_a_lost_server_and_keeps_what_it_has() -> None:
+def test_sweep_ends_with_a_lost_server_and_keeps_its_results() -> None:
     log: list[tuple[int, int]] = []
     results = run_in_turns(_points(log, lost=(2, 0)), 2, _quiet)
     assert log == [(1, 0), (2, 0)]

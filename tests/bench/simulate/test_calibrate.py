@@ -12,7 +12,7 @@ from trtllm_serve_cli.bench.model.arrivals import AtRate, plan_due_times
 from trtllm_serve_cli.bench.model.records import RequestRecord
 from trtllm_serve_cli.bench.report.result_reader import StoredResult
 from trtllm_serve_cli.bench.simulate.calibrate import Calibration, MeasuredRun, calibrate, runs_of
-from trtllm_serve_cli.bench.simulate.virtual_clock import Sending, run_simulated
+from trtllm_serve_cli.bench.simulate.virtual_clock import SendSchedule, run_simulated
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, StepTiming
@@ -33,7 +33,7 @@ def measure(
     requests = TokenNormDist(600, stdev, 60, 20).draw(number, 1000, rng)
     due_s = None if concurrency else plan_due_times(AtRate(20), number, rng).tolist()
     records = run_simulated(
-        requests, Simulation(timing), Sending(due_s, concurrency), stream=stream
+        requests, Simulation(timing), SendSchedule(due_s, concurrency), stream=stream
     )
     if noise_s:
         records = tuple(_disturb(each, rng.exponential(noise_s, 400)) for each in records)
@@ -49,20 +49,20 @@ def parts(calibration: Calibration) -> StepTiming:
     return calibration.simulation.timing
 
 
-def test_a_known_timing_comes_back_from_two_closed_loops() -> None:
+def test_recovers_a_known_timing_from_two_closed_loops() -> None:
     found = calibrate([measure("1", 1, number=40), measure("32", 32)])
     for name in ("step_s", "sequence_s", "kv_token_s", "prompt_token_s", "request_s"):
         assert getattr(parts(found), name) == pytest.approx(getattr(KNOWN, name), rel=0.02), name
     assert parts(found).prompt_pair_s == pytest.approx(KNOWN.prompt_pair_s, rel=0.1)
 
 
-def test_a_known_timing_comes_back_from_an_open_loop() -> None:
+def test_recovers_a_known_timing_from_an_open_loop() -> None:
     found = calibrate([measure("open", None, number=300)])
     assert parts(found).step_s == pytest.approx(KNOWN.step_s, rel=0.03)
     assert parts(found).prompt_token_s == pytest.approx(KNOWN.prompt_token_s, rel=0.05)
 
 
-def test_what_a_network_adds_does_not_spoil_it() -> None:
+def test_tolerates_network_jitter() -> None:
     runs = [measure("1", 1, number=40, noise_s=3e-4), measure("32", 32, noise_s=3e-4)]
     found = calibrate(runs)
     assert parts(found).step_s == pytest.approx(KNOWN.step_s, rel=0.05)
@@ -71,7 +71,7 @@ def test_what_a_network_adds_does_not_spoil_it() -> None:
     assert max(abs(each.deviation) for each in medians) < 0.05
 
 
-def test_tokens_that_came_in_one_read_tell_no_step() -> None:
+def test_ignores_tokens_received_in_one_read() -> None:
     run = measure("32", 32)
     together = tuple(
         dataclasses.replace(each, chunk_s=(each.chunk_s[1], *each.chunk_s[1:]))
@@ -83,7 +83,7 @@ def test_tokens_that_came_in_one_read_tell_no_step() -> None:
     assert parts(found).step_s == pytest.approx(KNOWN.step_s, rel=0.05)
 
 
-def test_the_simulation_is_held_against_the_runs() -> None:
+def test_compares_the_simulation_with_the_runs() -> None:
     found = calibrate([measure("1", 1, number=40), measure("32", 32)])
     assert {each.run for each in found.comparisons} == {"1", "32"}
     assert max(abs(each.deviation) for each in found.comparisons) < 0.01
@@ -91,12 +91,12 @@ def test_the_simulation_is_held_against_the_runs() -> None:
     assert found.median_error < 0.01
 
 
-def test_without_a_request_alone_the_servers_share_is_not_known() -> None:
+def test_request_s_is_unknown_if_no_request_ran_alone() -> None:
     found = calibrate([measure("4", 4), measure("32", 32)])
     assert (found.knows_request_s, parts(found).request_s) == (False, 0.0)
 
 
-def test_limits_are_passed_on() -> None:
+def test_keeps_the_scheduler_limits() -> None:
     limits = SchedulerLimits(max_batch_size=64)
     found = calibrate([measure("1", 1, number=40), measure("32", 32)], limits)
     assert found.simulation.limits == limits
@@ -114,7 +114,7 @@ def test_limits_are_passed_on() -> None:
     ],
     ids=["not streamed", "too short", "one length", "one in flight", "nothing"],
 )
-def test_a_run_that_does_not_tell_is_refused_with_what_to_run(run: MeasuredRun, why: str) -> None:
+def test_rejects_an_insufficient_run_and_suggests_a_command(run: MeasuredRun, why: str) -> None:
     with pytest.raises(BadInput) as refused:
         calibrate([run])
     assert refused.value.why.startswith(why)
@@ -128,7 +128,7 @@ def stored(
     return StoredResult("a", {"settings": {"load": load}, "targets": [{}] * num_targets}, records)
 
 
-def test_a_result_has_the_runs_of_its_repeats() -> None:
+def test_result_has_one_run_per_repeat() -> None:
     run = measure("a", 8, number=3)
     assert runs_of(stored(run.records)) == (run,)
     again = tuple(dataclasses.replace(each, run=1) for each in run.records)
@@ -136,16 +136,16 @@ def test_a_result_has_the_runs_of_its_repeats() -> None:
     assert both == (MeasuredRun("a 1", run.records, 8), MeasuredRun("a 2", again, 8))
 
 
-def test_an_open_loop_has_no_concurrency_whatever_its_cap() -> None:
+def test_open_loop_has_no_concurrency_even_with_a_cap() -> None:
     (run,) = runs_of(stored((), {"kind": "rate", "concurrency": 4}))
     assert run.concurrency is None
 
 
-def test_requests_of_the_ramp_were_in_flight_too() -> None:
+def test_ramp_requests_are_included() -> None:
     ramp = tuple(dataclasses.replace(each, is_ramp=True) for each in measure(number=3).records)
     assert runs_of(stored(ramp))[0].records == ramp
 
 
-def test_a_result_of_several_engines_is_refused() -> None:
+def test_rejects_a_result_of_several_targets() -> None:
     with pytest.raises(BadInput, match="a is of several targets"):
         runs_of(stored((), num_targets=2))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.samples import configs
 from trtllm_serve_cli.bench.model.records import RequestRecord
-from trtllm_serve_cli.bench.simulate.virtual_clock import Sending, run_simulated
+from trtllm_serve_cli.bench.simulate.virtual_clock import SendSchedule, run_simulated
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Turn
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.engine_kinds.sim.build_plan import plan_simulation
@@ -20,8 +20,8 @@ from trtllm_serve_cli.sizing.plan import plan_size
 from trtllm_serve_cli.sizing.shape import parse_shape
 from trtllm_serve_cli.sizing.size_options import SizeOptions
 
-ONCE = Sending([0.0])
-FOUR = Sending([0.0] * 4)
+ONCE = SendSchedule([0.0])
+FOUR = SendSchedule([0.0] * 4)
 
 
 def requests(number: int, num_input: int = 10, num_output: int = 3) -> list[RequestSpec]:
@@ -39,81 +39,81 @@ def times(records: tuple[RequestRecord, ...]) -> list[tuple[float, ...]]:
     return [each.chunk_s for each in records]
 
 
-def test_a_request_alone_has_its_prompt_and_then_its_steps() -> None:
+def test_single_request_prefills_then_decodes() -> None:
     (record,) = run_simulated(requests(1), simulation(), ONCE)
     assert record.chunk_s == pytest.approx((2.0, 3.0, 4.0))
     assert (record.chunk_tokens, record.end_s) == ((1, 1, 1), 4.0)
 
 
-def test_an_open_loop_sends_when_it_is_due_whatever_runs() -> None:
-    records = run_simulated(requests(2), simulation(), Sending([0.0, 2.5]))
+def test_open_loop_sends_requests_when_they_are_due() -> None:
+    records = run_simulated(requests(2), simulation(), SendSchedule([0.0, 2.5]))
     assert [each.sent_s for each in records] == [0.0, 2.5]
     # The second waits for the step that ends at 3, and makes the first's next one longer.
     assert times(records) == [pytest.approx((2.0, 3.0, 5.0)), pytest.approx((5.0, 6.0, 7.0))]
 
 
-def test_a_closed_loop_sends_when_one_ends() -> None:
-    records = run_simulated(requests(3), simulation(), Sending(concurrency=1))
+def test_closed_loop_sends_when_a_request_ends() -> None:
+    records = run_simulated(requests(3), simulation(), SendSchedule(concurrency=1))
     assert [each.due_s for each in records] == pytest.approx([0.0, 4.0, 8.0])
 
 
-def test_a_cap_holds_what_is_due() -> None:
-    records = run_simulated(requests(2), simulation(), Sending([0.0, 1.0], 1))
+def test_concurrency_cap_delays_due_requests() -> None:
+    records = run_simulated(requests(2), simulation(), SendSchedule([0.0, 1.0], 1))
     assert [(each.due_s, each.sent_s) for each in records] == [(0.0, 0.0), (1.0, 4.0)]
 
 
-def test_the_places_of_a_closed_loop_open_one_after_another() -> None:
-    sending = Sending(concurrency=2, ramp_s=10.0)
-    records = run_simulated(requests(3), simulation(), sending)
+def test_ramp_opens_the_slots_of_a_closed_loop_one_by_one() -> None:
+    schedule = SendSchedule(concurrency=2, ramp_s=10.0)
+    records = run_simulated(requests(3), simulation(), schedule)
     assert [each.due_s for each in records] == pytest.approx([0.0, 4.0, 5.0])
     assert [each.is_ramp for each in records] == [True, True, True]
 
 
-def test_nothing_begins_after_the_duration() -> None:
-    records = run_simulated(requests(9), simulation(), Sending(concurrency=1, duration_s=8.5))
+def test_no_request_starts_after_the_duration() -> None:
+    records = run_simulated(requests(9), simulation(), SendSchedule(concurrency=1, duration_s=8.5))
     assert [each.due_s for each in records] == pytest.approx([0.0, 4.0, 8.0])
 
 
-def test_a_turn_is_due_when_its_user_has_thought_and_holds_what_was_said() -> None:
+def test_turn_is_due_after_its_think_time_and_includes_the_history() -> None:
     (first,) = requests(1)
     spec = RequestSpec(first.input_ids, 3, turns=(Turn(first.input_ids, 2, think_s=1.5),))
-    records = run_simulated([spec, *requests(1)], simulation(), Sending(concurrency=1))
+    records = run_simulated([spec, *requests(1)], simulation(), SendSchedule(concurrency=1))
     assert [(each.index, each.turn, each.due_s) for each in records] == [
         (0, 0, 0.0), (0, 1, pytest.approx(5.5)), (1, 0, pytest.approx(records[1].end_s)),
     ]  # fmt: skip
     assert records[1].num_input_tokens == 10 + 3 + 10
 
 
-def test_the_server_adds_its_share_before_the_first_token() -> None:
+def test_request_s_delays_the_first_token() -> None:
     timing = StepTiming(1.0, prompt_token_s=0.1, request_s=0.25)
-    records = run_simulated(requests(2), simulation(timing), Sending(concurrency=1))
+    records = run_simulated(requests(2), simulation(timing), SendSchedule(concurrency=1))
     assert times(records)[0] == pytest.approx((2.25, 3.25, 4.25))
     assert times(records)[1] == pytest.approx((6.5, 7.5, 8.5))
 
 
-def test_replicas_share_the_requests() -> None:
+def test_replicas_share_requests() -> None:
     alone = run_simulated(requests(4), simulation(max_batch_size=1), FOUR)
     shared = run_simulated(requests(4), simulation(max_batch_size=1), FOUR, replicas=4)
     assert max(each.end_s for each in alone) == pytest.approx(16.0)
     assert [each.end_s for each in shared] == pytest.approx([4.0] * 4)
 
 
-def test_an_answer_that_is_not_streamed_comes_at_once() -> None:
+def test_unstreamed_response_has_all_tokens_at_the_end() -> None:
     (record,) = run_simulated(requests(1), simulation(), ONCE, stream=False)
     assert (record.chunk_s, record.chunk_tokens) == ((4.0,), (3,))
 
 
-def test_what_the_engine_refuses_is_a_failed_request() -> None:
+def test_request_that_the_engine_rejects_fails() -> None:
     good, bad = run_simulated(
-        [*requests(1), *requests(1, num_input=9000)], simulation(), Sending([0.0, 0.0])
+        [*requests(1), *requests(1, num_input=9000)], simulation(), SendSchedule([0.0, 0.0])
     )
     assert good.is_completed
     assert bad.error is not None
     assert "max_num_tokens" in bad.error.message
 
 
-def test_no_requests_are_no_records() -> None:
-    assert run_simulated([], simulation(), Sending([])) == ()
+def test_no_requests_produce_no_records() -> None:
+    assert run_simulated([], simulation(), SendSchedule([])) == ()
 
 
 def _rates(facts: ModelFacts, options: EngineOptions) -> tuple[float, float, float, float]:
@@ -130,7 +130,7 @@ def _rates(facts: ModelFacts, options: EngineOptions) -> tuple[float, float, flo
     many = run_simulated(
         requests(4 * batch, demand.input_len, demand.output_len),
         found,
-        Sending(concurrency=batch),
+        SendSchedule(concurrency=batch),
     )
     together = len(many) / max(each.end_s for each in many)
     return (
@@ -140,7 +140,7 @@ def _rates(facts: ModelFacts, options: EngineOptions) -> tuple[float, float, flo
 
 
 @pytest.mark.parametrize("options", [{}, {"tp": 2}, {"pp": 2}], ids=str)
-def test_ceilings_simulated_are_those_of_a_plan(options: dict[str, int]) -> None:
+def test_simulated_ceilings_match_the_sizing_plan(options: dict[str, int]) -> None:
     facts = ModelFacts("hf:a/b", parse_shape(configs.LLAMA_3_1_8B))
     one, plan_one, many, plan_many = _rates(facts, EngineOptions(**options))
     assert one == pytest.approx(plan_one, rel=0.01)

@@ -25,14 +25,14 @@ FIGURES = st.lists(st.floats(min_value=0.1, max_value=1000), min_size=2, max_siz
 
 
 @pytest.mark.parametrize(
-    ("freedom", "expected"),
+    ("degrees_of_freedom", "expected"),
     [(1, 12.706), (2, 4.303), (5, 2.571), (10, 2.228), (30, 2.042), (1000, 1.962)],
 )
-def test_t_quantile_is_that_of_the_tables(freedom: float, expected: float) -> None:
-    assert t_quantile(freedom) == pytest.approx(expected, abs=0.002)
+def test_t_quantile_matches_published_tables(degrees_of_freedom: float, expected: float) -> None:
+    assert t_quantile(degrees_of_freedom) == pytest.approx(expected, abs=0.002)
 
 
-def test_welch_interval_is_the_one_by_hand() -> None:
+def test_welch_interval_matches_a_calculation_by_hand() -> None:
     # Logarithms with means 0 and 1, and a variance of 0.01 each: four degrees of freedom.
     before = [math.exp(value) for value in (-0.1, 0.0, 0.1)]
     after = [math.exp(value) for value in (0.9, 1.0, 1.1)]
@@ -42,15 +42,15 @@ def test_welch_interval_is_the_one_by_hand() -> None:
 
 
 @given(FIGURES, FIGURES)
-def test_turning_the_question_round_turns_the_ratio_over(a: list[float], b: list[float]) -> None:
-    there, back = ratio_of_runs(a, b), ratio_of_runs(b, a)
-    assert there is not None
-    assert back is not None
-    if there[1] < 1e100:
-        assert there[0] == pytest.approx(1 / back[1], rel=1e-6)
+def test_swapping_before_and_after_inverts_the_ratio(a: list[float], b: list[float]) -> None:
+    forward, inverse = ratio_of_runs(a, b), ratio_of_runs(b, a)
+    assert forward is not None
+    assert inverse is not None
+    if forward[1] < 1e100:
+        assert forward[0] == pytest.approx(1 / inverse[1], rel=1e-6)
 
 
-def test_welch_interval_covers_the_truth_nineteen_times_in_twenty() -> None:
+def test_welch_interval_has_95_percent_coverage() -> None:
     rng = np.random.default_rng(1)
     covered = 0
     for _ in range(400):
@@ -62,17 +62,17 @@ def test_welch_interval_covers_the_truth_nineteen_times_in_twenty() -> None:
     assert 0.92 <= covered / 400 <= 0.98
 
 
-def test_one_run_or_a_figure_of_zero_has_no_ratio_of_runs() -> None:
+def test_single_runs_and_zeros_have_no_ratio_of_runs() -> None:
     assert ratio_of_runs([1.0], [1.0, 2.0]) is None
     assert ratio_of_runs([0.0, 1.0], [1.0, 2.0]) is None
     assert mean_of_runs([3.0]) is None
 
 
-def test_runs_that_are_all_alike_leave_no_doubt() -> None:
+def test_identical_runs_have_an_interval_of_zero_width() -> None:
     assert ratio_of_runs([2.0, 2.0], [3.0, 3.0]) == pytest.approx((1.5, 1.5))
 
 
-def test_mean_of_runs_is_students() -> None:
+def test_mean_of_runs_uses_students_t() -> None:
     values = [math.exp(value) for value in (0.9, 1.0, 1.1)]
     half = 4.303 * 0.1 / math.sqrt(3)
     expected = (math.exp(1 - half), math.exp(1 + half))
@@ -83,7 +83,7 @@ def test_mean_of_runs_is_students() -> None:
     st.lists(st.lists(st.floats(1, 100), max_size=4), min_size=1, max_size=40),
     st.sampled_from([None, 50.0, 95.0, 100.0]),
 )
-def test_statistics_drawn_again_stay_within_the_sample(
+def test_resampled_statistics_stay_within_the_sample(
     groups: list[list[float]], percent: float | None
 ) -> None:
     values = [value for group in groups for value in group]
@@ -107,7 +107,7 @@ def _interval(
     ("num", "percent"),
     [(0, 50), (19, 50), (19, None), (99, 95), (499, 99), (100_000, 100), (99, 5)],
 )
-def test_too_few_requests_or_too_few_beyond_tell_nothing(num: int, percent: float | None) -> None:
+def test_too_few_requests_or_tail_values_have_no_interval(num: int, percent: float | None) -> None:
     values = [float(value) for value in range(1, num + 1)]
     assert resample([[value] for value in values], (percent,)) == [None]
     if percent is not None:
@@ -115,7 +115,7 @@ def test_too_few_requests_or_too_few_beyond_tell_nothing(num: int, percent: floa
 
 
 @pytest.mark.parametrize(("num", "percent"), [(20, 50), (20, None), (100, 95), (500, 99), (120, 5)])
-def test_enough_requests_on_either_side_tell(num: int, percent: float | None) -> None:
+def test_enough_requests_on_both_sides_have_an_interval(num: int, percent: float | None) -> None:
     values = [float(value) for value in range(1, num + 1)]
     low, high = _interval([[value] for value in values], percent)
     assert 1 < low < high < num
@@ -125,7 +125,7 @@ def test_enough_requests_on_either_side_tell(num: int, percent: float | None) ->
         assert middle(drawn) == pytest.approx((low, high), rel=0.3)
 
 
-def test_gaps_beyond_count_as_the_requests_that_have_them() -> None:
+def test_tail_gaps_are_counted_by_request() -> None:
     rng = np.random.default_rng(0)
     one_stalls = [rng.uniform(10, 11, 100) + 50 * (index == 0) for index in range(40)]
     assert resample(one_stalls, (99,)) == [None]
@@ -134,17 +134,17 @@ def test_gaps_beyond_count_as_the_requests_that_have_them() -> None:
     assert 50 < low < high
 
 
-def test_percentile_of_which_many_values_are_equal_is_sure() -> None:
+def test_percentile_of_equal_values_has_an_interval_of_zero_width() -> None:
     assert _interval([[5.0]] * 30, 99) == (5, 5)
 
 
-def test_bootstrap_of_a_mean_is_as_wide_as_theory_says() -> None:
+def test_bootstrap_interval_of_a_mean_has_the_theoretical_width() -> None:
     sample = np.random.default_rng(2).normal(100, 10, 400)
     low, high = _interval([[value] for value in sample.tolist()])
     assert (high - low) / 2 == pytest.approx(1.96 * sample.std() / 20, rel=0.1)
 
 
-def test_values_of_one_request_are_drawn_together() -> None:
+def test_values_of_one_request_are_resampled_together() -> None:
     rng = np.random.default_rng(3)
     levels = rng.normal(100, 10, 50)
     groups = [[level] * 20 for level in levels.tolist()]
@@ -153,7 +153,7 @@ def test_values_of_one_request_are_drawn_together() -> None:
     assert together[1] - together[0] > 3 * (each[1] - each[0])
 
 
-def test_ratio_of_requests_holds_the_ratio_of_the_samples() -> None:
+def test_ratio_of_requests_contains_the_true_ratio() -> None:
     rng = np.random.default_rng(4)
     before = [[value] for value in rng.gamma(9, 10, 500).tolist()]
     after = [[value * 1.2] for (value,) in before]
@@ -162,7 +162,7 @@ def test_ratio_of_requests_holds_the_ratio_of_the_samples() -> None:
     assert 1.05 < interval[0] < 1.2 < interval[1] < 1.35
 
 
-def test_ratio_of_what_few_requests_cannot_tell_is_none() -> None:
+def test_too_few_requests_have_no_ratio() -> None:
     rng = np.random.default_rng(6)
     before, after = ([[value] for value in rng.gamma(9, 1, 20).tolist()] for _ in range(2))
     assert ratio_of_requests(before, after, 99) is None
@@ -171,7 +171,7 @@ def test_ratio_of_what_few_requests_cannot_tell_is_none() -> None:
 
 
 @given(st.sampled_from(["50", "95", "97.5", "99.9", "99.99"]), st.integers(1, 10**8))
-def test_rank_is_that_of_exact_numbers(percent: str, num: int) -> None:
+def test_rank_matches_exact_arithmetic(percent: str, num: int) -> None:
     assert rank(float(percent), num) == max(math.ceil(Fraction(percent) * num / 100), 1)
 
 

@@ -29,7 +29,7 @@ samples = st.lists(st.floats(0, 1e4), min_size=1, max_size=300)
 
 
 @given(samples)
-def test_percentiles_are_upstreams(sample: list[float]) -> None:
+def test_percentiles_match_upstream(sample: list[float]) -> None:
     times = distribute(sample)
     assert times is not None
     for percent, value_ms in (
@@ -52,13 +52,13 @@ def test_distribution_agrees_with_simple_definitions(sample: list[float]) -> Non
 
 
 @pytest.mark.parametrize("num_samples", [1000, 2000, 3000])
-def test_last_percentile_of_a_round_number_is_not_the_value_above(num_samples: int) -> None:
+def test_p999_of_a_round_sample_size_is_not_one_rank_too_high(num_samples: int) -> None:
     times = distribute([value * 1e-3 for value in range(1, num_samples + 1)])
     assert times is not None
     assert times.p999_ms == pytest.approx(num_samples * 999 / 1000)
 
 
-def test_distribution_of_nothing_is_nothing() -> None:
+def test_empty_sample_has_no_distribution() -> None:
     assert distribute([]) is None
 
 
@@ -78,8 +78,8 @@ def test_latencies_count_from_due_and_from_sent() -> None:
 
 def test_token_times_exist_only_when_streamed() -> None:
     summary = summarize([RECORD], AllAtOnce(), streamed=False)
-    told = [key for key, times in summary.times.items() if times]
-    assert told == ["request_latency", "request_latency_from_sent", "schedule_lag"]
+    measured = [key for key, times in summary.times.items() if times]
+    assert measured == ["request_latency", "request_latency_from_sent", "schedule_lag"]
 
 
 def test_throughput_counts_completed_requests_over_the_whole_span() -> None:
@@ -124,7 +124,9 @@ def _records(latencies_s: list[float], gap_s: float = 1.0) -> list[RequestRecord
 
 
 @given(st.lists(st.floats(0, 1e3), min_size=10, max_size=300), st.booleans())
-def test_intervals_hold_values_that_were_seen_in_order(sample: list[float], grouped: bool) -> None:
+def test_interval_ends_are_ordered_and_within_the_sample(
+    sample: list[float], grouped: bool
+) -> None:
     sizes = [len(sample) // 2, len(sample) - len(sample) // 2] if grouped else None
     times = distribute(sample, sizes)
     assert times is not None
@@ -133,7 +135,7 @@ def test_intervals_hold_values_that_were_seen_in_order(sample: list[float], grou
         assert min(seen) - 1e-6 <= low <= high <= max(seen) + 1e-6
 
 
-def test_intervals_cover_the_true_percentile_as_often_as_they_say() -> None:
+def test_intervals_cover_the_true_percentile() -> None:
     rng = np.random.default_rng(0)
     covered = 0
     for _ in range(200):
@@ -144,7 +146,7 @@ def test_intervals_cover_the_true_percentile_as_often_as_they_say() -> None:
     assert 180 <= covered <= 200
 
 
-def test_gaps_of_one_answer_are_no_independent_sample() -> None:
+def test_gaps_of_one_response_are_not_independent_samples() -> None:
     rng = np.random.default_rng(0)
     gaps = np.repeat(rng.exponential(1.0, 30), 50)
     alone, grouped = distribute(gaps), distribute(gaps, [50] * 30)
@@ -157,7 +159,7 @@ def test_gaps_of_one_answer_are_no_independent_sample() -> None:
     assert width["grouped"] > 3 * width["alone"]
 
 
-def test_a_percentile_with_too_little_beyond_has_no_interval() -> None:
+def test_percentile_without_enough_tail_values_has_no_interval() -> None:
     times = distribute([float(value) for value in range(100)])
     assert times is not None
     assert set(times.intervals_ms) == {"p50", "p75", "p90", "p95"}
@@ -184,12 +186,12 @@ def test_goodput_counts_requests_that_meet_every_objective() -> None:
     ("objective", "is_met"),
     [("tpot<1us", True), ("itl:p99<1us", True), ("queue<1s", False), ("latency<1us", False)],
 )
-def test_without_a_second_token_no_gap_is_too_long(objective: str, is_met: bool) -> None:
+def test_single_token_meets_gap_objectives_but_not_others(objective: str, is_met: bool) -> None:
     single = replace(RECORD, chunk_s=(2.0,), chunk_tokens=(1,))
     assert is_good(single, [parse_objective(objective)]) == is_met
 
 
-def test_an_objective_that_the_run_does_not_tell_is_not_met() -> None:
+def test_objective_on_an_unmeasured_time_is_missed() -> None:
     objectives = [parse_objective("queue<1s")]
     summary = summarize([RECORD], AllAtOnce(), streamed=True, objectives=objectives)
     assert summary.rates["goodput_requests_per_s"] == 0
@@ -199,7 +201,7 @@ def test_an_objective_that_the_run_does_not_tell_is_not_met() -> None:
 @pytest.mark.parametrize(
     ("num_failed", "measured_ms"), [(0, 1000), (49, 1000), (51, None), (100, None)]
 )
-def test_run_meets_an_objective_only_with_its_failures(
+def test_failed_requests_count_against_objectives(
     num_failed: int, measured_ms: float | None
 ) -> None:
     failed = RequestError("rejected", "full")
@@ -213,7 +215,7 @@ def test_run_meets_an_objective_only_with_its_failures(
     assert (outcome.measured_ms, outcome.is_met) == (measured_ms, measured_ms is not None)
 
 
-def test_time_of_twenty_minutes_is_not_never() -> None:
+def test_twenty_minute_latency_is_not_treated_as_a_failure() -> None:
     objectives = [parse_objective("latency:mean<1800s")]
     summary = summarize(_records([1200.0] * 9), AllAtOnce(), streamed=False, objectives=objectives)
     (outcome,) = summary.objectives
@@ -231,12 +233,12 @@ def test_any_percentile_can_be_an_objective() -> None:
     assert [outcome.measured_ms for outcome in summary.objectives] == pytest.approx([980, 505])
 
 
-def test_the_ramp_is_in_no_figure_but_its_own() -> None:
+def test_ramp_requests_are_only_counted_as_ramp() -> None:
     summary = summarize([replace(FAILED, is_ramp=True), RECORD], AtRate(1), streamed=True)
     assert (summary.num_requests, summary.num_ramp, summary.num_failed) == (1, 1, 0)
 
 
-def test_runs_add_their_spans_and_not_the_time_between() -> None:
+def test_duration_excludes_the_time_between_runs() -> None:
     again = [replace(record, run=1) for record in (RECORD, LATER)]
     summary = summarize([RECORD, LATER, *again], AtRate(1), streamed=True)
     assert (summary.duration_s, summary.rates["completed_requests_per_s"]) == (16, 0.25)
@@ -244,7 +246,7 @@ def test_runs_add_their_spans_and_not_the_time_between() -> None:
     assert summary.max_in_flight == 2
 
 
-def test_a_run_that_its_cap_held_back_says_so() -> None:
+def test_run_limited_by_its_cap_is_marked() -> None:
     held = replace(RECORD, held_s=0.5)
     summary = summarize([held, LATER], AtRate(1, concurrency=1), streamed=True)
     assert (summary.num_held, summary.is_limited_by_concurrency) == (1, True)
@@ -253,12 +255,12 @@ def test_a_run_that_its_cap_held_back_says_so() -> None:
     assert lag.max_ms == 500  # 1 s late, 0.5 s held
 
 
-def test_requests_that_end_when_another_begins_are_never_together() -> None:
+def test_back_to_back_requests_are_not_concurrent() -> None:
     assert max_in_flight(_records([1.0] * 5)) == 1
     assert max_in_flight(_records([1.5] * 5)) == 2
 
 
-def test_steady_state_leaves_out_a_slow_beginning() -> None:
+def test_steady_state_excludes_a_slow_start() -> None:
     rng = np.random.default_rng(0)
     latencies = [5.0] * 20 + rng.normal(1.0, 0.01, 180).tolist()
     steady = find_steady_state(_records(latencies, 0.1), AtRate(10))
@@ -269,19 +271,19 @@ def test_steady_state_leaves_out_a_slow_beginning() -> None:
     assert steady.completed_requests_per_s == pytest.approx(10, rel=0.15)
 
 
-def test_latencies_that_only_grow_are_never_steady() -> None:
+def test_increasing_latencies_are_never_steady() -> None:
     steady = find_steady_state(_records([0.1 * index for index in range(200)]), AtRate(10))
     assert steady is not None
     assert not steady.is_reached
 
 
 @pytest.mark.parametrize("load", [AllAtOnce(), AtRate(1)], ids=["all at once", "short"])
-def test_steady_state_needs_a_load_that_lasts(load: Load) -> None:
+def test_steady_state_requires_a_sustained_load(load: Load) -> None:
     num_requests = 200 if isinstance(load, AllAtOnce) else 40
     assert find_steady_state(_records([1.0] * num_requests), load) is None
 
 
-def test_rejections_time_outs_and_cancellations_are_counted_apart() -> None:
+def test_rejections_timeouts_and_cancellations_are_counted_separately() -> None:
     kinds = ("rejected", "timed_out", "timed_out", "cancelled", "server")
     records = [replace(FAILED, error=RequestError(kind)) for kind in kinds]
     summary = summarize(records, AllAtOnce(), streamed=True)
@@ -289,7 +291,7 @@ def test_rejections_time_outs_and_cancellations_are_counted_apart() -> None:
     assert (summary.num_failed, counts) == (5, (1, 2, 1))
 
 
-def test_drawing_samples_again_agrees_with_its_short_cut() -> None:
+def test_resampling_agrees_with_the_closed_form() -> None:
     sample = np.random.default_rng(0).exponential(1.0, 400)
     shortcut, drawn = distribute(sample), distribute(sample, [1] * 400)
     assert shortcut and drawn

@@ -12,8 +12,8 @@ from trtllm_serve_cli.bench.transport import codec
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 
 _MODEL = ServedModel("127.0.0.1:1", "tensorrt_llm", "1", "2.51.0", True, 8, 500)
-_ASKING = codec.RequestOptions()
-_STREAMING = codec.RequestOptions(stream=True)
+_OPTIONS = codec.RequestOptions()
+_STREAM_OPTIONS = codec.RequestOptions(stream=True)
 _SPEC = RequestSpec(np.array([5, 6, 7], np.int32), 20)
 _REQUEST = service_pb2.ModelInferRequest(model_name="tensorrt_llm", id="1")
 
@@ -26,8 +26,8 @@ def _inputs(encoded: bytes) -> dict[str, tuple[str, list[int], bytes]]:
     }
 
 
-def test_encode_request_asks_for_an_exact_length_and_no_echo() -> None:
-    assert _inputs(codec.encode_request(_SPEC, _MODEL, "1", _ASKING)) == {
+def test_encode_request_sets_an_exact_length_without_echo() -> None:
+    assert _inputs(codec.encode_request(_SPEC, _MODEL, "1", _OPTIONS)) == {
         "input_ids": ("INT32", [1, 3], np.array([5, 6, 7], np.int32).tobytes()),
         "input_lengths": ("INT32", [1, 1], np.int32(3).tobytes()),
         "request_output_len": ("INT32", [1, 1], np.int32(20).tobytes()),
@@ -35,20 +35,20 @@ def test_encode_request_asks_for_an_exact_length_and_no_echo() -> None:
     }
 
 
-def test_encode_request_streams_when_asked() -> None:
-    encoded = codec.encode_request(_SPEC, _MODEL, "1", _STREAMING)
+def test_encode_request_sets_streaming() -> None:
+    encoded = codec.encode_request(_SPEC, _MODEL, "1", _STREAM_OPTIONS)
     assert _inputs(encoded)["streaming"] == ("BOOL", [1, 1], b"\x01")
 
 
-def test_encode_request_asks_for_an_empty_final_response() -> None:
-    encoded = codec.encode_request(_SPEC, _MODEL, "9", _ASKING)
+def test_encode_request_enables_the_empty_final_response() -> None:
+    encoded = codec.encode_request(_SPEC, _MODEL, "9", _OPTIONS)
     request = service_pb2.ModelInferRequest.FromString(encoded)
     assert (request.model_name, request.id) == ("tensorrt_llm", "9")
     assert request.parameters["triton_enable_empty_final_response"].bool_param
 
 
 @given(num_tokens=st.integers(0, 100), is_final=st.booleans())
-def test_decode_stream_response_counts_tokens_and_sees_the_end(
+def test_decode_stream_response_counts_tokens_and_detects_the_end(
     num_tokens: int, is_final: bool
 ) -> None:
     outputs = tokens(num_tokens) if num_tokens else {}

@@ -18,12 +18,12 @@ from trtllm_serve_cli.bench.transport.http_connection import HttpConnection
 
 MODEL = ServedModel("127.0.0.1:1", "tensorrt_llm", "1", "2.51.0", True, 8, 500)
 # Enough to connect, where somebody lets it.
-ASKING = RequestOptions(timeout_s=1.0)
+OPTIONS = RequestOptions(timeout_s=1.0)
 # Far more than the time that a request has.
-MUCH_LATER_S = 60.0
+TEST_TIMEOUT_S = 60.0
 
 
-async def _fail(connection: Connection) -> str:
+async def _failure_kind(connection: Connection) -> str:
     """How a request fails."""
 
     async def receive() -> NoReturn:
@@ -32,7 +32,7 @@ async def _fail(connection: Connection) -> str:
         raise AssertionError("it did not fail")
 
     with pytest.raises(SendFailed) as failed:
-        await asyncio.wait_for(receive(), MUCH_LATER_S)
+        await asyncio.wait_for(receive(), TEST_TIMEOUT_S)
     return failed.value.error.kind
 
 
@@ -40,39 +40,42 @@ async def _fail(connection: Connection) -> str:
     ("code", "kind"),
     [(7, "rejected"), (8, "cancelled"), (11, "rejected"), (0, "reset"), (2, "reset")],
 )
-def test_a_server_that_resets_a_call_is_there(code: int, kind: str) -> None:
+def test_reset_call_is_not_a_connection_error(code: int, kind: str) -> None:
     call = Call(1, 0)
     call.end(CallReset(code))
     failure = find_failure(call)
     assert failure == RequestError(kind, f"the server reset the stream (HTTP/2 error {code})")
 
 
-class NoCalls(asyncio.Protocol):
+class NoStreamsServer(asyncio.Protocol):
     """A server that takes no calls at all."""
 
-    def __init__(self, has_left: asyncio.Event) -> None:
-        self.has_left = has_left
+    def __init__(self, disconnected: asyncio.Event) -> None:
+        self.disconnected = disconnected
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         transport.write(frame(SETTINGS, 0, 0, struct.pack(">HL", 3, 0)))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.has_left.set()
+        self.disconnected.set()
 
 
-def test_a_request_has_its_time_while_the_server_takes_no_calls() -> None:
+def test_request_times_out_while_the_server_allows_no_streams() -> None:
     async def test() -> None:
-        has_left = asyncio.Event()
+        disconnected = asyncio.Event()
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: NoCalls(has_left), "127.0.0.1", 0)
+        server = await loop.create_server(lambda: NoStreamsServer(disconnected), "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        connection = GrpcConnection(replace(MODEL, address=f"127.0.0.1:{port}"), ASKING)
+        connection = GrpcConnection(replace(MODEL, address=f"127.0.0.1:{port}"), OPTIONS)
         # The first is sent before the server can say so.
-        assert await _fail(connection) == TIMED_OUT
-        assert await asyncio.gather(_fail(connection), _fail(connection)) == [TIMED_OUT] * 2
+        assert await _failure_kind(connection) == TIMED_OUT
+        assert (
+            await asyncio.gather(_failure_kind(connection), _failure_kind(connection))
+            == [TIMED_OUT] * 2
+        )
         await connection.close()
-        await has_left.wait()
+        await disconnected.wait()
         server.close()
         await server.wait_closed()
 
@@ -80,17 +83,17 @@ def test_a_request_has_its_time_while_the_server_takes_no_calls() -> None:
 
 
 @pytest.mark.parametrize("kind", [GrpcConnection, HttpConnection])
-def test_a_request_has_its_time_while_the_server_lets_nobody_connect(
+def test_request_times_out_while_connecting(
     kind: type[GrpcConnection | HttpConnection],
 ) -> None:
     async def test(monkeypatch: pytest.MonkeyPatch) -> None:
-        async def wait_for_ever(*_: Any) -> NoReturn:
+        async def hang(*_: Any) -> NoReturn:
             await asyncio.Event().wait()
             raise AssertionError("nobody ends this")
 
-        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", wait_for_ever)
-        connection = kind(MODEL, ASKING)
-        failures = await asyncio.gather(*(_fail(connection) for _ in range(3)))
+        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", hang)
+        connection = kind(MODEL, OPTIONS)
+        failures = await asyncio.gather(*(_failure_kind(connection) for _ in range(3)))
         assert failures == [TIMED_OUT] * 3
 
     with pytest.MonkeyPatch.context() as monkeypatch:

@@ -48,7 +48,7 @@ def block(**headers: str) -> bytes:
     return encoded
 
 
-class Wire(asyncio.Transport):
+class RecordingTransport(asyncio.Transport):
     """Keeps what is written."""
 
     def __init__(self) -> None:
@@ -72,14 +72,14 @@ class Wire(asyncio.Transport):
         return found
 
 
-def connected() -> tuple[Http2Connection, Wire]:
-    connection, wire = Http2Connection(), Wire()
+def connected() -> tuple[Http2Connection, RecordingTransport]:
+    connection, wire = Http2Connection(), RecordingTransport()
     connection.connection_made(wire)
     wire.frames()
     return connection, wire
 
 
-def run(test: Callable[[Http2Connection, Wire], Awaitable[None]]) -> None:
+def run(test: Callable[[Http2Connection, RecordingTransport], Awaitable[None]]) -> None:
     async def within() -> None:
         await test(*connected())
 
@@ -99,8 +99,8 @@ ANSWER = (
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, len(ANSWER)), max_size=20))
-def test_an_answer_does_not_depend_on_how_its_bytes_come(cuts: list[int]) -> None:
-    async def test(connection: Http2Connection, wire: Wire) -> None:
+def test_response_does_not_depend_on_packet_boundaries(cuts: list[int]) -> None:
+    async def test(connection: Http2Connection, wire: RecordingTransport) -> None:
         call = await connection.start(b"", b"")
         for begin, end in pairwise(sorted({0, len(ANSWER), *cuts})):
             connection.data_received(ANSWER[begin:end])
@@ -111,8 +111,8 @@ def test_an_answer_does_not_depend_on_how_its_bytes_come(cuts: list[int]) -> Non
     run(test)
 
 
-def test_messages_have_the_time_at_which_their_last_bytes_came() -> None:
-    async def test(connection: Http2Connection, wire: Wire) -> None:
+def test_messages_are_timestamped_when_their_last_bytes_arrive() -> None:
+    async def test(connection: Http2Connection, wire: RecordingTransport) -> None:
         call = await connection.start(b"", b"")
         times = []
         for part in (message(b"one"), message(b"two")[:6], message(b"two")[6:]):
@@ -125,8 +125,8 @@ def test_messages_have_the_time_at_which_their_last_bytes_came() -> None:
     run(test)
 
 
-def test_a_body_that_fits_goes_out_with_its_headers() -> None:
-    async def test(connection: Http2Connection, wire: Wire) -> None:
+def test_body_that_fits_is_sent_with_its_headers() -> None:
+    async def test(connection: Http2Connection, wire: RecordingTransport) -> None:
         await connection.start(b"head", b"body")
         await connection.start(b"head", b"body")
         assert wire.frames() == [
@@ -144,10 +144,10 @@ def test_a_body_that_fits_goes_out_with_its_headers() -> None:
     sizes=st.lists(st.integers(0, 200_000), min_size=1, max_size=4),
     windows=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 100_000)), max_size=10),
 )
-def test_no_more_is_sent_than_there_is_room_for(
+def test_sends_no_more_than_the_windows_allow(
     sizes: list[int], windows: list[tuple[int, int]]
 ) -> None:
-    async def test(connection: Http2Connection, wire: Wire) -> None:
+    async def test(connection: Http2Connection, wire: RecordingTransport) -> None:
         room = dict.fromkeys((0, *range(1, 2 * len(sizes), 2)), 65535)
         bodies = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
         for body in bodies:
@@ -155,7 +155,7 @@ def test_no_more_is_sent_than_there_is_room_for(
         sent = {stream: b"" for stream in room if stream}
         ended: set[int] = set()
 
-        def take() -> None:
+        def receive() -> None:
             for kind, flags, stream, content in wire.frames():
                 if kind == DATA:
                     sent[stream] += content
@@ -165,24 +165,24 @@ def test_no_more_is_sent_than_there_is_room_for(
                         ended.add(stream)
             assert min(room.values()) >= 0
 
-        take()
+        receive()
         for which, more in windows:
             stream = 0 if which > len(sizes) or not which else 2 * which - 1
             room[stream] += more
             connection.data_received(frame(WINDOW, 0, stream, more.to_bytes(4, "big")))
-            take()
+            receive()
         for stream in room:
             room[stream] += 1_000_000
             connection.data_received(frame(WINDOW, 0, stream, (1_000_000).to_bytes(4, "big")))
-        take()
+        receive()
         assert list(sent.values()) == bodies
         assert ended == set(sent)
 
     run(test)
 
 
-def test_a_smaller_window_in_the_settings_counts_for_calls_that_run() -> None:
-    async def test(connection: Http2Connection, wire: Wire) -> None:
+def test_smaller_initial_window_applies_to_open_calls() -> None:
+    async def test(connection: Http2Connection, wire: RecordingTransport) -> None:
         call = await connection.start(b"", b"x" * 10)
         connection.data_received(frame(SETTINGS, 0, 0, struct.pack(">HL", 4, 5)))
         await connection.start(b"", b"y" * 10)
@@ -193,8 +193,8 @@ def test_a_smaller_window_in_the_settings_counts_for_calls_that_run() -> None:
     run(test)
 
 
-def test_calls_wait_while_the_server_has_as_many_as_it_takes() -> None:
-    async def test(connection: Http2Connection, wire: Wire) -> None:
+def test_calls_wait_for_the_servers_stream_limit() -> None:
+    async def test(connection: Http2Connection, wire: RecordingTransport) -> None:
         connection.data_received(frame(SETTINGS, 0, 0, struct.pack(">HL", 3, 1)))
         first = await connection.start(b"", b"")
         second = asyncio.ensure_future(connection.start(b"", b""))
@@ -207,8 +207,8 @@ def test_calls_wait_while_the_server_has_as_many_as_it_takes() -> None:
     run(test)
 
 
-def test_a_place_passes_by_a_call_that_is_cancelled_in_its_turn() -> None:
-    async def test(connection: Http2Connection, wire: Wire) -> None:
+def test_stream_slot_skips_a_cancelled_call() -> None:
+    async def test(connection: Http2Connection, wire: RecordingTransport) -> None:
         connection.data_received(frame(SETTINGS, 0, 0, struct.pack(">HL", 3, 1)))
         first = await connection.start(b"", b"")
         waiting = [asyncio.ensure_future(connection.start(b"", b"")) for _ in range(2)]
@@ -221,8 +221,8 @@ def test_a_place_passes_by_a_call_that_is_cancelled_in_its_turn() -> None:
     run(test)
 
 
-def test_a_reset_ends_one_call_and_a_lost_connection_all() -> None:
-    async def test(connection: Http2Connection, wire: Wire) -> None:
+def test_reset_ends_one_call_and_a_lost_connection_all() -> None:
+    async def test(connection: Http2Connection, wire: RecordingTransport) -> None:
         calls = [await connection.start(b"", b"") for _ in range(3)]
         connection.data_received(frame(RST_STREAM, 0, 1, (8).to_bytes(4, "big")))
         connection.data_received(frame(GOAWAY, 0, 0, (3).to_bytes(4, "big") + bytes(4)))
@@ -237,8 +237,8 @@ def test_a_reset_ends_one_call_and_a_lost_connection_all() -> None:
     run(test)
 
 
-def test_a_cancelled_call_is_reset_and_one_that_has_ended_is_not() -> None:
-    async def test(connection: Http2Connection, wire: Wire) -> None:
+def test_cancel_resets_only_calls_that_have_not_ended() -> None:
+    async def test(connection: Http2Connection, wire: RecordingTransport) -> None:
         calls = [await connection.start(b"", b"") for _ in range(2)]
         connection.data_received(frame(HEADERS, END_STREAM | END_HEADERS, 1, block(status="0")))
         wire.frames()
@@ -250,7 +250,7 @@ def test_a_cancelled_call_is_reset_and_one_that_has_ended_is_not() -> None:
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, 70_000, 3_000_000])
-def test_a_real_grpc_server_answers_bodies_of_any_size(num_bytes: int) -> None:
+def test_grpc_server_handles_bodies_of_any_size(num_bytes: int) -> None:
     """And says what went wrong in trailers that are encoded in its own way."""
 
     def echo(request: bytes, context: grpc.ServicerContext) -> bytes:
@@ -266,7 +266,7 @@ def test_a_real_grpc_server_answers_bodies_of_any_size(num_bytes: int) -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
 
-    async def ask() -> Call:
+    async def call_echo() -> Call:
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(Http2Connection, "127.0.0.1", port)
         headers = encode_headers(
@@ -288,7 +288,7 @@ def test_a_real_grpc_server_answers_bodies_of_any_size(num_bytes: int) -> None:
         return call
 
     try:
-        call = asyncio.run(ask())
+        call = asyncio.run(call_echo())
     finally:
         server.stop(None).wait()
     if num_bytes:

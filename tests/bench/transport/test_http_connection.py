@@ -39,19 +39,19 @@ def _feed(raw: bytes, cuts: list[int]) -> tuple[list[bytes], ResponseParser]:
 
 
 @given(st.lists(st.integers(0, len(CHUNKED)), max_size=20))
-def test_events_do_not_depend_on_how_the_bytes_come(cuts: list[int]) -> None:
+def test_events_do_not_depend_on_packet_boundaries(cuts: list[int]) -> None:
     events, parser = _feed(CHUNKED, cuts)
     assert events == [b'{"a": 1}', b'{"b": [1,2]}']
     assert (parser.is_done, parser.keeps_alive, parser.error) == (True, True, None)
 
 
 @given(st.lists(st.integers(0, len(WHOLE)), max_size=20))
-def test_an_answer_that_is_no_stream_is_one_event(cuts: list[int]) -> None:
+def test_unstreamed_response_is_one_event(cuts: list[int]) -> None:
     events, parser = _feed(WHOLE, cuts)
     assert (events, parser.is_done) == ([b'{"a": 1}'], True)
 
 
-def test_a_failed_request_tells_what_the_server_said() -> None:
+def test_failed_request_has_the_servers_message() -> None:
     events, parser = _feed(FAILED, [])
     assert events == []
     assert parser.error is not None
@@ -59,7 +59,7 @@ def test_a_failed_request_tells_what_the_server_said() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"SSH-2.0\r\n\r\n", b"HTTP/1.1 yes\r\n\r\n", b"x" * 70000])
-def test_what_is_no_http_is_refused(raw: bytes) -> None:
+def test_rejects_data_that_is_not_http(raw: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         ResponseParser().feed(raw)
 
@@ -70,7 +70,7 @@ def _run(address: str, *, takes_text: bool = False, **settings: Any) -> Benchmar
         "workload": workload,
         "load": AllAtOnce(),
         "num_requests": 6,
-        "takes": "text" if takes_text else "tokens",
+        "input_kind": "text" if takes_text else "tokens",
     } | settings
     model = "ensemble" if takes_text else "tensorrt_llm"
     return run_benchmark(BenchmarkSettings(**chosen), [Target(address, model, "http")])
@@ -78,7 +78,7 @@ def _run(address: str, *, takes_text: bool = False, **settings: Any) -> Benchmar
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("takes_text", [False, True], ids=["tokens", "text"])
-def test_every_answer_over_http_has_the_length_asked_for(
+def test_every_http_response_has_the_requested_length(
     serve_http: ServeHttp, takes_text: bool, stream: bool
 ) -> None:
     result = _run(serve_http(FakeTriton(answer=exact_length)), takes_text=takes_text, stream=stream)
@@ -88,20 +88,20 @@ def test_every_answer_over_http_has_the_length_asked_for(
     assert result.token_counts == "server"
 
 
-def test_connections_are_used_again(serve_http: ServeHttp) -> None:
+def test_connections_are_reused(serve_http: ServeHttp) -> None:
     server = FakeTriton(answer=exact_length)
     address = serve_http(server)
     _run(address, load=AtConcurrency(1), num_requests=10, num_warmup_requests=0)
     assert (len({each.peer for each in server.requests}), len(server.requests)) == (1, 10)
 
 
-def test_text_that_the_server_does_not_count_is_labelled(serve_http: ServeHttp) -> None:
+def test_text_without_token_counts_is_counted_by_response(serve_http: ServeHttp) -> None:
     server = FakeTriton(answer=partial(exact_length, counts_tokens=False))
     result = _run(serve_http(server), takes_text=True, stream=True)
     assert result.token_counts == "responses"
 
 
-def test_text_can_be_counted_by_a_tokenizer_and_is_labelled(serve_http: ServeHttp) -> None:
+def test_tokenizer_counts_text_without_token_counts(serve_http: ServeHttp) -> None:
     class Letters:
         end_id = 0
 
@@ -109,7 +109,9 @@ def test_text_can_be_counted_by_a_tokenizer_and_is_labelled(serve_http: ServeHtt
             return [1] * add_special_tokens + list(text.encode())
 
     address = serve_http(FakeTriton(answer=partial(exact_length, counts_tokens=False)))
-    settings = BenchmarkSettings(RandomWords(5, 1, 4, 0), AllAtOnce(), 3, takes="text", stream=True)
+    settings = BenchmarkSettings(
+        RandomWords(5, 1, 4, 0), AllAtOnce(), 3, input_kind="text", stream=True
+    )
     target = Target(address, "ensemble", "http")
     result = run_benchmark(settings, [target], tokenizer=Letters())
     assert result.token_counts == "re-tokenised"
@@ -121,7 +123,7 @@ def test_server_errors_over_http_are_counted_by_status(serve_http: ServeHttp) ->
     assert result.error_messages == [("http_400: out of cheese", 6)]
 
 
-def test_the_body_asks_for_an_exact_length(serve_http: ServeHttp) -> None:
+def test_body_requests_an_exact_length(serve_http: ServeHttp) -> None:
     server = FakeTriton(answer=exact_length)
     _run(serve_http(server), takes_text=True, num_requests=1, num_warmup_requests=0)
     (body,) = server.received
@@ -129,18 +131,18 @@ def test_the_body_asks_for_an_exact_length(serve_http: ServeHttp) -> None:
     assert len(body["text_input"].split()) >= 3
 
 
-def test_a_dead_http_address_is_explained() -> None:
+def test_reports_an_http_address_without_a_server() -> None:
     with pytest.raises(NoServer, match=r"No server answers at 127.0.0.1:1\."):
         fetch_model(Target("127.0.0.1:1", "x", "http"), "tokens")
 
 
-def test_an_unknown_model_over_http_is_explained(serve_http: ServeHttp) -> None:
+def test_reports_an_unknown_model_over_http(serve_http: ServeHttp) -> None:
     target = Target(serve_http(FakeTriton(answer=exact_length)), "nope", "http")
     with pytest.raises(RequestFailed, match="The server has no model 'nope'"):
         fetch_model(target, "tokens")
 
 
-def test_a_model_that_takes_no_text_is_refused(serve_http: ServeHttp) -> None:
+def test_rejects_a_model_without_text_input(serve_http: ServeHttp) -> None:
     target = Target(serve_http(FakeTriton(answer=exact_length)), "tensorrt_llm", "http")
     with pytest.raises(UnknownModel, match="is not an LLM that takes text"):
         fetch_model(target, "text")

@@ -28,7 +28,7 @@ class Words:
         return [98] * add_special_tokens + [len(word) for word in text.split()]
 
 
-UPSTREAMS = {"input": "a bc def", "instruction": "do it", "output": "well done you"}
+UPSTREAM = {"input": "a bc def", "instruction": "do it", "output": "well done you"}
 SHAREGPT = {
     "id": "1",
     "conversations": [
@@ -57,7 +57,7 @@ def _draw(dataset: Dataset, num_requests: int = 1) -> list[tuple[list[int], int]
 @pytest.mark.parametrize(
     ("value", "ids", "num_output_tokens"),
     [
-        (UPSTREAMS, [98, 1, 2, 3, 2, 2], 3),
+        (UPSTREAM, [98, 1, 2, 3, 2, 2], 3),
         (SHAREGPT, [98, 5, 5, 3], 2),
         (MESSAGES, [98, 1], 2),
         (LINE, [98, 3, 3], 7),
@@ -65,43 +65,41 @@ def _draw(dataset: Dataset, num_requests: int = 1) -> list[tuple[list[int], int]
     ids=["upstream", "ShareGPT", "messages", "JSONL"],
 )
 @pytest.mark.parametrize("lines", [False, True], ids=["array", "lines"])
-def test_every_form_gives_ids_and_a_length(
+def test_every_format_has_ids_and_a_length(
     tmp_path: Path, value: object, ids: list[int], num_output_tokens: int, lines: bool
 ) -> None:
     entries = read_entries(_read(tmp_path, value, lines=lines))
     assert _draw(tokenize("d", entries, Words(), Lengths())) == [(ids, num_output_tokens)]
 
 
-def test_an_answers_length_can_be_upstreams(tmp_path: Path) -> None:
-    entries = read_entries(_read(tmp_path, UPSTREAMS))
+def test_output_length_can_use_upstreams_word_count(tmp_path: Path) -> None:
+    entries = read_entries(_read(tmp_path, UPSTREAM))
     dataset = tokenize("d", entries, Words(), Lengths(tokens_per_word=1.3))
     assert _draw(dataset)[0][1] == int(3 * 1.3)
 
 
-def test_lengths_alone_need_no_tokenizer_and_give_random_ids(tmp_path: Path) -> None:
+def test_entries_with_only_lengths_have_random_ids(tmp_path: Path) -> None:
     entries = read_entries(_read(tmp_path, LENGTHS_ONLY, lines=True))
     ((ids, num_output_tokens),) = _draw(tokenize("d", entries, None, Lengths()))
     assert (len(ids), max(ids) < 50, num_output_tokens) == (5, True, 3)
 
 
-def test_a_data_set_begins_again_at_its_end(tmp_path: Path) -> None:
-    dataset = tokenize("d", read_entries(_read(tmp_path, LINE, UPSTREAMS)), Words(), Lengths())
+def test_data_set_restarts_at_its_end(tmp_path: Path) -> None:
+    dataset = tokenize("d", read_entries(_read(tmp_path, LINE, UPSTREAM)), Words(), Lengths())
     drawn = _draw(dataset, 5)
     assert (dataset.num_available, drawn[0], drawn[1]) == (2, drawn[2], drawn[3])
 
 
 @pytest.mark.parametrize("ignores_eos", [False, True])
-def test_the_end_id_is_sent_unless_lengths_are_to_be_exact(
-    tmp_path: Path, ignores_eos: bool
-) -> None:
+def test_end_id_is_sent_unless_lengths_are_exact(tmp_path: Path, ignores_eos: bool) -> None:
     entries = read_entries(_read(tmp_path, LINE))
     dataset = tokenize("d", entries, Words(), Lengths(ignores_eos=ignores_eos))
     (spec,) = dataset.draw(1, 50, np.random.default_rng(0))
     assert spec.end_id == (None if ignores_eos else 99)
 
 
-def test_longer_prompts_are_left_out_and_counted(tmp_path: Path) -> None:
-    entries = read_entries(_read(tmp_path, LINE, UPSTREAMS))
+def test_longer_prompts_are_skipped_and_counted(tmp_path: Path) -> None:
+    entries = read_entries(_read(tmp_path, LINE, UPSTREAM))
     dataset = tokenize("d", entries, Words(), Lengths(max_input_tokens=3))
     assert (dataset.num_available, dataset.num_left_out) == (1, 1)
 
@@ -116,20 +114,20 @@ def test_longer_prompts_are_left_out_and_counted(tmp_path: Path) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_other_lengths_make_another_workload_of_a_data_set(
+def test_different_lengths_are_a_different_workload(
     tmp_path: Path, lengths: Lengths, name: str
 ) -> None:
-    entries = read_entries(_read(tmp_path, UPSTREAMS))
+    entries = read_entries(_read(tmp_path, UPSTREAM))
     one, other = (tokenize("d", entries, Words(), each) for each in (Lengths(), lengths))
     assert _differences(one, other) == [f"workload.{name}"]
 
 
-def test_other_contents_under_the_same_name_make_another_workload(tmp_path: Path) -> None:
-    reads = [read_entries(_read(tmp_path, line)) for line in (UPSTREAMS, LINE)]
+def test_different_contents_are_a_different_workload(tmp_path: Path) -> None:
+    reads = [read_entries(_read(tmp_path, line)) for line in (UPSTREAM, LINE)]
     one, other = (as_text("d", entries, Lengths()) for entries in reads)
     assert _differences(one, other) == ["workload.digest"]
     (tmp_path / "elsewhere").mkdir()
-    again = read_entries(_read(tmp_path / "elsewhere", UPSTREAMS))
+    again = read_entries(_read(tmp_path / "elsewhere", UPSTREAM))
     assert _differences(one, as_text("d", again, Lengths())) == []
 
 
@@ -140,13 +138,13 @@ def _differences(one: Dataset, other: Dataset) -> list[str]:
     return [difference.what for difference in found]
 
 
-def test_text_is_sent_as_it_is(tmp_path: Path) -> None:
-    dataset = as_text("d", read_entries(_read(tmp_path, UPSTREAMS)), Lengths())
+def test_text_is_sent_unchanged(tmp_path: Path) -> None:
+    dataset = as_text("d", read_entries(_read(tmp_path, UPSTREAM)), Lengths())
     (spec,) = dataset.draw(1, 50, np.random.default_rng(0))
     assert (spec.text, spec.num_output_tokens) == ("a bc def do it", int(3 * 1.3))
 
 
-def test_empty_prompts_are_left_out(tmp_path: Path) -> None:
+def test_empty_prompts_are_skipped(tmp_path: Path) -> None:
     entries = read_entries(_read(tmp_path, LINE, {"prompt": "", "output_length": 7}))
     for dataset in (tokenize("d", entries, Words(), Lengths()), as_text("d", entries, Lengths())):
         assert (dataset.num_available, dataset.num_left_out) == (1, 1)
@@ -165,7 +163,7 @@ def test_empty_prompts_are_left_out(tmp_path: Path) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_missing_is_named_with_file_and_line(
+def test_invalid_entry_is_rejected_with_file_and_line(
     tmp_path: Path, value: object, words: str
 ) -> None:
     source = _read(tmp_path, LINE, value, lines=True)
@@ -175,27 +173,27 @@ def test_what_is_missing_is_named_with_file_and_line(
     assert words in refused.value.why
 
 
-def test_an_entry_without_any_answer_is_named(tmp_path: Path) -> None:
+def test_entry_without_an_output_length_is_rejected(tmp_path: Path) -> None:
     source = _read(tmp_path, {"prompt": "a"}, lines=True)
     with pytest.raises(BadInput, match=f"{source}:1: this entry does not say how long"):
         tokenize("d", read_entries(source), Words(), Lengths())
 
 
-def test_text_without_a_tokenizer_is_explained(tmp_path: Path) -> None:
+def test_text_without_a_tokenizer_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no tokenizer"):
         tokenize("d", read_entries(_read(tmp_path, LINE)), None, Lengths())
 
 
-def test_a_data_set_of_prompts_that_are_too_long_is_explained(tmp_path: Path) -> None:
+def test_data_set_with_only_long_prompts_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no prompt that can be sent"):
         tokenize("d", read_entries(_read(tmp_path, LINE)), Words(), Lengths(max_input_tokens=1))
 
 
-def test_an_empty_data_set_is_explained(tmp_path: Path) -> None:
+def test_empty_data_set_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="has no entry"):
         read_entries(_read(tmp_path))
 
 
-def test_a_hubs_data_set_says_what_it_needs_or_what_is_wrong() -> None:
+def test_hub_data_set_reports_the_missing_package_or_name() -> None:
     with pytest.raises(TllmError, match=r"needs the package datasets|could not be had"):
         read_entries("hf:nobody/nothing-of-this-name")

@@ -19,7 +19,7 @@ objects = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(objects, st.sampled_from([None, 1, 4]))
-def test_arrays_and_lines_hold_the_same(
+def test_arrays_and_lines_are_equivalent(
     tmp_path: Path, values: list[dict[str, Any]], indent: int | None
 ) -> None:
     array, lines = tmp_path / "a.json", tmp_path / "a.jsonl"
@@ -29,7 +29,7 @@ def test_arrays_and_lines_hold_the_same(
     assert [line.fields for line in read_objects(lines)] == values
 
 
-def test_each_object_knows_its_line(tmp_path: Path) -> None:
+def test_each_object_has_its_line_number(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     file.write_text('[\n {"a": 1},\n\n {"b":\n 2}, {"c": 3}\n]')
     assert [line.where for line in read_objects(file)] == [f"{file}:{n}" for n in (2, 4, 5)]
@@ -40,7 +40,7 @@ def test_each_object_knows_its_line(tmp_path: Path) -> None:
     [('{"a": 1}\n{"a": \n', 2), ("\n[1]\n", 2), ('{"a": 1} {"b": 2}', 1), ("no JSON", 1)],
     ids=["cut", "no object", "two in a line", "text"],
 )
-def test_what_is_no_object_is_named_with_its_line(tmp_path: Path, content: str, line: int) -> None:
+def test_invalid_line_is_rejected_with_its_number(tmp_path: Path, content: str, line: int) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text(content)
     with pytest.raises(BadInput) as refused:
@@ -48,7 +48,7 @@ def test_what_is_no_object_is_named_with_its_line(tmp_path: Path, content: str, 
     assert f"{file}:{line}:" in refused.value.what
 
 
-def test_a_cut_array_is_named_with_its_line(tmp_path: Path) -> None:
+def test_truncated_array_is_rejected_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     file.write_text('[\n{"a": 1},\n{"b"')
     with pytest.raises(BadInput) as refused:
@@ -56,6 +56,6 @@ def test_a_cut_array_is_named_with_its_line(tmp_path: Path) -> None:
     assert f"{file}:3:" in refused.value.what
 
 
-def test_a_file_that_is_not_there_is_explained(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be read"):
         read_jsonl(tmp_path / "none.jsonl")

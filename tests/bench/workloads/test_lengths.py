@@ -20,7 +20,7 @@ def test_same_seed_draws_same_requests(seed: int) -> None:
     assert _plain(first) == _plain(second)
 
 
-def test_seed_zero_is_a_seed() -> None:
+def test_seed_zero_differs_from_seed_one() -> None:
     zero, one = (TokenNormDist().draw(3, 100, np.random.default_rng(seed)) for seed in (0, 1))
     assert _plain(zero) != _plain(one)
 
@@ -55,6 +55,6 @@ def test_lengths_follow_the_distribution() -> None:
     assert abs(np.std(inputs) - 5) < 0.25
 
 
-def test_no_deviation_gives_one_length() -> None:
+def test_zero_deviation_draws_one_length() -> None:
     specs = TokenNormDist(7, 0, 3, 0).draw(4, 10, np.random.default_rng(0))
     assert {(spec.input_ids.size, spec.num_output_tokens) for spec in specs} == {(7, 3)}

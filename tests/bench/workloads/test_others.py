@@ -46,7 +46,7 @@ def _plain(specs: list[RequestSpec]) -> list[object]:
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: type(workload).__name__)
-def test_same_seed_same_requests(workload: Workload) -> None:
+def test_same_seed_draws_the_same_requests(workload: Workload) -> None:
     assert _plain(_draw(workload, 5)) == _plain(_draw(workload, 5))
     assert json.dumps(workload.describe())
 
@@ -66,18 +66,18 @@ def test_lengths_lie_in_buckets_that_have_counts(pairs: list[tuple[int, int]]) -
     assert all(any(low <= length <= high for low, high in used) for length in drawn)
 
 
-def test_upstreams_histogram_has_as_many_requests_as_its_smaller_half() -> None:
+def test_upstream_histogram_is_limited_by_its_smaller_side() -> None:
     assert find_histogram("example").num_available == 742
 
 
-def test_a_histogram_file_is_read(tmp_path: Path) -> None:
+def test_histogram_is_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "h.json"
     one = {"buckets": [[5, 5]], "counts": [2]}
     file.write_text(json.dumps({"a_ip": one, "a_op": one}))
     assert [s.input_ids.size for s in _draw(find_histogram("a", file), 2)] == [5, 5]
 
 
-def test_histograms_of_one_key_in_other_files_are_told_apart(tmp_path: Path) -> None:
+def test_descriptions_distinguish_histogram_files(tmp_path: Path) -> None:
     described = []
     for name, length in (("a", 5), ("b", 5), ("b", 6)):
         one = {"buckets": [[length, length]], "counts": [2]}
@@ -100,31 +100,31 @@ def test_histograms_of_one_key_in_other_files_are_told_apart(tmp_path: Path) -> 
         ([], "cannot be read"),
     ],
 )
-def test_a_wrong_histogram_is_explained(tmp_path: Path, content: object, words: str) -> None:
+def test_invalid_histogram_is_rejected(tmp_path: Path, content: object, words: str) -> None:
     file = tmp_path / "h.json"
     file.write_text(json.dumps(content))
     with pytest.raises(BadInput, match=words):
         find_histogram("a", file)
 
 
-def test_requests_with_a_shared_prefix_begin_alike_whatever_the_seed() -> None:
+def test_shared_prefix_does_not_depend_on_the_seed() -> None:
     drawn = _draw(SharedPrefix(LENGTHS, 16, 1), 3) + _draw(SharedPrefix(LENGTHS, 16, 1), 3, seed=1)
     assert len({tuple(spec.input_ids[:16].tolist()) for spec in drawn}) == 1
     assert len({tuple(spec.input_ids.tolist()) for spec in drawn}) == 6
 
 
-def test_there_are_no_more_prefixes_than_asked_for() -> None:
+def test_number_of_prefixes_is_as_requested() -> None:
     drawn = _draw(SharedPrefix(LENGTHS, 16, 3), 60)
     assert len({tuple(spec.input_ids[:16].tolist()) for spec in drawn}) == 3
 
 
-def test_a_conversation_has_its_turns() -> None:
+def test_conversation_has_its_turns() -> None:
     (spec,) = _draw(MultiTurn(LENGTHS, 4, 1.0), 1)
     assert len(spec.turns) == 3
     assert all(turn.think_s > 0 and turn.input_ids.size for turn in spec.turns)
 
 
-def test_identity_is_a_batch_that_is_always_the_same() -> None:
+def test_identity_always_sends_the_same_batch() -> None:
     one, other = _draw(Identity(), 1) + _draw(Identity(), 1, seed=1)
     assert one.input_ids.shape == (8, 8)
     assert one.input_ids.tolist() == other.input_ids.tolist()
@@ -136,7 +136,7 @@ def _trace(tmp_path: Path, *lines: dict[str, object]) -> Path:
     return file
 
 
-def test_a_traces_blocks_with_one_hash_have_the_same_ids(tmp_path: Path) -> None:
+def test_trace_blocks_with_the_same_hash_have_the_same_ids(tmp_path: Path) -> None:
     file = _trace(
         tmp_path,
         {"timestamp": 0, "input_length": 1100, "output_length": 5, "hash_ids": [7, 8, 9]},
@@ -152,7 +152,7 @@ def test_a_traces_blocks_with_one_hash_have_the_same_ids(tmp_path: Path) -> None
     assert [first.num_output_tokens, second.num_output_tokens] == [5, 6]
 
 
-def test_a_traces_requests_are_sorted_and_cut(tmp_path: Path) -> None:
+def test_trace_requests_are_sorted_and_truncated(tmp_path: Path) -> None:
     file = _trace(
         tmp_path,
         {"timestamp": 90, "input_length": 30, "output_length": 2},
@@ -172,7 +172,7 @@ def test_a_traces_requests_are_sorted_and_cut(tmp_path: Path) -> None:
         ({"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": ["a"]}, "hash_ids"),
     ],
 )
-def test_a_wrong_line_of_a_trace_is_named(
+def test_invalid_trace_line_is_rejected_with_its_number(
     tmp_path: Path, line: dict[str, object], words: str
 ) -> None:
     good = {"timestamp": 0, "input_length": 1, "output_length": 1}
@@ -183,6 +183,6 @@ def test_a_wrong_line_of_a_trace_is_named(
     assert words in refused.value.why
 
 
-def test_an_empty_trace_is_explained(tmp_path: Path) -> None:
+def test_empty_trace_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is empty"):
         read_trace(_trace(tmp_path))

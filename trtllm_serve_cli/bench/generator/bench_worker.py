@@ -60,8 +60,8 @@ def make_loop(share: Share) -> asyncio.AbstractEventLoop:
 async def run_share(
     share: Share,
     wait_for_start: Callable[[], Awaitable[float]],
-    tell: Callable[[Counts], None],
-    offer_cancel: Callable[[Callable[[], object]], None],
+    report: Callable[[Counts], None],
+    register_cancel: Callable[[Callable[[], object]], None],
 ) -> WorkerResult:
     """Do it, from the moment of the monotonic clock that `wait_for_start` gives.
 
@@ -70,17 +70,19 @@ async def run_share(
     `offer_cancel` gets ends the run early when called in this thread; what was measured is kept.
     """
     connections = [
-        GrpcConnection(model, share.asking)
+        GrpcConnection(model, share.request_options)
         if model.interface == "grpc"
-        else HttpConnection(model, share.asking)
+        else HttpConnection(model, share.request_options)
         for model in share.models
     ]
     generator = LoadGenerator(connections, ramp_s=share.ramp_s, keeps_text=share.keeps_text)
     loads: list[WorkerLoad] = []
     try:
         requests = _encode(share, connections)
-        task = asyncio.ensure_future(_run(share, generator, requests, wait_for_start, loads, tell))
-        offer_cancel(task.cancel)
+        task = asyncio.ensure_future(
+            _run(share, generator, requests, wait_for_start, loads, report)
+        )
+        register_cancel(task.cancel)
         await asyncio.wait([task])
         if not task.cancelled():
             task.result()
@@ -104,17 +106,17 @@ async def _run(
     requests: Iterator[ReadyRequest],
     wait_for_start: Callable[[], Awaitable[float]],
     loads: list[WorkerLoad],
-    tell: Callable[[Counts], None],
+    report: Callable[[Counts], None],
 ) -> None:
     await _warm_up(share, generator.connections)
-    with _no_collections():
+    with _garbage_collection_disabled():
         start = await wait_for_start()
-        with monitor_client(loads), _telling(generator, tell):
+        with monitor_client(loads), _reporting_progress(generator, report):
             if share.due_s is not None:
                 await generator.run_open(requests, share.due_s, share.concurrency, start)
             else:
-                places = share.concurrency or 1
-                await generator.run_closed(requests, places, share.duration_s, start)
+                concurrency = share.concurrency or 1
+                await generator.run_closed(requests, concurrency, share.duration_s, start)
 
 
 async def _warm_up(share: Share, connections: Sequence[Connection]) -> None:
@@ -142,7 +144,7 @@ def _encode(share: Share, connections: Sequence[Connection]) -> Iterator[ReadyRe
 
 
 @contextlib.contextmanager
-def _no_collections() -> Iterator[None]:
+def _garbage_collection_disabled() -> Iterator[None]:
     """Keep the garbage collector out of the run.
 
     At 1000 requests/s a full collection held everything up by 15 to 25 ms. A run of 15 000 requests
@@ -159,22 +161,24 @@ def _no_collections() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _telling(generator: LoadGenerator, tell: Callable[[Counts], None]) -> Iterator[None]:
-    def tell_now() -> None:
-        tell(Counts(generator.num_sent, len(generator.records), generator.num_failed))
+def _reporting_progress(
+    generator: LoadGenerator, report: Callable[[Counts], None]
+) -> Iterator[None]:
+    def report_now() -> None:
+        report(Counts(generator.num_sent, len(generator.records), generator.num_failed))
 
-    async def tell_again_and_again() -> None:
+    async def report_periodically() -> None:
         while True:
             await asyncio.sleep(_PROGRESS_PERIOD_S)
-            tell_now()
+            report_now()
 
-    task = asyncio.ensure_future(tell_again_and_again())
-    tell_now()
+    task = asyncio.ensure_future(report_periodically())
+    report_now()
     try:
         yield
     finally:
         task.cancel()
-        tell_now()
+        report_now()
 
 
 async def start_now() -> float:

@@ -17,10 +17,10 @@ _TICK_S = 0.01
 _BUSY_LOOP = 0.9
 _LATE_LOOP_MS = 10.0
 _LATE_SENDING_MS = 1.0
-_LATE_FRACTION = 0.05
+_LATE_SENDING_FRACTION = 0.05
 _LATE_LOOP_FRACTION = 0.1
 # What is shorter says nothing about a client.
-_LEAST_S = 0.2
+_MIN_RUN_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def monitor_client(loads: list[WorkerLoad]) -> Iterator[None]:
 
 def judge_client(summary: Summary, load: Load, workers: Sequence[WorkerLoad]) -> ClientReport:
     """Whether the client was the bottleneck, by the criterion of docs/metrics.md."""
-    judged = [worker for worker in workers if worker.wall_s >= _LEAST_S]
+    judged = [worker for worker in workers if worker.wall_s >= _MIN_RUN_S]
     busiest = max((worker.loop_cpu_s / worker.wall_s for worker in judged), default=0.0)
     lag = distribute(lag for worker in judged for lag in worker.loop_lags_s)
     bottlenecks = []
@@ -97,19 +97,19 @@ def judge_client(summary: Summary, load: Load, workers: Sequence[WorkerLoad]) ->
         )
     times = summary.times
     measured = [each.p99_ms for each in (times[LATENCY.key], times[ITL.key]) if each]
-    bearable_ms = max(_LATE_LOOP_MS, _LATE_LOOP_FRACTION * min(measured, default=0.0))
-    if lag and lag.p99_ms > bearable_ms:
+    allowed_lag_ms = max(_LATE_LOOP_MS, _LATE_LOOP_FRACTION * min(measured, default=0.0))
+    if lag and lag.p99_ms > allowed_lag_ms:
         bottlenecks.append(
             f"its event loop was late by {lag.p99_ms:.1f} ms (p99), and answers were stamped that "
-            f"late, where {bearable_ms:.1f} ms would do"
+            f"late, where {allowed_lag_ms:.1f} ms would do"
         )
     sending, latency = times[SCHEDULE_LAG.key], times[LATENCY.key]
     if sending and latency and not isinstance(load, AllAtOnce | AtConcurrency):
-        allowed = max(_LATE_SENDING_MS, _LATE_FRACTION * latency.p50_ms)
-        if sending.p99_ms > allowed:
+        allowed_ms = max(_LATE_SENDING_MS, _LATE_SENDING_FRACTION * latency.p50_ms)
+        if sending.p99_ms > allowed_ms:
             bottlenecks.append(
                 f"requests were sent late by {sending.p99_ms:.1f} ms (p99), "
-                f"where {allowed:.1f} ms would do"
+                f"where {allowed_ms:.1f} ms would do"
             )
     return ClientReport(
         num_workers=len(workers),

@@ -29,7 +29,7 @@ from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 GIVE_UP_S = 5.0
 _GIVE_UP_COUNT = 3
 # A refusal costs no time: without a pause, a closed loop would be nothing but refusals.
-_PAUSE_S = 0.05
+_REFUSED_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,12 @@ class LoadGenerator:
     num_failed: int = 0
     num_uncounted: int = 0
     start: float = 0.0
-    _asked: set[int] = field(default_factory=set)
+    _contacted: set[int] = field(default_factory=set)
     _refusals: dict[int, list[float]] = field(default_factory=dict)
 
     @property
     def is_server_lost(self) -> bool:
-        if not self._asked or self._asked != self._refusals.keys():
+        if not self._contacted or self._contacted != self._refusals.keys():
             return False
         return all(
             len(times) >= _GIVE_UP_COUNT and times[-1] - times[0] >= self.give_up_s
@@ -88,10 +88,10 @@ class LoadGenerator:
         With `concurrency` it waits until fewer are in flight: that delays it, but not its due time.
         """
         self.start = self.clock() if start is None else start
-        places = None if concurrency is None else asyncio.Semaphore(concurrency)
+        slots = None if concurrency is None else asyncio.Semaphore(concurrency)
         tasks: set[asyncio.Task[None]] = set()
         # Until then the cap held back all that was due.
-        free_s = 0.0
+        freed_s = 0.0
 
         def forget(task: asyncio.Task[None]) -> None:
             if task.cancelled() or task.exception() is None:  # else `gather` shall raise it
@@ -102,15 +102,17 @@ class LoadGenerator:
                 wait_s = due - self._now()
                 if wait_s > 0:
                     await asyncio.sleep(wait_s)
-                if places is not None:
-                    if places.locked():
-                        await places.acquire()
-                        free_s = self._now()
+                if slots is not None:
+                    if slots.locked():
+                        await slots.acquire()
+                        freed_s = self._now()
                     else:
-                        await places.acquire()
+                        await slots.acquire()
                 if self.is_server_lost:
                     break
-                task = asyncio.create_task(self._talk(request, due, max(free_s - due, 0.0), places))
+                task = asyncio.create_task(
+                    self._run_conversation(request, due, max(freed_s - due, 0.0), slots)
+                )
                 tasks.add(task)
                 task.add_done_callback(forget)
             await asyncio.gather(*tasks)
@@ -131,18 +133,18 @@ class LoadGenerator:
         self.start = self.clock() if start is None else start
         waiting = iter(requests)
 
-        async def take_turns(opens_s: float) -> None:
-            await asyncio.sleep(max(opens_s - self._now(), 0.0))
+        async def fill_slot(open_s: float) -> None:
+            await asyncio.sleep(max(open_s - self._now(), 0.0))
             while duration_s is None or self._now() < duration_s:
                 request = next(waiting, None)
                 if request is None or self.is_server_lost:
                     return
-                await self._talk(request, max(self._now(), opens_s))
+                await self._run_conversation(request, max(self._now(), open_s))
                 if request.target in self._refusals:
-                    await asyncio.sleep(_PAUSE_S)
+                    await asyncio.sleep(_REFUSED_PAUSE_S)
 
         gap_s = self.ramp_s / concurrency
-        tasks = [asyncio.create_task(take_turns(place * gap_s)) for place in range(concurrency)]
+        tasks = [asyncio.create_task(fill_slot(slot * gap_s)) for slot in range(concurrency)]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -151,30 +153,30 @@ class LoadGenerator:
     def _now(self) -> float:
         return self.clock() - self.start
 
-    async def _talk(
+    async def _run_conversation(
         self,
         request: ReadyRequest,
         due_s: float,
         held_s: float = 0.0,
-        places: asyncio.Semaphore | None = None,
+        slots: asyncio.Semaphore | None = None,
     ) -> None:
         """The request, and the rest of its conversation."""
         try:
             answer = await self._exchange(request, request.payload, due_s, held_s)
-            said = request.spec.input_ids
+            prompt = request.spec.input_ids
             connection = self.connections[request.target]
             for number, turn in enumerate(request.spec.turns, 1):
                 if answer.error is not None:
                     return
-                said = np.concatenate((said, answer.ids(), turn.input_ids))
-                spec = RequestSpec(said, turn.num_output_tokens)
+                prompt = np.concatenate((prompt, answer.ids(), turn.input_ids))
+                spec = RequestSpec(prompt, turn.num_output_tokens)
                 payload = connection.encode(spec, f"tllm-bench-{request.index}-{number}")
                 due = answer.end_s + turn.think_s
                 await asyncio.sleep(max(due - self._now(), 0.0))
-                answer = await self._exchange(request, payload, due, 0.0, number, said.size)
+                answer = await self._exchange(request, payload, due, 0.0, number, prompt.size)
         finally:
-            if places is not None:
-                places.release()
+            if slots is not None:
+                slots.release()
 
     async def _exchange(
         self,
@@ -187,12 +189,12 @@ class LoadGenerator:
     ) -> _Answer:
         connection = self.connections[request.target]
         self.num_sent += 1
-        self._asked.add(request.target)
+        self._contacted.add(request.target)
         sent_s = self._now()
         answer = _Answer(end_s=sent_s, keeps_ids=bool(request.spec.turns))
         try:
-            async for came_s, raw in connection.send(payload):
-                answer.add(connection.decode(raw), came_s - self.start)
+            async for received_s, raw in connection.send(payload):
+                answer.add(connection.decode(raw), received_s - self.start)
         except SendFailed as failure:
             answer.fail(failure.error, self._now())
         except asyncio.CancelledError:
@@ -201,14 +203,16 @@ class LoadGenerator:
         finally:
             if answer.error is None and not answer.chunk_s:
                 answer.error = RequestError("no_tokens", "the answer ended without a token")
-            counted = request.spec.input_ids.size if num_input_tokens is None else num_input_tokens
+            default_input_tokens = (
+                request.spec.input_ids.size if num_input_tokens is None else num_input_tokens
+            )
             self._keep(
                 RequestRecord(
                     index=request.index,
                     due_s=due_s,
                     sent_s=sent_s,
                     end_s=answer.end_s,
-                    num_input_tokens=answer.num_input_tokens or counted,
+                    num_input_tokens=answer.num_input_tokens or default_input_tokens,
                     chunk_s=tuple(answer.chunk_s),
                     chunk_tokens=tuple(answer.chunk_tokens),
                     error=answer.error,
@@ -253,22 +257,22 @@ class _Answer:
     queue_s: float | None = None
     texts: list[str] = field(default_factory=list)
     _ids: list[bytes] = field(default_factory=list)
-    _untold: int = 0
+    _uncounted_tokens: int = 0
 
     def add(self, response: Response, at_s: float) -> None:
         if self.is_final:
             return
         self.end_s, self.is_final = at_s, response.is_final
-        num_tokens = response.num_tokens + self._untold
+        num_tokens = response.num_tokens + self._uncounted_tokens
         if num_tokens and (response.text is None or response.text):
             self.chunk_s.append(at_s)
             self.chunk_tokens.append(num_tokens)
-            self._untold = 0
+            self._uncounted_tokens = 0
         else:
-            self._untold = num_tokens
-        if response.is_final and self._untold:
-            self._tell_rest(at_s)
-        self._remember(response)
+            self._uncounted_tokens = num_tokens
+        if response.is_final and self._uncounted_tokens:
+            self._add_remaining_tokens(at_s)
+        self._add_metadata(response)
         if response.error is not None:
             kind = REJECTED if is_rejection(response.error) else "server"
             self.error = RequestError(kind, response.error)
@@ -281,15 +285,15 @@ class _Answer:
         """The tokens of the answer."""
         return np.frombuffer(b"".join(self._ids), np.int32)
 
-    def _tell_rest(self, at_s: float) -> None:
+    def _add_remaining_tokens(self, at_s: float) -> None:
         """Tokens without text at the end belong to the last piece, or are all there is."""
         if self.chunk_s:
-            self.chunk_tokens[-1] += self._untold
+            self.chunk_tokens[-1] += self._uncounted_tokens
         else:
             self.chunk_s.append(at_s)
-            self.chunk_tokens.append(self._untold)
+            self.chunk_tokens.append(self._uncounted_tokens)
 
-    def _remember(self, response: Response) -> None:
+    def _add_metadata(self, response: Response) -> None:
         self.is_counted = self.is_counted and response.is_counted
         if response.num_input_tokens is not None:
             self.num_input_tokens = response.num_input_tokens

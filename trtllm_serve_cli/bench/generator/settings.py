@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency, AtRate, AtTimes, Load
-from trtllm_serve_cli.bench.model.served_model import Takes
+from trtllm_serve_cli.bench.model.served_model import InputKind
 from trtllm_serve_cli.bench.model.slo import Objective
 from trtllm_serve_cli.bench.transport.codec import RequestOptions
 from trtllm_serve_cli.bench.workloads.spec import Workload
@@ -34,17 +34,17 @@ class BenchmarkSettings:
     stream: bool = False
     seed: int = 0
     name: str = "token-norm-dist"
-    takes: Takes = "tokens"
+    input_kind: InputKind = "tokens"
     repeat: int = 1
     num_workers: int = 1
     timeout_s: float | None = 600.0
-    wants_times: bool = False
+    server_times: bool = False
     objectives: tuple[Objective, ...] = field(default=())
     sample_interval_s: float = 1.0
 
     @property
-    def asking(self) -> RequestOptions:
-        return RequestOptions(self.stream, self.wants_times, self.timeout_s)
+    def request_options(self) -> RequestOptions:
+        return RequestOptions(self.stream, self.server_times, self.timeout_s)
 
     def to_json(self) -> dict[str, Any]:
         """As `summary.json` has it."""

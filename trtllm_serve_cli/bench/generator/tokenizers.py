@@ -20,17 +20,17 @@ def find_tokenizer_folder(targets: Iterable[Target]) -> Path:
 
     Raises `BadInput`, also where they name several, or `NoServer`.
     """
-    named = {_fetch_folder(target): target for target in targets}
-    if len(named) > 1:
+    folders = {_fetch_folder(target): target for target in targets}
+    if len(folders) > 1:
         raise BadInput(
             "Several models may have several tokenizers.",
             why="; ".join(
                 f"{target.model} at {target.address} has {folder}"
-                for folder, target in named.items()
+                for folder, target in folders.items()
             ),
             next_step="name one that suits them all: --tokenizer DIR",
         )
-    return next(iter(named))
+    return next(iter(folders))
 
 
 def _fetch_folder(target: Target) -> Path:
@@ -42,10 +42,10 @@ def _fetch_folder(target: Target) -> Path:
         raise _unknown(
             f"{target.address} has no model {preprocessing} that would name it"
         ) from error
-    named = parameters.get("tokenizer_dir", "")
-    if not named or not Path(named).is_dir():
-        raise _unknown(f"{preprocessing} names {named or 'none'}, which is no folder here")
-    return Path(named)
+    folder = parameters.get("tokenizer_dir", "")
+    if not folder or not Path(folder).is_dir():
+        raise _unknown(f"{preprocessing} names {folder or 'none'}, which is no folder here")
+    return Path(folder)
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:

@@ -55,7 +55,7 @@ class Share:
     """
 
     models: tuple[ServedModel, ...]
-    asking: RequestOptions
+    request_options: RequestOptions
     first: int
     step: int
     specs: Sequence[RequestSpec] | Stream
@@ -101,8 +101,8 @@ def plan_workers(
     arrivals_rng = np.random.default_rng(seed).spawn(3)[2]
     vocab_size = find_vocab_size(models)
     due_s, num_requests = _plan_times(settings, arrivals_rng)
-    places = _places(settings.load)
-    num_shares = min(settings.num_workers, places or settings.num_workers)
+    max_in_flight = _max_in_flight(settings.load)
+    num_shares = min(settings.num_workers, max_in_flight or settings.num_workers)
     num_warmup = settings.num_warmup_requests
     warmup = tuple(settings.workload.draw(num_warmup, vocab_size, warmup_rng, start - num_warmup))
     if num_requests is None:
@@ -112,14 +112,15 @@ def plan_workers(
     return [
         Share(
             models=tuple(models),
-            asking=settings.asking,
+            request_options=settings.request_options,
             first=first,
             step=num_shares,
             specs=Stream(settings.workload, vocab_size, rngs[first], start + first, num_shares)
             if num_requests is None
             else specs[first::num_shares],
             due_s=None if due_s is None else due_s[first::num_shares],
-            concurrency=places and places // num_shares + (first < places % num_shares),
+            concurrency=max_in_flight
+            and max_in_flight // num_shares + (first < max_in_flight % num_shares),
             ramp_s=ramp_s(settings.load),
             duration_s=settings.duration_s,
             warmup=() if first else warmup,
@@ -150,8 +151,8 @@ def _plan_times(
 
 def _seed_of(load: Load) -> tuple[int, int]:
     rate_per_s = load.request_rate_per_s if isinstance(load, AtRate) else 0.0
-    return round(rate_per_s * 1e6), _places(load) or 0
+    return round(rate_per_s * 1e6), _max_in_flight(load) or 0
 
 
-def _places(load: Load) -> int | None:
+def _max_in_flight(load: Load) -> int | None:
     return load.concurrency if isinstance(load, AtConcurrency | AtRate | AtTimes) else None

@@ -32,17 +32,17 @@ def run_workers(shares: Sequence[Share], watch: Callable[[Counts], None]) -> lis
     Several workers share one clock (the monotonic one of this machine) and one start.
     """
     if len(shares) == 1:
-        return [_run_here(shares[0], watch)]
-    return _run_apart(shares, watch)
+        return [_run_in_process(shares[0], watch)]
+    return _run_in_subprocesses(shares, watch)
 
 
-def _run_here(share: Share, watch: Callable[[Counts], None]) -> WorkerResult:
+def _run_in_process(share: Share, watch: Callable[[Counts], None]) -> WorkerResult:
     with contextlib.closing(make_loop(share)) as loop, _interruptible() as interruption:
 
-        def offer_cancel(cancel: Callable[[], object]) -> None:
+        def register_cancel(cancel: Callable[[], object]) -> None:
             interruption.append(lambda: loop.call_soon_threadsafe(cancel))
 
-        return loop.run_until_complete(run_share(share, start_now, watch, offer_cancel))
+        return loop.run_until_complete(run_share(share, start_now, watch, register_cancel))
 
 
 @contextlib.contextmanager
@@ -62,16 +62,18 @@ def _interruptible() -> Iterator[list[Callable[[], object]]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _run_apart(shares: Sequence[Share], watch: Callable[[Counts], None]) -> list[WorkerResult]:
+def _run_in_subprocesses(
+    shares: Sequence[Share], watch: Callable[[Counts], None]
+) -> list[WorkerResult]:
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
     try:
         for share in shares:
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, share), daemon=True)
+            parent_end, child_end = context.Pipe()
+            process = context.Process(target=_worker_main, args=(child_end, share), daemon=True)
             process.start()
-            theirs.close()
-            pipes.append(ours)
+            child_end.close()
+            pipes.append(parent_end)
             processes.append(process)
         with _interruptible() as interruption:
             interruption.append(lambda: _send_all(pipes, "stop"))
@@ -96,8 +98,8 @@ def _collect(pipes: Sequence[Connection], watch: Callable[[Counts], None]) -> li
                     num_ready += 1
                     if num_ready == len(pipes):
                         _send_all(pipes, time.perf_counter() + _START_DELAY_S)
-                case Counts() as told:
-                    counts[worker] = told
+                case Counts() as reported:
+                    counts[worker] = reported
                 case WorkerResult() as result:
                     results[worker] = result
         watch(
@@ -123,33 +125,33 @@ def _send_all(pipes: Sequence[Connection], message: object) -> None:
             pipe.send(message)
 
 
-def _work(pipe: Connection, share: Share) -> None:
+def _worker_main(pipe: Connection, share: Share) -> None:
     """A worker process: says that it is ready, begins when it is told, sends its result."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, and says so
     with contextlib.closing(make_loop(share)) as loop:
         asyncio.set_event_loop(loop)
-        pipe.send(loop.run_until_complete(_work_on(pipe, share)))
+        pipe.send(loop.run_until_complete(_run_worker(pipe, share)))
 
 
-async def _work_on(pipe: Connection, share: Share) -> WorkerResult:
+async def _run_worker(pipe: Connection, share: Share) -> WorkerResult:
     loop = asyncio.get_running_loop()
-    told: asyncio.Future[float] = loop.create_future()
+    start_time: asyncio.Future[float] = loop.create_future()
     cancels: list[Callable[[], object]] = []
 
-    def listen() -> None:
+    def receive_message() -> None:
         message = pipe.recv()
         if message == "stop":
             for cancel in cancels:
                 cancel()
         else:
-            told.set_result(message)
+            start_time.set_result(message)
 
     async def wait_for_start() -> float:
         pipe.send("ready")
-        return await told
+        return await start_time
 
-    loop.add_reader(pipe.fileno(), listen)
+    loop.add_reader(pipe.fileno(), receive_message)
     try:
         return await run_share(share, wait_for_start, pipe.send, cancels.append)
     finally:

@@ -16,12 +16,12 @@ from trtllm_serve_cli.client.transport.over_http import fetch_json
 from trtllm_serve_cli.errors import TimedOut, UnknownModel
 
 CORE_MODEL = "tensorrt_llm"
-_NEEDED = {
+_REQUIRED_INPUTS = {
     "tokens": {"input_ids", "input_lengths", "request_output_len"},
     "text": {"text_input"},
 }
 
-Takes = Literal["tokens", "text"]
+InputKind = Literal["tokens", "text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ServedModel:
         return asdict(self) | {"inputs": sorted(self.inputs)}
 
 
-def fetch_model(target: Target, takes: Takes, timeout_s: float = 10.0) -> ServedModel:
+def fetch_model(target: Target, input_kind: InputKind, timeout_s: float = 10.0) -> ServedModel:
     """Ask the server about the model. Raises `NoServer`, `UnknownModel` or `RequestFailed`."""
     fetch = _fetch_http if target.interface == "http" else _fetch_grpc
     try:
@@ -60,17 +60,17 @@ def fetch_model(target: Target, takes: Takes, timeout_s: float = 10.0) -> Served
     except TimedOut as error:
         why = f"no answer within {timeout_s:g} s"
         raise error_mapping.no_server(target.address, why) from error
-    _check_inputs(model, takes)
+    _check_inputs(model, input_kind)
     return model
 
 
 def _fetch_grpc(target: Target, timeout_s: float) -> ServedModel:
-    address, name, wait = target.address, target.model, {"timeout": timeout_s}
+    address, name, timeout = target.address, target.model, {"timeout": timeout_s}
     with connect(address) as stub:
         try:
-            server = stub.ServerMetadata(service_pb2.ServerMetadataRequest(), **wait)
-            metadata = stub.ModelMetadata(service_pb2.ModelMetadataRequest(name=name), **wait)
-            reply = stub.ModelConfig(service_pb2.ModelConfigRequest(name=name), **wait)
+            server = stub.ServerMetadata(service_pb2.ServerMetadataRequest(), **timeout)
+            metadata = stub.ModelMetadata(service_pb2.ModelMetadataRequest(name=name), **timeout)
+            reply = stub.ModelConfig(service_pb2.ModelConfigRequest(name=name), **timeout)
         except grpc.RpcError as error:
             raise translate_rpc_error(error, address, name, timeout_s, has_begun=False) from error
     config = reply.config
@@ -112,9 +112,9 @@ def _parse_vocab_size(text: str) -> int | None:
     return int(text) if text.isdecimal() and int(text) else None
 
 
-def _check_inputs(model: ServedModel, takes: Takes) -> None:
-    if missing := _NEEDED[takes] - model.inputs:
-        what = "token ids" if takes == "tokens" else "text"
+def _check_inputs(model: ServedModel, input_kind: InputKind) -> None:
+    if missing := _REQUIRED_INPUTS[input_kind] - model.inputs:
+        what = "token ids" if input_kind == "tokens" else "text"
         raise UnknownModel(
             f"The model {model.name} at {model.address} is not an LLM that takes {what}.",
             why=f"it has no input {', '.join(sorted(missing))}",

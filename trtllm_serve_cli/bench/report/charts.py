@@ -134,7 +134,7 @@ def _draw_axes(frame: _Frame) -> Iterable[str]:
         y = frame.y(tick)
         yield f'<line class="grid" x1="{chart.left}" x2="{frame.right}" y1="{y}" y2="{y}"/>'
         yield _text(write_number(tick), chart.left - 6, y + 4, "end")
-    for tick in _apart(frame, chart.x.scale.ticks(chart.x.max_ticks)):
+    for tick in _without_overlaps(frame, chart.x.scale.ticks(chart.x.max_ticks)):
         x = frame.x(tick)
         yield f'<line class="tick" x1="{x}" x2="{x}" y1="{frame.bottom}" y2="{frame.bottom + 4}"/>'
         yield _text(write_number(tick), x, frame.bottom + 17, _anchor(frame, x, tick))
@@ -151,13 +151,13 @@ def _anchor(frame: _Frame, x: float, tick: float) -> str:
     return "end" if x + len(write_number(tick)) * _LETTER / 2 > frame.chart.width else "middle"
 
 
-def _apart(frame: _Frame, ticks: Sequence[float]) -> Iterable[float]:
+def _without_overlaps(frame: _Frame, ticks: Sequence[float]) -> Iterable[float]:
     """Those whose figures do not touch the one before."""
-    free_from = 0.0
+    free_x = 0.0
     for tick in ticks:
         half = len(write_number(tick)) * _LETTER / 2
-        if frame.x(tick) - half >= free_from:
-            free_from = frame.x(tick) + half + 8
+        if frame.x(tick) - half >= free_x:
+            free_x = frame.x(tick) + half + 8
             yield tick
 
 

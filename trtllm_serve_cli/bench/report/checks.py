@@ -45,12 +45,12 @@ def read_reference(file: Path, key: str, atol: float, rtol: float) -> Reference:
 def check(measured: Mapping[str, float], reference: Reference) -> None:
     """Raises `CheckFailed` with every figure that is missing or too far off."""
     wrong = []
-    for name, wanted in reference.figures.items():
+    for name, expected in reference.figures.items():
         value = measured.get(name)
         if value is None:
             wrong.append(f"{name!r} was not measured")
-        elif not abs(value - wanted) <= reference.atol + reference.rtol * abs(wanted):
-            wrong.append(f"{name!r} is {value:.2f}, not {wanted:.2f}")
+        elif not abs(value - expected) <= reference.atol + reference.rtol * abs(expected):
+            wrong.append(f"{name!r} is {value:.2f}, not {expected:.2f}")
     if wrong:
         raise CheckFailed(
             f"The figures are not those of {reference.key!r} in {reference.file}.",

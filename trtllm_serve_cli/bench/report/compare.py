@@ -35,13 +35,13 @@ By = Literal["runs", "requests"]
 RUNS: By = "runs"
 REQUESTS: By = "requests"
 FAILED = "failed"
-_SURENESS = {"noise": "within the noise", "untold": "how much of it is noise is not known"}
+_CERTAINTY = {"noise": "within the noise", "untold": "how much of it is noise is not known"}
 _FORM = re.compile(
     r"(?P<metric>\w+)(?::(?P<statistic>mean|max|p\d+(?:\.\d+)?))?\s*"
     r"(?P<side>[<>])\s*(?P<limit>[+-]?\d+(?:\.\d+)?)\s*%"
 )
 # What must be alike for two results to answer the same question.
-_QUESTION = ("workload", "load", "stream", "objectives")
+_COMPARABLE_SETTINGS = ("workload", "load", "stream", "objectives")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Measure:
         return f"{self.metric}:{names.get(self.percent) or f'p{self.percent:g}'}"
 
 
-USUAL = (
+DEFAULT_MEASURES = (
     *(Measure(name, percent) for name, time in NAMED_TIMES.items() for percent in time.compared),
     *map(Measure, (*NAMED_RATES, FAILED)),
 )
@@ -130,15 +130,15 @@ def parse_limit(text: str) -> Limit:
     found = _FORM.fullmatch(text.strip())
     if found is None:
         raise _refuse(text, "its form is METRIC:STATISTIC>+5%, or <-5% for what must not fall")
-    metric, words = found["metric"], found["statistic"]
+    metric, statistic_name = found["metric"], found["statistic"]
     known = (*NAMED_TIMES, *NAMED_RATES, FAILED)
     if metric not in known:
         raise _refuse(text, f"{metric!r} is none of {', '.join(known)}")
-    if words and metric not in NAMED_TIMES:
-        raise _refuse(text, f"{metric} is one figure, and has no {words}")
-    percent = {"mean": None, "max": 100.0}.get(words or "p50", -1.0)
+    if statistic_name and metric not in NAMED_TIMES:
+        raise _refuse(text, f"{metric} is one figure, and has no {statistic_name}")
+    percent = {"mean": None, "max": 100.0}.get(statistic_name or "p50", -1.0)
     if percent == -1.0:
-        percent = float((words or "p50").removeprefix("p"))
+        percent = float((statistic_name or "p50").removeprefix("p"))
         if not 0 < percent <= 100:
             raise _refuse(text, "a percentile is above 0 and at most 100")
     measure = Measure(metric, percent if metric in NAMED_TIMES else None)
@@ -147,7 +147,10 @@ def parse_limit(text: str) -> Limit:
 
 def compare(before: StoredResult, after: StoredResult, extra: Iterable[Measure] = ()) -> Comparison:
     """Every usual figure and those of `extra` that both results have, with what else differs."""
-    changes = (_compare_one(measure, before, after) for measure in dict.fromkeys((*USUAL, *extra)))
+    changes = (
+        _compare_one(measure, before, after)
+        for measure in dict.fromkeys((*DEFAULT_MEASURES, *extra))
+    )
     return Comparison(
         changes=tuple(change for change in changes if change is not None),
         differences=tuple(find_differences(before.summary, after.summary)),
@@ -160,13 +163,13 @@ def compare(before: StoredResult, after: StoredResult, extra: Iterable[Measure] 
     )
 
 
-def check_same_question(comparison: Comparison) -> None:
+def check_comparable(comparison: Comparison) -> None:
     """Raises `BadInput` when the results are of other workloads, loads or objectives."""
-    asked = [each for each in comparison.differences if each.is_question]
-    if asked:
+    mismatches = [each for each in comparison.differences if each.is_question]
+    if mismatches:
         raise BadInput(
             "These results answer different questions.",
-            why="; ".join(f"{each.what}: {each.before} and {each.after}" for each in asked),
+            why="; ".join(f"{each.what}: {each.before} and {each.after}" for each in mismatches),
             next_step="compare results of the same load, or add --allow-different",
         )
 
@@ -174,7 +177,7 @@ def check_same_question(comparison: Comparison) -> None:
 def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
     """Raises `CheckFailed` for changes beyond their limits, `BadInput` for figures not there."""
     changes = {change.measure: change for change in comparison.changes}
-    broken = []
+    violations = []
     for limit in limits:
         change = changes.get(str(limit.measure))
         if change is None:
@@ -191,12 +194,12 @@ def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
             )
         percent = change.change * 100
         if percent > limit.percent if limit.is_above else percent < limit.percent:
-            sure = _SURENESS.get(change.verdict, "beyond noise")
-            broken.append(f"{limit}: it changed by {percent:+.1f} % ({sure})")
-    if broken:
+            certainty = _CERTAINTY.get(change.verdict, "beyond noise")
+            violations.append(f"{limit}: it changed by {percent:+.1f} % ({certainty})")
+    if violations:
         raise CheckFailed(
-            f"{len(broken)} of {len(limits)} limits on changes are exceeded.",
-            why="; ".join(broken),
+            f"{len(violations)} of {len(limits)} limits on changes are exceeded.",
+            why="; ".join(violations),
             next_step="tllm bench report BEFORE AFTER -o report.html, and look at both; "
             "more --repeat makes the noise smaller",
         )
@@ -221,7 +224,7 @@ def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Ite
         a, b = dict(_flatten(part(before))), dict(_flatten(part(after)))
         for name in dict.fromkeys((*a, *b)):
             if a.get(name) != b.get(name):
-                is_question = not title and name.partition(".")[0] in _QUESTION
+                is_question = not title and name.partition(".")[0] in _COMPARABLE_SETTINGS
                 yield Difference(f"{title}{name}", a.get(name), b.get(name), is_question)
 
 
@@ -297,9 +300,9 @@ def _compare_failures(before: StoredResult, after: StoredResult) -> Change:
     ]
     a, b = (fmean(failed for (failed,) in each) for each in failures)
     drawn = [resample(each, (None,), seed)[0] for seed, each in enumerate(failures)]
-    told = [values for values in drawn if values is not None]
-    num = min((values.size for values in told), default=0)
-    interval = middle(told[1][:num] - told[0][:num]) if len(told) == 2 else None
+    known = [values for values in drawn if values is not None]
+    num = min((values.size for values in known), default=0)
+    interval = middle(known[1][:num] - known[0][:num]) if len(known) == 2 else None
     by = None if interval is None else REQUESTS
     verdict = _judge(interval, is_more_better=False)
     return Change(FAILED, 100 * a, 100 * b, b - a, interval, by, verdict)

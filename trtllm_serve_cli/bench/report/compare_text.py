@@ -17,8 +17,8 @@ def change_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     return [
         (
             change.measure + _UNITS.get(change.measure, " (ms)"),
-            _figure(change.before),
-            _figure(change.after),
+            _number(change.before),
+            _number(change.after),
             "-" if change.change is None else _percent(change.change, change),
             _interval(change),
             _VERDICTS[change.verdict],
@@ -29,10 +29,10 @@ def change_rows(comparison: Comparison) -> list[tuple[str, ...]]:
 
 def difference_rows(comparison: Comparison) -> list[tuple[str, str, str]]:
     """What was not alike, one row each."""
-    return [(each.what, _say(each.before), _say(each.after)) for each in comparison.differences]
+    return [(each.what, _text(each.before), _text(each.after)) for each in comparison.differences]
 
 
-def noise_words(comparison: Comparison) -> Iterable[str]:
+def noise_notes(comparison: Comparison) -> Iterable[str]:
     """What the intervals are made of."""
     before, after = comparison.num_runs
     if min(before, after) > 1:
@@ -58,9 +58,9 @@ def _percent(share: float, change: Change) -> str:
     return f"{100 * share:+.1f}{sign}"
 
 
-def _figure(value: float) -> str:
+def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.2f}"
 
 
-def _say(value: object) -> str:
+def _text(value: object) -> str:
     return "-" if value is None else str(value)

@@ -29,9 +29,9 @@ from trtllm_serve_cli.bench.report.timeline import (
 )
 from trtllm_serve_cli.bench.stats.confidence import rank
 
-_MOST_POINTS = 160
-_MOST_DOTS = 900
-_MOST_BARS = 36
+_MAX_POINTS = 160
+_MAX_DOTS = 900
+_MAX_BARS = 36
 _WIDE = 1240
 _PERCENT = Scale(0, 100)
 # The end of a distribution is what one looks for: it is drawn finer than the rest.
@@ -48,7 +48,7 @@ def cdf_chart(results: Sequence[StoredResult], metric: TimeMetric) -> Chart | No
     """What share of a metric's times is below any: a line for each result; `None` without times."""
     samples = [(result, sorted(sample_ms(result, metric))) for result in results]
     lines = [
-        Series(name_apart(result, results), _cdf(sample), colour=colour)
+        Series(distinct_name(result, results), _cdf(sample), colour=colour)
         for colour, (result, sample) in enumerate(samples)
         if sample
     ]
@@ -72,7 +72,7 @@ def histogram_chart(result: StoredResult, metric: TimeMetric) -> Chart | None:
     if not sample.size:
         return None
     x = fit_scale(sample.tolist(), may_be_log=True)
-    num_bars = int(min(max(np.sqrt(sample.size), 8), _MOST_BARS))
+    num_bars = int(min(max(np.sqrt(sample.size), 8), _MAX_BARS))
     spaced = np.geomspace if x.is_log else np.linspace
     edges = spaced(x.low, x.high, num_bars + 1)
     counts, _ = np.histogram(np.maximum(sample, x.low), edges)
@@ -96,11 +96,11 @@ def timeline_charts(result: StoredResult, run: int = 0) -> list[tuple[Chart, Cha
     x = Axis("Time since the start (s)", Scale(0.0, max(end_s, 1e-3)), 10)
     several = len(result.summary["targets"]) > 1
     panels = [_in_flight_panel(records, x), _latency_panel(records, x)]
-    told = server_series(result.samples, run)
+    measured = server_series(result.samples, run)
     for quantity, (title, unit) in QUANTITIES.items():
         lines = [
             Series(f"server {each.target}" if several else "", each.points, "line", colour)
-            for colour, each in enumerate(each for each in told if each.quantity == quantity)
+            for colour, each in enumerate(each for each in measured if each.quantity == quantity)
         ]
         if lines:
             values = (value for line in lines for _, value in line.points)
@@ -126,21 +126,21 @@ def sweep_charts(results: Sequence[StoredResult]) -> list[Chart]:
 def _sweep_chart(
     results: Sequence[StoredResult], rate: RateMetric, metric: TimeMetric
 ) -> Chart | None:
-    told = [result for result in results if result.figures.get(metric.key)]
-    models = list(dict.fromkeys(result.models for result in told))
+    measured = [result for result in results if result.figures.get(metric.key)]
+    models = list(dict.fromkeys(result.models for result in measured))
     lines: list[Series] = []
     for model, (percent, label) in (
         (model, statistic)
         for model in models
         for statistic in (("p50_ms", "median"), ("p95_ms", "p95"), ("p99_ms", "p99"))
     ):
-        own = [result for result in told if result.models == model]
+        own = [result for result in measured if result.models == model]
         lines.append(
             Series(
                 f"{model}, {label}" if len(models) > 1 else label,
                 [(r.figures[rate.key], r.figures[metric.key][percent]) for r in own],
                 colour=len(lines),
-                names=[result.load_in_short for result in own],
+                names=[result.short_load for result in own],
             )
         )
     return _points_chart(
@@ -152,12 +152,12 @@ def _sweep_chart(
 
 
 def _per_user_chart(results: Sequence[StoredResult]) -> Chart | None:
-    told = [result for result in results if result.figures[USER_TOKEN_RATE.key]]
+    measured = [result for result in results if result.figures[USER_TOKEN_RATE.key]]
     lines: list[Series] = []
-    for model in dict.fromkeys(result.models for result in told):
-        own = [result for result in told if result.models == model]
+    for model in dict.fromkeys(result.models for result in measured):
+        own = [result for result in measured if result.models == model]
         points = [(r.figures[USER_TOKEN_RATE.key], r.figures[OUTPUT_TOKEN_RATE.key]) for r in own]
-        names = [result.load_in_short for result in own]
+        names = [result.short_load for result in own]
         lines.append(Series(model, points, colour=len(lines), names=names))
     return _points_chart(
         "Throughput against speed for each user",
@@ -182,12 +182,12 @@ def _points_chart(title: str, x: str, y: str, lines: Sequence[Series]) -> Chart 
 
 
 def _in_flight_panel(records: Sequence[RequestRecord], x: Axis) -> Chart:
-    steps = thin(count_in_flight(records), _MOST_POINTS * 2)
+    steps = thin(count_in_flight(records), _MAX_POINTS * 2)
     held = count_held(records)
     lines = [Series("", steps, "area")]
     most = max((value for _, value in steps), default=0.0)
     if max((value for _, value in held), default=0.0) > 0.05 * most:
-        late = Series("due, not sent yet", thin(held, _MOST_POINTS * 2), "steps", 1)
+        late = Series("due, not sent yet", thin(held, _MAX_POINTS * 2), "steps", 1)
         lines = [replace(lines[0], label="in flight"), late]
     values = (value for line in lines for _, value in line.points)
     y = Axis("Requests", fit_scale(values, from_zero=True), 4)
@@ -197,12 +197,12 @@ def _in_flight_panel(records: Sequence[RequestRecord], x: Axis) -> Chart:
 def _latency_panel(records: Sequence[RequestRecord], x: Axis) -> Chart:
     """A dot for each request where it was due; of many, an even choice."""
     ordered = sorted(records, key=lambda record: record.due_s)
-    every = max(len(ordered) // _MOST_DOTS, 1)
+    every = max(len(ordered) // _MAX_DOTS, 1)
     good = [(r.due_s, (r.end_s - r.due_s) * 1e3) for r in ordered if r.is_completed][::every]
     bad = [(r.due_s, (r.end_s - r.due_s) * 1e3) for r in ordered if not r.is_completed]
     lines = [Series("completed" if bad else "", good, "dots")]
     if bad:
-        some = bad[:: max(len(bad) // _MOST_DOTS, 1)]
+        some = bad[:: max(len(bad) // _MAX_DOTS, 1)]
         lines.append(Series("failed or interrupted", some, "dots", 3))
     values = (value for line in lines for _, value in line.points)
     return Chart(
@@ -215,25 +215,27 @@ def _latency_panel(records: Sequence[RequestRecord], x: Axis) -> Chart:
     )
 
 
-def name_apart(result: StoredResult, others: Sequence[StoredResult]) -> str:
+def distinct_name(result: StoredResult, others: Sequence[StoredResult]) -> str:
     """The shortest words that tell a result from the others: load, model, or folder."""
-    ways: tuple[Callable[[StoredResult], str], ...] = (
+    names: tuple[Callable[[StoredResult], str], ...] = (
         lambda each: each.load,
         lambda each: each.models,
         lambda each: f"{each.models}, {each.load}",
         lambda each: each.name,
     )
-    for way in ways:
-        if len({way(each) for each in others}) == len(others):
-            return way(result)
+    for name in names:
+        if len({name(each) for each in others}) == len(others):
+            return name(result)
     return f"{result.name}: {result.models}, {result.load}"
 
 
 def _cdf(ranked: Sequence[float]) -> list[Point]:
     """By nearest rank, as the percentiles of the tables are taken."""
-    shares = [step / _MOST_POINTS for step in range(_MOST_POINTS)]
-    wanted = sorted({*shares, *(share for share in _TAIL if share < 1 - 1 / len(ranked)), 1.0})
-    places = dict.fromkeys(rank(100 * share, len(ranked)) for share in wanted)
+    shares = [step / _MAX_POINTS for step in range(_MAX_POINTS)]
+    shares_shown = sorted(
+        {*shares, *(share for share in _TAIL if share < 1 - 1 / len(ranked)), 1.0}
+    )
+    places = dict.fromkeys(rank(100 * share, len(ranked)) for share in shares_shown)
     points = [(ranked[place - 1], 100 * place / len(ranked)) for place in places]
     return [(ranked[0], 0.0), *points]
 

@@ -20,8 +20,8 @@ from trtllm_serve_cli.bench.model.metrics import (
 from trtllm_serve_cli.bench.report.charts import NUM_COLOURS, Chart, render_figure
 from trtllm_serve_cli.bench.report.figures import (
     cdf_chart,
+    distinct_name,
     histogram_chart,
-    name_apart,
     sweep_charts,
     timeline_charts,
 )
@@ -29,7 +29,7 @@ from trtllm_serve_cli.bench.report.result_reader import StoredResult
 from trtllm_serve_cli.rendering import render
 
 PAGE = "report.html"
-_MOST_TIMELINES = 12
+_MAX_TIMELINES = 12
 _STATISTICS = {
     "Mean": "mean_ms",
     "Min": "min_ms",
@@ -55,7 +55,7 @@ class Tile:
     label: str
     value: str
     unit: str
-    beside: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def _subtitle(results: Sequence[StoredResult]) -> str:
 
 def _banners(result: StoredResult, results: Sequence[StoredResult]) -> Iterable[str]:
     """What makes the figures not what they look like."""
-    where = f"{name_apart(result, results)}: " if len(results) > 1 else ""
+    where = f"{distinct_name(result, results)}: " if len(results) > 1 else ""
     if result.summary.get("is_partial"):
         reason = {
             "interrupted": "it was interrupted",
@@ -127,24 +127,24 @@ def _tiles(result: StoredResult) -> Iterable[Tile]:
     goodput = figures.get(GOODPUT.key)
     yield Tile(
         REQUEST_RATE.title.removesuffix("/s"),
-        _short(figures[REQUEST_RATE.key]),
+        _format(figures[REQUEST_RATE.key]),
         "/s",
-        f"{_short(goodput)}/s met the objectives"
+        f"{_format(goodput)}/s met the objectives"
         if goodput is not None
         else f"{figures['num_completed']} of {figures['num_requests']}",
     )
     per_user = figures.get(USER_TOKEN_RATE.key)
     yield Tile(
         OUTPUT_TOKEN_RATE.title.removesuffix("/s"),
-        _short(figures[OUTPUT_TOKEN_RATE.key]),
+        _format(figures[OUTPUT_TOKEN_RATE.key]),
         "/s",
-        f"{_short(per_user)}/s for each user" if per_user is not None else "",
+        f"{_format(per_user)}/s for each user" if per_user is not None else "",
     )
     for metric in MAIN_TIMES:
         times = figures.get(metric.key)
         if times:
-            beside = f"p95 {_short(times['p95_ms'])}, p99 {_short(times['p99_ms'])}"
-            yield Tile(f"{metric.heading}, median", _short(times["p50_ms"]), "ms", beside)
+            note = f"p95 {_format(times['p95_ms'])}, p99 {_format(times['p99_ms'])}"
+            yield Tile(f"{metric.heading}, median", _format(times["p50_ms"]), "ms", note)
     mean = f"{figures['mean_in_flight']:.1f} on average"
     yield Tile("In flight, at most", str(figures["max_in_flight"]), "", mean)
 
@@ -172,26 +172,26 @@ def _sweep_sections(results: Sequence[StoredResult]) -> list[Section]:
         Section("Every load", tables=[Table([_sweep_row(r) for r in results], _SWEEP_COLUMNS)]),
         Section("Distributions", [_figure(chart) for chart in distributions if chart is not None]),
     ]
-    for result in results[:_MOST_TIMELINES]:
-        sections += _timelines(result, f": {name_apart(result, results)}")
+    for result in results[:_MAX_TIMELINES]:
+        sections += _timelines(result, f": {distinct_name(result, results)}")
     return [*sections, _facts(results[0])]
 
 
-def _timelines(result: StoredResult, apart: str = "") -> Iterable[Section]:
+def _timelines(result: StoredResult, suffix: str = "") -> Iterable[Section]:
     """Of every run, as far as there is room on a page."""
     numbers = sorted({record.run for record in result.records})
-    for number in numbers[:_MOST_TIMELINES]:
+    for number in numbers[:_MAX_TIMELINES]:
         charts = [_figure(*pair) for pair in timeline_charts(result, number)]
         run = f", run {number}" if len(numbers) > 1 else ""
         remarks = [] if result.samples else ["The server's own metrics were not sampled."]
-        yield Section(f"Time line{apart}{run}", charts, (), remarks, are_panels=True)
+        yield Section(f"Time line{suffix}{run}", charts, (), remarks, are_panels=True)
 
 
 def _outcomes(result: StoredResult) -> Iterable[Section]:
     outcomes = result.figures.get("objectives")
     if outcomes:
         rows = [
-            (each["objective"], _short(each["measured_ms"]), "met" if each["is_met"] else "missed")
+            (each["objective"], _format(each["measured_ms"]), "met" if each["is_met"] else "missed")
             for each in outcomes
         ]
         yield Section("Objectives", tables=[Table(rows, ("Objective", "Measured (ms)", ""))])
@@ -233,7 +233,7 @@ def _times_table(result: StoredResult) -> Table:
     for metric in TIMES:
         times = result.figures.get(metric.key)
         if times:
-            cells = (_short(times[statistic]) for statistic in _STATISTICS.values())
+            cells = (_format(times[statistic]) for statistic in _STATISTICS.values())
             rows.append((metric.label, *cells, str(times["num_samples"])))
     return Table(rows, ("Time (ms)", *_STATISTICS, "Samples"))
 
@@ -244,10 +244,10 @@ def _sweep_row(result: StoredResult) -> tuple[str, ...]:
     return (
         result.load,
         result.models,
-        _short(figures[REQUEST_RATE.key]),
-        _short(figures[OUTPUT_TOKEN_RATE.key]),
+        _format(figures[REQUEST_RATE.key]),
+        _format(figures[OUTPUT_TOKEN_RATE.key]),
         *(
-            _short(each[statistic]) if each else "-"
+            _format(each[statistic]) if each else "-"
             for each in times
             for statistic in ("p50_ms", "p99_ms")
         ),
@@ -259,7 +259,7 @@ def _figure(chart: Chart, *variants: Chart) -> Markup:
     return Markup(render_figure(chart, *variants))
 
 
-def _short(value: float | None) -> str:
+def _format(value: float | None) -> str:
     """Three digits that matter, and no more than one reads."""
     if value is None:
         return "-"

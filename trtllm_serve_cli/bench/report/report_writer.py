@@ -10,7 +10,7 @@ from trtllm_serve_cli.bench.report.result_reader import find_results, read_resul
 from trtllm_serve_cli.paths import write_text
 
 
-def write_views(folder: Path) -> None:
+def write_reports(folder: Path) -> None:
     """`report.html` and, of each result, `trace.json`: in a result's folder, or in a sweep's."""
     folders = find_results(folder)
     results = [read_result(each) for each in folders]

@@ -54,7 +54,7 @@ class StoredResult:
         return describe_load(self.settings["load"])
 
     @property
-    def load_in_short(self) -> str:
+    def short_load(self) -> str:
         """`8/s` or `16`, where there is no room for more."""
         load = self.settings["load"]
         match load["kind"]:

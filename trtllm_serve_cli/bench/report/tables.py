@@ -46,8 +46,8 @@ def stat_rows(summary: Summary) -> list[tuple[str, str]]:
 
 def time_rows(summary: Summary) -> list[tuple[str, ...]]:
     """One row for each distribution that the run has, in the order of `TIME_COLUMNS`."""
-    told = ((metric.label, summary.times[metric.key]) for metric in TIMES)
-    return [(label, *_time_cells(times)) for label, times in told if times]
+    distributions = ((metric.label, summary.times[metric.key]) for metric in TIMES)
+    return [(label, *_time_cells(times)) for label, times in distributions if times]
 
 
 def target_rows(result: BenchmarkResult) -> list[tuple[str, ...]]:
@@ -75,7 +75,7 @@ def objective_rows(summary: Summary) -> list[tuple[str, ...]]:
     return [
         (
             outcome.objective,
-            _maybe(outcome.measured_ms),
+            _time_text(outcome.measured_ms),
             "yes" if outcome.is_met else "no",
         )
         for outcome in summary.objectives
@@ -106,8 +106,8 @@ RUN_COLUMNS = (
 
 def describe_amount(settings: BenchmarkSettings) -> str:
     """How much is sent, in words."""
-    talks = isinstance(settings.workload, MultiTurn)
-    what = "conversations" if talks else "requests"
+    is_conversation = isinstance(settings.workload, MultiTurn)
+    what = "conversations" if is_conversation else "requests"
     times = f", {settings.repeat} times" if settings.repeat > 1 else ""
     if settings.duration_s is not None:
         return f"{settings.duration_s:g} s of {what}{times}"
@@ -149,8 +149,8 @@ def probe_rows(probes: Sequence[Probe]) -> list[tuple[str, ...]]:
             f"{probe.rate:g}" if number == 0 else "",
             str(probe.num_runs) if number == 0 else "",
             each.objective,
-            _maybe(each.measured_ms),
-            " … ".join(_maybe(end) for end in each.interval_ms) if each.interval_ms else "-",
+            _time_text(each.measured_ms),
+            " … ".join(_time_text(end) for end in each.interval_ms) if each.interval_ms else "-",
             ("met" if each.is_met else "missed") + ("" if each.is_sure else "?"),
         )
         for probe in sorted(probes, key=lambda probe: probe.rate)
@@ -158,7 +158,7 @@ def probe_rows(probes: Sequence[Probe]) -> list[tuple[str, ...]]:
     ]
 
 
-def search_words(result: SearchResult) -> list[str]:
+def search_summary(result: SearchResult) -> list[str]:
     """What a search found, in sentences; nothing where it found no rate."""
     if result.rate is None:
         return []
@@ -171,7 +171,7 @@ def search_words(result: SearchResult) -> list[str]:
     return [f"{met} (95 %: {', '.join(sure) or 'no rate is sure'})."]
 
 
-def _maybe(value_ms: float | None) -> str:
+def _time_text(value_ms: float | None) -> str:
     return "never" if value_ms is None else _three_digits(value_ms)
 
 
@@ -204,31 +204,31 @@ def describe_load(load: Load) -> str:
 def remarks(result: BenchmarkResult) -> list[str]:
     """What one must know to read the figures right."""
     summary = result.summary
-    said = []
+    notes = []
     workload = result.settings.workload
     if isinstance(workload, Identity):
         rows_per_s = _throughput(summary)[0] * workload.batch_size
-        said.append(f"{rows_per_s:.2f} sentences/s, {workload.batch_size} in each request.")
+        notes.append(f"{rows_per_s:.2f} sentences/s, {workload.batch_size} in each request.")
     if summary.is_limited_by_concurrency:
-        said.append(
+        notes.append(
             f"Limited by concurrency: {summary.num_held} of {summary.num_requests} requests had to "
             "wait for a place, so this was no run at a rate. Latencies count from due."
         )
     if summary.steady_state is not None and not summary.steady_state.is_reached:
-        said.append("Not steady: latencies never settled (a longer run, or a lower rate, may).")
+        notes.append("Not steady: latencies never settled (a longer run, or a lower rate, may).")
     if summary.num_ramp:
-        said.append(f"{summary.num_ramp} requests of the ramp are in no figure.")
+        notes.append(f"{summary.num_ramp} requests of the ramp are in no figure.")
     if result.token_counts != "server":
         counted = {
             "re-tokenised": "counted here, by the tokenizer",
             "responses": "not known: each response with text counts as one",
         }[result.token_counts]
-        said.append(f"The server does not count the tokens of its answers; they are {counted}.")
-    if result.settings.takes == "tokens" and not all(m.vocab_size for m in result.models):
-        said.append(
+        notes.append(f"The server does not count the tokens of its answers; they are {counted}.")
+    if result.settings.input_kind == "tokens" and not all(m.vocab_size for m in result.models):
+        notes.append(
             f"The server does not tell its vocabulary; random ids are below {result.vocab_size}."
         )
-    return said
+    return notes
 
 
 def _rate_rows(summary: Summary) -> list[tuple[str, str]]:

@@ -174,7 +174,7 @@ def open_benchmark(
     `metrics` has the addresses of metrics pages to sample, by target. `tokenizer` counts the tokens
     of answers that the server does not count. Raises `NoServer`, `UnknownModel` or `RequestFailed`.
     """
-    models = tuple(fetch_model(target, settings.takes) for target in targets)
+    models = tuple(fetch_model(target, settings.input_kind) for target in targets)
 
     def measure(number: int, watch: Watch) -> tuple[Run, int]:
         shares = plan_workers(
@@ -220,13 +220,13 @@ def _run_once(
     planned = [share.num_planned for share in shares]
     total = None if None in planned else sum(each or 0 for each in planned)
 
-    def tell(counts: Counts) -> None:
+    def report(counts: Counts) -> None:
         watch(Progress(number, total, counts.num_sent, counts.num_ended, counts.num_failed))
 
     started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     samples: list[ServerSample] = []
     with sampling(metrics, settings.sample_interval_s, samples):
-        results = run_workers(shares, tell)
+        results = run_workers(shares, report)
     run = Run(
         started_at=started_at,
         start=results[0].start,

@@ -53,13 +53,13 @@ def sampling(
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
     for target, address in addresses.items():
-        ours, theirs = context.Pipe()
+        parent_end, child_end = context.Pipe()
         process = context.Process(
-            target=_sample, args=(theirs, target, address, interval_s), daemon=True
+            target=_sample, args=(child_end, target, address, interval_s), daemon=True
         )
         process.start()
-        theirs.close()
-        pipes.append(ours)
+        child_end.close()
+        pipes.append(parent_end)
         processes.append(process)
     try:
         for pipe in pipes:
@@ -80,8 +80,8 @@ def _sample(pipe: Connection, target: int, address: str, interval_s: float) -> N
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when it ends
-    taken: list[ServerSample] = []
-    before: Snapshot | None = None
+    samples: list[ServerSample] = []
+    previous: Snapshot | None = None
     pipe.send("ready")
 
     class Stopped(Exception):
@@ -93,12 +93,12 @@ def _sample(pipe: Connection, target: int, address: str, interval_s: float) -> N
 
     with contextlib.suppress(Stopped, EOFError, OSError):
         fetch = partial(fetch_metrics, address, _TIMEOUT_S)
-        for seen in watch_metrics(fetch, interval_s, time.perf_counter, wait):
-            if isinstance(seen, TllmError):
-                taken.append(ServerSample(target, time.perf_counter(), error=seen.what))
+        for snapshot in watch_metrics(fetch, interval_s, time.perf_counter, wait):
+            if isinstance(snapshot, TllmError):
+                samples.append(ServerSample(target, time.perf_counter(), error=snapshot.what))
                 continue
-            state = asdict(summarize(seen, before))
-            taken.append(ServerSample(target, seen.taken_at_s, state))
-            before = seen
+            state = asdict(summarize(snapshot, previous))
+            samples.append(ServerSample(target, snapshot.taken_at_s, state))
+            previous = snapshot
     with contextlib.suppress(OSError):
-        pipe.send(taken)
+        pipe.send(samples)

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from trtllm_serve_cli.bench.model.records import RequestRecord
 from trtllm_serve_cli.bench.model.slo import Objective
 from trtllm_serve_cli.bench.run.benchmark import Benchmark, BenchmarkResult
-from trtllm_serve_cli.bench.run.sweep import Showing
+from trtllm_serve_cli.bench.run.sweep import ShowProgress
 from trtllm_serve_cli.bench.stats.confidence import (
     Interval,
     mean_of_runs,
@@ -123,7 +123,7 @@ def run_search(
     plan: SearchPlan,
     objectives: Sequence[Objective],
     open_at: Callable[[float], Benchmark],
-    show: Showing,
+    show_progress: ShowProgress,
 ) -> SearchResult:
     """Probe rates until the edge is found. A run that does not finish ends the search."""
     probes: list[Probe] = []
@@ -131,7 +131,7 @@ def run_search(
     rate = next_rate(probes, plan)
     while rate is not None:
         benchmark = open_at(rate)
-        probe, ending = _probe(benchmark, rate, objectives, plan.max_runs, show)
+        probe, ending = _probe(benchmark, rate, objectives, plan.max_runs, show_progress)
         results[rate] = benchmark.result()
         if ending != "finished":
             return conclude(probes, ending, results)
@@ -208,10 +208,10 @@ def _probe(
     rate: float,
     objectives: Sequence[Objective],
     max_runs: int,
-    show: Showing,
+    show_progress: ShowProgress,
 ) -> tuple[Probe, Literal["finished", "interrupted", "server_lost"]]:
     while True:
-        with show(benchmark) as watch:
+        with show_progress(benchmark) as watch:
             ending = benchmark.run(watch).ending
         runs = [[record for record in run.records if not record.is_ramp] for run in benchmark.runs]
         measured = tuple(measure(objective, runs) for objective in objectives)

@@ -32,7 +32,7 @@ from trtllm_serve_cli.bench.model.metrics import (
 )
 from trtllm_serve_cli.bench.model.records import RequestRecord
 from trtllm_serve_cli.bench.report.result_reader import StoredResult
-from trtllm_serve_cli.bench.simulate.virtual_clock import Sending, run_simulated
+from trtllm_serve_cli.bench.simulate.virtual_clock import SendSchedule, run_simulated
 from trtllm_serve_cli.bench.stats.statistics import Distribution, summarize
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 from trtllm_serve_cli.errors import BadInput
@@ -42,9 +42,9 @@ from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulat
 Floats = NDArray[np.float64]
 
 _COLUMNS = ("step_s", "sequence_s", "kv_token_s", "prompt_token_s", "prompt_pair_s", "request_s")
-_LEAST_GAPS = 100
+_MIN_GAPS = 100
 # So much must the longer ones (the 95th percentile) exceed the shorter ones (the 5th).
-_LENGTHS_APART, _IN_FLIGHT_APART = 1.25, 2.0
+_MIN_LENGTH_SPREAD, _MIN_IN_FLIGHT_SPREAD = 1.25, 2.0
 # Tokens that come within this share of a usual gap belong to one step.
 _SAME_STEP = 0.4
 # Gaps farther off than so many median deviations are somebody else's fault.
@@ -118,16 +118,16 @@ def runs_of(result: StoredResult) -> tuple[MeasuredRun, ...]:
 def calibrate(runs: Sequence[MeasuredRun], limits: SchedulerLimits | None = None) -> Calibration:
     """The timing that explains the runs best. Raises `BadInput` where they do not tell it."""
     observed = [_observe(run) for run in runs]
-    _check_tells_enough(runs, observed)
+    _check_steps_suffice(runs, observed)
     work = np.concatenate([each.work for each in observed])
-    took_s = np.concatenate([each.took_s for each in observed])
-    parts, errors = _fit(work, took_s)
+    duration_s = np.concatenate([each.duration_s for each in observed])
+    parts, errors = _fit(work, duration_s)
     timing = StepTiming(**dict(zip(_COLUMNS, parts.tolist(), strict=True)))
     names = ", ".join(run.name for run in runs)
     simulation = Simulation(timing, limits or SchedulerLimits(), f"calibrated by {names}")
     return Calibration(
         simulation,
-        num_steps=len(took_s),
+        num_steps=len(duration_s),
         median_error=float(np.median(np.abs(errors))),
         knows_request_s=bool(work[:, -1].any()),
         comparisons=tuple(each for run in runs for each in _compare(run, simulation)),
@@ -151,7 +151,7 @@ class _Observed:
     """A row of `_COLUMNS`' amounts for each step, how long it took, and the sequences in it."""
 
     work: Floats
-    took_s: Floats
+    duration_s: Floats
     sequences: Floats
 
 
@@ -187,13 +187,13 @@ def _observe(run: MeasuredRun) -> _Observed:
     last_s = np.array([each.chunk_s[-1] for each in answers])
     outputs = np.array([each.num_output_tokens for each in answers], np.float64)
     all_s = np.concatenate([each.chunk_s for each in answers])
-    begun_s = np.concatenate([each.chunk_s[:-1] for each in answers])
-    ended_s = np.concatenate([each.chunk_s[1:] for each in answers])
+    start_s = np.concatenate([each.chunk_s[:-1] for each in answers])
+    stop_s = np.concatenate([each.chunk_s[1:] for each in answers])
     # What came in one read, or was read late, has one time, and tells no step.
-    is_apart = ended_s > begun_s
-    begun_s, ended_s = begun_s[is_apart], ended_s[is_apart]
-    if not len(begun_s):
-        raise _say_unsuited(run.name, "its answers have one token", "--output-mean 100")
+    is_separate = stop_s > start_s
+    start_s, stop_s = start_s[is_separate], stop_s[is_separate]
+    if not len(start_s):
+        raise _insufficient_steps(run.name, "its answers have one token", "--output-mean 100")
 
     ends = np.concatenate([first_s, last_s])
     sequences = _RunningSums.of(ends, np.repeat([1.0, -1.0], len(answers)))
@@ -203,22 +203,22 @@ def _observe(run: MeasuredRun) -> _Observed:
     )
     prompts = _RunningSums.of(first_s, lengths)
     pairs = _RunningSums.of(first_s, lengths * (lengths - 1) / 2)
-    middle_s = (begun_s + ended_s) / 2
-    late_s = _SAME_STEP * float(np.median(ended_s - begun_s))
+    middle_s = (start_s + stop_s) / 2
+    late_s = _SAME_STEP * float(np.median(stop_s - start_s))
     in_step = sequences.at(middle_s)
     steps = np.column_stack(
         [
             np.ones(len(middle_s)),
             in_step,
             tokens.at(middle_s),
-            prompts.at(ended_s + late_s) - prompts.at(begun_s + late_s),
-            pairs.at(ended_s + late_s) - pairs.at(begun_s + late_s),
+            prompts.at(stop_s + late_s) - prompts.at(start_s + late_s),
+            pairs.at(stop_s + late_s) - pairs.at(start_s + late_s),
             np.zeros(len(middle_s)),
         ]
     )
     alone, alone_s = _observe_alone(answers, lengths, first_s)
     return _Observed(
-        np.concatenate([steps, alone]), np.concatenate([ended_s - begun_s, alone_s]), in_step
+        np.concatenate([steps, alone]), np.concatenate([stop_s - start_s, alone_s]), in_step
     )
 
 
@@ -238,38 +238,38 @@ def _observe_alone(
     return rows[is_alone], (first_s - sent_s)[is_alone]
 
 
-def _fit(work: Floats, took_s: Floats) -> tuple[Floats, Floats]:
+def _fit(work: Floats, duration_s: Floats) -> tuple[Floats, Floats]:
     """The parts, and how far each row is off as a share of it; those far off do not count."""
-    weighted, wanted = work / took_s[:, None], np.ones(len(took_s))
-    counts = np.ones(len(took_s), bool)
+    weighted, target = work / duration_s[:, None], np.ones(len(duration_s))
+    counts = np.ones(len(duration_s), bool)
     for _ in range(_ROUNDS):
-        parts = _solve_without_negatives(weighted[counts], wanted[counts])
-        errors = weighted @ parts - wanted
+        parts = _solve_without_negatives(weighted[counts], target[counts])
+        errors = weighted @ parts - target
         spread = float(np.median(np.abs(errors)))
         counts = np.abs(errors) <= max(_OUTLIER * spread, 1e-9)
     return parts, errors
 
 
-def _solve_without_negatives(rows: Floats, wanted: Floats) -> Floats:
+def _solve_without_negatives(rows: Floats, target: Floats) -> Floats:
     """The best of the least-squares solutions with some of the parts left out, none negative.
 
     There are few parts, so all the ways to leave some out are tried.
     """
     scale = np.abs(rows).max(axis=0)
     known = [column for column in range(rows.shape[1]) if scale[column] > 0]
-    gram, aims = rows.T @ rows, rows.T @ wanted
-    best, least = np.zeros(rows.shape[1]), np.inf
+    gram, moments = rows.T @ rows, rows.T @ target
+    best, lowest_loss = np.zeros(rows.shape[1]), np.inf
     for number in range(1, len(known) + 1):
         for chosen in combinations(known, number):
             at = np.array(chosen)
             # Scaled, since sequences and pairs of tokens are of very different size.
             scaled = gram[np.ix_(at, at)] / np.outer(scale[at], scale[at])
-            found = np.linalg.lstsq(scaled, aims[at] / scale[at], rcond=1e-12)[0] / scale[at]
+            found = np.linalg.lstsq(scaled, moments[at] / scale[at], rcond=1e-12)[0] / scale[at]
             if (found < 0).any():
                 continue
-            loss = float(found @ gram[np.ix_(at, at)] @ found - 2 * aims[at] @ found)
-            if loss < least:
-                best, least = np.zeros(rows.shape[1]), loss
+            loss = float(found @ gram[np.ix_(at, at)] @ found - 2 * moments[at] @ found)
+            if loss < lowest_loss:
+                best, lowest_loss = np.zeros(rows.shape[1]), loss
                 best[at] = found
     return best
 
@@ -278,9 +278,9 @@ def _compare(run: MeasuredRun, simulation: Simulation) -> tuple[Comparison, ...]
     """Medians and the rate of a run beside those of its requests on a virtual clock."""
     completed = (each for each in run.records if each.is_completed)
     answers = sorted(completed, key=lambda each: each.sent_s)
-    requests = [_replayed(each) for each in answers]
+    requests = [_to_spec(each) for each in answers]
     due_s = None if run.concurrency else [each.sent_s - answers[0].sent_s for each in answers]
-    replayed = run_simulated(requests, simulation, Sending(due_s, run.concurrency))
+    replayed = run_simulated(requests, simulation, SendSchedule(due_s, run.concurrency))
     measured = summarize(answers, AllAtOnce(), streamed=True)
     simulated = summarize(replayed, AllAtOnce(), streamed=True)
     both = (measured, simulated)
@@ -305,7 +305,7 @@ def _read(times: Distribution | None, figure: str) -> float:
     return float(getattr(times, figure)) if times else 0.0
 
 
-def _replayed(record: RequestRecord) -> RequestSpec:
+def _to_spec(record: RequestRecord) -> RequestSpec:
     """A measured request as the virtual clock takes it: ids that no other prompt begins with."""
     ids = np.full(record.num_input_tokens, record.index, np.int32)
     return RequestSpec(ids, record.num_output_tokens)
@@ -321,18 +321,20 @@ def _check_streamed(run: MeasuredRun, answers: Sequence[RequestRecord]) -> None:
         )
 
 
-def _check_tells_enough(runs: Sequence[MeasuredRun], observed: Sequence[_Observed]) -> None:
+def _check_steps_suffice(runs: Sequence[MeasuredRun], observed: Sequence[_Observed]) -> None:
     names = ", ".join(run.name for run in runs)
     sequences = np.concatenate([each.sequences for each in observed])
-    if len(sequences) < _LEAST_GAPS:
-        what = f"there are {len(sequences)} gaps between tokens, and {_LEAST_GAPS} are needed"
-        raise _say_unsuited(names, what, "--num-requests 200")
+    if len(sequences) < _MIN_GAPS:
+        what = f"there are {len(sequences)} gaps between tokens, and {_MIN_GAPS} are needed"
+        raise _insufficient_steps(names, what, "--num-requests 200")
     lengths = [each.num_input_tokens for run in runs for each in run.records if each.is_completed]
-    if not _are_apart(np.array(lengths, np.float64), _LENGTHS_APART):
+    if not _is_spread(np.array(lengths, np.float64), _MIN_LENGTH_SPREAD):
         what = f"all prompts are about {int(np.median(lengths))} tokens long"
         mean = int(np.median(lengths))
-        raise _say_unsuited(names, what, f"--input-mean {mean} --input-stdev {max(mean // 2, 1)}")
-    if not _are_apart(sequences, _IN_FLIGHT_APART):
+        raise _insufficient_steps(
+            names, what, f"--input-mean {mean} --input-stdev {max(mean // 2, 1)}"
+        )
+    if not _is_spread(sequences, _MIN_IN_FLIGHT_SPREAD):
         number = int(np.median(sequences))
         what = f"about {number} sequences got tokens at all times"
         other = 32 if number < 16 else 1
@@ -344,12 +346,12 @@ def _check_tells_enough(runs: Sequence[MeasuredRun], observed: Sequence[_Observe
         )
 
 
-def _are_apart(values: Floats, factor: float) -> bool:
+def _is_spread(values: Floats, factor: float) -> bool:
     low, high = np.percentile(values, (5, 95))
     return bool(high >= factor * low)
 
 
-def _say_unsuited(names: str, why: str, options: str) -> BadInput:
+def _insufficient_steps(names: str, why: str, options: str) -> BadInput:
     return BadInput(
         f"{names} does not tell enough of the engine's steps.",
         why=why,

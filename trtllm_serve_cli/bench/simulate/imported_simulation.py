@@ -22,7 +22,7 @@ _LIMITS = {
 }
 
 
-def read_simulation_of(model: ImportedModel) -> Simulation:
+def read_imported_simulation(model: ImportedModel) -> Simulation:
     """What the engine of an imported model simulates, with what was set since.
 
     Raises `BadInput` for a model whose engine is a real one.
@@ -39,23 +39,23 @@ def read_simulation_of(model: ImportedModel) -> Simulation:
     return replace(simulation, limits=limits)
 
 
-def read_scheduler_limits(repository: OpenRepository, usual: SchedulerLimits) -> SchedulerLimits:
+def read_scheduler_limits(repository: OpenRepository, defaults: SchedulerLimits) -> SchedulerLimits:
     """The limits that the parameters of the repository say, of any engine kind.
 
     Raises `RepositoryError` for values that no scheduler can have.
     """
     manifest = repository.manifest
-    known = {**manifest.get("parameters", {}), **manifest.get("set", {})}
-    said: dict[str, str] = {}
+    parameters = {**manifest.get("parameters", {}), **manifest.get("set", {})}
+    limits: dict[str, str] = {}
     for limit, parameter in _LIMITS.items():
-        value = known.get(parameter, "")
+        value = parameters.get(parameter, "")
         if repository.layout == "inflight":
             value = repository.value("tensorrt_llm", f"parameters.{parameter}")
         if value:
-            said[limit] = value
+            limits[limit] = value
     try:
-        typed = {limit: _typed(value, getattr(usual, limit)) for limit, value in said.items()}
-        return parse_limits({"tokens_per_block": usual.tokens_per_block, **typed})
+        typed = {limit: _typed(value, getattr(defaults, limit)) for limit, value in limits.items()}
+        return parse_limits({"tokens_per_block": defaults.tokens_per_block, **typed})
     except ValueError as error:
         raise RepositoryError(
             f"{repository.path} does not have the limits of a scheduler.",
@@ -64,8 +64,8 @@ def read_scheduler_limits(repository: OpenRepository, usual: SchedulerLimits) ->
         ) from error
 
 
-def _typed(value: str, like: object) -> object:
-    if isinstance(like, bool):
+def _typed(value: str, default: object) -> object:
+    if isinstance(default, bool):
         return read_flag(value)
     # The LLM API has its policies in capitals.
-    return int(value) if isinstance(like, int) else value.lower()
+    return int(value) if isinstance(default, int) else value.lower()

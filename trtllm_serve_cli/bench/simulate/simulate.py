@@ -9,7 +9,7 @@ from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.generator.worker_plan import FALLBACK_VOCAB_SIZE, Share, plan_workers
 from trtllm_serve_cli.bench.model.served_model import CORE_MODEL, ServedModel
 from trtllm_serve_cli.bench.run.benchmark import Benchmark, Run, Watch
-from trtllm_serve_cli.bench.simulate.virtual_clock import Sending, run_simulated
+from trtllm_serve_cli.bench.simulate.virtual_clock import SendSchedule, run_simulated
 from trtllm_serve_cli.bench.workloads.identity import Identity
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
@@ -23,7 +23,7 @@ def open_simulated(
     The requests, and when they are due, are those that a server would be sent. Raises `BadInput`
     for what has no tokens before a server makes them, and for several prompts in one request.
     """
-    if settings.takes == "text" or isinstance(settings.workload, Identity):
+    if settings.input_kind == "text" or isinstance(settings.workload, Identity):
         raise BadInput(
             f"tllm bench {settings.name} cannot run on a virtual clock.",
             why="it takes requests of one prompt of token ids each",
@@ -58,7 +58,7 @@ def _run(
     records = run_simulated(
         share.specs,
         simulation,
-        Sending(share.due_s, share.concurrency, share.ramp_s, share.duration_s),
+        SendSchedule(share.due_s, share.concurrency, share.ramp_s, share.duration_s),
         replicas=replicas,
         stream=settings.stream,
         seed=settings.seed + number,

@@ -20,7 +20,7 @@ from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
+class SendSchedule:
     """When requests are sent, as in `shares.Share`.
 
     Open loop: `due_s` has the time of each, sorted, and `concurrency` is a cap if there is one.
@@ -37,7 +37,7 @@ class Sending:
 def run_simulated(
     specs: Iterable[RequestSpec],
     simulation: Simulation,
-    sending: Sending,
+    schedule: SendSchedule,
     *,
     replicas: int = 1,
     stream: bool = True,
@@ -48,19 +48,19 @@ def run_simulated(
     `replicas` are engines of their own; `seed` is of their jitter.
     """
     engines = [_Engine(Scheduler(simulation, seed=seed + each)) for each in range(replicas)]
-    clock = _VirtualClock(iter(specs), simulation, engines, sending)
+    clock = _VirtualClock(iter(specs), simulation, engines, schedule)
     clock.run()
-    answers = sorted(clock.answers, key=lambda each: (each.talk.index, each.turn))
-    return tuple(answer.to_record(sending, stream=stream) for answer in answers)
+    answers = sorted(clock.answers, key=lambda each: (each.conversation.index, each.turn))
+    return tuple(answer.to_record(schedule, stream=stream) for answer in answers)
 
 
 @dataclass(slots=True, eq=False)
-class _Talk:
+class _Conversation:
     """A request, and the conversation that may follow; `said` is its prompt by now."""
 
     index: int
     spec: RequestSpec
-    said: list[int]
+    prompt: list[int]
     held_s: float
     num_turns: int = 0
 
@@ -69,7 +69,7 @@ class _Talk:
 class _Answer:
     """What has come of one request by now."""
 
-    talk: _Talk
+    conversation: _Conversation
     turn: int
     num_input_tokens: int
     due_s: float
@@ -78,11 +78,11 @@ class _Answer:
     token_s: list[float] = field(default_factory=list)
     error: RequestError | None = None
 
-    def to_record(self, sending: Sending, *, stream: bool) -> RequestRecord:
+    def to_record(self, schedule: SendSchedule, *, stream: bool) -> RequestRecord:
         times = self.token_s
         tokens = (1,) * len(times) if stream else (len(times),) * bool(times)
         return RequestRecord(
-            index=self.talk.index,
+            index=self.conversation.index,
             due_s=self.due_s,
             sent_s=self.sent_s,
             end_s=times[-1] if times else self.sent_s,
@@ -91,9 +91,9 @@ class _Answer:
             chunk_tokens=tokens,
             error=self.error,
             held_s=self.held_s,
-            conversation=self.talk.index if self.talk.spec.turns else None,
+            conversation=self.conversation.index if self.conversation.spec.turns else None,
             turn=self.turn,
-            is_ramp=self.due_s < sending.ramp_s,
+            is_ramp=self.due_s < schedule.ramp_s,
         )
 
 
@@ -110,103 +110,105 @@ class _VirtualClock:
     specs: Iterator[RequestSpec]
     simulation: Simulation
     engines: Sequence[_Engine]
-    sending: Sending
+    schedule: SendSchedule
     answers: list[_Answer] = field(default_factory=list)
-    num_talks: int = 0
-    num_open: int = 0
+    num_started: int = 0
+    num_in_flight: int = 0
     # The due time that it wakes up for.
-    wakes_s: float = -1.0
+    wakeup_s: float = -1.0
     # When, in which order it was thought of, and what: a request arrives, a step ends, the next
     # turn of a conversation is due, or (None) somebody else is to be sent.
-    events: list[tuple[float, int, SimRequest | _Engine | _Talk | None]] = field(
+    events: list[tuple[float, int, SimRequest | _Engine | _Conversation | None]] = field(
         default_factory=list
     )
     order: count[int] = field(default_factory=count)
 
     def run(self) -> None:
         """Until nothing is left to happen."""
-        self._at(0.0, None)
+        self._schedule(0.0, None)
         while self.events:
             now_s = self.events[0][0]
             while self.events and self.events[0][0] == now_s:
-                self._happen(heapq.heappop(self.events)[2], now_s)
-            if self.sending.due_s is None:
+                self._handle(heapq.heappop(self.events)[2], now_s)
+            if self.schedule.due_s is None:
                 self._send_closed(now_s)
             else:
-                self._send_open(self.sending.due_s, now_s)
+                self._send_open(self.schedule.due_s, now_s)
             for engine in self.engines:
                 if engine.tokens is None and engine.scheduler.has_work:
                     step = engine.scheduler.step()
                     engine.tokens = step.tokens
-                    self._at(now_s + step.duration_s, engine)
+                    self._schedule(now_s + step.duration_s, engine)
 
-    def _at(self, when_s: float, what: SimRequest | _Engine | _Talk | None) -> None:
-        heapq.heappush(self.events, (when_s, next(self.order), what))
+    def _schedule(self, at_s: float, event: SimRequest | _Engine | _Conversation | None) -> None:
+        heapq.heappush(self.events, (at_s, next(self.order), event))
 
-    def _happen(self, what: SimRequest | _Engine | _Talk | None, now_s: float) -> None:
-        match what:
+    def _handle(self, event: SimRequest | _Engine | _Conversation | None, now_s: float) -> None:
+        match event:
             case SimRequest():
-                self._arrive(what)
+                self._arrive(event)
             case _Engine():
-                self._end_step(what, now_s)
-            case _Talk():
-                self._send(what, now_s, now_s)
+                self._end_step(event, now_s)
+            case _Conversation():
+                self._send(event, now_s, now_s)
 
     def _send_open(self, due_s: Sequence[float], now_s: float) -> None:
         """Send what is due, as far as the cap lets it, and wake up when the next one is."""
-        cap = self.sending.concurrency
-        while self.num_talks < len(due_s) and (cap is None or self.num_open < cap):
-            due = due_s[self.num_talks]
+        cap = self.schedule.concurrency
+        while self.num_started < len(due_s) and (cap is None or self.num_in_flight < cap):
+            due = due_s[self.num_started]
             if due > now_s:
-                self._wake(due)
+                self._wake_at(due)
                 return
-            self._begin(due, now_s)
+            self._start_next(due, now_s)
 
     def _send_closed(self, now_s: float) -> None:
         """Fill the places that are open."""
-        places, duration_s = self.sending.concurrency or 1, self.sending.duration_s
+        num_slots, duration_s = self.schedule.concurrency or 1, self.schedule.duration_s
         if duration_s is not None and now_s >= duration_s:
             return
-        if gap_s := self.sending.ramp_s / places:
-            num_there = min(places, int(now_s / gap_s + 1e-9) + 1)
-            if num_there < places:
-                self._wake(num_there * gap_s)
-            places = num_there
-        while self.num_open < places and self._begin(now_s, now_s):
+        if gap_s := self.schedule.ramp_s / num_slots:
+            num_open = min(num_slots, int(now_s / gap_s + 1e-9) + 1)
+            if num_open < num_slots:
+                self._wake_at(num_open * gap_s)
+            num_slots = num_open
+        while self.num_in_flight < num_slots and self._start_next(now_s, now_s):
             pass
 
-    def _wake(self, when_s: float) -> None:
-        if when_s != self.wakes_s:
-            self.wakes_s = when_s
-            self._at(when_s, None)
+    def _wake_at(self, at_s: float) -> None:
+        if at_s != self.wakeup_s:
+            self.wakeup_s = at_s
+            self._schedule(at_s, None)
 
-    def _begin(self, due_s: float, now_s: float) -> bool:
+    def _start_next(self, due_s: float, now_s: float) -> bool:
         """Send the next request; whether there was one."""
         spec = next(self.specs, None)
         if spec is None:
             return False
-        talk = _Talk(self.num_talks, spec, spec.input_ids.tolist(), now_s - due_s)
-        self.num_talks += 1
-        self.num_open += 1
-        self._send(talk, due_s, now_s)
+        conversation = _Conversation(self.num_started, spec, spec.input_ids.tolist(), now_s - due_s)
+        self.num_started += 1
+        self.num_in_flight += 1
+        self._send(conversation, due_s, now_s)
         return True
 
-    def _send(self, talk: _Talk, due_s: float, now_s: float) -> None:
+    def _send(self, conversation: _Conversation, due_s: float, now_s: float) -> None:
         """The next request of a conversation, which is mostly its only one."""
-        number, talk.num_turns = talk.num_turns, talk.num_turns + 1
-        wanted = talk.spec.turns[number - 1] if number else talk.spec
-        if number:
-            talk.said = [*talk.said, *wanted.input_ids.tolist()]
-        held_s = 0.0 if number else talk.held_s
-        answer = _Answer(talk, number, len(talk.said), due_s, now_s, held_s)
-        request = SimRequest(len(self.answers), talk.said, wanted.num_output_tokens)
+        turn_number, conversation.num_turns = conversation.num_turns, conversation.num_turns + 1
+        turn = conversation.spec.turns[turn_number - 1] if turn_number else conversation.spec
+        if turn_number:
+            conversation.prompt = [*conversation.prompt, *turn.input_ids.tolist()]
+        held_s = 0.0 if turn_number else conversation.held_s
+        answer = _Answer(conversation, turn_number, len(conversation.prompt), due_s, now_s, held_s)
+        request = SimRequest(len(self.answers), conversation.prompt, turn.num_output_tokens)
         self.answers.append(answer)
-        problem = find_problem(self.simulation.limits, len(talk.said), wanted.num_output_tokens)
+        problem = find_problem(
+            self.simulation.limits, len(conversation.prompt), turn.num_output_tokens
+        )
         if problem is not None:
             answer.error = RequestError("server", problem)
-            self.num_open -= 1
+            self.num_in_flight -= 1
         elif delay_s := self.simulation.timing.request_s:
-            self._at(now_s + delay_s, request)
+            self._schedule(now_s + delay_s, request)
         else:
             self._arrive(request)
 
@@ -219,14 +221,18 @@ class _VirtualClock:
             answer = self.answers[request.id]
             answer.token_s.append(now_s)
             if request.is_done:
-                self._go_on(answer.talk, request.max_new_tokens, now_s)
+                self._continue_conversation(answer.conversation, request.max_new_tokens, now_s)
         engine.tokens = None
 
-    def _go_on(self, talk: _Talk, num_tokens: int, now_s: float) -> None:
+    def _continue_conversation(
+        self, conversation: _Conversation, num_tokens: int, now_s: float
+    ) -> None:
         """To the next turn when its user has thought, if there is one."""
-        if talk.num_turns > len(talk.spec.turns):
-            self.num_open -= 1
+        if conversation.num_turns > len(conversation.spec.turns):
+            self.num_in_flight -= 1
             return
         # What was said in between no other prompt has, so no block of it is known.
-        talk.said = [*talk.said, *[-1 - talk.index] * num_tokens]
-        self._at(now_s + talk.spec.turns[talk.num_turns - 1].think_s, talk)
+        conversation.prompt = [*conversation.prompt, *[-1 - conversation.index] * num_tokens]
+        self._schedule(
+            now_s + conversation.spec.turns[conversation.num_turns - 1].think_s, conversation
+        )

@@ -19,9 +19,9 @@ _CONFIDENCE = 0.95
 _RESAMPLES = (100, 1000)
 _RESAMPLING_WORK = 50_000_000
 # The bootstrap of fewer requests misses the truth in one of eight cases, not in one of twenty.
-_LEAST_GROUPS = 20
+_MIN_GROUPS = 20
 # Below so many requests beyond a percentile, resampling cannot tell how sure it is.
-_LEAST_BEYOND = 5
+_MIN_BEYOND = 5
 
 
 def rank(percent: float, num: int) -> int:
@@ -37,8 +37,8 @@ def statistic(sample: Sequence[float] | NDArray[np.float64], percent: float | No
     if percent is None:
         return fmean(sample)
     values = np.asarray(sample, np.float64)
-    place = rank(percent, values.size) - 1
-    return float(np.partition(values, place)[place])
+    index = rank(percent, values.size) - 1
+    return float(np.partition(values, index)[index])
 
 
 def ratio_of_runs(before: Sequence[float], after: Sequence[float]) -> Interval | None:
@@ -77,11 +77,11 @@ def ratio_of_requests(
     `None` where `resample` cannot tell, or of a figure that is not above 0.
     """
     drawn = [resample(groups, (percent,), seed)[0] for seed, groups in enumerate((before, after))]
-    told = [values for values in drawn if values is not None and values.min() > 0]
-    if len(told) < 2:
+    known = [values for values in drawn if values is not None and values.min() > 0]
+    if len(known) < 2:
         return None
-    num = min(values.size for values in told)
-    return middle(told[1][:num] / told[0][:num])
+    num = min(values.size for values in known)
+    return middle(known[1][:num] / known[0][:num])
 
 
 def resample(
@@ -96,7 +96,7 @@ def resample(
     is how often each group was drawn, so nothing is sorted twice.
     """
     filled = [group for group in groups if len(group)]
-    if len(filled) < _LEAST_GROUPS:
+    if len(filled) < _MIN_GROUPS:
         return [None] * len(percents)
     sizes = [len(group) for group in filled]
     values = np.concatenate([np.asarray(group, np.float64) for group in filled])
@@ -104,14 +104,14 @@ def resample(
     ranked, owner = values[order], np.repeat(np.arange(len(filled)), sizes)[order]
     starts = np.cumsum([0, *sizes[:-1]])
     ends = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
-    told = [percent for percent in percents if _is_told(ranked, ends, percent)]
+    known = [percent for percent in percents if _is_estimable(ranked, ends, percent)]
     rng = np.random.default_rng(seed)
-    least, most = _RESAMPLES
-    found = np.empty((min(max(_RESAMPLING_WORK // ranked.size, least), most), len(told)))
-    for row in found if told else ():
+    fewest, most = _RESAMPLES
+    found = np.empty((min(max(_RESAMPLING_WORK // ranked.size, fewest), most), len(known)))
+    for row in found if known else ():
         times = np.bincount(rng.integers(0, len(filled), len(filled)), minlength=len(filled))
-        row[:] = _weighted(ranked, times[owner], told)
-    columns = dict(zip(told, found.T, strict=True))
+        row[:] = _weighted(ranked, times[owner], known)
+    columns = dict(zip(known, found.T, strict=True))
     return [columns.get(percent) for percent in percents]
 
 
@@ -127,7 +127,7 @@ def resample_singles(
     drawn: list[NDArray[np.float64] | None] = []
     for percent in percents:
         k = rank(percent, n)
-        if n < _LEAST_GROUPS or not _is_told(ranked, (ranked, ranked), percent):
+        if n < _MIN_GROUPS or not _is_estimable(ranked, (ranked, ranked), percent):
             drawn.append(None)
             continue
         uniform = np.random.default_rng(0).beta(k, n - k + 1, _RESAMPLES[1])
@@ -142,7 +142,7 @@ def middle(values: NDArray[np.float64]) -> Interval:
     return float(low), float(high)
 
 
-def _is_told(
+def _is_estimable(
     ranked: NDArray[np.float64],
     ends: tuple[NDArray[np.float64], NDArray[np.float64]],
     percent: float | None,
@@ -156,7 +156,7 @@ def _is_told(
     value = ranked[rank(percent, ranked.size) - 1]
     lowest, highest = ends
     num = min(np.count_nonzero(lowest <= value), np.count_nonzero(highest >= value))
-    return num > _LEAST_BEYOND
+    return num > _MIN_BEYOND
 
 
 def _weighted(
@@ -172,15 +172,15 @@ def _weighted(
     ]
 
 
-def t_quantile(freedom: float, confidence: float = _CONFIDENCE) -> float:
+def t_quantile(degrees_of_freedom: float, confidence: float = _CONFIDENCE) -> float:
     """Within how many standard errors of 0 Student's t lies so surely, at `freedom` from 1 on.
 
     With t = sqrt(freedom) · tan(angle), its density is cos(angle)^(freedom - 1) up to a factor: the
     area under that, halved again and again, gives the angle.
     """
     angles = np.linspace(0, math.pi / 2, 20_001)
-    density = np.cos(angles) ** (freedom - 1)
+    density = np.cos(angles) ** (degrees_of_freedom - 1)
     steps = (density[1:] + density[:-1]) / 2
     area = np.concatenate(([0.0], np.cumsum(steps)))
     angle = float(np.interp(confidence * area[-1], area, angles))
-    return math.sqrt(freedom) * math.tan(angle)
+    return math.sqrt(degrees_of_freedom) * math.tan(angle)

@@ -38,9 +38,9 @@ _HELD_FRACTION = 0.01
 # How long a failed request took, where it is held against an objective; and what no time is that
 # was seen, but the mean of 100 million of which one failed.
 NEVER_MS = 1e18
-_LONGEST_MS = 1e10
+_MAX_FINITE_MS = 1e10
 _BATCH = 5
-_LEAST_BATCHES = 10
+_MIN_BATCHES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ def judge(objective: Objective, times_ms: Iterable[Iterable[Sequence[float]]]) -
 
 def finite(value_ms: float) -> float | None:
     """`None` of a statistic that failed requests are in."""
-    return None if value_ms >= _LONGEST_MS else value_ms
+    return None if value_ms >= _MAX_FINITE_MS else value_ms
 
 
 def span_s(records: Iterable[RequestRecord]) -> float:
@@ -320,7 +320,7 @@ def find_steady_state(completed: Sequence[RequestRecord], load: Load) -> SteadyS
     """
     records = sorted(completed, key=lambda record: record.due_s)
     num_batches = len(records) // _BATCH
-    if isinstance(load, AllAtOnce) or num_batches < _LEAST_BATCHES or len(_runs(records)) > 1:
+    if isinstance(load, AllAtOnce) or num_batches < _MIN_BATCHES or len(_runs(records)) > 1:
         return None
     latencies = np.array([record.end_s - record.due_s for record in records])
     cut = _mser(latencies[: num_batches * _BATCH].reshape(num_batches, _BATCH).mean(axis=1))

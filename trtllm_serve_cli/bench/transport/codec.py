@@ -22,7 +22,7 @@ from trtllm_serve_cli.client.llmapi import name_inputs, shape_input
 
 _REQUEST_ID_PREFIX = re.compile(r"^\[request id: [^\]]*\] ")
 # An end id that is no token ends nothing.
-_NO_END = -1
+_NEVER_END_ID = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class RequestOptions:
     """
 
     stream: bool = False
-    wants_times: bool = False
+    server_times: bool = False
     timeout_s: float | None = None
 
 
@@ -57,12 +57,12 @@ class Response:
 
 
 def encode_request(
-    spec: RequestSpec, model: ServedModel, request_id: str, asking: RequestOptions
+    spec: RequestSpec, model: ServedModel, request_id: str, options: RequestOptions
 ) -> bytes:
     """A `ModelInferRequest` for `spec`."""
     request = service_pb2.ModelInferRequest(model_name=model.name, id=request_id)
     request.parameters["triton_enable_empty_final_response"].bool_param = True
-    for name, value in _plan_tensors(spec, model, asking).items():
+    for name, value in _plan_tensors(spec, model, options).items():
         shape = shape_input(model.name, value.shape) if spec.text is not None else value.shape
         is_text = value.dtype == object
         request.inputs.add(name=name, datatype=_DATATYPES[value.dtype.char], shape=shape)
@@ -72,9 +72,9 @@ def encode_request(
     return encoded
 
 
-def encode_body(spec: RequestSpec, model: ServedModel, asking: RequestOptions) -> bytes:
+def encode_body(spec: RequestSpec, model: ServedModel, options: RequestOptions) -> bytes:
     """The same as the JSON that Triton's generate endpoints take."""
-    tensors = _plan_tensors(spec, model, asking)
+    tensors = _plan_tensors(spec, model, options)
     values = {
         name: value.item() if value.size == 1 and name != "input_ids" else value.ravel().tolist()
         for name, value in tensors.items()
@@ -121,7 +121,7 @@ _DATATYPES = {"i": "INT32", "?": "BOOL", "O": "BYTES"}
 
 
 def _plan_tensors(
-    spec: RequestSpec, model: ServedModel, asking: RequestOptions
+    spec: RequestSpec, model: ServedModel, options: RequestOptions
 ) -> dict[str, NDArray[Any]]:
     """The tensors to send, each with its batch dimension, by the model's names.
 
@@ -136,29 +136,31 @@ def _plan_tensors(
 
     optional = {
         "exclude_input_in_output": True,
-        "return_perf_metrics": asking.wants_times,
+        "return_perf_metrics": options.server_times,
         "return_num_input_tokens": spec.text is not None,
         "return_num_output_tokens": spec.text is not None,
     }
-    wanted = {name: every_row(True) for name, is_wanted in optional.items() if is_wanted}
+    optional_inputs = {
+        name: every_row(True) for name, is_requested in optional.items() if is_requested
+    }
     if spec.text is None:
-        if asking.stream:
-            wanted["streaming"] = every_row(True)
+        if options.stream:
+            optional_inputs["streaming"] = every_row(True)
         if spec.end_id is not None:
-            wanted["end_id"] = every_row(spec.end_id)
+            optional_inputs["end_id"] = every_row(spec.end_id)
         return {
             "input_ids": spec.input_ids.reshape(num_rows, -1),
             "input_lengths": every_row(spec.input_ids.size // num_rows),
             "request_output_len": every_row(spec.num_output_tokens),
-            **wanted,
+            **optional_inputs,
         }
     if spec.ignores_eos:
-        wanted["end_id"] = every_row(_NO_END)
+        optional_inputs["end_id"] = every_row(_NEVER_END_ID)
     tensors = {
         "text_input": np.array([[spec.text]], object),
         "max_tokens": every_row(spec.num_output_tokens),
-        "stream": every_row(asking.stream),
-        **wanted,
+        "stream": every_row(options.stream),
+        **optional_inputs,
     }
     names = name_inputs(model.name, tensors)
     # Servers that are older do not know all the things that an answer can tell.

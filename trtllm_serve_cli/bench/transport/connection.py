@@ -10,7 +10,7 @@ from trtllm_serve_cli.bench.model.records import TIMED_OUT, RequestError
 from trtllm_serve_cli.bench.transport.codec import Response
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 
-TOO_LATE = RequestError(TIMED_OUT, "not whole in the time that a request has")
+TIMEOUT_ERROR = RequestError(TIMED_OUT, "not whole in the time that a request has")
 # When the bytes of a response came, on `time.perf_counter`, and these.
 Arrival = tuple[float, bytes]
 _T = TypeVar("_T")
@@ -37,16 +37,16 @@ class Connection(Protocol):
     async def close(self) -> None: ...
 
 
-async def in_time(waiting: Coroutine[Any, Any, _T], timeout_s: float | None) -> _T:
+async def with_timeout(awaitable: Coroutine[Any, Any, _T], timeout_s: float | None) -> _T:
     """What it gives; raises `SendFailed` when that takes longer.
 
     A task of its own: for what a request has to wait for before it is on its way.
     """
-    task = asyncio.ensure_future(waiting)
+    task = asyncio.ensure_future(awaitable)
     try:
         await asyncio.wait([task], timeout=timeout_s)
         if not task.done():
-            raise SendFailed(TOO_LATE)
+            raise SendFailed(TIMEOUT_ERROR)
         return task.result()
     finally:
         task.cancel()

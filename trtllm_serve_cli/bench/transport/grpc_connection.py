@@ -15,7 +15,12 @@ import grpc
 from trtllm_serve_cli.bench.model.records import NO_CONNECTION, REJECTED, TIMED_OUT, RequestError
 from trtllm_serve_cli.bench.model.served_model import ServedModel
 from trtllm_serve_cli.bench.transport import codec
-from trtllm_serve_cli.bench.transport.connection import TOO_LATE, Arrival, SendFailed, in_time
+from trtllm_serve_cli.bench.transport.connection import (
+    TIMEOUT_ERROR,
+    Arrival,
+    SendFailed,
+    with_timeout,
+)
 from trtllm_serve_cli.bench.transport.http2 import (
     Call,
     CallReset,
@@ -28,19 +33,25 @@ from trtllm_serve_cli.client.address import split_address
 
 _SERVICE = "/inference.GRPCInferenceService"
 # Triton answers UNAVAILABLE for reasons of its own, too, in words that no dead address has.
-_SAID_BY_TRITON = ("restricted", "unknown model", "in-flight", "not ready", "exceeds maximum queue")
-_FULL = ("exceeds maximum queue size", "max queue", "queue is full")
+_TRITON_MESSAGES = (
+    "restricted",
+    "unknown model",
+    "in-flight",
+    "not ready",
+    "exceeds maximum queue",
+)
+_QUEUE_FULL_MESSAGES = ("exceeds maximum queue size", "max queue", "queue is full")
 _STATUSES = {code.value[0]: code for code in grpc.StatusCode}
 # RFC 9113: REFUSED_STREAM, CANCEL and ENHANCE_YOUR_CALM. Whoever resets a call is there.
-_RESETS = {7: REJECTED, 8: "cancelled", 11: REJECTED}
+_RESET_KINDS = {7: REJECTED, 8: "cancelled", 11: REJECTED}
 
 
 class GrpcConnection:
     """To one model. A decoupled one answers on streams only; Triton refuses other calls to it."""
 
-    def __init__(self, model: ServedModel, asking: codec.RequestOptions) -> None:
+    def __init__(self, model: ServedModel, options: codec.RequestOptions) -> None:
         self._model = model
-        self._asking = asking
+        self._options = options
         self._host, self._port = split_address(model.address)
         self._connection: Http2Connection | None = None
         self._connecting = asyncio.Lock()
@@ -62,20 +73,20 @@ class GrpcConnection:
 
     def encode(self, spec: RequestSpec, request_id: str) -> bytes:
         """The message after its five bytes: no compression, and its length."""
-        message = codec.encode_request(spec, self._model, request_id, self._asking)
+        message = codec.encode_request(spec, self._model, request_id, self._options)
         return b"\0" + len(message).to_bytes(4, "big") + message
 
     async def send(self, payload: bytes) -> AsyncIterator[Arrival]:
         timer: asyncio.TimerHandle | None = None
-        loop, timeout_s = asyncio.get_running_loop(), self._asking.timeout_s
-        began_s = loop.time()
-        beginning = self._begin(payload)
+        loop, timeout_s = asyncio.get_running_loop(), self._options.timeout_s
+        started_s = loop.time()
+        start = self._start_call(payload)
         if self._connection is None or not self._connection.has_room:
-            beginning = in_time(beginning, timeout_s)
-        connection, call = await beginning
+            start = with_timeout(start, timeout_s)
+        connection, call = await start
         try:
             if timeout_s is not None:
-                timer = loop.call_at(began_s + timeout_s, call.end, TimeoutError())
+                timer = loop.call_at(started_s + timeout_s, call.end, TimeoutError())
             while True:
                 while call.messages:
                     yield call.messages.popleft()
@@ -89,7 +100,7 @@ class GrpcConnection:
                 timer.cancel()
             connection.cancel(call)
 
-    async def _begin(self, payload: bytes) -> tuple[Http2Connection, Call]:
+    async def _start_call(self, payload: bytes) -> tuple[Http2Connection, Call]:
         connection = await self._connect()
         try:
             return connection, await connection.start(self._headers, payload)
@@ -122,9 +133,9 @@ def find_failure(call: Call) -> RequestError | None:
         case None:
             pass
         case TimeoutError():
-            return TOO_LATE
+            return TIMEOUT_ERROR
         case CallReset(code=code) as reset:
-            return RequestError(_RESETS.get(code, "reset"), str(reset))
+            return RequestError(_RESET_KINDS.get(code, "reset"), str(reset))
         case error:
             return RequestError(NO_CONNECTION, str(error))
     status = call.headers.get("grpc-status", "")
@@ -133,8 +144,8 @@ def find_failure(call: Call) -> RequestError | None:
     code = grpc.StatusCode.UNKNOWN
     with suppress(ValueError, KeyError):
         code = _STATUSES[int(status)]
-    said = unquote(call.headers.get("grpc-message", ""))
-    return to_request_error(code, said or f"HTTP {call.headers.get(':status')} without a status")
+    message = unquote(call.headers.get("grpc-message", ""))
+    return to_request_error(code, message or f"HTTP {call.headers.get(':status')} without a status")
 
 
 def to_request_error(code: grpc.StatusCode, details: str) -> RequestError:
@@ -143,12 +154,12 @@ def to_request_error(code: grpc.StatusCode, details: str) -> RequestError:
         return RequestError(TIMED_OUT, details)
     if is_rejection(details) or code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return RequestError(REJECTED, details)
-    said_by_triton = any(words in details.lower() for words in _SAID_BY_TRITON)
-    if code is grpc.StatusCode.UNAVAILABLE and not said_by_triton:
+    is_from_triton = any(text in details.lower() for text in _TRITON_MESSAGES)
+    if code is grpc.StatusCode.UNAVAILABLE and not is_from_triton:
         return RequestError(NO_CONNECTION, details)
     return RequestError(code.name.lower(), details)
 
 
 def is_rejection(message: str) -> bool:
     """Whether the server's words say that it had no room for the request."""
-    return any(words in message.lower() for words in _FULL)
+    return any(text in message.lower() for text in _QUEUE_FULL_MESSAGES)

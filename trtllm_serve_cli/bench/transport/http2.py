@@ -21,12 +21,12 @@ _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW, _CONTINUATION 
     0, 1, 3, 4, 6, 7, 8, 9,
 )  # fmt: skip
 _END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
-_HEADER_TABLE_SIZE, _ENABLE_PUSH, _MAX_STREAMS, _INITIAL_WINDOW, _MAX_FRAME = 1, 2, 3, 4, 5
+_HEADER_TABLE_SIZE, _ENABLE_PUSH, _MAX_STREAMS, _INITIAL_WINDOW, _MAX_FRAME_SIZE = 1, 2, 3, 4, 5
 _CANCEL = 8
 _LARGEST = 2**31 - 1
 _DEFAULT_WINDOW = 65535
 # What may come unannounced is as much as can be said; it is said again when half is used up.
-_TOP_UP = 2**30
+_WINDOW_UPDATE_AT = 2**30
 _FRAME = struct.Struct(">HBBBL")
 
 Headers = dict[str, str]
@@ -62,7 +62,7 @@ class Call:
         self.error: Exception | None = None
         self.is_done = False
         self.window = window
-        self._rest = b""
+        self._unparsed = b""
         self._waiter: asyncio.Future[None] | None = None
 
     async def wait(self) -> None:
@@ -76,7 +76,7 @@ class Call:
 
         They have come when their last bytes have.
         """
-        data = self._rest + data if self._rest else data
+        data = self._unparsed + data if self._unparsed else data
         position = 0
         while len(data) >= position + 5:
             end = position + 5 + int.from_bytes(data[position + 1 : position + 5], "big")
@@ -84,7 +84,7 @@ class Call:
                 break
             self.messages.append((at_s, data[position + 5 : end]))
             position = end
-        self._rest = data[position:]
+        self._unparsed = data[position:]
         if self.messages:
             self._wake()
 
@@ -105,7 +105,7 @@ class Http2Connection(asyncio.Protocol):
         self.is_open = False
         self._calls: dict[int, Call] = {}
         self._next_stream = 1
-        self._received = b""
+        self._unparsed = b""
         self._received_s = 0.0
         self._block: tuple[int, int, bytes] | None = None
         self._decoder = Decoder()
@@ -115,15 +115,15 @@ class Http2Connection(asyncio.Protocol):
         self._unsent: deque[tuple[Call, bytes]] = deque()
         self._window = _DEFAULT_WINDOW
         self._stream_window = _DEFAULT_WINDOW
-        self._largest_frame = 16384
-        self._most_calls = _LARGEST
-        self._places: deque[asyncio.Future[None]] = deque()
+        self._max_frame_size = 16384
+        self._max_streams = _LARGEST
+        self._stream_waiters: deque[asyncio.Future[None]] = deque()
         self._num_received = 0
 
     @property
     def has_room(self) -> bool:
         """Whether a call would start at once."""
-        return self.is_open and len(self._calls) < self._most_calls
+        return self.is_open and len(self._calls) < self._max_streams
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -140,7 +140,7 @@ class Http2Connection(asyncio.Protocol):
         Waits while the server has as many calls as it takes. Raises `ConnectionGone`.
         """
         while self.is_open and not self.has_room:
-            await self._wait_for_place()
+            await self._wait_for_stream()
         if not self.is_open:
             raise ConnectionGone("the server closed the connection")
         call = Call(self._next_stream, self._stream_window)
@@ -149,7 +149,7 @@ class Http2Connection(asyncio.Protocol):
             self.is_open = False
         self._calls[call.stream] = call
         head = _frame(_HEADERS, _END_HEADERS, call.stream, block)
-        room = min(self._window, call.window, self._largest_frame)
+        room = min(self._window, call.window, self._max_frame_size)
         if len(body) <= room and not self._unsent:
             self._window -= len(body)
             self._transport.write(head + _frame(_DATA, _END_STREAM, call.stream, body))
@@ -159,14 +159,14 @@ class Http2Connection(asyncio.Protocol):
             self._send_what_fits()
         return call
 
-    async def _wait_for_place(self) -> None:
-        place = asyncio.get_running_loop().create_future()
-        self._places.append(place)
+    async def _wait_for_stream(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._stream_waiters.append(waiter)
         try:
-            await place
+            await waiter
         except asyncio.CancelledError:
-            if not place.cancelled():  # it was this one's turn, and is the next one's now
-                self._free_place()
+            if not waiter.cancelled():  # it was this one's turn, and is the next one's now
+                self._wake_stream_waiter()
             raise
 
     def cancel(self, call: Call) -> None:
@@ -174,7 +174,7 @@ class Http2Connection(asyncio.Protocol):
         if self._calls.pop(call.stream, None) is not None and self.is_open:
             reset = struct.pack(">L", _CANCEL)
             self._transport.write(_frame(_RST_STREAM, 0, call.stream, reset))
-            self._free_place()
+            self._wake_stream_waiter()
 
     def close(self) -> None:
         self.is_open = False
@@ -184,42 +184,42 @@ class Http2Connection(asyncio.Protocol):
         self.is_open = False
         gone = ConnectionGone(str(exc or "the server closed the connection"))
         self._end_all(list(self._calls.values()), gone)
-        for place in self._places:
-            if not place.done():
-                place.set_result(None)
+        for waiter in self._stream_waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def data_received(self, data: bytes) -> None:
         self._received_s = time.perf_counter()
-        data = self._received + data if self._received else data
+        data = self._unparsed + data if self._unparsed else data
         position = 0
         while len(data) >= position + 9:
             high, low, kind, flags, stream = _FRAME.unpack_from(data, position)
             end = position + 9 + (high << 8 | low)
             if len(data) < end:
                 break
-            self._take(kind, flags, stream & _LARGEST, data[position + 9 : end])
+            self._handle_frame(kind, flags, stream & _LARGEST, data[position + 9 : end])
             position = end
-        self._received = data[position:]
+        self._unparsed = data[position:]
 
-    def _take(self, kind: int, flags: int, stream: int, content: bytes) -> None:
+    def _handle_frame(self, kind: int, flags: int, stream: int, content: bytes) -> None:
         if kind == _DATA:
-            self._take_data(flags, stream, content)
+            self._handle_data(flags, stream, content)
         elif kind in (_HEADERS, _CONTINUATION):
-            self._take_block(kind, flags, stream, content)
+            self._handle_headers(kind, flags, stream, content)
         elif kind == _SETTINGS and not flags & _ACK:
-            self._take_settings(content)
+            self._handle_settings(content)
         elif kind == _WINDOW:
-            self._take_window(stream, int.from_bytes(content[:4], "big") & _LARGEST)
+            self._handle_window_update(stream, int.from_bytes(content[:4], "big") & _LARGEST)
         elif kind == _PING and not flags & _ACK:
             self._transport.write(_frame(_PING, _ACK, 0, content))
         elif kind == _RST_STREAM:
             self._end(stream, CallReset(int.from_bytes(content[:4], "big")))
         elif kind == _GOAWAY:
-            self._take_goaway(int.from_bytes(content[:4], "big") & _LARGEST)
+            self._handle_goaway(int.from_bytes(content[:4], "big") & _LARGEST)
 
-    def _take_data(self, flags: int, stream: int, content: bytes) -> None:
+    def _handle_data(self, flags: int, stream: int, content: bytes) -> None:
         self._num_received += len(content)
-        if self._num_received >= _TOP_UP:
+        if self._num_received >= _WINDOW_UPDATE_AT:
             more = struct.pack(">L", self._num_received)
             self._transport.write(_frame(_WINDOW, 0, 0, more))
             self._num_received = 0
@@ -231,7 +231,7 @@ class Http2Connection(asyncio.Protocol):
             if flags & _END_STREAM:
                 self._end(stream, None)
 
-    def _take_block(self, kind: int, flags: int, stream: int, content: bytes) -> None:
+    def _handle_headers(self, kind: int, flags: int, stream: int, content: bytes) -> None:
         if kind == _HEADERS:
             padding = content[0] if flags & _PADDED else 0
             begin = bool(flags & _PADDED) + (5 if flags & _PRIORITY else 0)
@@ -255,34 +255,34 @@ class Http2Connection(asyncio.Protocol):
             self._end(stream, None)
 
     def _decode(self, block: bytes) -> Headers:
-        known = self._decoded.get(block)
-        if known is None:
-            known = {str(name): str(value) for name, value in self._decoder.decode(block)}
+        headers = self._decoded.get(block)
+        if headers is None:
+            headers = {str(name): str(value) for name, value in self._decoder.decode(block)}
             if len(self._decoded) < 64:
-                self._decoded[block] = known
-        return known
+                self._decoded[block] = headers
+        return headers
 
-    def _take_settings(self, content: bytes) -> None:
+    def _handle_settings(self, content: bytes) -> None:
         for name, value in struct.iter_unpack(">HL", content):
             if name == _INITIAL_WINDOW:
                 for call in self._calls.values():
                     call.window += value - self._stream_window
                 self._stream_window = value
-            elif name == _MAX_FRAME:
-                self._largest_frame = value
+            elif name == _MAX_FRAME_SIZE:
+                self._max_frame_size = value
             elif name == _MAX_STREAMS:
-                self._most_calls = value
+                self._max_streams = value
         self._transport.write(_frame(_SETTINGS, _ACK, 0, b""))
         self._send_what_fits()
 
-    def _take_window(self, stream: int, more: int) -> None:
+    def _handle_window_update(self, stream: int, more: int) -> None:
         if not stream:
             self._window += more
         elif stream in self._calls:
             self._calls[stream].window += more
         self._send_what_fits()
 
-    def _take_goaway(self, last: int) -> None:
+    def _handle_goaway(self, last: int) -> None:
         self.is_open = False
         refused = [call for stream, call in self._calls.items() if stream > last]
         self._end_all(refused, ConnectionGone("the server is going away"))
@@ -293,7 +293,7 @@ class Http2Connection(asyncio.Protocol):
         while self._unsent:
             call, body = self._unsent.popleft()
             while body and not call.is_done and call.stream in self._calls:
-                room = min(self._window, call.window, self._largest_frame)
+                room = min(self._window, call.window, self._max_frame_size)
                 if room <= 0:
                     waiting.append((call, body))
                     break
@@ -308,17 +308,17 @@ class Http2Connection(asyncio.Protocol):
         call = self._calls.pop(stream, None)
         if call is not None:
             call.end(error)
-            self._free_place()
+            self._wake_stream_waiter()
 
     def _end_all(self, calls: Sequence[Call], error: Exception) -> None:
         for call in calls:
             self._end(call.stream, error)
 
-    def _free_place(self) -> None:
-        while self._places:
-            place = self._places.popleft()
-            if not place.done():
-                place.set_result(None)
+    def _wake_stream_waiter(self) -> None:
+        while self._stream_waiters:
+            waiter = self._stream_waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
                 return
 
 

@@ -15,7 +15,12 @@ from urllib.parse import quote
 from trtllm_serve_cli.bench.model.records import NO_CONNECTION, REJECTED, RequestError
 from trtllm_serve_cli.bench.model.served_model import ServedModel
 from trtllm_serve_cli.bench.transport import codec
-from trtllm_serve_cli.bench.transport.connection import TOO_LATE, Arrival, SendFailed, in_time
+from trtllm_serve_cli.bench.transport.connection import (
+    TIMEOUT_ERROR,
+    Arrival,
+    SendFailed,
+    with_timeout,
+)
 from trtllm_serve_cli.bench.transport.grpc_connection import is_rejection
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 from trtllm_serve_cli.client.address import split_address
@@ -26,15 +31,15 @@ _DATA = b"data:"
 class HttpConnection:
     """To one model; opens as many connections as there are requests in flight, and keeps them."""
 
-    def __init__(self, model: ServedModel, asking: codec.RequestOptions) -> None:
+    def __init__(self, model: ServedModel, options: codec.RequestOptions) -> None:
         self._model = model
-        self._asking = asking
+        self._options = options
         self._host, self._port = split_address(model.address)
         self._idle: list[_Link] = []
         # Only generate_stream answers for a decoupled model as often as it likes.
-        streams = asking.stream or model.is_decoupled
-        verb = "generate_stream" if streams else "generate"
-        path = f"/v2/models/{quote(model.name, safe='')}/{verb}"
+        is_streamed = options.stream or model.is_decoupled
+        endpoint = "generate_stream" if is_streamed else "generate"
+        path = f"/v2/models/{quote(model.name, safe='')}/{endpoint}"
         self._head = (
             f"POST {path} HTTP/1.1\r\nHost: {model.address}\r\n"
             "Content-Type: application/json\r\nContent-Length: "
@@ -42,20 +47,20 @@ class HttpConnection:
         self.decode = codec.decode_event
 
     def encode(self, spec: RequestSpec, request_id: str) -> bytes:
-        body = codec.encode_body(spec, self._model, self._asking)
+        body = codec.encode_body(spec, self._model, self._options)
         return b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
 
     async def send(self, payload: bytes) -> AsyncIterator[Arrival]:
         """Each event's data; at the end an empty one."""
         timer: asyncio.TimerHandle | None = None
-        loop, timeout_s = asyncio.get_running_loop(), self._asking.timeout_s
-        began_s = loop.time()
+        loop, timeout_s = asyncio.get_running_loop(), self._options.timeout_s
+        started_s = loop.time()
         link = self._take_idle()
         if link is None:
-            link = await in_time(self._connect(), timeout_s)
+            link = await with_timeout(self._connect(), timeout_s)
         try:
             if timeout_s is not None:
-                timer = loop.call_at(began_s + timeout_s, link.give_up)
+                timer = loop.call_at(started_s + timeout_s, link.give_up)
             link.start(payload)
             while True:
                 while link.events:
@@ -127,7 +132,7 @@ class _Link(asyncio.Protocol):
         await self._waiter
 
     def give_up(self) -> None:
-        self._end(TOO_LATE)
+        self._end(TIMEOUT_ERROR)
         self.abort()
 
     def abort(self) -> None:
@@ -181,12 +186,12 @@ class ResponseParser:
         self.keeps_alive = True
         self.ends_with_connection = False
         self.status = 0
-        self._rest = b""
+        self._unparsed = b""
         self._body = b""
         self._has_head = False
         self._is_chunked = False
         self._is_stream = False
-        self._left = 0
+        self._remaining = 0
 
     @property
     def error(self) -> RequestError | None:
@@ -194,15 +199,15 @@ class ResponseParser:
         if self.status == 200:
             return None
         message = self._body.decode(errors="replace").strip().removeprefix("data:").strip()
-        if said := codec.decode_event(message.encode()).error:
-            message = said
+        if reported := codec.decode_event(message.encode()).error:
+            message = reported
         return RequestError(
             REJECTED if is_rejection(message) else f"http_{self.status}", message[:500]
         )
 
     def feed(self, data: bytes) -> list[bytes]:
         """The events that `data` completes."""
-        self._rest += data
+        self._unparsed += data
         if not self._has_head and not self._read_head():
             return []
         self._body += self._take_chunks() if self._is_chunked else self._take_rest()
@@ -217,7 +222,7 @@ class ResponseParser:
         return [event[len(_DATA) :].strip() for event in events if event.startswith(_DATA)]
 
     def _read_head(self) -> bool:
-        head, end, rest = self._rest.partition(b"\r\n\r\n")
+        head, end, rest = self._unparsed.partition(b"\r\n\r\n")
         if not end:
             if len(head) > 1 << 16:
                 raise ValueError("its header has no end")
@@ -233,31 +238,31 @@ class ResponseParser:
         }
         self._is_chunked = headers.get(b"transfer-encoding") == b"chunked"
         self._is_stream = headers.get(b"content-type", b"").startswith(b"text/event-stream")
-        self._left = int(headers.get(b"content-length", b"-1"))
-        self.ends_with_connection = self._left < 0 and not self._is_chunked
+        self._remaining = int(headers.get(b"content-length", b"-1"))
+        self.ends_with_connection = self._remaining < 0 and not self._is_chunked
         self.keeps_alive = headers.get(b"connection") != b"close" and not self.ends_with_connection
-        self._rest, self._has_head = rest, True
+        self._unparsed, self._has_head = rest, True
         return True
 
     def _take_rest(self) -> bytes:
-        taken, self._rest = self._rest, b""
+        taken, self._unparsed = self._unparsed, b""
         if not self.ends_with_connection:
-            self._left -= len(taken)
-            self.is_done = self._left <= 0
+            self._remaining -= len(taken)
+            self.is_done = self._remaining <= 0
         return taken
 
     def _take_chunks(self) -> bytes:
         """The chunks that are whole; the last has no length, and ends the body."""
         taken = []
         while True:
-            size, end, rest = self._rest.partition(b"\r\n")
+            size, end, rest = self._unparsed.partition(b"\r\n")
             if not end:
                 break
             length = int(size.partition(b";")[0], 16)
             if len(rest) < length + 2:
                 break
             taken.append(rest[:length])
-            self._rest = rest[length + 2 :]
+            self._unparsed = rest[length + 2 :]
             if not length:
                 self.is_done = True
                 break

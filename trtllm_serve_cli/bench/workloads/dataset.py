@@ -15,7 +15,7 @@ from trtllm_serve_cli.errors import BadInput, MissingPart
 
 HUB = "hf:"
 # Upstream's `benchmark_core_model.py` counts so many tokens for each word of the answer.
-UPSTREAMS_TOKENS_PER_WORD = 1.3
+UPSTREAM_TOKENS_PER_WORD = 1.3
 _INPUT_LENGTHS = ("input_length", "input_len", "input_tokens", "prompt_len", "num_input_tokens")
 _OUTPUT_LENGTHS = (
     "output_length",
@@ -25,8 +25,8 @@ _OUTPUT_LENGTHS = (
     "max_tokens",
     "max_new_tokens",
 )
-_TALKS = ("conversations", "conversation", "messages")
-_USERS = ("human", "user")
+_CONVERSATION_FIELDS = ("conversations", "conversation", "messages")
+_USER_ROLES = ("human", "user")
 
 
 class Tokenizer(Protocol):
@@ -140,7 +140,7 @@ def tokenize(
 def as_text(name: str, entries: Iterable[Entry], lengths: Lengths) -> Dataset:
     """The data set for a model that takes text; a limit to prompts counts 1.3 tokens a word."""
 
-    def send(entry: Entry) -> RequestSpec:
+    def to_spec(entry: Entry) -> RequestSpec:
         if entry.prompt is None:
             raise BadInput(
                 f"{entry.where}: this entry has no prompt.",
@@ -154,7 +154,7 @@ def as_text(name: str, entries: Iterable[Entry], lengths: Lengths) -> Dataset:
     def length(request: RequestSpec | int) -> int:
         return 0 if isinstance(request, int) else _count_words(request.text or "")
 
-    return _collect(name, entries, send, length, None, lengths)
+    return _collect(name, entries, to_spec, length, None, lengths)
 
 
 def _collect(
@@ -205,13 +205,13 @@ def _output_length(entry: Entry, tokenizer: Tokenizer | None, lengths: Lengths) 
 def _count_words(text: str, tokens_per_word: float | None = None) -> int:
     """Tokens by upstream's rule: words, as single blanks part them, times a factor; none of ""."""
     num_words = len(text.split(" ")) if text else 0
-    return int(num_words * (tokens_per_word or UPSTREAMS_TOKENS_PER_WORD))
+    return int(num_words * (tokens_per_word or UPSTREAM_TOKENS_PER_WORD))
 
 
 def _parse(line: Line) -> Entry:
-    talk = next((line.fields[name] for name in _TALKS if line.has(name)), None)
-    if talk is not None:
-        return _parse_talk(line, talk)
+    messages = next((line.fields[name] for name in _CONVERSATION_FIELDS if line.has(name)), None)
+    if messages is not None:
+        return _parse_conversation(line, messages)
     output_tokens = line.count(*_OUTPUT_LENGTHS) if line.has(*_OUTPUT_LENGTHS) else None
     if line.has("instruction"):
         prompt = f"{line.text('input')} {line.text('instruction')}"
@@ -224,18 +224,18 @@ def _parse(line: Line) -> Entry:
     return Entry(line.where, prompt, None, answer, output_tokens)
 
 
-def _parse_talk(line: Line, talk: Any) -> Entry:
+def _parse_conversation(line: Line, messages: Any) -> Entry:
     """The first thing that a user said, and what came back."""
-    if not isinstance(talk, Sequence) or not all(isinstance(each, dict) for each in talk):
+    if not isinstance(messages, Sequence) or not all(isinstance(each, dict) for each in messages):
         raise line.refuse("its conversation is no list of objects")
-    said = [
+    turns = [
         (str(each.get("from", each.get("role"))), each.get("value", each.get("content")))
-        for each in talk
+        for each in messages
     ]
-    first = next((index for index, (who, _) in enumerate(said) if who in _USERS), None)
-    if first is None or first + 1 == len(said):
+    first = next((index for index, (role, _) in enumerate(turns) if role in _USER_ROLES), None)
+    if first is None or first + 1 == len(turns):
         raise line.refuse("its conversation has no user with an answer")
-    question, answer = said[first][1], said[first + 1][1]
+    question, answer = turns[first][1], turns[first + 1][1]
     if not isinstance(question, str) or not isinstance(answer, str):
         raise line.refuse("its conversation has a part without text")
     return Entry(line.where, question, None, answer)

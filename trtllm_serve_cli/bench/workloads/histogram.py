@@ -67,7 +67,7 @@ class TokenHistogram:
 
 
 # The two that `tools/utils/utils.py` of triton-inference-server/tensorrtllm_backend@c2e65b8 has.
-_UPSTREAMS = {
+_UPSTREAM_HISTOGRAMS = {
     "example_ip": Histogram(
         ((151, 175), (176, 200), (201, 225), (226, 250), (251, 275)), (220, 225, 150, 150, 140)
     ),
@@ -83,15 +83,15 @@ def find_histogram(key: str, file: Path | None = None) -> TokenHistogram:
 
     Raises `BadInput`.
     """
-    known = _UPSTREAMS if file is None else _read(file)
-    where = "the built-in histograms" if file is None else str(file)
+    known = _UPSTREAM_HISTOGRAMS if file is None else _read(file)
+    origin = "the built-in histograms" if file is None else str(file)
     try:
         name = None if file is None else file.name
         return TokenHistogram(key, known[f"{key}_ip"], known[f"{key}_op"], name)
     except KeyError as error:
         keys = sorted({name.rpartition("_")[0] for name in known})
         raise BadInput(
-            f"There is no histogram {key!r} in {where}.",
+            f"There is no histogram {key!r} in {origin}.",
             why=f"{error.args[0]} is missing; there are {', '.join(keys) or 'none'}",
             next_step="name another with --histogram-key, or a file of yours with --histogram-file",
         ) from error

@@ -10,7 +10,7 @@ import numpy as np
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 
 # The bound that `tools/gpt/identity_test.py` of tensorrtllm_backend@v0.5.0 draws its ids below.
-_UPSTREAMS_VOCABULARY = 50255
+_UPSTREAM_VOCAB_SIZE = 50255
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Identity:
         shape = (self.batch_size, self.num_input_tokens)
         # Not from `rng`: the warm-up sends the same.
         ids = np.random.default_rng(0).integers(
-            0, min(vocab_size, _UPSTREAMS_VOCABULARY), shape, dtype=np.int32
+            0, min(vocab_size, _UPSTREAM_VOCAB_SIZE), shape, dtype=np.int32
         )
         return [RequestSpec(ids, self.num_output_tokens)] * num_requests
 

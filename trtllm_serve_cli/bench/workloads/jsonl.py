@@ -95,11 +95,11 @@ def _parse_lines(file: Path, text: str) -> Iterator[Line]:
 
 def _parse_array(file: Path, text: str) -> Iterator[Line]:
     """By hand from one element to the next: the parser does not tell where they stand."""
-    position, number, counted = text.index("[") + 1, 1, 0
+    position, number, counted_to = text.index("[") + 1, 1, 0
     while True:
         position = _skip(text, position, " \t\r\n,")
-        number += text.count("\n", counted, position)
-        counted, where = position, f"{file}:{number}"
+        number += text.count("\n", counted_to, position)
+        counted_to, where = position, f"{file}:{number}"
         if text.startswith("]", position):
             return
         value, position = _decode(where, text, position)

@@ -72,7 +72,7 @@ class MultiTurn:
         opening = SharedPrefix(self.turn, self.num_prefix_tokens)
         return [
             RequestSpec(
-                first.input_ids, first.num_output_tokens, turns=self._go_on(vocab_size, rng)
+                first.input_ids, first.num_output_tokens, turns=self._draw_turns(vocab_size, rng)
             )
             for first in opening.draw(num_requests, vocab_size, rng)
         ]
@@ -80,13 +80,13 @@ class MultiTurn:
     def describe(self) -> dict[str, Any]:
         return asdict(self)
 
-    def _go_on(self, vocab_size: int, rng: np.random.Generator) -> tuple[Turn, ...]:
+    def _draw_turns(self, vocab_size: int, rng: np.random.Generator) -> tuple[Turn, ...]:
         num_turns = self.num_turns - 1
         inputs = draw_lengths(self.turn.input_mean, self.turn.input_stdev, num_turns, rng)
         outputs = draw_lengths(self.turn.output_mean, self.turn.output_stdev, num_turns, rng)
-        thinks = rng.exponential(self.think_mean_s, num_turns)
+        think_times_s = rng.exponential(self.think_mean_s, num_turns)
         prompts = draw_prompts(inputs, vocab_size, rng)
         return tuple(
             Turn(ids, int(num_output_tokens), float(think_s))
-            for ids, num_output_tokens, think_s in zip(prompts, outputs, thinks, strict=True)
+            for ids, num_output_tokens, think_s in zip(prompts, outputs, think_times_s, strict=True)
         )

@@ -108,11 +108,11 @@ def plan_settings(job: Job, common: CommonOptions, workload: Workload) -> Benchm
         stream=common.stream,
         seed=common.seed,
         name=job.name,
-        takes="tokens" if job.text_model is None else "text",
+        input_kind="tokens" if job.text_model is None else "text",
         repeat=common.repeat,
         num_workers=common.workers,
         timeout_s=common.timeout,
-        wants_times=common.server_times,
+        server_times=common.server_times,
         objectives=_parse_objectives(common),
         sample_interval_s=common.sample_interval,
     )

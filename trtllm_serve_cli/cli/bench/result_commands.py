@@ -105,7 +105,7 @@ def compare(
     results = (_read_one(before), _read_one(after))
     comparison = comparing.compare(*results, [limit.measure for limit in limits])
     if not allow_different:
-        comparing.check_same_question(comparison)
+        comparing.check_comparable(comparison)
     if as_json:
         output.show_json(comparison.to_json())
     else:
@@ -140,5 +140,5 @@ def _show(comparison: Comparison) -> None:
     rows = compare_text.difference_rows(comparison)
     if rows:
         output.show_table(("Not alike", "A", "B"), rows)
-    for line in compare_text.noise_words(comparison):
+    for line in compare_text.noise_notes(comparison):
         output.notify(line)

@@ -85,7 +85,7 @@ def _show(result: SearchResult, *, as_json: bool) -> None:
     else:
         rows = tables.probe_rows(result.probes)
         output.show_table(tables.PROBE_COLUMNS, rows, are_figures=True)
-        for words in tables.search_words(result):
+        for words in tables.search_summary(result):
             print(words)
     if result.client_bottlenecks:
         rates = ", ".join(f"{rate:g}/s" for rate in result.client_bottlenecks)

@@ -47,7 +47,7 @@ def _refuse_a_servers(options: SharedOptions) -> None:
 
 def find_simulation(named: str) -> Simulation:
     """That of an imported model, or of a file."""
-    from trtllm_serve_cli.bench.simulate.imported_simulation import read_simulation_of
+    from trtllm_serve_cli.bench.simulate.imported_simulation import read_imported_simulation
     from trtllm_serve_cli.engine_kinds.sim.build_plan import read_simulation
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository.model.store import find_model
@@ -55,7 +55,7 @@ def find_simulation(named: str) -> Simulation:
     if Path(named).is_file():
         return read_simulation(Path(named))
     if "/" not in named and (model := find_model(find_home(), named)):
-        return read_simulation_of(model)
+        return read_imported_simulation(model)
     raise UnknownModel(
         f"There is nothing to simulate called {named!r}.",
         why="it is neither an imported model nor a file",

@@ -39,10 +39,10 @@ def run_one(
     with show_progress(settings, addresses_of(benchmark)) as watch:
         result = benchmark.run_all(watch)
     if common.output_folder is not None:
-        from trtllm_serve_cli.bench.report.report_writer import write_views
+        from trtllm_serve_cli.bench.report.report_writer import write_reports
 
         result_json.write_result(result, common.output_folder)
-        write_views(common.output_folder)
+        write_reports(common.output_folder)
     if common.op_stats_csv is not None:
         result_json.append_csv(result.summary, common.op_stats_csv)
     show_result(result, common.output_folder, as_json=common.as_json)

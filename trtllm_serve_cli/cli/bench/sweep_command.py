@@ -68,7 +68,7 @@ def keep_points(results: dict[str, BenchmarkResult], folder: Path | None, **file
     """Each result in a folder of its own, with a page over all; `files` lie beside it."""
     if folder is None or not results:
         return
-    from trtllm_serve_cli.bench.report.report_writer import write_views
+    from trtllm_serve_cli.bench.report.report_writer import write_reports
     from trtllm_serve_cli.bench.report.result_json import write_result
     from trtllm_serve_cli.paths import write_text
 
@@ -76,7 +76,7 @@ def keep_points(results: dict[str, BenchmarkResult], folder: Path | None, **file
         write_result(result, folder / label)
     for name, text in files.items():
         write_text(folder / f"{name}.json", text)
-    write_views(folder)
+    write_reports(folder)
 
 
 def _plan_points(job: Job, options: SweepOptions) -> list[_Point]:
