@@ -1,4 +1,4 @@
-"""Fake servers on free loopback ports, stopped after the test."""
+"""Fixtures that start fake servers on free loopback ports and stop them after the test."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.fakes.triton.server import FakeTriton
 
 @pytest.fixture
 def serve() -> Iterator[Callable[[FakeTriton], str]]:
-    """Starts a fake server and gives its gRPC address."""
+    """Return a function that starts a fake server and returns its gRPC address."""
     with ExitStack() as servers:
         yield lambda server: servers.enter_context(server).endpoint.grpc
 
 
 @pytest.fixture
 def serve_http() -> Iterator[Callable[[FakeTriton], str]]:
-    """Starts a fake server and gives its HTTP address."""
+    """Return a function that starts a fake server and returns its HTTP address."""
     with ExitStack() as servers:
         yield lambda server: servers.enter_context(server).endpoint.http

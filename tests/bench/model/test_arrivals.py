@@ -80,7 +80,7 @@ def test_constant_arrivals_number_rate_times_duration() -> None:
 def test_ramp_increases_the_rate_linearly() -> None:
     load = AtRate(100, "constant", ramp_s=2.0)
     due_s = plan_due_times_until(load, 5.0, np.random.default_rng(0))
-    # t² · rate / (2 · ramp) requests by t in the ramp, then the rate.
+    # t² · rate / (2 · ramp) requests by time t of the ramp, then the full rate.
     for until, expected in ((1.0, 25), (2.0, 100), (3.0, 200), (5.0, 400)):
         assert abs(int((due_s < until).sum()) - expected) <= 1
 

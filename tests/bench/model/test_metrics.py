@@ -1,4 +1,4 @@
-"""The table of metrics, and the formulas in its rows."""
+"""Tests of the metrics and their formulas."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_fetch_model_times_out_on_a_silent_server(
         target = Target(f"127.0.0.1:{silent.getsockname()[1]}", interface=interface)
         with pytest.raises(NoServer) as missing:
             fetch_model(target, "tokens", timeout_s=0.1)
-    assert missing.value.why == "no answer within 0.1 s"
+    assert missing.value.why == "it did not respond within 0.1 s"
 
 
 def test_fetch_model_reports_an_unknown_model(serve: Serve) -> None:

@@ -44,14 +44,14 @@ def _word(objective: Objective) -> str:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("fast", "its form is"),
-        ("speed:p95<1s", "'speed' is none of them"),
-        ("ttft:p95<500", "its form is"),
-        ("ttft:p95<5days", "'days' is no unit"),
+        ("fast", "the format is"),
+        ("speed:p95<1s", "'speed' is not one of the metrics"),
+        ("ttft:p95<500", "the format is"),
+        ("ttft:p95<5days", "'days' is not a supported unit"),
         ("ttft:p0<5ms", "above 0"),
         ("ttft:p101<5ms", "at most 100"),
-        ("ttft:p95>5ms", "its form is"),
-        ("ttft:p95<0ms", "no time"),
+        ("ttft:p95>5ms", "the format is"),
+        ("ttft:p95<0ms", "the limit must be above 0"),
     ],
 )
 def test_invalid_objective_is_rejected_with_a_reason(text: str, why: str) -> None:

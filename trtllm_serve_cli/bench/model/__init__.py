@@ -1,1 +1,1 @@
-"""The terms of a benchmark: records, arrivals, objectives, and the served model."""
+"""The data model of a benchmark: records, arrivals, objectives, and the served model."""

@@ -1,4 +1,4 @@
-"""When requests are sent: an open loop with due times made ahead, or a closed loop."""
+"""Arrival processes: open loops with due times planned in advance, and closed loops."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ ArrivalProcess = Literal["poisson", "constant", "gamma"]
 
 @dataclass(frozen=True, slots=True)
 class AllAtOnce:
-    """Every request is due at the start."""
+    """A load in which every request is due at the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtRate:
-    """Open loop: requests are due at a mean rate, whatever the server does with them.
+    """An open loop: requests are due at a mean rate, independent of the server's responses.
 
-    The gaps between due times are all equal (constant), exponential (poisson), or gamma-distributed
-    with shape `burstiness`: 1 is Poisson, less is burstier, more is steadier; their coefficient of
-    variation is 1 / sqrt(burstiness). During the first `ramp_s` the rate grows from 0 in a straight
-    line. With `concurrency` a request that is due waits while so many are in flight.
+    The gaps between due times are equal (constant), exponential (poisson), or gamma-distributed
+    with shape `burstiness`: 1 is Poisson, lower is burstier, higher is steadier. Their coefficient
+    of variation is 1 / sqrt(burstiness). During the first `ramp_s` the rate increases linearly from
+    0. With `concurrency`, a due request waits while that many requests are in flight.
     """
 
     request_rate_per_s: float
@@ -35,9 +35,9 @@ class AtRate:
 
 @dataclass(frozen=True, slots=True)
 class AtConcurrency:
-    """Closed loop: so many requests in flight; the next is due when one of them ends.
+    """A closed loop: `concurrency` requests in flight; the next is due when one of them ends.
 
-    The places open one after another during the first `ramp_s`.
+    The slots open one after another during the first `ramp_s`.
     """
 
     concurrency: int
@@ -46,7 +46,7 @@ class AtConcurrency:
 
 @dataclass(frozen=True, slots=True)
 class AtTimes:
-    """Open loop at recorded times, `speed` times as fast; `times_s` are sorted."""
+    """An open loop at recorded times, replayed `speed` times as fast; `times_s` are sorted."""
 
     times_s: tuple[float, ...] = field(repr=False)
     speed: float = 1.0
@@ -58,16 +58,16 @@ Load = OpenLoad | AtConcurrency
 
 
 def ramp_s(load: Load) -> float:
-    """How long the load grows before it is what was asked for."""
+    """Return the duration of the ramp before the load is complete; 0 without a ramp."""
     return load.ramp_s if isinstance(load, AtRate | AtConcurrency) else 0.0
 
 
 def plan_due_times(
     load: OpenLoad, num_requests: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """When each request is due, in seconds from the start, sorted; the first is due at 0.
+    """Return when each request is due, in seconds from the start, sorted; the first is due at 0.
 
-    A recording has no more than it has: the result is as long as its times then.
+    The result is shorter than `num_requests` if a recording has fewer times.
     """
     match load:
         case AllAtOnce():
@@ -84,7 +84,7 @@ def plan_due_times(
 def plan_due_times_until(
     load: AtRate | AtTimes, duration_s: float, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """As `plan_due_times`, of all requests that are due before `duration_s`."""
+    """Return the due times of all requests that are due before `duration_s`."""
     if isinstance(load, AtTimes):
         due_s = plan_due_times(load, len(load.times_s), rng)
         return due_s[due_s < duration_s]
@@ -97,7 +97,7 @@ def plan_due_times_until(
 
 
 def _draw_gaps(load: AtRate, num_gaps: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Gaps as they are at the full rate."""
+    """Draw gaps for the full rate, without the ramp."""
     mean_s = 1 / load.request_rate_per_s
     match load.arrival:
         case "constant":
@@ -109,10 +109,10 @@ def _draw_gaps(load: AtRate, num_gaps: int, rng: np.random.Generator) -> NDArray
 
 
 def _stretch(times_s: NDArray[np.float64], load: AtRate) -> NDArray[np.float64]:
-    """Times at the full rate, as they are when it grows from 0 in the first `ramp_s`.
+    """Apply the ramp to times planned for the full rate.
 
-    By the inverse of the number of requests expected until t: t² / (2 ramp) of those at the full
-    rate before the end of the ramp, t - ramp / 2 after it.
+    Uses the inverse of the expected number of requests until t: t² / (2 ramp) times the full rate
+    during the ramp, t - ramp / 2 after it.
     """
     ramp = load.ramp_s
     if not ramp:

@@ -1,7 +1,7 @@
-"""The metrics of a benchmark, each declared once: a new one is a new row.
+"""The metrics of a benchmark, each declared once; to add a metric, add a row.
 
-`TIMES` are measured for each request, `RATES` for the completed requests of a run. Summary,
-objectives, tables, page, comparison, JSON schema and docs/metrics.md are made from these rows.
+`TIMES` are measured for each request, `RATES` for the completed requests of a run. The summary,
+objectives, tables, page, comparison, JSON schema and docs/metrics.md are generated from these rows.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import ClassVar, Literal
 
 from trtllm_serve_cli.bench.model.records import RequestRecord
 
-# The option without which a run cannot measure something.
+# The option that a metric requires.
 Option = Literal["--stream", "--server-times", "--slo"]
 
 
 @dataclass(frozen=True, slots=True)
 class TimeMetric:
-    """A time of a request: read in seconds, shown in milliseconds.
+    """A time of a request, read in seconds and shown in milliseconds.
 
-    `key` names it in `summary.json`, `name` in objectives and limits on changes (empty: neither
-    takes it), `label` in tables, `title` in charts; `definition` is its formula. `read`
-    returns what one request adds to the sample, whose members are requests or the gaps between
-    their tokens. A comparison always shows the `compared` percentiles. A main metric has charts, a
-    tile, and columns in the tables of several runs.
+    `key` names it in `summary.json`, `name` in objectives and limits on changes (if empty, neither
+    accepts it), `label` in tables, `title` in charts; `definition` is its formula. `read` returns
+    the samples of one request; `sampled` is whether these are requests or the gaps between tokens.
+    A comparison always shows the `compared` percentiles. A main metric has charts, a tile, and
+    columns in the tables of several runs.
     """
 
     key: str
@@ -44,11 +44,11 @@ class TimeMetric:
 
     @property
     def heading(self) -> str:
-        """The title, or the label where that is the abbreviation."""
+        """The title, or the label if it is an abbreviation."""
         return self.label if self.label.isupper() else self.title
 
     def sample_s(self, records: Iterable[RequestRecord], *, streamed: bool) -> list[list[float]]:
-        """Return what each request of a run adds, in seconds; nothing if the run cannot tell."""
+        """Return the samples of each request of a run, in seconds; empty if not measured."""
         if self.needs == "--stream" and not streamed:
             return []
         return [self.read(each) for each in records if each.is_completed or self.includes_failed]
@@ -56,9 +56,9 @@ class TimeMetric:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The completed requests of a run, from which its rates follow.
+    """The completed requests of a run, from which its rates are computed.
 
-    `is_good` tells whether a request meets every objective; `None` without objectives.
+    `is_good` returns whether a request meets every objective; `None` without objectives.
     """
 
     records: Sequence[RequestRecord]
@@ -67,7 +67,7 @@ class Completed:
     is_good: Callable[[RequestRecord], bool] | None = None
 
     def per_s(self, amounts: Iterable[float]) -> float:
-        """The rate at which the requests brought these amounts."""
+        """Return the sum of the amounts per second of the run."""
         return per_s(sum(amounts), self.duration_s)
 
 
@@ -75,8 +75,9 @@ class Completed:
 class RateMetric:
     """A rate of a run, per second.
 
-    Names as in `TimeMetric`, but one without a `label` is only in `summary.json`. `upstream` is the
-    row of upstream's table that has it. `read` returns `None` if the run cannot tell.
+    Names are as in `TimeMetric`; a rate without a `label` appears only in `summary.json`.
+    `upstream` is the corresponding row of upstream's table. `read` returns `None` if the run did
+    not measure it.
     """
 
     key: str
@@ -91,18 +92,18 @@ class RateMetric:
 
 
 def itl_s(record: RequestRecord) -> list[float]:
-    """Return every gap between successive responses with tokens, in seconds."""
+    """Return every gap between consecutive responses with tokens, in seconds."""
     return [later - earlier for earlier, later in pairwise(record.chunk_s)]
 
 
 def tpot_s(record: RequestRecord) -> list[float]:
-    """Return the mean time per token after the first, in seconds; nothing below two tokens."""
+    """Return the mean time per token after the first, in seconds; empty below two tokens."""
     num_gaps = record.num_output_tokens - 1
     return [(record.chunk_s[-1] - record.chunk_s[0]) / num_gaps] if num_gaps > 0 else []
 
 
 def per_s(amount: float, duration_s: float) -> float:
-    """Return a rate; 0 of no time at all."""
+    """Return a rate; 0 if the duration is 0."""
     return amount / duration_s if duration_s > 0 else 0.0
 
 
@@ -157,8 +158,8 @@ TIMES = (
         name="itl",
         label="ITL",
         title="Inter-token latency",
-        definition="every single gap between two successive responses with tokens, of all requests "
-        "pooled. Not a mean of means",
+        definition="every gap between two consecutive responses with tokens, pooled over all "
+        "requests; not a mean of means",
         read=itl_s,
         needs="--stream",
         sampled="gaps",
@@ -170,8 +171,8 @@ TIMES = (
         name="tpot",
         label="TPOT",
         title="Time per output token",
-        definition="(last token - first token) / (n - 1), n the output tokens of the request; "
-        "requests of one token have none",
+        definition="(last token - first token) / (n - 1), where n is the request's number of "
+        "output tokens; undefined for a single token",
         read=tpot_s,
         needs="--stream",
         compared=(50,),
@@ -180,8 +181,8 @@ TIMES = (
         key="queue_time",
         name="queue",
         label="Queue (server)",
-        title="Queue time of the server",
-        definition="the server's `first_scheduled_time_ns` - `arrival_time_ns`, by its own clock",
+        title="Server queue time",
+        definition="`first_scheduled_time_ns` - `arrival_time_ns`, on the server's clock",
         read=lambda record: [] if record.queue_s is None else [record.queue_s],
         needs="--server-times",
     ),
@@ -189,7 +190,7 @@ TIMES = (
         key="schedule_lag",
         label="Schedule lag",
         title="Schedule lag",
-        definition="sent - due - held, over **all** requests: how late the client itself was",
+        definition="sent - due - held, over **all** requests: the client's own delay",
         read=lambda record: [record.sent_s - record.due_s - record.held_s],
         includes_failed=True,
     ),
@@ -223,8 +224,8 @@ RATES = (
     USER_TOKEN_RATE := RateMetric(
         key="output_tokens_per_s_per_user",
         label="Tokens/s per user",
-        title="Output tokens/s of one user",
-        definition="mean of 1 / TPOT over the streamed requests",
+        title="Output tokens/s per user",
+        definition="mean of 1 / TPOT over streamed requests",
         read=_user_token_rate,
         needs="--stream",
     ),
@@ -240,6 +241,6 @@ RATES = (
 )
 
 MAIN_TIMES = tuple(time for time in TIMES if time.is_main)
-# What objectives and limits on changes may name.
+# The metrics that objectives and limits on changes accept.
 NAMED_TIMES: Mapping[str, TimeMetric] = {time.name: time for time in TIMES if time.name}
 NAMED_RATES: Mapping[str, RateMetric] = {rate.name: rate for rate in RATES if rate.name}

@@ -1,4 +1,4 @@
-"""What was seen of each request; all times in seconds from the start of its run."""
+"""Records of requests; all times are in seconds from the start of the run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 INTERRUPTED = "interrupted"
-# Nobody answers at the server's address (any more).
+# No server accepts connections at the address.
 NO_CONNECTION = "connection"
 REJECTED = "rejected"
 TIMED_OUT = "timed_out"
@@ -14,12 +14,12 @@ TIMED_OUT = "timed_out"
 
 @dataclass(frozen=True, slots=True)
 class RequestError:
-    """Why a request has no whole answer.
+    """The reason why a request failed.
 
-    `kind` is `server` (an error in the response), `rejected` (the server had no room for it),
-    `connection`, `timed_out` (after the time that this run allows), `no_tokens`, `interrupted` (the
-    run ended while it was in flight), `reset` (the server ended the call, by HTTP/2's means), else
-    the gRPC status in lower case (`cancelled` …) or `http_` and the HTTP status.
+    `kind` is `server` (an error in the response), `rejected` (the server's queue was full),
+    `connection`, `timed_out` (the request exceeded the run's timeout), `no_tokens`, `interrupted`
+    (the run ended while it was in flight), `reset` (the server reset the HTTP/2 stream), the gRPC
+    status in lower case (`cancelled` …), or `http_` and the HTTP status.
     """
 
     kind: str
@@ -28,13 +28,14 @@ class RequestError:
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """One request's times and counts. docs/metrics.md has the formulas made from them.
+    """The times and counts of one request; docs/metrics.md has the formulas based on them.
 
-    `chunk_s` and `chunk_tokens` have one entry for each response that carried tokens; `end_s` is
-    the arrival of the final response, or of the failure. `held_s` is how long after its due time a
-    cap on the requests in flight let it go. `queue_s` is how long the server says it waited for the
-    engine. `run` numbers the repeats, `target` the servers and models, from 0; a conversation's
-    requests share its `conversation` and have their `turn`. One in the ramp counts in no figure.
+    `chunk_s` and `chunk_tokens` have one entry for each response with tokens; `end_s` is the
+    arrival of the final response, or of the failure. `held_s` is how long a concurrency cap delayed
+    the request past its due time. `queue_s` is the time in the engine's queue that the server
+    reports. `run` numbers the repeats and `target` the servers and models, from 0. Requests of a
+    conversation share `conversation` and differ in `turn`. Ramp requests are excluded from all
+    metrics.
     """
 
     index: int
@@ -70,7 +71,7 @@ class RequestRecord:
         return self.error is not None and self.error.kind == INTERRUPTED
 
     def to_json(self) -> dict[str, Any]:
-        """One line of `requests.jsonl`."""
+        """Return the record as a line of `requests.jsonl`."""
         return asdict(self) | {
             "first_token_s": self.first_token_s,
             "num_output_tokens": self.num_output_tokens,
@@ -78,7 +79,7 @@ class RequestRecord:
 
     @classmethod
     def from_json(cls, line: dict[str, Any]) -> RequestRecord:
-        """The record that such a line holds; raises `KeyError` or `TypeError` for another's."""
+        """Parse a line of `requests.jsonl`; raise `KeyError` or `TypeError` if it is invalid."""
         error = line["error"]
         derived = {"first_token_s", "num_output_tokens"}
         return cls(

@@ -1,4 +1,4 @@
-"""What a server says about itself and about the model to load there."""
+"""Metadata of a server and of the model to load there."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A target, and what its server says; `None` is what it does not say."""
+    """A target and its metadata; `None` if the server does not report a value."""
 
     address: str
     name: str
@@ -48,17 +48,17 @@ class ServedModel:
     inputs: frozenset[str] = field(default_factory=frozenset)
 
     def to_json(self) -> dict[str, Any]:
-        """An entry of `targets` in `summary.json`."""
+        """Return an entry of `targets` in `summary.json`."""
         return asdict(self) | {"inputs": sorted(self.inputs)}
 
 
 def fetch_model(target: Target, input_kind: InputKind, timeout_s: float = 10.0) -> ServedModel:
-    """Ask the server about the model. Raises `NoServer`, `UnknownModel` or `RequestFailed`."""
+    """Query the model's metadata. Raise `NoServer`, `UnknownModel` or `RequestFailed`."""
     fetch = _fetch_http if target.interface == "http" else _fetch_grpc
     try:
         model = fetch(target, timeout_s)
     except TimedOut as error:
-        why = f"no answer within {timeout_s:g} s"
+        why = f"it did not respond within {timeout_s:g} s"
         raise error_mapping.no_server(target.address, why) from error
     _check_inputs(model, input_kind)
     return model
@@ -114,10 +114,10 @@ def _parse_vocab_size(text: str) -> int | None:
 
 def _check_inputs(model: ServedModel, input_kind: InputKind) -> None:
     if missing := _REQUIRED_INPUTS[input_kind] - model.inputs:
-        what = "token ids" if input_kind == "tokens" else "text"
+        what = "token-id" if input_kind == "tokens" else "text"
         raise UnknownModel(
-            f"The model {model.name} at {model.address} is not an LLM that takes {what}.",
-            why=f"it has no input {', '.join(sorted(missing))}",
-            next_step="`tllm status` shows the models; `tllm bench end-to-end` asks one that "
-            "takes text, the other workloads one that takes token ids",
+            f"The model {model.name} at {model.address} is not an LLM with {what} input.",
+            why=f"its inputs lack {', '.join(sorted(missing))}",
+            next_step="list the models with `tllm status`; `tllm bench end-to-end` requires a "
+            "model with text input, the other workloads one with token ids",
         )

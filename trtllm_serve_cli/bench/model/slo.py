@@ -1,4 +1,4 @@
-"""Objectives: what is wanted of a run's latencies, as text such as `ttft:p95<500ms`."""
+"""Objectives: limits on a run's latencies, written as text: `ttft:p95<500ms`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _FORM = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A limit on one statistic of one metric. `percent` is 100 for the maximum, None for the mean.
+    """A limit on one statistic of one metric.
 
-    `limit_ms` is still good.
+    `percent` is 100 for the maximum, `None` for the mean. A value of exactly `limit_ms` meets the
+    objective.
     """
 
     metric: str
@@ -42,33 +43,33 @@ class Objective:
 
 
 def parse_objective(text: str) -> Objective:
-    """`METRIC[:STATISTIC]<LIMIT`, the statistic being `mean`, `max` (the default) or `p95`.
+    """Parse `METRIC[:STATISTIC]<LIMIT`, where STATISTIC is `mean`, `max` (the default) or `p95`.
 
-    Raises `BadInput`.
+    Raise `BadInput`.
     """
     found = _FORM.fullmatch(text.strip())
     if found is None:
-        raise _refuse(text, "its form is METRIC:STATISTIC<LIMIT with a unit (us, ms or s)")
+        raise _refuse(text, "the format is METRIC:STATISTIC<LIMIT with a unit (us, ms or s)")
     metric, statistic, unit = found["metric"], found["statistic"] or "max", found["unit"]
     if metric not in NAMED_TIMES:
         known = ", ".join(NAMED_TIMES)
-        raise _refuse(text, f"the metrics are {known}; {metric!r} is none of them")
+        raise _refuse(text, f"{metric!r} is not one of the metrics {known}")
     if unit not in _UNITS_MS:
-        raise _refuse(text, f"{unit!r} is no unit of time here: us, ms or s")
+        raise _refuse(text, f"{unit!r} is not a supported unit: use us, ms or s")
     percent = {"mean": None, "max": 100.0}.get(statistic, -1.0)
     if percent == -1.0:
         percent = float(statistic.removeprefix("p"))
         if not 0 < percent <= 100:
-            raise _refuse(text, "a percentile is above 0 and at most 100")
+            raise _refuse(text, "a percentile must be above 0 and at most 100")
     limit_ms = float(found["limit"]) * _UNITS_MS[unit]
     if not limit_ms:
-        raise _refuse(text, "nothing is ready in no time")
+        raise _refuse(text, "the limit must be above 0")
     return Objective(metric, percent, limit_ms)
 
 
 def _refuse(text: str, why: str) -> BadInput:
     return BadInput(
-        f"The objective {text!r} cannot be read.",
+        f"The objective {text!r} is invalid.",
         why=why,
-        next_step="write it as in --slo 'ttft:p95<500ms' --slo 'itl:p99<50ms', in quotes",
+        next_step="use this format, in quotes: --slo 'ttft:p95<500ms' --slo 'itl:p99<50ms'",
     )
