@@ -19,7 +19,7 @@ from trtllm_serve_cli.bench.stats.statistics import (
     summarize,
 )
 
-# Due at 0, sent 1 s late, tokens at 2, 3 and 5 s, done at 6.
+# Due at 0, sent 1 s late, tokens at 2, 3 and 5 s, ended at 6 s.
 RECORD = RequestRecord(0, 0.0, 1.0, 6.0, 10, (2.0, 3.0, 5.0), (1, 1, 1))
 LATER = RequestRecord(1, 2.0, 2.0, 8.0, 20, (4.0,), (2,))
 FAILED = replace(LATER, index=2, end_s=10.0, error=RequestError("unavailable", "gone"))
@@ -101,7 +101,7 @@ def test_requests_are_counted_by_how_they_ended() -> None:
 @pytest.mark.parametrize(
     ("load", "rates"),
     [(AtRate(1), (0.5, 1.0)), (AllAtOnce(), (None, None)), (AtConcurrency(1), (None, None))],
-    ids=["rate", "all at once", "concurrency"],
+    ids=["rate", "all at the start", "concurrency"],
 )
 def test_only_a_run_at_a_rate_has_offered_and_achieved_rates(
     load: Load, rates: tuple[float | None, float | None]
@@ -277,7 +277,7 @@ def test_increasing_latencies_are_never_steady() -> None:
     assert not steady.is_reached
 
 
-@pytest.mark.parametrize("load", [AllAtOnce(), AtRate(1)], ids=["all at once", "short"])
+@pytest.mark.parametrize("load", [AllAtOnce(), AtRate(1)], ids=["all at the start", "short"])
 def test_steady_state_requires_a_sustained_load(load: Load) -> None:
     num_requests = 200 if isinstance(load, AllAtOnce) else 40
     assert find_steady_state(_records([1.0] * num_requests), load) is None

@@ -1,1 +1,1 @@
-"""The formulas: one request's times, the statistics of many, and their confidence."""
+"""The formulas: times of a request, statistics over requests, and confidence intervals."""

@@ -1,8 +1,8 @@
-"""How far a figure lies from another, and how much of that could be chance. All at 95 %.
+"""Confidence intervals (95 %) of statistics and of their ratios.
 
-Of several runs each, what differs from run to run is the noise: Welch's interval for the difference
-of the means of the figures' logarithms, which is a ratio. Of one run, only what differs from
-request to request can be told: the percentile bootstrap, whole requests being drawn again.
+With several runs, the noise is the variation between runs: Welch's interval for the difference of
+the mean logarithms, which is a ratio. With one run, only the variation between requests is known:
+the percentile bootstrap, which resamples whole requests.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ Interval = tuple[float, float]
 _CONFIDENCE = 0.95
 _RESAMPLES = (100, 1000)
 _RESAMPLING_WORK = 50_000_000
-# The bootstrap of fewer requests misses the truth in one of eight cases, not in one of twenty.
+# With fewer requests, the bootstrap misses the true value in one of eight cases, not one of 20.
 _MIN_GROUPS = 20
-# Below so many requests beyond a percentile, resampling cannot tell how sure it is.
+# With fewer requests beyond a percentile, resampling cannot estimate its confidence.
 _MIN_BEYOND = 5
 
 
 def rank(percent: float, num: int) -> int:
-    """Which of `num` sorted values, from 1, is a percentile by nearest rank.
+    """Return the nearest rank of a percentile among `num` sorted values, counted from 1.
 
-    99.9 % of 1000 is 999, and not what floats make of it: one more than that would be the maximum.
+    Compensates for floating-point error: 99.9 % of 1000 is 999, not 1000, which would be the
+    maximum.
     """
     return max(math.ceil(percent / 100 * num * (1 - 1e-12)), 1)
 
 
 def statistic(sample: Sequence[float] | NDArray[np.float64], percent: float | None) -> float:
-    """The mean (`None`), or a percentile by nearest rank, of a sample that is not empty."""
+    """Return the mean (`None`) or a nearest-rank percentile of a sample that is not empty."""
     if percent is None:
         return fmean(sample)
     values = np.asarray(sample, np.float64)
@@ -42,9 +43,9 @@ def statistic(sample: Sequence[float] | NDArray[np.float64], percent: float | No
 
 
 def ratio_of_runs(before: Sequence[float], after: Sequence[float]) -> Interval | None:
-    """Between which ratios `after` lies to `before`, from a figure of each run.
+    """Return the interval of the ratio of `after` to `before`, given one value per run.
 
-    `None` with fewer than two runs on a side, or a figure that is not above 0.
+    Return `None` with fewer than two runs on a side, or if a value is not above 0.
     """
     if min(len(before), len(after)) < 2 or min(*before, *after) <= 0:
         return None
@@ -54,14 +55,14 @@ def ratio_of_runs(before: Sequence[float], after: Sequence[float]) -> Interval |
     error = math.sqrt(sum(parts))
     if not error:
         return math.exp(difference), math.exp(difference)
-    # Welch and Satterthwaite.
+    # The Welch-Satterthwaite equation.
     shares = parts[0] ** 2 / (len(a) - 1) + parts[1] ** 2 / (len(b) - 1)
     half = t_quantile(sum(parts) ** 2 / shares) * error
     return math.exp(difference - half), math.exp(difference + half)
 
 
 def mean_of_runs(values: Sequence[float]) -> Interval | None:
-    """Between which values the geometric mean of a run's figure lies, by Student's t."""
+    """Return the interval of the geometric mean of one value per run, by Student's t."""
     if len(values) < 2 or min(values) <= 0:
         return None
     logs = [math.log(value) for value in values]
@@ -72,9 +73,9 @@ def mean_of_runs(values: Sequence[float]) -> Interval | None:
 def ratio_of_requests(
     before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], percent: float | None
 ) -> Interval | None:
-    """The same from one run's requests, each with the values that it has.
+    """Return the interval of the ratio of `after` to `before`, given the values of each request.
 
-    `None` where `resample` cannot tell, or of a figure that is not above 0.
+    Return `None` if `resample` does for either side, or if a resampled statistic is not above 0.
     """
     drawn = [resample(groups, (percent,), seed)[0] for seed, groups in enumerate((before, after))]
     known = [values for values in drawn if values is not None and values.min() > 0]
@@ -89,11 +90,11 @@ def resample(
     percents: Sequence[float | None],
     seed: int = 0,
 ) -> list[NDArray[np.float64] | None]:
-    """The statistics of samples whose groups were drawn again, with replacement.
+    """Return the statistics of samples whose groups are drawn again with replacement.
 
-    One array for each of `percents`; `None` where too few groups have values, or too few of them
-    beyond the percentile or below it: a sample drawn again holds nothing that this one does not. It
-    is how often each group was drawn, so nothing is sorted twice.
+    The result has one array for each of `percents`. It is `None` if too few groups have values, or
+    too few values beyond or below the percentile: resampling cannot produce values that the sample
+    lacks. Samples are represented by how often each group was drawn, so nothing is sorted twice.
     """
     filled = [group for group in groups if len(group)]
     if len(filled) < _MIN_GROUPS:
@@ -118,10 +119,10 @@ def resample(
 def resample_singles(
     ranked: NDArray[np.float64], percents: Sequence[float]
 ) -> list[NDArray[np.float64] | None]:
-    """The same of groups of one value each, which are sorted, without drawing them.
+    """Do the same as `resample` for sorted groups of one value each, without drawing groups.
 
-    The k-th smallest of n drawn again is the value whose rank is n times the k-th smallest of n
-    uniform numbers, rounded up; and that has the distribution Beta(k, n - k + 1).
+    The k-th smallest of n resampled values is the value whose rank is n times the k-th smallest of
+    n uniform numbers, rounded up; that order statistic has the distribution Beta(k, n - k + 1).
     """
     n = ranked.size
     drawn: list[NDArray[np.float64] | None] = []
@@ -136,7 +137,7 @@ def resample_singles(
 
 
 def middle(values: NDArray[np.float64]) -> Interval:
-    """What the middle 95 % of values lie between."""
+    """Return the interval that contains the middle 95 % of values."""
     outside = 100 * (1 - _CONFIDENCE) / 2
     low, high = np.percentile(values, (outside, 100 - outside))
     return float(low), float(high)
@@ -147,9 +148,10 @@ def _is_estimable(
     ends: tuple[NDArray[np.float64], NDArray[np.float64]],
     percent: float | None,
 ) -> bool:
-    """Whether enough groups, of whose values `ends` are the least and the greatest, lie beyond.
+    """Return whether enough groups have values on both sides of a percentile.
 
-    Besides the value itself, that is, on either side of it; one that is equal is on both.
+    `ends` are the minimum and maximum of each group. The value itself is not counted; equal values
+    count on both sides.
     """
     if percent is None:
         return True
@@ -162,7 +164,7 @@ def _is_estimable(
 def _weighted(
     ranked: NDArray[np.float64], times: NDArray[np.int64], percents: Sequence[float | None]
 ) -> list[float]:
-    """The statistics of a sample that has each of the ranked values so many times."""
+    """Return the statistics of a sample that contains each ranked value `times` times."""
     seen = np.cumsum(times)
     return [
         float(np.average(ranked, weights=times))
@@ -173,10 +175,10 @@ def _weighted(
 
 
 def t_quantile(degrees_of_freedom: float, confidence: float = _CONFIDENCE) -> float:
-    """Within how many standard errors of 0 Student's t lies so surely, at `freedom` from 1 on.
+    """Return the two-sided quantile of Student's t, for at least one degree of freedom.
 
-    With t = sqrt(freedom) · tan(angle), its density is cos(angle)^(freedom - 1) up to a factor: the
-    area under that, halved again and again, gives the angle.
+    With t = sqrt(degrees_of_freedom) · tan(angle), its density is cos(angle)^(degrees_of_freedom -
+    1) up to a factor; numerical integration of that density gives the angle.
     """
     angles = np.linspace(0, math.pi / 2, 20_001)
     density = np.cos(angles) ** (degrees_of_freedom - 1)

@@ -1,4 +1,4 @@
-"""From the records of many requests to figures. docs/metrics.md says the formulas in words."""
+"""Summaries of the records of many requests; docs/metrics.md defines the metrics."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ PERCENTS: Mapping[str, float] = {
     "p99": 99,
     "p999": 99.9,
 }
-# Of a run with a cap on the requests in flight: it is limited by that when so many had to wait.
+# A run counts as limited by its concurrency cap if more than this fraction of requests waited.
 _HELD_FRACTION = 0.01
-# How long a failed request took, where it is held against an objective; and what no time is that
-# was seen, but the mean of 100 million of which one failed.
+# The time of a failed request when objectives are checked, and a bound that no measured time
+# reaches, but that the mean of 100 million requests exceeds if one of them failed.
 NEVER_MS = 1e18
 _MAX_FINITE_MS = 1e10
 _BATCH = 5
@@ -47,10 +47,10 @@ _MIN_BATCHES = 10
 class Distribution:
     """A sample of times, in milliseconds.
 
-    Percentiles are by nearest rank, as upstream's benchmark takes them: the smallest value seen
-    that at least so many per cent of the sample do not exceed. `intervals_ms` has the 95 %
-    confidence interval, by the percentile bootstrap, of each percentile that the sample is large
-    enough for. Its seed is fixed: the same records, the same result.
+    Percentiles are by nearest rank, as in upstream's benchmark: the smallest measured value that at
+    least the given percentage of the sample does not exceed. `intervals_ms` has the 95 % confidence
+    interval, by the percentile bootstrap, of each percentile for which the sample is large enough.
+    The seed is fixed, so the same records give the same result.
     """
 
     num_samples: int
@@ -69,9 +69,9 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class SteadyState:
-    """What comes after a run's beginning has worn off; only the counts are there if it never did.
+    """The part of a run after its initial transient; only the counts if it was never steady.
 
-    Rates are those of what ended between `from_s` and the last request's due time.
+    Rates are those of requests that ended between `from_s` and the last request's due time.
     """
 
     is_reached: bool
@@ -84,9 +84,9 @@ class SteadyState:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One objective, and what the run had instead.
+    """An objective and the value that the run measured.
 
-    `None` is beyond any time: too many requests failed, or it tells no such time.
+    `measured_ms` is `None` if too many requests failed, or if the run did not measure this time.
     """
 
     objective: str
@@ -97,12 +97,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of one run, or of several that repeat each other. `None` is what cannot be told.
+    """The metrics of one run, or of several repeats; `None` if a metric was not measured.
 
     `rates` and `times` have the keys of `RATES` and `TIMES`. Times count from when a request was
-    due, the `…_from_sent` ones from when it was sent. Rates and times are those of completed
-    requests; the offered and achieved rates are of all requests and exist only in a run at a rate.
-    Requests of the ramp are in none of the figures.
+    due, except `…_from_sent`. Rates and times are those of completed requests; the offered and
+    achieved rates are of all requests and exist only in a run at a rate. Ramp requests are
+    excluded.
     """
 
     num_requests: int
@@ -129,7 +129,7 @@ class Summary:
     objectives: tuple[Outcome, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as in `summary.json`: each rate and time is a figure like the others."""
+        """Return the summary as in `summary.json`, with rates and times at the top level."""
         figures: dict[str, Any] = {}
         for name, value in asdict(self).items():
             figures |= value if name in ("rates", "times") else {name: value}
@@ -143,7 +143,7 @@ def summarize(
     streamed: bool,
     objectives: Sequence[Objective] = (),
 ) -> Summary:
-    """The figures of `records`. The times of tokens exist only when the answers were streamed."""
+    """Compute the metrics of `records`. Token times exist only for streamed responses."""
     counted = sorted((r for r in records if not r.is_ramp), key=lambda record: record.run)
     run = completed_part(counted, objectives, streamed=streamed)
     completed, duration_s = run.records, run.duration_s
@@ -181,7 +181,7 @@ def summarize(
 def completed_part(
     records: Sequence[RequestRecord], objectives: Sequence[Objective], *, streamed: bool
 ) -> Completed:
-    """Return what the rates of `records` follow from."""
+    """Return the completed requests of `records`, from which rates are computed."""
     return Completed(
         [record for record in records if record.is_completed],
         span_s(records),
@@ -199,11 +199,11 @@ def _distribute_metric(
 
 
 def is_good(record: RequestRecord, objectives: Iterable[Objective]) -> bool:
-    """Whether a completed request meets every objective by itself.
+    """Return whether a completed request meets every objective by itself.
 
-    Its one TTFT, TPOT, latency or queue time is held against the limit, whatever the statistic; of
-    its gaps the statistic is taken. Without a second token there is no gap that could be too long;
-    a queue time that the server does not tell meets nothing.
+    Its single TTFT, TPOT, latency or queue time is compared with the limit, whatever the statistic;
+    the statistic applies to its gaps. A request without a second token meets gap objectives. A
+    request without a reported queue time misses queue objectives.
     """
     return all(_is_within(each, each.time_metric.read(record)) for each in objectives)
 
@@ -217,10 +217,10 @@ def _is_within(objective: Objective, times_s: Sequence[float]) -> bool:
 def judged_ms(
     metric: TimeMetric, runs: Sequence[Sequence[RequestRecord]]
 ) -> list[list[list[float]]]:
-    """Of each run, what each request adds to the sample that an objective is held against, in ms.
+    """Return, for each run, the samples of each request that objectives apply to, in ms.
 
-    One that failed took for ever, and adds as many values as a completed one does on average; one
-    that was interrupted adds nothing.
+    A failed request counts as infinitely slow, with as many samples as a completed request has on
+    average. An interrupted request has no samples.
     """
     completed = [record for run in runs for record in run if record.is_completed]
     num = sum(len(metric.read(record)) for record in completed)
@@ -236,7 +236,7 @@ def judged_ms(
 
 
 def judge(objective: Objective, times_ms: Iterable[Iterable[Sequence[float]]]) -> Outcome:
-    """Whether the statistic over all requests, as `judged_ms` has them, is within the limit."""
+    """Return whether the statistic over all requests, as in `judged_ms`, is within the limit."""
     sample = list(chain.from_iterable(chain.from_iterable(times_ms)))
     measured_ms = finite(statistic(sample, objective.percent)) if sample else None
     is_met = measured_ms is not None and measured_ms <= objective.limit_ms
@@ -244,12 +244,12 @@ def judge(objective: Objective, times_ms: Iterable[Iterable[Sequence[float]]]) -
 
 
 def finite(value_ms: float) -> float | None:
-    """`None` of a statistic that failed requests are in."""
+    """Return `None` if failed requests determine the statistic."""
     return None if value_ms >= _MAX_FINITE_MS else value_ms
 
 
 def span_s(records: Iterable[RequestRecord]) -> float:
-    """First due to last end, of every run."""
+    """Return the time from the first due time to the last end, summed over runs."""
     return math.fsum(
         max(record.end_s for record in run) - min(record.due_s for record in run)
         for run in _runs(records).values()
@@ -259,10 +259,11 @@ def span_s(records: Iterable[RequestRecord]) -> float:
 def distribute(
     times_s: Iterable[float], group_sizes: Sequence[int] | None = None
 ) -> Distribution | None:
-    """The distribution of times given in seconds; `None` of none.
+    """Return the distribution of times given in seconds; `None` for an empty sample.
 
-    Times depend on each other only within a group: so many of them, one after another, as
-    `group_sizes` says, else each by itself. The confidence intervals follow from that.
+    Times are assumed to depend on each other only within a group. `group_sizes` has the number of
+    consecutive times in each group; without it, times are independent. This determines the
+    confidence intervals.
     """
     sample = np.fromiter(times_s, np.float64) * 1e3
     if not sample.size:
@@ -298,25 +299,25 @@ def distribute(
 
 
 def max_in_flight(records: Iterable[RequestRecord]) -> int:
-    """The most requests of one run that were sent and not ended at one time."""
+    """Return the highest number of concurrent requests in any run."""
     most = 0
     for run in _runs(records).values():
         starts = [(record.sent_s, 1) for record in run]
         ends = [(record.end_s, -1) for record in run]
-        # At one moment an end comes first: its place is free for the next.
+        # At the same time, ends come before starts: they free a slot for the next request.
         in_flight = np.cumsum([change for _, change in sorted(starts + ends)])
         most = max(most, int(in_flight.max()))
     return most
 
 
 def find_steady_state(completed: Sequence[RequestRecord], load: Load) -> SteadyState | None:
-    """Where a run's latencies stop being those of its beginning: MSER-5.
+    """Find where the initial transient of a run ends, by MSER-5.
 
-    The request latencies, in the order of their due times, are averaged in batches of five; cut off
-    is the number of batches that makes the standard error of the rest's mean the smallest. A run
-    that would lose more than half has not settled. `None`: too short, all at once, or several runs.
-    Source: K. P. White, "An effective truncation heuristic for bias reduction in simulation
-    output", Simulation 69 (1997).
+    Request latencies, ordered by due time, are averaged in batches of five; the number of batches
+    cut off minimizes the standard error of the remaining mean. A run that would lose more than half
+    is not steady. Return `None` for runs that are too short, for requests that are all due at the
+    start, and for several runs. Source: K. P. White, "An effective truncation heuristic for bias
+    reduction in simulation output", Simulation 69 (1997).
     """
     records = sorted(completed, key=lambda record: record.due_s)
     num_batches = len(records) // _BATCH
@@ -340,7 +341,7 @@ def find_steady_state(completed: Sequence[RequestRecord], load: Load) -> SteadyS
 
 
 def _mser(values: NDArray[np.float64]) -> int:
-    """How many of the first values to leave out; at least five are kept."""
+    """Return how many of the first values to cut off; at least five are kept."""
     centred = values - values.mean()
     kept = np.arange(values.size, 0, -1)
     sums = np.cumsum(centred[::-1])[::-1]
@@ -359,7 +360,7 @@ def _runs(records: Iterable[RequestRecord]) -> dict[int, list[RequestRecord]]:
 def _rate_of(
     records: Sequence[RequestRecord], load: Load, time_of: Callable[[RequestRecord], float]
 ) -> float | None:
-    """Requests per second between the first and the last such time: n requests make n - 1 gaps."""
+    """Return the rate between the first and last of these times: n requests make n - 1 gaps."""
     if isinstance(load, AllAtOnce | AtConcurrency):
         return None
     times = [[time_of(record) for record in run] for run in _runs(records).values()]
@@ -368,6 +369,6 @@ def _rate_of(
 
 
 def _count_failures(records: Sequence[RequestRecord]) -> dict[str, int]:
-    """How many requests failed of each kind, the most frequent first."""
+    """Count the failed requests of each kind, the most frequent first."""
     kinds = Counter(r.error.kind for r in records if r.error and not r.is_interrupted)
     return dict(kinds.most_common())
