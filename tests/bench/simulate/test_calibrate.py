@@ -1,4 +1,4 @@
-"""Timings come back from runs of which they are known."""
+"""Tests that calibration recovers known timings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, StepTiming
 
-# A 7B model on a large GPU, roughly.
+# Roughly a 7B model on a large GPU.
 KNOWN = StepTiming(
     step_s=0.008, prompt_token_s=3e-5, prompt_pair_s=4e-9, sequence_s=6e-5, kv_token_s=1e-7,
     request_s=0.002,
@@ -28,7 +28,7 @@ def measure(
     name: str = "run", concurrency: int | None = 8, *, number: int = 150, stdev: int = 250,
     timing: StepTiming = KNOWN, stream: bool = True, noise_s: float = 0.0,
 ) -> MeasuredRun:  # fmt: skip
-    """A run on the virtual clock, with what a network adds to each token."""
+    """Return a run on the virtual clock; `noise_s` is the mean network delay of a token."""
     rng = np.random.default_rng(3)
     requests = TokenNormDist(600, stdev, 60, 20).draw(number, 1000, rng)
     due_s = None if concurrency else plan_due_times(AtRate(20), number, rng).tolist()
@@ -106,11 +106,11 @@ def test_keeps_the_scheduler_limits() -> None:
 @pytest.mark.parametrize(
     ("run", "why"),
     [
-        (measure(stream=False), "its answers came in responses of several tokens"),
-        (measure(number=1), "there are"),
+        (measure(stream=False), "its responses contain several tokens"),
+        (measure(number=1), "only "),
         (measure(stdev=0), "all prompts are about 600 tokens long"),
-        (measure(concurrency=1), "about 1 sequences got tokens at all times"),
-        (MeasuredRun("none", (), 1), "there is nothing to learn from"),
+        (measure(concurrency=1), "about 1 sequences were in each step"),
+        (MeasuredRun("none", (), 1), "calibration requires completed requests"),
     ],
     ids=["not streamed", "too short", "one length", "one in flight", "nothing"],
 )
@@ -147,5 +147,5 @@ def test_ramp_requests_are_included() -> None:
 
 
 def test_rejects_a_result_of_several_targets() -> None:
-    with pytest.raises(BadInput, match="a is of several targets"):
+    with pytest.raises(BadInput, match="a measured several targets"):
         runs_of(stored((), num_targets=2))

@@ -1,4 +1,4 @@
-"""Requests on the virtual clock, against times worked out by hand."""
+"""Tests of requests on the virtual clock, against times calculated by hand."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_single_request_prefills_then_decodes() -> None:
 def test_open_loop_sends_requests_when_they_are_due() -> None:
     records = run_simulated(requests(2), simulation(), SendSchedule([0.0, 2.5]))
     assert [each.sent_s for each in records] == [0.0, 2.5]
-    # The second waits for the step that ends at 3, and makes the first's next one longer.
+    # The second request waits for the step that ends at 3 s, and lengthens the first one's next.
     assert times(records) == [pytest.approx((2.0, 3.0, 5.0)), pytest.approx((5.0, 6.0, 7.0))]
 
 
@@ -117,7 +117,7 @@ def test_no_requests_produce_no_records() -> None:
 
 
 def _rates(facts: ModelFacts, options: EngineOptions) -> tuple[float, float, float, float]:
-    """Tokens/s of one stream and requests/s of all, simulated and as `tllm plan` says them."""
+    """Return tokens/s of one stream and requests/s of a batch, simulated and as in `tllm plan`."""
     gpu = load_gpu("h200")
     found = plan_simulation(facts, gpu, options)
     size = SizeOptions(tp=options.tp, pp=options.pp, max_batch_size=256)

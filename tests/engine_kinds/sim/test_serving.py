@@ -107,7 +107,7 @@ def test_limits_are_read_as_the_engine_reads_them(
 def test_limits_that_no_scheduler_can_have_are_told(
     tmp_path: Path, parameter: str, value: str, why: str
 ) -> None:
-    with pytest.raises(RepositoryError, match="limits of a scheduler") as raised:
+    with pytest.raises(RepositoryError, match="invalid scheduler limits") as raised:
         limits_of(tmp_path / "r", parameter, value)
     assert why in raised.value.why
     assert raised.value.next_step == f"tllm validate --repo {tmp_path / 'r'}"

@@ -1,1 +1,1 @@
-"""A benchmark without a server: simulated engines on a virtual clock, and their calibration."""
+"""Benchmarks without a server: simulated engines on a virtual clock, and their calibration."""

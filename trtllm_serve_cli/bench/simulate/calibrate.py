@@ -1,12 +1,13 @@
-"""From measured runs to the timing of a simulated engine.
+"""Estimate the timing of a simulated engine from measured runs.
 
-Every gap between two tokens of a request is a step of the engine. What the step did is told by the
-other requests: how many were getting tokens in the middle of it, how long those were by then, and
-whose first token came with its end. A request that was alone tells, by its first token, what the
-server adds. Least squares over all of these give the parts of `StepTiming`, none of them negative.
+Every gap between two tokens of a request is a step of the engine. The other requests show what the
+step computed: how many sequences were generating in the middle of it, how long these were, and
+which requests received their first token at its end. The first token of a request that ran alone
+shows the overhead of the server. Least squares over these equations give the parts of `StepTiming`,
+none of them negative.
 
-Prompts are taken to be computed in the step that gives their first token: where an engine cuts them
-into chunks, the parts of it are less certain.
+Prompts are assumed to be computed in the step that produces their first token. With chunked
+prefill, the prompt parts are less accurate.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ Floats = NDArray[np.float64]
 
 _COLUMNS = ("step_s", "sequence_s", "kv_token_s", "prompt_token_s", "prompt_pair_s", "request_s")
 _MIN_GAPS = 100
-# So much must the longer ones (the 95th percentile) exceed the shorter ones (the 5th).
+# The minimum ratio of the 95th to the 5th percentile.
 _MIN_LENGTH_SPREAD, _MIN_IN_FLIGHT_SPREAD = 1.25, 2.0
-# Tokens that come within this share of a usual gap belong to one step.
+# Tokens within this fraction of the median gap belong to the same step.
 _SAME_STEP = 0.4
-# Gaps farther off than so many median deviations are somebody else's fault.
+# Gaps that deviate by more than this many median deviations are outliers.
 _OUTLIER = 5.0
 _ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """One run of a benchmark; `concurrency` is that of a closed loop, None of an open one."""
+    """One run of a benchmark; `concurrency` is that of a closed loop, None for an open loop."""
 
     name: str
     records: tuple[RequestRecord, ...]
@@ -63,7 +64,7 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A figure of a run, and what the calibrated simulation makes of the same requests."""
+    """A metric of a run, and its value in the calibrated simulation of the same requests."""
 
     run: str
     figure: str
@@ -72,15 +73,16 @@ class Comparison:
 
     @property
     def deviation(self) -> float:
-        """As a share of what was measured."""
+        """The deviation as a fraction of the measured value."""
         return self.simulated / self.measured - 1 if self.measured else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """`num_steps` were seen; half of them are within `median_error` (a share) of the timing's.
+    """The result of a calibration.
 
-    Without a request that was alone, `knows_request_s` is false and that part 0.
+    `num_steps` were observed; half of them are within `median_error` (a fraction) of the simulated
+    duration. If no request ran alone, `knows_request_s` is false and `request_s` is 0.
     """
 
     simulation: Simulation
@@ -91,14 +93,14 @@ class Calibration:
 
 
 def runs_of(result: StoredResult) -> tuple[MeasuredRun, ...]:
-    """The runs of one benchmark, those of its ramp included: they, too, were in flight.
+    """Return the runs of one benchmark, including ramp requests, since they were in flight too.
 
-    Raises `BadInput` where several targets were loaded, since each has steps of its own.
+    Raise `BadInput` if several targets were loaded, since each has its own engine.
     """
     if len(result.summary["targets"]) > 1:
         raise BadInput(
-            f"{result.name} is of several targets.",
-            why="each has an engine of its own, and one timing is of one engine",
+            f"{result.name} measured several targets.",
+            why="each target has its own engine, and a timing describes one engine",
             next_step="measure one of them: tllm bench token-norm-dist --stream -u HOST:PORT "
             "-m NAME --output DIR",
         )
@@ -116,7 +118,7 @@ def runs_of(result: StoredResult) -> tuple[MeasuredRun, ...]:
 
 
 def calibrate(runs: Sequence[MeasuredRun], limits: SchedulerLimits | None = None) -> Calibration:
-    """The timing that explains the runs best. Raises `BadInput` where they do not tell it."""
+    """Fit the timing to the runs. Raise `BadInput` if the runs do not determine it."""
     observed = [_observe(run) for run in runs]
     _check_steps_suffice(runs, observed)
     work = np.concatenate([each.work for each in observed])
@@ -135,20 +137,20 @@ def calibrate(runs: Sequence[MeasuredRun], limits: SchedulerLimits | None = None
 
 
 def write_timing(simulation: Simulation, path: Path) -> None:
-    """The file that `--timing` and `--simulate` take; it appears whole. Raises `BadInput`."""
+    """Write the file for `--timing` and `--simulate`, atomically. Raise `BadInput`."""
     try:
         write_text(path, json.dumps(simulation.to_json(), indent=2) + "\n")
     except OSError as error:
         raise BadInput(
             f"{path} cannot be written.",
             why=error.strerror or str(error),
-            next_step="name a file in a folder that is there: -o timing.json",
+            next_step="specify a file in an existing folder: -o timing.json",
         ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class _Observed:
-    """A row of `_COLUMNS`' amounts for each step, how long it took, and the sequences in it."""
+    """The steps of a run: the amounts of `_COLUMNS`, the duration, and the number of sequences."""
 
     work: Floats
     duration_s: Floats
@@ -157,7 +159,7 @@ class _Observed:
 
 @dataclass(frozen=True, slots=True)
 class _RunningSums:
-    """What adds up over time: `values` from each of the sorted `times_s` on."""
+    """Sums over time: `values` apply from each of the sorted `times_s` on."""
 
     times_s: Floats
     values: Floats
@@ -173,12 +175,11 @@ class _RunningSums:
 
 
 def _observe(run: MeasuredRun) -> _Observed:
-    """The steps of one run."""
     answers = [record for record in run.records if record.is_completed]
     if not answers:
         raise BadInput(
-            f"No request of {run.name} was completed.",
-            why="there is nothing to learn from",
+            f"No request of {run.name} completed.",
+            why="calibration requires completed requests",
             next_step="tllm bench token-norm-dist --stream --output DIR",
         )
     _check_streamed(run, answers)
@@ -189,11 +190,13 @@ def _observe(run: MeasuredRun) -> _Observed:
     all_s = np.concatenate([each.chunk_s for each in answers])
     start_s = np.concatenate([each.chunk_s[:-1] for each in answers])
     stop_s = np.concatenate([each.chunk_s[1:] for each in answers])
-    # What came in one read, or was read late, has one time, and tells no step.
+    # Tokens that were read together have the same timestamp, so the step between them is unknown.
     is_separate = stop_s > start_s
     start_s, stop_s = start_s[is_separate], stop_s[is_separate]
     if not len(start_s):
-        raise _insufficient_steps(run.name, "its answers have one token", "--output-mean 100")
+        raise _insufficient_steps(
+            run.name, "its responses have a single token", "--output-mean 100"
+        )
 
     ends = np.concatenate([first_s, last_s])
     sequences = _RunningSums.of(ends, np.repeat([1.0, -1.0], len(answers)))
@@ -225,7 +228,7 @@ def _observe(run: MeasuredRun) -> _Observed:
 def _observe_alone(
     answers: Sequence[RequestRecord], lengths: Floats, first_s: Floats
 ) -> tuple[Floats, Floats]:
-    """Rows for the requests that met no other before their first token, and how long that took."""
+    """Return rows for the requests that ran alone until their first token, and their TTFT."""
     sent_s = np.array([each.sent_s for each in answers])
     end_s = np.array([each.end_s for each in answers])
     in_flight = _RunningSums.of(
@@ -239,7 +242,7 @@ def _observe_alone(
 
 
 def _fit(work: Floats, duration_s: Floats) -> tuple[Floats, Floats]:
-    """The parts, and how far each row is off as a share of it; those far off do not count."""
+    """Return the parts, and the relative error of each row; outliers are excluded from the fit."""
     weighted, target = work / duration_s[:, None], np.ones(len(duration_s))
     counts = np.ones(len(duration_s), bool)
     for _ in range(_ROUNDS):
@@ -251,9 +254,9 @@ def _fit(work: Floats, duration_s: Floats) -> tuple[Floats, Floats]:
 
 
 def _solve_without_negatives(rows: Floats, target: Floats) -> Floats:
-    """The best of the least-squares solutions with some of the parts left out, none negative.
+    """Return the best least-squares solution without negative parts.
 
-    There are few parts, so all the ways to leave some out are tried.
+    There are few parts, so every subset of them is tried.
     """
     scale = np.abs(rows).max(axis=0)
     known = [column for column in range(rows.shape[1]) if scale[column] > 0]
@@ -262,7 +265,7 @@ def _solve_without_negatives(rows: Floats, target: Floats) -> Floats:
     for number in range(1, len(known) + 1):
         for chosen in combinations(known, number):
             at = np.array(chosen)
-            # Scaled, since sequences and pairs of tokens are of very different size.
+            # Scaled, because sequence and token-pair counts differ by orders of magnitude.
             scaled = gram[np.ix_(at, at)] / np.outer(scale[at], scale[at])
             found = np.linalg.lstsq(scaled, moments[at] / scale[at], rcond=1e-12)[0] / scale[at]
             if (found < 0).any():
@@ -275,7 +278,7 @@ def _solve_without_negatives(rows: Floats, target: Floats) -> Floats:
 
 
 def _compare(run: MeasuredRun, simulation: Simulation) -> tuple[Comparison, ...]:
-    """Medians and the rate of a run beside those of its requests on a virtual clock."""
+    """Compare medians and the rate of a run with a simulation of the same requests."""
     completed = (each for each in run.records if each.is_completed)
     answers = sorted(completed, key=lambda each: each.sent_s)
     requests = [_to_spec(each) for each in answers]
@@ -306,7 +309,7 @@ def _read(times: Distribution | None, figure: str) -> float:
 
 
 def _to_spec(record: RequestRecord) -> RequestSpec:
-    """A measured request as the virtual clock takes it: ids that no other prompt begins with."""
+    """Return a measured request with ids that share no prefix with any other prompt."""
     ids = np.full(record.num_input_tokens, record.index, np.int32)
     return RequestSpec(ids, record.num_output_tokens)
 
@@ -314,9 +317,9 @@ def _to_spec(record: RequestRecord) -> RequestSpec:
 def _check_streamed(run: MeasuredRun, answers: Sequence[RequestRecord]) -> None:
     if any(tokens > 1 for each in answers for tokens in each.chunk_tokens):
         raise BadInput(
-            f"{run.name} does not tell when each token came.",
-            why="its answers came in responses of several tokens",
-            next_step="measure with tokens one by one: tllm bench token-norm-dist --stream "
+            f"{run.name} has no timestamp for each token.",
+            why="its responses contain several tokens",
+            next_step="measure with streaming: tllm bench token-norm-dist --stream "
             f"--output {shlex.quote(run.name + '-stream')}",
         )
 
@@ -325,7 +328,7 @@ def _check_steps_suffice(runs: Sequence[MeasuredRun], observed: Sequence[_Observ
     names = ", ".join(run.name for run in runs)
     sequences = np.concatenate([each.sequences for each in observed])
     if len(sequences) < _MIN_GAPS:
-        what = f"there are {len(sequences)} gaps between tokens, and {_MIN_GAPS} are needed"
+        what = f"only {len(sequences)} of {_MIN_GAPS} required gaps between tokens were measured"
         raise _insufficient_steps(names, what, "--num-requests 200")
     lengths = [each.num_input_tokens for run in runs for each in run.records if each.is_completed]
     if not _is_spread(np.array(lengths, np.float64), _MIN_LENGTH_SPREAD):
@@ -336,12 +339,12 @@ def _check_steps_suffice(runs: Sequence[MeasuredRun], observed: Sequence[_Observ
         )
     if not _is_spread(sequences, _MIN_IN_FLIGHT_SPREAD):
         number = int(np.median(sequences))
-        what = f"about {number} sequences got tokens at all times"
+        what = f"about {number} sequences were in each step"
         other = 32 if number < 16 else 1
         raise BadInput(
-            f"{names} does not tell what a step takes for more sequences, or for fewer.",
+            f"{names} does not show how step duration depends on the number of sequences.",
             why=what,
-            next_step=f"measure again with --concurrency {other}, and name both folders: "
+            next_step=f"measure again with --concurrency {other} and specify both folders: "
             "tllm bench calibrate DIR DIR",
         )
 
@@ -353,7 +356,7 @@ def _is_spread(values: Floats, factor: float) -> bool:
 
 def _insufficient_steps(names: str, why: str, options: str) -> BadInput:
     return BadInput(
-        f"{names} does not tell enough of the engine's steps.",
+        f"{names} does not determine the engine's step timing.",
         why=why,
         next_step=f"tllm bench token-norm-dist --stream {options} --output DIR",
     )

@@ -1,4 +1,4 @@
-"""The simulation of an imported model, with the limits that its repository has now."""
+"""Read the simulation of an imported model, with the current limits of its repository."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtllm_serve_cli.repository.model.store import ImportedModel
 from trtllm_serve_cli.runtime.engines.engine_arguments import read_flag
 from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, parse_limits
 
-# What `tensorrt_llm` calls them, whatever its engine.
+# The parameters of `tensorrt_llm`, for any engine.
 _LIMITS = {
     "max_batch_size": "max_num_seqs",
     "max_num_tokens": "max_num_tokens",
@@ -23,16 +23,16 @@ _LIMITS = {
 
 
 def read_imported_simulation(model: ImportedModel) -> Simulation:
-    """What the engine of an imported model simulates, with what was set since.
+    """Return the simulation of an imported model, with the current limits of its repository.
 
-    Raises `BadInput` for a model whose engine is a real one.
+    Raise `BadInput` if the model's engine is not simulated.
     """
     simulation = read_details(model.engine_kind, model.engine_path)
     if not isinstance(simulation, Simulation):
         raise BadInput(
             f"The engine of {model.name} is not simulated.",
-            why=f"it is of the kind {model.engine_kind}, whose timing is not known",
-            next_step="measure it, and make a timing of that: tllm bench calibrate RESULT_DIR "
+            why=f"the timing of engine kind {model.engine_kind} is unknown",
+            next_step="measure it and create a timing: tllm bench calibrate RESULT_DIR "
             "-o timing.json",
         )
     limits = read_scheduler_limits(open_repository(model.path), simulation.limits)
@@ -40,9 +40,9 @@ def read_imported_simulation(model: ImportedModel) -> Simulation:
 
 
 def read_scheduler_limits(repository: OpenRepository, defaults: SchedulerLimits) -> SchedulerLimits:
-    """The limits that the parameters of the repository say, of any engine kind.
+    """Return the scheduler limits set in the repository's parameters, for any engine kind.
 
-    Raises `RepositoryError` for values that no scheduler can have.
+    Raise `RepositoryError` if the values are invalid.
     """
     manifest = repository.manifest
     parameters = {**manifest.get("parameters", {}), **manifest.get("set", {})}
@@ -58,7 +58,7 @@ def read_scheduler_limits(repository: OpenRepository, defaults: SchedulerLimits)
         return parse_limits({"tokens_per_block": defaults.tokens_per_block, **typed})
     except ValueError as error:
         raise RepositoryError(
-            f"{repository.path} does not have the limits of a scheduler.",
+            f"{repository.path} has invalid scheduler limits.",
             why=str(error),
             next_step=f"tllm validate {repository.target}",
         ) from error
@@ -67,5 +67,5 @@ def read_scheduler_limits(repository: OpenRepository, defaults: SchedulerLimits)
 def _typed(value: str, default: object) -> object:
     if isinstance(default, bool):
         return read_flag(value)
-    # The LLM API has its policies in capitals.
+    # The LLM API spells policies in capitals.
     return int(value) if isinstance(default, int) else value.lower()

@@ -1,4 +1,4 @@
-"""A benchmark without a server: its requests through simulated engines, on a virtual clock."""
+"""Run a benchmark on simulated engines with a virtual clock."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
 def open_simulated(
     settings: BenchmarkSettings, simulation: Simulation, name: str, replicas: int = 1
 ) -> Benchmark:
-    """What `open_benchmark` would be of `replicas` such engines; nothing needs warming up.
+    """Return a benchmark of `replicas` simulated engines; nothing requires warm-up.
 
-    The requests, and when they are due, are those that a server would be sent. Raises `BadInput`
-    for what has no tokens before a server makes them, and for several prompts in one request.
+    Requests and due times are the same as for a server. Raise `BadInput` for text workloads, which
+    have no tokens before a server tokenizes them, and for several prompts in one request.
     """
     if settings.input_kind == "text" or isinstance(settings.workload, Identity):
         raise BadInput(
-            f"tllm bench {settings.name} cannot run on a virtual clock.",
-            why="it takes requests of one prompt of token ids each",
-            next_step="tllm bench token-norm-dist --simulate NAME, or leave --simulate out",
+            f"tllm bench {settings.name} cannot be simulated.",
+            why="simulation requires one prompt of token ids per request",
+            next_step="tllm bench token-norm-dist --simulate NAME, or remove --simulate",
         )
     model = ServedModel(
         address=f"virtual clock, {replicas} x {name}",

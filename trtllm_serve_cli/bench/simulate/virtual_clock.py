@@ -1,9 +1,9 @@
-"""Requests through simulated engines, on a clock that jumps from one event to the next.
+"""Simulate requests on simulated engines, on a clock that jumps from one event to the next.
 
-Each engine is driven by the scheduler of the engine kind `sim`. A request that is sent reaches an
-engine `request_s` later: of several, the one with the fewest requests, the first of those. An
-engine that is idle begins a step with all that has come by then; one that is at work takes what has
-come when its step ends.
+Each engine uses the scheduler of the engine kind `sim`. A request reaches an engine `request_s`
+after it is sent: the engine with the fewest requests, or the first of these. An idle engine starts
+a step immediately with all requests that have arrived; a busy engine adds new requests when its
+step ends.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
 
 @dataclass(frozen=True, slots=True)
 class SendSchedule:
-    """When requests are sent, as in `shares.Share`.
+    """A schedule of requests, as in `worker_plan.Share`.
 
-    Open loop: `due_s` has the time of each, sorted, and `concurrency` is a cap if there is one.
-    Closed loop: `due_s` is None; the places open evenly over `ramp_s`, and nothing begins after
-    `duration_s`.
+    Open loop: `due_s` has the sorted due time of each request, and `concurrency` is an optional
+    cap. Closed loop: without `due_s`; the slots open evenly over `ramp_s`, and no request starts
+    after `duration_s`.
     """
 
     due_s: Sequence[float] | None = None
@@ -43,9 +43,9 @@ def run_simulated(
     stream: bool = True,
     seed: int = 0,
 ) -> tuple[RequestRecord, ...]:
-    """The record of every request, in order, as a load generator would have them.
+    """Return the record of every request, in order, as a load generator would.
 
-    `replicas` are engines of their own; `seed` is of their jitter.
+    `replicas` is the number of engines; `seed` determines their jitter.
     """
     engines = [_Engine(Scheduler(simulation, seed=seed + each)) for each in range(replicas)]
     clock = _VirtualClock(iter(specs), simulation, engines, schedule)
@@ -56,7 +56,7 @@ def run_simulated(
 
 @dataclass(slots=True, eq=False)
 class _Conversation:
-    """A request, and the conversation that may follow; `said` is its prompt by now."""
+    """A request and its further turns; `prompt` includes the history so far."""
 
     index: int
     spec: RequestSpec
@@ -67,7 +67,7 @@ class _Conversation:
 
 @dataclass(slots=True)
 class _Answer:
-    """What has come of one request by now."""
+    """The response to one request so far."""
 
     conversation: _Conversation
     turn: int
@@ -99,7 +99,7 @@ class _Answer:
 
 @dataclass(slots=True, eq=False)
 class _Engine:
-    """`tokens` are of the step that it is in; None between steps."""
+    """An engine; `tokens` are those of its current step, None between steps."""
 
     scheduler: Scheduler
     tokens: Sequence[SimRequest] | None = None
@@ -114,17 +114,17 @@ class _VirtualClock:
     answers: list[_Answer] = field(default_factory=list)
     num_started: int = 0
     num_in_flight: int = 0
-    # The due time that it wakes up for.
+    # The due time of the next wake-up.
     wakeup_s: float = -1.0
-    # When, in which order it was thought of, and what: a request arrives, a step ends, the next
-    # turn of a conversation is due, or (None) somebody else is to be sent.
+    # Time, order of scheduling, and event: a request arrives, a step ends, the next turn of a
+    # conversation is due, or (None) the clock wakes up to send requests.
     events: list[tuple[float, int, SimRequest | _Engine | _Conversation | None]] = field(
         default_factory=list
     )
     order: count[int] = field(default_factory=count)
 
     def run(self) -> None:
-        """Until nothing is left to happen."""
+        """Process events until none are left."""
         self._schedule(0.0, None)
         while self.events:
             now_s = self.events[0][0]
@@ -153,7 +153,7 @@ class _VirtualClock:
                 self._send(event, now_s, now_s)
 
     def _send_open(self, due_s: Sequence[float], now_s: float) -> None:
-        """Send what is due, as far as the cap lets it, and wake up when the next one is."""
+        """Send the due requests that the cap allows, and wake up when the next one is due."""
         cap = self.schedule.concurrency
         while self.num_started < len(due_s) and (cap is None or self.num_in_flight < cap):
             due = due_s[self.num_started]
@@ -163,7 +163,7 @@ class _VirtualClock:
             self._start_next(due, now_s)
 
     def _send_closed(self, now_s: float) -> None:
-        """Fill the places that are open."""
+        """Fill the open slots."""
         num_slots, duration_s = self.schedule.concurrency or 1, self.schedule.duration_s
         if duration_s is not None and now_s >= duration_s:
             return
@@ -181,7 +181,7 @@ class _VirtualClock:
             self._schedule(at_s, None)
 
     def _start_next(self, due_s: float, now_s: float) -> bool:
-        """Send the next request; whether there was one."""
+        """Send the next request; return whether there was one."""
         spec = next(self.specs, None)
         if spec is None:
             return False
@@ -192,7 +192,7 @@ class _VirtualClock:
         return True
 
     def _send(self, conversation: _Conversation, due_s: float, now_s: float) -> None:
-        """The next request of a conversation, which is mostly its only one."""
+        """Send the next turn of a conversation, or its first request."""
         turn_number, conversation.num_turns = conversation.num_turns, conversation.num_turns + 1
         turn = conversation.spec.turns[turn_number - 1] if turn_number else conversation.spec
         if turn_number:
@@ -227,11 +227,11 @@ class _VirtualClock:
     def _continue_conversation(
         self, conversation: _Conversation, num_tokens: int, now_s: float
     ) -> None:
-        """To the next turn when its user has thought, if there is one."""
+        """Schedule the next turn after its think time, if there is one."""
         if conversation.num_turns > len(conversation.spec.turns):
             self.num_in_flight -= 1
             return
-        # What was said in between no other prompt has, so no block of it is known.
+        # Generated tokens occur in no other prompt, so their blocks are not reused.
         conversation.prompt = [*conversation.prompt, *[-1 - conversation.index] * num_tokens]
         self._schedule(
             now_s + conversation.spec.turns[conversation.num_turns - 1].think_s, conversation
