@@ -24,7 +24,7 @@ _RESPONSES = {
 
 
 class Server:
-    """Answers payloads byte by byte; counts how many requests are in flight."""
+    """A server that sends each byte of a payload as a response and counts requests in flight."""
 
     def __init__(self, stamp: Callable[[], float] = time.perf_counter) -> None:
         self.stamp = stamp
@@ -68,7 +68,7 @@ def _generator(server: Server) -> LoadGenerator:
 
 
 def _ticking(step_s: float) -> Callable[[], float]:
-    """A clock that goes on by as much each time somebody looks at it."""
+    """Return a clock that advances by `step_s` each time it is read."""
     return functools.partial(next, itertools.count(step_s, step_s))
 
 
@@ -100,7 +100,7 @@ def test_responses_are_timestamped_when_their_bytes_arrive() -> None:
     [
         (b"1x", RequestError("unavailable", "gone")),
         (b"1!", RequestError("server", "no")),
-        (b"f", RequestError("no_tokens", "the answer ended without a token")),
+        (b"f", RequestError("no_tokens", "the response ended without a token")),
     ],
     ids=["grpc status", "error in the response", "no token"],
 )
@@ -201,7 +201,7 @@ def test_conversation_turns_are_in_order_and_include_the_history() -> None:
         return server, generator
 
     server, generator = asyncio.run(run())
-    assert server.encoded == [[1, 2, 9, 3], [1, 2, 9, 3, 9, 4]]  # 9 is what the server says
+    assert server.encoded == [[1, 2, 9, 3], [1, 2, 9, 3, 9, 4]]  # the server generates 9
     first, second, third = generator.records
     assert [record.turn for record in generator.records] == [0, 1, 2]
     assert [record.num_input_tokens for record in generator.records] == [2, 4, 6]
@@ -232,7 +232,7 @@ def test_closed_loop_ends_with_its_duration() -> None:
 
 
 class RefusingServer(Server):
-    """Refuses every connection."""
+    """A server that refuses every connection."""
 
     async def send(self, payload: bytes) -> AsyncIterator[Arrival]:
         raise SendFailed(RequestError("connection", "refused"))
@@ -241,7 +241,7 @@ class RefusingServer(Server):
 
 @pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
 def test_run_ends_when_the_server_is_lost(closed: bool) -> None:
-    # Three looks at it for each request, and five until the next is due: that one is waited for.
+    # Each request reads the clock three times; the next is due after five reads and waits.
     generator = LoadGenerator([RefusingServer()], clock=_ticking(0.001), give_up_s=0.05)
     requests = _requests(*[b"1f"] * 2000)
     if closed:
@@ -262,7 +262,7 @@ def test_run_continues_while_another_target_responds() -> None:
 
 
 def test_run_ends_when_all_targets_in_use_are_lost() -> None:
-    """One of several workers may have requests for some of the targets only."""
+    """One of several workers may have requests for only some of the targets."""
     generator = LoadGenerator([RefusingServer(), Server()], clock=_ticking(0.001), give_up_s=0.05)
     requests = _requests(*[b"1f"] * 2000)
     asyncio.run(generator.run_open(requests, [0.005 * index for index in range(2000)]))

@@ -1,4 +1,4 @@
-"""Whose tokenizer makes the ids that every target is sent."""
+"""Tests that find the tokenizer of all targets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Serve = Callable[[FakeTriton], str]
 
 
 def _find(serve: Serve, **folders: Path) -> Path:
-    """Ask for the tokenizer of models, each with a `preprocessing` that names its folder."""
+    """Find the tokenizer of models whose `preprocessing` specifies a folder each."""
     parameters = {
         f"{name}_preprocessing": {"tokenizer_dir": str(folder)} for name, folder in folders.items()
     }
@@ -30,13 +30,13 @@ def test_models_with_the_same_tokenizer_folder_share_it(serve: Serve, tmp_path: 
 
 def test_rejects_models_with_different_tokenizers(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
-    with pytest.raises(BadInput, match="Several models may have several tokenizers") as refused:
+    with pytest.raises(BadInput, match="The models have different tokenizers") as refused:
         _find(serve, a=tmp_path, b=tmp_path / "b")
     assert f"has {tmp_path}; b_tensorrt_llm at " in refused.value.why
     assert "--tokenizer DIR" in refused.value.next_step
 
 
 def test_rejects_a_tokenizer_folder_of_another_machine(serve: Serve, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="tokenizer is not known") as refused:
+    with pytest.raises(BadInput, match="tokenizer is unknown") as refused:
         _find(serve, a=tmp_path / "elsewhere")
-    assert "which is no folder here" in refused.value.why
+    assert "is not a local folder" in refused.value.why

@@ -1,4 +1,4 @@
-"""One worker of a run: its share, on one event loop."""
+"""Run one worker's share of a run on an event loop."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from trtllm_serve_cli.bench.transport.grpc_connection import GrpcConnection
 from trtllm_serve_cli.bench.transport.http_connection import HttpConnection
 
 _PROGRESS_PERIOD_S = 0.5
-# select() has no descriptor beyond 1023; some are taken.
+# select() supports descriptors up to 1023, and some are already in use.
 _MOST_SOCKETS = 900
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How far a worker is; warm-up requests are not counted."""
+    """The progress of a worker; warm-up requests are not counted."""
 
     num_sent: int = 0
     num_ended: int = 0
@@ -34,7 +34,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class WorkerResult:
-    """What a worker saw. `texts` are answers whose tokens the server did not count."""
+    """The measurements of a worker; `texts` are responses without a token count from the server."""
 
     records: tuple[RequestRecord, ...]
     load: WorkerLoad
@@ -46,10 +46,10 @@ class WorkerResult:
 
 
 def make_loop(share: Share) -> asyncio.AbstractEventLoop:
-    """An event loop for `run_share`.
+    """Return an event loop for `run_share`.
 
-    select() takes its time-out in microseconds; epoll's are whole milliseconds, rounded up, and
-    every request would be sent up to one late. But it has no room for many sockets.
+    The timeout of select() has microseconds. epoll's is rounded up to whole milliseconds, which
+    would send every request up to one millisecond late. But select() supports fewer sockets.
     """
     is_http = any(model.interface == "http" for model in share.models)
     if is_http and (share.concurrency is None or share.concurrency > _MOST_SOCKETS):
@@ -63,11 +63,12 @@ async def run_share(
     report: Callable[[Counts], None],
     register_cancel: Callable[[Callable[[], object]], None],
 ) -> WorkerResult:
-    """Do it, from the moment of the monotonic clock that `wait_for_start` gives.
+    """Run the share, starting at the monotonic time that `wait_for_start` returns.
 
-    All that has an end is encoded, and the warm-up done, before it is asked. `tell` is called about
-    twice a second from the loop that also stamps the responses: let it be quick. What
-    `offer_cancel` gets ends the run early when called in this thread; what was measured is kept.
+    Requests of finite workloads are encoded, and the warm-up is complete, before `wait_for_start`
+    is called. `report` is called about twice a second from the loop that also timestamps responses,
+    so it must be fast. `register_cancel` receives a function that ends the run early if called in
+    this thread; measurements are kept.
     """
     connections = [
         GrpcConnection(model, share.request_options)
@@ -120,7 +121,7 @@ async def _run(
 
 
 async def _warm_up(share: Share, connections: Sequence[Connection]) -> None:
-    """All at once, and to every target."""
+    """Send all warm-up requests to every target, all at the same time."""
     ready = [
         ReadyRequest(index, connection.encode(spec, f"tllm-warm-up-{index}"), spec, target)
         for target, connection in enumerate(connections)
@@ -130,7 +131,7 @@ async def _warm_up(share: Share, connections: Sequence[Connection]) -> None:
 
 
 def _encode(share: Share, connections: Sequence[Connection]) -> Iterator[ReadyRequest]:
-    """Encoded before the run, unless there is no end to them."""
+    """Encode the requests before the run, unless they have no end."""
     ready = (
         ReadyRequest(
             index,
@@ -145,10 +146,10 @@ def _encode(share: Share, connections: Sequence[Connection]) -> Iterator[ReadyRe
 
 @contextlib.contextmanager
 def _garbage_collection_disabled() -> Iterator[None]:
-    """Keep the garbage collector out of the run.
+    """Disable the garbage collector during the run.
 
-    At 1000 requests/s a full collection held everything up by 15 to 25 ms. A run of 15 000 requests
-    left 20 objects for it to find, and took the same memory without it.
+    At 1000 requests/s, a full collection paused the process for 15 to 25 ms. A run of 15 000
+    requests left 20 objects to collect and used no more memory with collection disabled.
     """
     was_enabled = gc.isenabled()
     gc.collect()
@@ -182,5 +183,5 @@ def _reporting_progress(
 
 
 async def start_now() -> float:
-    """A start without anybody to wait for."""
+    """Return the current time, to start a single worker immediately."""
     return time.perf_counter()

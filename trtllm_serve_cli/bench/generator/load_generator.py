@@ -1,7 +1,7 @@
-"""The load generator: sends requests at absolute deadlines and stamps what comes back.
+"""The load generator: sends requests at absolute deadlines and timestamps the responses.
 
-An open loop never waits for the server: a request is due when it is due, and its latency counts
-from then even if this process was late to send it. That lateness is recorded as schedule lag.
+An open loop never waits for the server. Latency counts from a request's due time, even if this
+process sends it late; the delay is recorded as schedule lag.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from trtllm_serve_cli.bench.transport.connection import Connection, SendFailed
 from trtllm_serve_cli.bench.transport.grpc_connection import is_rejection
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 
-# A server that refused every connection for so long, and so often, does not come back in this run.
+# A server is lost after refusing every connection for this long, and this often.
 GIVE_UP_S = 5.0
 _GIVE_UP_COUNT = 3
-# A refusal costs no time: without a pause, a closed loop would be nothing but refusals.
+# Refused connections fail immediately; without a pause, a closed loop would only retry them.
 _REFUSED_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyRequest:
-    """A request ready to go: nothing is left to compute when it is due."""
+    """An encoded request; nothing remains to be computed when it is due."""
 
     index: int
     payload: bytes
@@ -44,13 +44,12 @@ class ReadyRequest:
 
 @dataclass(slots=True)
 class LoadGenerator:
-    """Sends requests and collects their records, in the order in which they end.
+    """A load generator and the records of its requests, in the order in which they end.
 
-    The counts may be read at any time, to show progress. Cancelling one of the `run_` methods keeps
-    the records; requests in flight are then recorded as interrupted. Requests that are due in the
-    first `ramp_s` are marked. When no target that was asked can be reached any more,
-    `is_server_lost` says so, and nothing more is sent. `start` is on `clock`; a run may begin later
-    than the call.
+    The counts may be read at any time to show progress. If a `run_` method is cancelled, the
+    records are kept, and requests in flight are recorded as interrupted. Requests due in the first
+    `ramp_s` are marked as ramp. If every target in use is unreachable, `is_server_lost` is true and
+    no more requests are sent. `start` is on `clock`; it may be later than the call.
     """
 
     connections: Sequence[Connection]
@@ -83,18 +82,19 @@ class LoadGenerator:
         concurrency: int | None = None,
         start: float | None = None,
     ) -> None:
-        """Send each request when it is due, in seconds from `start`; returns when all have ended.
+        """Send each request when it is due, in seconds from `start`; return when all have ended.
 
-        With `concurrency` it waits until fewer are in flight: that delays it, but not its due time.
+        With `concurrency`, a request waits until fewer are in flight. This delays the request but
+        not its due time.
         """
         self.start = self.clock() if start is None else start
         slots = None if concurrency is None else asyncio.Semaphore(concurrency)
         tasks: set[asyncio.Task[None]] = set()
-        # Until then the cap held back all that was due.
+        # Until this time, the cap delayed all due requests.
         freed_s = 0.0
 
         def forget(task: asyncio.Task[None]) -> None:
-            if task.cancelled() or task.exception() is None:  # else `gather` shall raise it
+            if task.cancelled() or task.exception() is None:  # else `gather` must raise it
                 tasks.discard(task)
 
         try:
@@ -126,9 +126,9 @@ class LoadGenerator:
         duration_s: float | None = None,
         start: float | None = None,
     ) -> None:
-        """Keep `concurrency` requests in flight; each is due when the one before it ends.
+        """Keep `concurrency` requests in flight; each is due when the previous one ends.
 
-        None begins after `duration_s`. The places open evenly over the ramp.
+        No request starts after `duration_s`. The slots open evenly over the ramp.
         """
         self.start = self.clock() if start is None else start
         waiting = iter(requests)
@@ -160,7 +160,7 @@ class LoadGenerator:
         held_s: float = 0.0,
         slots: asyncio.Semaphore | None = None,
     ) -> None:
-        """The request, and the rest of its conversation."""
+        """Send a request and the further turns of its conversation."""
         try:
             answer = await self._exchange(request, request.payload, due_s, held_s)
             prompt = request.spec.input_ids
@@ -202,7 +202,7 @@ class LoadGenerator:
             raise
         finally:
             if answer.error is None and not answer.chunk_s:
-                answer.error = RequestError("no_tokens", "the answer ended without a token")
+                answer.error = RequestError("no_tokens", "the response ended without a token")
             default_input_tokens = (
                 request.spec.input_ids.size if num_input_tokens is None else num_input_tokens
             )
@@ -241,9 +241,9 @@ class LoadGenerator:
 
 @dataclass(slots=True)
 class _Answer:
-    """What has come back of one request; nothing counts after its final response.
+    """The response to a request so far; nothing counts after its final part.
 
-    A piece of text that is empty is no answer yet: its tokens count with the next that is not.
+    An empty text is not counted as a chunk; its tokens count with the next text.
     """
 
     end_s: float
@@ -282,11 +282,11 @@ class _Answer:
             self.end_s, self.error, self.is_final = at_s, error, True
 
     def ids(self) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-        """The tokens of the answer."""
+        """Return the generated tokens."""
         return np.frombuffer(b"".join(self._ids), np.int32)
 
     def _add_remaining_tokens(self, at_s: float) -> None:
-        """Tokens without text at the end belong to the last piece, or are all there is."""
+        """Add tokens without text at the end to the last chunk, or as the only one."""
         if self.chunk_s:
             self.chunk_tokens[-1] += self._uncounted_tokens
         else:

@@ -1,4 +1,4 @@
-"""What a benchmark is asked to do."""
+"""The settings of a benchmark."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _LOAD_KINDS: Mapping[type, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkSettings:
-    """What to send, how much of it, and when.
+    """The requests to send, how many, and when.
 
-    A run sends `num_requests`, or with `duration_s` all that are due within it. `repeat` runs have
-    other requests each: drawn from the same seed, or the next ones of a data set.
+    A run sends `num_requests`, or with `duration_s` all that are due within it. The requests of
+    `repeat` runs differ: they are drawn from the same seed, or are the next ones of a data set.
     """
 
     workload: Workload
@@ -47,7 +47,7 @@ class BenchmarkSettings:
         return RequestOptions(self.stream, self.server_times, self.timeout_s)
 
     def to_json(self) -> dict[str, Any]:
-        """As `summary.json` has it."""
+        """Return the settings as in `summary.json`."""
         load = asdict(self.load)
         load.pop("times_s", None)
         names = (

@@ -1,4 +1,4 @@
-"""The tokenizer of the model that is loaded."""
+"""Find the tokenizer of the model under load."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _TIMEOUT_S = 10.0
 
 
 def find_tokenizer_folder(targets: Iterable[Target]) -> Path:
-    """The one folder here that every target's `preprocessing` names.
+    """Return the local folder that the `preprocessing` model of every target specifies.
 
-    Raises `BadInput`, also where they name several, or `NoServer`.
+    Raise `BadInput`, also if they specify different folders, or `NoServer`.
     """
     folders = {_fetch_folder(target): target for target in targets}
     if len(folders) > 1:
         raise BadInput(
-            "Several models may have several tokenizers.",
+            "The models have different tokenizers.",
             why="; ".join(
                 f"{target.model} at {target.address} has {folder}"
                 for folder, target in folders.items()
             ),
-            next_step="name one that suits them all: --tokenizer DIR",
+            next_step="specify one that fits all of them: --tokenizer DIR",
         )
     return next(iter(folders))
 
@@ -40,35 +40,37 @@ def _fetch_folder(target: Target) -> Path:
         parameters, _ = fetch(target.address, preprocessing, _TIMEOUT_S)
     except RequestFailed as error:
         raise _unknown(
-            f"{target.address} has no model {preprocessing} that would name it"
+            f"{target.address} does not serve {preprocessing}, which specifies the tokenizer"
         ) from error
     folder = parameters.get("tokenizer_dir", "")
     if not folder or not Path(folder).is_dir():
-        raise _unknown(f"{preprocessing} names {folder or 'none'}, which is no folder here")
+        raise _unknown(f"the tokenizer_dir of {preprocessing}, {folder!r}, is not a local folder")
     return Path(folder)
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer in `folder`. Raises `BadInput` or `MissingPart`."""
+    """Load the tokenizer in `folder`. Raise `BadInput` or `MissingPart`."""
     if not folder.is_dir():
-        raise BadInput(f"There is no folder {folder}.", next_step="check --tokenizer")
+        raise BadInput(f"The folder {folder} does not exist.", next_step="check --tokenizer")
     try:
         return load_tokenizer(folder)
     except ImportError as error:
         raise MissingPart(
-            f"The tokenizer in {folder} needs the package {error.name}.",
-            why="its files are those of Hugging Face or of OpenVINO",
+            f"The tokenizer in {folder} requires the package {error.name}.",
+            why="the tokenizer is in Hugging Face or OpenVINO format",
             next_step=f"pip install {(error.name or '').replace('_', '-')}",
         ) from error
     except (OSError, ValueError, RuntimeError) as error:
         raise BadInput(
-            f"{folder} has no tokenizer that can be read.",
+            f"{folder} does not contain a readable tokenizer.",
             why=str(error).splitlines()[0] if str(error) else type(error).__name__,
-            next_step="name the folder with tokenizer.json: --tokenizer DIR",
+            next_step="specify the folder with tokenizer.json: --tokenizer DIR",
         ) from error
 
 
 def _unknown(why: str) -> BadInput:
     return BadInput(
-        "The model's tokenizer is not known.", why=why, next_step="name its folder: --tokenizer DIR"
+        "The model's tokenizer is unknown.",
+        why=why,
+        next_step="specify its folder: --tokenizer DIR",
     )

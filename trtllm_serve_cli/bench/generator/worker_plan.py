@@ -1,4 +1,4 @@
-"""What each worker process of a run has to do: pure data."""
+"""Plan the work of each worker process of a run (pure)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _BLOCK = 64
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Requests without an end, drawn as they are needed: for a closed loop with a duration.
+    """An endless sequence of requests, drawn on demand for a closed loop with a duration.
 
-    Of a workload that has an order they are every `step`-th from number `start` on.
+    For an ordered workload, these are every `step`-th request from number `start` on.
     """
 
     workload: Workload
@@ -49,9 +49,9 @@ class Stream:
 class Share:
     """One worker's part of a run: every `step`-th request from `first` on, to all models in turns.
 
-    Open loop: `due_s` has the time of each, and `concurrency` is a cap if there is one. Closed
-    loop: `due_s` is None. `num_planned` counts the requests of conversations singly, if
-    there is a count.
+    Open loop: `due_s` has the due time of each request, and `concurrency` is an optional cap.
+    Closed loop: without `due_s`. `num_planned` counts each turn of a conversation as a request;
+    None if there is no limit.
     """
 
     models: tuple[ServedModel, ...]
@@ -73,9 +73,10 @@ class Share:
         return sum(1 + len(spec.turns) for spec in self.specs)
 
     def numbered(self) -> Iterator[tuple[int, int, RequestSpec]]:
-        """Each request with its index in the whole run, and which of the models it goes to.
+        """Yield each request with its index in the whole run and the index of its model.
 
-        Not by the index alone: of two workers and two models each would have one.
+        The model does not depend on the index alone: with two workers and two models, each worker
+        would send to only one.
         """
         for turn, spec in enumerate(self.specs):
             yield self.first + turn * self.step, (self.first + turn) % len(self.models), spec
@@ -89,12 +90,12 @@ def plan_workers(
     start: int = 0,
     keeps_text: bool = False,
 ) -> list[Share]:
-    """The shares of one run; fewer than the workers asked for where there are not enough places.
+    """Return the shares of one run; fewer than the requested workers if concurrency is lower.
 
     The same settings and run give the same requests at the same times, whatever the warm-up is.
-    Loads of another rate or concurrency have other prompts, so that of several that one server is
-    measured at, none finds its own in the server's cache. A workload that has an order begins with
-    number `start`, and warms up with those before it.
+    Loads with a different rate or concurrency have different prompts, so that no load of a sweep
+    finds its prompts in the server's cache. An ordered workload starts with number `start` and
+    warms up with the preceding requests.
     """
     seed = settings.seed, run
     warmup_rng, workload_rng, _ = np.random.default_rng(seed + _seed_of(settings.load)).spawn(3)
@@ -131,14 +132,14 @@ def plan_workers(
 
 
 def find_vocab_size(models: Sequence[ServedModel]) -> int:
-    """The bound of random ids that all of the models know."""
+    """Return the upper bound of random ids that are valid for all models."""
     return min(model.vocab_size or FALLBACK_VOCAB_SIZE for model in models)
 
 
 def _plan_times(
     settings: BenchmarkSettings, rng: np.random.Generator
 ) -> tuple[tuple[float, ...] | None, int | None]:
-    """When requests are due (None: closed loop), and how many there are (None: no count)."""
+    """Return due times (None: closed loop) and the number of requests (None: unlimited)."""
     load, duration_s = settings.load, settings.duration_s
     if isinstance(load, AtConcurrency):
         return None, None if duration_s is not None else settings.num_requests

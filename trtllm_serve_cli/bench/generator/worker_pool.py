@@ -1,4 +1,4 @@
-"""The workers of a run: one in this process, or several in processes of their own."""
+"""Run the workers: one in this process, or several in their own processes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from trtllm_serve_cli.bench.generator.bench_worker import (
 from trtllm_serve_cli.bench.generator.worker_plan import Share
 from trtllm_serve_cli.processes import die_with_parent
 
-# From the word to the start: every worker has it by then.
+# The delay from the start message to the start, by which every worker has received it.
 _START_DELAY_S = 0.2
 _PERIOD_S = 0.5
 
 
 def run_workers(shares: Sequence[Share], watch: Callable[[Counts], None]) -> list[WorkerResult]:
-    """Do all of them at once. Ctrl-C ends them early; a second one is Python's own again.
+    """Run all shares at the same time. The first Ctrl-C ends them early; a second one interrupts.
 
-    Several workers share one clock (the monotonic one of this machine) and one start.
+    Several workers share a clock (this machine's monotonic clock) and a start time.
     """
     if len(shares) == 1:
         return [_run_in_process(shares[0], watch)]
@@ -47,7 +47,7 @@ def _run_in_process(share: Share, watch: Callable[[Counts], None]) -> WorkerResu
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[list[Callable[[], object]]]:
-    """What the first SIGINT calls, to be added by the caller; the next one is as it was before."""
+    """Yield the functions that the first SIGINT calls; then restore the previous handler."""
     actions: list[Callable[[], object]] = []
 
     def interrupt(*_: object) -> None:
@@ -126,9 +126,9 @@ def _send_all(pipes: Sequence[Connection], message: object) -> None:
 
 
 def _worker_main(pipe: Connection, share: Share) -> None:
-    """A worker process: says that it is ready, begins when it is told, sends its result."""
+    """Run a worker process: report readiness, start when requested, send the result."""
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, and says so
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it and notifies the workers
     with contextlib.closing(make_loop(share)) as loop:
         asyncio.set_event_loop(loop)
         pipe.send(loop.run_until_complete(_run_worker(pipe, share)))
