@@ -43,7 +43,7 @@ def test_every_response_has_the_requested_length(
 @pytest.mark.parametrize(
     "load",
     [AllAtOnce(), AtRate(500, "constant"), AtRate(500), AtRate(500, "gamma", 0.5)],
-    ids=["all at once", "constant", "poisson", "gamma"],
+    ids=["all at the start", "constant", "poisson", "gamma"],
 )
 def test_open_loads_send_everything(serve: Serve, load: Load) -> None:
     assert _run(serve(FakeTriton()), load).summary.num_completed == 6
@@ -63,7 +63,7 @@ def test_streamed_times_follow_the_server(serve: Serve) -> None:
     ttft = summary.times["ttft"]
     assert ttft and summary.times["itl"] and summary.times["tpot"]
     assert ttft.min_ms >= 50
-    # Of the whole: a gap shrinks by what the response before it came late.
+    # Checks the total: a gap is shorter if the previous response was late.
     for record in result.records:
         assert record.end_s - record.sent_s >= 0.05 + 0.01 * (record.num_output_tokens - 1)
 
@@ -228,7 +228,7 @@ def test_slow_request_times_out(serve: Serve) -> None:
 
 
 def test_p99_at_a_fixed_rate_includes_a_server_freeze(serve: Serve) -> None:
-    """A closed loop hides it: only the requests in flight see the freeze."""
+    """A closed loop hides the freeze: only requests in flight are affected."""
     freeze_s, num_requests = 1.0, 200
     server = FakeTriton()
     address = serve(server)
@@ -254,7 +254,7 @@ def test_p99_at_a_fixed_rate_includes_a_server_freeze(serve: Serve) -> None:
     latency_at_rate, closed_latency = (each.times["request_latency"] for each in (at_rate, closed))
     assert latency_at_rate and closed_latency
     assert latency_at_rate.p99_ms > 900 * freeze_s
-    # About a hundred requests were due in the meantime: half of the run waited.
+    # About 100 requests, half of the run, were due during the freeze.
     assert latency_at_rate.p75_ms > 300 * freeze_s
     assert closed_latency.p95_ms < 500 * freeze_s
 

@@ -36,7 +36,7 @@ def _probe(rate: float, is_met: bool, is_sure: bool = True) -> Probe:
 
 
 def _search_until(edge: float, plan: SearchPlan) -> list[Probe]:
-    """All probes of a server that meets its objectives below `edge`."""
+    """Return all probes for a server that meets its objectives below `edge`."""
     probes: list[Probe] = []
     while (rate := next_rate(probes, plan)) is not None:
         probes.append(_probe(rate, rate < edge))
@@ -53,7 +53,7 @@ def test_search_ends_within_the_precision_of_the_edge(edge: float, precision: fl
     low, high = result.interval
     assert low == result.rate < edge
     assert high is not None
-    assert edge <= high <= low * (1 + precision) * 1.02  # the rates' three digits
+    assert edge <= high <= low * (1 + precision) * 1.02  # rates have three digits
     assert len(probes) == len({probe.rate for probe in probes})
 
 
@@ -95,7 +95,7 @@ def test_clear_margin_is_certain_after_one_run() -> None:
 
 @pytest.mark.parametrize("objective", ["latency:p99<5s", "latency<6s"])
 def test_percentile_without_enough_requests_is_never_certain(objective: str) -> None:
-    # The true p99 is 5.57 s, and there is no true maximum.
+    # The true p99 is 5.57 s, and the distribution has no maximum.
     rng = np.random.default_rng(0)
     num_met = 0
     for _ in range(60):
@@ -164,7 +164,7 @@ def _quiet(benchmark: Benchmark) -> Iterator[Watch]:
 
 
 def _server(ending: Ending = "finished", busy: float = 0.2) -> Callable[[float], Benchmark]:
-    """Opens benchmarks of a server of eight slots, full at about 29 requests/s."""
+    """Return a function that opens benchmarks of an eight-slot server, full at 29 requests/s."""
 
     def open_at(rate: float) -> Benchmark:
         load = AtRate(rate)

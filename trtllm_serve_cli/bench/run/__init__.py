@@ -1,1 +1,1 @@
-"""Run a benchmark, sample the server meanwhile, sweep loads, and search the highest rate."""
+"""Run a benchmark, sample the server, sweep loads, and search for the highest rate."""

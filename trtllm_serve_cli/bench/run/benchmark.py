@@ -1,4 +1,4 @@
-"""One benchmark, from its settings to its result."""
+"""Run one benchmark, from its settings to its result."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ TokenCounts = Literal["server", "re-tokenised", "responses"]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is; warm-up requests are not counted, those of conversations singly.
+    """The progress of a run; warm-up requests are not counted, and each turn of a conversation is.
 
-    `num_requests` is None where a duration ends the run.
+    A run that ends after a duration has no `num_requests`.
     """
 
     run: int
@@ -45,7 +45,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a benchmark. `start` is on this machine's monotonic clock."""
+    """One run of a benchmark; `start` is on this machine's monotonic clock."""
 
     started_at: str
     start: float
@@ -56,15 +56,15 @@ class Run:
 
     @property
     def num_drawn(self) -> int:
-        """How many requests of the workload it came to, those of conversations as one."""
+        """The number of requests drawn from the workload; a conversation counts as one."""
         return max((record.index for record in self.records), default=-1) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkResult:
-    """A benchmark's records and figures, and what one needs to know to compare them with another's.
+    """The records and metrics of a benchmark, and its environment, for comparisons.
 
-    `summary` is that of all runs together; `summary_of` tells them, or the targets, apart.
+    `summary` covers all runs; `summary_of` returns that of one run or target.
     """
 
     settings: BenchmarkSettings
@@ -99,7 +99,7 @@ class BenchmarkResult:
         return Counter(f"{error.kind}: {error.message}" for error in failed).most_common()
 
     def summary_of(self, *, run: int | None = None, target: int | None = None) -> Summary:
-        """The figures of one run, or of what one target answered."""
+        """Return the metrics of one run, or of one target."""
         records = [
             record
             for record in self.records
@@ -113,10 +113,11 @@ Watch = Callable[[Progress], None]
 
 @dataclass(slots=True)
 class Benchmark:
-    """A benchmark that is under way: `run` measures once more, `result` is of all runs so far.
+    """A benchmark in progress: `run` adds a run, `result` covers all runs so far.
 
-    Several may take turns, so that what drifts on a machine drifts for all of them. `measure` gives
-    the run of a number, and how many of its answers the server did not count the tokens of.
+    Several benchmarks may take turns, so that a drift of the machine affects all of them. `measure`
+    returns the run with the given number, and how many of its responses had no token count from the
+    server.
     """
 
     settings: BenchmarkSettings
@@ -128,7 +129,7 @@ class Benchmark:
 
     @property
     def num_drawn(self) -> int:
-        """How many requests of the workload all runs so far came to."""
+        """The number of requests drawn from the workload in all runs so far."""
         return sum(run.num_drawn for run in self.runs)
 
     def run(self, watch: Watch = lambda progress: None) -> Run:
@@ -138,14 +139,14 @@ class Benchmark:
         return run
 
     def run_all(self, watch: Watch = lambda progress: None) -> BenchmarkResult:
-        """As many runs as the settings ask for; one that does not finish is the last."""
+        """Run as often as the settings specify, but stop after a run that does not finish."""
         for _ in range(self.settings.repeat):
             if self.run(watch).ending != "finished":
                 break
         return self.result()
 
     def result(self) -> BenchmarkResult:
-        """That of at least one run."""
+        """Return the result; requires at least one run."""
         records = [record for run in self.runs for record in run.records]
         workers = [worker for run in self.runs for worker in run.workers]
         summary = _summarize(records, self.settings)
@@ -169,10 +170,11 @@ def open_benchmark(
     metrics: Mapping[int, str] | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> Benchmark:
-    """A benchmark of the targets, in turns, of which nothing has run yet.
+    """Return a benchmark that loads the targets in turns; nothing has run yet.
 
     `metrics` has the addresses of metrics pages to sample, by target. `tokenizer` counts the tokens
-    of answers that the server does not count. Raises `NoServer`, `UnknownModel` or `RequestFailed`.
+    of responses that the server does not count. Raise `NoServer`, `UnknownModel` or
+    `RequestFailed`.
     """
     models = tuple(fetch_model(target, settings.input_kind) for target in targets)
 
@@ -200,9 +202,10 @@ def run_benchmark(
 ) -> BenchmarkResult:
     """Load the targets in turns and measure them.
 
-    `watch` is called about twice a second from the loop that also stamps the responses: let it be
-    quick. Ctrl-C ends the load; the result then has what was measured so far, marked partial; so it
-    does when no target answers any more. The rest is as in `open_benchmark`.
+    `watch` is called about twice a second from the loop that also timestamps the responses, so it
+    must be fast. If Ctrl-C ends the load, or if all targets become unreachable, the result has the
+    measurements so far and is marked as partial. The other parameters and errors are those of
+    `open_benchmark`.
     """
     benchmark = open_benchmark(settings, targets, metrics=metrics, tokenizer=tokenizer)
     return benchmark.run_all(watch)
@@ -216,7 +219,7 @@ def _run_once(
     metrics: Mapping[int, str],
     tokenizer: Tokenizer | None,
 ) -> tuple[Run, int]:
-    """The run, and how many of its answers the server did not count the tokens of."""
+    """Return the run, and how many of its responses had no token count from the server."""
     planned = [share.num_planned for share in shares]
     total = None if None in planned else sum(each or 0 for each in planned)
 
@@ -252,10 +255,10 @@ def _merge(
 
 
 def _recount(record: RequestRecord, text: str | None, tokenizer: Tokenizer | None) -> RequestRecord:
-    """The tokens of a text that the server did not count, spread evenly over its pieces."""
+    """Distribute the tokens of a text that the server did not count evenly over its chunks."""
     if text is None or tokenizer is None or not record.chunk_s:
         return record
-    # An answer does not begin with what a prompt begins with.
+    # Special tokens only occur at the start of a prompt.
     num_tokens = len(tokenizer.encode(text, add_special_tokens=False))
     num_chunks = len(record.chunk_s)
     upto = [num_tokens * chunk // num_chunks for chunk in range(num_chunks + 1)]
@@ -266,7 +269,7 @@ def _recount(record: RequestRecord, text: str | None, tokenizer: Tokenizer | Non
 def _ending(results: Sequence[WorkerResult]) -> Ending:
     if any(result.was_interrupted for result in results):
         return "interrupted"
-    # A worker gives up only when no target answers it; others may have sent all of theirs before.
+    # Only a worker that reaches no target gives up; others may have finished before.
     return "server_lost" if any(result.is_server_lost for result in results) else "finished"
 
 
@@ -277,13 +280,13 @@ def _summarize(records: Sequence[RequestRecord], settings: BenchmarkSettings) ->
 
 
 def client_versions() -> dict[str, str]:
-    """What sends: `tllm`, Python, and the packages that matter to it."""
+    """Return the versions of `tllm`, Python and the packages that affect the client."""
     packages = {name: version(name) for name in ("grpcio", "numpy", "tritonclient")}
     return {"tllm": __version__, "python": platform.python_version(), **packages}
 
 
 def client_machine() -> dict[str, str | int]:
-    """Where it runs."""
+    """Return the platform and CPUs of the client."""
     cpus = os.sched_getaffinity(0) if sys.platform == "linux" else range(os.cpu_count() or 1)
     return {
         "platform": platform.platform(),

@@ -1,6 +1,6 @@
-"""What the server says of itself during a run, sampled by a process of its own.
+"""Sample the server's metrics during a run, in a separate process.
 
-A metrics page takes milliseconds to parse, in which a process could send or stamp nothing.
+Parsing a metrics page takes milliseconds, in which a process could not send or timestamp requests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ServerSample:
-    """A server's metrics at one time of the monotonic clock, or why there are none.
+    """A server's metrics at a time of the monotonic clock, or the error.
 
     `state` is a `metrics.Summary` as plain data.
     """
@@ -37,7 +37,7 @@ class ServerSample:
     error: str = ""
 
     def to_json(self, start: float) -> dict[str, Any]:
-        """A line of `server_samples.jsonl`, its time as those of the requests."""
+        """Return a line of `server_samples.jsonl`; its time is relative to `start`."""
         line = {"at_s": self.at_s - start, "target": self.target}
         return line | (self.state if self.state is not None else {"error": self.error})
 
@@ -46,7 +46,7 @@ class ServerSample:
 def sampling(
     addresses: Mapping[int, str], interval_s: float, samples: list[ServerSample]
 ) -> Iterator[None]:
-    """Meanwhile sample the metrics pages at `addresses`, by target; then add to `samples`."""
+    """Sample the metrics pages at `addresses`, by target, and extend `samples` at the end."""
     if not addresses:
         yield
         return
@@ -79,7 +79,7 @@ def sampling(
 def _sample(pipe: Connection, target: int, address: str, interval_s: float) -> None:
     import signal
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when it ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the sampling
     samples: list[ServerSample] = []
     previous: Snapshot | None = None
     pipe.send("ready")

@@ -1,10 +1,10 @@
-"""The highest rate at which a server meets its objectives.
+"""Find the highest rate at which a server meets its objectives.
 
-The rate is doubled until an objective is missed, then the gap is halved (in ratio) until it is as
-small as was asked for. A rate is sure to meet an objective, or to miss it, when the 95 % confidence
-interval of what was measured does not hold the limit; else it runs again. The interval is that of
-the requests, drawn again (bootstrap), if these are enough to tell one; from the third run on,
-Student's of the runs' figures. Failed requests took for ever.
+The search doubles the rate until an objective is missed, then bisects the gap (as a ratio) down to
+the requested precision. A result is certain if the 95 % confidence interval of the measurement
+excludes the limit; otherwise the rate runs again. The interval is a bootstrap over requests, if
+they are sufficient; from the third run on, it is Student's t over the values of the runs. Failed
+requests count as infinitely slow.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from trtllm_serve_cli.bench.stats.statistics import NEVER_MS, finite, judge, jud
 
 Ending = Literal["found", "all_met", "none_met", "interrupted", "server_lost"]
 _RUNS_FOR_STUDENT = 3
-# Rates are asked for with so many digits: finer ones would say what no run can tell.
+# The significant digits of a rate; runs cannot distinguish finer steps.
 _DIGITS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """Where to look: from `lowest` up, at most to `highest`; rates are per second.
+    """The range of a search: from `lowest` to `highest`, in requests per second.
 
-    It ends when what is met and what is missed are within `precision` (0.05: 5 %) of each other. A
-    rate that is not sure runs up to `max_runs` times.
+    It ends when the rates that meet and miss the objectives are within `precision` (0.05: 5 %) of
+    each other. An uncertain rate runs up to `max_runs` times.
     """
 
     lowest: float
@@ -50,9 +50,9 @@ class SearchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One objective at one rate. `None` is beyond any time: too many requests failed.
+    """The value of one objective at one rate; `None` if too many requests failed.
 
-    `interval_ms` is `None` where so few requests tell none.
+    `interval_ms` is `None` if there are too few requests for an interval.
     """
 
     objective: str
@@ -65,7 +65,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One rate that was tried."""
+    """One rate of a search, and its measurements."""
 
     rate: float
     num_runs: int
@@ -78,7 +78,7 @@ class Probe:
 
     @property
     def is_sure(self) -> bool:
-        """Sure to miss one objective, or to meet every one."""
+        """True if it certainly misses one objective, or certainly meets all of them."""
         if self.is_met:
             return all(each.is_sure for each in self.measured)
         return any(each.is_sure and not each.is_met for each in self.measured)
@@ -86,12 +86,12 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """`rate` is the highest that met every objective; `None` if the lowest did not.
+    """The result of a search.
 
-    `results` are by the rate, in the order in which they were probed.
-
-    `interval` reaches from the highest rate that is sure to meet them (below all that are sure to
-    miss) to the lowest that is sure to miss one; `None` where no rate was sure.
+    `rate` is the highest that met every objective; `None` if the lowest did not. `interval` is from
+    the highest rate that certainly meets them (below all that certainly miss) to the lowest that
+    certainly misses one; an end is `None` if no rate was certain. `results` are by rate, in the
+    order of the search.
     """
 
     rate: float | None
@@ -107,7 +107,7 @@ class SearchResult:
         return tuple(sorted(probe.rate for probe in missed if probe.was_client_bottleneck))
 
     def to_json(self) -> dict[str, Any]:
-        """As `search.json` has it."""
+        """Return the search as in `search.json`."""
         return {
             "rate": self.rate,
             "interval": self.interval,
@@ -125,7 +125,7 @@ def run_search(
     open_at: Callable[[float], Benchmark],
     show_progress: ShowProgress,
 ) -> SearchResult:
-    """Probe rates until the edge is found. A run that does not finish ends the search."""
+    """Probe rates until the highest is found. A run that does not finish ends the search."""
     probes: list[Probe] = []
     results: dict[float, BenchmarkResult] = {}
     rate = next_rate(probes, plan)
@@ -141,7 +141,7 @@ def run_search(
 
 
 def next_rate(probes: Sequence[Probe], plan: SearchPlan) -> float | None:
-    """What to try next; `None` when the edge is known well enough, or lies outside."""
+    """Return the rate to try next; `None` if the result is precise enough, or out of range."""
     if not probes:
         return plan.lowest
     edge = _lowest_missed(probes)
@@ -161,7 +161,7 @@ def conclude(
     ending: Ending | None,
     results: Mapping[float, BenchmarkResult] | None = None,
 ) -> SearchResult:
-    """What the probes say; `ending` is told unless they say it themselves."""
+    """Derive the result from the probes; `ending` overrides the ending derived from them."""
     edge = _lowest_missed(probes)
     met = _met_below(probes, edge)
     sure = [probe for probe in probes if probe.is_sure]
@@ -188,7 +188,7 @@ def _met_below(probes: Sequence[Probe], edge: float) -> list[float]:
 
 
 def measure(objective: Objective, runs: Sequence[Sequence[RequestRecord]]) -> Measured:
-    """Whether the runs at one rate meet an objective, and whether that is sure."""
+    """Check whether the runs at one rate meet an objective, and whether that is certain."""
     groups = judged_ms(objective.time_metric, runs)
     outcome = judge(objective, groups)
     interval, limit_ms = _interval(groups, objective.percent), objective.limit_ms
@@ -225,7 +225,7 @@ def _interval(
 ) -> Interval | None:
     requests = list(chain.from_iterable(groups))
     if all(value == NEVER_MS for values in requests for value in values):
-        # Not one was completed, or told such a time.
+        # No request completed, or none has this time.
         return NEVER_MS, NEVER_MS
     figures = [statistic(list(chain.from_iterable(run)), percent) for run in groups if any(run)]
     if len(figures) >= _RUNS_FOR_STUDENT and (by_runs := mean_of_runs(figures)):

@@ -1,4 +1,4 @@
-"""Several benchmarks beside each other, run in turns."""
+"""Run several benchmarks in turns."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from contextlib import AbstractContextManager
 
 from trtllm_serve_cli.bench.run.benchmark import Benchmark, BenchmarkResult, Watch
 
-# What watches the next run of a benchmark.
+# A context that displays the progress of a benchmark's next run.
 ShowProgress = Callable[[Benchmark], AbstractContextManager[Watch]]
 
 
 def run_in_turns(
     points: Sequence[Benchmark], repeat: int, show_progress: ShowProgress
 ) -> list[BenchmarkResult]:
-    """`repeat` runs of every point: the first of each, then the second of each, and so on.
+    """Run every point `repeat` times: the first run of each, then the second of each, and so on.
 
-    So a machine that grows warm, or has other work for a while, does not favour one of them. A run
-    that does not finish ends the sweep; points without a run are left out.
+    A machine that heats up or is temporarily busy thus affects all points. A run that does not
+    finish ends the sweep; points without a run are omitted.
     """
     for _ in range(repeat):
         for point in points:
