@@ -1,4 +1,4 @@
-"""HTTP/2 frames as bytes."""
+"""Encode HTTP/2 frames."""
 
 from __future__ import annotations
 

@@ -17,19 +17,19 @@ from trtllm_serve_cli.bench.transport.http2 import Call, CallReset
 from trtllm_serve_cli.bench.transport.http_connection import HttpConnection
 
 MODEL = ServedModel("127.0.0.1:1", "tensorrt_llm", "1", "2.51.0", True, 8, 500)
-# Enough to connect, where somebody lets it.
+# Long enough to connect to a server that accepts connections.
 OPTIONS = RequestOptions(timeout_s=1.0)
-# Far more than the time that a request has.
+# Much longer than the timeout of a request.
 TEST_TIMEOUT_S = 60.0
 
 
 async def _failure_kind(connection: Connection) -> str:
-    """How a request fails."""
+    """Send a request and return the kind of its failure."""
 
     async def receive() -> NoReturn:
         async for _ in connection.send(b""):
             pass
-        raise AssertionError("it did not fail")
+        raise AssertionError("the request did not fail")
 
     with pytest.raises(SendFailed) as failed:
         await asyncio.wait_for(receive(), TEST_TIMEOUT_S)
@@ -48,7 +48,7 @@ def test_reset_call_is_not_a_connection_error(code: int, kind: str) -> None:
 
 
 class NoStreamsServer(asyncio.Protocol):
-    """A server that takes no calls at all."""
+    """A server that allows no concurrent streams."""
 
     def __init__(self, disconnected: asyncio.Event) -> None:
         self.disconnected = disconnected
@@ -68,7 +68,7 @@ def test_request_times_out_while_the_server_allows_no_streams() -> None:
         server = await loop.create_server(lambda: NoStreamsServer(disconnected), "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         connection = GrpcConnection(replace(MODEL, address=f"127.0.0.1:{port}"), OPTIONS)
-        # The first is sent before the server can say so.
+        # The first request is sent before the server's settings arrive.
         assert await _failure_kind(connection) == TIMED_OUT
         assert (
             await asyncio.gather(_failure_kind(connection), _failure_kind(connection))
@@ -89,7 +89,7 @@ def test_request_times_out_while_connecting(
     async def test(monkeypatch: pytest.MonkeyPatch) -> None:
         async def hang(*_: Any) -> NoReturn:
             await asyncio.Event().wait()
-            raise AssertionError("nobody ends this")
+            raise AssertionError("unreachable")
 
         monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", hang)
         connection = kind(MODEL, OPTIONS)

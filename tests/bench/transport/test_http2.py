@@ -49,7 +49,7 @@ def block(**headers: str) -> bytes:
 
 
 class RecordingTransport(asyncio.Transport):
-    """Keeps what is written."""
+    """A transport that records written data."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class RecordingTransport(asyncio.Transport):
         pass
 
     def frames(self) -> list[tuple[int, int, int, bytes]]:
-        """Kind, flags, stream and content of each frame since the last call."""
+        """Return kind, flags, stream and content of each frame since the last call."""
         data, self.written = self.written.removeprefix(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), b""
         found = []
         while data:
@@ -227,7 +227,7 @@ def test_reset_ends_one_call_and_a_lost_connection_all() -> None:
         connection.data_received(frame(RST_STREAM, 0, 1, (8).to_bytes(4, "big")))
         connection.data_received(frame(GOAWAY, 0, 0, (3).to_bytes(4, "big") + bytes(4)))
         assert isinstance(calls[0].error, CallReset)
-        assert not calls[1].is_done  # the server still answers it
+        assert not calls[1].is_done  # the server still handles it
         assert isinstance(calls[2].error, ConnectionGone)
         connection.connection_lost(None)
         assert isinstance(calls[1].error, ConnectionGone)
@@ -251,7 +251,7 @@ def test_cancel_resets_only_calls_that_have_not_ended() -> None:
 
 @pytest.mark.parametrize("num_bytes", [0, 1, 70_000, 3_000_000])
 def test_grpc_server_handles_bodies_of_any_size(num_bytes: int) -> None:
-    """And says what went wrong in trailers that are encoded in its own way."""
+    """The server also reports errors in trailers, with its own encoding."""
 
     def echo(request: bytes, context: grpc.ServicerContext) -> bytes:
         if not request:

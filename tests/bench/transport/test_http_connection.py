@@ -144,5 +144,5 @@ def test_reports_an_unknown_model_over_http(serve_http: ServeHttp) -> None:
 
 def test_rejects_a_model_without_text_input(serve_http: ServeHttp) -> None:
     target = Target(serve_http(FakeTriton(answer=exact_length)), "tensorrt_llm", "http")
-    with pytest.raises(UnknownModel, match="is not an LLM that takes text"):
+    with pytest.raises(UnknownModel, match="is not an LLM with text input"):
         fetch_model(target, "text")

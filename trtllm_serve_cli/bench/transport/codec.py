@@ -1,7 +1,8 @@
-"""Requests and responses as bytes, over gRPC and over HTTP; no connection here.
+"""Encode requests and decode responses, for gRPC and HTTP; no I/O.
 
-The load generator moves bytes: but for those without an end, and those that hold answers, requests
-are encoded before the run starts; a response is stamped before it is decoded.
+The load generator handles bytes: requests are encoded before the run starts, except those of
+endless workloads and those that include earlier responses. Responses are timestamped before they
+are decoded.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 from trtllm_serve_cli.client.llmapi import name_inputs, shape_input
 
 _REQUEST_ID_PREFIX = re.compile(r"^\[request id: [^\]]*\] ")
-# An end id that is no token ends nothing.
+# An end id that is not a token never ends generation.
 _NEVER_END_ID = -1
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """How every request of a run is asked.
+    """The options of every request of a run.
 
-    `wants_times` has the server tell when it scheduled each request. One that takes longer than
-    `timeout_s` is given up.
+    With `server_times`, the server reports when it scheduled each request. A request that exceeds
+    `timeout_s` fails.
     """
 
     stream: bool = False
@@ -40,10 +41,10 @@ class RequestOptions:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """How many tokens one response carries (0 in an empty final one), and how it ends.
+    """The number of tokens in one response (0 in an empty final one), and how it ended.
 
-    `ids` are those of the first row, as INT32 in bytes. `text` is there if the model answers in
-    text; `is_counted` says whether it told how many tokens that is.
+    `ids` are those of the first row, as INT32 bytes. `text` is set if the model returns text;
+    `is_counted` is whether the server reported its number of tokens.
     """
 
     num_tokens: int
@@ -59,7 +60,7 @@ class Response:
 def encode_request(
     spec: RequestSpec, model: ServedModel, request_id: str, options: RequestOptions
 ) -> bytes:
-    """A `ModelInferRequest` for `spec`."""
+    """Encode `spec` as a `ModelInferRequest`."""
     request = service_pb2.ModelInferRequest(model_name=model.name, id=request_id)
     request.parameters["triton_enable_empty_final_response"].bool_param = True
     for name, value in _plan_tensors(spec, model, options).items():
@@ -73,7 +74,7 @@ def encode_request(
 
 
 def encode_body(spec: RequestSpec, model: ServedModel, options: RequestOptions) -> bytes:
-    """The same as the JSON that Triton's generate endpoints take."""
+    """Encode `spec` as JSON for Triton's generate endpoints."""
     tensors = _plan_tensors(spec, model, options)
     values = {
         name: value.item() if value.size == 1 and name != "input_ids" else value.ravel().tolist()
@@ -83,7 +84,10 @@ def encode_body(spec: RequestSpec, model: ServedModel, options: RequestOptions) 
 
 
 def decode_stream_response(raw: bytes) -> Response:
-    """A `ModelStreamInferResponse`, final by its `triton_final_response` parameter or its error."""
+    """Decode a `ModelStreamInferResponse`.
+
+    It is final if its `triton_final_response` parameter is set, or if it is an error.
+    """
     message = service_pb2.ModelStreamInferResponse.FromString(raw)
     if message.error_message:
         return Response(0, True, _REQUEST_ID_PREFIX.sub("", message.error_message))
@@ -93,18 +97,18 @@ def decode_stream_response(raw: bytes) -> Response:
 
 
 def decode_unary_response(raw: bytes) -> Response:
-    """A `ModelInferResponse`: the one and only response of a model that is not decoupled."""
+    """Decode a `ModelInferResponse`, the only response of a model that is not decoupled."""
     return _read_reply(service_pb2.ModelInferResponse.FromString(raw), is_final=True)
 
 
 def decode_event(data: bytes) -> Response:
-    """The JSON of one event or answer; none at all is the end of the stream."""
+    """Decode the JSON of one event or response; empty data is the end of the stream."""
     if not data:
         return Response(0, True)
     try:
         outputs = json.loads(data)
     except ValueError:
-        return Response(0, True, f"the answer is no JSON: {data[:80]!r}")
+        return Response(0, True, f"the response is not valid JSON: {data[:80]!r}")
     if not isinstance(outputs, dict) or "error" in outputs:
         return Response(0, True, str(outputs["error"] if isinstance(outputs, dict) else outputs))
     ids = _as_list(outputs.get("output_ids"))
@@ -123,10 +127,10 @@ _DATATYPES = {"i": "INT32", "?": "BOOL", "O": "BYTES"}
 def _plan_tensors(
     spec: RequestSpec, model: ServedModel, options: RequestOptions
 ) -> dict[str, NDArray[Any]]:
-    """The tensors to send, each with its batch dimension, by the model's names.
+    """Return the tensors to send, each with its batch dimension, by the model's input names.
 
-    Without an end id, generation runs to `request_output_len`. The prompt is never echoed
-    (`exclude_input_in_output`), so every token that comes back is a new one.
+    Without an end id, generation continues to `request_output_len`. The prompt is never echoed
+    (`exclude_input_in_output`), so every returned token is new.
     """
     num_rows = spec.input_ids.shape[0] if spec.input_ids.ndim == 2 else 1
 
@@ -163,7 +167,7 @@ def _plan_tensors(
         **optional_inputs,
     }
     names = name_inputs(model.name, tensors)
-    # Servers that are older do not know all the things that an answer can tell.
+    # Older servers do not support all of these outputs.
     return {
         names[name]: value
         for name, value in tensors.items()
@@ -177,10 +181,10 @@ def _pack_text(text: str) -> bytes:
 
 
 def _read_reply(reply: Any, *, is_final: bool) -> Response:
-    """What one response tells. Ids and lengths: output_ids are [rows, beams, n].
+    """Decode one response; output_ids are [rows, beams, n].
 
-    A sequence_length [rows, beams] below n marks padding; above n it counts what earlier responses
-    brought.
+    A sequence_length [rows, beams] below n marks padding; above n it includes the tokens of earlier
+    responses.
     """
     raw = {
         output.name: (output, content)
@@ -192,7 +196,7 @@ def _read_reply(reply: Any, *, is_final: bool) -> Response:
         if name in raw
     }
     if "text_output" in raw:
-        # Beyond the length that stands before it, there may be the texts of other beams.
+        # The texts of other beams may follow the length-prefixed first text.
         content = raw["text_output"][1]
         length = int.from_bytes(content[:4], "little")
         outputs["text_output"] = content[4 : 4 + length].decode(errors="replace")
@@ -215,7 +219,7 @@ def _count(outputs: Mapping[str, Any], *, num_ids: int, ids: bytes, is_final: bo
     text = outputs.get("text_output")
     counted = outputs.get("num_output_tokens")
     num_input_tokens = outputs.get("num_input_tokens")
-    if isinstance(text, list):  # of several sequences the first
+    if isinstance(text, list):  # the first of several sequences
         text = text[0] if text else ""
     if text is None:
         num_tokens = num_ids
@@ -234,7 +238,7 @@ def _count(outputs: Mapping[str, Any], *, num_ids: int, ids: bytes, is_final: bo
 
 
 def _as_list(value: Any) -> list[Any]:
-    """A tensor of the generate endpoints: one element stands for itself."""
+    """Return a tensor of the generate endpoints as a list; they unwrap single elements."""
     if value is None:
         return []
     return value if isinstance(value, list) else [value]

@@ -1,4 +1,4 @@
-"""How requests travel to a model, whatever carries them."""
+"""The interface of connections, for any protocol."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from trtllm_serve_cli.bench.model.records import TIMED_OUT, RequestError
 from trtllm_serve_cli.bench.transport.codec import Response
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 
-TIMEOUT_ERROR = RequestError(TIMED_OUT, "not whole in the time that a request has")
-# When the bytes of a response came, on `time.perf_counter`, and these.
+TIMEOUT_ERROR = RequestError(TIMED_OUT, "the response did not finish within the timeout")
+# The time when the bytes of a response arrived, on `time.perf_counter`, and the bytes.
 Arrival = tuple[float, bytes]
 _T = TypeVar("_T")
 
 
 class SendFailed(Exception):
-    """A request has ended without its final response."""
+    """A request that ended without its final response."""
 
     def __init__(self, error: RequestError) -> None:
         super().__init__(error.message)
@@ -25,12 +25,12 @@ class SendFailed(Exception):
 
 
 class Connection(Protocol):
-    """To one model of one server, for many requests at once."""
+    """A connection to one model of one server, for many concurrent requests."""
 
     def encode(self, spec: RequestSpec, request_id: str) -> bytes: ...
 
     def send(self, payload: bytes) -> AsyncIterator[Arrival]:
-        """The responses as they arrive, undecoded; raises `SendFailed`."""
+        """Yield the responses as they arrive, undecoded; raise `SendFailed`."""
 
     def decode(self, raw: bytes) -> Response: ...
 
@@ -38,9 +38,9 @@ class Connection(Protocol):
 
 
 async def with_timeout(awaitable: Coroutine[Any, Any, _T], timeout_s: float | None) -> _T:
-    """What it gives; raises `SendFailed` when that takes longer.
+    """Return the result of the coroutine; raise `SendFailed` if it exceeds the timeout.
 
-    A task of its own: for what a request has to wait for before it is on its way.
+    Runs it as a task, for the steps before a request is sent.
     """
     task = asyncio.ensure_future(awaitable)
     try:

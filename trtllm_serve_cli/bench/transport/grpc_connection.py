@@ -1,6 +1,6 @@
-"""Requests over gRPC: each a call of its own, all on one connection.
+"""Send requests over gRPC: one call per request, all on one connection.
 
-So errors and cancellations stay apart, and none waits behind another's answer.
+Errors and cancellations thus affect a single request, and no request waits for another's response.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 from trtllm_serve_cli.client.address import split_address
 
 _SERVICE = "/inference.GRPCInferenceService"
-# Triton answers UNAVAILABLE for reasons of its own, too, in words that no dead address has.
+# Triton also returns UNAVAILABLE with these messages; an unreachable address never does.
 _TRITON_MESSAGES = (
     "restricted",
     "unknown model",
@@ -42,12 +42,12 @@ _TRITON_MESSAGES = (
 )
 _QUEUE_FULL_MESSAGES = ("exceeds maximum queue size", "max queue", "queue is full")
 _STATUSES = {code.value[0]: code for code in grpc.StatusCode}
-# RFC 9113: REFUSED_STREAM, CANCEL and ENHANCE_YOUR_CALM. Whoever resets a call is there.
+# RFC 9113: REFUSED_STREAM, CANCEL and ENHANCE_YOUR_CALM. A reset proves that the server is up.
 _RESET_KINDS = {7: REJECTED, 8: "cancelled", 11: REJECTED}
 
 
 class GrpcConnection:
-    """To one model. A decoupled one answers on streams only; Triton refuses other calls to it."""
+    """A connection to one model. Triton accepts only streaming calls to decoupled models."""
 
     def __init__(self, model: ServedModel, options: codec.RequestOptions) -> None:
         self._model = model
@@ -72,7 +72,7 @@ class GrpcConnection:
         )
 
     def encode(self, spec: RequestSpec, request_id: str) -> bytes:
-        """The message after its five bytes: no compression, and its length."""
+        """Encode the message with its five-byte prefix: no compression, and its length."""
         message = codec.encode_request(spec, self._model, request_id, self._options)
         return b"\0" + len(message).to_bytes(4, "big") + message
 
@@ -128,7 +128,7 @@ class GrpcConnection:
 
 
 def find_failure(call: Call) -> RequestError | None:
-    """Why a call that has ended has failed, if it has."""
+    """Return why a finished call failed; `None` if it did not."""
     match call.error:
         case None:
             pass
@@ -149,7 +149,7 @@ def find_failure(call: Call) -> RequestError | None:
 
 
 def to_request_error(code: grpc.StatusCode, details: str) -> RequestError:
-    """A gRPC status as one of our kinds."""
+    """Convert a gRPC status to a request error."""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return RequestError(TIMED_OUT, details)
     if is_rejection(details) or code is grpc.StatusCode.RESOURCE_EXHAUSTED:
@@ -161,5 +161,5 @@ def to_request_error(code: grpc.StatusCode, details: str) -> RequestError:
 
 
 def is_rejection(message: str) -> bool:
-    """Whether the server's words say that it had no room for the request."""
+    """Return whether the server's message reports a full queue."""
     return any(text in message.lower() for text in _QUEUE_FULL_MESSAGES)

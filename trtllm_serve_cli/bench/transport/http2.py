@@ -1,9 +1,9 @@
-"""As much of HTTP/2 as a gRPC client needs, on asyncio: many calls on one connection.
+"""A minimal HTTP/2 client for gRPC on asyncio: many calls on one connection.
 
-gRPC's own client for asyncio takes several times the processor time for a call, which a load
-generator takes from the rate it can send at, and from the server beside it (docs/performance.md).
-Frames: RFC 9113. The server is asked to keep no header table, so equal header blocks mean the same
-and are decoded once.
+gRPC's asyncio client uses several times the CPU time per call, which reduces the rate that a load
+generator can send at and the CPU time left for a server on the same machine (docs/performance.md).
+Frames: RFC 9113. The client disables the server's header table, so identical header blocks have the
+same content and are decoded once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HEADER_TABLE_SIZE, _ENABLE_PUSH, _MAX_STREAMS, _INITIAL_WINDOW, _MAX_FRAME_SIZE
 _CANCEL = 8
 _LARGEST = 2**31 - 1
 _DEFAULT_WINDOW = 65535
-# What may come unannounced is as much as can be said; it is said again when half is used up.
+# The receive window is the largest possible; it is renewed when half is used up.
 _WINDOW_UPDATE_AT = 2**30
 _FRAME = struct.Struct(">HBBBL")
 
@@ -33,11 +33,11 @@ Headers = dict[str, str]
 
 
 class ConnectionGone(Exception):
-    """The connection ended, or never began, with calls on it."""
+    """The connection was lost, or could not be used, while calls needed it."""
 
 
 class CallReset(Exception):
-    """The server ended one call; `code` is HTTP/2's."""
+    """The server reset one call; `code` is the HTTP/2 error code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"the server reset the stream (HTTP/2 error {code})")
@@ -45,7 +45,7 @@ class CallReset(Exception):
 
 
 def encode_headers(headers: Sequence[tuple[str, str]]) -> bytes:
-    """A header block that leaves no trace in the server's table, so it can be sent every time."""
+    """Encode a header block that does not change the server's table, so it can be reused."""
     encoder = Encoder()
     encoder.header_table_size = 0
     block: bytes = encoder.encode([(name, value, True) for name, value in headers])
@@ -53,7 +53,7 @@ def encode_headers(headers: Sequence[tuple[str, str]]) -> bytes:
 
 
 class Call:
-    """One request and what has come of its answer, with the time of `time.perf_counter` it came."""
+    """A request and the messages of its response, with arrival times on `time.perf_counter`."""
 
     def __init__(self, stream: int, window: int) -> None:
         self.stream = stream
@@ -66,15 +66,15 @@ class Call:
         self._waiter: asyncio.Future[None] | None = None
 
     async def wait(self) -> None:
-        """Until something more has come."""
+        """Wait for more messages or the end."""
         if not self.messages and not self.is_done:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
     def feed(self, data: bytes, at_s: float) -> None:
-        """A part of the answer's body: messages, each after a flag and its length in five bytes.
+        """Add a part of the response body: messages, each after a flag and a length (five bytes).
 
-        They have come when their last bytes have.
+        A message arrives when its last bytes do.
         """
         data = self._unparsed + data if self._unparsed else data
         position = 0
@@ -99,7 +99,7 @@ class Call:
 
 
 class Http2Connection(asyncio.Protocol):
-    """The client's end of one connection."""
+    """The client side of one connection."""
 
     def __init__(self) -> None:
         self.is_open = False
@@ -122,7 +122,7 @@ class Http2Connection(asyncio.Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether a call would start at once."""
+        """True if a call would start immediately."""
         return self.is_open and len(self._calls) < self._max_streams
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -135,9 +135,9 @@ class Http2Connection(asyncio.Protocol):
         transport.write(_PREFACE + _frame(_SETTINGS, 0, 0, content) + _frame(_WINDOW, 0, 0, more))
 
     async def start(self, block: bytes, body: bytes) -> Call:
-        """Send a request with these headers and this body, which ends it.
+        """Send a request with these headers and this complete body.
 
-        Waits while the server has as many calls as it takes. Raises `ConnectionGone`.
+        Wait while the server's limit of concurrent streams is reached. Raise `ConnectionGone`.
         """
         while self.is_open and not self.has_room:
             await self._wait_for_stream()
@@ -165,12 +165,12 @@ class Http2Connection(asyncio.Protocol):
         try:
             await waiter
         except asyncio.CancelledError:
-            if not waiter.cancelled():  # it was this one's turn, and is the next one's now
+            if not waiter.cancelled():  # the slot was already assigned: pass it on
                 self._wake_stream_waiter()
             raise
 
     def cancel(self, call: Call) -> None:
-        """Tell the server that nobody wants the rest."""
+        """Reset the call's stream, unless it has ended."""
         if self._calls.pop(call.stream, None) is not None and self.is_open:
             reset = struct.pack(">L", _CANCEL)
             self._transport.write(_frame(_RST_STREAM, 0, call.stream, reset))
@@ -249,7 +249,7 @@ class Http2Connection(asyncio.Protocol):
         try:
             call.headers = call.headers | self._decode(content)
         except HPACKError as error:
-            self._end(stream, ConnectionGone(f"its headers cannot be read: {error}"))
+            self._end(stream, ConnectionGone(f"the server sent invalid headers: {error}"))
             return
         if flags & _END_STREAM:
             self._end(stream, None)
@@ -288,7 +288,7 @@ class Http2Connection(asyncio.Protocol):
         self._end_all(refused, ConnectionGone("the server is going away"))
 
     def _send_what_fits(self) -> None:
-        """Bodies wait for room in the order of their calls; one that has none lets others by."""
+        """Send queued bodies in the order of their calls; skip calls whose window is full."""
         waiting: deque[tuple[Call, bytes]] = deque()
         while self._unsent:
             call, body = self._unsent.popleft()

@@ -1,7 +1,7 @@
-"""Requests over HTTP: Triton's generate endpoints, on connections that are used again.
+"""Send requests to Triton's generate endpoints over HTTP, on reusable connections.
 
-A small HTTP/1.1 client of its own on asyncio's protocols: what a library does beside (redirects,
-cookies, pools, proxies) costs more than the request, and would be measured with the server.
+A minimal HTTP/1.1 client on asyncio's protocols: the extra features of a library (redirects,
+cookies, pools, proxies) cost more than the request, and would be measured with the server.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _DATA = b"data:"
 
 
 class HttpConnection:
-    """To one model; opens as many connections as there are requests in flight, and keeps them."""
+    """Connections to one model: as many as there are requests in flight, kept for reuse."""
 
     def __init__(self, model: ServedModel, options: codec.RequestOptions) -> None:
         self._model = model
         self._options = options
         self._host, self._port = split_address(model.address)
         self._idle: list[_Link] = []
-        # Only generate_stream answers for a decoupled model as often as it likes.
+        # Only generate_stream supports several responses, as decoupled models send them.
         is_streamed = options.stream or model.is_decoupled
         endpoint = "generate_stream" if is_streamed else "generate"
         path = f"/v2/models/{quote(model.name, safe='')}/{endpoint}"
@@ -51,7 +51,7 @@ class HttpConnection:
         return b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
 
     async def send(self, payload: bytes) -> AsyncIterator[Arrival]:
-        """Each event's data; at the end an empty one."""
+        """Yield the data of each event, then empty data at the end."""
         timer: asyncio.TimerHandle | None = None
         loop, timeout_s = asyncio.get_running_loop(), self._options.timeout_s
         started_s = loop.time()
@@ -101,7 +101,7 @@ class HttpConnection:
 
 
 class _Link(asyncio.Protocol):
-    """One connection and the answer that comes on it."""
+    """One connection and its current response."""
 
     def __init__(self) -> None:
         self.events: deque[Arrival] = deque()
@@ -127,7 +127,7 @@ class _Link(asyncio.Protocol):
         self._transport.write(payload)
 
     async def wait(self) -> None:
-        """Until something has come."""
+        """Wait for an event or the end."""
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
 
@@ -141,13 +141,13 @@ class _Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         at_s = time.perf_counter()
-        if self.is_done:  # nobody asked: whatever it is, this connection is no good any more
+        if self.is_done:  # unexpected data: do not reuse the connection
             self.abort()
             return
         try:
             self.events.extend((at_s, event) for event in self._parser.feed(data))
         except ValueError as error:
-            self._end(RequestError("server", f"the answer is no HTTP: {error}"))
+            self._end(RequestError("server", f"the response is not valid HTTP: {error}"))
             self.abort()
             return
         if self._parser.is_done:
@@ -176,9 +176,10 @@ class _Link(asyncio.Protocol):
 
 
 class ResponseParser:
-    """An HTTP response, in whatever parts it comes, as the data of its events.
+    """An incremental parser that returns an HTTP response as the data of its events.
 
-    An answer that is no event stream is one event. `feed` raises `ValueError` for what is no HTTP.
+    A response that is not an event stream is one event. `feed` raises `ValueError` for invalid
+    HTTP.
     """
 
     def __init__(self) -> None:
@@ -195,7 +196,7 @@ class ResponseParser:
 
     @property
     def error(self) -> RequestError | None:
-        """What a status other than 200 means."""
+        """The error for a status other than 200."""
         if self.status == 200:
             return None
         message = self._body.decode(errors="replace").strip().removeprefix("data:").strip()
@@ -206,7 +207,7 @@ class ResponseParser:
         )
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The events that `data` completes."""
+        """Return the events that `data` completes."""
         self._unparsed += data
         if not self._has_head and not self._read_head():
             return []
@@ -225,12 +226,12 @@ class ResponseParser:
         head, end, rest = self._unparsed.partition(b"\r\n\r\n")
         if not end:
             if len(head) > 1 << 16:
-                raise ValueError("its header has no end")
+                raise ValueError("its header does not end")
             return False
         first, *lines = head.split(b"\r\n")
         version, _, status = first.partition(b" ")
         if not version.startswith(b"HTTP/1."):
-            raise ValueError(f"it begins with {first[:40]!r}")
+            raise ValueError(f"it starts with {first[:40]!r}")
         self.status = int(status[:3])
         headers = {
             name.strip().lower(): value.strip().lower()
@@ -252,7 +253,7 @@ class ResponseParser:
         return taken
 
     def _take_chunks(self) -> bytes:
-        """The chunks that are whole; the last has no length, and ends the body."""
+        """Return the complete chunks; a chunk of length 0 ends the body."""
         taken = []
         while True:
             size, end, rest = self._unparsed.partition(b"\r\n")
