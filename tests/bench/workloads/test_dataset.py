@@ -20,7 +20,7 @@ from trtllm_serve_cli.errors import BadInput, TllmError
 
 
 class Words:
-    """A tokenizer: each word is a token, numbered by its length; 98 begins a prompt."""
+    """A tokenizer that maps each word to its length, and adds 98 at the start of a prompt."""
 
     end_id = 99
 
@@ -155,11 +155,11 @@ def test_empty_prompts_are_skipped(tmp_path: Path) -> None:
     [
         ({"input": "a", "instruction": "b"}, "output is missing"),
         ({"prompt": 3, "output_length": 1}, "must be text"),
-        ({"prompt": "a", "output_length": 0}, "whole number above 0"),
+        ({"prompt": "a", "output_length": 0}, "an integer above 0"),
         ({"nothing": 1}, "prompt or text or text_input is missing; its fields are nothing"),
-        ({"conversations": [{"from": "human", "value": "a"}]}, "no user with an answer"),
-        ({"conversations": "a"}, "no list of objects"),
-        ({"conversations": [{"from": "human"}, {"from": "gpt"}]}, "a part without text"),
+        ({"conversations": [{"from": "human", "value": "a"}]}, "no user message with an answer"),
+        ({"conversations": "a"}, "not a list of objects"),
+        ({"conversations": [{"from": "human"}, {"from": "gpt"}]}, "a message without text"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -175,25 +175,25 @@ def test_invalid_entry_is_rejected_with_file_and_line(
 
 def test_entry_without_an_output_length_is_rejected(tmp_path: Path) -> None:
     source = _read(tmp_path, {"prompt": "a"}, lines=True)
-    with pytest.raises(BadInput, match=f"{source}:1: this entry does not say how long"):
+    with pytest.raises(BadInput, match=f"{source}:1: this entry has no output length"):
         tokenize("d", read_entries(source), Words(), Lengths())
 
 
 def test_text_without_a_tokenizer_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no tokenizer"):
+    with pytest.raises(BadInput, match="require a tokenizer"):
         tokenize("d", read_entries(_read(tmp_path, LINE)), None, Lengths())
 
 
 def test_data_set_with_only_long_prompts_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no prompt that can be sent"):
+    with pytest.raises(BadInput, match="no usable prompt"):
         tokenize("d", read_entries(_read(tmp_path, LINE)), Words(), Lengths(max_input_tokens=1))
 
 
 def test_empty_data_set_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="has no entry"):
+    with pytest.raises(BadInput, match="has no entries"):
         read_entries(_read(tmp_path))
 
 
 def test_hub_data_set_reports_the_missing_package_or_name() -> None:
-    with pytest.raises(TllmError, match=r"needs the package datasets|could not be had"):
-        read_entries("hf:nobody/nothing-of-this-name")
+    with pytest.raises(TllmError, match=r"requires the package datasets|could not be loaded"):
+        read_entries("hf:no-such-user/no-such-data-set")

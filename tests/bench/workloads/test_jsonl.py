@@ -37,8 +37,8 @@ def test_each_object_has_its_line_number(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "line"),
-    [('{"a": 1}\n{"a": \n', 2), ("\n[1]\n", 2), ('{"a": 1} {"b": 2}', 1), ("no JSON", 1)],
-    ids=["cut", "no object", "two in a line", "text"],
+    [('{"a": 1}\n{"a": \n', 2), ("\n[1]\n", 2), ('{"a": 1} {"b": 2}', 1), ("not JSON", 1)],
+    ids=["truncated", "not an object", "two in a line", "text"],
 )
 def test_invalid_line_is_rejected_with_its_number(tmp_path: Path, content: str, line: int) -> None:
     file = tmp_path / "a.jsonl"

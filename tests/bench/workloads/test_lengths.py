@@ -49,7 +49,7 @@ def test_lengths_follow_the_distribution() -> None:
     specs = TokenNormDist(128, 5, 20, 2).draw(4000, 10, np.random.default_rng(0))
     inputs = [spec.input_ids.size for spec in specs]
     outputs = [spec.num_output_tokens for spec in specs]
-    # A twentieth of the standard deviation is three standard errors of the mean here.
+    # Here, 1/20 of the standard deviation is three standard errors of the mean.
     assert abs(np.mean(inputs) - 128) < 0.25
     assert abs(np.mean(outputs) - 20) < 0.1
     assert abs(np.std(inputs) - 5) < 0.25

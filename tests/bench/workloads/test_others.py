@@ -1,4 +1,4 @@
-"""Histograms, traces, prefixes, conversations, batches, words."""
+"""Tests of histograms, traces, prefixes, conversations, batches and words."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_descriptions_distinguish_histogram_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"a_ip": {"buckets": [[1, 2]], "counts": [1]}}, "There is no histogram 'a'"),
+        ({"a_ip": {"buckets": [[1, 2]], "counts": [1]}}, "Histogram 'a' was not found"),
         ({"a_ip": {"buckets": [[1, 2]]}}, "cannot be read"),
         ({"a_ip": {"buckets": [[2, 1]], "counts": [1]}}, "cannot be read"),
         ({"a_ip": {"buckets": [[1, 2]], "counts": [0]}}, "cannot be read"),

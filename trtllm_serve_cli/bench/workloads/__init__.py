@@ -1,5 +1,5 @@
-"""What is sent: each source of requests in a file of its own.
+"""Workloads: the sources of requests, one per file.
 
-A workload draws `RequestSpec`s: the same generator state, the same requests. Files and data sets
-are read before; what cannot be used in one is a `BadInput` that names the file and the line.
+A workload draws `RequestSpec`s; the same generator state gives the same requests. Files and data
+sets are read in advance; invalid content is a `BadInput` with the file and the line.
 """

@@ -1,4 +1,4 @@
-"""Prompts of a file (upstream's JSON, ShareGPT's, JSONL with lengths) or of a hub's data set."""
+"""Prompts from files (upstream's JSON, ShareGPT, JSONL with lengths) or Hugging Face data sets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtllm_serve_cli.bench.workloads.spec import RequestSpec, digest_of
 from trtllm_serve_cli.errors import BadInput, MissingPart
 
 HUB = "hf:"
-# Upstream's `benchmark_core_model.py` counts so many tokens for each word of the answer.
+# The number of tokens per word of the answer in upstream's `benchmark_core_model.py`.
 UPSTREAM_TOKENS_PER_WORD = 1.3
 _INPUT_LENGTHS = ("input_length", "input_len", "input_tokens", "prompt_len", "num_input_tokens")
 _OUTPUT_LENGTHS = (
@@ -30,7 +30,7 @@ _USER_ROLES = ("human", "user")
 
 
 class Tokenizer(Protocol):
-    """What makes ids of text."""
+    """A tokenizer that converts text to token ids."""
 
     end_id: int
 
@@ -39,7 +39,10 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of a data set. A prompt is text, or only its length is known; so is an answer."""
+    """One entry of a data set.
+
+    The prompt is text, or only its length is known; the same applies to the answer.
+    """
 
     where: str
     prompt: str | None
@@ -50,9 +53,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long answers are, and which prompts are too long.
+    """The output lengths, and a limit on prompts.
 
-    An answer has `num_output_tokens` if given, else the entry's own length, else that of the
+    The output length is `num_output_tokens` if set, else the entry's own, else the length of the
     entry's answer: counted by the tokenizer, or its words times `tokens_per_word`.
     """
 
@@ -64,9 +67,9 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Requests made of a data set, in its order; it begins again when it is at its end.
+    """The requests of a data set, in its order; it restarts at its end.
 
-    An entry of which only the length is known has random ids. `digest` is of the entries' contents.
+    Entries with only a length get random ids. `digest` covers the contents of the entries.
     """
 
     name: str
@@ -109,24 +112,24 @@ class Dataset:
 
 
 def read_entries(source: str) -> list[Entry]:
-    """The entries of a file, or of `hf:NAME[:SPLIT]`. Raises `BadInput` or `MissingPart`."""
+    """Read the entries of a file, or of `hf:NAME[:SPLIT]`. Raise `BadInput` or `MissingPart`."""
     lines = _read_hub(source) if source.startswith(HUB) else read_objects(Path(source))
     if not lines:
-        raise BadInput(f"{source} has no entry.", next_step="give a file with prompts")
+        raise BadInput(f"{source} has no entries.", next_step="specify a file with prompts")
     return [_parse(line) for line in lines]
 
 
 def tokenize(
     name: str, entries: Iterable[Entry], tokenizer: Tokenizer | None, lengths: Lengths
 ) -> Dataset:
-    """The data set as token ids. Without a tokenizer every entry must have its lengths."""
+    """Convert a data set to token ids. Without a tokenizer, every entry must have its lengths."""
 
     def encode(entry: Entry) -> RequestSpec | int:
         if entry.prompt is None:
             return entry.num_input_tokens or 1
         if tokenizer is None:
             raise _no_tokenizer(entry)
-        # An empty prompt stays empty, to be left out, whatever begins one otherwise.
+        # An empty prompt stays empty, without special tokens, so that it is skipped.
         ids = np.array(tokenizer.encode(entry.prompt) if entry.prompt else [], np.int32)
         end_id = None if lengths.ignores_eos else tokenizer.end_id
         return RequestSpec(ids, _output_length(entry, tokenizer, lengths), end_id=end_id)
@@ -138,13 +141,13 @@ def tokenize(
 
 
 def as_text(name: str, entries: Iterable[Entry], lengths: Lengths) -> Dataset:
-    """The data set for a model that takes text; a limit to prompts counts 1.3 tokens a word."""
+    """Convert a data set for a model with text input; prompt limits count 1.3 tokens per word."""
 
     def to_spec(entry: Entry) -> RequestSpec:
         if entry.prompt is None:
             raise BadInput(
                 f"{entry.where}: this entry has no prompt.",
-                why="a model that takes text needs one; only its length is there",
+                why="a model with text input requires a prompt, but only its length is known",
                 next_step="use `tllm bench dataset`, which sends token ids",
             )
         return RequestSpec.of_text(
@@ -179,8 +182,8 @@ def _collect(
         outputs.append(_output_length(entry, tokenizer, lengths))
     if not requests:
         raise BadInput(
-            f"{name} has no prompt that can be sent.",
-            why=f"all {num_left_out} are empty, or longer than {lengths.max_input_tokens} tokens",
+            f"{name} has no usable prompt.",
+            why=f"all {num_left_out} prompts are empty or exceed {lengths.max_input_tokens} tokens",
             next_step="allow longer prompts with --max-input-len",
         )
     digest = digest_of(contents)
@@ -193,9 +196,9 @@ def _output_length(entry: Entry, tokenizer: Tokenizer | None, lengths: Lengths) 
         return known
     if entry.answer is None:
         raise BadInput(
-            f"{entry.where}: this entry does not say how long its answer is.",
-            why=f"it has neither an answer nor one of {', '.join(_OUTPUT_LENGTHS)}",
-            next_step="give all answers one length: --output-tokens 100",
+            f"{entry.where}: this entry has no output length.",
+            why=f"it has neither an answer nor any of {', '.join(_OUTPUT_LENGTHS)}",
+            next_step="set one length for all responses: --output-tokens 100",
         )
     if tokenizer is None or lengths.tokens_per_word is not None:
         return max(_count_words(entry.answer, lengths.tokens_per_word), 1)
@@ -203,7 +206,10 @@ def _output_length(entry: Entry, tokenizer: Tokenizer | None, lengths: Lengths) 
 
 
 def _count_words(text: str, tokens_per_word: float | None = None) -> int:
-    """Tokens by upstream's rule: words, as single blanks part them, times a factor; none of ""."""
+    """Estimate tokens by upstream's rule: the words separated by single spaces, times a factor.
+
+    Returns 0 for an empty text.
+    """
     num_words = len(text.split(" ")) if text else 0
     return int(num_words * (tokens_per_word or UPSTREAM_TOKENS_PER_WORD))
 
@@ -225,19 +231,19 @@ def _parse(line: Line) -> Entry:
 
 
 def _parse_conversation(line: Line, messages: Any) -> Entry:
-    """The first thing that a user said, and what came back."""
+    """Return the first message of a user and the answer to it."""
     if not isinstance(messages, Sequence) or not all(isinstance(each, dict) for each in messages):
-        raise line.refuse("its conversation is no list of objects")
+        raise line.refuse("its conversation is not a list of objects")
     turns = [
         (str(each.get("from", each.get("role"))), each.get("value", each.get("content")))
         for each in messages
     ]
     first = next((index for index, (role, _) in enumerate(turns) if role in _USER_ROLES), None)
     if first is None or first + 1 == len(turns):
-        raise line.refuse("its conversation has no user with an answer")
+        raise line.refuse("its conversation has no user message with an answer")
     question, answer = turns[first][1], turns[first + 1][1]
     if not isinstance(question, str) or not isinstance(answer, str):
-        raise line.refuse("its conversation has a part without text")
+        raise line.refuse("its conversation has a message without text")
     return Entry(line.where, question, None, answer)
 
 
@@ -247,24 +253,24 @@ def _read_hub(source: str) -> list[Line]:
         import datasets
     except ImportError as error:
         raise MissingPart(
-            f"{source} needs the package datasets.",
-            why="it reads data sets of the Hugging Face hub",
+            f"{source} requires the package datasets.",
+            why="it reads data sets from the Hugging Face Hub",
             next_step="pip install datasets",
         ) from error
     try:
         rows = datasets.load_dataset(name, split=split or "train")
     except (OSError, ValueError) as error:
         raise BadInput(
-            f"The data set {source} could not be had.",
+            f"The data set {source} could not be loaded.",
             why=str(error).splitlines()[0],
-            next_step="check the name, and the split after a colon: hf:ORG/NAME:test",
+            next_step="check the name and the split after the colon: hf:ORG/NAME:test",
         ) from error
     return [Line(f"{source}[{index}]", dict(row)) for index, row in enumerate(rows)]
 
 
 def _no_tokenizer(entry: Entry) -> BadInput:
     return BadInput(
-        "There is no tokenizer for the prompts.",
-        why=f"{entry.where} has text, and `tensorrt_llm` takes token ids",
-        next_step="name the folder of the model's tokenizer: --tokenizer DIR",
+        "The prompts require a tokenizer.",
+        why=f"{entry.where} is text, but `tensorrt_llm` expects token ids",
+        next_step="specify the folder of the model's tokenizer: --tokenizer DIR",
     )

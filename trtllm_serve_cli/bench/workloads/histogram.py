@@ -1,4 +1,4 @@
-"""Lengths from histograms: buckets of lengths and how many requests fall into each."""
+"""Lengths drawn from histograms: buckets of lengths and the number of requests in each."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from trtllm_serve_cli.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """`counts[i]` lengths lie in `buckets[i]`, whose two ends belong to it."""
+    """A histogram with `counts[i]` lengths in `buckets[i]`; both ends are inclusive."""
 
     buckets: tuple[tuple[int, int], ...]
     counts: tuple[int, ...]
 
     def draw(self, num_lengths: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Lengths whose shares are those of the counts, in random order."""
+        """Draw lengths in proportion to the counts, in random order."""
         shares = np.array(self.counts) / sum(self.counts)
         chosen = rng.choice(len(self.buckets), num_lengths, p=shares)
         low, high = np.array(self.buckets).T
@@ -33,7 +33,10 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class TokenHistogram:
-    """Prompt and answer lengths, each from a histogram; `file` has the name of theirs, if any."""
+    """Histograms of prompt and output lengths.
+
+    `file` is the name of the file that they come from, if any.
+    """
 
     key: str
     inputs: Histogram = field(repr=False)
@@ -42,7 +45,7 @@ class TokenHistogram:
 
     @property
     def num_available(self) -> int:
-        """As many requests as upstream's program makes of it."""
+        """The number of requests that upstream's program sends for these histograms."""
         return min(sum(self.inputs.counts), sum(self.outputs.counts))
 
     def draw(
@@ -66,7 +69,7 @@ class TokenHistogram:
         }
 
 
-# The two that `tools/utils/utils.py` of triton-inference-server/tensorrtllm_backend@c2e65b8 has.
+# From `tools/utils/utils.py` of triton-inference-server/tensorrtllm_backend@c2e65b8.
 _UPSTREAM_HISTOGRAMS = {
     "example_ip": Histogram(
         ((151, 175), (176, 200), (201, 225), (226, 250), (251, 275)), (220, 225, 150, 150, 140)
@@ -79,9 +82,9 @@ _FORM = '{"KEY_ip": {"buckets": [[1, 10], [11, 20]], "counts": [3, 7]}, "KEY_op"
 
 
 def find_histogram(key: str, file: Path | None = None) -> TokenHistogram:
-    """The histograms `KEY_ip` and `KEY_op`: upstream's, or those of a JSON file.
+    """Return the histograms `KEY_ip` and `KEY_op`: upstream's, or those of a JSON file.
 
-    Raises `BadInput`.
+    Raise `BadInput`.
     """
     known = _UPSTREAM_HISTOGRAMS if file is None else _read(file)
     origin = "the built-in histograms" if file is None else str(file)
@@ -91,9 +94,9 @@ def find_histogram(key: str, file: Path | None = None) -> TokenHistogram:
     except KeyError as error:
         keys = sorted({name.rpartition("_")[0] for name in known})
         raise BadInput(
-            f"There is no histogram {key!r} in {origin}.",
-            why=f"{error.args[0]} is missing; there are {', '.join(keys) or 'none'}",
-            next_step="name another with --histogram-key, or a file of yours with --histogram-file",
+            f"Histogram {key!r} was not found in {origin}.",
+            why=f"{error.args[0]} is missing; available: {', '.join(keys) or 'none'}",
+            next_step="select another with --histogram-key, or your own file with --histogram-file",
         ) from error
 
 
@@ -113,13 +116,15 @@ def _parse(name: str, value: Any) -> Histogram:
     buckets = tuple((int(low), int(high)) for low, high in value["buckets"])
     counts = tuple(int(count) for count in value["counts"])
     if len(buckets) != len(counts) or not sum(counts) or min(counts) < 0:
-        raise ValueError(f"{name} needs a count for each bucket, and one above 0")
+        raise ValueError(f"{name} must have a count for each bucket, and at least one above 0")
     if any(not 1 <= low <= high for low, high in buckets):
-        raise ValueError(f"{name} has a bucket that is no range of lengths from 1 on")
+        raise ValueError(f"{name} has a bucket that is not a range of lengths of at least 1")
     return Histogram(buckets, counts)
 
 
 def _refuse(file: Path, why: str) -> BadInput:
     return BadInput(
-        f"The histograms in {file} cannot be read.", why=why, next_step=f"write {_FORM}"
+        f"The histograms in {file} cannot be read.",
+        why=why,
+        next_step=f"use this format: {_FORM}",
     )

@@ -1,4 +1,4 @@
-"""One request of several rows, sent again and again: upstream's identity test."""
+"""One batched request, sent repeatedly: upstream's identity test."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 
-# The bound that `tools/gpt/identity_test.py` of tensorrtllm_backend@v0.5.0 draws its ids below.
+# The upper bound of ids in `tools/gpt/identity_test.py` of tensorrtllm_backend@v0.5.0.
 _UPSTREAM_VOCAB_SIZE = 50255
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The same `batch_size` prompts of `num_input_tokens` in every request."""
+    """A workload with the same `batch_size` prompts of `num_input_tokens` in every request."""
 
     batch_size: int = 8
     num_input_tokens: int = 8
@@ -32,7 +32,7 @@ class Identity:
         step: int = 1,
     ) -> list[RequestSpec]:
         shape = (self.batch_size, self.num_input_tokens)
-        # Not from `rng`: the warm-up sends the same.
+        # Independent of `rng`, so that the warm-up sends the same ids.
         ids = np.random.default_rng(0).integers(
             0, min(vocab_size, _UPSTREAM_VOCAB_SIZE), shape, dtype=np.int32
         )

@@ -1,4 +1,4 @@
-"""Objects out of JSON files, each with the place that an error about it names."""
+"""Read objects from JSON files, with their positions for error messages."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from trtllm_serve_cli.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One object, and where it begins (`file:line`)."""
+    """One object, and the position where it starts (`file:line`)."""
 
     where: str
     fields: dict[str, Any]
 
     def refuse(self, why: str) -> BadInput:
-        """What is wrong with it, to be raised."""
+        """Return the error for this object, to be raised."""
         has = ", ".join(self.fields) or "none"
         return BadInput(
-            f"{self.where}: this entry cannot be used.",
+            f"{self.where}: this entry is invalid.",
             why=f"{why}; its fields are {has}",
-            next_step="put that line right; docs/benchmark.md has the forms that are read",
+            next_step="fix that line; docs/benchmark.md describes the supported formats",
         )
 
     def text(self, *names: str) -> str:
-        """The first of these fields that is there, which must be text."""
+        """Return the first of these fields that is set; it must be text."""
         value = self._first(names)
         if not isinstance(value, str):
             raise self.refuse(f"{' or '.join(names)} must be text")
         return value
 
     def count(self, *names: str) -> int:
-        """The first of these fields that is there: a whole number above 0."""
+        """Return the first of these fields that is set; it must be an integer above 0."""
         value = self._first(names)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.refuse(f"{' or '.join(names)} must be a whole number above 0")
+            raise self.refuse(f"{' or '.join(names)} must be an integer above 0")
         return value
 
     def number(self, name: str, least: float) -> float:
-        """That field, finite and not below `least`."""
+        """Return the field as a finite number of at least `least`."""
         value = self._first((name,))
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or value < least:
-            raise self.refuse(f"{name} must be a number from {least:g} on")
+            raise self.refuse(f"{name} must be a number of at least {least:g}")
         return float(value)
 
     def has(self, *names: str) -> bool:
@@ -61,7 +61,7 @@ class Line:
 
 
 def read_objects(file: Path) -> list[Line]:
-    """The objects of a JSON array, or of JSONL. Raises `BadInput` with the file and the line."""
+    """Read a JSON array, or JSONL. Raise `BadInput` with the file and the line."""
     text = _read(file)
     if text.lstrip().startswith("["):
         return list(_parse_array(file, text))
@@ -69,7 +69,7 @@ def read_objects(file: Path) -> list[Line]:
 
 
 def read_jsonl(file: Path) -> list[Line]:
-    """The objects of JSONL; lines that are empty are skipped. Raises `BadInput`."""
+    """Read JSONL, skipping empty lines. Raise `BadInput`."""
     return list(_parse_lines(file, _read(file)))
 
 
@@ -79,7 +79,9 @@ def _read(file: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise BadInput(
-            f"{file} cannot be read.", why=why, next_step="check the path; it must be UTF-8 text"
+            f"{file} cannot be read.",
+            why=why,
+            next_step="check the path; the file must be UTF-8 text",
         ) from error
 
 
@@ -89,12 +91,12 @@ def _parse_lines(file: Path, text: str) -> Iterator[Line]:
             where = f"{file}:{number}"
             value, end = _decode(where, line, 0)
             if line[end:].strip():
-                raise Line(where, {}).refuse("there is more than one object in the line")
+                raise Line(where, {}).refuse("the line has more than one object")
             yield _as_line(where, value)
 
 
 def _parse_array(file: Path, text: str) -> Iterator[Line]:
-    """By hand from one element to the next: the parser does not tell where they stand."""
+    """Parse element by element, because the JSON parser does not report positions."""
     position, number, counted_to = text.index("[") + 1, 1, 0
     while True:
         position = _skip(text, position, " \t\r\n,")
@@ -117,13 +119,13 @@ def _decode(where: str, text: str, position: int) -> tuple[Any, int]:
         return json.JSONDecoder().raw_decode(text, _skip(text, position, " \t\r"))
     except ValueError as error:
         raise BadInput(
-            f"{where}: this is no JSON.",
+            f"{where}: this is not valid JSON.",
             why=str(error),
-            next_step="put that line right, or check that it is the right file",
+            next_step="fix that line, or check that this is the right file",
         ) from error
 
 
 def _as_line(where: str, value: Any) -> Line:
     if not isinstance(value, dict):
-        raise Line(where, {}).refuse("it is no JSON object")
+        raise Line(where, {}).refuse("it is not a JSON object")
     return Line(where, value)

@@ -13,10 +13,10 @@ from trtllm_serve_cli.bench.workloads.spec import Ids, RequestSpec
 
 @dataclass(frozen=True, slots=True)
 class TokenNormDist:
-    """Prompt and answer lengths drawn from two normal distributions, in tokens.
+    """A workload with normally distributed prompt and output lengths, in tokens.
 
-    Lengths are rounded to whole tokens and are at least 1. The ids are uniform over the vocabulary,
-    so no two prompts share a prefix worth caching.
+    Lengths are rounded to integers and are at least 1. The ids are uniform over the vocabulary, so
+    no two prompts share a prefix worth caching.
     """
 
     input_mean: float = 128
@@ -34,7 +34,7 @@ class TokenNormDist:
         start: int = 0,
         step: int = 1,
     ) -> list[RequestSpec]:
-        """`num_requests` requests; a generator in the same state gives the same requests."""
+        """Draw `num_requests` requests; the same generator state gives the same requests."""
         inputs = draw_lengths(self.input_mean, self.input_stdev, num_requests, rng)
         outputs = draw_lengths(self.output_mean, self.output_stdev, num_requests, rng)
         prompts = draw_prompts(inputs, vocab_size, rng)
@@ -47,7 +47,7 @@ class TokenNormDist:
 def draw_lengths(
     mean: float, stdev: float, num_requests: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Normally distributed lengths, rounded, at least 1."""
+    """Draw normally distributed lengths, rounded, at least 1."""
     drawn = np.rint(rng.normal(mean, stdev, num_requests))
     lengths: NDArray[np.int64] = np.maximum(drawn, 1).astype(np.int64)
     return lengths
@@ -56,7 +56,7 @@ def draw_lengths(
 def draw_prompts(
     lengths: NDArray[np.int64], vocab_size: int, rng: np.random.Generator
 ) -> list[Ids]:
-    """Random ids, uniform over the vocabulary, as many for each prompt as `lengths` says."""
+    """Draw random ids, uniform over the vocabulary; `lengths` has the length of each prompt."""
     ids = rng.integers(0, vocab_size, size=int(lengths.sum()), dtype=np.int32)
     ends = np.cumsum(lengths)
     return [ids[end - length : end] for end, length in zip(ends, lengths, strict=True)]

@@ -1,4 +1,4 @@
-"""Requests that share what they begin with: for the reuse of KV-cache blocks."""
+"""Requests that share prefixes, to measure the reuse of KV-cache blocks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Turn
 
 @dataclass(frozen=True, slots=True)
 class SharedPrefix:
-    """Each request begins with one of `num_prefixes` system prompts, the same for all that have it.
+    """Requests that each start with one of `num_prefixes` system prompts.
 
-    `own` is what comes after it, and the answer.
+    `own` is the part after the prefix, and the output.
     """
 
     own: TokenNormDist
@@ -33,7 +33,7 @@ class SharedPrefix:
         step: int = 1,
     ) -> list[RequestSpec]:
         lengths = np.full(self.num_prefixes, self.num_prefix_tokens)
-        # From a generator of their own: the requests of a warm-up have the same prefixes.
+        # From a separate generator, so that warm-up requests have the same prefixes.
         prefixes = draw_prompts(lengths, vocab_size, np.random.default_rng(self.num_prefixes))
         chosen = rng.integers(0, self.num_prefixes, num_requests)
         return [
@@ -47,10 +47,11 @@ class SharedPrefix:
 
 @dataclass(frozen=True, slots=True)
 class MultiTurn:
-    """Conversations of `num_turns` requests; each prompt holds all that was said before it.
+    """Conversations of `num_turns` requests; each prompt includes the history.
 
-    `turn` is what the user adds each time, and the answer. The user takes `think_mean_s` to think,
-    exponentially distributed. The first `num_prefix_tokens` of all conversations are the same.
+    `turn` is what the user adds each time, and the output. Think times are exponentially
+    distributed with mean `think_mean_s`. The first `num_prefix_tokens` of all conversations are the
+    same.
     """
 
     turn: TokenNormDist
@@ -68,7 +69,7 @@ class MultiTurn:
         start: int = 0,
         step: int = 1,
     ) -> list[RequestSpec]:
-        """`num_requests` conversations."""
+        """Draw `num_requests` conversations."""
         opening = SharedPrefix(self.turn, self.num_prefix_tokens)
         return [
             RequestSpec(

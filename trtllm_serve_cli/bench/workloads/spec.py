@@ -1,4 +1,4 @@
-"""What one request asks for, and what every workload can do."""
+"""The specification of a request, and the interface of workloads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_IDS = np.zeros(0, np.int32)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turn:
-    """What the user of a conversation adds to it, `think_s` after the answer before has ended."""
+    """The user's next part of a conversation, `think_s` after the end of the previous response."""
 
     input_ids: Ids
     num_output_tokens: int
@@ -25,12 +25,12 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestSpec:
-    """One request: the ids of its prompt, and the length of its answer.
+    """One request: the ids of its prompt, and its output length.
 
-    `input_ids` are [n], or [rows, n] for a batch in one request. A model that takes text gets
-    `text` in their place. `end_id` ends the answer sooner; without it, its length is exact (of a
-    text: with `ignores_eos`). The `turns` of a conversation follow this request, each holding what
-    was said before it.
+    `input_ids` are [n], or [rows, n] for a batch in one request. A model with text input gets
+    `text` instead. `end_id` may end the output earlier; without it, the length is exact (for text:
+    with `ignores_eos`). The `turns` of a conversation follow this request; each prompt includes the
+    history.
     """
 
     input_ids: Ids
@@ -42,12 +42,12 @@ class RequestSpec:
 
     @classmethod
     def of_text(cls, text: str, num_output_tokens: int, *, ignores_eos: bool) -> RequestSpec:
-        """A prompt for a model that takes text."""
+        """Return a request for a model with text input."""
         return cls(_NO_IDS, num_output_tokens, text, ignores_eos=ignores_eos)
 
 
 def digest_of(contents: Iterable[object]) -> str:
-    """What tells contents of one name apart, for the result file."""
+    """Return a digest that distinguishes contents of the same name in result files."""
     digest = hashlib.sha256()
     for each in contents:
         digest.update(repr(each).encode())
@@ -55,7 +55,7 @@ def digest_of(contents: Iterable[object]) -> str:
 
 
 class Workload(Protocol):
-    """Draws requests. `num_available` is how many there are; None if that has no end."""
+    """A source of requests; `num_available` is its size, None if unlimited."""
 
     @property
     def num_available(self) -> int | None: ...
@@ -68,11 +68,11 @@ class Workload(Protocol):
         start: int = 0,
         step: int = 1,
     ) -> list[RequestSpec]:
-        """`num_requests` requests; a generator in the same state gives the same ones.
+        """Draw `num_requests` requests; the same generator state gives the same requests.
 
-        A workload that has an order gives those of the numbers `start`, `start + step` and so on,
-        before 0 those at its end.
+        An ordered workload returns the requests with numbers `start`, `start + step` and so on;
+        numbers below 0 count from the end.
         """
 
     def describe(self) -> dict[str, Any]:
-        """What tells this workload from others, for the result file."""
+        """Return a description that identifies the workload in result files."""

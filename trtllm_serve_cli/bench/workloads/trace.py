@@ -1,7 +1,7 @@
-"""A recorded load, replayed: when each request came, its lengths, and which blocks it shares.
+"""A recorded load, replayed: arrival times, lengths, and shared blocks.
 
-The form is that of the traces that Mooncake (kvcache-ai) published: JSONL with `timestamp` (ms),
-`input_length`, `output_length` and `hash_ids`, one for each block of 512 tokens of the prompt.
+The format is that of the traces published by Mooncake (kvcache-ai): JSONL with `timestamp` (ms),
+`input_length`, `output_length` and `hash_ids`, one for each block of 512 prompt tokens.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class TracedRequest:
 class Trace:
     """The requests of a trace, in the order of their times.
 
-    The text of a trace is not known: prompts are random ids, but a block with the same hash has the
-    same ids, so what the recorded prompts had in common these have, too. Lengths are cut to
-    `max_input_tokens` where that is given. It is replayed `speed` times as fast.
+    Traces do not contain text: prompts are random ids, but blocks with the same hash have the same
+    ids, so prompts share the same prefixes as the recorded ones. Lengths are cut to
+    `max_input_tokens` if set. The trace is replayed `speed` times as fast.
     """
 
     name: str
@@ -93,10 +93,13 @@ class Trace:
 
 
 def read_trace(file: Path, max_input_tokens: int | None = None, speed: float = 1.0) -> Trace:
-    """The trace in `file`. Raises `BadInput` with the file and the line."""
+    """Read the trace in `file`. Raise `BadInput` with the file and the line."""
     requests = [_parse(line) for line in read_jsonl(file)]
     if not requests:
-        raise BadInput(f"The trace {file} is empty.", next_step="give one with a request a line")
+        raise BadInput(
+            f"The trace {file} is empty.",
+            next_step="specify a file with one request per line",
+        )
     ordered = sorted(requests, key=lambda request: request.at_s)
     return Trace(file.name, tuple(ordered), max_input_tokens, speed)
 
@@ -104,7 +107,7 @@ def read_trace(file: Path, max_input_tokens: int | None = None, speed: float = 1
 def _parse(line: Line) -> TracedRequest:
     hash_ids = line.fields.get("hash_ids") or []
     if not _are_hashes(hash_ids):
-        raise line.refuse("hash_ids is no list of whole numbers from 0 on")
+        raise line.refuse("hash_ids is not a list of non-negative integers")
     return TracedRequest(
         at_s=line.number("timestamp", least=0) / 1000,
         num_input_tokens=line.count("input_length"),
