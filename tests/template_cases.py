@@ -51,7 +51,7 @@ JOB = SlurmPlan(
 PAGE = {
     "title": "<mine> & yours",
     "subtitle": "20 requests/s",
-    "banners": ["This benchmark is partial."],
+    "banners": ["The result is partial."],
     "tiles": [Tile("TTFT, median", "58", "ms")],
     "sections": [
         Section("Times", [Markup("<svg></svg>")], [Table([("ITL", "<1")], ("Time", "P50"))]),

@@ -1,4 +1,4 @@
-"""Result folders, as a benchmark leaves them."""
+"""Fixtures that create result folders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult
 
 @pytest.fixture
 def keep(tmp_path: Path) -> Callable[..., StoredResult]:
-    """Stores a result, by default one that was made, and reads it back."""
+    """Return a function that stores a result, by default a sample, and reads it back."""
 
     def keep_one(result: BenchmarkResult | None = None, name: str = "result") -> StoredResult:
         return read_result(store(result or make_result(), tmp_path / name))

@@ -112,7 +112,7 @@ def test_different_workloads_and_loads_are_rejected(keep: Keep) -> None:
     longer = keep(make_result(workload=TokenNormDist(512)), "longer")
     faster = keep(make_result(AtRate(25)), "faster")
     for other, what in ((longer, "workload.input_mean: 128 and 512"), (faster, "20 and 25")):
-        with pytest.raises(BadInput, match="different questions") as refused:
+        with pytest.raises(BadInput, match="not comparable") as refused:
             check_comparable(compare(before, other))
         assert what in refused.value.why
         assert "--allow-different" in refused.value.next_step
@@ -157,7 +157,7 @@ def test_parse_limit(text: str, limit: Limit) -> None:
     "text", ["", "ttft", "ttft:p95", "ttft:p95>5ms", "tftt:p95>5%", "ttft:p0>5%", "failed:p95>1%"]
 )
 def test_invalid_limit_is_rejected(text: str) -> None:
-    with pytest.raises(BadInput, match="cannot be read") as refused:
+    with pytest.raises(BadInput, match="is invalid") as refused:
         parse_limit(text)
     assert "--fail-on" in refused.value.next_step
 
@@ -167,7 +167,7 @@ def test_change_beyond_its_limit_fails(keep: Keep) -> None:
     check_limits(comparison, [parse_limit("itl:p50>+30%"), parse_limit("requests_per_s<-50%")])
     with pytest.raises(CheckFailed, match="1 of 2") as failed:
         check_limits(comparison, [parse_limit("itl:p50>+5%"), parse_limit("itl:p50>+90%")])
-    assert "itl:p50>+5%: it changed by +2" in failed.value.why
+    assert "itl:p50>+5%: changed by +2" in failed.value.why
     assert "(beyond noise)" in failed.value.why
 
 
@@ -176,28 +176,28 @@ def test_change_with_unknown_noise_is_reported_as_such(keep: Keep) -> None:
     assert _change(comparison, "requests_per_s").verdict == "untold"
     with pytest.raises(CheckFailed) as failed:
         check_limits(comparison, [parse_limit("requests_per_s<-5%")])
-    assert "% (how much of it is noise is not known)" in failed.value.why
+    assert "% (noise unknown)" in failed.value.why
 
 
 def test_limit_on_a_metric_that_was_0_is_rejected(keep: Keep) -> None:
     missed = keep(make_result(objectives=[parse_objective("ttft:p95<0.001ms")]))
     limit = parse_limit("goodput<-5%")
-    with pytest.raises(BadInput, match="goodput was 0 before"):
+    with pytest.raises(BadInput, match="goodput is 0 in the first result"):
         check_limits(compare(missed, missed, [limit.measure]), [limit])
 
 
 @pytest.mark.parametrize(
     ("limit", "why"),
     [
-        ("ttft:p95>+5%", "ttft needs --stream"),
-        ("goodput<-5%", "goodput needs --slo"),
-        ("latency>+5%", "one of them has no completed request"),
+        ("ttft:p95>+5%", "ttft requires --stream"),
+        ("goodput<-5%", "goodput requires --slo"),
+        ("latency>+5%", "one of them has no completed requests"),
     ],
 )
 def test_limit_on_a_missing_metric_is_rejected(keep: Keep, limit: str, why: str) -> None:
     plain = keep(make_result(stream=False, fails_every=1))
     measure = parse_limit(limit).measure
-    with pytest.raises(BadInput, match=f"do not tell {measure}") as refused:
+    with pytest.raises(BadInput, match=f"do not contain {measure}") as refused:
         check_limits(compare(plain, plain, [measure]), [parse_limit(limit)])
     assert refused.value.why == why
 

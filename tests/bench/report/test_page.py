@@ -21,10 +21,10 @@ CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), "")
 needs_chromium = pytest.mark.skipif(
     not CHROMIUM, reason="no Chromium on the PATH: apt-get install chromium"
 )
-# What lies over what, as the browser has laid it out, and what does not fit in.
+# Finds overlapping and clipped text in the browser's layout.
 LAYOUT_CHECK = """
 <script>
-// A window is at least 500 pixels wide; what is narrower, only the page can be.
+// Windows are at least 500 pixels wide, so narrower widths are set on the page.
 document.documentElement.style.width = "WIDTHpx";
 const boxes = svg => [...svg.querySelectorAll("text")].filter(t => t.textContent.trim())
   .map(t => [t.textContent, t.getBoundingClientRect()]).filter(([, b]) => b.width);
@@ -47,7 +47,7 @@ document.getElementById("found").textContent = JSON.stringify(found);
 
 
 class _ExternalResources(HTMLParser):
-    """Everything in a page that a browser would fetch, and every script."""
+    """The external resources and scripts of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,28 +100,28 @@ def test_page_has_distributions_timelines_and_configuration(
     page = render_page([keep(make_result(AtRate(20), runs=2))])
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", page)
     assert captions[:6] == [
-        "Request latency: share of requests within",
+        "Request latency: cumulative distribution of requests",
         "Request latency: distribution",
-        "Time to first token: share of requests within",
+        "Time to first token: cumulative distribution of requests",
         "Time to first token: distribution",
-        "Inter-token latency: share of gaps within",
+        "Inter-token latency: cumulative distribution of gaps",
         "Inter-token latency: distribution",
     ]
-    panels = ["Requests in flight", "Latency of each request, by when it was due"]
-    panels += ["KV cache of the server", "Queue of the server", "Batch of the server"]
+    panels = ["Requests in flight", "Latency of each request, by due time"]
+    panels += ["Server KV cache", "Server queue", "Server batch"]
     assert captions[6:] == panels * 2
     for words in ("127.0.0.1:8001", "x86_64", "2.51.0", "workload.input_mean", "20 requests/s"):
         assert words in page
 
 
-def test_sweep_page_has_throughput_against_latency(sweep: list[StoredResult]) -> None:
+def test_sweep_page_has_throughput_and_latency(sweep: list[StoredResult]) -> None:
     page = render_page(sweep)
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", page)
     assert captions[:4] == [
-        "Request latency against throughput",
-        "Time to first token against throughput",
-        "Inter-token latency against throughput",
-        "Throughput against speed for each user",
+        "Request latency vs. throughput",
+        "Time to first token vs. throughput",
+        "Inter-token latency vs. throughput",
+        "Throughput vs. speed per user",
     ]
     assert "<title>16/s</title>" in page
 
@@ -146,10 +146,10 @@ def test_banners_warn_about_partial_and_failed_runs(
     page = render_page([keep(make_result(ending="interrupted", loop_busy=0.97, fails_every=40))])
     banners = re.findall(r'class="banner" role="alert">(.*?)</p>', page)
     assert banners == [
-        "This benchmark is partial: it was interrupted.",
-        "The client was the bottleneck: a process of it was busy for 97% of the run: "
-        "give it more (--workers).",
-        "3 of 120 requests failed; they are in no latency.",
+        "The result is partial: the run was interrupted.",
+        "The client was the bottleneck: one of its processes was busy for 97% of the run: "
+        "increase --workers.",
+        "3 of 120 requests failed and are excluded from the latencies.",
     ]
 
 
@@ -167,7 +167,7 @@ def test_objectives_are_listed_and_drawn(keep: Callable[..., StoredResult]) -> N
 
 
 def _browse(page: Path, width: int, *options: str) -> tuple[str, str]:
-    """What the browser made of it, and what it complained about on the console."""
+    """Return the DOM that the browser rendered, and its console messages."""
     done = subprocess.run(
         [
             *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),

@@ -70,9 +70,9 @@ def test_counters_include_requests_in_flight_and_server_metrics(
     counters = _events(result, "C")
     assert {(event["name"], *event["args"]) for event in counters} == {
         ("Requests", "in flight"),
-        ("KV cache of the server", "In use (%)"),
-        ("Queue of the server", "Requests that wait"),
-        ("Batch of the server", "Requests in the engine"),
+        ("Server KV cache", "In use (%)"),
+        ("Server queue", "Waiting requests"),
+        ("Server batch", "Requests in the engine"),
     }
     in_flight = [event["args"]["in flight"] for event in counters if event["name"] == "Requests"]
     assert max(in_flight) == result.figures["max_in_flight"]
@@ -85,8 +85,8 @@ def test_counters_start_with_the_value_at_time_zero(keep: Callable[..., StoredRe
         for at_s, number in waiting.items()
     )
     counters = _events(replace(keep(), samples=samples), "C")
-    queue = [event for event in counters if event["name"] == "Queue of the server"]
-    assert [(each["ts"], each["args"]["Requests that wait"]) for each in queue] == [
+    queue = [event for event in counters if event["name"] == "Server queue"]
+    assert [(each["ts"], each["args"]["Waiting requests"]) for each in queue] == [
         (0, 2),
         (600_000, 3),
     ]

@@ -94,12 +94,12 @@ def test_time_rows_fit_their_columns() -> None:
 @pytest.mark.parametrize(
     ("load", "words"),
     [
-        (AllAtOnce(), "all at once"),
+        (AllAtOnce(), "all at the start"),
         (AtConcurrency(8), "8 in flight"),
         (AtRate(2.5), "2.5 requests/s, poisson"),
         (AtRate(2, "gamma", 0.5), "2 requests/s, gamma, burstiness 0.5"),
     ],
-    ids=["all at once", "closed", "poisson", "gamma"],
+    ids=["all at the start", "closed", "poisson", "gamma"],
 )
 def test_describe_load(load: Load, words: str) -> None:
     assert tables.describe_load(load) == words
@@ -160,7 +160,7 @@ def test_existing_output_is_rejected_and_unchanged(tmp_path: Path, is_folder: bo
     kept = existing / "mine" if is_folder else existing
     kept.parent.mkdir(exist_ok=True)
     kept.write_text("mine")
-    with pytest.raises(BadInput, match="is taken"):
+    with pytest.raises(BadInput, match="is not empty"):
         result_json.write_result(_result(), existing)
     assert kept.read_text() == "mine"
 

@@ -48,21 +48,21 @@ def test_results_in_a_folder_are_sorted_by_number(tmp_path: Path) -> None:
         ),
         ({"kind": "concurrency", "concurrency": 4}, "4 in flight"),
         ({"kind": "trace", "speed": 2.0, "concurrency": None}, "a trace, 2x"),
-        ({"kind": "all_at_once"}, "all at once"),
+        ({"kind": "all_at_once"}, "all at the start"),
     ],
-    ids=["rate", "capped", "closed", "trace", "at once"],
+    ids=["rate", "capped", "closed", "trace", "at the start"],
 )
 def test_load_in_words(load: dict[str, Any], words: str) -> None:
     assert describe_load(load) == words
 
 
 def test_folder_without_a_result_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no result of a benchmark") as refused:
+    with pytest.raises(BadInput, match="is not a benchmark result") as refused:
         find_results(tmp_path)
     assert refused.value.why == "it has no summary.json"
     with pytest.raises(BadInput) as refused:
         find_results(tmp_path / "missing")
-    assert refused.value.why == "there is no such folder"
+    assert refused.value.why == "the folder does not exist"
 
 
 def _damage(folder: Path, file: str, old: str, new: str) -> None:
@@ -74,12 +74,17 @@ def _damage(folder: Path, file: str, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("file", "old", "new", "what"),
     [
-        ("summary.json", '"schema_version": 2', '"schema_version": 99', "of another version"),
-        ("summary.json", '"client"', '"klient"', "not whole"),
+        (
+            "summary.json",
+            '"schema_version": 2',
+            '"schema_version": 99',
+            "has an unsupported version",
+        ),
+        ("summary.json", '"client"', '"klient"', "is incomplete"),
         ("summary.json", "{", "", "cannot be read"),
-        ("requests.jsonl", '"due_s"', '"do_s"', "requests.jsonl:1 is no request's record"),
-        ("requests.jsonl", "{", "", "requests.jsonl:1 is no JSON"),
-        ("server_samples.jsonl", "{", "[{", "no JSON"),
+        ("requests.jsonl", '"due_s"', '"do_s"', "requests.jsonl:1 is not a request record"),
+        ("requests.jsonl", "{", "", "requests.jsonl:1 is not valid JSON"),
+        ("server_samples.jsonl", "{", "[{", "is not valid JSON"),
     ],
 )
 def test_damaged_result_is_rejected_with_file_and_line(

@@ -40,7 +40,7 @@ def test_wide_spans_are_logarithmic_only_if_allowed() -> None:
     assert fit_scale([10, 20], may_be_log=True).is_log is False
 
 
-@pytest.mark.parametrize("values", [[], [0.0], [5.0, 5.0]], ids=["none", "zero", "all alike"])
+@pytest.mark.parametrize("values", [[], [0.0], [5.0, 5.0]], ids=["empty", "zero", "equal"])
 def test_scale_of_equal_or_no_values_has_a_length(values: list[float]) -> None:
     scale = fit_scale(values)
     assert scale.high > scale.low

@@ -65,7 +65,7 @@ def test_bench_output_keeps_the_same_data(server: FakeTriton, tmp_path: Path) ->
 def test_bench_says_when_the_vocabulary_is_not_told(server: FakeTriton) -> None:
     server.parameters = {}
     result = _bench("-u", server.endpoint.grpc, *SMALL)
-    assert "The server does not tell its vocabulary; random ids are below 1000." in result.stderr
+    assert "The server does not report its vocabulary; random ids are below 1000." in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_bench_says_what_the_run_was(server: FakeTriton) -> None:
         "-u", server.endpoint.grpc, "--request-rate", "500", "--concurrency", "1", *SMALL
     )
     assert "500 requests/s, poisson, at most 1 in flight" in result.stderr
-    assert "so this was no run at a rate" in result.stderr
+    assert "so the requested rate was not reached" in result.stderr
     assert "Offered rate" not in result.stdout
 
 
@@ -227,7 +227,7 @@ def test_bench_says_that_the_server_was_lost(server: FakeTriton) -> None:
 def test_bench_of_text_needs_a_model_that_takes_it(server: FakeTriton) -> None:
     result = CliRunner().invoke(bench_app, ["end-to-end", "-u", server.endpoint.grpc, "-m", CORE])
     assert isinstance(result.exception, UnknownModel)
-    assert "takes text" in str(result.exception)
+    assert "text input" in str(result.exception)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_compare_says_what_is_worse_in_eighty_columns(results: tuple[str, str]) 
     row = next(line for line in result.stdout.splitlines() if "itl:p50" in line)
     assert "WORSE" in row
     assert max(map(len, result.stdout.splitlines())) <= 80
-    assert "from run to run (3 and 3 runs)" in result.stderr
+    assert "between runs (3 and 3 runs)" in result.stderr
 
 
 def test_compare_fails_beyond_its_limits(results: tuple[str, str]) -> None:
@@ -370,7 +370,7 @@ def test_sweep_measures_every_load(server: FakeTriton, tmp_path: Path) -> None:
         "report.html",
     ]
     page = (folder / "report.html").read_text()
-    assert "Request latency against throughput" in page
+    assert "Request latency vs. throughput" in page
     summary = json.loads((folder / "concurrency-2" / "summary.json").read_text())
     assert len(summary["runs"]["summaries"]) == 2
 

@@ -1,5 +1,5 @@
-"""Results as JSON, tables, charts, an HTML page, a trace and a comparison.
+"""Results as JSON, tables, charts, HTML pages, traces and comparisons.
 
 `tllm bench --output` writes result folders (docs/metrics.md); a folder of such folders is a sweep.
-All modules but `result_reader` and `report_writer` are pure.
+All modules except `result_reader` and `report_writer` are pure.
 """

@@ -1,7 +1,7 @@
-"""Charts as SVG, from plain data. Colours are CSS classes: a page may be light or dark.
+"""Render charts as SVG from plain data; colours are CSS classes, for light and dark pages.
 
-A chart says its units in its axes' labels, which stand level. Its legend is HTML around the SVG:
-words flow there, and never lie over the picture.
+Axis labels are horizontal and include the unit. The legend is HTML outside the SVG, so that it can
+wrap and never covers the chart.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LINE = 15
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """`label` has the unit; `max_ticks` is about how many values are written."""
+    """An axis; `label` includes the unit, and `max_ticks` is the approximate number of ticks."""
 
     label: str
     scale: Scale
@@ -34,11 +34,11 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points in the order of their x.
+    """A series of points, sorted by x.
 
-    `steps` hold each value until the next point; `bars` reach from a point's x to the next one's,
-    the last point closing them. `names` are read beside the points, one for each. `colour` counts
-    from 0.
+    `steps` keep each value until the next point; `bars` extend from a point's x to the next one's,
+    and the last point only ends the last bar. `names` are labels of the points. `colour` is an
+    index from 0.
     """
 
     label: str
@@ -50,7 +50,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A value of the x axis that was not to be exceeded; not drawn where the axis lacks it."""
+    """A limit on the x axis; it is not drawn if it is outside the axis."""
 
     label: str
     value: float
@@ -58,7 +58,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A picture of `width` times `height` pixels; `left` is the room for the y axis' figures."""
+    """A chart of `width` times `height` pixels; `left` is the space for the y axis labels."""
 
     title: str
     x: Axis
@@ -72,9 +72,9 @@ class Chart:
 
 
 def render_figure(chart: Chart, *variants: Chart) -> str:
-    """The chart as an HTML figure with its legend.
+    """Render the chart as an HTML figure with its legend.
 
-    With a second one, which is wider, that is shown where the page has the room.
+    A wider variant, if there is one, is shown where the page has enough space.
     """
     narrow, wide = (render_svg(chart), "".join(render_svg(each) for each in variants))
     picture = f'<div class="narrow">{narrow}</div><div class="wide">{wide}</div>'
@@ -86,7 +86,7 @@ def render_figure(chart: Chart, *variants: Chart) -> str:
 
 
 def render_svg(chart: Chart) -> str:
-    """The chart alone."""
+    """Render the chart without its legend."""
     frame, scale = _Frame(chart), chart.x.scale
     parts = [
         f'<svg viewBox="0 0 {chart.width} {chart.height}" role="img" '
@@ -147,12 +147,12 @@ def _draw_axes(frame: _Frame) -> Iterable[str]:
 
 
 def _anchor(frame: _Frame, x: float, tick: float) -> str:
-    """A figure at the right edge ends there, so that none is cut off."""
+    """Align a label at the right edge to its end, so that it is not cut off."""
     return "end" if x + len(write_number(tick)) * _LETTER / 2 > frame.chart.width else "middle"
 
 
 def _without_overlaps(frame: _Frame, ticks: Sequence[float]) -> Iterable[float]:
-    """Those whose figures do not touch the one before."""
+    """Yield the ticks whose labels do not overlap the previous one."""
     free_x = 0.0
     for tick in ticks:
         half = len(write_number(tick)) * _LETTER / 2
@@ -191,7 +191,7 @@ def _path(places: Sequence[Point], colour: str) -> str:
 
 
 def _corners(places: Sequence[Point]) -> list[Point]:
-    """Level until the next point, then up or down."""
+    """Return the corners of a step line."""
     corners = list(places[:1])
     for (_, before), (x, y) in pairwise(places):
         corners += [(x, before), (x, y)]
@@ -216,7 +216,7 @@ def _bars(places: Sequence[Point], bottom: float, colour: str) -> str:
 
 
 def _dots(places: Sequence[Point], colour: str, names: Sequence[str]) -> str:
-    """With `names`, which a pointer brings up, they are larger: something to point at."""
+    """Draw points; with `names`, they are larger and have tooltips."""
     if not names:
         return "".join(_dot(place, colour, 1.6) for place in places)
     return "".join(
@@ -231,7 +231,7 @@ def _dot(place: Point, colour: str, radius: float, inside: str = "") -> str:
 
 
 def _write_names(frame: _Frame) -> Iterable[str]:
-    """The names of the first series' points, above them; left out where they would overlap."""
+    """Draw the names above the points of the first series that has any, without overlaps."""
     named = next((series for series in frame.chart.series if series.names), None)
     if named is None:
         return

@@ -1,7 +1,7 @@
-"""A result held against the reference file of upstream's `--check-perf-json`.
+"""Check a result against the reference file of upstream's `--check-perf-json`.
 
-The file maps a key to figures under the names of upstream's CSV file; a figure passes when
-|measured - reference| <= atol + rtol * |reference|, NumPy's rule. Source: `check_performance` in
+The file maps a key to values under the names of upstream's CSV file. A value passes if |measured -
+reference| <= atol + rtol * |reference|, as in NumPy. Source: `check_performance` in
 `tools/inflight_batcher_llm/benchmark_core_model.py` of tensorrtllm_backend@c2e65b8.
 """
 
@@ -17,7 +17,7 @@ from trtllm_serve_cli.errors import BadInput, CheckFailed
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Figures to be met, and how nearly."""
+    """Expected values and their tolerances."""
 
     file: Path
     key: str
@@ -27,42 +27,44 @@ class Reference:
 
 
 def read_reference(file: Path, key: str, atol: float, rtol: float) -> Reference:
-    """The figures under `key`. Raises `BadInput`."""
+    """Read the values of `key`. Raise `BadInput`."""
     try:
         loaded = json.loads(file.read_text(encoding="utf-8"))
         figures = {name: float(value) for name, value in loaded[key].items()}
     except OSError as error:
         raise _refuse(file, error.strerror or str(error)) from error
     except KeyError as error:
-        raise _refuse(file, f"it has no entry {key!r}, only {', '.join(loaded)}") from error
+        raise _refuse(
+            file, f"the key {key!r} is missing; available: {', '.join(loaded)}"
+        ) from error
     except (ValueError, TypeError, AttributeError) as error:
         raise _refuse(file, str(error)) from error
     if not figures:
-        raise _refuse(file, f"its entry {key!r} is empty")
+        raise _refuse(file, f"the entry of the key {key!r} is empty")
     return Reference(file, key, figures, atol, rtol)
 
 
 def check(measured: Mapping[str, float], reference: Reference) -> None:
-    """Raises `CheckFailed` with every figure that is missing or too far off."""
+    """Raise `CheckFailed` with every value that is missing or out of tolerance."""
     wrong = []
     for name, expected in reference.figures.items():
         value = measured.get(name)
         if value is None:
             wrong.append(f"{name!r} was not measured")
         elif not abs(value - expected) <= reference.atol + reference.rtol * abs(expected):
-            wrong.append(f"{name!r} is {value:.2f}, not {expected:.2f}")
+            wrong.append(f"{name!r} is {value:.2f} instead of {expected:.2f}")
     if wrong:
         raise CheckFailed(
-            f"The figures are not those of {reference.key!r} in {reference.file}.",
-            why=f"{'; '.join(wrong)} (allowed: {reference.atol:g} + {reference.rtol:g} of it)",
-            next_step="run again, to tell noise from change; else find what changed, or put the "
-            "new figures into the file",
+            f"The results differ from {reference.key!r} in {reference.file}.",
+            why=f"{'; '.join(wrong)} "
+            f"(tolerance: {reference.atol:g} + {reference.rtol:g} x reference)",
+            next_step="run again to rule out noise; then fix the cause, or update the reference",
         )
 
 
 def _refuse(file: Path, why: str) -> BadInput:
     return BadInput(
-        f"The reference figures in {file} cannot be used.",
+        f"The reference file {file} is invalid.",
         why=why,
-        next_step='its form is {"KEY": {"Requests/Sec": 100.0}}, with --check-perf-key KEY',
+        next_step='use this format: {"KEY": {"Requests/Sec": 100.0}}, with --check-perf-key KEY',
     )

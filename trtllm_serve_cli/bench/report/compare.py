@@ -1,4 +1,4 @@
-"""Two results beside each other: what changed, and whether that is more than noise."""
+"""Compare two results: the changes, and whether they exceed the noise."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ By = Literal["runs", "requests"]
 RUNS: By = "runs"
 REQUESTS: By = "requests"
 FAILED = "failed"
-_CERTAINTY = {"noise": "within the noise", "untold": "how much of it is noise is not known"}
+_CERTAINTY = {"noise": "within the noise", "untold": "noise unknown"}
 _FORM = re.compile(
     r"(?P<metric>\w+)(?::(?P<statistic>mean|max|p\d+(?:\.\d+)?))?\s*"
     r"(?P<side>[<>])\s*(?P<limit>[+-]?\d+(?:\.\d+)?)\s*%"
 )
-# What must be alike for two results to answer the same question.
+# The settings that must be equal for two results to be comparable.
 _COMPARABLE_SETTINGS = ("workload", "load", "stream", "objectives")
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A figure of a run: a statistic of a time, a rate, or the share of failed requests.
+    """A value to compare: a statistic of a time, a rate, or the fraction of failed requests.
 
-    `percent` is of a time: 100 for the maximum, `None` for the mean.
+    `percent` applies to times: 100 for the maximum, `None` for the mean.
     """
 
     metric: str
@@ -56,7 +56,7 @@ class Measure:
 
     @property
     def declared(self) -> TimeMetric | RateMetric | None:
-        """Its row in the table of metrics; the share of failed requests has none."""
+        """The metric's declaration; the fraction of failed requests has none."""
         return NAMED_TIMES.get(self.metric) or NAMED_RATES.get(self.metric)
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ DEFAULT_MEASURES = (
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A change that fails a comparison: more than `percent`, or with `is_above` false less."""
+    """A limit that a change violates if it is above `percent`, or below it if not `is_above`."""
 
     measure: Measure
     is_above: bool
@@ -86,10 +86,11 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One figure in both results: times in milliseconds, failures in per cent of the requests.
+    """A metric in both results: times in milliseconds, failures in percent of the requests.
 
-    `change` is relative (0.05 is 5 % more), of failures in points (0.01 is one per cent more of the
-    requests). `interval` is its 95 % confidence interval, by `by`: the runs or the requests.
+    `change` is relative (0.05 is 5 % more); for failures, it is the difference of fractions (0.01
+    is one percentage point). `interval` is its 95 % confidence interval, estimated from `by`: the
+    runs or the requests.
     """
 
     measure: str
@@ -103,7 +104,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that was not alike. `is_question`: the results then answer other questions."""
+    """A difference in settings or environment; with `is_question`, results are not comparable."""
 
     what: str
     before: Any
@@ -123,30 +124,32 @@ class Comparison:
 
 
 def parse_limit(text: str) -> Limit:
-    """`METRIC[:STATISTIC]>+5%` or `…<-5%`; a time's statistic is its p50 unless one is named.
+    """Parse `METRIC[:STATISTIC]>+5%` or `…<-5%`; the statistic of a time defaults to p50.
 
-    Raises `BadInput`.
+    Raise `BadInput`.
     """
     found = _FORM.fullmatch(text.strip())
     if found is None:
-        raise _refuse(text, "its form is METRIC:STATISTIC>+5%, or <-5% for what must not fall")
+        raise _refuse(
+            text, "the format is METRIC:STATISTIC>+5%, or <-5% for a metric that must not decrease"
+        )
     metric, statistic_name = found["metric"], found["statistic"]
     known = (*NAMED_TIMES, *NAMED_RATES, FAILED)
     if metric not in known:
-        raise _refuse(text, f"{metric!r} is none of {', '.join(known)}")
+        raise _refuse(text, f"{metric!r} is not one of {', '.join(known)}")
     if statistic_name and metric not in NAMED_TIMES:
-        raise _refuse(text, f"{metric} is one figure, and has no {statistic_name}")
+        raise _refuse(text, f"{metric} is a single value and has no {statistic_name}")
     percent = {"mean": None, "max": 100.0}.get(statistic_name or "p50", -1.0)
     if percent == -1.0:
         percent = float((statistic_name or "p50").removeprefix("p"))
         if not 0 < percent <= 100:
-            raise _refuse(text, "a percentile is above 0 and at most 100")
+            raise _refuse(text, "a percentile must be above 0 and at most 100")
     measure = Measure(metric, percent if metric in NAMED_TIMES else None)
     return Limit(measure, found["side"] == ">", float(found["limit"]))
 
 
 def compare(before: StoredResult, after: StoredResult, extra: Iterable[Measure] = ()) -> Comparison:
-    """Every usual figure and those of `extra` that both results have, with what else differs."""
+    """Compare the default measures and `extra` if both results have them; list differences."""
     changes = (
         _compare_one(measure, before, after)
         for measure in dict.fromkeys((*DEFAULT_MEASURES, *extra))
@@ -164,55 +167,55 @@ def compare(before: StoredResult, after: StoredResult, extra: Iterable[Measure] 
 
 
 def check_comparable(comparison: Comparison) -> None:
-    """Raises `BadInput` when the results are of other workloads, loads or objectives."""
+    """Raise `BadInput` if the results have different workloads, loads or objectives."""
     mismatches = [each for each in comparison.differences if each.is_question]
     if mismatches:
         raise BadInput(
-            "These results answer different questions.",
+            "The results are not comparable.",
             why="; ".join(f"{each.what}: {each.before} and {each.after}" for each in mismatches),
-            next_step="compare results of the same load, or add --allow-different",
+            next_step="compare results of the same load and workload, or add --allow-different",
         )
 
 
 def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
-    """Raises `CheckFailed` for changes beyond their limits, `BadInput` for figures not there."""
+    """Raise `CheckFailed` if changes exceed limits, `BadInput` if a metric is missing."""
     changes = {change.measure: change for change in comparison.changes}
     violations = []
     for limit in limits:
         change = changes.get(str(limit.measure))
         if change is None:
             raise BadInput(
-                f"The results do not tell {limit.measure}.",
+                f"The results do not contain {limit.measure}.",
                 why=_explain_missing(limit.measure),
-                next_step="measure both again with what it needs, or take that --fail-on away",
+                next_step="measure both again with the required option, or remove that --fail-on",
             )
         if change.change is None:
             raise BadInput(
-                f"{limit.measure} was 0 before.",
-                why=f"{limit} is about a change in per cent, and of 0 there is none",
-                next_step="name another result first, or take that --fail-on away",
+                f"{limit.measure} is 0 in the first result.",
+                why=f"{limit} limits a relative change, which is undefined for 0",
+                next_step="compare with another result, or remove that --fail-on",
             )
         percent = change.change * 100
         if percent > limit.percent if limit.is_above else percent < limit.percent:
             certainty = _CERTAINTY.get(change.verdict, "beyond noise")
-            violations.append(f"{limit}: it changed by {percent:+.1f} % ({certainty})")
+            violations.append(f"{limit}: changed by {percent:+.1f} % ({certainty})")
     if violations:
         raise CheckFailed(
-            f"{len(violations)} of {len(limits)} limits on changes are exceeded.",
+            f"{len(violations)} of {len(limits)} limits on changes were exceeded.",
             why="; ".join(violations),
-            next_step="tllm bench report BEFORE AFTER -o report.html, and look at both; "
-            "more --repeat makes the noise smaller",
+            next_step="compare both in a report: tllm bench report BEFORE AFTER -o report.html; "
+            "increase --repeat to reduce the noise",
         )
 
 
 def _explain_missing(measure: Measure) -> str:
     if measure.declared is None or measure.declared.needs is None:
-        return "one of them has no completed request"
-    return f"{measure.metric} needs {measure.declared.needs}"
+        return "one of them has no completed requests"
+    return f"{measure.metric} requires {measure.declared.needs}"
 
 
 def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[Difference]:
-    """Where two `summary.json` were made in other circumstances."""
+    """Yield the differences in settings and environment between two `summary.json`."""
     parts: tuple[tuple[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]], ...] = (
         ("", lambda summary: {"benchmark": summary.get("benchmark")}),
         ("", lambda summary: _without(summary["settings"], ("repeat",))),
@@ -229,7 +232,7 @@ def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Ite
 
 
 def _server(summary: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is served, not where: the same model on another port is no other server."""
+    """Return the served models without addresses: another port is not a difference."""
     targets = [_without(target, ("address", "inputs", "summary")) for target in summary["targets"]]
     return targets[0] if len(targets) == 1 else {"targets": targets}
 
@@ -277,7 +280,7 @@ def _interval(
     after: StoredResult,
     runs: Sequence[Sequence[float]],
 ) -> tuple[Interval | None, By | None]:
-    """That of the relative change. A rate is one figure of a run: one run tells no noise of it."""
+    """Return the interval of the relative change. A rate requires several runs for an interval."""
     ratio, by = ratio_of_runs(*runs), RUNS
     if ratio is None and isinstance(metric, TimeMetric) and 1 in map(len, runs):
         a, b = (_groups_ms(metric, each.counted, each.streamed) for each in (before, after))
@@ -293,7 +296,7 @@ def _groups_ms(
 
 
 def _compare_failures(before: StoredResult, after: StoredResult) -> Change:
-    """Shares are often 0, of which there are no ratios: they are subtracted, of all requests."""
+    """Compare the fractions of failed requests by difference, since ratios of 0 are undefined."""
     failures = [
         [[float(not (r.is_completed or r.is_interrupted))] for r in result.counted]
         for result in (before, after)
@@ -320,7 +323,7 @@ def _judge(interval: Interval | None, *, is_more_better: bool) -> Verdict:
 def _per_run(
     metric: TimeMetric | RateMetric, percent: float | None, result: StoredResult
 ) -> list[float | None]:
-    """The figure of each run; `None` of one that does not tell it."""
+    """Return the value of each run; `None` if a run did not measure it."""
     objectives = [parse_objective(text) for text in result.settings["objectives"]]
     if isinstance(metric, RateMetric):
         parts = (completed_part(run, objectives, streamed=result.streamed) for run in result.runs)
@@ -333,7 +336,7 @@ def _per_run(
 
 def _refuse(text: str, why: str) -> BadInput:
     return BadInput(
-        f"The limit {text!r} cannot be read.",
+        f"The limit {text!r} is invalid.",
         why=why,
-        next_step=f"write it as in --fail-on {shlex.quote('ttft:p95>+5%')}, in quotes",
+        next_step=f"use this format, in quotes: --fail-on {shlex.quote('ttft:p95>+5%')}",
     )

@@ -1,4 +1,4 @@
-"""A comparison as rows and sentences for the screen, in 80 columns."""
+"""Format a comparison as rows and sentences for the terminal, in 80 columns."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from trtllm_serve_cli.bench.model.metrics import NAMED_RATES
 from trtllm_serve_cli.bench.report.compare import FAILED, Change, Comparison
 
-CHANGE_COLUMNS = ("Figure", "A", "B", "Change", "95 % interval", "")
+CHANGE_COLUMNS = ("Metric", "A", "B", "Change", "95 % interval", "")
 _UNITS = {**dict.fromkeys(NAMED_RATES, ""), FAILED: " (%)"}
 _VERDICTS = {"better": "better", "worse": "WORSE", "noise": "noise", "untold": "?"}
 
 
 def change_rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """One row for each figure, in the order of `CHANGE_COLUMNS`."""
+    """Return one row for each metric, in the order of `CHANGE_COLUMNS`."""
     return [
         (
             change.measure + _UNITS.get(change.measure, " (ms)"),
@@ -28,21 +28,21 @@ def change_rows(comparison: Comparison) -> list[tuple[str, ...]]:
 
 
 def difference_rows(comparison: Comparison) -> list[tuple[str, str, str]]:
-    """What was not alike, one row each."""
+    """Return one row for each difference in settings or environment."""
     return [(each.what, _text(each.before), _text(each.after)) for each in comparison.differences]
 
 
 def noise_notes(comparison: Comparison) -> Iterable[str]:
-    """What the intervals are made of."""
+    """Yield sentences about the noise that the intervals cover."""
     before, after = comparison.num_runs
     if min(before, after) > 1:
-        yield f"Noise: from run to run ({before} and {after} runs), by Welch's t."
+        yield f"Noise: between runs ({before} and {after} runs), by Welch's t-test."
         if min(before, after) < 4:
-            yield "So few runs let only large differences stand out: --repeat 5 tells more."
+            yield "Few runs only reveal large differences: use --repeat 5 for smaller ones."
     else:
         yield (
-            f"Noise: from request to request only, by bootstrap ({before} and {after} runs). What "
-            "differs from run to run is not in it: --repeat 5 would tell."
+            f"Noise: only between requests, by bootstrap ({before} and {after} runs). To include "
+            "the noise between runs, use --repeat 5."
         )
 
 

@@ -1,4 +1,4 @@
-"""Which charts a benchmark has: of one result, and of several beside each other."""
+"""Build the charts of one result, and of several results compared."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ _MAX_DOTS = 900
 _MAX_BARS = 36
 _WIDE = 1240
 _PERCENT = Scale(0, 100)
-# The end of a distribution is what one looks for: it is drawn finer than the rest.
+# The tail of a distribution is most relevant, so it has more points than the rest.
 _TAIL = (0.9925, 0.995, 0.9975, 0.999, 0.9995, 0.9999)
 
 
 def sample_ms(result: StoredResult, metric: TimeMetric) -> list[float]:
-    """The times of the completed requests; of tokens, only where they were streamed."""
+    """Return the times of completed requests; token times only if streamed."""
     sample = metric.sample_s(result.counted, streamed=result.streamed)
     return [time_s * 1e3 for times_s in sample for time_s in times_s]
 
 
 def cdf_chart(results: Sequence[StoredResult], metric: TimeMetric) -> Chart | None:
-    """What share of a metric's times is below any: a line for each result; `None` without times."""
+    """Return the cumulative distribution of a metric, one line per result; `None` without times."""
     samples = [(result, sorted(sample_ms(result, metric))) for result in results]
     lines = [
         Series(distinct_name(result, results), _cdf(sample), colour=colour)
@@ -58,7 +58,7 @@ def cdf_chart(results: Sequence[StoredResult], metric: TimeMetric) -> Chart | No
     if len(results) == 1:
         lines = [replace(lines[0], label="")]
     return Chart(
-        f"{metric.title}: share of {metric.sampled} within",
+        f"{metric.title}: cumulative distribution of {metric.sampled}",
         Axis(f"{metric.title} (ms)", x),
         Axis("Share (%)", _PERCENT),
         lines,
@@ -67,7 +67,7 @@ def cdf_chart(results: Sequence[StoredResult], metric: TimeMetric) -> Chart | No
 
 
 def histogram_chart(result: StoredResult, metric: TimeMetric) -> Chart | None:
-    """How a metric's times are distributed; `None` without times."""
+    """Return the histogram of a metric; `None` without times."""
     sample = np.asarray(sample_ms(result, metric))
     if not sample.size:
         return None
@@ -88,12 +88,12 @@ def histogram_chart(result: StoredResult, metric: TimeMetric) -> Chart | None:
 
 
 def timeline_charts(result: StoredResult, run: int = 0) -> list[tuple[Chart, Chart]]:
-    """One run's panels over the same time, narrow and wide: the client's, then the server's."""
+    """Return the panels of one run, narrow and wide: the client's, then the server's."""
     records = [record for record in result.records if record.run == run]
     if not records:
         return []
     end_s = max(record.end_s for record in records)
-    x = Axis("Time since the start (s)", Scale(0.0, max(end_s, 1e-3)), 10)
+    x = Axis("Time since start (s)", Scale(0.0, max(end_s, 1e-3)), 10)
     several = len(result.summary["targets"]) > 1
     panels = [_in_flight_panel(records, x), _latency_panel(records, x)]
     measured = server_series(result.samples, run)
@@ -110,9 +110,9 @@ def timeline_charts(result: StoredResult, run: int = 0) -> list[tuple[Chart, Cha
 
 
 def sweep_charts(results: Sequence[StoredResult]) -> list[Chart]:
-    """Throughput against latency, a point for each result and a line for each model's.
+    """Return charts of latency against throughput: a point per result and a line per model.
 
-    The times of tokens are drawn against tokens per second.
+    Token times are plotted against tokens per second.
     """
     charts = [
         _sweep_chart(
@@ -144,7 +144,7 @@ def _sweep_chart(
             )
         )
     return _points_chart(
-        f"{metric.title} against throughput",
+        f"{metric.title} vs. throughput",
         rate.title,
         f"{metric.title} (ms)",
         lines,
@@ -160,9 +160,9 @@ def _per_user_chart(results: Sequence[StoredResult]) -> Chart | None:
         names = [result.short_load for result in own]
         lines.append(Series(model, points, colour=len(lines), names=names))
     return _points_chart(
-        "Throughput against speed for each user",
+        "Throughput vs. speed per user",
         USER_TOKEN_RATE.title,
-        f"{OUTPUT_TOKEN_RATE.title} of all",
+        f"{OUTPUT_TOKEN_RATE.title}, total",
         lines,
     )
 
@@ -174,9 +174,9 @@ def _points_chart(title: str, x: str, y: str, lines: Sequence[Series]) -> Chart 
     return Chart(
         title,
         Axis(x, fit_scale((point[0] for point in points), from_zero=True)),
-        # With room above the highest point for the words beside it.
+        # With space above the highest point for its label.
         Axis(y, fit_scale((point[1] * 1.1 for point in points), from_zero=True, may_be_log=True)),
-        # The slowest on top: the words beside the points are above those lines.
+        # The slowest on top, since point labels are above that line.
         list(reversed(lines)),
     )
 
@@ -187,7 +187,7 @@ def _in_flight_panel(records: Sequence[RequestRecord], x: Axis) -> Chart:
     lines = [Series("", steps, "area")]
     most = max((value for _, value in steps), default=0.0)
     if max((value for _, value in held), default=0.0) > 0.05 * most:
-        late = Series("due, not sent yet", thin(held, _MAX_POINTS * 2), "steps", 1)
+        late = Series("due, not yet sent", thin(held, _MAX_POINTS * 2), "steps", 1)
         lines = [replace(lines[0], label="in flight"), late]
     values = (value for line in lines for _, value in line.points)
     y = Axis("Requests", fit_scale(values, from_zero=True), 4)
@@ -195,7 +195,7 @@ def _in_flight_panel(records: Sequence[RequestRecord], x: Axis) -> Chart:
 
 
 def _latency_panel(records: Sequence[RequestRecord], x: Axis) -> Chart:
-    """A dot for each request where it was due; of many, an even choice."""
+    """Plot a dot per request at its due time, thinned out evenly if there are many."""
     ordered = sorted(records, key=lambda record: record.due_s)
     every = max(len(ordered) // _MAX_DOTS, 1)
     good = [(r.due_s, (r.end_s - r.due_s) * 1e3) for r in ordered if r.is_completed][::every]
@@ -206,7 +206,7 @@ def _latency_panel(records: Sequence[RequestRecord], x: Axis) -> Chart:
         lines.append(Series("failed or interrupted", some, "dots", 3))
     values = (value for line in lines for _, value in line.points)
     return Chart(
-        "Latency of each request, by when it was due",
+        "Latency of each request, by due time",
         x,
         Axis("Request latency (ms)", fit_scale(values, from_zero=True), 4),
         lines,
@@ -216,7 +216,7 @@ def _latency_panel(records: Sequence[RequestRecord], x: Axis) -> Chart:
 
 
 def distinct_name(result: StoredResult, others: Sequence[StoredResult]) -> str:
-    """The shortest words that tell a result from the others: load, model, or folder."""
+    """Return the shortest name that distinguishes a result: load, model, or folder."""
     names: tuple[Callable[[StoredResult], str], ...] = (
         lambda each: each.load,
         lambda each: each.models,
@@ -230,7 +230,7 @@ def distinct_name(result: StoredResult, others: Sequence[StoredResult]) -> str:
 
 
 def _cdf(ranked: Sequence[float]) -> list[Point]:
-    """By nearest rank, as the percentiles of the tables are taken."""
+    """Return points by nearest rank, as for the percentiles in tables."""
     shares = [step / _MAX_POINTS for step in range(_MAX_POINTS)]
     shares_shown = sorted(
         {*shares, *(share for share in _TAIL if share < 1 - 1 / len(ranked)), 1.0}
@@ -241,7 +241,7 @@ def _cdf(ranked: Sequence[float]) -> list[Point]:
 
 
 def _limits(result: StoredResult, metric: TimeMetric) -> list[Limit]:
-    """The objectives that were set for a metric."""
+    """Return the objectives for a metric."""
     outcomes: Sequence[dict[str, Any]] = result.figures.get("objectives") or ()
     return [
         Limit(outcome["objective"], outcome["limit_ms"])

@@ -1,12 +1,13 @@
-"""A result as a trace: each request on the track of the slot that it had, and counters beside.
+"""Convert a result to a trace with a track for each request slot, and counters.
 
-The form is Chrome's trace events as JSON, which Perfetto opens. Each process is one run on one
-target; its threads are slots, as many as requests were in flight at once.
-Times are in microseconds from the start of the run. Source: "Trace Event Format", its events `X`
-(complete), `C` (counter) and `M` (metadata).
+The format is Chrome's trace events as JSON, which Perfetto opens. Each process is one run on one
+target; its threads are slots, as many as the maximum number of requests in flight. Times are in
+microseconds from the start of the run. Source: "Trace Event Format", its events `X` (complete), `C`
+(counter) and `M` (metadata).
 
-To Perfetto, 0 is the idle process and its thread, and the thread with its process's number is the
-main one, which it shows first. So slots are counted from 1, and processes beyond all slots.
+In Perfetto, process and thread 0 are idle, and a thread with the number of its process is the main
+thread, which is shown first. Slots are therefore counted from 1, and process numbers are higher
+than all slots.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Event = dict[str, Any]
 
 
 def render_trace(result: StoredResult) -> str:
-    """The trace of every run of a result."""
+    """Return the trace of all runs of a result, as JSON."""
     targets = [str(target["name"]) for target in result.summary["targets"]]
     runs = sorted({record.run for record in result.records})
     events: list[Event] = []
@@ -50,7 +51,7 @@ def render_trace(result: StoredResult) -> str:
 
 
 def assign_slots(records: Iterable[RequestRecord]) -> list[tuple[int, RequestRecord]]:
-    """Each request with the lowest slot, from 1, that is free when it is sent; in that order."""
+    """Assign each request, by send time, the lowest slot (from 1) that is free at that time."""
     free: list[int] = []
     busy: list[tuple[float, int]] = []
     num_slots = 0
@@ -68,7 +69,7 @@ def assign_slots(records: Iterable[RequestRecord]) -> list[tuple[int, RequestRec
 
 
 def request_events(records: Iterable[RequestRecord], process: int) -> Iterator[Event]:
-    """The requests of one process and their phases, each on the track of its slot."""
+    """Yield the requests of one process and their phases, on the tracks of their slots."""
     placed = assign_slots(records)
     for slot in sorted({slot for slot, _ in placed}):
         yield from _name("thread_name", process, f"slot {slot}", slot)
@@ -91,7 +92,7 @@ def request_events(records: Iterable[RequestRecord], process: int) -> Iterator[E
 
 
 def phases(record: RequestRecord) -> list[tuple[str, float, float]]:
-    """What a request did when: `queue` only where the server told how long that was."""
+    """Return the phases of a request; `queue` only if the server reported its duration."""
     first_s = record.end_s if record.first_token_s is None else record.first_token_s
     if record.queue_s is None:
         spans = [("queue and prefill", record.sent_s, first_s)]
@@ -114,7 +115,7 @@ def _counters(name: str, unit: str, points: Sequence[Point], process: int) -> It
 
 
 def _from_start(points: Sequence[Point]) -> Iterator[Point]:
-    """The points from 0 on, which begin with what held then: no viewer takes a time before."""
+    """Yield the points from time 0 on, with the value at 0 first; viewers reject earlier times."""
     first = max(bisect.bisect_right(points, 0.0, key=itemgetter(0)) - 1, 0)
     return ((max(time_s, 0.0), value) for time_s, value in points[first:])
 

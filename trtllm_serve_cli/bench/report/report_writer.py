@@ -1,4 +1,4 @@
-"""What lies beside a result to be looked at."""
+"""Write the reports next to a result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtllm_serve_cli.paths import write_text
 
 
 def write_reports(folder: Path) -> None:
-    """`report.html` and, of each result, `trace.json`: in a result's folder, or in a sweep's."""
+    """Write `report.html` for a result or sweep, and `trace.json` for each result."""
     folders = find_results(folder)
     results = [read_result(each) for each in folders]
     for place, result in zip(folders, results, strict=True):

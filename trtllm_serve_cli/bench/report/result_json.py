@@ -1,4 +1,4 @@
-"""A result as JSON and as files. docs/metrics.md and result.schema.json describe them."""
+"""Convert a result to JSON and files; docs/metrics.md and result.schema.json describe them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trtllm_serve_cli.paths import write_aside
 
 SCHEMA_VERSION = 2
 SCHEMA_FILE = Path(__file__).with_name("result.schema.json")
-# In upstream's CSV file two of the rows have other names than on the screen.
+# Two rows have different names in upstream's CSV file and on the screen.
 _CSV_NAMES = {
     "Avg. IP tokens per request": "Avg. Input tokens per request",
     "Avg. OP tokens per request": "Avg. Output tokens per request",
@@ -28,9 +28,9 @@ _STATISTICS_ACROSS_RUNS = ("mean_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms")
 
 
 def upstream_rows(summary: Summary) -> dict[str, float]:
-    """The rows of upstream's `benchmark_core_model.py`, under its names; only those that exist.
+    """Return the rows of upstream's `benchmark_core_model.py` that were measured, by its names.
 
-    Our latencies count from when a request was due, upstream's from when it was sent.
+    These latencies count from the due time; upstream's count from the send time.
     """
     return {name: value for name, value in _all_upstream_rows(summary).items() if value is not None}
 
@@ -52,14 +52,14 @@ def _all_upstream_rows(summary: Summary) -> dict[str, float | None]:
 
 
 def csv_row(summary: Summary) -> dict[str, float]:
-    """`upstream_rows` under the names of upstream's CSV file and reference files."""
+    """Return `upstream_rows` under the names in upstream's CSV and reference files."""
     return {_CSV_NAMES.get(name, name): value for name, value in upstream_rows(summary).items()}
 
 
 def append_csv(summary: Summary, file: Path) -> None:
-    """A line more in a CSV file of upstream's form, which gets its header if it is new.
+    """Append a row to a CSV file in upstream's format; write the header if the file is new.
 
-    What the run cannot tell is an empty cell.
+    Cells of metrics that were not measured are empty.
     """
     row = {_CSV_NAMES.get(name, name): value for name, value in _all_upstream_rows(summary).items()}
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def append_csv(summary: Summary, file: Path) -> None:
 
 
 def to_json(result: BenchmarkResult) -> dict[str, Any]:
-    """What `summary.json` and `--json` hold."""
+    """Return the result as in `summary.json` and `--json`."""
     several = len(result.models) > 1
     return {
         "schema_version": SCHEMA_VERSION,
@@ -105,21 +105,21 @@ def to_json(result: BenchmarkResult) -> dict[str, Any]:
 
 
 def check_output_folder(folder: Path) -> None:
-    """Raises `BadInput` if results written to `folder` would mix with or replace something."""
+    """Raise `BadInput` unless `folder` is missing or empty."""
     if folder.is_dir() and not any(folder.iterdir()):
         return
     if folder.exists():
         raise BadInput(
-            f"{folder} is taken.",
-            why="it is not an empty folder, and results are never overwritten",
-            next_step=f"name another folder: --output {shlex.quote(f'{folder}-2')}",
+            f"The output folder {folder} is not empty.",
+            why="results are only written to a new or empty folder",
+            next_step=f"specify another folder: --output {shlex.quote(f'{folder}-2')}",
         )
 
 
 def write_result(result: BenchmarkResult, folder: Path) -> None:
-    """`summary.json`, `requests.jsonl` and `server_samples.jsonl` in a `folder` that is ours.
+    """Write `summary.json`, `requests.jsonl` and `server_samples.jsonl` to a new or empty `folder`.
 
-    The last one only if the server was sampled.
+    The last file is only written if the server was sampled.
     """
     check_output_folder(folder)
     with write_aside(folder) as aside:
@@ -142,7 +142,7 @@ def _write_lines(file: Path, values: Iterable[dict[str, Any]]) -> None:
 
 
 def _runs_to_json(result: BenchmarkResult) -> dict[str, Any] | None:
-    """Of a repeated benchmark each run's figures, and how far they lie apart; else None."""
+    """Return the metrics of each run and their spread; None for a single run."""
     if len(result.runs) == 1:
         return None
     summaries = [result.summary_of(run=number) for number in range(len(result.runs))]

@@ -1,4 +1,4 @@
-"""A result read back from its folder. Whatever else lies there is refused, with what it is."""
+"""Read results from their folders, and reject anything else with a reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAMPLES = "server_samples.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """One benchmark: `summary` as in `summary.json`, `samples` as in `server_samples.jsonl`."""
+    """One benchmark: `summary` is `summary.json`, `samples` are `server_samples.jsonl`."""
 
     name: str
     summary: Mapping[str, Any]
@@ -41,7 +41,7 @@ class StoredResult:
 
     @property
     def counted(self) -> tuple[RequestRecord, ...]:
-        """The records that figures are made of: all but the ramp's."""
+        """The records that metrics are computed from: all except ramp requests."""
         return tuple(record for record in self.records if not record.is_ramp)
 
     @property
@@ -50,12 +50,12 @@ class StoredResult:
 
     @property
     def load(self) -> str:
-        """The load in few words: what tells a sweep's points apart."""
+        """The load in a few words, to distinguish the points of a sweep."""
         return describe_load(self.settings["load"])
 
     @property
     def short_load(self) -> str:
-        """`8/s` or `16`, where there is no room for more."""
+        """The load in the shortest form: `8/s` or `16`."""
         load = self.settings["load"]
         match load["kind"]:
             case "rate":
@@ -78,7 +78,7 @@ class StoredResult:
 
 
 def describe_load(load: Mapping[str, Any]) -> str:
-    """`settings.load` of a `summary.json` in few words."""
+    """Describe `settings.load` of a `summary.json` in a few words."""
     match load["kind"]:
         case "rate":
             words = f"{load['request_rate_per_s']:g} requests/s"
@@ -87,26 +87,26 @@ def describe_load(load: Mapping[str, Any]) -> str:
         case "trace":
             words = "a trace" if load["speed"] == 1 else f"a trace, {load['speed']:g}x"
         case _:
-            return "all at once"
+            return "all at the start"
     cap = load.get("concurrency")
     return words if cap is None else f"{words}, at most {cap} in flight"
 
 
 def read_results(folders: Iterable[Path]) -> list[StoredResult]:
-    """The result in each folder; of a folder of results, all of them. Raises `BadInput`."""
+    """Read the results in the folders, including those in their subfolders. Raise `BadInput`."""
     return [read_result(found) for folder in folders for found in find_results(folder)]
 
 
 def find_results(folder: Path) -> list[Path]:
-    """`folder` if it is a result, else the results in it; raises `BadInput` where there is none."""
+    """Return `folder` if it is a result, else the results in it; raise `BadInput` if empty."""
     if (folder / SUMMARY).is_file():
         return [folder]
     within = [each.parent for each in folder.glob(f"*/{SUMMARY}")]
     visible = [each for each in within if not each.name.startswith(".")]
     if not visible:
-        why = "it has no summary.json" if folder.is_dir() else "there is no such folder"
+        why = "it has no summary.json" if folder.is_dir() else "the folder does not exist"
         raise BadInput(
-            f"{folder} is no result of a benchmark.",
+            f"{folder} is not a benchmark result.",
             why=why,
             next_step=f"tllm bench token-norm-dist --stream --output {shlex.quote(str(folder))}",
         )
@@ -114,13 +114,13 @@ def find_results(folder: Path) -> list[Path]:
 
 
 def _in_counting_order(folder: Path) -> list[tuple[float, str]]:
-    """So that `rate-8` comes before `rate-16`."""
+    """Return a sort key that orders `rate-8` before `rate-16`."""
     parts = re.split(r"(\d+(?:\.\d+)?)", folder.name)
     return [(float(part), "") if number % 2 else (-1.0, part) for number, part in enumerate(parts)]
 
 
 def read_result(folder: Path) -> StoredResult:
-    """The result in `folder`; raises `BadInput` with the file and line that is not one's."""
+    """Read the result in `folder`; raise `BadInput` with the file and line of invalid content."""
     summary = _read_summary(folder / SUMMARY)
     records = tuple(_read_records(folder / REQUESTS))
     samples = tuple(_read_lines(folder / SAMPLES)) if (folder / SAMPLES).exists() else ()
@@ -135,12 +135,12 @@ def _read_summary(file: Path) -> dict[str, Any]:
     found = summary.get("schema_version") if isinstance(summary, dict) else None
     if found != SCHEMA_VERSION:
         raise _refuse(
-            f"{file} is of another version.",
-            f"its schema_version is {found!r}; this tllm reads {SCHEMA_VERSION}",
+            f"{file} has an unsupported version.",
+            f"its schema_version is {found!r}; this version of tllm reads {SCHEMA_VERSION}",
         )
     missing = [name for name in ("settings", "summary", "targets", "client") if name not in summary]
     if missing:
-        raise _refuse(f"{file} is not whole.", f"it lacks {', '.join(missing)}")
+        raise _refuse(f"{file} is incomplete.", f"it lacks {', '.join(missing)}")
     whole: dict[str, Any] = summary
     return whole
 
@@ -151,7 +151,7 @@ def _read_records(file: Path) -> Iterator[RequestRecord]:
             yield RequestRecord.from_json(line)
         except (KeyError, TypeError) as error:
             why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise _refuse(f"{file}:{number} is no request's record.", why) from error
+            raise _refuse(f"{file}:{number} is not a request record.", why) from error
 
 
 def _read_lines(file: Path) -> Iterator[dict[str, Any]]:
@@ -163,11 +163,11 @@ def _read_lines(file: Path) -> Iterator[dict[str, Any]]:
         try:
             value = json.loads(line)
         except ValueError as error:
-            raise _refuse(f"{file}:{number} is no JSON.", str(error)) from error
+            raise _refuse(f"{file}:{number} is not valid JSON.", str(error)) from error
         if not isinstance(value, dict):
-            raise _refuse(f"{file}:{number} is no record.", "it is not an object")
+            raise _refuse(f"{file}:{number} is not a record.", "it is not an object")
         yield value
 
 
 def _refuse(what: str, why: str) -> BadInput:
-    return BadInput(what, why=why, next_step="run that benchmark again with --output DIR")
+    return BadInput(what, why=why, next_step="run the benchmark again with --output DIR")

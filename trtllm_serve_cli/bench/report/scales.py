@@ -1,4 +1,4 @@
-"""Where a value lies on an axis, and which values are written beside it."""
+"""Compute positions on axes, and axis ticks."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _STEPS = (1, 2, 2.5, 5, 10)
-# Beyond so many times the smallest value, the small ones could not be told apart on a line.
+# Above this ratio to the smallest value, small values are indistinguishable on a linear scale.
 _LOG_FROM = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From `low` to `high`, which differ; a logarithmic one begins above 0."""
+    """A range from `low` to `high`, which differ; a logarithmic scale starts above 0."""
 
     low: float
     high: float
     is_log: bool = False
 
     def place(self, value: float) -> float:
-        """From 0 at `low` to 1 at `high`; a value outside lies at the nearer end."""
+        """Return the position from 0 at `low` to 1 at `high`; values outside are clamped."""
         inside = min(max(value, self.low), self.high)
         if self.is_log:
             return math.log(inside / self.low) / math.log(self.high / self.low)
@@ -30,14 +30,14 @@ class Scale:
         return self.low <= value <= self.high
 
     def ticks(self, most: int) -> list[float]:
-        """Round values on this scale, at least two and about as many as `most`."""
+        """Return round values on this scale, at least two and about `most`."""
         return _log_ticks(self, most) if self.is_log else _linear_ticks(self, most)
 
 
 def fit_scale(
     values: Iterable[float], *, from_zero: bool = False, may_be_log: bool = False
 ) -> Scale:
-    """A scale that holds all `values`, which may be none; it ends at a round one."""
+    """Return a scale that contains all `values`, possibly none, and ends at a round value."""
     finite = [value for value in values if math.isfinite(value)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
     positive = [value for value in finite if value > 0]
@@ -52,7 +52,7 @@ def fit_scale(
 
 
 def write_number(value: float) -> str:
-    """A figure as short as an axis has room for: `1,500`, `20k`, `0.25`."""
+    """Format a number for an axis: `1,500`, `20k`, `0.25`."""
     if abs(value) >= 1e6:
         return f"{value / 1e6:.10g}M"
     if abs(value) >= 1e4:
@@ -80,7 +80,7 @@ def _log_ticks(scale: Scale, most: int) -> list[float]:
 
 
 def _step(least: float) -> float:
-    """The smallest round number from `least` on."""
+    """Return the smallest round number of at least `least`."""
     power = math.floor(math.log10(least))
     return next(_shift(s, power) for s in _STEPS if _shift(s, power) >= least * (1 - 1e-9))
 
@@ -96,5 +96,5 @@ def _round_up(value: float) -> float:
 
 
 def _shift(digit: float, power: int) -> float:
-    """digit · 10^power, without the error of a negative power."""
+    """Return digit · 10^power, without the rounding error of a negative power."""
     return digit * 10.0**power if power >= 0 else digit / 10.0**-power

@@ -1,4 +1,4 @@
-"""A result as rows for the screen."""
+"""Format a result as rows for the terminal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OBJECTIVE_COLUMNS = ("Objective", "Measured (ms)", "Met")
 
 
 def stat_rows(summary: Summary) -> list[tuple[str, str]]:
-    """Upstream's rows, then what it leaves out: how requests ended, and a rated run's rates."""
+    """Return upstream's rows, then how requests ended, and the rates of a run at a rate."""
     rows = [(name, _number(value)) for name, value in upstream_rows(summary).items()]
     own = (rate for rate in RATES if rate.label and not rate.upstream)
     values = ((rate.label, summary.rates[rate.key]) for rate in own)
@@ -45,13 +45,13 @@ def stat_rows(summary: Summary) -> list[tuple[str, str]]:
 
 
 def time_rows(summary: Summary) -> list[tuple[str, ...]]:
-    """One row for each distribution that the run has, in the order of `TIME_COLUMNS`."""
+    """Return one row for each measured time, in the order of `TIME_COLUMNS`."""
     distributions = ((metric.label, summary.times[metric.key]) for metric in TIMES)
     return [(label, *_time_cells(times)) for label, times in distributions if times]
 
 
 def target_rows(result: BenchmarkResult) -> list[tuple[str, ...]]:
-    """One row for each target, if there are several."""
+    """Return one row for each target, if there are several."""
     if len(result.models) < 2:
         return []
     rows: list[tuple[str, ...]] = []
@@ -71,7 +71,7 @@ def target_rows(result: BenchmarkResult) -> list[tuple[str, ...]]:
 
 
 def objective_rows(summary: Summary) -> list[tuple[str, ...]]:
-    """One row for each objective."""
+    """Return one row for each objective."""
     return [
         (
             outcome.objective,
@@ -83,7 +83,7 @@ def objective_rows(summary: Summary) -> list[tuple[str, ...]]:
 
 
 def run_rows(result: BenchmarkResult) -> list[tuple[str, ...]]:
-    """One row for each run of a repeated benchmark."""
+    """Return one row for each run of a repeated benchmark."""
     if len(result.runs) < 2:
         return []
     summaries = [result.summary_of(run=number) for number in range(len(result.runs))]
@@ -105,7 +105,7 @@ RUN_COLUMNS = (
 
 
 def describe_amount(settings: BenchmarkSettings) -> str:
-    """How much is sent, in words."""
+    """Describe how many requests are sent."""
     is_conversation = isinstance(settings.workload, MultiTurn)
     what = "conversations" if is_conversation else "requests"
     times = f", {settings.repeat} times" if settings.repeat > 1 else ""
@@ -114,7 +114,7 @@ def describe_amount(settings: BenchmarkSettings) -> str:
     return f"{settings.num_requests} {what}{times}"
 
 
-# The last p99 has no room in 80 columns.
+# The last p99 does not fit in 80 columns.
 POINT_COLUMNS = (
     "Load",
     "Req/s",
@@ -122,11 +122,13 @@ POINT_COLUMNS = (
     *[name for metric in MAIN_TIMES for name in (metric.label, "p99")][:-1],
 )
 _LABELS = [metric.label for metric in MAIN_TIMES]
-POINT_LEGEND = f"{', '.join(_LABELS[:-1])} and {_LABELS[-1]}: medians in ms, and the p99 beside."
+POINT_LEGEND = (
+    f"{', '.join(_LABELS[:-1])} and {_LABELS[-1]}: medians in ms, each followed by its p99."
+)
 
 
 def point_rows(results: Sequence[BenchmarkResult]) -> list[tuple[str, ...]]:
-    """One row for each point of a sweep, in the order of `POINT_COLUMNS`; medians in ms."""
+    """Return one row for each point of a sweep, in the order of `POINT_COLUMNS`; medians in ms."""
     names = [", ".join(model.name for model in result.models) for result in results]
     loads = [result_reader.describe_load(result.settings.to_json()["load"]) for result in results]
     several = len(set(names)) > 1
@@ -143,7 +145,7 @@ PROBE_COLUMNS = ("Rate (1/s)", "Runs", "Objective", "Measured (ms)", "95 % inter
 
 
 def probe_rows(probes: Sequence[Probe]) -> list[tuple[str, ...]]:
-    """One row for each objective at each rate that a search tried, the rates sorted."""
+    """Return one row for each objective at each rate of a search, sorted by rate."""
     return [
         (
             f"{probe.rate:g}" if number == 0 else "",
@@ -159,20 +161,20 @@ def probe_rows(probes: Sequence[Probe]) -> list[tuple[str, ...]]:
 
 
 def search_summary(result: SearchResult) -> list[str]:
-    """What a search found, in sentences; nothing where it found no rate."""
+    """Return the result of a search in sentences; empty if no rate was found."""
     if result.rate is None:
         return []
     low, high = result.interval
-    sure = [] if low is None else [f"{low:g}/s is sure to meet them"]
-    sure += [] if high is None else [f"{high:g}/s is sure not to"]
+    sure = [] if low is None else [f"{low:g}/s certainly meets them"]
+    sure += [] if high is None else [f"{high:g}/s certainly does not"]
     met = f"Highest rate that met every objective: {result.rate:g} requests/s"
     if result.ending == "all_met":
-        met += ", the highest that was tried"
-    return [f"{met} (95 %: {', '.join(sure) or 'no rate is sure'})."]
+        met += ", the highest rate of the search"
+    return [f"{met} (95 %: {', '.join(sure) or 'no rate is certain'})."]
 
 
 def _time_text(value_ms: float | None) -> str:
-    return "never" if value_ms is None else _three_digits(value_ms)
+    return "∞" if value_ms is None else _three_digits(value_ms)
 
 
 def _point_cells(summary: Summary) -> list[str]:
@@ -185,15 +187,15 @@ def _p50_p99(times: Distribution | None) -> tuple[str, str]:
 
 
 def describe_load(load: Load) -> str:
-    """The load in words, for a table's title."""
+    """Describe the load for a table title."""
     match load:
         case AllAtOnce():
-            return "all at once"
+            return "all at the start"
         case AtConcurrency(concurrency):
             return f"{concurrency} in flight" + _ramp(load.ramp_s)
         case AtTimes():
             speed = "" if load.speed == 1 else f", {load.speed:g} times as fast"
-            return "at the times of the trace" + speed + _cap(load.concurrency)
+            return "at the trace's times" + speed + _cap(load.concurrency)
         case AtRate(rate, arrival, burstiness):
             shape = f", burstiness {burstiness:g}" if arrival == "gamma" else ""
             return f"{rate:g} requests/s, {arrival}{shape}{_cap(load.concurrency)}" + _ramp(
@@ -202,31 +204,31 @@ def describe_load(load: Load) -> str:
 
 
 def remarks(result: BenchmarkResult) -> list[str]:
-    """What one must know to read the figures right."""
+    """Return remarks that are required to interpret the results."""
     summary = result.summary
     notes = []
     workload = result.settings.workload
     if isinstance(workload, Identity):
         rows_per_s = _throughput(summary)[0] * workload.batch_size
-        notes.append(f"{rows_per_s:.2f} sentences/s, {workload.batch_size} in each request.")
+        notes.append(f"{rows_per_s:.2f} sentences/s, {workload.batch_size} per request.")
     if summary.is_limited_by_concurrency:
         notes.append(
-            f"Limited by concurrency: {summary.num_held} of {summary.num_requests} requests had to "
-            "wait for a place, so this was no run at a rate. Latencies count from due."
+            f"Limited by concurrency: {summary.num_held} of {summary.num_requests} requests waited "
+            "for a slot, so the requested rate was not reached. Latencies count from due times."
         )
     if summary.steady_state is not None and not summary.steady_state.is_reached:
-        notes.append("Not steady: latencies never settled (a longer run, or a lower rate, may).")
+        notes.append("Not steady: latencies did not stabilize. Use a longer run or a lower rate.")
     if summary.num_ramp:
-        notes.append(f"{summary.num_ramp} requests of the ramp are in no figure.")
+        notes.append(f"{summary.num_ramp} ramp requests are excluded from the results.")
     if result.token_counts != "server":
         counted = {
-            "re-tokenised": "counted here, by the tokenizer",
-            "responses": "not known: each response with text counts as one",
+            "re-tokenised": "counted by the client's tokenizer",
+            "responses": "unknown, so each response with text counts as one",
         }[result.token_counts]
-        notes.append(f"The server does not count the tokens of its answers; they are {counted}.")
+        notes.append(f"The server does not report output token counts; they are {counted}.")
     if result.settings.input_kind == "tokens" and not all(m.vocab_size for m in result.models):
         notes.append(
-            f"The server does not tell its vocabulary; random ids are below {result.vocab_size}."
+            f"The server does not report its vocabulary; random ids are below {result.vocab_size}."
         )
     return notes
 
@@ -235,7 +237,7 @@ def _rate_rows(summary: Summary) -> list[tuple[str, str]]:
     if not summary.offered_requests_per_s or not summary.achieved_requests_per_s:
         return []
     if summary.is_limited_by_concurrency:
-        return [("Held back by the cap", str(summary.num_held))]
+        return [("Delayed by the concurrency cap", str(summary.num_held))]
     return [
         ("Offered rate (requests/s)", _number(summary.offered_requests_per_s)),
         ("Achieved rate (requests/s)", _number(summary.achieved_requests_per_s)),
@@ -244,7 +246,7 @@ def _rate_rows(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _throughput(summary: Summary) -> tuple[float, float]:
-    """Completed requests and output tokens per second."""
+    """Return completed requests and output tokens per second."""
     return (
         summary.rates[REQUEST_RATE.key] or 0.0,
         summary.rates[OUTPUT_TOKEN_RATE.key] or 0.0,

@@ -1,4 +1,4 @@
-"""What happened when: the client's requests, and what the server said of itself meanwhile."""
+"""Compute time series of a run: the client's requests and the server's metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SENDING_S = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class ServerSeries:
-    """One quantity of one server over time, in seconds from the start of the run."""
+    """One metric of one server over time, in seconds from the start of the run."""
 
     quantity: str
     target: int
@@ -23,12 +23,12 @@ class ServerSeries:
 
 
 def count_in_flight(records: Iterable[RequestRecord]) -> list[Point]:
-    """How many requests were sent and not ended, each time that this changed."""
+    """Return the number of requests in flight each time it changes."""
     return _accumulate((record.sent_s, record.end_s) for record in records)
 
 
 def count_held(records: Iterable[RequestRecord]) -> list[Point]:
-    """How many requests were due and not sent yet, for longer than sending takes."""
+    """Return the number of requests that are due but not sent, ignoring the time to send."""
     waits = ((r.due_s, r.sent_s) for r in records if r.sent_s > r.due_s + _SENDING_S)
     return _accumulate(waits)
 
@@ -46,7 +46,7 @@ def _accumulate(spans: Iterable[tuple[float, float]]) -> list[Point]:
 
 
 def thin(steps: Sequence[Point], most: int) -> list[Point]:
-    """About `most` steps that keep every peak: the highest of each stretch, and the last."""
+    """Return about `most` steps that keep every peak: the highest per interval, and the last."""
     if len(steps) <= most:
         return list(steps)
     begin, end = steps[0][0], steps[-1][0]
@@ -55,24 +55,24 @@ def thin(steps: Sequence[Point], most: int) -> list[Point]:
     level = 0.0
     for time, value in steps:
         place = min(int((time - begin) / width), most - 1)
-        # What a stretch begins with is what the one before it left.
+        # An interval starts with the last value of the previous one.
         before = kept.get(place, (begin + place * width, level))[1]
         kept[place] = (begin + place * width, max(before, value))
         level = value
     return [*kept.values(), steps[-1]]
 
 
-# What a server tells of itself: a title and the unit.
+# The title and the unit of each server metric.
 QUANTITIES: Mapping[str, tuple[str, str]] = {
-    "kv_cache": ("KV cache of the server", "In use (%)"),
-    "queue": ("Queue of the server", "Requests that wait"),
-    "active": ("Batch of the server", "Requests in the engine"),
-    "gpu": ("GPU of the server", "In use (%)"),
+    "kv_cache": ("Server KV cache", "In use (%)"),
+    "queue": ("Server queue", "Waiting requests"),
+    "active": ("Server batch", "Requests in the engine"),
+    "gpu": ("Server GPU", "In use (%)"),
 }
 
 
 def server_series(samples: Iterable[State], run: int = 0) -> list[ServerSeries]:
-    """Every quantity that the server told of in that run, in the order of `QUANTITIES`."""
+    """Return every metric that the server reported in a run, in the order of `QUANTITIES`."""
     found: dict[tuple[str, int], list[Point]] = {}
     for sample in samples:
         if sample.get("run", 0) != run or "error" in sample:
@@ -89,7 +89,7 @@ def server_series(samples: Iterable[State], run: int = 0) -> list[ServerSeries]:
 def _quantities(state: State) -> dict[str, float | None]:
     engines, gpus = state.get("engines", ()), state.get("host", {}).get("gpus", ())
     used, held = _total(engines, "kv_blocks_used"), _total(engines, "kv_blocks_max")
-    # One request may be pending in a model and in the one that calls it; an engine counts it once.
+    # A request may be pending in a model and in its caller; an engine counts it once.
     waiting = _total(engines, "num_waiting")
     pending = _total(state.get("models", ()), "num_pending")
     utilization = [gpu["utilization"] for gpu in gpus if gpu.get("utilization") is not None]
