@@ -1,4 +1,4 @@
-"""Results made by a small queue instead of a server: the same seed, the same records."""
+"""Benchmark results of a small simulated queue; the same seed gives the same records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_run(
     num_tokens: int = 12,
     fails_every: int | None = None,
 ) -> tuple[RequestRecord, ...]:
-    """Requests through a server of eight slots, whose first token takes three gaps."""
+    """Return the records of a server with eight slots, whose first token takes three gaps."""
     rng = np.random.default_rng(run)
     is_closed = isinstance(load, AtConcurrency)
     due_s = [0.0] * num_requests if is_closed else plan_due_times(load, num_requests, rng).tolist()
@@ -81,7 +81,7 @@ def make_result(
     fails_every: int | None = None,
     machine: str = "x86_64",
 ) -> BenchmarkResult:
-    """A whole benchmark, with the server sampled twice a second."""
+    """Return a complete benchmark, with server samples every 0.5 s."""
     load = load or AtRate(20)
     each = [
         make_run(load, run=run, num_requests=num_requests, gap_s=gap_s, fails_every=fails_every)
@@ -112,7 +112,7 @@ def make_result(
 
 
 def store(result: BenchmarkResult, folder: Path) -> Path:
-    """As `tllm bench --output FOLDER` does."""
+    """Write the result as `tllm bench --output FOLDER` does."""
     write_result(result, folder)
     return folder
 

@@ -1,4 +1,4 @@
-"""Engines, checkpoints and the plan of a build."""
+"""Engines, checkpoints and build plans."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HF = Checkpoint(Path("/models/hf"), "hf", "local:/models/hf", None, "LlamaForCau
 
 
 def write_engine_step(engine: Engine) -> BuildStep:
-    """A real command that leaves the engine's engine.json, as the last step of a build does."""
+    """Return a command that writes the engine's engine.json, as the last step of a build does."""
     facts = {**dataclasses.asdict(engine), "path": ""}
     code = (
         "import sys; from pathlib import Path; from trtllm_serve_cli.build.engine import *\n"
@@ -54,7 +54,7 @@ def python(code: str) -> tuple[str, ...]:
 
 
 def build_plan(engine_dir: Path, *steps: BuildStep, **changes: Any) -> BuildPlan:
-    """The plan of these steps, or of one that just leaves an engine."""
+    """Return a plan with these steps, or with a single step that writes an engine."""
     plan = BuildPlan(
         model_name="mine",
         kind="openvino",

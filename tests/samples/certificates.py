@@ -1,4 +1,4 @@
-"""TLS certificates made with the system's openssl."""
+"""TLS certificates, made with the system's openssl."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def certify(folder: Path, name: str, *options: str) -> tuple[Path, Path]:
-    """Make a self-signed certificate and its key."""
+    """Create a self-signed certificate and its key."""
     certificate, key = folder / f"{name}.crt", folder / f"{name}.key"
     subprocess.run(
         ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",

@@ -1,4 +1,4 @@
-"""Makes small checkpoints: safetensors and GGUF files of a few hundred bytes."""
+"""Small checkpoints: safetensors and GGUF files of a few hundred bytes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_files(folder: Path, files: dict[str, bytes]) -> Path:
 def gguf(
     metadata: dict[str, tuple[str, object]], *, num_floats: int = 8, version: int = 3
 ) -> bytes:
-    """A GGUF file with one tensor of 32-bit floats (none when `num_floats` is 0)."""
+    """Return a GGUF file with one tensor of 32-bit floats (no tensor if `num_floats` is 0)."""
     data = b"GGUF" + struct.pack("<IQQ", version, bool(num_floats), len(metadata))
     for key, (kind, value) in metadata.items():
         data += _text(key) + _value(kind, value)

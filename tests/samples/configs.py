@@ -1,4 +1,4 @@
-"""What the config.json of published models say of their shapes."""
+"""The shape-related values in config.json of published models."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ GEMMA_2_9B = {
     "torch_dtype": "float32",
     "vocab_size": 256000,
 }
-# What Gemma 3's class defaults to is left out.
+# The defaults of Gemma 3's class are omitted.
 GEMMA_3_4B = {
     "architectures": ["Gemma3ForConditionalGeneration"],
     "model_type": "gemma3",

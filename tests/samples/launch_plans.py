@@ -1,4 +1,4 @@
-"""Plans that run the fake Triton, on free ports."""
+"""Launch plans for the fake Triton, on free ports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAKE_TRITON = str(Path(__file__).parents[1] / "fakes" / "triton")
 
 
 def fake_plan(servers: Path, *behaviours: str, timeout_s: float = 60.0) -> LaunchPlan:
-    """Plan a fake Triton that behaves so; `python -m tests.fakes.triton --help` lists how."""
+    """Return a plan for a fake Triton; `python -m tests.fakes.triton --help` lists behaviours."""
     http, grpc, metrics = free_ports(3)
     return LaunchPlan(
         argv=(sys.executable, FAKE_TRITON, str(http), *behaviours),
@@ -40,7 +40,7 @@ def fake_plan(servers: Path, *behaviours: str, timeout_s: float = 60.0) -> Launc
 
 
 def fake_mpi_plan(servers: Path, *behaviours: str) -> LaunchPlan:
-    """Plan two ranks, each a fake Triton, under the real `mpirun`."""
+    """Return a plan of two ranks, each a fake Triton, under the real `mpirun`."""
     first = fake_plan(servers)
     (other,) = free_ports(1)
     commands = [
@@ -59,7 +59,7 @@ def fake_mpi_plan(servers: Path, *behaviours: str) -> LaunchPlan:
 
 
 def fake_container_plan(servers: Path, program: Path, *behaviours: str) -> LaunchPlan:
-    """Plan a fake Triton that `program`, in place of a container engine, runs."""
+    """Return a plan in which `program`, in place of a container engine, runs a fake Triton."""
     inside = fake_plan(servers, *behaviours)
     container = Container("podman", "img", f"tllm-{inside.directory.name}")
     return dataclasses.replace(
@@ -71,6 +71,6 @@ def fake_container_plan(servers: Path, program: Path, *behaviours: str) -> Launc
 
 
 def pids_in(log: Path, what: str = "server") -> list[int]:
-    """Read the ids that `what` logged of its processes."""
+    """Return the process ids that `what` logged."""
     lines = [re.fullmatch(rf"{what} (\d+)", line) for line in last_lines(log, 1000)]
     return [int(found[1]) for found in lines if found]

@@ -1,4 +1,4 @@
-"""LoRA adapters made up for tests, and the folders that they come in."""
+"""Synthetic LoRA adapters and their folders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtllm_serve_cli.runtime.lora.adapter import Adapter, LowRank, Sites
 from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, LORA_WEIGHTS
 from trtllm_serve_cli.runtime.lora.safetensors import write_safetensors
 
-# Two layers of a model: module -> (features out, features in).
+# Two layers of a model: module -> (output features, input features).
 SITES: Sites = {
     f"model.layers.{layer}.{name}": size
     for layer in range(2)
@@ -32,7 +32,7 @@ SITES: Sites = {
 def make_adapter(
     sites: Sites, modules: Iterable[str] = (), *, seed: int = 0, rank: int = 2, scale: float = 1.0
 ) -> Adapter:
-    """Random A and B, rounded to 16 bits, for `modules` (all when none are named) of `sites`."""
+    """Return random A and B, rounded to 16 bits, for `modules` of `sites` (default: all)."""
     rng = np.random.default_rng(seed)
 
     def random(*shape: int) -> Any:
@@ -47,12 +47,12 @@ def make_adapter(
 
 
 def as_lists(adapter: Adapter) -> dict[str, Any]:
-    """Something that `==` compares."""
+    """Convert an adapter to lists, which `==` can compare."""
     return {module: (each.a.tolist(), each.b.tolist()) for module, each in sorted(adapter.items())}
 
 
 def write_peft(folder: Path, adapter: Adapter, config: Mapping[str, Any] | None = None) -> Path:
-    """A PEFT adapter in `folder`; with `r` equal to `lora_alpha` unless `config` says else."""
+    """Write a PEFT adapter to `folder`; `r` equals `lora_alpha` unless `config` overrides it."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {}
     for module, change in adapter.items():

@@ -1,4 +1,4 @@
-"""A metrics page as Triton 2.51 writes it, with an engine's families."""
+"""A metrics page as Triton 2.51 writes it, with an engine's metric families."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ tllm_engine_worker_restarts{model="tensorrt_llm",version="1"} 2
 something_of_tomorrow{kind="new"} 1
 """
 
-# With the families of our own models.
+# Adds the metric families of tllm's own models.
 OURS = (
     PAGE
     + """\

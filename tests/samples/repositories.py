@@ -1,4 +1,4 @@
-"""Imported models without an import."""
+"""Model repositories, created without an import."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 
 
 def add_model(home: Home, name: str, engine_path: Path | None = None) -> ImportedModel:
-    """A model whose engine is only described, in the engine store unless told otherwise."""
+    """Add a model whose engine is only metadata, in the engine store by default."""
     path = engine_path or home.engines / name
     path.mkdir(parents=True, exist_ok=True)
     engine = dataclasses.replace(ENGINE, path=path)
@@ -25,7 +25,7 @@ def add_model(home: Home, name: str, engine_path: Path | None = None) -> Importe
 
 
 def copy_upstream(directory: Path) -> Path:
-    """A repository in upstream's layout, much shortened, whose templates nobody has filled."""
+    """Write a shortened repository in upstream's layout, with unfilled templates."""
     for model, text in UPSTREAM.items():
         (directory / model / "1").mkdir(parents=True)
         (directory / model / "config.pbtxt").write_text(text, encoding="utf-8")

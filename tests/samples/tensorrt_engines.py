@@ -1,4 +1,4 @@
-"""A TensorRT engine's folder and a tokenizer's, without either."""
+"""Folders of a TensorRT engine and a tokenizer, with minimal contents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHAT_TEMPLATE = "{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor 
 
 
 def engine_config(**build: Any) -> dict[str, Any]:
-    """`config.json` as trtllm-build writes it, in the parts that are read."""
+    """Return the parts of `config.json` that are read, as trtllm-build writes them."""
     return {
         "version": "1.1.0",
         "pretrained_config": {
@@ -59,7 +59,7 @@ def write_tokenizer(directory: Path, **config: Any) -> Path:
 
 
 def tensorrt_engine(folder: Path) -> Engine:
-    """A described engine at `folder`/engine, its tokenizer at `folder`/tokenizer."""
+    """Return a described engine at `folder`/engine, with its tokenizer at `folder`/tokenizer."""
     engine = write_engine(folder / "engine")
     tokenizer = write_tokenizer(folder / "tokenizer")
     return describe_source(ENGINE.model_name, engine, tokenizer, f"engine:{engine}")
