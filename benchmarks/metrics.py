@@ -46,7 +46,7 @@ from trtllm_serve_cli.paths import Home, find_home
 NUM_AT_ONCE, PROMPT_TOKENS = 16, 128
 # File of the runtime -> what takes the counting out of it.
 WITHOUT = {
-    "requests/request_record.py": "RequestRecord.note_tokens = lambda self, sequence, n: None\n"
+    "requests/request_record.py": "RequestRecord.add_tokens = lambda self, sequence, n: None\n"
     "RequestLedger.close_record = lambda self, record, outcome, why: None\n"
     "RequestLedger._keep_publishing = lambda self: None\n",
     "telemetry/engine_metrics.py": "EngineMetrics.publish = lambda self, stats: None\n",

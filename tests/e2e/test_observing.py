@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Tllm
-from tests.fakes.otlp_collector import Taken, TakenSpan, collector
+from tests.fakes.otlp_collector import ReceivedSpan, ReceivedSpans, collector
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -18,18 +18,18 @@ PROMPT = "What is machine learning?"
 
 
 @pytest.fixture(scope="module")
-def taken() -> Iterator[Taken]:
+def received() -> Iterator[ReceivedSpans]:
     with collector() as started:
         yield started
 
 
 @pytest.fixture
-def observed(quick_home: Callable[[], Tllm], taken: Taken) -> Tllm:
+def observed(quick_home: Callable[[], Tllm], received: ReceivedSpans) -> Tllm:
     """A server that logs each request as JSON, and sends spans to the collector."""
     tllm = quick_home()
     started = tllm.start(
         "--log-format", "json", "--log-requests", "yes",
-        "--otlp-endpoint", taken.url.removesuffix("/v1/traces"),
+        "--otlp-endpoint", received.url.removesuffix("/v1/traces"),
     )  # fmt: skip
     assert started.returncode == 0, started.stdout + started.stderr
     return tllm
@@ -41,22 +41,22 @@ def log_lines(tllm: Tllm, request_id: str) -> list[dict[str, Any]]:
     return [each for each in map(json.loads, lines) if each.get("id") == request_id]
 
 
-def trace_of(taken: Taken, request_id: str) -> list[TakenSpan]:
+def trace_of(received: ReceivedSpans, request_id: str) -> list[ReceivedSpan]:
     """All spans of the trace in which the client's request is."""
-    spans = taken.spans()
+    spans = received.spans()
     ours = (each for each in spans if each.attributes.get("triton.request_id") == request_id)
     trace_id = next((each.trace_id for each in ours), None)
     return [each for each in spans if each.trace_id == trace_id]
 
 
-def is_below(span: TakenSpan, root: TakenSpan, spans: list[TakenSpan]) -> bool:
+def is_below(span: ReceivedSpan, root: ReceivedSpan, spans: list[ReceivedSpan]) -> bool:
     by_id = {each.id: each for each in spans}
     while span.parent_id in by_id:
         span = by_id[span.parent_id]
     return span == root
 
 
-def check_followed(tllm: Tllm, taken: Taken, interface: str) -> None:
+def check_followed(tllm: Tllm, received: ReceivedSpans, interface: str) -> None:
     """A request over `interface` has its line in the log, and one trace of all its parts."""
     answer = json.loads(tllm.done("infer", PROMPT, "--max-tokens", "5", "-i", interface, "--json"))
     request_id = answer["request_id"]
@@ -67,8 +67,8 @@ def check_followed(tllm: Tllm, taken: Taken, interface: str) -> None:
     assert line["input_tokens"] == answer["num_input_tokens"]
     assert 0 < line["ttft_ms"] <= line["duration_ms"]
     expected = {"InferRequest", "demo", "preprocessing", "engine", "postprocessing"}
-    wait_until(lambda: expected <= {each.name for each in trace_of(taken, request_id)})
-    spans = trace_of(taken, request_id)
+    wait_until(lambda: expected <= {each.name for each in trace_of(received, request_id)})
+    spans = trace_of(received, request_id)
     (root,) = (each for each in spans if not each.parent_id)
     assert root.name == "InferRequest"
     assert all(is_below(each, root, spans) for each in spans)
@@ -77,9 +77,9 @@ def check_followed(tllm: Tllm, taken: Taken, interface: str) -> None:
     assert engine.attributes["gen_ai.usage.output_tokens"] == "5"
 
 
-def test_a_request_can_be_followed(observed: Tllm, taken: Taken) -> None:
-    check_followed(observed, taken, "grpc")
-    check_followed(observed, taken, "http")
+def test_a_request_can_be_followed(observed: Tllm, received: ReceivedSpans) -> None:
+    check_followed(observed, received, "grpc")
+    check_followed(observed, received, "http")
     (log,) = (observed.home / "servers").glob("*/server.log")
     assert PROMPT not in log.read_text()
     refused = observed("infer", PROMPT, "--max-tokens", "1000000", "--request-id", "no-1")

@@ -14,8 +14,8 @@ def write_engine(folder: Path, name: str, **answers: str) -> Path:
     image `img`, as whoever is attached to a container does.
     """
     run = 'while [ "$1" != img ]; do shift; done; shift; exec "$@"'
-    said = {"info": WORKS[name], "run": run, "rm": "exit 0", "inspect": "exit 1", **answers}
-    cases = "\n".join(f"  {word}) {line} ;;" for word, line in said.items())
+    scripts = {"info": WORKS[name], "run": run, "rm": "exit 0", "inspect": "exit 1", **answers}
+    cases = "\n".join(f"  {word}) {line} ;;" for word, line in scripts.items())
     folder.mkdir(exist_ok=True)
     program = folder / name
     program.write_text(

@@ -52,8 +52,8 @@ class FakeHub:
 
     def resumed(self) -> list[int]:
         """Where in a large file requests asked to start."""
-        asked = [at for _, _, at in self.requests if at]
-        return [int(at.removeprefix("bytes=").rstrip("-")) for at in asked]
+        ranges = [each for _, _, each in self.requests if each]
+        return [int(each.removeprefix("bytes=").rstrip("-")) for each in ranges]
 
     def model_info(self) -> dict[str, object]:
         siblings = []
@@ -106,7 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         hub.requests.append((self.command, path, self.headers.get("Range")))
         if hub.status != 200 or hub.body:
-            self._refuse(hub.status, None)
+            self._send_error(hub.status, None)
         elif hub.renamed_from and f"/{hub.renamed_from}" in path:
             self.send_response(307)
             self.send_header("Location", path.replace(hub.renamed_from, hub.repository))
@@ -117,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path.startswith(f"/{hub.repository}/resolve/{COMMIT}/"):
             self._answer_file(path.rpartition("/")[2])
         else:
-            self._refuse(401, "RepoNotFound")
+            self._send_error(401, "RepoNotFound")
 
     def _answer_api(self, rest: str) -> None:
         if rest in ("", "/revision/main", f"/revision/{COMMIT}"):
@@ -127,17 +127,17 @@ class _Handler(BaseHTTPRequestHandler):
         elif rest == f"/xet-read-token/{COMMIT}" and self.hub.xet:
             self._send_json({"accessToken": "t", "exp": 4_000_000_000, "casUrl": self.hub.xet[0]})
         else:
-            self._refuse(404, "RevisionNotFound")
+            self._send_error(404, "RevisionNotFound")
 
     def _answer_file(self, name: str) -> None:
         hub = self.hub
         if hub.is_gated:
-            self._refuse(hub.gated_status, "GatedRepo")
+            self._send_error(hub.gated_status, "GatedRepo")
             return
         data, start = hub.files[name], 0
-        asked = self.headers.get("Range")
-        if asked and hub.knows_ranges:
-            start = int(asked.removeprefix("bytes=").rstrip("-"))
+        byte_range = self.headers.get("Range")
+        if byte_range and hub.knows_ranges:
+            start = int(byte_range.removeprefix("bytes=").rstrip("-"))
         self.send_response(206 if start else 200)
         etag = hub.sha256(name) if hub.is_lfs(name) else hashlib.sha1(data).hexdigest()
         self.send_header("ETag", f'"{etag}"')
@@ -177,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def _refuse(self, status: int, code: str | None) -> None:
+    def _send_error(self, status: int, code: str | None) -> None:
         self.send_response(status)
         if code:
             self.send_header("X-Error-Code", code)

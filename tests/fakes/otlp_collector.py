@@ -12,7 +12,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class TakenSpan:
+class ReceivedSpan:
     """A span; ids in hexadecimal, `parent_id` "" for the root of a trace."""
 
     name: str
@@ -22,14 +22,14 @@ class TakenSpan:
     attributes: dict[str, str]
 
 
-class Taken:
+class ReceivedSpans:
     """What has come so far."""
 
     def __init__(self) -> None:
         self.url = ""
         self.messages: list[dict[str, Any]] = []
 
-    def spans(self) -> list[TakenSpan]:
+    def spans(self) -> list[ReceivedSpan]:
         return [
             _read(span)
             for message in list(self.messages)
@@ -39,24 +39,24 @@ class Taken:
         ]
 
 
-def _read(span: dict[str, Any]) -> TakenSpan:
+def _read(span: dict[str, Any]) -> ReceivedSpan:
     attributes = {each["key"]: str(next(iter(each["value"].values())))
                   for each in span.get("attributes", ())}  # fmt: skip
-    return TakenSpan(
+    return ReceivedSpan(
         span["name"], span["traceId"], span["spanId"], span.get("parentSpanId") or "", attributes
     )
 
 
 @contextmanager
-def collector() -> Iterator[Taken]:
+def collector() -> Iterator[ReceivedSpans]:
     """One that listens on a port of its own."""
-    taken = Taken()
+    received = ReceivedSpans()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             assert self.path == "/v1/traces"
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            taken.messages.append(json.loads(body))
+            received.messages.append(json.loads(body))
             self.send_response(200)
             self.send_header("Content-Length", "2")
             self.end_headers()
@@ -66,11 +66,11 @@ def collector() -> Iterator[Taken]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        taken.url = f"http://127.0.0.1:{server.server_port}/v1/traces"
+        received.url = f"http://127.0.0.1:{server.server_port}/v1/traces"
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield taken
+            yield received
         finally:
             server.shutdown()
             thread.join()

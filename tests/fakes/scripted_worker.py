@@ -34,9 +34,9 @@ FAIL = 3
 # Kill the worker.
 DIE = 4
 # One token: how many requests were cancelled.
-TELL_CANCELLED = 5
+COUNT_CANCELLED = 5
 # Be refused by the engine itself.
-REFUSE = 6
+REJECT = 6
 # Make the engine raise what it should not.
 RAISE = 7
 # Make the first step raise.
@@ -53,7 +53,7 @@ class ScriptedEngine:
         self._num_cancelled = 0
 
     def submit(self, request: GenerationRequest) -> None:
-        if request.input_ids[0] == REFUSE:
+        if request.input_ids[0] == REJECT:
             raise InvalidRequest("the script refuses it")
         if request.input_ids[0] == RAISE:
             raise TypeError("the script is wrong")
@@ -98,15 +98,15 @@ class ScriptedEngine:
         self._running[request.id] = (request, num_steps + 1)
         if is_last:
             del self._running[request.id]
-        tells_log_probs = request.return_log_probs
+        has_log_probs = request.return_log_probs
         return [
             SequenceUpdate(
                 request.id,
                 sequence,
                 token_ids=(10 * (sequence + 1) + num_steps,),
                 finish_reason="length" if is_last else None,
-                log_probs=(-0.5,) if tells_log_probs else (),
-                cum_log_prob=-0.5 * (num_steps + 1) if tells_log_probs else None,
+                log_probs=(-0.5,) if has_log_probs else (),
+                cum_log_prob=-0.5 * (num_steps + 1) if has_log_probs else None,
             )
             for sequence in range(request.num_return_sequences)
         ]

@@ -57,7 +57,7 @@ class InferenceResponse:
     def output_tensors(self) -> list[Tensor]:
         return self._tensors
 
-    def told(self) -> Any:
+    def content(self) -> Any:
         """The error's message, or each tensor as lists."""
         if self._error is not None:
             return self._error.message()
@@ -66,7 +66,7 @@ class InferenceResponse:
 
 class ResponseSender:
     def __init__(self) -> None:
-        self.caller_has_gone = False
+        self.client_has_disconnected = False
         self._sent: queue.Queue[InferenceResponse | None] = queue.Queue()
         self._is_closed = False
 
@@ -80,16 +80,16 @@ class ResponseSender:
             self._sent.put(None)
 
     def is_cancelled(self) -> bool:
-        return self.caller_has_gone
+        return self.client_has_disconnected
 
     def next(self) -> Any:
         """The next response, or None for the end."""
         return self._sent.get(timeout=_TIMEOUT_S)
 
-    def told(self) -> list[Any]:
+    def responses(self) -> list[Any]:
         """All further responses, once the final one has come."""
         responses = iter(self.next, None)
-        return [response.told() for response in responses]
+        return [response.content() for response in responses]
 
 
 class _Everything:
@@ -106,20 +106,20 @@ class Request:
         self,
         tensors: dict[str, Any],
         request_id: str = "",
-        wanted: Container[str] | None = None,
+        requested_outputs: Container[str] | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> None:
         self.tensors = {name: Tensor(name, np.asarray(each)) for name, each in tensors.items()}
         self.sender = ResponseSender()
         self._request_id = request_id
-        self._wanted = _Everything() if wanted is None else wanted
+        self._requested_outputs = _Everything() if requested_outputs is None else requested_outputs
         self._parameters = parameters or {}
 
     def inputs(self) -> list[Tensor]:
         return list(self.tensors.values())
 
     def requested_output_names(self) -> Container[str]:
-        return self._wanted
+        return self._requested_outputs
 
     def request_id(self) -> str:
         return self._request_id

@@ -50,18 +50,18 @@ _UPDATES = st.builds(
 
 
 @given(_REQUESTS)
-def test_a_request_crosses_the_socket_unchanged(request: GenerationRequest) -> None:
+def test_request_survives_serialization(request: GenerationRequest) -> None:
     message = json.loads(json.dumps(request.to_message()))
     assert GenerationRequest.from_message(message) == request
 
 
-def test_a_message_of_a_request_has_every_field() -> None:
+def test_message_has_every_field_of_the_request() -> None:
     message = GenerationRequest(id=1, input_ids=(1,), max_new_tokens=1).to_message()
     assert list(message) == [each.name for each in fields(GenerationRequest)]
 
 
 @given(_UPDATES)
-def test_an_update_crosses_the_socket_unchanged(update: SequenceUpdate) -> None:
+def test_update_survives_serialization(update: SequenceUpdate) -> None:
     assert SequenceUpdate.from_wire(json.loads(json.dumps(update.to_wire()))) == update
 
 
@@ -85,7 +85,7 @@ def _request(**fields: Any) -> GenerationRequest:
     ],
     ids=str,
 )
-def test_a_request_at_the_limits_is_taken(fields: dict[str, Any]) -> None:
+def test_accepts_a_request_at_the_limits(fields: dict[str, Any]) -> None:
     check_request(_request(**fields), LIMITS)
 
 
@@ -162,21 +162,21 @@ def test_a_request_at_the_limits_is_taken(fields: dict[str, Any]) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_a_request_beyond_the_limits_is_refused_by_tensor(fields: dict[str, Any], why: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
+def test_error_names_the_tensor_beyond_the_limits(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidRequest) as rejected:
         check_request(_request(**fields), LIMITS)
-    assert str(refused.value) == why
+    assert str(rejected.value) == why
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "line"),
     [("why", "why"), ("Check 'a' failed at b.cpp:1:\n  why\n\n", "why"), ("", "RuntimeError")],
 )
-def test_of_an_engines_error_the_last_line_is_told(message: str, told: str) -> None:
-    assert last_line(RuntimeError(message)) == told
+def test_last_line_of_an_error(message: str, line: str) -> None:
+    assert last_line(RuntimeError(message)) == line
 
 
-def test_ids_beyond_the_vocabulary_stand_for_their_remainder() -> None:
+def test_wraps_ids_beyond_the_vocabulary() -> None:
     wrapped = fit_to_vocabulary(_request(input_ids=(0, 99, 100, 2**31 - 1)), LIMITS)
     assert wrapped == _request(input_ids=(0, 99, 0, 47))
 
@@ -184,17 +184,17 @@ def test_ids_beyond_the_vocabulary_stand_for_their_remainder() -> None:
 @pytest.mark.parametrize(
     ("end_id", "fitted"), [(0, 0), (99, 99), (-1, None), (100, None), (None, None)]
 )
-def test_an_end_id_that_is_no_token_ends_nothing(end_id: int | None, fitted: int | None) -> None:
+def test_ignores_an_end_id_beyond_the_vocabulary(end_id: int | None, fitted: int | None) -> None:
     assert fit_to_vocabulary(_request(end_id=end_id), LIMITS) == _request(end_id=fitted)
 
 
-def _told(updates: list[SequenceUpdate], what: str) -> dict[tuple[int, int], tuple[Any, ...]]:
+def _collect(updates: list[SequenceUpdate], what: str) -> dict[tuple[int, int], tuple[Any, ...]]:
     """Sequence -> all of its tokens, or log probabilities, in order."""
-    told: dict[tuple[int, int], tuple[Any, ...]] = {}
+    collected: dict[tuple[int, int], tuple[Any, ...]] = {}
     for each in updates:
         key = (each.request_id, each.sequence_index)
-        told[key] = told.get(key, ()) + getattr(each, what)
-    return told
+        collected[key] = collected.get(key, ()) + getattr(each, what)
+    return collected
 
 
 @given(
@@ -209,16 +209,16 @@ def _told(updates: list[SequenceUpdate], what: str) -> dict[tuple[int, int], tup
         max_size=20,
     )
 )
-def test_merged_updates_say_each_sequences_tokens_once_and_in_order(
+def test_merging_keeps_tokens_in_order(
     updates: list[SequenceUpdate],
 ) -> None:
     merged = merge_updates(updates)
     assert len({(each.request_id, each.sequence_index) for each in merged}) == len(merged)
     for what in ("token_ids", "log_probs"):
-        assert _told(merged, what) == _told(updates, what)
+        assert _collect(merged, what) == _collect(updates, what)
 
 
-def test_merged_updates_keep_the_end_the_newest_figures_and_the_error() -> None:
+def test_merging_keeps_the_end_the_latest_metrics_and_the_error() -> None:
     perf = PerfMetrics(first_token_time_ns=5)
     merged = merge_updates(
         [

@@ -43,29 +43,29 @@ def worker(kind: str, **options: Any) -> Iterator[WorkerProcess]:
 
 
 @both
-def test_tokens_cross_the_socket(kind: str) -> None:
+def test_sends_tokens_over_the_socket(kind: str) -> None:
     updates: queue.Queue[SequenceUpdate] = queue.Queue()
     with worker(kind) as process:
         number = process.submit({"input_ids": (5, 10), "max_new_tokens": 2}, updates.put)
-        told = take_whole(updates)
-    assert told == SequenceUpdate(number, 0, (11, 12), "length")
+        update = take_whole(updates)
+    assert update == SequenceUpdate(number, 0, (11, 12), "length")
 
 
 @both
-def test_a_worker_whose_engine_is_gone_is_started_again(kind: str) -> None:
+def test_restarts_a_worker_whose_engine_failed(kind: str) -> None:
     states: queue.Queue[tuple[bool, int]] = queue.Queue()
     updates: queue.Queue[SequenceUpdate] = queue.Queue()
     with worker(kind, on_state=lambda *state: states.put(state)) as process:
         process.submit({"input_ids": (992,), "max_new_tokens": 2}, updates.put)
         error = updates.get(timeout=_TIMEOUT_S).error
-        told = [states.get(timeout=_TIMEOUT_S) for _ in range(3)]
+        changes = [states.get(timeout=_TIMEOUT_S) for _ in range(3)]
     assert error == (
         f"the engine failed ({FAILURES[kind]}); it is being restarted, send the request again"
     )
-    assert told == [(True, 0), (False, 0), (True, 1)]
+    assert changes == [(True, 0), (False, 0), (True, 1)]
 
 
-def test_arguments_that_are_not_taken_are_why_it_does_not_start() -> None:
+def test_unknown_argument_prevents_the_start() -> None:
     config = {**CONFIG, "llm": {"model": "/m", "kv_cache_dtype": "fp8"}}
     with pytest.raises(WorkerFailed, match="kv_cache_dtype: Extra inputs are not permitted"):
         WorkerProcess("pytorch", config, command=COMMAND).start()

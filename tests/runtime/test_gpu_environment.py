@@ -7,7 +7,7 @@ import pytest
 from trtllm_serve_cli.runtime.gpu_environment import choose_gpus, leave_mpi_job
 
 
-def test_the_job_is_forgotten_and_settings_are_kept() -> None:
+def test_removes_variables_of_the_job_and_keeps_settings() -> None:
     environ = {
         "PATH": "/bin",
         "OMPI_COMM_WORLD_RANK": "0",
@@ -21,19 +21,19 @@ def test_the_job_is_forgotten_and_settings_are_kept() -> None:
     assert environ == {"PATH": "/bin", "OMPI_MCA_btl": "self", "PMIX_MCA_gds": "hash"}
 
 
-def test_chosen_gpus_are_the_only_ones() -> None:
+def test_limits_the_visible_gpus() -> None:
     environ: dict[str, str] = {}
     choose_gpus(environ, ["2", "3"])
     assert environ == {"CUDA_VISIBLE_DEVICES": "2,3", "TRTLLM_VISIBLE_DEVICES": "2,3"}
 
 
-def test_without_a_choice_all_gpus_are_seen() -> None:
+def test_all_gpus_are_visible_by_default() -> None:
     environ: dict[str, str] = {}
     choose_gpus(environ, [])
     assert environ == {}
 
 
-def test_numbers_count_among_the_gpus_that_the_server_sees() -> None:
+def test_numbers_index_the_visible_gpus() -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "2,GPU-5"}
     choose_gpus(environ, ["1"])
     assert environ["CUDA_VISIBLE_DEVICES"] == "GPU-5"

@@ -20,7 +20,7 @@ from trtllm_serve_cli.runtime.guide import find_guide_problem, guide_arguments
         ("structural_tag", '{"type": "structural_tag"}'),
     ],
 )
-def test_a_good_guide_has_no_problem(guide_type: str, guide: str) -> None:
+def test_valid_guide_has_no_problem(guide_type: str, guide: str) -> None:
     assert find_guide_problem(guide_type, guide) is None
 
 
@@ -36,9 +36,9 @@ def test_a_good_guide_has_no_problem(guide_type: str, guide: str) -> None:
     ],
     ids=lambda value: value[:12],
 )
-def test_a_bad_guide_is_told(guide_type: str, guide: str, problem: str) -> None:
-    told = find_guide_problem(guide_type, guide)
-    assert told is not None and told.startswith(problem)
+def test_reports_the_problem_of_an_invalid_guide(guide_type: str, guide: str, problem: str) -> None:
+    found = find_guide_problem(guide_type, guide)
+    assert found is not None and found.startswith(problem)
 
 
 @pytest.mark.parametrize(
@@ -52,5 +52,5 @@ def test_a_bad_guide_is_told(guide_type: str, guide: str, problem: str) -> None:
         (None, {}),
     ],
 )
-def test_guide_in_the_words_of_engines(kind: str | None, expected: dict[str, Any]) -> None:
+def test_guide_arguments_of_engines(kind: str | None, expected: dict[str, Any]) -> None:
     assert guide_arguments(kind, "{}") == expected

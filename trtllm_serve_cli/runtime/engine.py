@@ -126,7 +126,7 @@ class SequenceUpdate:
     cum_log_prob: float | None = None
     error: str | None = None
     perf: PerfMetrics | None = None
-    refused: bool = False
+    rejected: bool = False
 
     def to_wire(self) -> list[Any]:
         """As one entry of a `step` frame: positional, since there is one per token."""
@@ -139,12 +139,12 @@ class SequenceUpdate:
             self.cum_log_prob,
             self.error,
             [getattr(self.perf, name) for name in PerfMetrics.__slots__] if self.perf else None,
-            self.refused,
+            self.rejected,
         ]
 
     @classmethod
     def from_wire(cls, entry: list[Any]) -> SequenceUpdate:
-        request_id, sequence, tokens, finish, log_probs, cum, error, perf, refused = entry
+        request_id, sequence, tokens, finish, log_probs, cum, error, perf, rejected = entry
         return cls(
             request_id,
             sequence,
@@ -154,7 +154,7 @@ class SequenceUpdate:
             cum,
             error,
             PerfMetrics(*perf) if perf else None,
-            refused,
+            rejected,
         )
 
 
@@ -164,20 +164,20 @@ def merge_updates(updates: Iterable[SequenceUpdate]) -> list[SequenceUpdate]:
     for update in updates:
         key = (update.request_id, update.sequence_index, update.error is not None)
         known = merged.get(key)
-        merged[key] = update if known is None else _join(known, update)
+        merged[key] = update if known is None else _merge_pair(known, update)
     return list(merged.values())
 
 
-def _join(one: SequenceUpdate, later: SequenceUpdate) -> SequenceUpdate:
+def _merge_pair(earlier: SequenceUpdate, later: SequenceUpdate) -> SequenceUpdate:
     return SequenceUpdate(
-        one.request_id,
-        one.sequence_index,
-        one.token_ids + later.token_ids,
+        earlier.request_id,
+        earlier.sequence_index,
+        earlier.token_ids + later.token_ids,
         later.finish_reason,
-        one.log_probs + later.log_probs,
-        one.cum_log_prob if later.cum_log_prob is None else later.cum_log_prob,
+        earlier.log_probs + later.log_probs,
+        earlier.cum_log_prob if later.cum_log_prob is None else later.cum_log_prob,
         later.error,
-        later.perf or one.perf,
+        later.perf or earlier.perf,
     )
 
 
@@ -352,5 +352,5 @@ def _check_words(tensor: str, words: Sequence[tuple[int, ...]], limits: EngineLi
 
 def _check_range(tensor: str, value: float | None, low: float, high: float) -> None:
     if value is not None and not low <= value <= high:
-        given = str(value) if isinstance(value, int) else f"{value:g}"
-        raise InvalidRequest(f"{tensor} is {given}; it must be from {low:g} to {high:g}")
+        shown = str(value) if isinstance(value, int) else f"{value:g}"
+        raise InvalidRequest(f"{tensor} is {shown}; it must be from {low:g} to {high:g}")

@@ -10,7 +10,7 @@ from typing import Any
 
 GUIDE_TYPES = ("json", "json_schema", "regex", "ebnf_grammar", "structural_tag")
 # `json` allows any JSON value and takes no guide.
-_TAKES_JSON = ("json_schema", "structural_tag")
+_JSON_GUIDES = ("json_schema", "structural_tag")
 # Guide type -> what vLLM and TensorRT-LLM's LLM API call it.
 _ARGUMENTS = {
     "json_schema": "json",
@@ -18,7 +18,7 @@ _ARGUMENTS = {
     "ebnf_grammar": "grammar",
     "structural_tag": "structural_tag",
 }
-_LONGEST_GUIDE_BYTES = 64 * 1024
+_MAX_GUIDE_BYTES = 64 * 1024
 
 
 def find_guide_problem(guide_type: str, guide: str) -> str | None:
@@ -27,11 +27,11 @@ def find_guide_problem(guide_type: str, guide: str) -> str | None:
         return None
     if not guide:
         return f"is missing; send the guide that the type {guide_type} needs"
-    if (num_bytes := len(guide.encode())) > _LONGEST_GUIDE_BYTES:
-        return f"has {num_bytes} bytes; send at most {_LONGEST_GUIDE_BYTES}"
+    if (num_bytes := len(guide.encode())) > _MAX_GUIDE_BYTES:
+        return f"has {num_bytes} bytes; send at most {_MAX_GUIDE_BYTES}"
     if "\0" in guide:
         return "holds a NUL; leave it out"
-    if guide_type in _TAKES_JSON:
+    if guide_type in _JSON_GUIDES:
         return _find_json_problem(guide)
     return None
 

@@ -23,7 +23,7 @@ Level = Literal["I", "W", "E"]
 _LEVELS: dict[Level, str] = {"I": "info", "W": "warning", "E": "error"}
 
 
-def write_log(level: Level, text: str, **facts: Any) -> None:
+def write_log(level: Level, text: str, **fields: Any) -> None:
     """A line for the log: how grave (Triton's letters), of which model, and what is said.
 
     A log that cannot be written, such as on a full disk, keeps nobody from working.
@@ -31,7 +31,9 @@ def write_log(level: Level, text: str, **facts: Any) -> None:
     with contextlib.suppress(OSError, ValueError):
         is_json = os.environ.get("TLLM_LOG_FORMAT") == "json"
         now = datetime.now(timezone.utc)
-        line = render_json(level, text, facts, now) if is_json else render_text(level, text, facts)
+        line = (
+            render_json(level, text, fields, now) if is_json else render_text(level, text, fields)
+        )
         print(line, file=sys.stderr, flush=True)
 
 
@@ -40,17 +42,17 @@ def write_traceback() -> None:
     write_log("E", traceback.format_exc().rstrip())
 
 
-def render_json(level: Level, text: str, facts: dict[str, Any], now: datetime) -> str:
+def render_json(level: Level, text: str, fields: dict[str, Any], now: datetime) -> str:
     """The line as one JSON object; `facts` win over what all lines have."""
     at = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    line = {"time": at, "level": _LEVELS[level], "model": _MODEL, "message": text, **facts}
+    line = {"time": at, "level": _LEVELS[level], "model": _MODEL, "message": text, **fields}
     return json.dumps(line, ensure_ascii=False)
 
 
-def render_text(level: Level, text: str, facts: dict[str, Any]) -> str:
+def render_text(level: Level, text: str, fields: dict[str, Any]) -> str:
     """The line for people, `facts` as name=value behind it."""
-    told = "".join(f" {name}={_as_word(value)}" for name, value in facts.items())
-    return f"{level} {_MODEL}] {text}{told}"
+    pairs = "".join(f" {name}={_as_word(value)}" for name, value in fields.items())
+    return f"{level} {_MODEL}] {text}{pairs}"
 
 
 def _as_word(value: Any) -> str:

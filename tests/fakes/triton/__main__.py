@@ -64,8 +64,8 @@ def main() -> NoReturn:
         start_child()
     if "model" in behaviours:
         start_model()
-    signal.signal(signal.SIGINT, exit_well)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if "stubborn" in behaviours else exit_well)
+    signal.signal(signal.SIGINT, exit_zero)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if "stubborn" in behaviours else exit_zero)
     load_or_die(behaviours)
     if "closed" not in behaviours:
         FakeTriton(answer=choose_answer(behaviours)).start(arguments.http_port, arguments.grpc_port)
@@ -143,7 +143,7 @@ def die_when_ready() -> NoReturn:
     os._exit(7)
 
 
-def exit_well(*_: object) -> NoReturn:
+def exit_zero(*_: object) -> NoReturn:
     """Exit with code 0, whatever other threads do."""
     os._exit(0)
 

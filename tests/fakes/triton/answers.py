@@ -62,8 +62,8 @@ class Request:
 
     @property
     def is_streamed(self) -> bool:
-        wants_stream = self.inputs.get("stream") or self.inputs.get("streaming")
-        return bool(self.allows_stream and wants_stream)
+        requests_stream = self.inputs.get("stream") or self.inputs.get("streaming")
+        return bool(self.allows_stream and requests_stream)
 
 
 Answer = Callable[[Request], Iterator[Outputs]]

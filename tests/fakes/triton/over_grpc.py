@@ -45,7 +45,7 @@ def serve_grpc(fake: FakeTriton, port: int) -> Iterator[str]:
             yield address
         finally:
             stopped = server.stop(grace=None)
-            fake.let_go()
+            fake.release()
             stopped.wait()
 
 

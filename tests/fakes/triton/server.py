@@ -91,7 +91,7 @@ class FakeTriton:
         """Listen on loopback; port 0 is any free one. `grpc_port=None` starts without gRPC."""
         self.hold.set()
         http = self._open.enter_context(serve_http(self, http_port))
-        self._open.callback(self.let_go)
+        self._open.callback(self.release)
         grpc = ""
         if grpc_port is not None:
             # The process that launch tests start hundreds of times does without grpc's import.
@@ -104,7 +104,7 @@ class FakeTriton:
         """End as a server that dies: answers on the way are cut off. Harmless when repeated."""
         self._open.close()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """End the waiting of answers on the way."""
         self.closing.set()
         self.hold.set()

@@ -8,7 +8,7 @@ import pytest
 
 from trtllm_serve_cli.launch.triton.drain import drain_environ, draining, show_in_flight
 from trtllm_serve_cli.runtime.engine import InvalidRequest
-from trtllm_serve_cli.runtime.triton.drain_check import refuse_if_draining
+from trtllm_serve_cli.runtime.triton.drain_check import reject_if_draining
 
 
 def test_requests_in_flight_for_people() -> None:
@@ -21,12 +21,12 @@ def test_models_refuse_requests_while_they_are_drained(
 ) -> None:
     for name, value in drain_environ(tmp_path).items():
         monkeypatch.setenv(name, value)
-    refuse_if_draining("a")
+    reject_if_draining("a")
     with draining(tmp_path, ["a"]):
-        refuse_if_draining("b")
+        reject_if_draining("b")
         with pytest.raises(InvalidRequest, match="a takes no new requests: it is being stopped"):
-            refuse_if_draining("a")
-    refuse_if_draining("a")
+            reject_if_draining("a")
+    reject_if_draining("a")
 
 
 def test_who_is_interrupted_while_it_says_so_leaves_no_mark(
@@ -46,4 +46,4 @@ def test_model_outside_of_a_server_of_ours_is_never_drained(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("TLLM_DRAINING", raising=False)
-    refuse_if_draining("a")
+    reject_if_draining("a")

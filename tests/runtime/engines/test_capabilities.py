@@ -9,7 +9,7 @@ import pytest
 from trtllm_serve_cli.repository.model.contract import load_contracts
 from trtllm_serve_cli.runtime.engines.capabilities import FEATURES
 from trtllm_serve_cli.runtime.engines.kinds import find_kind, kind_names
-from trtllm_serve_cli.runtime.triton.tensors import UNDERSTOOD
+from trtllm_serve_cli.runtime.triton.tensors import SUPPORTED_INPUTS
 
 # What is no wish: the prompt, how long to go on, how to answer.
 PLAIN = {
@@ -36,7 +36,9 @@ def test_every_input_belongs_to_one_feature() -> None:
 
 @pytest.mark.parametrize("kind", ["openvino", "pytorch"])
 def test_the_table_says_what_the_kinds_of_our_worker_understand(kind: str) -> None:
-    assert _served(kind) & _inputs("tensorrt_llm") == (UNDERSTOOD - PLAIN) & _inputs("tensorrt_llm")
+    assert _served(kind) & _inputs("tensorrt_llm") == (SUPPORTED_INPUTS - PLAIN) & _inputs(
+        "tensorrt_llm"
+    )
 
 
 def test_vllm_understands_the_same_but_beams() -> None:

@@ -193,7 +193,7 @@ def test_bad_weights_fail_their_requests_only(tmp_path: Path, load: Loader) -> N
     engine.submit(request(4))
     updates = run(engine)
     told = outcomes(updates)
-    assert {each.request_id for each in updates if each.refused} == {1, 2, 3}
+    assert {each.request_id for each in updates if each.rejected} == {1, 2, 3}
     assert "has the size (rank) 3; this server takes 1 to 2" in told[1]
     assert "lora_config row 0 is for module 1 (attn_q) of layer 9" in told[2]
     assert (told[3], told[4]) == (UNKNOWN.format(3), [0, 0])
@@ -206,7 +206,7 @@ def test_an_adapter_that_does_not_load_fails_its_requests(tmp_path: Path, load: 
     engine.submit(request(1, lora_task_id=1, lora_file=sent(tmp_path, 13)))
     updates = run(engine)
     assert outcomes(updates) == {1: "the adapter could not be loaded: no luck"}
-    assert not updates[0].refused
+    assert not updates[0].rejected
 
 
 def test_what_the_engine_refuses_is_told(tmp_path: Path, load: Loader) -> None:

@@ -23,9 +23,9 @@ COUNT, HANG = "\x01a", "\x02a"
 
 @contextmanager
 def loaded(
-    folder: Path, *, decoupled: bool = True, told: bool | None = None, **arguments: str
+    folder: Path, *, decoupled: bool = True, yaml_decoupled: bool | None = None, **arguments: str
 ) -> Iterator[Any]:
-    """The model on the scripted worker; `told` is what model.yaml says of `decoupled`."""
+    """The model on the scripted worker; `yaml_decoupled` is what model.yaml says of `decoupled`."""
     python = folder / "python3"
     python.write_text(
         f'#!/bin/sh\nshift 2\nexec {sys.executable} {scripted_worker.__file__} "$@"\n'
@@ -42,7 +42,10 @@ def loaded(
         "engine_python": str(python),
         **arguments,
     }
-    triton_config = {"decoupled": decoupled if told is None else told, "max_queue_size": 0}
+    triton_config = {
+        "decoupled": decoupled if yaml_decoupled is None else yaml_decoupled,
+        "max_queue_size": 0,
+    }
     (folder / "1").mkdir()
     (folder / "1" / "model.yaml").write_text(render_model_yaml(parameters, triton_config))
     config = {
@@ -75,55 +78,55 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def request(prompt: str, request_id: str = "", **tensors: Any) -> Request:
-    given = {"text_input": [prompt.encode()], "sampling_param_max_tokens": [2], **tensors}
-    return Request(given, request_id)
+    inputs = {"text_input": [prompt.encode()], "sampling_param_max_tokens": [2], **tensors}
+    return Request(inputs, request_id)
 
 
-def ask(model: Any, prompt: str, **tensors: Any) -> list[Any]:
-    asked = request(prompt, **tensors)
-    model.execute([asked])
-    return asked.sender.told()
+def generate(model: Any, prompt: str, **tensors: Any) -> list[Any]:
+    sent = request(prompt, **tensors)
+    model.execute([sent])
+    return sent.sender.responses()
 
 
-def test_answer_comes_whole_after_its_prompt(model: Any) -> None:
-    assert ask(model, COUNT) == [{"text_output": [b"a\x0a\x0b"]}]
+def test_response_is_the_prompt_and_the_generated_text(model: Any) -> None:
+    assert generate(model, COUNT) == [{"text_output": [b"a\x0a\x0b"]}]
 
 
-def test_prompt_can_be_left_out(model: Any) -> None:
-    answers = ask(model, COUNT, sampling_param_exclude_input_from_output=[True])
+def test_excludes_the_prompt(model: Any) -> None:
+    answers = generate(model, COUNT, sampling_param_exclude_input_from_output=[True])
     assert answers == [{"text_output": [b"\x0a\x0b"]}]
 
 
-def test_stream_brings_pieces_and_their_end(model: Any) -> None:
-    answers = ask(model, COUNT, streaming=[True], return_finish_reason=[True])
+def test_streams_text_and_the_finish_reason(model: Any) -> None:
+    answers = generate(model, COUNT, streaming=[True], return_finish_reason=[True])
     *before, last = answers
     assert b"".join(each["text_output"][0] for each in answers) == b"\x0a\x0b"
     assert [each["finish_reason"] for each in before] == [[b"None"]] * len(before)
     assert last["finish_reason"] == [b"length"]
 
 
-def test_as_many_tokens_come_as_upstreams_default(model: Any) -> None:
-    asked = Request({"text_input": [COUNT.encode()]})
-    model.execute([asked])
-    (only,) = asked.sender.told()
+def test_max_tokens_defaults_to_upstreams(model: Any) -> None:
+    sent = Request({"text_input": [COUNT.encode()]})
+    model.execute([sent])
+    (only,) = sent.sender.responses()
     assert len(only["text_output"][0].decode()) == 1 + 32
 
 
-def test_log_probability_is_told_when_asked_for(model: Any) -> None:
-    (only,) = ask(model, COUNT, return_cumulative_logprob=[True])
+def test_returns_the_cumulative_log_probability(model: Any) -> None:
+    (only,) = generate(model, COUNT, return_cumulative_logprob=[True])
     assert only["cumulative_logprob"] == [-1.0]
 
 
-def test_best_of_several_is_one_answer(model: Any) -> None:
-    assert len(ask(model, COUNT, sampling_param_best_of=[3])) == 1
+def test_best_of_returns_one_response(model: Any) -> None:
+    assert len(generate(model, COUNT, sampling_param_best_of=[3])) == 1
 
 
-def test_stop_request_ends_the_running_one(model: Any) -> None:
+def test_stop_request_ends_the_running_request(model: Any) -> None:
     running, stop = request(HANG, "7"), Request({"stop": [True]}, "7")
     model.execute([running])
     model.execute([stop])
-    assert running.sender.told() == [{"text_output": [b"a"]}]
-    assert stop.sender.told() == [{}]
+    assert running.sender.responses() == [{"text_output": [b"a"]}]
+    assert stop.sender.responses() == [{}]
 
 
 @pytest.mark.parametrize(
@@ -142,26 +145,29 @@ def test_stop_request_ends_the_running_one(model: Any) -> None:
         ({"stop": [True]}, "stop names the request id '', which is not running"),
     ],
 )
-def test_wrong_tensor_is_named(model: Any, tensors: dict[str, Any], why: str) -> None:
-    (answer,) = ask(model, COUNT, **tensors)
+def test_error_names_the_invalid_tensor(model: Any, tensors: dict[str, Any], why: str) -> None:
+    (answer,) = generate(model, COUNT, **tensors)
     assert answer.startswith(why)
 
 
-def test_model_that_is_not_decoupled_answers_once(tmp_path: Path) -> None:
+def test_model_that_is_not_decoupled_sends_one_response(tmp_path: Path) -> None:
     with loaded(tmp_path, decoupled=False) as model:
-        assert ask(model, COUNT) == [{"text_output": [b"a\x0a\x0b"]}]
-        (refused,) = ask(model, COUNT, streaming=[True])
-    assert refused.startswith("streaming needs a decoupled model")
+        assert generate(model, COUNT) == [{"text_output": [b"a\x0a\x0b"]}]
+        (rejected,) = generate(model, COUNT, streaming=[True])
+    assert rejected.startswith("streaming needs a decoupled model")
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"told": False}, "model.yaml and config.pbtxt disagree on whether the model is decoupled"),
+        (
+            {"yaml_decoupled": False},
+            "model.yaml and config.pbtxt disagree on whether the model is decoupled",
+        ),
         ({"max_bacth_size": "9"}, "model.yaml has max_bacth_size, which no engine of ours takes"),
     ],
 )
-def test_model_yaml_that_cannot_be_meant_ends_the_load(
+def test_invalid_model_yaml_fails_the_load(
     tmp_path: Path, changes: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(TritonModelException, match=why), loaded(tmp_path, **changes):

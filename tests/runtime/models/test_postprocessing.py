@@ -22,33 +22,33 @@ def model(tmp_path: Path, triton_utils: Any, transformers: Any) -> Any:
     return model
 
 
-def _answer(model: Any, tokens: Any, lengths: Any) -> Any:
+def _respond(model: Any, tokens: Any, lengths: Any) -> Any:
     (response,) = model.execute([Request({"TOKENS_BATCH": tokens, "SEQUENCE_LENGTH": lengths})])
-    return response.told()
+    return response.content()
 
 
-def test_each_sequence_becomes_text_up_to_its_length(model: Any) -> None:
-    told = _answer(model, [[[104, 105, 0], [0x4F60, 0, 0]], [[0, 0, 0]] * 2], [[2, 1], [0, -1]])
-    assert told == {"OUTPUT": [b"hi", "你".encode(), b"", b""]}
+def test_decodes_each_sequence_up_to_its_length(model: Any) -> None:
+    output = _respond(model, [[[104, 105, 0], [0x4F60, 0, 0]], [[0, 0, 0]] * 2], [[2, 1], [0, -1]])
+    assert output == {"OUTPUT": [b"hi", "你".encode(), b"", b""]}
 
 
-def test_special_tokens_are_left_out(model: Any) -> None:
-    assert _answer(model, [[[1, 104, 2]]], [[3]]) == {"OUTPUT": [b"h"]}
+def test_skips_special_tokens(model: Any) -> None:
+    assert _respond(model, [[[1, 104, 2]]], [[3]]) == {"OUTPUT": [b"h"]}
 
 
 @pytest.mark.parametrize(
     ("lengths", "shape"), [([[4]], [1, 1]), ([[1, 1]], [1, 2]), ([1], [1])], ids=str
 )
-def test_lengths_that_do_not_fit_are_refused(model: Any, lengths: Any, shape: Any) -> None:
-    assert _answer(model, [[[104, 105, 0]]], lengths) == (
+def test_rejects_lengths_that_do_not_fit(model: Any, lengths: Any, shape: Any) -> None:
+    assert _respond(model, [[[104, 105, 0]]], lengths) == (
         f"SEQUENCE_LENGTH {shape} does not fit TOKENS_BATCH [1, 1, 3]; send one length, at most "
         "the last dimension, per sequence"
     )
 
 
-def test_what_is_no_token_is_refused_and_what_pads_is_not(model: Any) -> None:
-    assert _answer(model, [[[104, -1, -1]]], [[1]]) == {"OUTPUT": [b"h"]}
-    assert _answer(model, [[[104, -7, -1]]], [[2]]) == (
+def test_rejects_negative_tokens_except_padding(model: Any) -> None:
+    assert _respond(model, [[[104, -1, -1]]], [[1]]) == {"OUTPUT": [b"h"]}
+    assert _respond(model, [[[104, -7, -1]]], [[2]]) == (
         "TOKENS_BATCH holds -7, which is no token: ids go from 0; what pads a sequence lies beyond "
         "its SEQUENCE_LENGTH"
     )

@@ -34,13 +34,13 @@ def _strings(*rows: list[bytes]) -> Any:
     return np.array(rows, dtype=object)
 
 
-def _answer(model: Any, request: Request) -> Any:
+def _respond(model: Any, request: Request) -> Any:
     (response,) = model.execute([request])
-    return response.told()
+    return response.content()
 
 
-def test_a_prompt_becomes_upstreams_tensors(model: Any) -> None:
-    assert _answer(model, _request()) == {
+def test_encodes_a_prompt_to_upstreams_tensors(model: Any) -> None:
+    assert _respond(model, _request()) == {
         "INPUT_ID": [[1, 104, 105]],
         "REQUEST_INPUT_LEN": [[3]],
         "DECODER_INPUT_ID": [[0]],
@@ -53,45 +53,45 @@ def test_a_prompt_becomes_upstreams_tensors(model: Any) -> None:
     }
 
 
-def test_only_what_is_asked_for_is_told(model: Any) -> None:
+def test_returns_only_the_requested_outputs(model: Any) -> None:
     tensors = {"QUERY": _strings([b"hi"]), "REQUEST_OUTPUT_LEN": [[5]]}
-    request = Request(tensors, wanted=["OUT_END_ID", "REQUEST_INPUT_LEN"])
-    assert _answer(model, request) == {"REQUEST_INPUT_LEN": [[3]], "OUT_END_ID": [[2]]}
+    request = Request(tensors, requested_outputs=["OUT_END_ID", "REQUEST_INPUT_LEN"])
+    assert _respond(model, request) == {"REQUEST_INPUT_LEN": [[3]], "OUT_END_ID": [[2]]}
 
 
-def test_shorter_prompts_of_a_batch_are_padded(model: Any) -> None:
+def test_pads_the_shorter_prompts_of_a_batch(model: Any) -> None:
     query = _strings([b"hi"], ["é".encode()])
-    told = _answer(model, _request(QUERY=query, REQUEST_OUTPUT_LEN=[[5], [6]]))
-    assert {name: told[name] for name in ("INPUT_ID", "REQUEST_INPUT_LEN", "OUT_END_ID")} == {
+    outputs = _respond(model, _request(QUERY=query, REQUEST_OUTPUT_LEN=[[5], [6]]))
+    assert {name: outputs[name] for name in ("INPUT_ID", "REQUEST_INPUT_LEN", "OUT_END_ID")} == {
         "INPUT_ID": [[1, 104, 105], [1, 233, 2]],
         "REQUEST_INPUT_LEN": [[3], [2]],
         "OUT_END_ID": [[2], [2]],
     }
 
 
-def test_a_request_of_no_rows_is_refused(model: Any) -> None:
+def test_rejects_a_request_without_rows(model: Any) -> None:
     none = np.zeros((0, 1), dtype=object)
-    told = _answer(model, _request(QUERY=none, REQUEST_OUTPUT_LEN=none))
-    assert told == "text_input (QUERY) has no rows; send a prompt"
+    outputs = _respond(model, _request(QUERY=none, REQUEST_OUTPUT_LEN=none))
+    assert outputs == "text_input (QUERY) has no rows; send a prompt"
 
 
-def test_words_get_no_special_tokens_and_empty_ones_are_left_out(model: Any) -> None:
+def test_encodes_words_without_special_tokens_and_skips_empty_ones(model: Any) -> None:
     words = {"STOP_WORDS_DICT": _strings([b"a", b"", b"bc"]), "BAD_WORDS_DICT": _strings([b"d"])}
-    told = _answer(model, _request(**words))
-    assert (told["STOP_WORDS_IDS"], told["BAD_WORDS_IDS"]) == (
+    outputs = _respond(model, _request(**words))
+    assert (outputs["STOP_WORDS_IDS"], outputs["BAD_WORDS_IDS"]) == (
         [[[97, 98, 99], [1, 3, -1]]],
         [[[100], [1]]],
     )
 
 
-def test_given_ids_are_passed_on(model: Any) -> None:
-    told = _answer(model, _request(END_ID=[[7]], PAD_ID=[[8]]))
-    assert (told["OUT_END_ID"], told["OUT_PAD_ID"]) == ([[7]], [[8]])
+def test_forwards_the_end_and_pad_ids_of_the_request(model: Any) -> None:
+    outputs = _respond(model, _request(END_ID=[[7]], PAD_ID=[[8]]))
+    assert (outputs["OUT_END_ID"], outputs["OUT_PAD_ID"]) == ([[7]], [[8]])
 
 
 def test_special_tokens_can_be_switched_off(model: Any, tmp_path: Path) -> None:
     _initialized(model, tokenizer_dir=str(tmp_path), add_special_tokens="false")
-    assert _answer(model, _request())["INPUT_ID"] == [[104, 105]]
+    assert _respond(model, _request())["INPUT_ID"] == [[104, 105]]
 
 
 @pytest.mark.parametrize(
@@ -105,15 +105,15 @@ def test_special_tokens_can_be_switched_off(model: Any, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_text_that_cannot_be_read_is_refused(model: Any, tensors: Any, why: str) -> None:
-    assert _answer(model, _request(**tensors)) == why
+def test_rejects_invalid_text(model: Any, tensors: Any, why: str) -> None:
+    assert _respond(model, _request(**tensors)) == why
 
 
-def test_a_missing_prompt_is_refused(model: Any) -> None:
+def test_rejects_a_missing_prompt(model: Any) -> None:
     why = "text_input (QUERY) and max_tokens (REQUEST_OUTPUT_LEN) are needed"
-    assert _answer(model, Request({"REQUEST_OUTPUT_LEN": [[5]]})) == why
+    assert _respond(model, Request({"REQUEST_OUTPUT_LEN": [[5]]})) == why
 
 
-def test_a_bad_request_leaves_its_batch_alone(model: Any) -> None:
+def test_invalid_request_does_not_affect_its_batch(model: Any) -> None:
     responses = model.execute([_request(QUERY=_strings([b""])), _request()])
-    assert [type(response.told()) for response in responses] == [str, dict]
+    assert [type(response.content()) for response in responses] == [str, dict]

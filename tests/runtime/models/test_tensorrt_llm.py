@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from tests.fakes import scripted_worker, triton_utils
-from tests.fakes.scripted_worker import COUNT, DIE, FAIL, HANG, REFUSE
-from tests.fakes.scripted_worker import TELL_CANCELLED as TELL
+from tests.fakes.scripted_worker import COUNT, COUNT_CANCELLED, DIE, FAIL, HANG, REJECT
 from tests.fakes.triton_utils import Request
 from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.triton.tensors import INTERNAL_ID_PREFIX
@@ -95,18 +94,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def _request(*commands: int, request_id: str = "", **tensors: Any) -> Request:
     """One row per command, two tokens wanted of each."""
     rows = [[each] for each in commands]
-    given = {"input_ids": rows, "input_lengths": [[1]] * len(rows), **tensors}
-    return Request({"request_output_len": [[2]] * len(rows), **given}, request_id)
+    inputs = {"input_ids": rows, "input_lengths": [[1]] * len(rows), **tensors}
+    return Request({"request_output_len": [[2]] * len(rows), **inputs}, request_id)
 
 
-def _ask(model: Any, *commands: int, **tensors: Any) -> list[Any]:
+def _generate(model: Any, *commands: int, **tensors: Any) -> list[Any]:
     request = _request(*commands, **tensors)
     model.execute([request])
-    return request.sender.told()
+    return request.sender.responses()
 
 
 def _num_cancelled(model: Any) -> int:
-    (answer,) = _ask(model, TELL, exclude_input_in_output=[[True]])
+    (answer,) = _generate(model, COUNT_CANCELLED, exclude_input_in_output=[[True]])
     return int(answer["output_ids"][0][0][0])
 
 
@@ -119,30 +118,30 @@ def _sequence(tokens: list[int], row: int = 0, sequence: int = 0) -> dict[str, A
     }
 
 
-def test_an_answer_comes_whole_after_its_prompt(model: Any) -> None:
-    assert _ask(model, COUNT) == [_sequence([COUNT, 10, 11])]
+def test_response_is_the_prompt_and_the_generated_tokens(model: Any) -> None:
+    assert _generate(model, COUNT) == [_sequence([COUNT, 10, 11])]
 
 
-def test_only_what_is_asked_for_is_told(model: Any) -> None:
+def test_returns_only_the_requested_outputs(model: Any) -> None:
     tensors = {"input_ids": [[COUNT]], "input_lengths": [[1]], "request_output_len": [[2]]}
-    request = Request(tensors, wanted=["sequence_length"])
+    request = Request(tensors, requested_outputs=["sequence_length"])
     model.execute([request])
-    assert request.sender.told() == [{"sequence_length": [[3]]}]
+    assert request.sender.responses() == [{"sequence_length": [[3]]}]
 
 
-def test_the_prompt_can_be_left_out(model: Any) -> None:
-    assert _ask(model, COUNT, exclude_input_in_output=[[True]]) == [_sequence([10, 11])]
+def test_excludes_the_prompt(model: Any) -> None:
+    assert _generate(model, COUNT, exclude_input_in_output=[[True]]) == [_sequence([10, 11])]
 
 
-def test_a_stream_brings_what_is_new_and_never_the_prompt(model: Any) -> None:
-    answers = _ask(model, COUNT, streaming=[[True]], request_output_len=[[50]])
+def test_stream_contains_new_tokens_and_never_the_prompt(model: Any) -> None:
+    answers = _generate(model, COUNT, streaming=[[True]], request_output_len=[[50]])
     tokens = [answer["output_ids"][0][0] for answer in answers]
     assert answers == [_sequence(each) for each in tokens]
     assert [token for each in tokens for token in each] == [*range(10, 60)]
 
 
-def test_each_row_and_sequence_is_answered_by_itself(model: Any) -> None:
-    answers = _ask(
+def test_each_row_and_sequence_has_its_own_response(model: Any) -> None:
+    answers = _generate(
         model, COUNT, COUNT,
         request_output_len=[[1], [2]],
         num_return_sequences=[[2], [1]],
@@ -157,7 +156,7 @@ def test_each_row_and_sequence_is_answered_by_itself(model: Any) -> None:
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_beams_come_together_even_when_streaming(model: Any, streaming: bool) -> None:
-    answers = _ask(
+    answers = _generate(
         model, COUNT,
         beam_width=[[2]],
         exclude_input_in_output=[[True]],
@@ -168,8 +167,8 @@ def test_beams_come_together_even_when_streaming(model: Any, streaming: bool) ->
     ]
 
 
-def test_log_probs_stand_below_the_new_tokens(model: Any) -> None:
-    (answer,) = _ask(model, COUNT, return_log_probs=[[True]])
+def test_log_probs_are_aligned_with_the_new_tokens(model: Any) -> None:
+    (answer,) = _generate(model, COUNT, return_log_probs=[[True]])
     assert answer == {
         **_sequence([COUNT, 10, 11]),
         "output_log_probs": [[[0.0, -0.5, -0.5]]],
@@ -177,51 +176,51 @@ def test_log_probs_stand_below_the_new_tokens(model: Any) -> None:
     }
 
 
-def test_counts_are_told_to_whoever_asks(model: Any) -> None:
-    (answer,) = _ask(
+def test_returns_token_counts_on_request(model: Any) -> None:
+    (answer,) = _generate(
         model, COUNT, return_num_input_tokens=[[True]], return_num_output_tokens=[[True]]
     )
     assert (answer["num_input_tokens"], answer["num_output_tokens"]) == ([[1]], [[2]])
 
 
-def test_a_row_that_fails_ends_the_request_and_frees_the_others(model: Any) -> None:
+def test_failed_row_ends_the_request_and_frees_the_others(model: Any) -> None:
     before = _num_cancelled(model)
-    assert _ask(model, HANG, FAIL, HANG) == ["the script says so"]
+    assert _generate(model, HANG, FAIL, HANG) == ["the script says so"]
     assert _num_cancelled(model) == before + 2
 
 
-def test_a_text_model_hears_at_once_that_its_request_is_taken(model: Any) -> None:
+def test_text_model_receives_an_empty_first_response(model: Any) -> None:
     waiting = _request(HANG, request_id=f"{INTERNAL_ID_PREFIX}1")
     model.execute([waiting])
     taken = waiting.sender.next()
     model.execute([_request(HANG, request_id=f"{INTERNAL_ID_PREFIX}1", stop=[[True]])])
-    assert (taken.told(), waiting.sender.told()) == ({}, [_sequence([HANG])])
+    assert (taken.content(), waiting.sender.responses()) == ({}, [_sequence([HANG])])
 
 
-def test_a_text_model_is_told_of_a_failure_by_tokens(model: Any) -> None:
-    _, answer = _ask(model, FAIL, request_id=f"{INTERNAL_ID_PREFIX}1")
+def test_text_model_receives_a_failure_as_tokens(model: Any) -> None:
+    _, answer = _generate(model, FAIL, request_id=f"{INTERNAL_ID_PREFIX}1")
     why = list(b"the script says so")
     assert (answer["sequence_index"], answer["output_ids"]) == ([[-1]], [[why]])
 
 
 @pytest.mark.parametrize("decoupled", [True, False])
 @pytest.mark.parametrize(
-    ("command", "max_tokens"), [(COUNT, 0), (REFUSE, 2)], ids=["by the model", "by the engine"]
+    ("command", "max_tokens"), [(COUNT, 0), (REJECT, 2)], ids=["by the model", "by the engine"]
 )
-def test_a_text_model_is_told_that_it_was_refused(
+def test_text_model_receives_a_rejection(
     tmp_path: Path, command: int, max_tokens: int, decoupled: bool
 ) -> None:
-    asked = {"request_id": f"{INTERNAL_ID_PREFIX}1", "request_output_len": [[max_tokens]]}
+    fields = {"request_id": f"{INTERNAL_ID_PREFIX}1", "request_output_len": [[max_tokens]]}
     with loaded(tmp_path, decoupled=decoupled) as model:
-        *_, answer = _ask(model, command, **asked)
+        *_, answer = _generate(model, command, **fields)
     assert answer["sequence_index"] == [[-2]]
 
 
-def test_a_text_model_is_told_only_what_it_asks_for(model: Any) -> None:
+def test_text_model_receives_only_the_requested_outputs(model: Any) -> None:
     tensors = {"input_ids": [[COUNT]], "input_lengths": [[1]], "request_output_len": [[0]]}
-    request = Request(tensors, f"{INTERNAL_ID_PREFIX}1", wanted=["sequence_index"])
+    request = Request(tensors, f"{INTERNAL_ID_PREFIX}1", requested_outputs=["sequence_index"])
     model.execute([request])
-    assert request.sender.told() == [{"sequence_index": [[-2]]}]
+    assert request.sender.responses() == [{"sequence_index": [[-2]]}]
 
 
 @pytest.mark.parametrize(
@@ -237,79 +236,79 @@ def test_a_text_model_is_told_only_what_it_asks_for(model: Any) -> None:
         ),
     ],
 )
-def test_a_request_that_cannot_run_is_refused(model: Any, tensors: Any, why: str) -> None:
-    assert _ask(model, COUNT, **tensors) == [why]
+def test_rejects_a_request_that_cannot_run(model: Any, tensors: Any, why: str) -> None:
+    assert _generate(model, COUNT, **tensors) == [why]
 
 
-def test_a_number_beyond_reason_is_refused_before_anything_is_made_of_it(model: Any) -> None:
+def test_rejects_an_excessive_number_before_allocating_for_it(model: Any) -> None:
     """Room for that many sequences would be all the machine's memory."""
-    (why,) = _ask(model, COUNT, num_return_sequences=[[2**31 - 1]])
+    (why,) = _generate(model, COUNT, num_return_sequences=[[2**31 - 1]])
     assert why.startswith("num_return_sequences is ")
 
 
-def test_a_bad_request_leaves_its_batch_alone(model: Any) -> None:
+def test_invalid_request_does_not_affect_its_batch(model: Any) -> None:
     requests = [_request(COUNT, embedding_bias=[[3.0]]), _request(COUNT)]
     model.execute(requests)
-    assert [type(answer) for each in requests for answer in each.sender.told()] == [str, dict]
+    assert [type(answer) for each in requests for answer in each.sender.responses()] == [str, dict]
 
 
-def test_stop_ends_the_request_of_that_id_and_frees_its_rows(model: Any) -> None:
+def test_stop_ends_the_request_with_the_id_and_frees_its_slots(model: Any) -> None:
     before = _num_cancelled(model)
     hanging = _request(HANG, HANG, request_id="a")
     stop = _request(0, request_id="a", stop=[[True]])
     model.execute([hanging, stop])
-    told = (hanging.sender.told(), stop.sender.told(), _num_cancelled(model) - before)
-    assert told == ([_sequence([HANG]), _sequence([HANG], row=1)], [{}], 2)
+    results = (hanging.sender.responses(), stop.sender.responses(), _num_cancelled(model) - before)
+    assert results == ([_sequence([HANG]), _sequence([HANG], row=1)], [{}], 2)
 
 
 @pytest.mark.parametrize("request_id", ["b", ""])
-def test_stop_for_an_id_that_does_not_run_is_refused(model: Any, request_id: str) -> None:
+def test_rejects_a_stop_for_an_id_that_is_not_running(model: Any, request_id: str) -> None:
     stop = _request(0, request_id=request_id, stop=[[True]])
     model.execute([stop])
-    assert stop.sender.told() == [
+    assert stop.sender.responses() == [
         f"stop names the request id {request_id!r}, which is not running; send it with the id of "
         "a request in flight"
     ]
 
 
-def test_the_id_of_a_finished_request_is_free_again(model: Any) -> None:
+def test_id_of_a_finished_request_is_released(model: Any) -> None:
     finished, stop = (
         _request(COUNT, request_id="c"),
         _request(0, request_id="c", stop=[[True]]),
     )
     model.execute([finished])
-    finished.sender.told()
+    finished.sender.responses()
     model.execute([stop])
-    assert "which is not running" in stop.sender.told()[0]
+    assert "which is not running" in stop.sender.responses()[0]
 
 
-def test_a_stop_reaches_the_instance_that_runs_the_request(tmp_path: Path) -> None:
-    with loaded(tmp_path, num_instances=2) as asked, loaded(tmp_path, num_instances=2) as running:
+def test_stop_reaches_the_instance_that_runs_the_request(tmp_path: Path) -> None:
+    with loaded(tmp_path, num_instances=2) as other, loaded(tmp_path, num_instances=2) as running:
         hanging, stop = _request(HANG, request_id="g"), _request(0, request_id="g", stop=[[True]])
         running.execute([hanging])
-        asked.execute([stop])
-        assert (stop.sender.told(), _num_cancelled(running)) == ([{}], 1)
-        nobody = _request(0, request_id="g", stop=[[True]])
-        asked.execute([nobody])
-        assert "which is not running" in nobody.sender.told()[0]
+        other.execute([stop])
+        assert (stop.sender.responses(), _num_cancelled(running)) == ([{}], 1)
+        unknown = _request(0, request_id="g", stop=[[True]])
+        other.execute([unknown])
+        assert "which is not running" in unknown.sender.responses()[0]
 
 
-def test_instances_that_share_an_engine_ask_the_worker_of_the_first(tmp_path: Path) -> None:
+def test_instances_that_share_an_engine_use_the_worker_of_the_first(tmp_path: Path) -> None:
     shared: dict[str, Any] = {"num_instances": 2, "instances_share_engine": "true"}
     # By a name of their own, as the other tests' model takes guests, too.
     shared["name"] = "shared"
     with loaded(tmp_path, **shared) as first, loaded(tmp_path, instance=1, **shared) as second:
-        assert _ask(second, COUNT) == _ask(first, COUNT)
+        assert _generate(second, COUNT) == _generate(first, COUNT)
         running, stop = _request(HANG, request_id="s"), _request(0, request_id="s", stop=[[True]])
         second.execute([running])
         first.execute([stop])
-        assert stop.sender.told() == [{}]
+        assert stop.sender.responses() == [{}]
         # The cancellation and the question reach the worker over different sockets, in any order.
         wait_until(lambda: _num_cancelled(first) == 1)
         assert _num_cancelled(second) == 1
 
 
-def test_instances_that_share_an_engine_have_no_common_queue(tmp_path: Path) -> None:
+def test_instances_that_share_an_engine_cannot_have_queue_policies(tmp_path: Path) -> None:
     with (
         pytest.raises(triton_utils.TritonModelException) as raised,
         loaded(tmp_path, num_instances=2, instances_share_engine="true", priority_levels=2),
@@ -321,25 +320,25 @@ def test_instances_that_share_an_engine_have_no_common_queue(tmp_path: Path) -> 
     )
 
 
-def test_a_stop_gives_what_has_come_to_who_did_not_stream(model: Any) -> None:
+def test_stop_returns_the_tokens_generated_so_far_without_streaming(model: Any) -> None:
     request = _request(
         COUNT, request_id="d", request_output_len=[[4000]], num_return_sequences=[[2]]
     )
     model.execute([request, _request(0, request_id="d", stop=[[True]])])
-    told = request.sender.told()
-    assert [each["sequence_index"] for each in told] == [[[0]], [[1]]]
-    assert all(each["sequence_length"][0][0] < 4001 for each in told)
+    results = request.sender.responses()
+    assert [each["sequence_index"] for each in results] == [[[0]], [[1]]]
+    assert all(each["sequence_length"][0][0] < 4001 for each in results)
 
 
-def test_requests_that_share_an_id_are_stopped_together(model: Any) -> None:
+def test_stop_ends_all_requests_that_share_the_id(model: Any) -> None:
     requests = [_request(HANG, request_id="e"), _request(HANG, request_id="e")]
     model.execute([*requests, _request(0, request_id="e", stop=[[True]])])
-    assert [each.sender.told() for each in requests] == [[_sequence([HANG])]] * 2
+    assert [each.sender.responses() for each in requests] == [[_sequence([HANG])]] * 2
 
 
-def test_a_model_of_one_answer_puts_all_rows_into_it(tmp_path: Path) -> None:
+def test_model_that_is_not_decoupled_merges_all_rows(tmp_path: Path) -> None:
     with loaded(tmp_path, decoupled=False) as model:
-        (answer,) = _ask(
+        (answer,) = _generate(
             model, COUNT, COUNT,
             request_output_len=[[1], [2]],
             return_num_output_tokens=[[True]] * 2,
@@ -354,20 +353,20 @@ def test_a_model_of_one_answer_puts_all_rows_into_it(tmp_path: Path) -> None:
     }
 
 
-def test_a_model_of_one_answer_does_not_stream(tmp_path: Path) -> None:
+def test_model_that_is_not_decoupled_rejects_streaming(tmp_path: Path) -> None:
     with loaded(tmp_path, decoupled=False) as model:
-        (why,) = _ask(model, COUNT, streaming=[[True]])
+        (why,) = _generate(model, COUNT, streaming=[[True]])
     assert why.startswith("streaming needs a decoupled model")
 
 
-def test_who_comes_when_too_many_wait_is_refused(tmp_path: Path) -> None:
+def test_rejects_requests_when_the_queue_is_full(tmp_path: Path) -> None:
     with loaded(tmp_path, max_queue_size=1, max_num_seqs="1") as model:
         waiting = [_request(HANG, request_id="f"), _request(HANG, request_id="f")]
         model.execute(waiting)
-        refused = _ask(model, COUNT)
+        rejected = _generate(model, COUNT)
         model.execute([_request(0, request_id="f", stop=[[True]])])
-        answered = _ask(model, COUNT, exclude_input_in_output=[[True]])
-    assert (refused, answered) == (
+        answered = _generate(model, COUNT, exclude_input_in_output=[[True]])
+    assert (rejected, answered) == (
         [
             "Exceeds maximum queue size. Maximum queue size of 1 has been reached, please try "
             "again later"
@@ -376,36 +375,36 @@ def test_who_comes_when_too_many_wait_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_an_answer_that_cannot_be_told_ends_with_an_error(
+def test_failure_to_build_a_response_ends_the_request(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trtllm_serve_cli.runtime.requests import responses
 
-    monkeypatch.setattr(responses, "pack_sequences", lambda *given: 1 / 0)
-    assert _ask(model, COUNT) == [
+    monkeypatch.setattr(responses, "pack_sequences", lambda *arguments: 1 / 0)
+    assert _generate(model, COUNT) == [
         "the answer could not be told: ZeroDivisionError: division by zero"
     ]
 
 
-def test_a_caller_who_has_gone_frees_the_slot(model: Any) -> None:
+def test_disconnected_client_frees_the_slot(model: Any) -> None:
     before = _num_cancelled(model)
     request = _request(HANG)
-    request.sender.caller_has_gone = True
+    request.sender.client_has_disconnected = True
     model.execute([request])
-    told = (request.sender.told(), _num_cancelled(model) - before)
-    assert told == ([_sequence([HANG])], 1)
+    results = (request.sender.responses(), _num_cancelled(model) - before)
+    assert results == ([_sequence([HANG])], 1)
 
 
-def test_a_death_of_the_worker_is_told_to_all_callers(tmp_path: Path) -> None:
+def test_death_of_the_worker_fails_all_requests(tmp_path: Path) -> None:
     with loaded(tmp_path) as model:
         requests = [_request(HANG), _request(HANG, DIE)]
         model.execute(requests)
-        told = [each.sender.told() for each in requests]
+        results = [each.sender.responses() for each in requests]
     why = "the engine worker died (signal 9); it is being restarted, send the request again"
-    assert told == [[why], [why]]
+    assert results == [[why], [why]]
 
 
-def test_a_worker_that_does_not_start_refuses_the_model(tmp_path: Path) -> None:
+def test_model_fails_to_load_if_the_worker_does_not_start(tmp_path: Path) -> None:
     why = r"^the engine worker did not start: .*No such file or directory: '/no/python3'$"
     with (
         pytest.raises(triton_utils.TritonModelException, match=why),
@@ -414,17 +413,17 @@ def test_a_worker_that_does_not_start_refuses_the_model(tmp_path: Path) -> None:
         pass
 
 
-def test_a_sent_adapter_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deletes_the_file_of_an_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     weights, config = np.zeros((1, 1, 4), np.float16), np.ones((1, 1, 3), np.int32)
     tensors = {"lora_task_id": [[3]], "lora_weights": weights, "lora_config": config}
     with loaded(tmp_path) as model:
-        assert _ask(model, COUNT, **tensors) == _ask(model, COUNT)
+        assert _generate(model, COUNT, **tensors) == _generate(model, COUNT)
         (folder,) = (tmp_path / "tmp").glob("tllm-lora-*")
         assert list(folder.iterdir()) == []
 
 
-def test_an_adapter_without_its_id_is_refused(model: Any) -> None:
-    (why,) = _ask(model, COUNT, lora_config=np.ones((1, 1, 3), np.int32))
+def test_rejects_an_adapter_without_its_id(model: Any) -> None:
+    (why,) = _generate(model, COUNT, lora_config=np.ones((1, 1, 3), np.int32))
     assert why == "lora_task_id must be set for LoRA inference; send one per row"

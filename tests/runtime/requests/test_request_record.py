@@ -14,9 +14,9 @@ from tests.fakes import triton_utils
 from tests.fakes.triton_utils import Request
 from trtllm_serve_cli.runtime.engine import InvalidRequest
 from trtllm_serve_cli.runtime.requests.request_record import (
-    AnswerFollower,
     RequestLedger,
     RequestRecord,
+    ResponseRecorder,
 )
 from trtllm_serve_cli.runtime.telemetry.counters import Series
 from trtllm_serve_cli.runtime.telemetry.families import (
@@ -47,22 +47,22 @@ def clock() -> Clock:
 
 @pytest.fixture
 def ledger(clock: Clock) -> Iterator[RequestLedger]:
-    made = RequestLedger(triton_utils, "demo", "1", environ={}, now_ns=clock)
-    yield made
-    made.close()
+    ledger = RequestLedger(triton_utils, "demo", "1", environ={}, now_ns=clock)
+    yield ledger
+    ledger.close()
 
 
 def counts(ledger: RequestLedger) -> dict[Series, float]:
-    return {series: count for series, count in ledger.tally.read().items() if count}
+    return {series: count for series, count in ledger.counters.read().items() if count}
 
 
-def test_a_request_is_counted_and_timed(ledger: RequestLedger, clock: Clock) -> None:
+def test_counts_and_times_a_request(ledger: RequestLedger, clock: Clock) -> None:
     record = ledger.open_record(Request({}, "a"))
     record.num_prompt_tokens = 7
     for at_ms, number in ((20, 1), (60, 1), (62, 2)):
         clock.ns = 1 + at_ms * MS
-        record.note_tokens((0, 0), number)
-    record.was_cut = True
+        record.add_tokens((0, 0), number)
+    record.reached_limit = True
     record.complete()
     read = counts(ledger)
     assert read[Series(REQUESTS.name, "length")] == 1
@@ -72,16 +72,16 @@ def test_a_request_is_counted_and_timed(ledger: RequestLedger, clock: Clock) -> 
     assert read[Series(f"{DURATION.name}_sum")] == 0.062
 
 
-def test_sequences_have_gaps_of_their_own(ledger: RequestLedger, clock: Clock) -> None:
+def test_measures_latency_per_sequence(ledger: RequestLedger, clock: Clock) -> None:
     record = ledger.open_record(Request({}, "a"))
     for at_ms, sequence in ((20, 0), (21, 1), (30, 0), (31, 1)):
         clock.ns = 1 + at_ms * MS
-        record.note_tokens((0, sequence), 1)
+        record.add_tokens((0, sequence), 1)
     record.complete()
     assert counts(ledger)[Series(f"{ITL.name}_sum")] == 0.02
 
 
-def test_only_the_first_end_counts(ledger: RequestLedger) -> None:
+def test_only_the_first_outcome_counts(ledger: RequestLedger) -> None:
     record = ledger.open_record(Request({}, "a"))
     record.end("cancelled")
     record.complete()
@@ -94,10 +94,10 @@ def test_only_the_first_end_counts(ledger: RequestLedger) -> None:
     [(InvalidRequest("too long"), "rejected"), (RuntimeError("gone"), "error")],
     ids=["its own fault", "ours"],
 )
-def test_what_does_not_run_has_no_times(
+def test_request_that_does_not_run_has_no_duration(
     ledger: RequestLedger, error: Exception, outcome: str
 ) -> None:
-    ledger.open_record(Request({}, "a")).refuse(error)
+    ledger.open_record(Request({}, "a")).reject(error)
     read = counts(ledger)
     assert read[Series(REQUESTS.name, outcome)] == 1
     assert Series(f"{DURATION.name}_count") not in read
@@ -112,18 +112,18 @@ def logged(
     record = ledger.open_record(Request({}, request_id))
     record.num_prompt_tokens, record.prompt = 3, "a secret"
     clock.ns += 5 * MS
-    record.note_tokens((0, 0), 1)
+    record.add_tokens((0, 0), 1)
     clock.ns += 5 * MS
     record.complete()
     ledger.close()
     return capsys.readouterr().err
 
 
-def test_nothing_is_logged_unless_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_nothing_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert logged(capsys, {}) == ""
 
 
-def test_the_line_of_a_request(
+def test_logs_a_request(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TLLM_LOG_FORMAT", "json")
@@ -135,31 +135,31 @@ def test_the_line_of_a_request(
     }  # fmt: skip
 
 
-def test_the_prompt_is_in_it_only_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_the_prompt_only_if_enabled(capsys: pytest.CaptureFixture[str]) -> None:
     assert "secret" not in logged(capsys, {"TLLM_LOG_REQUESTS": "yes"})
     assert 'prompt="a secret"' in logged(capsys, {"TLLM_LOG_REQUESTS": "prompts"})
 
 
-def test_a_request_without_an_id_gets_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logged_request_always_has_an_id(capsys: pytest.CaptureFixture[str]) -> None:
     line = logged(capsys, {"TLLM_LOG_REQUESTS": "yes"}, request_id="")
     assert re.search(r" id=[0-9a-f]{32} ", line)
 
 
-def test_a_traced_request_has_spans_of_its_parts(ledger: RequestLedger, clock: Clock) -> None:
+def test_traced_request_has_spans(ledger: RequestLedger, clock: Clock) -> None:
     record = RequestRecord(ledger, "r-1", PARENT, clock.ns)
-    record.asked_ns = 3 * MS
+    record.submitted_ns = 3 * MS
     clock.ns = 5 * MS
-    record.note_tokens((0, 0), 1)
+    record.add_tokens((0, 0), 1)
     (span,) = record.spans(9 * MS, "")
     assert (span.name, span.start_ns, span.end_ns) == ("engine", 3 * MS, 5 * MS)
     assert span.attributes["tllm.request_id"] == "r-1"
     assert span.events == {"first token": 5 * MS}
 
 
-def test_one_that_never_ran_or_is_not_traced_has_none(ledger: RequestLedger) -> None:
+def test_request_that_did_not_run_or_is_not_traced_has_no_spans(ledger: RequestLedger) -> None:
     assert RequestRecord(ledger, "r-1", PARENT, 1).spans(2, "refused") == []
     record = RequestRecord(ledger, "r-1", "", 1)
-    record.asked_ns = 1
+    record.submitted_ns = 1
     assert record.spans(2, "") == []
 
 
@@ -179,21 +179,21 @@ def outputs(ids: list[int], row: int, length: int) -> dict[str, Any]:
     }
 
 
-def test_whole_answers_of_a_model_are_noted_without_their_prompts(ledger: RequestLedger) -> None:
+def test_counts_whole_responses_without_their_prompts(ledger: RequestLedger) -> None:
     record = ledger.open_record(Request({}, "a"))
-    follower = AnswerFollower(record, INPUTS)
-    follower.note(outputs([5, 6, 8, 0], row=0, length=3))
-    follower.note(outputs([8, 9], row=1, length=2))
-    assert (record.num_prompt_tokens, record.num_tokens, record.was_cut) == (5, 3, True)
+    recorder = ResponseRecorder(record, INPUTS)
+    recorder.record(outputs([5, 6, 8, 0], row=0, length=3))
+    recorder.record(outputs([8, 9], row=1, length=2))
+    assert (record.num_prompt_tokens, record.num_tokens, record.reached_limit) == (5, 3, True)
     read = counts(ledger)
     assert read[Series(GENERATION_TOKENS.name)] == 3
     # When their first tokens came is not known, nor when the others did.
     assert not any(series.name.startswith((TTFT.name, ITL.name)) for series in read)
 
 
-def test_a_streamed_token_that_is_the_prompt_again_counts(ledger: RequestLedger) -> None:
+def test_counts_streamed_tokens_that_repeat_the_prompt(ledger: RequestLedger) -> None:
     record = ledger.open_record(Request({}, "a"))
-    follower = AnswerFollower(record, {**INPUTS, "streaming": np.array([[True]])})
+    recorder = ResponseRecorder(record, {**INPUTS, "streaming": np.array([[True]])})
     for token in (5, 6):
-        follower.note(outputs([token], row=0, length=1))
-    assert (record.num_tokens, record.was_cut) == (2, True)
+        recorder.record(outputs([token], row=0, length=1))
+    assert (record.num_tokens, record.reached_limit) == (2, True)

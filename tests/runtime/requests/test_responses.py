@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trtllm_serve_cli.runtime.engine import PerfMetrics, SequenceUpdate
-from trtllm_serve_cli.runtime.requests.responses import RowAnswer, merge_answers
+from trtllm_serve_cli.runtime.requests.responses import RowResponseBuilder, merge_responses
 from trtllm_serve_cli.runtime.triton.tensors import Array, RowRequest
 
 
@@ -21,17 +21,19 @@ def _as_lists(tensors: dict[str, Array]) -> dict[str, Any]:
     return {name: tensor.tolist() for name, tensor in tensors.items()}
 
 
-def _answers(row: RowRequest, *tokens: int) -> dict[str, Array]:
-    told = RowAnswer(row, 0, is_streaming=False).take(SequenceUpdate(1, 0, tokens, "length"))
-    assert told is not None
-    return told
+def _response(row: RowRequest, *tokens: int) -> dict[str, Array]:
+    response = RowResponseBuilder(row, 0, is_streaming=False).add(
+        SequenceUpdate(1, 0, tokens, "length")
+    )
+    assert response is not None
+    return response
 
 
-def test_performance_figures_go_with_every_response() -> None:
-    answer = RowAnswer(_row(return_perf_metrics=True), 5, is_streaming=True)
-    told = answer.take(SequenceUpdate(1, 0, (8,), perf=PerfMetrics(6, 4, 2, 10, 20, 30, 3, 4)))
-    assert told is not None
-    assert _as_lists(told) | {"output_ids": None} == {
+def test_every_response_has_performance_metrics() -> None:
+    builder = RowResponseBuilder(_row(return_perf_metrics=True), 5, is_streaming=True)
+    response = builder.add(SequenceUpdate(1, 0, (8,), perf=PerfMetrics(6, 4, 2, 10, 20, 30, 3, 4)))
+    assert response is not None
+    assert _as_lists(response) | {"output_ids": None} == {
         "output_ids": None,
         "sequence_length": [[1]],
         "batch_index": [[0]],
@@ -51,26 +53,29 @@ def test_performance_figures_go_with_every_response() -> None:
     }
 
 
-def test_a_cut_tells_what_is_untold() -> None:
-    answer = RowAnswer(_row(num_return_sequences=2), 0, is_streaming=False)
-    answer.take(SequenceUpdate(1, 0, (8, 9), "stop"))
-    answer.take(SequenceUpdate(1, 1, (5,)))
-    (told,) = answer.cut()
-    assert (told["output_ids"].tolist(), told["sequence_index"].tolist()) == ([[[5]]], [[1]])
-    assert answer.is_done and not answer.cut()
+def test_end_early_returns_unsent_tokens() -> None:
+    builder = RowResponseBuilder(_row(num_return_sequences=2), 0, is_streaming=False)
+    builder.add(SequenceUpdate(1, 0, (8, 9), "stop"))
+    builder.add(SequenceUpdate(1, 1, (5,)))
+    (response,) = builder.end_early()
+    assert (response["output_ids"].tolist(), response["sequence_index"].tolist()) == (
+        [[[5]]],
+        [[1]],
+    )
+    assert builder.is_done and not builder.end_early()
 
 
-def test_a_stream_has_nothing_to_cut() -> None:
-    answer = RowAnswer(_row(), 0, is_streaming=True)
-    answer.take(SequenceUpdate(1, 0, (8,)))
-    assert answer.cut() == []
+def test_end_early_returns_nothing_for_a_stream() -> None:
+    builder = RowResponseBuilder(_row(), 0, is_streaming=True)
+    builder.add(SequenceUpdate(1, 0, (8,)))
+    assert builder.end_early() == []
 
 
-def test_rows_stand_below_and_sequences_beside_each_other() -> None:
+def test_merges_rows_and_sequences_into_one_response() -> None:
     row = _row(1, num_return_sequences=2)
-    answer = RowAnswer(row, 0, is_streaming=False)
-    told = [answer.take(SequenceUpdate(1, each, (each + 1,), "stop")) for each in (1, 0)]
-    merged = merge_answers([*(each for each in told if each), _answers(_row(0), 4, 5, 6)])
+    builder = RowResponseBuilder(row, 0, is_streaming=False)
+    response = [builder.add(SequenceUpdate(1, each, (each + 1,), "stop")) for each in (1, 0)]
+    merged = merge_responses([*(each for each in response if each), _response(_row(0), 4, 5, 6)])
     assert _as_lists(merged) == {
         "output_ids": [[[4, 5, 6], [0, 0, 0]], [[1, 0, 0], [2, 0, 0]]],
         "sequence_length": [[3, 0], [1, 1]],
@@ -81,25 +86,25 @@ def test_rows_stand_below_and_sequences_beside_each_other() -> None:
     }
 
 
-@pytest.mark.parametrize("wanting", [0, 1])
-def test_what_one_row_alone_asked_for_is_zero_for_the_other(wanting: int) -> None:
-    rows = [_row(row, return_log_probs=row == wanting) for row in (0, 1)]
-    told = []
+@pytest.mark.parametrize("requesting", [0, 1])
+def test_output_of_one_row_is_zero_for_the_other(requesting: int) -> None:
+    rows = [_row(row, return_log_probs=row == requesting) for row in (0, 1)]
+    response = []
     for row in rows:
         update = SequenceUpdate(1, 0, (4, 5), "length", (-0.5, -0.25), -0.75)
-        told += [RowAnswer(row, 0, is_streaming=False).take(update)]
-    merged = merge_answers([each for each in told if each])
+        response += [RowResponseBuilder(row, 0, is_streaming=False).add(update)]
+    merged = merge_responses([each for each in response if each])
     log_probs, cum = np.zeros((2, 1, 2)), np.zeros((2, 1))
-    log_probs[wanting], cum[wanting] = (-0.5, -0.25), -0.75
+    log_probs[requesting], cum[requesting] = (-0.5, -0.25), -0.75
     assert merged["output_ids"].tolist() == [[[4, 5]], [[4, 5]]]
     assert merged["output_log_probs"].tolist() == log_probs.tolist()
     assert merged["cum_log_probs"].tolist() == cum.tolist()
     assert merged["cum_log_probs"].dtype == np.float32
 
 
-def test_types_survive_the_merge() -> None:
-    one = _answers(_row(0, return_perf_metrics=True), 4)
-    merged = merge_answers([one, _answers(_row(1, return_perf_metrics=True), 5)])
+def test_merging_keeps_the_types() -> None:
+    one = _response(_row(0, return_perf_metrics=True), 4)
+    merged = merge_responses([one, _response(_row(1, return_perf_metrics=True), 5)])
     assert {name: array.dtype for name, array in merged.items()} == {
         name: array.dtype for name, array in one.items()
     }

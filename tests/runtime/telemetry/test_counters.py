@@ -35,8 +35,8 @@ class Families:
     def page(self) -> str:
         lines = []
         for (name, labels), count in self.values.items():
-            told = ",".join(f'{key}="{value}"' for key, value in labels)
-            lines.append(f"{name}{{{told}}} {count:g}\n")
+            pairs = ",".join(f'{key}="{value}"' for key, value in labels)
+            lines.append(f"{name}{{{pairs}}} {count:g}\n")
         return "".join(lines)
 
     def _metric(self, name: str, labels: dict[str, str]) -> Any:
@@ -51,36 +51,40 @@ class Families:
 
 
 @given(values=st.lists(st.floats(0, 1e4)), histogram=st.sampled_from([TTFT, ITL]))
-def test_buckets_count_what_is_up_to_their_bound(values: list[float], histogram: Family) -> None:
-    tally, name = RequestCounters(), histogram.name
+def test_buckets_count_values_up_to_their_bound(values: list[float], histogram: Family) -> None:
+    counters, name = RequestCounters(), histogram.name
     for value in values:
-        tally.observe(histogram, value)
-    read = tally.read()
+        counters.observe(histogram, value)
+    counts = counters.read()
     for bound in histogram.bounds:
-        assert read[Series(f"{name}_bucket", f"{bound:g}")] == sum(v <= bound for v in values)
-    assert read[Series(f"{name}_bucket", "+Inf")] == read[Series(f"{name}_count")] == len(values)
-    assert math.isclose(read[Series(f"{name}_sum")], math.fsum(values), abs_tol=1e-6)
+        assert counts[Series(f"{name}_bucket", f"{bound:g}")] == sum(v <= bound for v in values)
+    assert (
+        counts[Series(f"{name}_bucket", "+Inf")] == counts[Series(f"{name}_count")] == len(values)
+    )
+    assert math.isclose(counts[Series(f"{name}_sum")], math.fsum(values), abs_tol=1e-6)
 
 
-def test_every_outcome_is_there_from_the_start() -> None:
-    read = RequestCounters().read()
-    assert {series.value for series in read if series.name == REQUESTS.name} == set(REQUESTS.values)
-    assert not any(read.values())
+def test_all_outcomes_exist_from_the_start() -> None:
+    counts = RequestCounters().read()
+    assert {series.value for series in counts if series.name == REQUESTS.name} == set(
+        REQUESTS.values
+    )
+    assert not any(counts.values())
 
 
-def test_only_what_grew_is_published() -> None:
-    families, tally = Families(), RequestCounters()
+def test_publishes_only_changed_counters() -> None:
+    families, counters = Families(), RequestCounters()
     metrics = CounterMetrics(SimpleNamespace(MetricFamily=families), {"model": "m"})
-    tally.count(REQUESTS, 1, "stop")
-    metrics.publish(tally.read())
-    metrics.publish(tally.read())
+    counters.count(REQUESTS, 1, "stop")
+    metrics.publish(counters.read())
+    metrics.publish(counters.read())
     assert families.num_messages == 1
-    tally.count(REQUESTS, 2, "stop")
-    metrics.publish(tally.read())
+    counters.count(REQUESTS, 2, "stop")
+    metrics.publish(counters.read())
     assert families.values[REQUESTS.name, (("model", "m"), ("outcome", "stop"))] == 3
 
 
-def test_the_page_has_upstreams_label_on_upstreams_histograms() -> None:
+def test_upstreams_histograms_have_upstreams_label() -> None:
     families = Families()
     CounterMetrics(SimpleNamespace(MetricFamily=families), {"model": "m"})
     labels = {name: dict(labels) for name, labels in families.values}

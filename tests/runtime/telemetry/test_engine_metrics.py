@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from trtllm_serve_cli.runtime.engine import EngineStats
-from trtllm_serve_cli.runtime.telemetry.engine_metrics import EngineMetrics, figures_of
+from trtllm_serve_cli.runtime.telemetry.engine_metrics import EngineMetrics, gauge_values
 from trtllm_serve_cli.runtime.telemetry.families import ENGINE_FAMILIES, KV_BLOCKS
 
 STATS = EngineStats(
@@ -41,44 +41,44 @@ class Families:
 
     def __init__(self) -> None:
         self.labels: list[dict[str, str]] = []
-        self.told: list[tuple[str, str, float]] = []
+        self.published: list[tuple[str, str, float]] = []
 
     def __call__(self, *, name: str, description: str, kind: str) -> Any:
         return SimpleNamespace(Metric=lambda labels: self._metric(name, labels))
 
-    def take_told(self) -> list[tuple[str, str, float]]:
-        told, self.told = self.told, []
-        return told
+    def take_published(self) -> list[tuple[str, str, float]]:
+        published, self.published = self.published, []
+        return published
 
     def _metric(self, name: str, labels: dict[str, str]) -> Any:
         self.labels.append(labels)
         own = next((value for key, value in labels.items() if key not in ("model", "version")), "")
 
-        def tell(value: float) -> None:
-            self.told.append((name, own, value))
+        def record(value: float) -> None:
+            self.published.append((name, own, value))
 
-        return SimpleNamespace(set=tell, increment=tell)
+        return SimpleNamespace(set=record, increment=record)
 
 
 def _metrics(families: Families) -> EngineMetrics:
     return EngineMetrics(SimpleNamespace(MetricFamily=families), "tensorrt_llm", "1", 8)
 
 
-def named_figures(stats: EngineStats) -> dict[tuple[str, str], float]:
-    figures = figures_of(stats, max_batch_size=8)
-    return {(family.name, value): figure for (family, value), figure in figures.items()}
+def named_values(stats: EngineStats) -> dict[tuple[str, str], float]:
+    values = gauge_values(stats, max_batch_size=8)
+    return {(family.name, value): figure for (family, value), figure in values.items()}
 
 
-def test_every_declared_value_is_published() -> None:
+def test_publishes_every_declared_value() -> None:
     families = Families()
     _metrics(families).publish(STATS)
-    assert {(name, own) for name, own, _ in families.told if own} == {
+    assert {(name, own) for name, own, _ in families.published if own} == {
         (family.name, value) for family in ENGINE_FAMILIES for value in family.values
     }
 
 
-def test_figures_have_upstreams_names() -> None:
-    assert named_figures(STATS) == {
+def test_gauges_have_upstreams_names() -> None:
+    assert named_values(STATS) == {
         (_REQUESTS, "active"): 7,
         (_REQUESTS, "max"): 8,
         (_REQUESTS, "scheduled"): 5,
@@ -101,46 +101,48 @@ def test_figures_have_upstreams_names() -> None:
     }
 
 
-def test_an_engine_without_a_cache_uses_none_of_it() -> None:
-    figures = figures_of(EngineStats(), max_batch_size=8)
-    assert figures[KV_BLOCKS, "fraction"] == 0.0
+def test_engine_without_a_cache_uses_no_fraction() -> None:
+    values = gauge_values(EngineStats(), max_batch_size=8)
+    assert values[KV_BLOCKS, "fraction"] == 0.0
 
 
-def test_the_first_figures_are_all_told() -> None:
+def test_first_publish_sets_all_metrics() -> None:
     families = Families()
     _metrics(families).publish(STATS)
-    told = {(family, own): value for family, own, value in families.told}
-    assert told.pop((_GENERAL, "timestamp")) > 0
-    assert told == named_figures(STATS) | {
+    published = {(family, own): value for family, own, value in families.published}
+    assert published.pop((_GENERAL, "timestamp")) > 0
+    assert published == named_values(STATS) | {
         ("tllm_preemptions_total", ""): 4,
         ("tllm_prefix_cache_hits_total", ""): 6,
         ("tllm_prefix_cache_queries_total", ""): 16,
     }
 
 
-def test_a_worker_that_counts_from_zero_again_takes_nothing_back() -> None:
+def test_counters_survive_a_worker_restart() -> None:
     families = Families()
     metrics = _metrics(families)
     for preemptions in (4, 6, 1, 1):
         metrics.publish(EngineStats(preemptions=preemptions))
-    told = [value for family, _, value in families.told if family == "tllm_preemptions_total"]
-    assert told == [4, 2, 1]
+    published = [
+        value for family, _, value in families.published if family == "tllm_preemptions_total"
+    ]
+    assert published == [4, 2, 1]
 
 
-def test_figures_are_labelled_as_upstream_does() -> None:
+def test_gauges_have_upstreams_labels() -> None:
     families = Families()
     _metrics(families).publish(STATS)
     expected = {"model": "tensorrt_llm", "version": "1", "request_type": "active"}
     assert expected in families.labels
 
 
-def test_later_only_what_changed_is_told_with_the_time() -> None:
+def test_later_publishes_set_only_changes_and_the_timestamp() -> None:
     families = Families()
     metrics = _metrics(families)
     metrics.publish(STATS)
-    families.take_told()
+    families.take_published()
     metrics.publish(replace(STATS, waiting_requests=0, iteration=10))
-    assert [(family, own) for family, own, _ in families.told] == [
+    assert [(family, own) for family, own, _ in families.published] == [
         (_REQUESTS, "waiting"),
         ("nv_trt_llm_inflight_batcher_metrics", "generation_requests"),
         (_GENERAL, "iteration_counter"),
@@ -148,25 +150,31 @@ def test_later_only_what_changed_is_told_with_the_time() -> None:
     ]
 
 
-def test_nothing_is_told_when_nothing_changed() -> None:
+def test_publishes_nothing_without_changes() -> None:
     families = Families()
     metrics = _metrics(families)
     metrics.publish(STATS)
-    families.take_told()
+    families.take_published()
     metrics.publish(replace(STATS))
-    assert families.told == []
+    assert families.published == []
 
 
-def test_the_workers_state_is_told_and_its_restarts_counted_once() -> None:
+def test_publishes_the_workers_state_and_counts_restarts_once() -> None:
     families = Families()
     metrics = _metrics(families)
     for is_up, num_restarts in ((True, 0), (False, 0), (True, 2), (False, 2)):
-        metrics.tell_state(is_up, num_restarts)
+        metrics.publish_state(is_up, num_restarts)
     up, restarts = "tllm_engine_worker_up", "tllm_engine_worker_restarts_total"
-    assert families.told == [(up, "", 1), (up, "", 0), (up, "", 1), (restarts, "", 2), (up, "", 0)]
+    assert families.published == [
+        (up, "", 1),
+        (up, "", 0),
+        (up, "", 1),
+        (restarts, "", 2),
+        (up, "", 0),
+    ]
 
 
-def test_one_of_several_instances_has_its_name_on_all_figures() -> None:
+def test_all_metrics_of_one_of_several_instances_have_its_name() -> None:
     families = Families()
     triton = SimpleNamespace(MetricFamily=families)
     EngineMetrics(triton, "tensorrt_llm", "1", 8, "tensorrt_llm_0_1").publish(STATS)

@@ -13,9 +13,11 @@ from trtllm_serve_cli.runtime.telemetry.families import (
 )
 
 
-def test_families_keep_their_names_types_and_labels() -> None:
-    told = {each.name: (each.type, each.label) for each in (*REQUEST_FAMILIES, *ENGINE_FAMILIES)}
-    assert told == {
+def test_names_types_and_labels_are_stable() -> None:
+    declared = {
+        each.name: (each.type, each.label) for each in (*REQUEST_FAMILIES, *ENGINE_FAMILIES)
+    }
+    assert declared == {
         "tllm_requests_total": ("counter", "outcome"),
         "tllm_prompt_tokens_total": ("counter", ""),
         "tllm_generation_tokens_total": ("counter", ""),
@@ -38,7 +40,7 @@ def test_families_keep_their_names_types_and_labels() -> None:
 
 
 @pytest.mark.parametrize("family", [*REQUEST_FAMILIES, *ENGINE_FAMILIES], ids=lambda f: f.name)
-def test_a_row_is_complete(family: Family) -> None:
+def test_declaration_is_complete(family: Family) -> None:
     assert family.help
     assert bool(family.label) == bool(family.values)
     assert bool(family.bounds) == (family.type == "histogram")
@@ -46,7 +48,7 @@ def test_a_row_is_complete(family: Family) -> None:
     assert (family.origin == "tllm") == family.name.startswith("tllm_")
 
 
-def test_a_histogram_is_published_as_three_counters() -> None:
+def test_histogram_is_published_as_three_counters() -> None:
     assert REQUESTS.sample_names == ("tllm_requests_total",)
     assert TTFT.sample_names == (
         "tllm_time_to_first_token_seconds_bucket",

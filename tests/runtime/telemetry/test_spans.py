@@ -20,10 +20,10 @@ from trtllm_serve_cli.runtime.telemetry.spans import (
 PARENT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
 
 
-def test_a_span_as_otlp_has_it() -> None:
+def test_renders_a_span_as_otlp() -> None:
     span = Span(PARENT, "engine", 5, 9, {"id": "r", "tokens": 2**40}, {"first token": 7}, "gone")
-    told = render_spans([span], "demo", 100)["resourceSpans"][0]
-    (made,) = told["scopeSpans"][0]["spans"]
+    resource_spans = render_spans([span], "demo", 100)["resourceSpans"][0]
+    (made,) = resource_spans["scopeSpans"][0]["spans"]
     assert len(made.pop("spanId")) == 16
     assert made == {
         "traceId": "a" * 32, "parentSpanId": "b" * 16, "name": "engine", "kind": 1,
@@ -35,15 +35,15 @@ def test_a_span_as_otlp_has_it() -> None:
     }  # fmt: skip
 
 
-def test_what_is_left_is_sent_at_the_end() -> None:
-    with collector() as taken:
-        exporter = SpanExporter(taken.url, "demo")
+def test_close_sends_the_remaining_spans() -> None:
+    with collector() as received:
+        exporter = SpanExporter(received.url, "demo")
         exporter.add(Span(PARENT, "engine", 5, 9))
         exporter.close()
-        assert [span.name for span in taken.spans()] == ["engine"]
+        assert [span.name for span in received.spans()] == ["engine"]
 
 
-def test_a_collector_that_is_away_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_an_unreachable_collector_once(capsys: pytest.CaptureFixture[str]) -> None:
     logged: list[str] = []
 
     def has_failed() -> bool:
@@ -62,6 +62,6 @@ def test_a_collector_that_is_away_is_told_once(capsys: pytest.CaptureFixture[str
     ("context", "parent"),
     [(json.dumps({"traceparent": PARENT}), PARENT), (None, ""), ("", ""), ("{}", "")],
 )
-def test_the_trace_of_a_request(context: str | None, parent: str) -> None:
+def test_reads_the_trace_parent_of_a_request(context: str | None, parent: str) -> None:
     request: Any = SimpleNamespace(trace=lambda: SimpleNamespace(get_context=lambda: context))
     assert read_trace_parent(request) == parent

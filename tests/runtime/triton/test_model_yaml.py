@@ -20,7 +20,7 @@ NAMES = st.from_regex(r"[a-z_]{1,12}", fullmatch=True).filter(lambda name: name 
     st.dictionaries(NAMES, st.text() | st.integers(0, 10**9).map(str)),
     st.dictionaries(NAMES, st.booleans() | st.integers(0, 9)),
 )
-def test_what_is_written_is_read_back(parameters, triton_config) -> None:
+def test_rendered_file_is_parsed_back(parameters, triton_config) -> None:
     text = render_model_yaml(parameters, triton_config)
     read = parse_model_yaml(text)
     assert as_parameters(read) == parameters
@@ -33,7 +33,7 @@ def test_what_is_written_is_read_back(parameters, triton_config) -> None:
 
 # JSON writes what lies beyond in halves, which YAML does not put together.
 @given(st.dictionaries(NAMES, st.text(st.characters(codec="utf-8", max_codepoint=0xFFFF))))
-def test_what_is_written_is_yaml(parameters) -> None:
+def test_rendered_file_is_yaml(parameters) -> None:
     read = yaml.safe_load(render_model_yaml(parameters, {"decoupled": True}))
     assert read.pop("triton_config") == {"decoupled": True}
     assert read.pop("kv_cache_config", {}) == {}
@@ -63,7 +63,7 @@ def test_arguments_have_upstreams_names() -> None:
     }
 
 
-def test_what_people_write_by_hand_is_understood() -> None:
+def test_parses_a_file_written_by_hand() -> None:
     text = """---
 # the engine
 model: TinyLlama/TinyLlama-1.1B   # from the hub
@@ -97,7 +97,7 @@ triton_config:
         ("a:\n  - 1", "line 2 is not `key: value`: '- 1'"),
     ],
 )
-def test_what_is_not_understood_is_named(text: str, why: str) -> None:
+def test_error_names_the_invalid_line(text: str, why: str) -> None:
     with pytest.raises(ValueError, match="line") as raised:
         parse_model_yaml(text)
     assert str(raised.value) == why

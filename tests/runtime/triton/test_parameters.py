@@ -18,17 +18,17 @@ def _parameters(**values: str) -> Parameters:
     return Parameters(args)
 
 
-def test_the_models_name_and_inputs_are_told() -> None:
+def test_reads_the_models_name_and_inputs() -> None:
     read = _parameters()
-    told = (read.model_name, read.model_version, read.input_names)
-    assert told == ("demo", "1", ("QUERY", "END_ID"))
+    values = (read.model_name, read.model_version, read.input_names)
+    assert values == ("demo", "1", ("QUERY", "END_ID"))
 
 
 @pytest.mark.parametrize(
     ("groups", "number"),
     [([], 0), ([{"count": 1}], 1), ([{"count": 2}, {}], 3), ([{"count": 2, "gpus": [0, 1]}], 4)],
 )
-def test_instances_are_counted(groups: list[dict[str, object]], number: int) -> None:
+def test_counts_the_instances(groups: list[dict[str, object]], number: int) -> None:
     config = json.dumps({"instance_group": groups})
     args = {"model_config": config, "model_name": "m", "model_version": "1"}
     read = Parameters(args | {"model_instance_name": "m_0_1"})
@@ -44,7 +44,7 @@ def test_instances_are_counted(groups: list[dict[str, object]], number: int) -> 
         (3, "false", 2, (3, True)),
     ],
 )
-def test_instances_have_engines_of_their_own_or_share_the_first_ones(
+def test_instances_have_their_own_engines_or_share_the_first(
     count: int, shared: str, instance: int, expected: tuple[int, bool]
 ) -> None:
     config = {
@@ -55,10 +55,10 @@ def test_instances_have_engines_of_their_own_or_share_the_first_ones(
     read = Parameters(args | {"model_instance_name": f"m_0_{instance}"})
     assert (read.num_engines, read.has_engine) == expected
     # A model.yaml has it for a single instance, too.
-    assert read.never_asked(["instances_share_engine"]) == []
+    assert read.find_unread(["instances_share_engine"]) == []
 
 
-def test_values_come_as_the_type_that_is_asked_for() -> None:
+def test_converts_values_to_the_requested_type() -> None:
     read = _parameters(text="words", number="-3", on="True", one="1", off="false", zero="0")
     flags = [read.flag(name, default=True) for name in ("on", "one", "off", "zero")]
     assert (read.text("text"), read.number("number"), flags) == (
@@ -67,29 +67,29 @@ def test_values_come_as_the_type_that_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("values", [{}, {"it": ""}, {"it": "${it}"}], ids=str)
-def test_what_is_not_set_is_the_default(values: dict[str, str]) -> None:
+def test_unset_parameter_has_the_default(values: dict[str, str]) -> None:
     read = _parameters(**values)
     assert (read.text("it", "x"), read.number("it", 5), read.flag("it", True)) == ("x", 5, True)
 
 
 @pytest.mark.parametrize("values", [{}, {"it": ""}, {"it": "${it}"}], ids=str)
-def test_what_is_not_set_and_has_no_default_is_named(values: dict[str, str]) -> None:
+def test_error_names_an_unset_parameter_without_default(values: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"^config\.pbtxt of demo has no parameter it$"):
         _parameters(**values).number("it")
 
 
-def test_a_number_that_is_none_is_named() -> None:
+def test_error_names_an_invalid_number() -> None:
     with pytest.raises(ValueError, match=r"of demo: it is 'many', not a whole number$"):
         _parameters(it="many").number("it")
 
 
-def test_a_flag_that_is_none_is_named() -> None:
+def test_error_names_an_invalid_flag() -> None:
     with pytest.raises(ValueError, match=r"of demo: it is 'maybe', not true or false$"):
         _parameters(it="maybe").flag("it", default=False)
 
 
 @pytest.mark.parametrize(
-    ("said", "instance", "expected"),
+    ("groups", "instance", "expected"),
     [
         ("", "m_0_0", []),
         ("0,1", "m_0_0", ["0", "1"]),
@@ -97,13 +97,13 @@ def test_a_flag_that_is_none_is_named() -> None:
         ("0;1", "m", ["0"]),
     ],
 )
-def test_an_instance_knows_its_gpus(said: str, instance: str, expected: list[str]) -> None:
-    read = _parameters(gpu_device_ids=said)
+def test_reads_the_gpus_of_an_instance(groups: str, instance: str, expected: list[str]) -> None:
+    read = _parameters(gpu_device_ids=groups)
     read.instance_name = instance
     assert read.gpus == expected
 
 
-def test_an_instance_too_many_has_no_gpus() -> None:
+def test_rejects_more_instances_than_gpu_groups() -> None:
     read = _parameters(gpu_device_ids="0;1")
     read.instance_name = "m_0_2"
     with pytest.raises(ValueError, match=r"gpu_device_ids is for 2 instances, and m_0_2 is one"):

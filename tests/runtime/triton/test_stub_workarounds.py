@@ -12,13 +12,13 @@ class Responses:
     """Stands for the responses of a business-logic request."""
 
 
-def test_only_requested_tensors_are_picked() -> None:
+def test_picks_only_requested_tensors() -> None:
     tensors = [Tensor(name, None) for name in ("text_output", "batch_index", "sequence_index")]
     picked = pick_requested(["sequence_index", "text_output"], tensors)
     assert [tensor.name() for tensor in picked] == ["text_output", "sequence_index"]
 
 
-def test_responses_are_held_until_their_time_has_passed() -> None:
+def test_keeps_responses_until_their_time_has_passed() -> None:
     now_s = [0.0]
     keeper = StreamKeeper(kept_s=5.0, clock=lambda: now_s[0])
     first, second = Responses(), Responses()

@@ -20,21 +20,21 @@ from trtllm_serve_cli.runtime.triton.word_lists import encode_words
 
 def _tensors(**more: Any) -> dict[str, np.ndarray[Any, Any]]:
     """One row of three tokens, and `more`."""
-    given = {"input_ids": [[7, 8, 9]], "input_lengths": [[3]], "request_output_len": [[5]], **more}
-    return {name: np.asarray(value) for name, value in given.items()}
+    sent = {"input_ids": [[7, 8, 9]], "input_lengths": [[3]], "request_output_len": [[5]], **more}
+    return {name: np.asarray(value) for name, value in sent.items()}
 
 
 def _parse(**more: Any) -> list[RowRequest]:
     return parse_rows(_tensors(**more).get, exclude_input=False)
 
 
-def _refusal(tensors: dict[str, Any]) -> str:
-    with pytest.raises(InvalidRequest) as refused:
+def _rejection(tensors: dict[str, Any]) -> str:
+    with pytest.raises(InvalidRequest) as rejected:
         parse_rows(tensors.get, exclude_input=False)
-    return str(refused.value)
+    return str(rejected.value)
 
 
-def test_what_must_be_there_makes_a_request() -> None:
+def test_parses_a_request_of_required_tensors() -> None:
     assert _parse() == [
         RowRequest(
             fields={
@@ -48,14 +48,14 @@ def test_what_must_be_there_makes_a_request() -> None:
             batch_index=0,
             pad_id=0,
             exclude_input=False,
-            tells_num_input_tokens=False,
-            tells_num_output_tokens=False,
+            returns_num_input_tokens=False,
+            returns_num_output_tokens=False,
         )
     ]
 
 
 @pytest.mark.parametrize(
-    ("tensor", "given", "field", "value"),
+    ("tensor", "sent", "field", "value"),
     [
         ("end_id", np.int32(2), "end_id", 2),
         ("beam_width", np.int32(3), "beam_width", 3),
@@ -73,32 +73,32 @@ def test_what_must_be_there_makes_a_request() -> None:
         ("return_log_probs", np.bool_(True), "return_log_probs", True),
     ],
 )
-def test_a_tensor_sets_its_field(tensor: str, given: Any, field: str, value: Any) -> None:
-    set_field = _parse(**{tensor: [[given]]})[0].fields[field]
+def test_tensor_sets_its_field(tensor: str, sent: Any, field: str, value: Any) -> None:
+    set_field = _parse(**{tensor: [[sent]]})[0].fields[field]
     assert (set_field, type(set_field)) == (value, type(value))
 
 
 @pytest.mark.parametrize(
-    ("tensor", "given", "attribute", "value"),
+    ("tensor", "sent", "attribute", "value"),
     [
         ("exclude_input_in_output", True, "exclude_input", True),
         ("pad_id", 4, "pad_id", 4),
         ("end_id", 2, "pad_id", 2),
         ("end_id", -1, "pad_id", 0),
-        ("return_num_input_tokens", True, "tells_num_input_tokens", True),
-        ("return_num_output_tokens", True, "tells_num_output_tokens", True),
+        ("return_num_input_tokens", True, "returns_num_input_tokens", True),
+        ("return_num_output_tokens", True, "returns_num_output_tokens", True),
     ],
 )
-def test_a_tensor_sets_how_to_answer(tensor: str, given: Any, attribute: str, value: Any) -> None:
-    assert getattr(_parse(**{tensor: [[given]]})[0], attribute) == value
+def test_tensor_sets_a_response_option(tensor: str, sent: Any, attribute: str, value: Any) -> None:
+    assert getattr(_parse(**{tensor: [[sent]]})[0], attribute) == value
 
 
-def test_a_request_overrides_the_models_default_for_the_echo() -> None:
+def test_request_overrides_the_models_exclude_input() -> None:
     tensors = _tensors(exclude_input_in_output=[[False]])
     assert not parse_rows(tensors.get, exclude_input=True)[0].exclude_input
 
 
-def test_a_beam_search_returns_all_beams_unless_told_otherwise() -> None:
+def test_beam_search_returns_all_beams_by_default() -> None:
     rows = [*_parse(beam_width=[[3]]), *_parse(beam_width=[[3]], num_return_sequences=[[1]])]
     assert [row.fields["num_return_sequences"] for row in rows] == [3, 1]
     assert all(row.is_beam_search for row in rows)
@@ -123,7 +123,7 @@ def test_each_row_of_a_batch_has_its_own_values() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1,), (1, 1)])
-def test_one_value_per_row_may_come_with_or_without_its_own_axis(shape: tuple[int, ...]) -> None:
+def test_accepts_one_value_per_row_in_one_or_two_dimensions(shape: tuple[int, ...]) -> None:
     assert _parse(runtime_top_k=np.full(shape, 9))[0].fields["top_k"] == 9
 
 
@@ -135,14 +135,14 @@ def test_one_value_per_row_may_come_with_or_without_its_own_axis(shape: tuple[in
         ("request_output_len", "request_output_len is missing; send one number per row"),
     ],
 )
-def test_a_missing_tensor_is_named(name: str, why: str) -> None:
+def test_error_names_a_missing_tensor(name: str, why: str) -> None:
     tensors = _tensors()
     del tensors[name]
-    assert _refusal(tensors) == why
+    assert _rejection(tensors) == why
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "why"),
+    ("name", "sent", "why"),
     [
         ("input_ids", [7, 8], "input_ids has the shape [2]; send [rows, n]"),
         ("input_lengths", [[4]], "input_lengths is 4, but input_ids has 3"),
@@ -179,17 +179,17 @@ def test_a_missing_tensor_is_named(name: str, why: str) -> None:
         ),
     ],
 )
-def test_a_tensor_that_cannot_be_used_is_named(name: str, given: Any, why: str) -> None:
-    assert _refusal(_tensors(**{name: given})) == why
+def test_error_names_an_invalid_tensor(name: str, sent: Any, why: str) -> None:
+    assert _rejection(_tensors(**{name: sent})) == why
 
 
-def test_a_request_of_no_rows_is_refused() -> None:
+def test_rejects_a_request_without_rows() -> None:
     """It would never be answered: each answer is that of a row."""
     tensors = {name: value[:0] for name, value in _tensors().items()}
-    assert _refusal(tensors) == "input_ids has no rows; send at least one"
+    assert _rejection(tensors) == "input_ids has no rows; send at least one"
 
 
-def test_a_guide_is_text() -> None:
+def test_decodes_a_guide_as_text() -> None:
     (row,) = _parse(
         guided_decoding_guide_type=np.array([[b"regex"]], dtype=object),
         guided_decoding_guide=np.array([["\u00e9+".encode()]], dtype=object),
@@ -197,7 +197,7 @@ def test_a_guide_is_text() -> None:
     assert (row.fields["guide_type"], row.fields["guide"]) == ("regex", "\u00e9+")
 
 
-def test_sequences_are_padded_and_log_probs_stand_below_their_tokens() -> None:
+def test_pads_sequences_and_aligns_log_probs_with_their_tokens() -> None:
     packed = pack_sequences([[7, 8, 9], [7]], [[-0.5, -0.25], []], pad_id=2)
     assert {name: (value.dtype, value.tolist()) for name, value in packed.items()} == {
         "output_ids": (np.int32, [[[7, 8, 9], [7, 2, 2]]]),
@@ -206,7 +206,7 @@ def test_sequences_are_padded_and_log_probs_stand_below_their_tokens() -> None:
     }
 
 
-def test_a_sequence_without_tokens_is_packed_too() -> None:
+def test_packs_a_sequence_without_tokens() -> None:
     packed = pack_sequences([[]], [[]], pad_id=2)
     assert {name: value.shape for name, value in packed.items()} == {
         "output_ids": (1, 1, 0),
@@ -215,12 +215,12 @@ def test_a_sequence_without_tokens_is_packed_too() -> None:
     }
 
 
-@pytest.mark.parametrize("was_refused", [True, False])
-def test_a_failure_comes_out_as_it_was_packed(was_refused: bool) -> None:
+@pytest.mark.parametrize("was_rejected", [True, False])
+def test_finds_a_packed_failure(was_rejected: bool) -> None:
     why = "the engine worker died: 你好"
-    assert find_failure(pack_failure(why, was_refused=was_refused)) == (why, was_refused)
+    assert find_failure(pack_failure(why, was_rejected=was_rejected)) == (why, was_rejected)
 
 
 @pytest.mark.parametrize("more", [{}, {"sequence_index": np.array([[0]], dtype=np.int32)}], ids=str)
-def test_an_answer_is_no_failure(more: dict[str, Any]) -> None:
+def test_finds_no_failure_in_a_response(more: dict[str, Any]) -> None:
     assert find_failure(pack_sequences([[7]], [[]], 0) | more) is None

@@ -20,39 +20,39 @@ _ROWS = st.lists(st.lists(_WORD, max_size=4).map(tuple), min_size=1, max_size=3)
 
 
 @given(_ROWS)
-def test_decoding_gives_back_what_was_encoded(rows: list[Words]) -> None:
+def test_decodes_what_was_encoded(rows: list[Words]) -> None:
     assert [decode_words(row) for row in encode_words(rows)] == rows
 
 
-def test_the_form_is_upstreams() -> None:
+def test_encodes_in_upstreams_format() -> None:
     encoded = encode_words([[(5,), (6, 7)], []])
     assert encoded.tolist() == [[[5, 6, 7], [1, 3, -1]], [[0, 0, 0], [-1, -1, -1]]]
 
 
-def test_a_word_without_tokens_is_left_out() -> None:
+def test_skips_words_without_tokens() -> None:
     assert decode_words(encode_words([[(), (5,), ()]])[0]) == ((5,),)
 
 
 @pytest.mark.parametrize("shape", [(2,), (1, 3), (3, 2), (1, 2, 3)])
-def test_a_shape_that_is_no_list_of_words_is_refused(shape: tuple[int, ...]) -> None:
+def test_rejects_an_invalid_shape(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"its shape is \[.*\]; a row is \[2, n\]"):
         decode_words(np.ones(shape, dtype=np.int32))
 
 
 @pytest.mark.parametrize("ends", [[0, -1, -1], [2, 2, -1], [2, 1, -1], [4, -1, -1], [-2, 1, 2]])
-def test_ends_that_do_not_grow_inside_the_list_are_refused(ends: list[int]) -> None:
+def test_rejects_ends_that_do_not_increase(ends: list[int]) -> None:
     with pytest.raises(ValueError, match="its ends do not grow from 1 to 3"):
         decode_words(np.array([[5, 6, 7], ends], dtype=np.int32))
 
 
-def test_a_word_that_holds_another_is_left_out() -> None:
+def test_removes_words_that_contain_another() -> None:
     assert leave_out_longer(["w10", "aw1", "w1", "b", "w1"]) == ["b", "w1"]
 
 
 @given(st.lists(st.text("ab", min_size=1, max_size=4)), st.text("ab", max_size=9))
-def test_what_is_left_bans_the_same_texts(words: list[str], text: str) -> None:
-    left = leave_out_longer(words)
-    assert any(word in text for word in left) == any(word in text for word in words)
+def test_remaining_words_ban_the_same_texts(words: list[str], text: str) -> None:
+    kept = leave_out_longer(words)
+    assert any(word in text for word in kept) == any(word in text for word in words)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_word_ends_where_its_last_token_is(tokens: list[int], start: int, end: i
     st.integers(0, 12),
     st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=3).map(tuple), max_size=3),
 )
-def test_words_are_found_wherever_the_tokens_are_cut(
+def test_finds_words_wherever_the_tokens_are_split(
     tokens: list[int], cut: int, words: list[tuple[int, ...]]
 ) -> None:
     first = find_word_end(tokens[:cut], 0, tuple(words))

@@ -11,9 +11,9 @@ import sys
 # Forks a child that sleeps, and says its number.
 _PROGRAM = """
 import os, socket, sys, time
-from trtllm_serve_cli.runtime.worker.inherited_fds import keep_from_children
+from trtllm_serve_cli.runtime.worker.inherited_fds import close_in_children
 sock = socket.socket(fileno=int(sys.argv[1]))
-keep_from_children(sock)
+close_in_children(sock)
 if not (child := os.fork()):
     time.sleep(600)
 sock.sendall(str(child).encode())
@@ -21,7 +21,7 @@ time.sleep(600)
 """
 
 
-def test_a_child_neither_holds_the_socket_nor_lives_on() -> None:
+def test_child_does_not_hold_the_socket_and_ends_with_its_parent() -> None:
     ours, theirs = socket.socketpair()
     ours.settimeout(60)
     with theirs:

@@ -27,7 +27,7 @@ _VALUES = st.recursive(
 _MESSAGES = st.dictionaries(st.text(max_size=8), _VALUES, max_size=4)
 
 
-class CutStream:
+class SplitStream:
     """A socket's receiving side that gives `data` in chunks of these sizes, then byte by byte."""
 
     def __init__(self, data: bytes, sizes: Iterable[int] = ()) -> None:
@@ -45,20 +45,20 @@ def _read_all(stream: Any) -> list[dict[str, Any]]:
 
 
 @given(st.lists(_MESSAGES, max_size=4), st.lists(st.integers(1, 50), max_size=20))
-def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(
+def test_reads_frames_however_the_stream_is_split(
     messages: list[dict[str, Any]], sizes: list[int]
 ) -> None:
-    stream = CutStream(b"".join(encode_frame(each) for each in messages), sizes)
+    stream = SplitStream(b"".join(encode_frame(each) for each in messages), sizes)
     assert _read_all(stream) == messages
 
 
 @pytest.mark.parametrize("length", range(1, len(encode_frame({"do": "cancel"}))))
-def test_a_stream_that_ends_inside_a_frame_is_refused(length: int) -> None:
+def test_rejects_a_stream_that_ends_inside_a_frame(length: int) -> None:
     with pytest.raises(ProtocolError, match="the stream ended inside a frame"):
-        read_frame(CutStream(encode_frame({"do": "cancel"})[:length]))  # type: ignore[arg-type]
+        read_frame(SplitStream(encode_frame({"do": "cancel"})[:length]))  # type: ignore[arg-type]
 
 
-def test_a_stream_that_ends_between_frames_is_no_error() -> None:
+def test_stream_may_end_between_frames() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(encode_frame({"do": "cancel"}))
@@ -66,13 +66,13 @@ def test_a_stream_that_ends_between_frames_is_no_error() -> None:
         assert (read_frame(ours), read_frame(ours)) == ({"do": "cancel"}, None)
 
 
-def test_a_length_over_the_limit_is_refused_unread() -> None:
-    stream = CutStream(struct.pack(">I", MAX_FRAME_BYTES + 1))
+def test_rejects_a_length_over_the_limit_without_reading() -> None:
+    stream = SplitStream(struct.pack(">I", MAX_FRAME_BYTES + 1))
     with pytest.raises(ProtocolError, match=f"a frame of {MAX_FRAME_BYTES + 1} bytes is over"):
         read_frame(stream)  # type: ignore[arg-type]
 
 
-def test_a_message_over_the_limit_is_not_sent() -> None:
+def test_rejects_a_message_over_the_limit() -> None:
     with pytest.raises(ProtocolError, match=f"is over {MAX_FRAME_BYTES}"):
         encode_frame({"why": "x" * MAX_FRAME_BYTES})
 
@@ -88,13 +88,13 @@ def test_a_message_over_the_limit_is_not_sent() -> None:
         (b"null", "a frame holds no JSON object"),
     ],
 )
-def test_what_is_no_json_object_is_refused(payload: bytes, why: str) -> None:
-    stream = CutStream(struct.pack(">I", len(payload)) + payload)
+def test_rejects_a_payload_that_is_not_a_json_object(payload: bytes, why: str) -> None:
+    stream = SplitStream(struct.pack(">I", len(payload)) + payload)
     with pytest.raises(ProtocolError, match=f"^{why}$"):
         read_frame(stream)  # type: ignore[arg-type]
 
 
-def test_frames_that_are_there_come_together_and_the_next_is_waited_for() -> None:
+def test_reads_all_available_frames_and_waits_for_the_next() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.settimeout(60)

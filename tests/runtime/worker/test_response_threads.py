@@ -23,29 +23,29 @@ updates_of_some = st.lists(
 
 
 @given(updates_of_some)
-def test_each_request_is_told_in_order_by_one_thread_at_a_time(
+def test_handles_each_request_in_order_by_one_thread_at_a_time(
     updates: list[SequenceUpdate],
 ) -> None:
-    told: list[SequenceUpdate] = []
+    handled: list[SequenceUpdate] = []
     busy: dict[int, threading.Lock] = defaultdict(threading.Lock)
 
-    def tell(update: SequenceUpdate) -> None:
+    def handle(update: SequenceUpdate) -> None:
         assert busy[update.request_id].acquire(blocking=False)
-        told.append(update)
+        handled.append(update)
         busy[update.request_id].release()
 
-    delivery = ResponseThreads(tell)
-    delivery.deliver(updates)
-    delivery.close()
+    threads = ResponseThreads(handle)
+    threads.deliver(updates)
+    threads.close()
     for request_id in {update.request_id for update in updates}:
         mine = [each for each in updates if each.request_id == request_id]
-        assert [each for each in told if each.request_id == request_id] == mine
+        assert [each for each in handled if each.request_id == request_id] == mine
 
 
-def test_requests_do_not_wait_for_each_other() -> None:
+def test_handles_requests_concurrently() -> None:
     """As many are told at once as there are threads: each waits here until all have come."""
     together = threading.Barrier(NUM_THREADS, timeout=60)
-    delivery = ResponseThreads(lambda update: together.wait() and None)
-    delivery.deliver([SequenceUpdate(number, 0, (1,)) for number in range(NUM_THREADS)])
-    delivery.close()
+    threads = ResponseThreads(lambda update: together.wait() and None)
+    threads.deliver([SequenceUpdate(number, 0, (1,)) for number in range(NUM_THREADS)])
+    threads.close()
     assert not together.broken

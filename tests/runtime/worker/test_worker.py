@@ -9,8 +9,16 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.scripted_worker import COUNT, FAIL, HANG, LIMITS, RAISE, REFUSE, ScriptedEngine
-from tests.fakes.scripted_worker import TELL_CANCELLED as TELL
+from tests.fakes.scripted_worker import (
+    COUNT,
+    COUNT_CANCELLED,
+    FAIL,
+    HANG,
+    LIMITS,
+    RAISE,
+    REJECT,
+    ScriptedEngine,
+)
 from trtllm_serve_cli.runtime.engine import EngineStats, GenerationRequest, SequenceUpdate
 from trtllm_serve_cli.runtime.worker.protocol import encode_frame, read_frame
 from trtllm_serve_cli.runtime.worker.worker import Worker, load_engine
@@ -30,8 +38,8 @@ class Model:
         self.thread.start()
 
     def submit(self, request_id: int, command: int, **fields: Any) -> None:
-        given = {"input_ids": (command,), "max_new_tokens": 2, **fields}
-        request = GenerationRequest(id=request_id, **given)
+        values = {"input_ids": (command,), "max_new_tokens": 2, **fields}
+        request = GenerationRequest(id=request_id, **values)
         self.send({"do": "submit", "request": request.to_message()})
 
     def send(self, message: dict[str, Any]) -> None:
@@ -63,7 +71,7 @@ def model() -> Iterator[Model]:
     started.close()
 
 
-def test_the_first_frame_tells_the_limits() -> None:
+def test_first_frame_contains_the_limits() -> None:
     model = Model(stats_period_s=0.0)
     first = model.read()
     model.close()
@@ -74,7 +82,7 @@ def test_the_first_frame_tells_the_limits() -> None:
     }
 
 
-def test_tokens_come_step_by_step(model: Model) -> None:
+def test_sends_tokens_step_by_step(model: Model) -> None:
     model.submit(7, COUNT, max_new_tokens=3)
     assert model.read_updates(3) == [
         SequenceUpdate(7, 0, (10,)),
@@ -83,7 +91,7 @@ def test_tokens_come_step_by_step(model: Model) -> None:
     ]
 
 
-def test_all_sequences_of_a_step_come_in_one_frame(model: Model) -> None:
+def test_sends_all_sequences_of_a_step_in_one_frame(model: Model) -> None:
     model.submit(7, COUNT, max_new_tokens=1, num_return_sequences=2)
     while not (updates := model.read()["updates"]):
         pass  # statistics alone
@@ -93,49 +101,49 @@ def test_all_sequences_of_a_step_come_in_one_frame(model: Model) -> None:
     ]
 
 
-def test_a_cancelled_request_leaves_the_engine(model: Model) -> None:
+def test_cancels_a_request_in_the_engine(model: Model) -> None:
     model.submit(7, HANG)
     model.send({"do": "cancel", "id": 7})
-    model.submit(8, TELL)
+    model.submit(8, COUNT_CANCELLED)
     assert model.read_updates(1) == [SequenceUpdate(8, 0, (1,), "stop")]
 
 
-def test_cancelling_what_does_not_run_is_ignored(model: Model) -> None:
+def test_ignores_cancelling_an_unknown_request(model: Model) -> None:
     model.send({"do": "cancel", "id": 7})
-    model.submit(8, TELL)
+    model.submit(8, COUNT_CANCELLED)
     assert model.read_updates(1) == [SequenceUpdate(8, 0, (0,), "stop")]
 
 
 @pytest.mark.parametrize(
-    ("command", "fields", "why", "refused"),
+    ("command", "fields", "why", "rejected"),
     [
         (COUNT, {"max_new_tokens": 0}, "request_output_len (max_tokens) is 0; ask for at least 1",
          True),
-        (REFUSE, {}, "the script refuses it", True),
+        (REJECT, {}, "the script refuses it", True),
         (RAISE, {}, "the engine could not take the request: TypeError: the script is wrong", False),
         (FAIL, {}, "the script says so", False),
     ],
 )  # fmt: skip
-def test_a_request_that_cannot_run_is_answered_with_the_reason(
-    model: Model, command: int, fields: dict[str, Any], why: str, refused: bool
+def test_returns_why_a_request_cannot_run(
+    model: Model, command: int, fields: dict[str, Any], why: str, rejected: bool
 ) -> None:
     model.submit(7, command, **fields)
-    assert model.read_updates(1) == [SequenceUpdate(7, error=why, refused=refused)]
+    assert model.read_updates(1) == [SequenceUpdate(7, error=why, rejected=rejected)]
 
 
-def test_a_bad_request_leaves_the_others_running(model: Model) -> None:
-    model.submit(7, REFUSE)
+def test_invalid_request_does_not_affect_others(model: Model) -> None:
+    model.submit(7, REJECT)
     model.submit(8, COUNT, max_new_tokens=1)
     updates = sorted(model.read_updates(2), key=lambda update: update.request_id)
     assert [update.finish_reason for update in updates] == [None, "length"]
 
 
-def test_statistics_come_while_idle(model: Model) -> None:
+def test_sends_statistics_while_idle(model: Model) -> None:
     idle = model.read()
     assert (idle["updates"], EngineStats(**idle["stats"])) == ([], EngineStats())
 
 
-def test_statistics_come_no_more_often_than_asked_until_the_engine_rests() -> None:
+def test_sends_statistics_once_per_period_and_when_idle() -> None:
     model = Model(stats_period_s=3600.0)
     model.submit(7, COUNT, max_new_tokens=3)
     frames = [model.read() for _ in range(5)]
@@ -153,7 +161,7 @@ class SlowEngine(ScriptedEngine):
         return super().step()
 
 
-def test_a_request_is_told_of_before_its_first_step() -> None:
+def test_sends_statistics_before_the_first_step() -> None:
     """Which may take seconds, and whoever stops a server looks for what it has."""
     engine = SlowEngine()
     model = Model(stats_period_s=3600.0, engine=engine)
@@ -167,22 +175,22 @@ def test_a_request_is_told_of_before_its_first_step() -> None:
     assert (len(after["updates"]), after["stats"]["active_requests"]) == (1, 0)
 
 
-def test_the_worker_ends_when_the_socket_closes(model: Model) -> None:
+def test_worker_ends_when_the_socket_closes(model: Model) -> None:
     model.submit(7, HANG)
     model.close()
     assert not model.thread.is_alive()
 
 
-def test_the_worker_ends_at_what_is_no_frame(
-    model: Model, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_worker_ends_on_an_invalid_frame(model: Model, capfd: pytest.CaptureFixture[str]) -> None:
     model.sock.sendall(b"\xff" * 4)
     model.thread.join(_TIMEOUT_S)
-    told = "engine worker: a model's side broke off: a frame of 4294967295 bytes is over 67108864"
-    said = capfd.readouterr().err
-    assert (model.thread.is_alive(), said.partition("] ")[2]) == (False, f"{told}\n")
+    expected = (
+        "engine worker: a model's side broke off: a frame of 4294967295 bytes is over 67108864"
+    )
+    logged = capfd.readouterr().err
+    assert (model.thread.is_alive(), logged.partition("] ")[2]) == (False, f"{expected}\n")
 
 
-def test_an_engine_kind_that_nobody_knows_is_refused() -> None:
+def test_rejects_an_unknown_engine_kind() -> None:
     with pytest.raises(ValueError, match=r"^unknown engine kind 'abacus'$"):
         load_engine("abacus", {})

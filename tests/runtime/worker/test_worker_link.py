@@ -12,9 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fakes.scripted_worker import COUNT, HANG, LIMITS
-from tests.fakes.scripted_worker import TELL_CANCELLED as TELL
-from tests.fakes.worker_house import House
+from tests.fakes.scripted_worker import COUNT, COUNT_CANCELLED, HANG, LIMITS
+from tests.fakes.worker_thread import WorkerThread
 from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.engine import SequenceUpdate
 from trtllm_serve_cli.runtime.worker.protocol import encode_frame
@@ -33,8 +32,8 @@ def name() -> str:
 
 
 @pytest.fixture
-def house(name: str) -> Iterator[House]:
-    started = House(name, for_guests={"excludes_input": True})
+def worker_thread(name: str) -> Iterator[WorkerThread]:
+    started = WorkerThread(name, client_settings={"excludes_input": True})
     yield started
     started.close()
 
@@ -48,16 +47,16 @@ def listening(name: str) -> Iterator[socket.socket]:
         yield listener
 
 
-def _arrive(name: str) -> SharedWorkerClient:
-    guest = SharedWorkerClient(name)
-    wait_until(lambda: guest.is_open)
-    return guest
+def _connect(name: str) -> SharedWorkerClient:
+    client = SharedWorkerClient(name)
+    wait_until(lambda: client.is_open)
+    return client
 
 
-def _ask(guest: SharedWorkerClient, command: int) -> queue.Queue[SequenceUpdate]:
+def _submit(client: SharedWorkerClient, command: int) -> queue.Queue[SequenceUpdate]:
     updates: queue.Queue[SequenceUpdate] = queue.Queue()
     fields = {"input_ids": (command,), "max_new_tokens": 2}
-    guest.submit(fields, updates.put)
+    client.submit(fields, updates.put)
     return updates
 
 
@@ -71,121 +70,121 @@ def _tokens(updates: queue.Queue[SequenceUpdate]) -> list[int]:
             return tokens
 
 
-def test_a_guest_is_told_what_it_needs_to_know(house: House, name: str) -> None:
-    guest = _arrive(name)
-    told = (guest.limits, guest.excludes_input)
-    guest.close()
-    assert told == (LIMITS, True)
+def test_client_receives_limits_and_settings(worker_thread: WorkerThread, name: str) -> None:
+    client = _connect(name)
+    settings = (client.limits, client.excludes_input)
+    client.close()
+    assert settings == (LIMITS, True)
 
 
-def test_guests_number_their_requests_alike_and_have_each_their_own(
-    house: House, name: str
-) -> None:
-    guests = [_arrive(name), _arrive(name)]
-    asked = [_ask(guest, COUNT) for guest in guests for _ in range(3)]
-    told = [_tokens(each) for each in asked]
-    for guest in guests:
-        guest.close()
-    assert told == [[10, 11]] * 6
+def test_clients_receive_only_their_own_updates(worker_thread: WorkerThread, name: str) -> None:
+    clients = [_connect(name), _connect(name)]
+    submitted = [_submit(client, COUNT) for client in clients for _ in range(3)]
+    tokens = [_tokens(each) for each in submitted]
+    for client in clients:
+        client.close()
+    assert tokens == [[10, 11]] * 6
 
 
-def test_what_a_guest_leaves_behind_is_cancelled(house: House, name: str) -> None:
-    left, stays = _arrive(name), _arrive(name)
-    _ask(left, HANG)
-    _ask(left, HANG)
-    assert _tokens(_ask(left, TELL)) == [0]
+def test_closing_a_client_cancels_its_requests(worker_thread: WorkerThread, name: str) -> None:
+    left, stays = _connect(name), _connect(name)
+    _submit(left, HANG)
+    _submit(left, HANG)
+    assert _tokens(_submit(left, COUNT_CANCELLED)) == [0]
     left.close()
-    wait_until(lambda: _tokens(_ask(stays, TELL)) == [2])
+    wait_until(lambda: _tokens(_submit(stays, COUNT_CANCELLED)) == [2])
     stays.close()
 
 
-def test_too_many_who_wait_are_refused_whoever_asks(name: str) -> None:
-    house = House(name, num_slots=1, max_queue_size=1)
-    guests = [_arrive(name), _arrive(name)]
+def test_queue_limit_applies_to_all_clients(name: str) -> None:
+    worker_thread = WorkerThread(name, num_slots=1, max_queue_size=1)
+    clients = [_connect(name), _connect(name)]
     for _ in range(2):
-        _ask(guests[0], HANG)
-    refused = [_ask(guest, COUNT).get(timeout=60).error for guest in guests]
-    for guest in guests:
-        guest.close()
-    house.close()
-    assert all(why and "Maximum queue size of 1 has been reached" in why for why in refused)
+        _submit(clients[0], HANG)
+    rejected = [_submit(client, COUNT).get(timeout=60).error for client in clients]
+    for client in clients:
+        client.close()
+    worker_thread.close()
+    assert all(why and "Maximum queue size of 1 has been reached" in why for why in rejected)
 
 
-def test_a_guest_outlives_the_worker_and_finds_the_next(name: str) -> None:
-    house = House(name)
-    guest = _arrive(name)
-    hanging = _ask(guest, HANG)
-    house.close()
+def test_client_reconnects_to_a_new_worker(name: str) -> None:
+    worker_thread = WorkerThread(name)
+    client = _connect(name)
+    hanging = _submit(client, HANG)
+    worker_thread.close()
     failed = hanging.get(timeout=60)
     assert failed.error is not None and failed.error.startswith("the engine worker died")
-    wait_until(lambda: not guest.is_open)
+    wait_until(lambda: not client.is_open)
     with pytest.raises(WorkerFailed, match="is being restarted"):
-        _ask(guest, COUNT)
-    house = House(name)
-    wait_until(lambda: guest.is_open)
-    assert _tokens(_ask(guest, COUNT)) == [10, 11]
-    guest.close()
-    house.close()
+        _submit(client, COUNT)
+    worker_thread = WorkerThread(name)
+    wait_until(lambda: client.is_open)
+    assert _tokens(_submit(client, COUNT)) == [10, 11]
+    client.close()
+    worker_thread.close()
 
 
-def test_a_guest_whom_the_worker_gives_up_on_hears_of_it(house: House, name: str) -> None:
-    guest = _arrive(name)
-    assert _tokens(_ask(guest, COUNT)) == [10, 11]
-    (given_up,) = house.clients
-    with given_up.stuck():
-        asked = [_ask(guest, HANG), _ask(guest, COUNT)]
-        assert given_up.is_sending.wait(60)
+def test_requests_fail_when_the_worker_drops_the_client(
+    worker_thread: WorkerThread, name: str
+) -> None:
+    client = _connect(name)
+    assert _tokens(_submit(client, COUNT)) == [10, 11]
+    (dropped,) = worker_thread.clients
+    with dropped.stuck():
+        submitted = [_submit(client, HANG), _submit(client, COUNT)]
+        assert dropped.is_sending.wait(60)
         # Sent before the guest hears of it, and carried out by nobody.
-        asked.append(_ask(guest, HANG))
-        wait_until(lambda: given_up.num_messages == 4)
-    for updates in asked:
+        submitted.append(_submit(client, HANG))
+        wait_until(lambda: dropped.num_messages == 4)
+    for updates in submitted:
         failed = updates.get(timeout=60)
         assert failed.error is not None and failed.error.startswith("the engine worker died")
-    wait_until(lambda: guest.is_open)
-    assert _tokens(_ask(guest, COUNT)) == [10, 11]
-    assert house.engine.stats().active_requests == 0
-    guest.close()
+    wait_until(lambda: client.is_open)
+    assert _tokens(_submit(client, COUNT)) == [10, 11]
+    assert worker_thread.engine.stats().active_requests == 0
+    client.close()
 
 
-def test_who_shares_an_engine_waits_until_it_is_loaded(name: str) -> None:
+def test_waits_until_the_engine_is_loaded(name: str) -> None:
     with listening(name) as listener:
-        guest = SharedWorkerClient(name)
-        came = threading.Event()
+        client = SharedWorkerClient(name)
+        has_opened = threading.Event()
 
         def wait() -> None:
-            guest.wait_until_open(within_s=0.3)
-            came.set()
+            client.wait_until_open(timeout_s=0.3)
+            has_opened.set()
 
         loading, _ = listener.accept()
         waiting = threading.Thread(target=wait)
         waiting.start()
         # Longer than it would wait for a worker that is not there.
-        assert not came.wait(0.6)
+        assert not has_opened.wait(0.6)
         loading.sendall(READY)
         waiting.join(60)
-        assert came.is_set() and guest.is_open
-        guest.close()
+        assert has_opened.is_set() and client.is_open
+        client.close()
         loading.close()
 
 
-def test_who_shares_an_engine_gives_up_when_it_does_not_start(name: str) -> None:
-    guest = SharedWorkerClient(name)
+def test_fails_if_the_worker_does_not_start(name: str) -> None:
+    client = SharedWorkerClient(name)
     with pytest.raises(WorkerFailed, match="of the first instance did not start"):
-        guest.wait_until_open(within_s=0.1)
+        client.wait_until_open(timeout_s=0.1)
 
 
-def test_a_guest_can_leave_while_the_engine_is_loaded(name: str) -> None:
+def test_client_can_close_while_the_engine_is_loading(name: str) -> None:
     with listening(name) as listener:
-        guest = SharedWorkerClient(name)
+        client = SharedWorkerClient(name)
         loading, _ = listener.accept()
-        leaving = threading.Thread(target=guest.close)
-        leaving.start()
-        leaving.join(60)
-        assert (leaving.is_alive(), loading.recv(1)) == (False, b"")
+        closing = threading.Thread(target=client.close)
+        closing.start()
+        closing.join(60)
+        assert (closing.is_alive(), loading.recv(1)) == (False, b"")
         loading.close()
 
 
-def test_each_model_of_a_server_has_its_own_door() -> None:
+def test_each_model_has_its_own_socket_name() -> None:
     assert shared_socket_name("a") == shared_socket_name("a") != shared_socket_name("b")
 
 
@@ -193,32 +192,32 @@ def _step(*updates: SequenceUpdate) -> bytes:
     return encode_frame({"is": "step", "updates": [each.to_wire() for each in updates]})
 
 
-def test_steps_that_come_while_one_is_told_are_told_as_one(name: str) -> None:
-    told: queue.Queue[SequenceUpdate] = queue.Queue()
-    may_go_on = threading.Event()
+def test_merges_steps_that_arrive_during_a_delivery(name: str) -> None:
+    received: queue.Queue[SequenceUpdate] = queue.Queue()
+    may_return = threading.Event()
 
-    def tell(update: SequenceUpdate) -> None:
-        told.put(update)
-        assert may_go_on.wait(60)
+    def handle(update: SequenceUpdate) -> None:
+        received.put(update)
+        assert may_return.wait(60)
 
     with listening(name) as listener:
-        guest = SharedWorkerClient(name)
+        client = SharedWorkerClient(name)
         worker, _ = listener.accept()
         with worker:
             worker.sendall(READY)
-            wait_until(lambda: guest.is_open)
-            number = guest.submit({"input_ids": (1,), "max_new_tokens": 9}, tell)
+            wait_until(lambda: client.is_open)
+            number = client.submit({"input_ids": (1,), "max_new_tokens": 9}, handle)
             worker.sendall(_step(SequenceUpdate(number, 0, (1,))))
-            first = told.get(timeout=60)
+            first = received.get(timeout=60)
             steps = (_step(SequenceUpdate(number, 0, (each,))) for each in (2, 3, 4))
             worker.sendall(b"".join(steps))
-            may_go_on.set()
-            assert [first, told.get(timeout=60)] == [
+            may_return.set()
+            assert [first, received.get(timeout=60)] == [
                 SequenceUpdate(number, 0, (1,)),
                 SequenceUpdate(number, 0, (2, 3, 4)),
             ]
             worker.sendall(_step(SequenceUpdate(number, 0, (5,), "length")))
-            assert told.get(timeout=60) == SequenceUpdate(number, 0, (5,), "length")
-            guest.forget(number)
-        guest.close()
-    assert told.empty()
+            assert received.get(timeout=60) == SequenceUpdate(number, 0, (5,), "length")
+            client.forget(number)
+        client.close()
+    assert received.empty()

@@ -158,10 +158,10 @@ class LoraEngine:
                 self._sent[key] = self._reading.pop(key).result()
                 self._forget_oldest(key)
             except BadAdapter as error:
-                updates += self._fail(key, str(error), refused=True)
+                updates += self._fail(key, str(error), rejected=True)
             except FileNotFoundError:
                 # Whoever sent it has cancelled, and took it along.
-                updates += self._fail(key, explain_not_found(key), refused=True)
+                updates += self._fail(key, explain_not_found(key), rejected=True)
             except Exception as error:  # must not end what runs
                 write_traceback()
                 updates += self._fail(key, f"the adapter could not be read: {error}")
@@ -177,9 +177,9 @@ class LoraEngine:
                 updates += self._fail(key, f"the adapter could not be loaded: {error}")
         return updates
 
-    def _fail(self, key: str, why: str, *, refused: bool = False) -> list[SequenceUpdate]:
+    def _fail(self, key: str, why: str, *, rejected: bool = False) -> list[SequenceUpdate]:
         return [
-            SequenceUpdate(each.id, error=why, refused=refused)
+            SequenceUpdate(each.id, error=why, rejected=rejected)
             for each in self._waiting.pop(key, [])
         ]
 
@@ -194,7 +194,7 @@ class LoraEngine:
                 try:
                     self._loaded[key].submit(request)
                 except InvalidRequest as error:
-                    updates.append(SequenceUpdate(request.id, error=str(error), refused=True))
+                    updates.append(SequenceUpdate(request.id, error=str(error), rejected=True))
                 except Exception as error:  # must not end what runs
                     write_traceback()
                     why = f"the engine could not take the request: {error}"

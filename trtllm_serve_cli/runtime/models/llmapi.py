@@ -18,8 +18,8 @@ import triton_python_backend_utils as pb_utils
 from ..engine import InvalidRequest
 from ..engines.kinds import RuntimeKind, find_kind
 from ..models import tensorrt_llm
-from ..requests.llmapi_response import TextAnswer, TextRequest
-from ..requests.responses import Answer
+from ..requests.llmapi_response import TextRequest, TextResponseBuilder
+from ..requests.responses import ResponseBuilder
 from ..text.tokenizer import load_tokenizer
 from ..triton.model_yaml import as_parameters, parse_model_yaml
 from ..triton.parameters import Parameters
@@ -43,7 +43,7 @@ _FLAGS = (
     "return_stop_reason",
     "return_cumulative_logprob",
 )
-_UNDERSTOOD = frozenset(
+_SUPPORTED_INPUTS = frozenset(
     (*_SCALARS, *_FLAGS, "text_input", "streaming", "stop", "sampling_param_stop")
 )
 # What upstream's SamplingParams has when nothing is said.
@@ -59,12 +59,12 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         read_model_yaml = _find_kind(parameters, arguments).read_model_yaml
         engine_arguments = (read_model_yaml or as_parameters)(arguments)
         parameters.add(engine_arguments)
-        _take_triton_config(parameters, arguments)
+        _apply_triton_config(parameters, arguments)
         self._tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
         self._adds_special_tokens = parameters.flag("add_special_tokens", True)
         self._skips_special_tokens = parameters.flag("skip_special_tokens", True)
-        self._start(parameters, _UNDERSTOOD)
-        if read_model_yaml is None and (unknown := parameters.never_asked(engine_arguments)):
+        self._start(parameters, _SUPPORTED_INPUTS)
+        if read_model_yaml is None and (unknown := parameters.find_unread(engine_arguments)):
             self.finalize()
             raise pb_utils.TritonModelException(
                 f"model.yaml has {unknown[0]}, which no engine of ours takes; take it out"
@@ -79,8 +79,10 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
             )
         return [request]
 
-    def _answer(self, row: TextRequest, *, arrival_time_ns: int, is_streaming: bool) -> Answer:
-        return TextAnswer(row, self._decode, arrival_time_ns, is_streaming=is_streaming)
+    def _new_response_builder(
+        self, row: TextRequest, *, arrival_time_ns: int, is_streaming: bool
+    ) -> ResponseBuilder:
+        return TextResponseBuilder(row, self._decode, arrival_time_ns, is_streaming=is_streaming)
 
     def _text_request(self, get: GetTensor) -> TextRequest:
         prompt = _strings(get, "text_input")
@@ -107,9 +109,9 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
             fields=fields,
             stops=stops,
             exclude_input=flags["sampling_param_exclude_input_from_output"],
-            tells_finish_reason=flags["return_finish_reason"],
-            tells_stop_reason=flags["return_stop_reason"],
-            tells_log_prob=flags["return_cumulative_logprob"],
+            returns_finish_reason=flags["return_finish_reason"],
+            returns_stop_reason=flags["return_stop_reason"],
+            returns_log_prob=flags["return_cumulative_logprob"],
         )
 
     def _decode(self, token_ids: list[int]) -> str:
@@ -134,7 +136,7 @@ def _find_kind(parameters: Parameters, arguments: dict[str, Any]) -> RuntimeKind
         raise pb_utils.TritonModelException(f"the engine cannot be served: {error}") from error
 
 
-def _take_triton_config(parameters: Parameters, arguments: dict[str, Any]) -> None:
+def _apply_triton_config(parameters: Parameters, arguments: dict[str, Any]) -> None:
     """What `triton_config` says, which must not contradict the `config.pbtxt` of Triton itself."""
     if bool(arguments.get("triton_config.decoupled", False)) is not parameters.is_decoupled:
         raise pb_utils.TritonModelException(

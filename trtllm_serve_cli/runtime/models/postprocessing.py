@@ -24,9 +24,9 @@ class TritonPythonModel:
         self._skips_special_tokens = parameters.flag("skip_special_tokens", True)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        return [self._answer(request) for request in requests]
+        return [self._respond(request) for request in requests]
 
-    def _answer(self, request: Any) -> Any:
+    def _respond(self, request: Any) -> Any:
         inputs = read_inputs(request)
         tokens, lengths = inputs["TOKENS_BATCH"], inputs["SEQUENCE_LENGTH"]
         if lengths.shape != tokens.shape[:2] or np.any(lengths > tokens.shape[2]):

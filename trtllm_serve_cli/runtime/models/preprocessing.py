@@ -20,12 +20,12 @@ class TritonPythonModel:
         self._preprocessor = Preprocessor.of(Parameters(args))
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        return [self._answer(request) for request in requests]
+        return [self._respond(request) for request in requests]
 
-    def _answer(self, request: Any) -> Any:
+    def _respond(self, request: Any) -> Any:
         try:
             tensors = self._preprocessor.encode(read_inputs(request).get)
         except InvalidRequest as error:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
-        made = [pb_utils.Tensor(name, value) for name, value in tensors.items()]
-        return pb_utils.InferenceResponse(pick_requested(request.requested_output_names(), made))
+        outputs = [pb_utils.Tensor(name, value) for name, value in tensors.items()]
+        return pb_utils.InferenceResponse(pick_requested(request.requested_output_names(), outputs))

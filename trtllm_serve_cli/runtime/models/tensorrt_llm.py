@@ -23,16 +23,16 @@ import triton_python_backend_utils as pb_utils
 from ..engine import InvalidRequest
 from ..engines.kinds import find_kind, refuse_set
 from ..requests.cancel_watch import CancelWatch
-from ..requests.in_flight import InFlight, refuse
+from ..requests.in_flight import InFlight, reject
 from ..requests.request_record import RequestLedger, RequestRecord
-from ..requests.responses import Answer, RowAnswer
+from ..requests.responses import ResponseBuilder, RowResponseBuilder
 from ..telemetry.engine_metrics import EngineMetrics
-from ..triton.drain_check import refuse_if_draining
+from ..triton.drain_check import reject_if_draining
 from ..triton.parameters import Parameters
 from ..triton.stub_workarounds import read_inputs
 from ..triton.tensors import (
     INTERNAL_ID_PREFIX,
-    UNDERSTOOD,
+    SUPPORTED_INPUTS,
     Array,
     GetTensor,
     parse_rows,
@@ -48,49 +48,53 @@ class TritonPythonModel:
     """Triton's hooks."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        self._start(Parameters(args), UNDERSTOOD)
+        self._start(Parameters(args), SUPPORTED_INPUTS)
 
-    def _start(self, parameters: Parameters, understood: Container[str]) -> None:
+    def _start(self, parameters: Parameters, supported_inputs: Container[str]) -> None:
         """Start the engine worker that `parameters` describe."""
-        self._not_understood = [each for each in parameters.input_names if each not in understood]
+        self._unsupported_inputs = [
+            each for each in parameters.input_names if each not in supported_inputs
+        ]
         self._name = parameters.model_name
         self._engine_kind = parameters.text("engine_kind")
         self._exclude_input = parameters.flag("exclude_input_in_output", False)
         self._is_decoupled = parameters.is_decoupled
         self._num_slots = parameters.number("max_num_seqs")
-        self._queue_has_order = parameters.queue_has_order
+        self._has_queue_policy = parameters.has_queue_policy
         self._ledger = RequestLedger(pb_utils, parameters.model_name, parameters.model_version)
-        self._metrics = _engine_metrics(parameters) if parameters.has_engine else None
+        self._metrics = _create_metrics(parameters) if parameters.has_engine else None
         try:
-            self._worker = self._worker_of(parameters)
+            self._worker = self._start_worker(parameters)
         except WorkerFailed as error:
             raise pb_utils.TritonModelException(str(error)) from error
         period_ms = parameters.number("cancellation_check_period_ms", 100)
         self._watch = CancelWatch(period_ms / 1000)
         self._in_flight = InFlight(self._worker, self._watch, is_decoupled=self._is_decoupled)
-        self._relay = StopForwarder(stop_socket_name(parameters.model_name), self._in_flight.stop)
+        self._stop_forwarder = StopForwarder(
+            stop_socket_name(parameters.model_name), self._in_flight.stop
+        )
 
-    def _worker_of(self, parameters: Parameters) -> WorkerProcess | SharedWorkerClient:
+    def _start_worker(self, parameters: Parameters) -> WorkerProcess | SharedWorkerClient:
         """A worker of this instance's own, or a link to that of the first one."""
-        if parameters.shares_engine and self._queue_has_order:
+        if parameters.shares_engine and self._has_queue_policy:
             raise WorkerFailed(
                 "priorities and timeouts of the queue need one instance, and "
                 f"{parameters.num_instances} share an engine; say tensorrt_llm_instance_count=1"
             )
         if self._metrics is None:
-            guest = SharedWorkerClient(shared_socket_name(parameters.model_name))
-            guest.wait_until_open()
-            return guest
+            client = SharedWorkerClient(shared_socket_name(parameters.model_name))
+            client.wait_until_open()
+            return client
         worker = WorkerProcess(
             self._engine_kind,
             {
                 **engine_config(parameters),
-                "guests": _guests(parameters),
+                "guests": _name_shared_socket(parameters),
                 "for_guests": {"excludes_input": self._exclude_input},
             },
             python=parameters.text("engine_python", ""),
             on_stats=self._metrics.publish,
-            on_state=self._metrics.tell_state,
+            on_state=self._metrics.publish_state,
         )
         worker.start()
         return worker
@@ -99,23 +103,23 @@ class TritonPythonModel:
         for request in requests:
             sender = request.get_response_sender()
             try:
-                self._begin(request, sender)
+                self._handle(request, sender)
             except (InvalidRequest, WorkerFailed) as error:
-                refuse(request, sender, error)
-        if self._queue_has_order:
+                reject(request, sender, error)
+        if self._has_queue_policy:
             # What waits has to wait in Triton's queue, whose priorities and timeouts then count.
             self._in_flight.wait_below(self._num_slots)
 
     def finalize(self) -> None:
         self._watch.close()
-        self._relay.close()
+        self._stop_forwarder.close()
         self._worker.close()
         if self._metrics is not None:
             self._metrics.close()
         self._ledger.close()
         self._in_flight.close()
 
-    def _begin(self, request: Any, sender: Any) -> None:
+    def _handle(self, request: Any, sender: Any) -> None:
         get = read_inputs(request).get
         if _is_set(get("stop")):
             self._stop(request.request_id(), sender)
@@ -123,16 +127,18 @@ class TritonPythonModel:
         is_internal = request.request_id().startswith(INTERNAL_ID_PREFIX)
         record = None if is_internal else self._ledger.open_record(request)
         try:
-            self._run(request, sender, get, record)
+            self._start_request(request, sender, get, record)
         except (InvalidRequest, WorkerFailed) as error:
             if record is not None:
-                record.refuse(error)
+                record.reject(error)
             raise
 
-    def _run(self, request: Any, sender: Any, get: GetTensor, record: RequestRecord | None) -> None:
-        refuse_if_draining(self._name)
+    def _start_request(
+        self, request: Any, sender: Any, get: GetTensor, record: RequestRecord | None
+    ) -> None:
+        reject_if_draining(self._name)
         arrival_time_ns = record.arrival_ns if record else time.monotonic_ns()
-        refuse_set(get, self._not_understood, self._engine_kind)
+        refuse_set(get, self._unsupported_inputs, self._engine_kind)
         is_streaming = _is_set(get("streaming"))
         if is_streaming and not self._is_decoupled:
             raise InvalidRequest(
@@ -142,21 +148,25 @@ class TritonPythonModel:
         rows = self._parse(get, is_streaming)
         if record is not None and self._ledger.logs_prompts:
             record.prompt = [list(row.fields["input_ids"]) for row in rows]
-        answer = partial(self._answer, arrival_time_ns=arrival_time_ns, is_streaming=is_streaming)
-        self._in_flight.start(request, sender, get, rows, answer, record)
+        new_response_builder = partial(
+            self._new_response_builder, arrival_time_ns=arrival_time_ns, is_streaming=is_streaming
+        )
+        self._in_flight.start(request, sender, get, rows, new_response_builder, record)
 
     def _parse(self, get: GetTensor, is_streaming: bool) -> Sequence[Any]:
         """What to run for a request: `EngineRow`s, which `_answer` takes one by one."""
         return parse_rows(get, exclude_input=self._exclude_input)
 
-    def _answer(self, row: Any, *, arrival_time_ns: int, is_streaming: bool) -> Answer:
+    def _new_response_builder(
+        self, row: Any, *, arrival_time_ns: int, is_streaming: bool
+    ) -> ResponseBuilder:
         """How to answer a row that has passed all checks."""
-        return RowAnswer(row, arrival_time_ns, is_streaming=is_streaming)
+        return RowResponseBuilder(row, arrival_time_ns, is_streaming=is_streaming)
 
     def _stop(self, request_id: str, sender: Any) -> None:
         is_known = self._in_flight.stop(request_id)
         if request_id:
-            is_known = self._relay.pass_on(request_id) or is_known
+            is_known = self._stop_forwarder.forward(request_id) or is_known
         if not is_known:
             raise InvalidRequest(
                 f"stop names the request id {request_id!r}, which is not running; send it with "
@@ -166,7 +176,7 @@ class TritonPythonModel:
         sender.send(pb_utils.InferenceResponse([]), flags=_FINAL)
 
 
-def _engine_metrics(parameters: Parameters) -> EngineMetrics:
+def _create_metrics(parameters: Parameters) -> EngineMetrics:
     return EngineMetrics(
         pb_utils,
         parameters.model_name,
@@ -176,10 +186,10 @@ def _engine_metrics(parameters: Parameters) -> EngineMetrics:
     )
 
 
-def _guests(parameters: Parameters) -> str:
+def _name_shared_socket(parameters: Parameters) -> str:
     """Where text models may ask the worker themselves; nowhere if they have to queue here."""
-    may_come = not parameters.queue_has_order and parameters.num_engines == 1
-    return shared_socket_name(parameters.model_name) if may_come else ""
+    is_shared = not parameters.has_queue_policy and parameters.num_engines == 1
+    return shared_socket_name(parameters.model_name) if is_shared else ""
 
 
 def engine_config(parameters: Parameters) -> dict[str, Any]:

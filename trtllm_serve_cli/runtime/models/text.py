@@ -27,19 +27,19 @@ from ..log import write_traceback
 from ..lora.adapter_request import NAME_PARAMETER, read_lora_name
 from ..requests.cancel_watch import CancelWatch
 from ..requests.in_flight import InFlight, send_error
-from ..requests.request_record import AnswerFollower, RequestLedger, RequestRecord
-from ..requests.responses import merge_answers
-from ..requests.text_response import RowTextAnswer
+from ..requests.request_record import RequestLedger, RequestRecord, ResponseRecorder
+from ..requests.responses import merge_responses
+from ..requests.text_response import RowTextResponseBuilder
 from ..text.detokenize import StreamDecoder, decode_whole
 from ..text.step_decoder import StepDecoder
 from ..text.text_encoder import TEXT_INPUTS, load_encoder
 from ..text.tokenizer import load_tokenizer
-from ..triton.drain_check import refuse_if_draining
+from ..triton.drain_check import reject_if_draining
 from ..triton.parameters import Parameters
 from ..triton.stub_workarounds import StreamKeeper, pick_requested, read_inputs
 from ..triton.tensors import (
     INTERNAL_ID_PREFIX,
-    UNDERSTOOD,
+    SUPPORTED_INPUTS,
     Array,
     find_failure,
     parse_rows,
@@ -58,7 +58,7 @@ _RENAMED = {
     "stream": "streaming",
 }
 # Of upstream's tensors, those that lead nowhere here.
-_NOT_SERVED = (
+_UNSUPPORTED_INPUTS = (
     "decoder_text_input",
     "image_bytes_input",
     "image_input",
@@ -69,7 +69,7 @@ _NOT_SERVED = (
     "use_draft_logits",
     "video_bytes_input",
 )
-_PASSED_BACK = (
+_FORWARDED_OUTPUTS = (
     "cum_log_probs",
     "output_log_probs",
     "batch_index",
@@ -79,7 +79,7 @@ _PASSED_BACK = (
     *PERF_OUTPUTS,
 )
 # What Triton's queue says to whom it does not take, or has kept for too long.
-_QUEUE_REFUSES = ("Exceeds maximum queue size", "timeout expired")
+_QUEUE_REJECTIONS = ("Exceeds maximum queue size", "timeout expired")
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
@@ -99,11 +99,11 @@ class TritonPythonModel:
         self._engine = parameters.text("tensorrt_llm_model_name", "tensorrt_llm")
         self._engine_kind = parameters.text("engine_kind")
         # The rest of the inputs mean the same to `tensorrt_llm`, under the same or another name.
-        taken = {*TEXT_INPUTS, *_NOT_SERVED}
-        self._passed_on = set(parameters.input_names) - taken
+        not_forwarded = {*TEXT_INPUTS, *_UNSUPPORTED_INPUTS}
+        self._forwarded_inputs = set(parameters.input_names) - not_forwarded
         self._is_decoupled = parameters.is_decoupled
         self._ledger = RequestLedger(
-            pb_utils, parameters.model_name, parameters.model_version, tells_texts=True
+            pb_utils, parameters.model_name, parameters.model_version, is_text_model=True
         )
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="text")
         self._watch = CancelWatch(parameters.number("cancellation_check_period_ms", 100) / 1000)
@@ -129,36 +129,37 @@ class TritonPythonModel:
         try:
             self._generate(request, sender, record)
         except (InvalidRequest, RequestError, WorkerFailed) as error:
-            record.refuse(error)
+            record.reject(error)
             send_error(sender, str(error))
         except Exception as error:  # or the caller would wait for ever
             write_traceback()
-            record.refuse(error)
+            record.reject(error)
             send_error(sender, f"the text model failed: {type(error).__name__}: {error}")
 
     def _generate(self, request: Any, sender: Any, record: RequestRecord) -> None:
-        refuse_if_draining(self._name)
-        given = read_inputs(request)
-        refuse_set(given.get, _NOT_SERVED, self._engine_kind)
-        if np.any(given.get("stream", False)) and not self._is_decoupled:
+        reject_if_draining(self._name)
+        received = read_inputs(request)
+        refuse_set(received.get, _UNSUPPORTED_INPUTS, self._engine_kind)
+        if np.any(received.get("stream", False)) and not self._is_decoupled:
             raise InvalidRequest(
                 "stream needs a decoupled model, and this one answers each request once "
                 "(decoupled_mode is false); leave it out, or serve with decoupled_mode=true"
             )
         if self._ledger.logs_prompts:
-            record.prompt = _as_prompt(given.get("text_input"))
+            record.prompt = _as_prompt(received.get("text_input"))
         # What this model's config reshapes to a scalar, with its full shape.
         columns = {
             name: array.reshape(-1, 1) if array.ndim == 1 else array
-            for name, array in given.items()
+            for name, array in received.items()
         }
         inputs = self._encode(columns.get) | {
-            _RENAMED.get(name, name): columns[name] for name in self._passed_on & columns.keys()
+            _RENAMED.get(name, name): columns[name]
+            for name in self._forwarded_inputs & columns.keys()
         }
-        ask = self._ask_worker if self._worker.was_open else self._ask_model
-        ask(request, sender, inputs, record)
+        generate = self._generate_on_worker if self._worker.was_open else self._generate_on_model
+        generate(request, sender, inputs, record)
 
-    def _ask_worker(
+    def _generate_on_worker(
         self, request: Any, sender: Any, inputs: dict[str, Array], record: RequestRecord
     ) -> None:
         """Have the tokens straight from the engine worker of `tensorrt_llm`.
@@ -166,21 +167,21 @@ class TritonPythonModel:
         Through that model, each token would be a response of a business-logic request.
         """
         get = inputs.get
-        refuse_set(get, sorted(inputs.keys() - UNDERSTOOD), self._engine_kind)
+        refuse_set(get, sorted(inputs.keys() - SUPPORTED_INPUTS), self._engine_kind)
         rows = parse_rows(get, exclude_input=self._worker.excludes_input)
-        answer = partial(
-            RowTextAnswer,
+        new_response_builder = partial(
+            RowTextResponseBuilder,
             decoder=self._decoder,
             arrival_time_ns=record.arrival_ns,
             is_streaming=_is_streaming(inputs),
         )
-        self._in_flight.start(request, sender, get, rows, answer, record)
+        self._in_flight.start(request, sender, get, rows, new_response_builder, record)
 
-    def _ask_model(
+    def _generate_on_model(
         self, request: Any, sender: Any, inputs: dict[str, Array], record: RequestRecord
     ) -> None:
         """Have the tokens from `tensorrt_llm`, whoever serves that and however requests queue."""
-        follower = AnswerFollower(record, inputs)
+        recorder = ResponseRecorder(record, inputs)
 
         def stop() -> None:
             record.end("cancelled")
@@ -189,58 +190,60 @@ class TritonPythonModel:
         adapter = read_lora_name(request.parameters())
         internal_id = f"{INTERNAL_ID_PREFIX}{uuid.uuid4().hex}"
         watched = self._watch.add(sender, stop)
-        only = None
+        single_response = None
         try:
             tensors = [pb_utils.Tensor(name, array) for name, array in inputs.items()]
-            answers = map(follower.note, self._ask_engine(tensors, internal_id, adapter))
-            for outputs in self._texts(answers, _is_streaming(inputs)):
-                answer = _answer(request, outputs)
+            engine_outputs = map(
+                recorder.record, self._engine_outputs(tensors, internal_id, adapter)
+            )
+            for outputs in self._text_responses(engine_outputs, _is_streaming(inputs)):
+                response = _response(request, outputs)
                 if self._is_decoupled:
-                    sender.send(answer)
+                    sender.send(response)
                 else:
-                    only = answer
+                    single_response = response
         finally:
             self._watch.remove(watched)
         record.complete()
         if self._is_decoupled:
             sender.send(flags=_FINAL)
         else:
-            sender.send(only or pb_utils.InferenceResponse([]), flags=_FINAL)
+            sender.send(single_response or pb_utils.InferenceResponse([]), flags=_FINAL)
 
-    def _texts(
-        self, answers: Iterable[dict[str, Array]], is_streaming: bool
+    def _text_responses(
+        self, engine_outputs: Iterable[dict[str, Array]], is_streaming: bool
     ) -> Iterator[list[Any]]:
         """The tensors of each response: pieces of text, or whole ones."""
         if is_streaming:
             decoders: dict[tuple[int, int], StreamDecoder] = {}
-            for outputs in answers:
+            for outputs in engine_outputs:
                 yield self._as_pieces(outputs, decoders)
             for (row, sequence), decoder in decoders.items():
-                if held_back := decoder.finish():
-                    yield _held_back(held_back, row, sequence)
+                if remaining_text := decoder.finish():
+                    yield _remaining_text(remaining_text, row, sequence)
         elif self._is_decoupled:
-            yield from map(self._as_texts, answers)
-        elif all_answers := list(answers):
-            yield self._as_texts(merge_answers(all_answers))
+            yield from map(self._as_texts, engine_outputs)
+        elif all_outputs := list(engine_outputs):
+            yield self._as_texts(merge_responses(all_outputs))
 
-    def _ask_engine(
+    def _engine_outputs(
         self, inputs: list[Any], internal_id: str, adapter: str | None
     ) -> Iterator[dict[str, Array]]:
         """The outputs of each response of `tensorrt_llm`; its failure is raised."""
-        outputs = ["output_ids", "sequence_length", *_PASSED_BACK]
+        outputs = ["output_ids", "sequence_length", *_FORWARDED_OUTPUTS]
         parameters = {} if adapter is None else {NAME_PARAMETER: adapter}
         responses = self._exec(internal_id, inputs, outputs, parameters)
         try:
             for response in responses:
                 if response.has_error():
                     why = response.error().message()
-                    raise _failure(why, was_refused=any(each in why for each in _QUEUE_REFUSES))
-                told = {each.name(): each.as_numpy() for each in response.output_tensors()}
-                if (failure := find_failure(told)) is not None:
-                    raise _failure(failure[0], was_refused=failure[1])
+                    raise _failure(why, was_rejected=any(each in why for each in _QUEUE_REJECTIONS))
+                tensors = {each.name(): each.as_numpy() for each in response.output_tensors()}
+                if (failure := find_failure(tensors)) is not None:
+                    raise _failure(failure[0], was_rejected=failure[1])
                 # The last response of a stream may carry no tensors.
-                if told:
-                    yield told
+                if tensors:
+                    yield tensors
         finally:
             self._streams.keep(responses)
 
@@ -300,8 +303,8 @@ class TritonPythonModel:
         return self._tokenizer.decode(token_ids, skip_special_tokens=self._skips_special_tokens)
 
 
-def _failure(why: str, *, was_refused: bool) -> Exception:
-    return InvalidRequest(why) if was_refused else RequestError(why)
+def _failure(why: str, *, was_rejected: bool) -> Exception:
+    return InvalidRequest(why) if was_rejected else RequestError(why)
 
 
 def _sequences(outputs: dict[str, Array]) -> list[list[list[int]]]:
@@ -315,15 +318,15 @@ def _sequences(outputs: dict[str, Array]) -> list[list[list[int]]]:
 def _with_text(texts: list[list[str]], outputs: dict[str, Array]) -> list[Any]:
     tensors = [pb_utils.Tensor("text_output", _as_strings(texts))]
     return tensors + [
-        pb_utils.Tensor(name, outputs[name]) for name in _PASSED_BACK if name in outputs
+        pb_utils.Tensor(name, outputs[name]) for name in _FORWARDED_OUTPUTS if name in outputs
     ]
 
 
-def _answer(request: Any, tensors: list[Any]) -> Any:
+def _response(request: Any, tensors: list[Any]) -> Any:
     return pb_utils.InferenceResponse(pick_requested(request.requested_output_names(), tensors))
 
 
-def _held_back(text: str, row: int, sequence: int) -> list[Any]:
+def _remaining_text(text: str, row: int, sequence: int) -> list[Any]:
     return [
         pb_utils.Tensor("text_output", _as_strings([[text]])),
         pb_utils.Tensor("batch_index", np.array([[row]], dtype=np.int32)),

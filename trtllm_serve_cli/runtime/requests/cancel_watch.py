@@ -13,23 +13,23 @@ from typing import Any
 from ..log import write_traceback
 
 
-class Watched:
+class WatchedRequest:
     """A request that is watched."""
 
     def __init__(self, sender: Any, on_cancel: Callable[[], None]) -> None:
         self.on_cancel = on_cancel
         self._sender = sender
         self._lock = threading.Lock()
-        self._is_over = False
+        self._has_ended = False
 
     def is_cancelled(self) -> bool:
         with self._lock:
-            return not self._is_over and bool(self._sender.is_cancelled())
+            return not self._has_ended and bool(self._sender.is_cancelled())
 
     def end(self) -> None:
         """Ask the sender no more; waits while it is being asked."""
         with self._lock:
-            self._is_over = True
+            self._has_ended = True
 
 
 class CancelWatch:
@@ -42,21 +42,21 @@ class CancelWatch:
     def __init__(self, period_s: float) -> None:
         self._period_s = period_s
         self._lock = threading.Lock()
-        self._watched: set[Watched] = set()
+        self._watched: set[WatchedRequest] = set()
         self._has_work = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def add(self, sender: Any, on_cancel: Callable[[], None]) -> Watched:
+    def add(self, sender: Any, on_cancel: Callable[[], None]) -> WatchedRequest:
         """Watch a request until `remove`."""
-        watched = Watched(sender, on_cancel)
+        watched = WatchedRequest(sender, on_cancel)
         with self._lock:
             self._watched.add(watched)
         self._has_work.set()
         return watched
 
-    def remove(self, watched: Watched) -> None:
+    def remove(self, watched: WatchedRequest) -> None:
         """Stop watching; its sender is not asked any more once this returns.
 
         That must be before the final response: a server that is asked about a sender which has

@@ -21,12 +21,12 @@ class TextRequest:
     fields: dict[str, Any]
     stops: tuple[str, ...] = ()
     exclude_input: bool = False
-    tells_finish_reason: bool = False
-    tells_stop_reason: bool = False
-    tells_log_prob: bool = False
+    returns_finish_reason: bool = False
+    returns_stop_reason: bool = False
+    returns_log_prob: bool = False
 
 
-class TextAnswer:
+class TextResponseBuilder:
     """The text of one prompt, in pieces when streaming; of several sequences the likeliest."""
 
     def __init__(
@@ -47,14 +47,14 @@ class TextAnswer:
         self._reasons: list[str | None] = [None] * num_sequences
         self._perf = PerfMetrics()
         self._decoder = StreamDecoder(decode)
-        self._untold = ""
+        self._unsent = ""
 
     @property
     def is_done(self) -> bool:
         """Whether all sequences have ended."""
         return None not in self._reasons
 
-    def take(self, update: SequenceUpdate) -> dict[str, Array] | None:
+    def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
         """The response that is due after `update`, if one is."""
         index = update.sequence_index
         self._tokens[index] += update.token_ids
@@ -64,49 +64,49 @@ class TextAnswer:
         if update.finish_reason is not None:
             self._reasons[index] = update.finish_reason
         if self._is_streaming:
-            return self._tell_piece(update.token_ids)
-        return self._tell_whole() if self.is_done else None
+            return self._build_piece(update.token_ids)
+        return self._build_whole() if self.is_done else None
 
-    def cut(self) -> list[dict[str, Array]]:
+    def end_early(self) -> list[dict[str, Array]]:
         """What has come and is untold, for a caller who wants the answer to end here."""
         if self._is_streaming or self.is_done:
             return []
         self._reasons = [each or "cancelled" for each in self._reasons]
-        return [self._tell_whole()]
+        return [self._build_whole()]
 
-    def _tell_piece(self, token_ids: Sequence[int]) -> dict[str, Array] | None:
-        self._untold += self._decoder.push(token_ids)
+    def _build_piece(self, token_ids: Sequence[int]) -> dict[str, Array] | None:
+        self._unsent += self._decoder.push(token_ids)
         if self.is_done:
-            text, stop = self._ended(self._untold + self._decoder.finish(), 0)
-            return self._tell(text, 0, stop)
-        keep = len(self._untold) - num_held_back(self._untold, self._request.stops)
-        text, self._untold = self._untold[:keep], self._untold[keep:]
-        return self._tell(text, 0, None) if text else None
+            text, stop = self._cut_stop_word(self._unsent + self._decoder.finish(), 0)
+            return self._build(text, 0, stop)
+        keep = len(self._unsent) - num_held_back(self._unsent, self._request.stops)
+        text, self._unsent = self._unsent[:keep], self._unsent[keep:]
+        return self._build(text, 0, None) if text else None
 
-    def _tell_whole(self) -> dict[str, Array]:
+    def _build_whole(self) -> dict[str, Array]:
         best = int(np.argmax(self._log_probs))
         text = decode_whole(self._decode, self._tokens[best])
-        kept, stop = self._ended(text, best)
+        shown, stop = self._cut_stop_word(text, best)
         if not self._request.exclude_input:
             # Decoded together: a space between prompt and answer belongs to neither.
             prompt = list(self._request.fields["input_ids"])
             whole = decode_whole(self._decode, [*prompt, *self._tokens[best]])
-            kept = whole[: len(whole) - (len(text) - len(kept))]
-        return self._tell(kept, best, stop)
+            shown = whole[: len(whole) - (len(text) - len(shown))]
+        return self._build(shown, best, stop)
 
-    def _ended(self, text: str, index: int) -> tuple[str, str | None]:
+    def _cut_stop_word(self, text: str, index: int) -> tuple[str, str | None]:
         is_stopped = self._reasons[index] == "stop"
         return cut_stop(text, self._request.stops) if is_stopped else (text, None)
 
-    def _tell(self, text: str, index: int, stop: str | None) -> dict[str, Array]:
+    def _build(self, text: str, index: int, stop: str | None) -> dict[str, Array]:
         request, reason = self._request, self._reasons[index]
         tensors = {"text_output": _strings(text)}
         # What is not known yet or does not apply is the word None, as upstream has it.
-        if request.tells_finish_reason:
+        if request.returns_finish_reason:
             tensors["finish_reason"] = _strings(str(reason))
-        if request.tells_stop_reason:
+        if request.returns_stop_reason:
             tensors["stop_reason"] = _strings(str(stop))
-        if request.tells_log_prob:
+        if request.returns_log_prob:
             log_prob = self._log_probs[index]
             tensors["cumulative_logprob"] = np.array([log_prob], dtype=np.float32)
         if request.fields.get("return_perf_metrics"):

@@ -42,7 +42,7 @@ class RequestRecord:
         self.trace_parent = trace_parent
         self.arrival_ns = now_ns
         # When the engine was asked, and has last told something.
-        self.asked_ns = 0
+        self.submitted_ns = 0
         self.last_token_ns = 0
         self.num_prompt_tokens = 0
         self.num_tokens = 0
@@ -51,36 +51,36 @@ class RequestRecord:
         self._ledger = ledger
         self._last_ns: dict[tuple[int, int], int] = {}
         # A sequence ended at the number of tokens that was asked for.
-        self.was_cut = False
+        self.reached_limit = False
         self._lock = threading.Lock()
         self._has_ended = False
 
-    def note_tokens(self, sequence: tuple[int, int], number: int) -> None:
+    def add_tokens(self, sequence: tuple[int, int], count: int) -> None:
         """`number` new tokens of a sequence, which goes by the request's row and its own index."""
-        tally, now_ns = self._ledger.tally, self._ledger.now_ns()
+        counters, now_ns = self._ledger.counters, self._ledger.now_ns()
         if self.first_token_ns == 0:
             self.first_token_ns = now_ns
-            tally.observe(TTFT, (now_ns - self.arrival_ns) / 1e9)
+            counters.observe(TTFT, (now_ns - self.arrival_ns) / 1e9)
         if last_ns := self._last_ns.get(sequence):
-            tally.observe(ITL, (now_ns - last_ns) / 1e9)
+            counters.observe(ITL, (now_ns - last_ns) / 1e9)
         self._last_ns[sequence] = now_ns
-        self.note_untimed(number)
+        self.add_untimed_tokens(count)
 
-    def note_untimed(self, number: int) -> None:
+    def add_untimed_tokens(self, count: int) -> None:
         """`number` tokens that have come; nobody knows when the first of them did."""
         self.last_token_ns = self._ledger.now_ns()
-        self.num_tokens += number
-        self._ledger.tally.count(GENERATION_TOKENS, number)
+        self.num_tokens += count
+        self._ledger.counters.count(GENERATION_TOKENS, count)
 
     def complete(self) -> None:
         """All sequences have ended by themselves."""
-        self.end("length" if self.was_cut else "stop")
+        self.end("length" if self.reached_limit else "stop")
 
     def now_ns(self) -> int:
         """What its times are told by."""
         return self._ledger.now_ns()
 
-    def refuse(self, error: Exception) -> None:
+    def reject(self, error: Exception) -> None:
         """It does not run: because of what it asks, or because there is nobody to run it."""
         self.end("rejected" if isinstance(error, InvalidRequest) else "error", str(error))
 
@@ -94,9 +94,9 @@ class RequestRecord:
 
     def spans(self, now_ns: int, why: str) -> list[Span]:
         """The parts of a traced request; before and after the engine only of a model of texts."""
-        if not self.asked_ns or not self.trace_parent:
+        if not self.submitted_ns or not self.trace_parent:
             return []
-        begin_ns, end_ns = self.asked_ns, self.last_token_ns or now_ns
+        begin_ns, end_ns = self.submitted_ns, self.last_token_ns or now_ns
         attributes: dict[str, str | int] = {
             "tllm.request_id": self.id,
             "gen_ai.usage.input_tokens": self.num_prompt_tokens,
@@ -104,14 +104,14 @@ class RequestRecord:
         }
         events = {"first token": self.first_token_ns} if self.first_token_ns else {}
         spans = [Span(self.trace_parent, "engine", begin_ns, end_ns, attributes, events, why)]
-        if self._ledger.tells_texts:
+        if self._ledger.is_text_model:
             spans.append(Span(self.trace_parent, "preprocessing", self.arrival_ns, begin_ns))
             if self.first_token_ns:
                 spans.append(Span(self.trace_parent, "postprocessing", self.first_token_ns, now_ns))
         return spans
 
 
-class AnswerFollower:
+class ResponseRecorder:
     """Tells a record what the responses of `tensorrt_llm` bring, which has run elsewhere.
 
     `inputs` are the tensors that it was asked with.
@@ -120,7 +120,7 @@ class AnswerFollower:
     def __init__(self, record: RequestRecord, inputs: Mapping[str, Array]) -> None:
         self._record = record
         lengths = inputs["input_lengths"].reshape(-1)
-        record.asked_ns = record.now_ns()
+        record.submitted_ns = record.now_ns()
         self._prompts = [
             ids[:length] for ids, length in zip(inputs["input_ids"], lengths, strict=False)
         ]
@@ -129,27 +129,27 @@ class AnswerFollower:
         self._num_tokens: dict[tuple[int, int], int] = {}
         record.num_prompt_tokens = int(lengths.sum())
 
-    def note(self, outputs: dict[str, Array]) -> dict[str, Array]:
+    def record(self, outputs: dict[str, Array]) -> dict[str, Array]:
         """`outputs`, once they are noted."""
         first_row = int(outputs["batch_index"][0, 0]) if "batch_index" in outputs else 0
         first_sequence = int(outputs["sequence_index"][0, 0]) if "sequence_index" in outputs else 0
         for row, beams in enumerate(outputs["sequence_length"], first_row):
             for sequence, length in enumerate(beams, first_sequence):
                 ids = outputs["output_ids"][row - first_row, sequence - first_sequence, :length]
-                self._note((row, sequence), ids)
+                self._record_sequence((row, sequence), ids)
         return outputs
 
-    def _note(self, sequence: tuple[int, int], ids: Array) -> None:
+    def _record_sequence(self, sequence: tuple[int, int], ids: Array) -> None:
         # A whole answer has its prompt before it, unless that was to be left out.
         prompt = self._prompts[sequence[0]] if sequence[0] < len(self._prompts) else ids[:0]
         has_prompt = not self._is_streaming and np.array_equal(ids[: len(prompt)], prompt)
-        number = len(ids) - (len(prompt) if has_prompt else 0)
-        if number and self._is_streaming:
-            self._record.note_tokens(sequence, number)
-        elif number:
-            self._record.note_untimed(number)
-        total = self._num_tokens[sequence] = self._num_tokens.get(sequence, 0) + number
-        self._record.was_cut = self._record.was_cut or total >= self._limit
+        count = len(ids) - (len(prompt) if has_prompt else 0)
+        if count and self._is_streaming:
+            self._record.add_tokens(sequence, count)
+        elif count:
+            self._record.add_untimed_tokens(count)
+        total = self._num_tokens[sequence] = self._num_tokens.get(sequence, 0) + count
+        self._record.reached_limit = self._record.reached_limit or total >= self._limit
 
 
 class RequestLedger:
@@ -166,15 +166,15 @@ class RequestLedger:
         model: str,
         version: str,
         *,
-        tells_texts: bool = False,
+        is_text_model: bool = False,
         environ: Mapping[str, str] = os.environ,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self.tally = RequestCounters()
-        wanted = environ.get("TLLM_LOG_REQUESTS", "")
-        self.logs_prompts = wanted == "prompts"
-        self.tells_texts = tells_texts
-        self._is_logged = bool(wanted)
+        self.counters = RequestCounters()
+        setting = environ.get("TLLM_LOG_REQUESTS", "")
+        self.logs_prompts = setting == "prompts"
+        self.is_text_model = is_text_model
+        self._is_logged = bool(setting)
         url = environ.get("TLLM_OTLP_TRACES")
         self._exporter = SpanExporter(url, model) if url else None
         self._model = model
@@ -199,15 +199,15 @@ class RequestLedger:
         """Count a request that has ended, and write its line."""
         now_ns = self.now_ns()
         duration_s = (now_ns - record.arrival_ns) / 1e9
-        self.tally.count(REQUESTS, 1, outcome)
+        self.counters.count(REQUESTS, 1, outcome)
         if outcome != "rejected":
-            self.tally.count(PROMPT_TOKENS, record.num_prompt_tokens)
-            self.tally.observe(INPUT_LENGTH, record.num_prompt_tokens)
-            self.tally.observe(OUTPUT_LENGTH, record.num_tokens)
+            self.counters.count(PROMPT_TOKENS, record.num_prompt_tokens)
+            self.counters.observe(INPUT_LENGTH, record.num_prompt_tokens)
+            self.counters.observe(OUTPUT_LENGTH, record.num_tokens)
         if outcome in ("stop", "length"):
-            self.tally.observe(DURATION, duration_s)
+            self.counters.observe(DURATION, duration_s)
         if self._is_logged:
-            write_log("I", "request", **self._facts(record, outcome, why, duration_s))
+            write_log("I", "request", **self._log_fields(record, outcome, why, duration_s))
         if self._exporter is not None:
             for span in record.spans(now_ns, why):
                 self._exporter.add(span)
@@ -216,20 +216,20 @@ class RequestLedger:
         """Publish what is left and end."""
         self._closing.set()
         self._publisher.join()
-        self._metrics.publish(self.tally.read())
+        self._metrics.publish(self.counters.read())
         self._metrics.close()
         if self._exporter is not None:
             self._exporter.close()
 
     def _keep_publishing(self) -> None:
         while not self._closing.wait(_PERIOD_S):
-            self._metrics.publish(self.tally.read())
+            self._metrics.publish(self.counters.read())
 
-    def _facts(
+    def _log_fields(
         self, record: RequestRecord, outcome: Outcome, why: str, duration_s: float
     ) -> dict[str, Any]:
         first_ns = record.first_token_ns
-        facts: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "id": record.id,
             "model": self._model,
             "outcome": outcome,
@@ -239,7 +239,7 @@ class RequestLedger:
             "duration_ms": round(duration_s * 1e3, 3),
         }
         if why:
-            facts["error"] = why
+            fields["error"] = why
         if self.logs_prompts and record.prompt is not None:
-            facts["prompt"] = record.prompt
-        return facts
+            fields["prompt"] = record.prompt
+        return fields

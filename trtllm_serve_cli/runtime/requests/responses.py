@@ -11,21 +11,21 @@ from ..engine import PerfMetrics, SequenceUpdate
 from ..triton.tensors import Array, RowRequest, pack_sequences
 
 
-class Answer(Protocol):
+class ResponseBuilder(Protocol):
     """Keeps what has come for one row of a request until it is told."""
 
     @property
     def is_done(self) -> bool:
         """Whether all has come."""
 
-    def take(self, update: SequenceUpdate) -> dict[str, Array] | None:
+    def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
         """The response that is due after `update`, if one is."""
 
-    def cut(self) -> list[dict[str, Array]]:
+    def end_early(self) -> list[dict[str, Array]]:
         """What has come and is untold, for a caller who wants the answer to end here."""
 
 
-class RowAnswer:
+class RowResponseBuilder:
     """One row of a request: keeps what has come of its sequences until it is told."""
 
     def __init__(self, row: RowRequest, arrival_time_ns: int, *, is_streaming: bool) -> None:
@@ -44,7 +44,7 @@ class RowAnswer:
         """Whether all sequences have ended."""
         return not self._unfinished
 
-    def take(self, update: SequenceUpdate) -> dict[str, Array] | None:
+    def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
         """The response that is due after `update`, if one is."""
         sequence = update.sequence_index
         self._tokens[sequence] += update.token_ids
@@ -55,21 +55,21 @@ class RowAnswer:
         if update.finish_reason is not None:
             self._unfinished.discard(sequence)
         if self._row.is_beam_search:
-            return self._tell(range(len(self._tokens))) if self.is_done else None
+            return self._build(range(len(self._tokens))) if self.is_done else None
         if self._is_streaming or update.finish_reason is not None:
-            return self._tell([sequence])
+            return self._build([sequence])
         return None
 
-    def cut(self) -> list[dict[str, Array]]:
+    def end_early(self) -> list[dict[str, Array]]:
         """What has come and is untold, for a caller who wants the answer to end here."""
         if self._is_streaming or not self._unfinished:
             return []
         unfinished, self._unfinished = sorted(self._unfinished), set()
         if self._row.is_beam_search:
-            return [self._tell(unfinished)]
-        return [self._tell([each]) for each in unfinished]
+            return [self._build(unfinished)]
+        return [self._build([each]) for each in unfinished]
 
-    def _tell(self, sequences: Sequence[int]) -> dict[str, Array]:
+    def _build(self, sequences: Sequence[int]) -> dict[str, Array]:
         row = self._row
         tokens = [self._tokens[each] for each in sequences]
         num_new = sum(len(each) for each in tokens)
@@ -84,9 +84,9 @@ class RowAnswer:
             del tensors["output_log_probs"]
         tensors["batch_index"] = _number(row.batch_index)
         tensors["sequence_index"] = _number(sequences[0])
-        if row.tells_num_input_tokens:
+        if row.returns_num_input_tokens:
             tensors["num_input_tokens"] = _number(len(row.fields["input_ids"]))
-        if row.tells_num_output_tokens:
+        if row.returns_num_output_tokens:
             tensors["num_output_tokens"] = _number(num_new)
         if row.fields.get("return_perf_metrics"):
             tensors |= pack_perf_metrics(self._perf, self._arrival_time_ns)
@@ -112,7 +112,7 @@ def pack_perf_metrics(perf: PerfMetrics, arrival_time_ns: int) -> dict[str, Arra
     }
 
 
-def merge_answers(answers: Sequence[dict[str, Array]]) -> dict[str, Array]:
+def merge_responses(responses: Sequence[dict[str, Array]]) -> dict[str, Array]:
     """One response for a caller who gets no second one: a row of each tensor per `batch_index`.
 
     The sequences of a row stand beside each other, as beams do; zeros fill up what is shorter than
@@ -120,8 +120,8 @@ def merge_answers(answers: Sequence[dict[str, Array]]) -> dict[str, Array]:
     the others.
     """
     rows: dict[int, list[dict[str, Array]]] = {}
-    for answer in sorted(answers, key=lambda each: int(each["sequence_index"][0, 0])):
-        rows.setdefault(int(answer["batch_index"][0, 0]), []).append(answer)
+    for response in sorted(responses, key=lambda each: int(each["sequence_index"][0, 0])):
+        rows.setdefault(int(response["batch_index"][0, 0]), []).append(response)
     joined = [_join_sequences(rows[row]) for row in sorted(rows)]
     # Rows need not all have asked for the same.
     samples = {name: array for row in joined for name, array in row.items()}
@@ -134,18 +134,18 @@ def merge_answers(answers: Sequence[dict[str, Array]]) -> dict[str, Array]:
 _PER_SEQUENCE = ("output_ids", "sequence_length", "output_log_probs", "cum_log_probs")
 
 
-def _join_sequences(answers: Sequence[dict[str, Array]]) -> dict[str, Array]:
-    joined = dict(answers[-1])
+def _join_sequences(responses: Sequence[dict[str, Array]]) -> dict[str, Array]:
+    joined = dict(responses[-1])
     for name in _PER_SEQUENCE:
         if name in joined:
-            joined[name] = _concatenate([each[name] for each in answers], axis=1)
+            joined[name] = _concatenate([each[name] for each in responses], axis=1)
     if "text_output" in joined:
-        joined["text_output"] = np.concatenate([each["text_output"] for each in answers])
+        joined["text_output"] = np.concatenate([each["text_output"] for each in responses])
     if "num_output_tokens" in joined:
         joined["num_output_tokens"] = np.sum(
-            [each["num_output_tokens"] for each in answers], axis=0, dtype=np.int32
+            [each["num_output_tokens"] for each in responses], axis=0, dtype=np.int32
         )
-    joined["sequence_index"] = answers[0]["sequence_index"]
+    joined["sequence_index"] = responses[0]["sequence_index"]
     return joined
 
 

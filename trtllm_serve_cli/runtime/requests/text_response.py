@@ -8,11 +8,11 @@ from ..engine import SequenceUpdate
 from ..text.detokenize import StreamDecoder, decode_whole
 from ..text.step_decoder import StepDecoder
 from ..triton.tensors import Array, RowRequest
-from .responses import RowAnswer
+from .responses import RowResponseBuilder
 
 
-class RowTextAnswer:
-    """What a `RowAnswer` tells, with `text_output` in place of the token ids."""
+class RowTextResponseBuilder:
+    """What a `RowResponseBuilder` tells, with `text_output` in place of the token ids."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class RowTextAnswer:
         *,
         is_streaming: bool,
     ) -> None:
-        self._answer = RowAnswer(row, arrival_time_ns, is_streaming=is_streaming)
+        self._token_responses = RowResponseBuilder(row, arrival_time_ns, is_streaming=is_streaming)
         self._decoder = decoder
         self._is_streaming = is_streaming and not row.is_beam_search
         self._streams: dict[int, StreamDecoder] = {}
@@ -30,21 +30,24 @@ class RowTextAnswer:
     @property
     def is_done(self) -> bool:
         """Whether all sequences have ended."""
-        return self._answer.is_done
+        return self._token_responses.is_done
 
-    def take(self, update: SequenceUpdate) -> dict[str, Array] | None:
+    def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
         """The response that is due after `update`, if one is."""
         sequence = update.sequence_index
         if self._is_streaming and sequence not in self._streams:
             self._streams[sequence] = self._decoder.follow(update.request_id, sequence)
-        tensors = self._answer.take(update)
-        return tensors and self._as_text(tensors, has_ended=update.finish_reason is not None)
+        tensors = self._token_responses.add(update)
+        return tensors and self._decode_outputs(tensors, has_ended=update.finish_reason is not None)
 
-    def cut(self) -> list[dict[str, Array]]:
+    def end_early(self) -> list[dict[str, Array]]:
         """What has come and is untold, for a caller who wants the answer to end here."""
-        return [self._as_text(tensors, has_ended=True) for tensors in self._answer.cut()]
+        return [
+            self._decode_outputs(tensors, has_ended=True)
+            for tensors in self._token_responses.end_early()
+        ]
 
-    def _as_text(self, tensors: dict[str, Array], *, has_ended: bool) -> dict[str, Array]:
+    def _decode_outputs(self, tensors: dict[str, Array], *, has_ended: bool) -> dict[str, Array]:
         lengths = tensors.pop("sequence_length")[0]
         sequences = [
             ids[:length].tolist()

@@ -23,7 +23,7 @@ class Series(NamedTuple):
 
 
 _HISTOGRAMS = tuple(family for family in REQUEST_FAMILIES if family.type == "histogram")
-_OWNERS = {name: family for family in REQUEST_FAMILIES for name in family.sample_names}
+_FAMILIES = {name: family for family in REQUEST_FAMILIES for name in family.sample_names}
 
 
 class RequestCounters:
@@ -55,21 +55,21 @@ class RequestCounters:
     def read(self) -> dict[Series, float]:
         """All series as they stand."""
         with self._lock:
-            read = dict(self._counts)
+            series = dict(self._counts)
             for histogram, buckets in self._buckets.items():
-                read |= _cumulative(histogram.name, histogram.bounds, buckets)
-                read[Series(f"{histogram.name}_sum")] = self._sums[histogram]
-        return read
+                series |= _cumulative(histogram.name, histogram.bounds, buckets)
+                series[Series(f"{histogram.name}_sum")] = self._sums[histogram]
+        return series
 
 
 def _cumulative(name: str, bounds: Sequence[float], buckets: Sequence[int]) -> dict[Series, float]:
-    read: dict[Series, float] = {}
+    series: dict[Series, float] = {}
     total = 0
     for bound, number in zip((*(f"{each:g}" for each in bounds), "+Inf"), buckets, strict=True):
         total += number
-        read[Series(f"{name}_bucket", bound)] = total
-    read[Series(f"{name}_count")] = total
-    return read
+        series[Series(f"{name}_bucket", bound)] = total
+    series[Series(f"{name}_count")] = total
+    return series
 
 
 class CounterMetrics:
@@ -80,20 +80,20 @@ class CounterMetrics:
             name: pb_utils.MetricFamily(
                 name=name, description=_describe(name), kind=pb_utils.MetricFamily.COUNTER
             )
-            for name in _OWNERS
+            for name in _FAMILIES
         }
         self._metrics = {
             series: self._families[series.name].Metric(labels=_labels(series, labels))
             for series in RequestCounters().read()
         }
-        self._told = dict.fromkeys(self._metrics, 0.0)
+        self._published = dict.fromkeys(self._metrics, 0.0)
 
     def publish(self, counts: Mapping[Series, float]) -> None:
         """Add what has come since the last time; each change is a message to the server."""
         for series, count in counts.items():
-            if grown := count - self._told[series]:
+            if grown := count - self._published[series]:
                 self._metrics[series].increment(grown)
-                self._told[series] = count
+                self._published[series] = count
 
     def close(self) -> None:
         """Let go of everything while Triton still listens."""
@@ -105,12 +105,12 @@ _PARTS = {"_bucket": ": how many up to le", "_sum": ": the sum", "_count": ": ho
 
 
 def _describe(name: str) -> str:
-    family = _OWNERS[name]
+    family = _FAMILIES[name]
     return family.help + _PARTS.get(name.removeprefix(family.name), "")
 
 
 def _labels(series: Series, common: Mapping[str, str]) -> dict[str, str]:
-    family = _OWNERS[series.name]
+    family = _FAMILIES[series.name]
     if family.type == "counter":
         return {**common, **family.own_label(series.value)}
     bound = {"le": series.value} if series.value else {}

@@ -39,10 +39,10 @@ class EngineMetrics:
         if instance:
             self._labels["instance"] = instance
         self._max_batch_size = max_batch_size
-        kinds = {"gauge": pb_utils.MetricFamily.GAUGE, "counter": pb_utils.MetricFamily.COUNTER}
+        types = {"gauge": pb_utils.MetricFamily.GAUGE, "counter": pb_utils.MetricFamily.COUNTER}
         self._families = {
             family: pb_utils.MetricFamily(
-                name=family.name, description=family.help, kind=kinds[family.type]
+                name=family.name, description=family.help, kind=types[family.type]
             )
             for family in ENGINE_FAMILIES
         }
@@ -58,8 +58,8 @@ class EngineMetrics:
 
     def publish(self, stats: EngineStats) -> None:
         """Set what differs from the last time."""
-        figures = figures_of(stats, self._max_batch_size)
-        changed = {key: value for key, value in figures.items() if self._last.get(key) != value}
+        values = gauge_values(stats, self._max_batch_size)
+        changed = {key: value for key, value in values.items() if self._last.get(key) != value}
         if changed:
             changed[STEPS, "timestamp"] = time.time_ns() // 1000
         for key, value in changed.items():
@@ -69,7 +69,7 @@ class EngineMetrics:
         self._count(PREFIX_HITS, stats.kv_blocks_reused)
         self._count(PREFIX_QUERIES, stats.kv_blocks_reused + stats.kv_blocks_missed)
 
-    def tell_state(self, is_up: bool, num_restarts: int) -> None:
+    def publish_state(self, is_up: bool, num_restarts: int) -> None:
         """Set whether the worker runs, and count its restarts."""
         self._up.set(int(is_up))
         self._count(WORKER_RESTARTS, num_restarts)
@@ -99,7 +99,7 @@ class EngineMetrics:
         return self._metrics[key]
 
 
-def figures_of(stats: EngineStats, max_batch_size: int) -> dict[tuple[Family, str], float]:
+def gauge_values(stats: EngineStats, max_batch_size: int) -> dict[tuple[Family, str], float]:
     """(family, label value) -> figure."""
     generating = stats.active_requests - stats.context_requests - stats.waiting_requests
     by_family: dict[Family, dict[str, float]] = {
@@ -132,7 +132,7 @@ def figures_of(stats: EngineStats, max_batch_size: int) -> dict[tuple[Family, st
         STEPS: {"iteration_counter": stats.iteration},
     }
     return {
-        (family, value): figure
-        for family, figures in by_family.items()
-        for value, figure in figures.items()
+        (family, label): value
+        for family, values in by_family.items()
+        for label, value in values.items()
     }

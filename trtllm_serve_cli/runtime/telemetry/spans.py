@@ -23,7 +23,7 @@ from ..log import write_log
 
 _TIMEOUT_S = 5.0
 # What waits beyond this for a collector that does not answer is lost.
-_MOST_WAITING = 4096
+_MAX_WAITING = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +49,18 @@ class SpanExporter:
         self._url = url
         self._model = model
         self._period_s = period_s
-        self._waiting: queue.SimpleQueue[Span] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Span] = queue.SimpleQueue()
         self._closing = threading.Event()
-        self._is_answered = True
+        self._is_reachable = True
         # A proxy from the environment has no business between us and the collector.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        self._thread = threading.Thread(target=self._keep_sending, daemon=True)
+        self._thread = threading.Thread(target=self._send_periodically, daemon=True)
         self._thread.start()
 
     def add(self, span: Span) -> None:
         """Send it soon."""
-        if self._waiting.qsize() < _MOST_WAITING:
-            self._waiting.put(span)
+        if self._queue.qsize() < _MAX_WAITING:
+            self._queue.put(span)
 
     def close(self) -> None:
         """Send what is left and end."""
@@ -68,12 +68,12 @@ class SpanExporter:
         self._thread.join()
         self._send_all()
 
-    def _keep_sending(self) -> None:
+    def _send_periodically(self) -> None:
         while not self._closing.wait(self._period_s):
             self._send_all()
 
     def _send_all(self) -> None:
-        spans = [self._waiting.get() for _ in range(self._waiting.qsize())]
+        spans = [self._queue.get() for _ in range(self._queue.qsize())]
         if not spans:
             return
         offset_ns = time.time_ns() - time.monotonic_ns()
@@ -83,11 +83,11 @@ class SpanExporter:
         try:
             with self._opener.open(request, timeout=_TIMEOUT_S) as response:
                 response.read()
-            self._is_answered = True
+            self._is_reachable = True
         except (OSError, ValueError) as error:
-            if self._is_answered:
+            if self._is_reachable:
                 write_log("W", f"spans cannot be sent to {self._url}, and are lost: {error}")
-            self._is_answered = False
+            self._is_reachable = False
 
 
 def render_spans(spans: Sequence[Span], model: str, offset_ns: int) -> dict[str, Any]:

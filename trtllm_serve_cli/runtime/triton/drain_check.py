@@ -16,7 +16,7 @@ from ..engine import InvalidRequest
 _FOLDER = "TLLM_DRAINING"
 
 
-def refuse_if_draining(model: str) -> None:
+def reject_if_draining(model: str) -> None:
     """Raise `InvalidRequest` when `model` takes no new requests."""
     folder = os.environ.get(_FOLDER)
     if folder and (Path(folder) / model).exists():

@@ -48,11 +48,11 @@ def parse_model_yaml(text: str) -> dict[str, Any]:
                 raise ValueError(f"line {number} has no value: {stripped[:60]!r}")
             parent = f"{key}."
             continue
-        values[(parent if indent else "") + key] = _value(value)
+        values[(parent if indent else "") + key] = _parse_value(value)
     return values
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     text = text.strip()
     try:
         value, end = json.JSONDecoder().raw_decode(text)
@@ -60,14 +60,14 @@ def _value(text: str) -> Any:
             return value
     except ValueError:
         pass
-    plain = re.split(r"[ \t]#", text)[0].strip().strip("'")
-    return _WORDS.get(plain, plain)
+    word = re.split(r"[ \t]#", text)[0].strip().strip("'")
+    return _WORDS.get(word, word)
 
 
 def as_parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
     """The arguments by the names and in the spelling of `config.pbtxt`; `triton_config` aside."""
     return {
-        _PARAMETERS.get(name, name): _spell(value)
+        _PARAMETERS.get(name, name): _render_scalar(value)
         for name, value in arguments.items()
         if value is not None and not name.startswith("triton_config.")
     }
@@ -75,7 +75,9 @@ def as_parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 def render_model_yaml(parameters: Mapping[str, str], triton_config: Mapping[str, Any]) -> str:
     """The file that `parse_model_yaml` and `as_parameters` make `parameters` of."""
-    values = {_ARGUMENTS.get(name, name): _plain(value) for name, value in parameters.items()}
+    values = {
+        _ARGUMENTS.get(name, name): _parse_scalar(value) for name, value in parameters.items()
+    }
     return render_arguments(nest(values), triton_config)
 
 
@@ -102,10 +104,10 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def _plain(text: str) -> Any:
+def _parse_scalar(text: str) -> Any:
     """Numbers and truths without quotes."""
     return json.loads(text) if re.fullmatch(r"true|false|0|[1-9][0-9]{0,17}", text) else text
 
 
-def _spell(value: Any) -> str:
+def _render_scalar(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -27,7 +27,7 @@ class Parameters:
         queue = batching.get("default_queue_policy", {})
         # Triton's own JSON has 64-bit numbers as text.
         self.max_queue_size = int(queue.get("max_queue_size", 0))
-        self.queue_has_order = any(
+        self.has_queue_policy = any(
             int(number)
             for number in (
                 batching.get("priority_levels", 0),
@@ -37,7 +37,7 @@ class Parameters:
         self._values: dict[str, str] = {
             key: value["string_value"] for key, value in config.get("parameters", {}).items()
         }
-        self._asked: set[str] = set()
+        self._read_names: set[str] = set()
 
     @property
     def shares_engine(self) -> bool:
@@ -64,9 +64,9 @@ class Parameters:
         """Take `values` from elsewhere; they win over those of `config.pbtxt`."""
         self._values.update(values)
 
-    def never_asked(self, names: Iterable[str]) -> list[str]:
+    def find_unread(self, names: Iterable[str]) -> list[str]:
         """Of `names`, those that nothing has wanted to know yet."""
-        return sorted(set(names) - self._asked)
+        return sorted(set(names) - self._read_names)
 
     @property
     def gpus(self) -> list[str]:
@@ -82,7 +82,7 @@ class Parameters:
 
     def text(self, name: str, default: str | None = None) -> str:
         """The value; an unfilled `${name}` of a template counts as not set, as upstream has it."""
-        self._asked.add(name)
+        self._read_names.add(name)
         value = self._values.get(name, "")
         if value and not value.startswith("${"):
             return value

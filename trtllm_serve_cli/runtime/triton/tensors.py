@@ -54,10 +54,10 @@ _MODEL_SCALARS = (
 _WORDS = {"stop_words_list": "stop_words", "bad_words_list": "bad_words"}
 # Requests that the text models send: they watch their own callers, and stop these by id.
 INTERNAL_ID_PREFIX = "tllm-text-"
-_FAILURE, _REFUSAL = -1, -2
+_FAILED, _REJECTED = -1, -2
 # What a model without an encoder has no use for; clients that serve both kinds send it always.
 _IGNORED = ("decoder_input_ids", "decoder_input_lengths")
-UNDERSTOOD = frozenset(
+SUPPORTED_INPUTS = frozenset(
     (
         *_ENGINE_SCALARS,
         *_MODEL_SCALARS,
@@ -87,8 +87,8 @@ class RowRequest:
     batch_index: int
     pad_id: int
     exclude_input: bool
-    tells_num_input_tokens: bool
-    tells_num_output_tokens: bool
+    returns_num_input_tokens: bool
+    returns_num_output_tokens: bool
 
     @property
     def is_beam_search(self) -> bool:
@@ -150,8 +150,8 @@ def _parse_row(
         batch_index=row,
         pad_id=int(scalars.get("pad_id", max(end_id, 0))),
         exclude_input=bool(scalars.get("exclude_input_in_output", exclude_input)),
-        tells_num_input_tokens=bool(scalars.get("return_num_input_tokens", False)),
-        tells_num_output_tokens=bool(scalars.get("return_num_output_tokens", False)),
+        returns_num_input_tokens=bool(scalars.get("return_num_input_tokens", False)),
+        returns_num_output_tokens=bool(scalars.get("return_num_output_tokens", False)),
     )
 
 
@@ -161,22 +161,22 @@ def pack_sequences(
     """output_ids [1, n, longest], sequence_length [1, n] and output_log_probs of `sequences`."""
     longest = max((len(each) for each in sequences), default=0)
     output_ids = np.full((1, len(sequences), longest), pad_id, dtype=np.int32)
-    probabilities = np.zeros((1, len(sequences), longest), dtype=np.float32)
+    padded = np.zeros((1, len(sequences), longest), dtype=np.float32)
     for index, sequence in enumerate(sequences):
         output_ids[0, index, : len(sequence)] = sequence
         # The prompt's tokens, when they are part of the output, have no log probabilities.
-        told = log_probs[index]
-        start = len(sequence) - len(told)
-        probabilities[0, index, start : start + len(told)] = told
+        probabilities = log_probs[index]
+        start = len(sequence) - len(probabilities)
+        padded[0, index, start : start + len(probabilities)] = probabilities
     lengths = np.array([[len(each) for each in sequences]], dtype=np.int32)
     return {
         "output_ids": output_ids,
         "sequence_length": lengths,
-        "output_log_probs": probabilities,
+        "output_log_probs": padded,
     }
 
 
-def pack_failure(why: str, *, was_refused: bool) -> dict[str, Array]:
+def pack_failure(why: str, *, was_rejected: bool) -> dict[str, Array]:
     """The answer to a text model whose request fails, or is refused for what it asks.
 
     A business-logic caller that has had a response never hears of an error (seen with Triton 2.51:
@@ -184,16 +184,16 @@ def pack_failure(why: str, *, was_refused: bool) -> dict[str, Array]:
     the reason travels as token ids, one per byte, of the sequence -1 or -2.
     """
     packed = pack_sequences([list(why.encode())], [[]], 0)
-    index = _REFUSAL if was_refused else _FAILURE
+    index = _REJECTED if was_rejected else _FAILED
     return packed | {"sequence_index": np.array([[index]], dtype=np.int32)}
 
 
 def find_failure(outputs: Mapping[str, Array]) -> tuple[str, bool] | None:
     """What `pack_failure` packed into `outputs`, if it did: why, and whether it was a refusal."""
     index = int(outputs["sequence_index"][0, 0]) if "sequence_index" in outputs else 0
-    if index not in (_FAILURE, _REFUSAL):
+    if index not in (_FAILED, _REJECTED):
         return None
-    return bytes(outputs["output_ids"][0, 0].tolist()).decode(), index == _REFUSAL
+    return bytes(outputs["output_ids"][0, 0].tolist()).decode(), index == _REJECTED
 
 
 def _column(get: GetTensor, name: str, num_rows: int) -> Array | None:

@@ -24,7 +24,7 @@ import struct
 from typing import Any
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
-_MOST_FRAMES = 256
+_MAX_FRAMES = 256
 _LENGTH = struct.Struct(">I")
 
 
@@ -68,12 +68,12 @@ def read_frames(sock: socket.socket) -> list[dict[str, Any]]:
 
     Blocks for the first. Raises `ProtocolError` as `read_frame` does.
     """
-    waiting = select.poll()
-    waiting.register(sock, select.POLLIN)
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
     messages: list[dict[str, Any]] = []
     while (message := read_frame(sock)) is not None:
         messages.append(message)
-        if len(messages) == _MOST_FRAMES or not waiting.poll(0):
+        if len(messages) == _MAX_FRAMES or not poll.poll(0):
             break
     return messages
 

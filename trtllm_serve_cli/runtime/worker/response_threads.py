@@ -18,8 +18,8 @@ NUM_THREADS = 4
 class ResponseThreads:
     """Tells updates, those of one request in their order and by one thread at a time."""
 
-    def __init__(self, tell: Callable[[SequenceUpdate], None]) -> None:
-        self._tell = tell
+    def __init__(self, handle: Callable[[SequenceUpdate], None]) -> None:
+        self._handle = handle
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="tell")
 
     def deliver(self, updates: Iterable[SequenceUpdate]) -> None:
@@ -29,17 +29,17 @@ class ResponseThreads:
             by_request.setdefault(update.request_id, []).append(update)
         requests = list(by_request.values())
         if len(requests) == 1:
-            self._tell_requests(requests)
+            self._handle_requests(requests)
             return
         shares = (requests[first::NUM_THREADS] for first in range(NUM_THREADS))
-        for _ in self._threads.map(self._tell_requests, filter(None, shares)):
+        for _ in self._threads.map(self._handle_requests, filter(None, shares)):
             pass
 
     def close(self) -> None:
         """End the threads."""
         self._threads.shutdown(wait=False)
 
-    def _tell_requests(self, requests: Sequence[Sequence[SequenceUpdate]]) -> None:
+    def _handle_requests(self, requests: Sequence[Sequence[SequenceUpdate]]) -> None:
         for updates in requests:
             for update in updates:
-                self._tell(update)
+                self._handle(update)

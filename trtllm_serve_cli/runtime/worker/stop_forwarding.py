@@ -21,7 +21,7 @@ from pathlib import Path
 _SOCKETS = Path("/proc/net/unix")
 # The other instances are on this machine, and answer from a thread that does nothing else.
 _TIMEOUT_S = 5.0
-_LONGEST_ID = 64 * 1024
+_MAX_ID_BYTES = 64 * 1024
 _STOPPED, _NOT_HERE = b"1", b"0"
 _CREDENTIALS = struct.Struct("3i")
 
@@ -47,9 +47,9 @@ class StopForwarder:
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
-    def pass_on(self, request_id: str) -> bool:
+    def forward(self, request_id: str) -> bool:
         """Whether another instance ran the request, and has ended it."""
-        return any(forward_stop(self._group, request_id, but=self.name))
+        return any(forward_stop(self._group, request_id, exclude=self.name))
 
     def close(self) -> None:
         """Hear of no more stops."""
@@ -62,31 +62,31 @@ class StopForwarder:
     def _serve(self) -> None:
         while True:
             try:
-                asking, _ = self._listener.accept()
+                connection, _ = self._listener.accept()
             except OSError:  # closed
                 return
-            with contextlib.suppress(OSError), asking:
-                asking.settimeout(self._timeout_s)
-                if _is_ours(asking):
-                    request_id = _read_all(asking).decode(errors="replace")
-                    asking.sendall(_STOPPED if self._stop(request_id) else _NOT_HERE)
+            with contextlib.suppress(OSError), connection:
+                connection.settimeout(self._timeout_s)
+                if _is_same_user(connection):
+                    request_id = _read_all(connection).decode(errors="replace")
+                    connection.sendall(_STOPPED if self._stop(request_id) else _NOT_HERE)
 
 
-def forward_stop(group: str, request_id: str, but: str = "") -> list[bool]:
+def forward_stop(group: str, request_id: str, exclude: str = "") -> list[bool]:
     """Whether each instance of `group` ran the request, and has ended it; empty if none listens."""
     # A line per socket, a listening one's and those that it accepted; the name comes last.
     words = {line.split()[-1] for line in _SOCKETS.read_text().splitlines()}
     names = {word[1:] for word in words if word.startswith(f"@{_prefix_of(group)}")}
     # Every one is asked: several requests may share an id.
-    return [_ask(name, request_id) for name in names - {but}]
+    return [_send_stop(name, request_id) for name in names - {exclude}]
 
 
 def stop_socket_name(model_name: str) -> str:
     """The group of this model's instances in this server."""
-    return f"{name_server()} {model_name}"
+    return f"{identify_server()} {model_name}"
 
 
-def name_server() -> str:
+def identify_server() -> str:
     """A text that the processes of one Triton have in common, and those of no other have."""
     triton = os.getppid()
     # The 22nd field, after a name that may hold anything: when it started. Containers that share
@@ -99,25 +99,25 @@ def _prefix_of(group: str) -> str:
     return f"tllm-stop-{hashlib.sha256(group.encode()).hexdigest()[:32]}-"
 
 
-def _ask(name: str, request_id: str) -> bool:
+def _send_stop(name: str, request_id: str) -> bool:
     # An instance that has just gone runs nothing any more.
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as asked:
-        asked.settimeout(_TIMEOUT_S)
-        asked.connect(f"\0{name}")
-        asked.sendall(request_id.encode())
-        asked.shutdown(socket.SHUT_WR)
-        return asked.recv(1) == _STOPPED
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(_TIMEOUT_S)
+        sock.connect(f"\0{name}")
+        sock.sendall(request_id.encode())
+        sock.shutdown(socket.SHUT_WR)
+        return sock.recv(1) == _STOPPED
     return False
 
 
-def _is_ours(asking: socket.socket) -> bool:
+def _is_same_user(connection: socket.socket) -> bool:
     """Whether a process of this user's asks: abstract sockets are open to everyone."""
-    told = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return bool(_CREDENTIALS.unpack(told)[1] == os.getuid())
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(data)[1] == os.getuid())
 
 
-def _read_all(asking: socket.socket) -> bytes:
-    told = b""
-    while len(told) <= _LONGEST_ID and (piece := asking.recv(4096)):
-        told += piece
-    return told
+def _read_all(connection: socket.socket) -> bytes:
+    data = b""
+    while len(data) <= _MAX_ID_BYTES and (chunk := connection.recv(4096)):
+        data += chunk
+    return data

@@ -36,16 +36,16 @@ from ..engine import (
 )
 from ..engines.kinds import find_kind
 from ..log import write_log, write_traceback
-from .inherited_fds import keep_from_children
+from .inherited_fds import close_in_children
 from .protocol import ProtocolError, encode_frame, read_frame
 
 # While idle, statistics go out this often, so that gauges fall back to zero after the last request.
 IDLE_STATS_PERIOD_S = 0.5
 # Ids of requests have 40 bits for each caller.
-_CALLER_SHIFT = 40
-_OWN_ID = (1 << _CALLER_SHIFT) - 1
+_CLIENT_SHIFT = 40
+_REQUEST_ID_MASK = (1 << _CLIENT_SHIFT) - 1
 # How long a guest may not read.
-_PATIENCE_S = 5
+_SEND_TIMEOUT_S = 5
 _NAME_RETRY_S = 0.2
 
 
@@ -57,7 +57,7 @@ def load_engine(kind: str, config: dict[str, Any]) -> Engine:
     return load(config)
 
 
-class _Caller:
+class _Client:
     """One who sends requests: the model that started the worker, or a guest.
 
     Callers number their requests as they like; the engine knows them with the caller's number in
@@ -71,7 +71,7 @@ class _Caller:
         self.open: dict[int, int] = {}
 
     def engine_id(self, request_id: int) -> int:
-        return self.number << _CALLER_SHIFT | request_id
+        return self.number << _CLIENT_SHIFT | request_id
 
     def send(self, message: dict[str, Any]) -> None:
         self.sock.sendall(encode_frame(message))
@@ -91,22 +91,22 @@ class Worker:
         sock: socket.socket,
         *,
         listener: socket.socket | None = None,
-        for_guests: Mapping[str, Any] = MappingProxyType({}),
+        client_settings: Mapping[str, Any] = MappingProxyType({}),
         num_slots: int = 0,
         max_queue_size: int = 0,
         stats_period_s: float = 0.1,
     ) -> None:
         self._engine = engine
-        self._host = _Caller(0, sock)
-        self._callers = {0: self._host}
+        self._owner = _Client(0, sock)
+        self._clients = {0: self._owner}
         self._listener = listener
-        self._for_guests = dict(for_guests)
+        self._client_settings = dict(client_settings)
         self._num_slots = num_slots
         self._max_queue_size = max_queue_size
         self._stats_period_s = stats_period_s
         self._stats_due_s = 0.0
         # A caller and what it sent; None: it has gone.
-        self._commands: queue.SimpleQueue[tuple[_Caller, dict[str, Any] | None]] = (
+        self._commands: queue.SimpleQueue[tuple[_Client, dict[str, Any] | None]] = (
             queue.SimpleQueue()
         )
 
@@ -117,22 +117,22 @@ class Worker:
             self._serve()
 
     def _serve(self) -> None:
-        self._welcome(self._host)
+        self._send_ready(self._owner)
         if self._listener is not None:
             threading.Thread(target=self.accept, args=(self._listener,), daemon=True).start()
         while True:
-            was_resting = not self._engine.has_work()
-            updates, is_open = self._take_commands()
+            was_idle = not self._engine.has_work()
+            updates, is_open = self._handle_commands()
             if not is_open:
                 return
             if self._engine.has_work():
-                if was_resting:
+                if was_idle:
                     # The first step may take seconds, and who is about to stop it must see it.
                     self._stats_due_s = 0.0
-                    self._tell(updates)
+                    self._send_updates(updates)
                     updates = []
                 updates += self._step()
-            self._tell(updates)
+            self._send_updates(updates)
 
     def _step(self) -> list[SequenceUpdate]:
         """One step of the engine. What it raises ends the worker, and all are told before."""
@@ -143,16 +143,19 @@ class Worker:
                 f"the engine failed ({type(error).__name__}: {last_line(error)}); it is being "
                 "restarted, send the request again"
             )
-            for caller in self._callers.values():
-                told = [SequenceUpdate(each & _OWN_ID, error=why).to_wire() for each in caller.open]
+            for client in self._clients.values():
+                entries = [
+                    SequenceUpdate(each & _REQUEST_ID_MASK, error=why).to_wire()
+                    for each in client.open
+                ]
                 with contextlib.suppress(OSError):
-                    caller.send({"is": "step", "updates": told})
+                    client.send({"is": "step", "updates": entries})
             raise
 
-    def _welcome(self, caller: _Caller) -> None:
+    def _send_ready(self, client: _Client) -> None:
         limits = _as_dict(self._engine.limits)
-        caller.send({"is": "ready", "limits": limits, "for_guests": self._for_guests})
-        threading.Thread(target=self._read_commands, args=(caller,), daemon=True).start()
+        client.send({"is": "ready", "limits": limits, "for_guests": self._client_settings})
+        threading.Thread(target=self._read_commands, args=(client,), daemon=True).start()
 
     def accept(self, listener: socket.socket) -> None:
         """Take the guests who connect to `listener`, until it is closed."""
@@ -161,90 +164,90 @@ class Worker:
                 sock, _ = listener.accept()
             except OSError:  # closed
                 return
-            if not _is_ours(sock):
+            if not _is_same_user(sock):
                 sock.close()
                 continue
             # One who does not read must not hold up the others.
-            patience = struct.pack("ll", _PATIENCE_S, 0)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
-            self._commands.put((_Caller(number, sock), {"do": "join"}))
+            timeout = struct.pack("ll", _SEND_TIMEOUT_S, 0)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+            self._commands.put((_Client(number, sock), {"do": "join"}))
 
-    def _read_commands(self, caller: _Caller) -> None:
+    def _read_commands(self, client: _Client) -> None:
         try:
-            while (message := read_frame(caller.sock)) is not None:
-                self._commands.put((caller, message))
+            while (message := read_frame(client.sock)) is not None:
+                self._commands.put((client, message))
         except (OSError, ProtocolError) as error:
             write_log("W", f"engine worker: a model's side broke off: {error}")
-        self._commands.put((caller, None))
+        self._commands.put((client, None))
 
-    def _take_commands(self) -> tuple[list[SequenceUpdate], bool]:
+    def _handle_commands(self) -> tuple[list[SequenceUpdate], bool]:
         """Carry out what is queued; waits for something only while the engine is idle."""
         updates: list[SequenceUpdate] = []
         try:
             if self._engine.has_work():
-                caller, command = self._commands.get_nowait()
+                client, command = self._commands.get_nowait()
             else:
-                caller, command = self._commands.get(timeout=IDLE_STATS_PERIOD_S)
-            while command is not None or caller is not self._host:
-                updates += self._obey(caller, command)
-                caller, command = self._commands.get_nowait()
+                client, command = self._commands.get(timeout=IDLE_STATS_PERIOD_S)
+            while command is not None or client is not self._owner:
+                updates += self._handle(client, command)
+                client, command = self._commands.get_nowait()
         except queue.Empty:
             return updates, True
         return updates, False
 
-    def _obey(self, caller: _Caller, command: dict[str, Any] | None) -> list[SequenceUpdate]:
+    def _handle(self, client: _Client, command: dict[str, Any] | None) -> list[SequenceUpdate]:
         if command is None:
-            self._part(caller)
+            self._disconnect(client)
         elif command["do"] == "join":
-            self._callers[caller.number] = caller
-            self._guarded(caller, lambda: self._welcome(caller))
-        elif caller.number in self._callers:
-            return self._carry_out(caller, command)
+            self._clients[client.number] = client
+            self._disconnect_on_error(client, lambda: self._send_ready(client))
+        elif client.number in self._clients:
+            return self._execute(client, command)
         return []
 
-    def _part(self, guest: _Caller) -> None:
+    def _disconnect(self, client: _Client) -> None:
         """A guest has gone, or is given up on: nobody wants its tokens."""
-        if self._callers.pop(guest.number, None) is not None:
-            for engine_id in guest.open:
+        if self._clients.pop(client.number, None) is not None:
+            for engine_id in client.open:
                 self._engine.cancel(engine_id)
             # Its reader may be in there, and closing alone would tell nobody.
             with contextlib.suppress(OSError):
-                guest.sock.shutdown(socket.SHUT_RDWR)
-            guest.sock.close()
+                client.sock.shutdown(socket.SHUT_RDWR)
+            client.sock.close()
 
-    def _guarded(self, caller: _Caller, action: Callable[[], None]) -> None:
+    def _disconnect_on_error(self, client: _Client, action: Callable[[], None]) -> None:
         """Do what may fail because a guest has gone; when the host has, that ends the worker."""
         try:
             action()
         except OSError:
-            if caller is self._host:
+            if client is self._owner:
                 raise
-            self._part(caller)
+            self._disconnect(client)
 
-    def _carry_out(self, caller: _Caller, command: dict[str, Any]) -> list[SequenceUpdate]:
+    def _execute(self, client: _Client, command: dict[str, Any]) -> list[SequenceUpdate]:
         if command["do"] == "cancel":
-            engine_id = caller.engine_id(command["id"])
-            caller.open.pop(engine_id, None)
+            engine_id = client.engine_id(command["id"])
+            client.open.pop(engine_id, None)
             self._engine.cancel(engine_id)
             return []
-        told = GenerationRequest.from_message(command["request"])
-        request = replace(told, id=caller.engine_id(told.id))
+        received = GenerationRequest.from_message(command["request"])
+        request = replace(received, id=client.engine_id(received.id))
         try:
             self._check_room()
             check_request(request, self._engine.limits)
             self._engine.submit(fit_to_vocabulary(request, self._engine.limits))
         except InvalidRequest as error:
-            return [SequenceUpdate(request.id, error=str(error), refused=True)]
+            return [SequenceUpdate(request.id, error=str(error), rejected=True)]
         except Exception as error:  # what one request makes an engine raise must not end the others
             write_traceback()
             why = f"the engine could not take the request: {type(error).__name__}: {error}"
             return [SequenceUpdate(request.id, error=why)]
-        caller.open[request.id] = request.num_return_sequences
+        client.open[request.id] = request.num_return_sequences
         return []
 
     def _check_room(self) -> None:
         """Raise `InvalidRequest` when as many requests wait as may (`max_queue_size`)."""
-        num_in_flight = sum(len(caller.open) for caller in self._callers.values())
+        num_in_flight = sum(len(client.open) for client in self._clients.values())
         if self._max_queue_size and num_in_flight >= self._num_slots + self._max_queue_size:
             # Upstream says it one way from Triton's queue, another from its own.
             raise InvalidRequest(
@@ -252,32 +255,32 @@ class Worker:
                 "been reached, please try again later"
             )
 
-    def _tell(self, updates: list[SequenceUpdate]) -> None:
+    def _send_updates(self, updates: list[SequenceUpdate]) -> None:
         now_s = time.monotonic()
         # The last step before a rest tells at once that all slots are free.
         is_stats_due = now_s >= self._stats_due_s or not self._engine.has_work()
         if not updates and not is_stats_due:
             return
-        entries: dict[int, list[list[Any]]] = {0: []}
+        entries_by_client: dict[int, list[list[Any]]] = {0: []}
         for update in updates:
-            number = update.request_id >> _CALLER_SHIFT
-            if (caller := self._callers.get(number)) is None:
+            number = update.request_id >> _CLIENT_SHIFT
+            if (client := self._clients.get(number)) is None:
                 continue
-            _note(caller.open, update)
+            _count_open_sequences(client.open, update)
             entry = update.to_wire()
-            entry[0] &= _OWN_ID
-            entries.setdefault(number, []).append(entry)
-        for number, told in entries.items():
-            message: dict[str, Any] = {"is": "step", "updates": told}
+            entry[0] &= _REQUEST_ID_MASK
+            entries_by_client.setdefault(number, []).append(entry)
+        for number, entries in entries_by_client.items():
+            message: dict[str, Any] = {"is": "step", "updates": entries}
             if number == 0 and is_stats_due:
                 message["stats"] = _as_dict(self._engine.stats())
                 self._stats_due_s = now_s + self._stats_period_s
-            if told or "stats" in message:
-                caller = self._callers[number]
-                self._guarded(caller, partial(caller.send, message))
+            if entries or "stats" in message:
+                client = self._clients[number]
+                self._disconnect_on_error(client, partial(client.send, message))
 
 
-def _note(open_sequences: dict[int, int], update: SequenceUpdate) -> None:
+def _count_open_sequences(open_sequences: dict[int, int], update: SequenceUpdate) -> None:
     """Count the sequences that have not ended."""
     if update.error is not None:
         open_sequences.pop(update.request_id, None)
@@ -287,7 +290,7 @@ def _note(open_sequences: dict[int, int], update: SequenceUpdate) -> None:
             del open_sequences[update.request_id]
 
 
-def _is_ours(sock: socket.socket) -> bool:
+def _is_same_user(sock: socket.socket) -> bool:
     """Whether who connected runs as the same user."""
     _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return bool(uid == os.getuid())
@@ -311,7 +314,7 @@ def _listen(name: str) -> socket.socket | None:
     return listener
 
 
-def _listen_later(name: str, worker: Worker) -> None:
+def _listen_when_free(name: str, worker: Worker) -> None:
     """While a model is loaded anew, the worker that it had has the name."""
     while (listener := _listen(name)) is None:
         time.sleep(_NAME_RETRY_S)
@@ -326,10 +329,10 @@ def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
     parser.add_argument("--config", type=json.loads, required=True)
     arguments = parser.parse_args()
     sock = socket.socket(fileno=arguments.fd)
-    guests = arguments.config.pop("guests", "")
-    listener = _listen(guests)
-    for_guests = arguments.config.pop("for_guests", {})
-    keep_from_children(sock, *([listener] if listener else ()))
+    socket_name = arguments.config.pop("guests", "")
+    listener = _listen(socket_name)
+    client_settings = arguments.config.pop("for_guests", {})
+    close_in_children(sock, *([listener] if listener else ()))
     try:
         engine = load(arguments.engine, arguments.config)
     except Exception as error:  # the engine's packages raise what they like; the model must know
@@ -339,16 +342,16 @@ def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
         engine,
         sock,
         listener=listener,
-        for_guests=for_guests,
+        client_settings=client_settings,
         num_slots=int(arguments.config.get("max_batch_size", 0)),
         max_queue_size=int(arguments.config.get("max_queue_size", 0)),
     )
-    if guests and listener is None:
-        threading.Thread(target=_listen_later, args=(guests, worker), daemon=True).start()
-    os._exit(_run_to_end(worker, engine, sock))
+    if socket_name and listener is None:
+        threading.Thread(target=_listen_when_free, args=(socket_name, worker), daemon=True).start()
+    os._exit(_run_and_close(worker, engine, sock))
 
 
-def _run_to_end(worker: Worker, engine: Engine, sock: socket.socket) -> int:
+def _run_and_close(worker: Worker, engine: Engine, sock: socket.socket) -> int:
     """Run, and let go of all that would outlive this process; returns the exit code.
 
     Engines keep threads of their own, whose orderly end takes seconds and gains nothing.

@@ -15,13 +15,13 @@ from ..engine import EngineLimits, EngineStats, GenerationRequest, SequenceUpdat
 from ..log import write_log, write_traceback
 from .protocol import ProtocolError, encode_frame, read_frame, read_frames
 from .response_threads import ResponseThreads
-from .stop_forwarding import name_server
+from .stop_forwarding import identify_server
 
 OnUpdate = Callable[[SequenceUpdate], None]
 OnStep = Callable[[Sequence[SequenceUpdate]], None]
 _RECONNECT_S = 0.2
 # How long a worker may take to take guests, from the start of the process that it is.
-_APPEARS_WITHIN_S = 60.0
+_START_TIMEOUT_S = 60.0
 
 
 class WorkerFailed(Exception):
@@ -52,7 +52,7 @@ class WorkerLink:
         self._lock = threading.Lock()
         # Held while a frame is written, which takes as long as the worker likes; `_lock` is not.
         self._sending = threading.Lock()
-        self._delivery = ResponseThreads(self._deliver)
+        self._response_threads = ResponseThreads(self._deliver)
         self._handlers: dict[int, OnUpdate] = {}
         self._ids = itertools.count(1)
         self._sock: socket.socket | None = None
@@ -110,11 +110,11 @@ class WorkerLink:
             while messages := read_frames(sock):
                 entries = (entry for message in messages for entry in message["updates"])
                 updates = merge_updates(map(SequenceUpdate.from_wire, entries))
-                self._tell(self._on_step, updates)
-                self._delivery.deliver(updates)
+                self._notify(self._on_step, updates)
+                self._response_threads.deliver(updates)
                 stats = [message["stats"] for message in messages if "stats" in message]
                 if stats:
-                    self._tell(self._on_stats, EngineStats(**stats[-1]))
+                    self._notify(self._on_stats, EngineStats(**stats[-1]))
         except (OSError, ProtocolError) as error:
             write_log("E", f"engine worker: {error}")
         with self._lock:
@@ -135,9 +135,9 @@ class WorkerLink:
         for request_id, handler in handlers.items():
             self._call(handler, SequenceUpdate(request_id, error=why))
 
-    def _tell(self, listener: Callable[..., None], *facts: object) -> None:
+    def _notify(self, callback: Callable[..., None], *arguments: object) -> None:
         try:
-            listener(*facts)
+            callback(*arguments)
         except Exception:  # a figure that nobody takes must not stop the answers
             write_traceback()
 
@@ -167,17 +167,17 @@ class SharedWorkerClient(WorkerLink):
         self._thread = threading.Thread(target=self._keep_connected, daemon=True)
         self._thread.start()
 
-    def wait_until_open(self, within_s: float = _APPEARS_WITHIN_S) -> None:
+    def wait_until_open(self, timeout_s: float = _START_TIMEOUT_S) -> None:
         """Return once there is a worker whose engine is loaded, however long loading takes.
 
         Raises `WorkerFailed` when for `within_s` there was none to wait for.
         """
-        last_s = time.monotonic()
+        last_seen_s = time.monotonic()
         while not self.is_open:
             now_s = time.monotonic()
             if self._loading is not None:
-                last_s = now_s
-            elif now_s - last_s > within_s:
+                last_seen_s = now_s
+            elif now_s - last_seen_s > timeout_s:
                 self.close()
                 raise WorkerFailed("the engine worker of the first instance did not start")
             self._closing.wait(_RECONNECT_S / 4)
@@ -198,27 +198,27 @@ class SharedWorkerClient(WorkerLink):
                     "the engine worker died; it is being restarted, send the request again"
                 )
             self._closing.wait(_RECONNECT_S)
-        self._delivery.close()
+        self._response_threads.close()
 
     def _connect(self) -> bool:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.connect(f"\0{self._name}")
-            first = self._hear_first(sock)
+            ready = self._read_ready(sock)
         except (OSError, ProtocolError):
-            first = None
+            ready = None
         with self._lock:
             self._loading = None
-            if first is not None and not self._closing.is_set():
-                self.limits = EngineLimits(**first["limits"])
-                self.excludes_input = bool(first["for_guests"].get("excludes_input", False))
+            if ready is not None and not self._closing.is_set():
+                self.limits = EngineLimits(**ready["limits"])
+                self.excludes_input = bool(ready["for_guests"].get("excludes_input", False))
                 self._sock = sock
                 self.was_open = True
                 return True
         sock.close()
         return False
 
-    def _hear_first(self, sock: socket.socket) -> dict[str, Any] | None:
+    def _read_ready(self, sock: socket.socket) -> dict[str, Any] | None:
         """What the worker says once its engine is loaded; None when it or this link ends before."""
         with self._lock:
             if self._closing.is_set():
@@ -233,4 +233,4 @@ def shared_socket_name(model_name: str) -> str:
     Triton, the parent of all its models' processes, makes it one of its own.
     """
     # As a digest, for such names are short.
-    return "tllm-guests-" + hashlib.sha256(f"{name_server()} {model_name}".encode()).hexdigest()
+    return "tllm-guests-" + hashlib.sha256(f"{identify_server()} {model_name}".encode()).hexdigest()

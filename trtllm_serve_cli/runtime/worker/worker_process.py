@@ -23,7 +23,7 @@ from .worker_link import WorkerFailed, WorkerLink
 _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
 # A worker that lived this long was well: the next death starts again with the first back-off.
-_WELL_AFTER_S = 60.0
+_HEALTHY_AFTER_S = 60.0
 # A worker whose socket has closed has nothing left to do but to end its engine, whose own processes
 # would keep their GPUs if it were killed.
 _END_TIMEOUT_S = 15.0
@@ -55,15 +55,15 @@ class WorkerProcess(WorkerLink):
         self._config = dict(config)
         self._on_state = on_state
         self._process: subprocess.Popen[bytes] | None = None
-        self._keeper: threading.Thread | None = None
+        self._monitor: threading.Thread | None = None
         self._num_restarts = 0
 
     def start(self) -> None:
         """Start the worker and wait until its engine is loaded. Raises `WorkerFailed`."""
         self._spawn()
-        self._tell(self._on_state, True, 0)
-        self._keeper = threading.Thread(target=self._keep_alive, daemon=True)
-        self._keeper.start()
+        self._notify(self._on_state, True, 0)
+        self._monitor = threading.Thread(target=self._keep_alive, daemon=True)
+        self._monitor.start()
 
     @property
     def pid(self) -> int | None:
@@ -83,8 +83,8 @@ class WorkerProcess(WorkerLink):
                 # It still loads its engine, or is dead.
                 process.kill()
             _wait_for_end(process)
-        if self._keeper is not None:
-            self._keeper.join(_END_TIMEOUT_S)
+        if self._monitor is not None:
+            self._monitor.join(_END_TIMEOUT_S)
 
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
@@ -95,19 +95,21 @@ class WorkerProcess(WorkerLink):
                 ours.close()
                 raise
         try:
-            first = read_frame(ours)
+            ready = read_frame(ours)
         except (OSError, ProtocolError):
-            first = None
-        if first is not None and first.get("is") == "ready":
+            ready = None
+        if ready is not None and ready.get("is") == "ready":
             with self._lock:
                 if not self._closing.is_set():
-                    self.limits = EngineLimits(**first["limits"])
+                    self.limits = EngineLimits(**ready["limits"])
                     self._sock = ours
                     return
         ours.close()
-        code = _wait_for_end(process)
-        told = first and first.get("why")
-        raise WorkerFailed(f"the engine worker did not start: {told or _ending(code)}")
+        exit_code = _wait_for_end(process)
+        reason = ready and ready.get("why")
+        raise WorkerFailed(
+            f"the engine worker did not start: {reason or _describe_exit(exit_code)}"
+        )
 
     def _popen(self, fd: int) -> subprocess.Popen[bytes]:
         command = (
@@ -135,17 +137,17 @@ class WorkerProcess(WorkerLink):
             if self._closing.is_set():
                 break
             assert self._process is not None
-            why = f"the engine worker died ({_ending(_wait_for_end(self._process))})"
+            why = f"the engine worker died ({_describe_exit(_wait_for_end(self._process))})"
             write_log("E", f"{why}; restarting it")
-            self._tell(self._on_state, False, self._num_restarts)
+            self._notify(self._on_state, False, self._num_restarts)
             self._fail_all(f"{why}; it is being restarted, send the request again")
-            if time.monotonic() - started_s > _WELL_AFTER_S:
+            if time.monotonic() - started_s > _HEALTHY_AFTER_S:
                 backoff_s = self._first_backoff_s
-            backoff_s = self._start_again(backoff_s)
+            backoff_s = self._restart(backoff_s)
         self._fail_all("the engine worker was closed; the model is being unloaded")
-        self._delivery.close()
+        self._response_threads.close()
 
-    def _start_again(self, backoff_s: float) -> float:
+    def _restart(self, backoff_s: float) -> float:
         """Try until the worker runs or `close` is called; returns the next back-off."""
         while not self._closing.wait(backoff_s):
             backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
@@ -155,7 +157,7 @@ class WorkerProcess(WorkerLink):
             except WorkerFailed as error:
                 write_log("E", str(error))
                 continue
-            self._tell(self._on_state, True, self._num_restarts)
+            self._notify(self._on_state, True, self._num_restarts)
             break
         return backoff_s
 
@@ -175,5 +177,5 @@ def _wait_for_end(process: subprocess.Popen[bytes]) -> int:
         return process.wait()
 
 
-def _ending(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+def _describe_exit(exit_code: int) -> str:
+    return f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"

@@ -228,7 +228,7 @@ def test_a_request_brings_its_adapter(load: EngineLoader, tmp_path: Path) -> Non
     adapters = [each.lora and each.lora.lora_path for each in load.client.requests]
     assert adapters == [None, str(pirate)]
     why = "lora_name is 'monk', which is no adapter here; there are: pirate"
-    unknown = SequenceUpdate(3, error=why, refused=True)
+    unknown = SequenceUpdate(3, error=why, rejected=True)
     assert run(engine, request(3, lora_name="monk")) == [unknown]
 
 

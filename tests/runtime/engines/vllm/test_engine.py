@@ -252,7 +252,7 @@ def test_a_request_brings_its_adapter(load: EngineLoader, tmp_path: Path) -> Non
     adapters = [each.lora_request and each.lora_request.lora_path for each in load.client.requests]
     assert adapters == [None, str(pirate)]
     why = "lora_name is 'monk', which is no adapter here; there are: pirate"
-    unknown = SequenceUpdate(3, error=why, refused=True)
+    unknown = SequenceUpdate(3, error=why, rejected=True)
     assert run(engine, request(3, lora_name="monk")) == [unknown]
     (pirate / "adapter_config.json").unlink()
     gone = SequenceUpdate(4, error="Call to add_lora method failed: no adapter there")

@@ -182,7 +182,7 @@ class OpenVinoEngine:
                 self._add(request, each.config)
             except (InvalidRequest, OSError, RuntimeError) as error:
                 is_its_fault = isinstance(error, InvalidRequest)
-                updates.append(SequenceUpdate(request.id, error=str(error), refused=is_its_fault))
+                updates.append(SequenceUpdate(request.id, error=str(error), rejected=is_its_fault))
         return updates
 
     def _find_problem(self, guide: Guide) -> str | None:

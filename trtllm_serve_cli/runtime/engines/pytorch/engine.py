@@ -163,7 +163,7 @@ class PyTorchEngine:
             await self._follow(request, params)
         except (InvalidRequest, RequestError, ValueError) as error:
             refused = isinstance(error, InvalidRequest)
-            self._tell([SequenceUpdate(request.id, error=last_line(error), refused=refused)])
+            self._tell([SequenceUpdate(request.id, error=last_line(error), rejected=refused)])
         except Exception as error:
             # Whatever else is raised, the executor has ended with it, and all requests.
             self._failure = error

@@ -201,7 +201,7 @@ class VllmEngine:
                 self._forget(request_id)
                 refused = isinstance(error, InvalidRequest)
                 self._updates.append(
-                    SequenceUpdate(request_id, error=last_line(error), refused=refused)
+                    SequenceUpdate(request_id, error=last_line(error), rejected=refused)
                 )
                 continue
             self._start(self._running[request_id], lora)

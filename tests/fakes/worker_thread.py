@@ -12,7 +12,7 @@ from tests.fakes.scripted_worker import ScriptedEngine
 from trtllm_serve_cli.runtime.worker.worker import Worker
 
 
-class House:
+class WorkerThread:
     """A worker whose own model only starts and ends it; `clients` are those that connected."""
 
     def __init__(self, name: str, **options: Any) -> None:
