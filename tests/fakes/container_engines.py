@@ -1,4 +1,4 @@
-"""Programs in the place of docker and podman, which say what a test wants."""
+"""Fake docker and podman programs with scripted output."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ WORKS = {"docker": 'echo "27.1.1 [\\"name=seccomp,profile=builtin\\"]"', "podman
 
 
 def write_engine(folder: Path, name: str, **answers: str) -> Path:
-    """`name` in `folder`, which works; `answers` are lines of shell by the first word it is told.
+    """Write a working `name` to `folder`; `answers` are lines of shell by subcommand.
 
-    It appends what it is told to the file `name`.calls beside it. `run` runs what comes after the
-    image `img`, as whoever is attached to a container does.
+    The program appends its arguments to the file `name`.calls in the same folder. `run` executes
+    the command after the image `img`, as an attached container does.
     """
     run = 'while [ "$1" != img ]; do shift; done; shift; exec "$@"'
     scripts = {"info": WORKS[name], "run": run, "rm": "exit 0", "inspect": "exit 1", **answers}
@@ -26,6 +26,6 @@ def write_engine(folder: Path, name: str, **answers: str) -> Path:
 
 
 def calls_of(program: Path, word: str) -> list[str]:
-    """What it was told, of those that start with `word`."""
+    """Return the recorded calls that start with `word`."""
     lines = program.with_name(f"{program.name}.calls").read_text().splitlines()
     return [line for line in lines if line.split()[0] == word]

@@ -1,4 +1,4 @@
-"""A server on loopback that speaks as much of the hub's API as a download uses."""
+"""A fake hub on loopback, with the part of the API that downloads use."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ COMMIT = "c0ffee" + "0" * 34
 
 @dataclass
 class FakeHub:
-    """One repository, and how the server misbehaves; `requests` holds (method, path, Range).
+    """One repository, and the faults of the server; `requests` contains (method, path, Range).
 
-    With `xet`, the large files are offered there, too: the address of a Xet storage, and the name
-    of each file's content in it. With `hold_after_bytes`, a large file stops there until the server
-    ends, and `is_held` is set.
+    `xet` also offers the large files in a Xet storage: its address, and the name of each file's
+    content in it. With `hold_after_bytes`, a large file stalls there until the server ends, and
+    `is_held` is set.
     """
 
     files: dict[str, bytes]
@@ -41,7 +41,7 @@ class FakeHub:
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
 
     def downloaded(self) -> list[str]:
-        """The names of the files that were asked for, each as often as it was."""
+        """Return the names of all requested files, with repetitions."""
         return [path.rpartition("/")[2] for method, path, _ in self.requests if method == "GET"]
 
     def sha256(self, name: str) -> str:
@@ -51,7 +51,7 @@ class FakeHub:
         return name.endswith((".safetensors", ".bin", ".gguf"))
 
     def resumed(self) -> list[int]:
-        """Where in a large file requests asked to start."""
+        """Return the offsets at which requests resumed a large file."""
         ranges = [each for _, _, each in self.requests if each]
         return [int(each.removeprefix("bytes=").rstrip("-")) for each in ranges]
 
@@ -74,7 +74,7 @@ class FakeHub:
 
 @contextmanager
 def serve(hub: FakeHub) -> Iterator[FakeHub]:
-    """Serves `hub` until the block ends, and sets its `url`."""
+    """Serve `hub` until the block ends, and set its `url`."""
     handler = type("Handler", (_Handler,), {"hub": hub})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     hub.url = f"http://127.0.0.1:{server.server_port}"

@@ -1,4 +1,4 @@
-"""Stands for an OpenTelemetry collector that takes OTLP as JSON over HTTP."""
+"""A fake OpenTelemetry collector that receives OTLP as JSON over HTTP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ReceivedSpan:
-    """A span; ids in hexadecimal, `parent_id` "" for the root of a trace."""
+    """A span. Ids are hexadecimal; `parent_id` is "" for the root of a trace."""
 
     name: str
     trace_id: str
@@ -23,7 +23,7 @@ class ReceivedSpan:
 
 
 class ReceivedSpans:
-    """What has come so far."""
+    """The spans received so far."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -49,7 +49,7 @@ def _read(span: dict[str, Any]) -> ReceivedSpan:
 
 @contextmanager
 def collector() -> Iterator[ReceivedSpans]:
-    """One that listens on a port of its own."""
+    """Run a collector on a free port."""
     received = ReceivedSpans()
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Engines on stand-ins of their packages, and requests to them."""
+"""Load engines with stand-ins of their packages, and send requests to them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ STAND_IN = Path(__file__).with_name("stand_in")
 
 
 class EngineLoader:
-    """Loads engines of one kind on the stand-in of its package."""
+    """Loads engines of one kind with the stand-in of its package."""
 
     def __init__(self, module: str, engine: str, client_module: str) -> None:
         self._module, self._engine, self._client_module = module, engine, client_module
         self.engines: list[Any] = []
 
     def __call__(self, options: dict[str, Any] | None = None, **arguments: Any) -> Any:
-        """Load an engine with these arguments of its package, and `options` of ours."""
+        """Load an engine with these arguments of its package and these worker `options`."""
         module = importlib.import_module(f"trtllm_serve_cli.runtime.{self._module}")
         config = {"llm": {"model": "/m", **arguments}, "max_seq_len": 1024, "vocab_size": 1000}
         self.engines.append(getattr(module, self._engine)({**config, **(options or {})}))
@@ -36,13 +36,13 @@ class EngineLoader:
 
     @property
     def clients(self) -> list[Any]:
-        """What the engines called in the package, in order; each records its requests."""
+        """The clients that engines created in the package, in order; each records its requests."""
         clients: list[Any] = importlib.import_module(self._client_module).CLIENTS
         return clients
 
     @property
     def client(self) -> Any:
-        """That of the last engine."""
+        """The client of the last engine."""
         return self.clients[-1]
 
 
@@ -50,14 +50,14 @@ class EngineLoader:
 def engines_on(
     module: str, engine: str, client_module: str, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[EngineLoader]:
-    """Load the class `engine` of the runtime module `module` on the stand-in of its package.
+    """Load the class `engine` of the runtime module `module` with the stand-in of its package.
 
-    The package records in `client_module` what was called; `variable` is what the engine sets in
-    the environment for it. In the end all engines are closed, and must have shut the clients down.
+    The package records its calls in `client_module`. The engine sets the environment variable
+    `variable` for it. All engines are closed at the end, and must have shut the clients down.
     """
     package = client_module.partition(".")[0]
     monkeypatch.syspath_prepend(str(STAND_IN))
-    # Set before it is deleted, so that it is deleted in the end.
+    # Set first, so that monkeypatch also deletes it at the end.
     monkeypatch.setenv(variable, "")
     monkeypatch.delenv(variable)
     _forget(package, module)
@@ -80,7 +80,7 @@ def request(number: int = 1, first: int = 5, **fields: Any) -> GenerationRequest
 
 
 def run(engine: Any, *requests: GenerationRequest) -> list[SequenceUpdate]:
-    """All that comes of the requests."""
+    """Run requests to their end, and return all updates."""
     for each in requests:
         engine.submit(each)
     updates: list[SequenceUpdate] = []
@@ -90,14 +90,14 @@ def run(engine: Any, *requests: GenerationRequest) -> list[SequenceUpdate]:
 
 
 def write_checkpoint(folder: Path) -> str:
-    """A checkpoint whose layers an adapter can be checked against."""
+    """Write a checkpoint with the layers that adapters are checked against."""
     tensors = {f"{module}.weight": np.zeros(size) for module, size in SITES.items()}
     (folder / "model.safetensors").write_bytes(write_safetensors(tensors))
     return str(folder)
 
 
 def request_with_adapter(number: int, folder: Path, **fields: Any) -> GenerationRequest:
-    """One that brings an adapter along, whose task id is `number`."""
+    """Return a request with a LoRA adapter whose task id is `number`."""
     file = folder / f"sent-{number}"
     with file.open("wb") as opened:
         for each in encode_adapter(make_adapter(SITES, ["q_proj"])):

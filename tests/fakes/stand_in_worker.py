@@ -1,4 +1,4 @@
-"""The engine worker, with the stand-ins of the engines' packages.
+"""An engine worker with stand-ins of the engines' packages.
 
 python3 stand_in_worker.py --engine pytorch --fd 5 --config '{...}'
 """

@@ -1,4 +1,4 @@
-"""The fake Triton as upstream's clients see it, and as a process."""
+"""The fake Triton, used by upstream's clients and as a process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def client(triton: FakeTriton) -> Iterator[InferenceServerClient]:
 
 
 def _send(triton: FakeTriton, path: str, body: Any = None) -> tuple[int, Any]:
-    """The status and the JSON of an answer; GET without a body."""
+    """Send a request, GET without a body, and return the status and JSON of the response."""
     data = None if body is None else json.dumps(body).encode()
     try:
         with urllib.request.urlopen(f"http://{triton.endpoint.http}{path}", data) as response:

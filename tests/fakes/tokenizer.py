@@ -1,4 +1,4 @@
-"""Stands for the module `transformers`: each character is a token, its code point the id."""
+"""A fake of the module `transformers`: each character is a token, its code point the id."""
 
 from __future__ import annotations
 

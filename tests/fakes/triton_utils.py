@@ -1,7 +1,7 @@
-"""Stands for `triton_python_backend_utils`, as far as the runtime's models use it.
+"""A fake of `triton_python_backend_utils` with the part that the runtime's models use.
 
-Written after Triton's `pb_stub.cc` and `response_sender.cc`: a sender takes nothing after the final
-flag, and a final flag may come with a response or alone.
+As in Triton's `pb_stub.cc` and `response_sender.cc`, a sender rejects responses after the final
+flag, which is sent with a response or alone.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class InferenceResponse:
         return self._tensors
 
     def content(self) -> Any:
-        """The error's message, or each tensor as lists."""
+        """Return the message of the error, or each tensor as lists."""
         if self._error is not None:
             return self._error.message()
         return {tensor.name(): tensor.as_numpy().tolist() for tensor in self._tensors}
@@ -83,24 +83,24 @@ class ResponseSender:
         return self.client_has_disconnected
 
     def next(self) -> Any:
-        """The next response, or None for the end."""
+        """Return the next response, or None after the final flag."""
         return self._sent.get(timeout=_TIMEOUT_S)
 
     def responses(self) -> list[Any]:
-        """All further responses, once the final one has come."""
+        """Wait for the final flag, and return the content of all further responses."""
         responses = iter(self.next, None)
         return [response.content() for response in responses]
 
 
 class _Everything:
-    """The names of all outputs, which Triton puts in when the caller names none."""
+    """All output names, as Triton sets them if the client requests none by name."""
 
     def __contains__(self, name: object) -> bool:
         return True
 
 
 class Request:
-    """A request as Triton hands it to `execute`."""
+    """A request as Triton passes it to `execute`."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Request:
 
 
 class InferenceRequest:
-    """A business-logic request; a test says what `exec` answers."""
+    """A business-logic request; tests replace `exec`."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class MetricFamily:
 
 
 class Metric:
-    """A series, and the value that it has come to."""
+    """A series and its current value."""
 
     def __init__(self, name: str, labels: dict[str, str]) -> None:
         self.name = name
@@ -183,5 +183,5 @@ class Metric:
         self.value += value
 
 
-# All that were made, in order.
+# All metrics in the order of their creation.
 METRICS: list[Metric] = []

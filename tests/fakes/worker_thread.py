@@ -1,4 +1,4 @@
-"""A scripted engine worker in a thread, to which clients connect."""
+"""A scripted engine worker in a thread, which accepts clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtllm_serve_cli.runtime.worker.worker import Worker
 
 
 class WorkerThread:
-    """A worker whose own model only starts and ends it; `clients` are those that connected."""
+    """A worker whose owner only starts and stops it; `clients` are its other connections."""
 
     def __init__(self, name: str, **options: Any) -> None:
         self.engine = ScriptedEngine()
@@ -33,17 +33,17 @@ class WorkerThread:
             thread.start()
 
     def accept(self) -> tuple[Any, Any]:
-        """Wait for the next client; the worker calls it as its listener's."""
+        """Wait for the next client; the worker calls this like `accept` of a socket."""
         sock, address = self._listener.accept()
         with self._lock:
             if self._is_closed:
                 sock.close()
-                raise OSError("the house is closed")
+                raise OSError("the worker is closed")
             self.clients.append(ClientSocket(sock))
             return self.clients[-1], address
 
     def close(self) -> None:
-        """End as a process does, whose sockets the system closes."""
+        """End like a process, whose sockets the system closes."""
         with self._lock:
             self._is_closed = True
         self._listener.shutdown(socket.SHUT_RDWR)
@@ -54,13 +54,13 @@ class WorkerThread:
         self._host.close()
         self._theirs.close()
         for client in self.clients:
-            # The worker still reads from it: closing alone would not end that.
+            # The worker is still reading; closing alone would not interrupt it.
             with contextlib.suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
             client.close()
 
     def _read_statistics(self) -> None:
-        """Read what the worker sends to its own model, for which it would wait otherwise."""
+        """Read messages to the owner, which would otherwise block the worker."""
         while self._host.recv(65536):
             pass
 
@@ -80,12 +80,12 @@ class ClientSocket:
 
     @property
     def num_messages(self) -> int:
-        """How many messages the worker has taken from it: each takes two reads."""
+        """The number of messages that the worker has read, with two reads per message."""
         return (self._num_reads - 1) // 2
 
     @contextlib.contextmanager
     def stuck(self) -> Iterator[None]:
-        """Let what is sent block until the block ends, and fail then."""
+        """Make sending block until the context ends, and then fail."""
         self._is_stuck = True
         yield
         self._may_fail.set()
@@ -98,5 +98,5 @@ class ClientSocket:
         if self._is_stuck:
             self.is_sending.set()
             assert self._may_fail.wait(60)
-            raise BlockingIOError("it does not read")
+            raise BlockingIOError("the client does not read")
         self._sock.sendall(data)

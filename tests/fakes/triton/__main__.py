@@ -1,7 +1,7 @@
-"""A fake Triton in a process of its own, for tests of what starts, watches and ends servers.
+"""A fake Triton process, for tests that start, watch and stop servers.
 
-It listens on HTTP, and with `--grpc-port` on gRPC too; the metrics page is at the HTTP port. It
-writes a Triton's log lines, and its process id, to stdout. Try it from the repository's root:
+It listens on HTTP, and with `--grpc-port` on gRPC, too; the metrics page is on the HTTP port. It
+writes log lines like Triton's and its process id to stdout. Run it from the repository's root:
 
     python -m tests.fakes.triton 8000 --grpc-port 8001
     tllm infer -m ensemble "go"
@@ -22,24 +22,24 @@ from pathlib import Path
 from typing import NoReturn
 
 if __name__ == "__main__" and __package__ in (None, ""):
-    # Run by its path: the working folder and the environment are a server's.
+    # The launcher runs this file by path, in the folder and environment of a server.
     sys.path[0] = str(Path(__file__).parents[3])
 
 from tests.fakes.triton.answers import Answer, Outputs, Request, Silence, follow_prompt
 from tests.fakes.triton.server import FakeTriton
 
 BEHAVIOURS = {
-    "fail": "log that a model cannot be loaded, and exit",
-    "misfit": "log that an engine is of another TensorRT version, and exit",
-    "killed": "die while loading, as if memory had run out",
-    "once": "serve in the first life, and `fail` in each further one (in the same working folder)",
+    "fail": "log that a model failed to load, and exit",
+    "misfit": "log that an engine requires another TensorRT version, and exit",
+    "killed": "die while loading, as if out of memory",
+    "once": "serve in the first run, and `fail` in all later ones (in the same working folder)",
     "closed": "run without listening",
-    "silent": "take requests, and never answer",
-    "crash": "die of SIGSEGV at the prompt `crash`",
-    "brief": "exit with code 7 once the supervisor's state file says `ready`",
+    "silent": "accept requests and never respond",
+    "crash": "die of SIGSEGV on the prompt `crash`",
+    "brief": "exit with code 7 once the phase in the supervisor's state file is `ready`",
     "stubborn": "ignore SIGTERM",
-    "child": "start a process that stays, and log its id",
-    "model": "start a process as Triton's Python backend does for a model, and log its id",
+    "child": "start a process that keeps running, and log its id",
+    "model": "start a process like that of a Python model, and log its id",
 }
 
 LOADED = "I1121 09:50:18.469405 25664 model_lifecycle.cc:839] \"successfully loaded 'm'\""
@@ -55,7 +55,7 @@ MISFIT = (
 
 
 def main() -> NoReturn:
-    """Load, serve and end as the command line says."""
+    """Load, serve and end with the behaviours of the command line."""
     arguments = parse_arguments()
     behaviours = frozenset(arguments.behaviours)
     print(f"server {os.getpid()}", flush=True)
@@ -92,13 +92,13 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def start_child() -> None:
-    """Start a process that nothing but its end will end."""
+    """Start a process that keeps running after this one has ended."""
     child = subprocess.Popen((sys.executable, "-c", "import time; time.sleep(600)"))
     print(f"child {child.pid}", flush=True)
 
 
 def start_model() -> None:
-    """Start a process whose command line is that of a model of Triton's Python backend."""
+    """Start a process with the command line of a model in Triton's Python backend."""
     stub = Path("triton_python_backend_stub")
     if not stub.exists():
         stub.symlink_to(sys.executable)
@@ -121,13 +121,13 @@ def load_or_die(behaviours: frozenset[str]) -> None:
 
 
 def choose_answer(behaviours: frozenset[str]) -> Answer:
-    """The answer to each request."""
+    """Return the function that answers each request."""
 
     def answer(request: Request) -> Iterator[Outputs]:
         if "silent" in behaviours:
             raise Silence
         if "crash" in behaviours and request.inputs.get("text_input") == "crash":
-            signal.raise_signal(signal.SIGSEGV)  # to this thread, which then answers no more
+            signal.raise_signal(signal.SIGSEGV)  # in this thread, which then sends no response
         yield from follow_prompt(request)
         if "brief" in behaviours:
             threading.Thread(target=die_when_ready).start()
@@ -136,7 +136,7 @@ def choose_answer(behaviours: frozenset[str]) -> Answer:
 
 
 def die_when_ready() -> NoReturn:
-    """Exit once the state is `ready`; its file is beside the folder of drain marks."""
+    """Exit once the state is `ready`; its file is next to the folder of drain marks."""
     state = Path(os.environ["TLLM_DRAINING"]).with_name("state.json")
     while json.loads(state.read_text())["phase"] != "ready":
         time.sleep(0.01)
@@ -144,7 +144,7 @@ def die_when_ready() -> NoReturn:
 
 
 def exit_zero(*_: object) -> NoReturn:
-    """Exit with code 0, whatever other threads do."""
+    """Exit with code 0 without waiting for other threads."""
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""What a model of the fake Triton answers: a function of the request that yields the responses.
+"""Answers of the fake Triton's models: functions that yield the responses to a request.
 
 A response maps the names of outputs to their values. An answer ends early by raising `ModelError`,
 `ServerError`, `ConnectionLost` or `Silence`.
@@ -13,7 +13,7 @@ from typing import Any
 
 Outputs = dict[str, list[Any]]
 
-# Output -> its data type.
+# Output -> data type.
 DATATYPES = {
     "text_output": "BYTES",
     "output_ids": "INT32",
@@ -49,7 +49,7 @@ PERF = {
 class Request:
     """A request to a model.
 
-    `inputs` are as in the JSON of Triton's generate endpoints: a tensor of one value is that value,
+    `inputs` have the format of Triton's generate endpoints: a tensor with one value is a scalar,
     except for `LISTS`. The tensors of a LoRA adapter are (data type, shape, bytes).
     """
 
@@ -70,11 +70,11 @@ Answer = Callable[[Request], Iterator[Outputs]]
 
 
 class ModelError(Exception):
-    """The model itself fails the request."""
+    """The model fails the request."""
 
 
 class ServerError(Exception):
-    """Triton rejects the request before a model gets it; `status` is HTTP's."""
+    """Triton rejects the request before a model receives it; `status` is the HTTP status."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -86,16 +86,16 @@ class ConnectionLost(Exception):
 
 
 class Silence(Exception):
-    """No response follows while the server runs."""
+    """No response follows until the server stops."""
 
 
 def follow_prompt(request: Request) -> Iterator[Outputs]:
-    """Answer token ids with as many tokens as requested, and text as the prompt says.
+    """Answer token ids with as many tokens as requested, and text depending on the prompt.
 
     `refuse` fails without a response, `break` after one; `vanish` drops the connection after one;
-    `forever` streams until the client cancels; `silent` never answers; `beams` gives two sequences
-    in one response; `nothing` ends without a response; `echo:TEXT` answers TEXT; `controls` answers
-    with escape sequences; any other prompt gets three pieces.
+    `forever` streams until the client cancels; `silent` never responds; `beams` returns two
+    sequences in one response; `nothing` ends without a response; `echo:TEXT` returns TEXT;
+    `controls` returns escape sequences; any other prompt returns three pieces.
     """
     if "input_ids" in request.inputs:
         yield from exact_length(request)
@@ -134,7 +134,7 @@ def follow_prompt(request: Request) -> Iterator[Outputs]:
 
 
 def piece(text: str) -> Outputs:
-    """Upstream's outputs of one response, placeholders included."""
+    """Return upstream's outputs of one response, including placeholders."""
     return {
         "text_output": [text],
         "sequence_index": [0],
@@ -149,7 +149,7 @@ def piece(text: str) -> Outputs:
 def exact_length(request: Request, *, counts_tokens: bool = True) -> Iterator[Outputs]:
     """Answer with exactly as many tokens as requested, one per response when streamed.
 
-    Tokens are zeros, and each is a `word` in text.
+    All tokens are zero, and each is a `word` in text.
     """
     is_text = "text_input" in request.inputs
     num_tokens = request.inputs["max_tokens" if is_text else "request_output_len"]
@@ -159,11 +159,11 @@ def exact_length(request: Request, *, counts_tokens: bool = True) -> Iterator[Ou
 
 
 def tokens(num_tokens: int) -> Outputs:
-    """A response of `tensorrt_llm`."""
+    """Return a response of `tensorrt_llm`."""
     return {"output_ids": [0] * num_tokens, "sequence_length": [num_tokens]}
 
 
 def words(num_tokens: int, *, counts_tokens: bool = True) -> Outputs:
-    """A response of a text model, which may tell how many tokens it has."""
+    """Return a response of a text model, with the number of its tokens if `counts_tokens`."""
     outputs: Outputs = {"text_output": ["word" * num_tokens]}
     return outputs | {"num_output_tokens": [num_tokens]} if counts_tokens else outputs

@@ -1,4 +1,4 @@
-"""The fake Triton's gRPC side: KServe as Triton speaks it."""
+"""The gRPC interface of the fake Triton: Triton's KServe protocol."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tests.fakes.triton.answers import (
 if TYPE_CHECKING:
     from tests.fakes.triton.server import FakeTriton
 
-# Data type -> its code in `struct`.
+# Data type -> format character of `struct`.
 _CODES = {"INT32": "i", "INT64": "q", "UINT64": "Q", "FP32": "f", "BOOL": "?"}
 _RAW = ("lora_weights", "lora_config")
 
 
 @contextmanager
 def serve_grpc(fake: FakeTriton, port: int) -> Iterator[str]:
-    """Serve `fake` until the block ends, which cuts its calls off; gives the address."""
+    """Serve `fake` until the block ends, which aborts its calls; yield the address."""
     with ThreadPoolExecutor(64) as pool:
         server = grpc.server(pool)
         service = _Service(fake, server)
@@ -119,7 +119,7 @@ class _Service(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     @contextmanager
     def _call(self, method: str, context: Any) -> Iterator[None]:
-        """Record a unary call, and end it with the status of what the fake raises."""
+        """Record a unary call, and convert errors of the fake to its status."""
         self._fake.note_call(method, context.invocation_metadata())
         try:
             yield
@@ -147,7 +147,7 @@ def _decode(tensor: Any, content: bytes) -> Any:
     if tensor.name in _RAW:
         return (tensor.datatype, list(tensor.shape), content)
     values = list(_unpack(tensor.datatype, content))
-    assert len(values) == math.prod(tensor.shape), f"{tensor.name} does not fit its shape"
+    assert len(values) == math.prod(tensor.shape), f"{tensor.name} does not match its shape"
     return values if tensor.name in LISTS or len(values) > 1 else values[0]
 
 
@@ -163,7 +163,7 @@ def _unpack(datatype: str, content: bytes) -> Iterator[Any]:
 
 
 def encode_response(outputs: Outputs, request: Any) -> Any:
-    """A `ModelInferResponse` to the `ModelInferRequest`."""
+    """Return a `ModelInferResponse` to the `ModelInferRequest`."""
     response = service_pb2.ModelInferResponse(model_name=request.model_name, id=request.id)
     for name, values in outputs.items():
         datatype = DATATYPES[name]
@@ -174,7 +174,7 @@ def encode_response(outputs: Outputs, request: Any) -> Any:
 
 
 def encode_stream_response(outputs: Outputs, request: Any, *, is_final: bool = False) -> Any:
-    """A `ModelStreamInferResponse` to the `ModelInferRequest`."""
+    """Return a `ModelStreamInferResponse` to the `ModelInferRequest`."""
     response = encode_response(outputs, request)
     response.parameters["triton_final_response"].bool_param = is_final
     return service_pb2.ModelStreamInferResponse(infer_response=response)

@@ -1,4 +1,4 @@
-"""The fake Triton's HTTP side: KServe in JSON, the generate extension, and the metrics page."""
+"""The HTTP interface of the fake Triton: KServe, the generate extension, and metrics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def serve_http(fake: FakeTriton, port: int) -> Iterator[str]:
-    """Serve `fake` until the block ends; gives the address."""
+    """Serve `fake` until the block ends; yield the address."""
 
     class Handler(_Handler):
         triton = fake
@@ -66,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_json({"error": str(error)}, 400)
         except ConnectionLost:
             self.close_connection = True
-        except OSError:  # the client has gone
+        except OSError:  # the client has disconnected
             self.triton.cancelled.set()
             self.close_connection = True
 
@@ -86,7 +86,7 @@ class _Handler(BaseHTTPRequestHandler):
             case ["v2", "models", model, "ready"]:
                 self._send(400 if model in triton.unloaded else 200)
             case _:
-                self._send(404, b"not here")
+                self._send(404, b"not found")
 
     def _post(self, path: list[str]) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"] or 0))
@@ -102,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
             case ["v2", "repository", *what]:
                 self._manage(what)
             case _:
-                self._send(404, b"not here")
+                self._send(404, b"not found")
 
     def _manage(self, what: list[str]) -> None:
         match what:
@@ -131,7 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
         return "{}:{}".format(*self.client_address)
 
     def _stream(self, request: Request) -> None:
-        """Send each response as an event. What fails before the first changes the status alone."""
+        """Send each response as an event. A failure before the first one also sets the status."""
         status = 200
         try:
             for outputs in self.triton.respond(request):
@@ -163,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body) if length is None else length))
         self.end_headers()
         self.wfile.write(body)
-        # A body that is shorter than announced ends with its connection.
+        # A body that is shorter than its Content-Length ends with the connection.
         self.close_connection = self.close_connection or length is not None
 
 
@@ -185,7 +185,7 @@ def _encode_infer(request: Request, outputs: Outputs) -> dict[str, Any]:
 
 
 def _ravel(data: list[Any]) -> list[Any]:
-    """The values of a tensor, whose rows JSON may nest."""
+    """Return the values of a tensor, whose rows JSON may nest."""
     while data and isinstance(data[0], list):
         data = [value for row in data for value in row]
     return data

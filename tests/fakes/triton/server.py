@@ -32,20 +32,20 @@ TEXT_INPUTS = ("text_input", "max_tokens", "stream", "return_num_output_tokens")
 
 @dataclass
 class FakeTriton:
-    """What the server does, and what it was asked. All fields may change while it runs.
+    """The behaviour of the server, and its calls. All fields may be changed while it runs.
 
-    - `answer` makes the responses (see `answers`). The first comes after `ttft_s`, each further one
-      after `itl_s`, and none while `hold` is cleared, which happens at request number `sticks_at`.
-      Every request whose number is a multiple of `fails_every` fails. Numbers start at 1.
-    - `models` are the index of the repository. A model of any name answers unless it is in
-      `unloaded`. `tensorrt_llm`, alone or after a prefix, takes token ids; others take text.
-    - `parameters` and `input_names` are those of the model configuration; an entry of
-      `parameters_of` replaces the former for one model.
-    - `metrics_pages` are the metrics page's contents in turn; the last one stays.
-      `metrics_length` is a `Content-Length` that it claims.
-    - `ending_s` is how long a gRPC stream stays open after an error.
+    - `answer` yields the responses (see `answers`). The first is sent after `ttft_s`, each further
+      one after `itl_s`, and none while `hold` is cleared, which happens at request `sticks_at`.
+      Requests whose number is a multiple of `fails_every` fail. Numbers start at 1.
+    - `models` is the index of the repository. Models with any name respond unless they are in
+      `unloaded`. `tensorrt_llm`, with or without a prefix, accepts token ids; others accept text.
+    - `parameters` and `input_names` are part of the model configuration; an entry of
+      `parameters_of` replaces `parameters` for one model.
+    - `metrics_pages` are the contents of the metrics page in turn; the last one stays.
+      `metrics_length` overrides its `Content-Length`.
+    - `ending_s` is the time for which a gRPC stream stays open after an error.
 
-    `requests` are those to models; `calls` are the path or the method of every call, and its
+    `requests` are the requests to models. `calls` are the path or method of every call, and its
     headers.
     """
 
@@ -94,23 +94,23 @@ class FakeTriton:
         self._open.callback(self.release)
         grpc = ""
         if grpc_port is not None:
-            # The process that launch tests start hundreds of times does without grpc's import.
+            # Launch tests start this process hundreds of times; importing grpc is slow.
             from tests.fakes.triton.over_grpc import serve_grpc
 
             grpc = self._open.enter_context(serve_grpc(self, grpc_port))
         self.endpoint = Endpoint(grpc=grpc, http=http, metrics=http)
 
     def stop(self) -> None:
-        """End as a server that dies: answers on the way are cut off. Harmless when repeated."""
+        """End like a server that dies: responses in progress are aborted. May be repeated."""
         self._open.close()
 
     def release(self) -> None:
-        """End the waiting of answers on the way."""
+        """Wake up all waiting answers."""
         self.closing.set()
         self.hold.set()
 
     def respond(self, request: Request) -> Iterator[Outputs]:
-        """Give the responses at their times, or raise why there are no more."""
+        """Yield the responses at their times, or raise an error."""
         with self._lock:
             self.requests.append(request)
             number = len(self.requests)
@@ -128,14 +128,14 @@ class FakeTriton:
             self.closing.wait()
 
     def infer(self, request: Request) -> Outputs:
-        """Give the response of a KServe inference, which decoupled models do not allow."""
+        """Return the response of a KServe inference, which decoupled models do not allow."""
         if self.is_decoupled:
             message = "ModelInfer RPC doesn't support models with decoupled transaction policy"
             raise ServerError(message)
         return self.respond_once(request)
 
     def respond_once(self, request: Request) -> Outputs:
-        """Give the response of a call that allows one alone."""
+        """Return the response of a call that allows only one."""
         responses = list(self.respond(replace(request, allows_stream=False)))
         if len(responses) != 1:
             raise ServerError(
@@ -149,21 +149,21 @@ class FakeTriton:
         self.calls.append((name, {key.lower(): value for key, value in headers}))
 
     def check_loaded(self, model: str) -> None:
-        """Raise `ServerError` in Triton's words for a model that is not loaded."""
+        """Raise Triton's `ServerError` if a model is not loaded."""
         if model in self.unloaded:
             raise ServerError(f"Request for unknown model: '{model}' is not found", status=404)
 
     def describe_server(self) -> dict[str, Any]:
-        """The server metadata."""
+        """Return the server metadata."""
         return {"name": "triton", "version": VERSION, "extensions": ["model_repository"]}
 
     def describe_model(self, model: str) -> dict[str, Any]:
-        """The model metadata."""
+        """Return the model metadata."""
         self.check_loaded(model)
         return {"name": model, "versions": ["1"], "platform": "python"}
 
     def configure_model(self, model: str) -> dict[str, Any]:
-        """The model configuration."""
+        """Return the model configuration."""
         self.check_loaded(model)
         takes_tokens = model.endswith("tensorrt_llm")
         inputs = self.input_names or (TOKEN_INPUTS if takes_tokens else TEXT_INPUTS)
@@ -177,7 +177,7 @@ class FakeTriton:
         }
 
     def list_models(self) -> list[dict[str, str]]:
-        """The index of the repository."""
+        """Return the index of the repository."""
         return [
             {"name": name, "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"}
             if name in self.unloaded
@@ -186,6 +186,6 @@ class FakeTriton:
         ]
 
     def next_metrics_page(self) -> bytes:
-        """The page of this scrape."""
+        """Return the page of this scrape."""
         pages = self.metrics_pages
         return (pages.pop(0) if len(pages) > 1 else pages[0]).encode()

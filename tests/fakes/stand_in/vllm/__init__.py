@@ -1,4 +1,4 @@
-"""A stand-in of vLLM 0.26, as far as the engine worker uses it."""
+"""A stand-in for vLLM 0.26 with the part that the engine worker uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["LLM", "SamplingParams"]
 
 
 class LLM:
-    """vLLM called directly, as far as `benchmarks/gpu_raw.py` does it."""
+    """The part of vLLM that `benchmarks/gpu_raw.py` calls directly."""
 
     def __init__(self, **arguments: Any) -> None:
         from vllm.engine.arg_utils import EngineArgs

@@ -1,4 +1,4 @@
-"""The group of arguments that has a class of its own."""
+"""The group of arguments with its own class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How one sequence is sampled; what is checked here is checked by vLLM, too."""
+"""Sampling parameters, with checks that vLLM makes, too."""
 
 from __future__ import annotations
 

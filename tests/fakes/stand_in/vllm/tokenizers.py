@@ -1,4 +1,4 @@
-"""The tokenizer, of which only the end token is asked."""
+"""A tokenizer with only the end token."""
 
 from __future__ import annotations
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-# Commands: the prompt's first token.
+# Commands in the prompt's first token.
 FAIL_THE_REQUEST = 991
 FAIL_THE_EXECUTOR = 992
 NEVER_ANSWER = 993
 BE_CANCELLED = 994
 
-# Those that were made, in order.
+# All clients in the order of their creation.
 CLIENTS: list[LLM] = []
 _KNOWN = frozenset(
     (
@@ -38,7 +38,7 @@ class RequestError(RuntimeError):
 
 
 class ValidationError(ValueError):
-    """As Pydantic's."""
+    """A fake of Pydantic's error."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__("1 validation error\n    For further information visit https://…")
@@ -131,7 +131,7 @@ class CompletionOutput:
 
 class RequestOutput:
     def __init__(self, prompt_token_ids: list[int], params: SamplingParams) -> None:
-        # As the real one: without a running loop there is nothing to await.
+        # Requires a running event loop, like the original.
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[Any] = asyncio.Queue()
         self.prompt_token_ids = prompt_token_ids
@@ -174,13 +174,13 @@ class RequestOutput:
         if reason == "cancelled":
             output.finish_reason = reason
         if is_final:
-            # Only the last response says why its sequence has ended.
+            # Only the last response contains the finish reason.
             self.finished = True
             output.finish_reason = reason
 
 
 class LLM:
-    """`arguments` and `requests` are what came in."""
+    """The LLM; `arguments` and `requests` record its input."""
 
     def __init__(self, model: str, **arguments: Any) -> None:
         if unknown := sorted(set(arguments) - _KNOWN):
@@ -200,7 +200,7 @@ class LLM:
     ) -> RequestOutput:
         assert sampling_params is not None
         if sampling_params.end_id is None and self.arguments.get("skip_tokenizer_init"):
-            raise ValueError("tokenizer is required to reset end_id if it is None")
+            raise ValueError("tokenizer is required to reset end_id")
         result = RequestOutput(inputs, sampling_params)
         self.requests.append(
             SimpleNamespace(

@@ -1,4 +1,4 @@
-"""As upstream's Triton model imports it."""
+"""The function that upstream's Triton model imports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SpeculativeConfig:
 def update_llm_args_with_extra_dict(
     llm_args: dict[str, Any], llm_args_dict: dict[str, Any], extra_llm_api_options: None = None
 ) -> dict[str, Any]:
-    """Changes what it is given, as the real one does."""
+    """Modify the arguments in place, like the original."""
     if speculative := llm_args_dict.get("speculative_config"):
         decoding_type = speculative.pop("decoding_type")
         llm_args_dict["speculative_config"] = SpeculativeConfig(decoding_type, speculative)

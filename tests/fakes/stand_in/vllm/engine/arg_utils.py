@@ -1,4 +1,4 @@
-"""Engine arguments, and the config that they make."""
+"""Engine arguments, and the configuration that they create."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vllm.config import StructuredOutputsConfig
 
 
 class ValidationError(ValueError):
-    """As Pydantic's."""
+    """A fake of Pydantic's error."""
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__("1 validation error\n    For further information visit https://…")

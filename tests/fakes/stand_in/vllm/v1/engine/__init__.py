@@ -1,4 +1,4 @@
-"""What goes to the engine core and comes from it."""
+"""Requests to the engine core and its outputs."""
 
 from __future__ import annotations
 

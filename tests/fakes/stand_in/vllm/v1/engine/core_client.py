@@ -1,4 +1,4 @@
-"""The engine core: each step makes one token of each sequence, the one after the last."""
+"""The engine core, which counts up one token per sequence in each step."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from vllm.v1.engine import (
     SchedulerStats,
 )
 
-# Commands: the prompt's first token.
+# Commands in the prompt's first token.
 FAIL_THE_REQUEST = 991
 FAIL_THE_CORE = 992
 NEVER_ANSWER = 993
 DIE_SILENTLY = 994
 
-# Those that were made, in order.
+# All clients in the order of their creation.
 CLIENTS: list[SyncMPClient] = []
 _SCHEDULED = 2
 _STEP_S = 0.002
@@ -101,7 +101,7 @@ class SyncMPClient:
                 outputs = [each for one in running for each in self._advance(*one)]
             if outputs:
                 now_s = time.monotonic()
-                # Of each prompt it knows two blocks of three.
+                # Two of three blocks of each prompt are cached.
                 started = sum(each.prefill_stats is not None for each in outputs)
                 found = PrefixCacheStats(queries=12 * started, hits=8 * started)
                 stats = SchedulerStats(len(running), 1, 1, len(running) / 100, found)

@@ -1,4 +1,4 @@
-"""What runs the model: in one process, or in one per GPU."""
+"""The executor of the model: one process, or one process per GPU."""
 
 from __future__ import annotations
 
