@@ -107,7 +107,7 @@ def test_server_in_a_container_answers_comes_back_and_ends(tllm: InContainers) -
     assert psutil.Process(status["server_pid"]).name() == "tritonserver"
     (directory,) = (tllm.home / "servers").iterdir()
     with draining(directory, ["tensorrt_llm"]):
-        assert "tensorrt_llm takes no new requests" in tllm("infer", "hello").stderr
+        assert "tensorrt_llm accepts no new requests" in tllm("infer", "hello").stderr
     assert "Paris" in ask(tllm)
 
     tllm.podman("kill", name)

@@ -135,8 +135,8 @@ def test_restricted_apis_open_with_the_servers_token(served: Tllm, endpoint: End
 BAD_REQUESTS = {
     "an empty prompt": ({"text_input": "", "max_tokens": 5}, "text_input (QUERY) is empty"),
     "negative max tokens": ({"text_input": "x", "max_tokens": -5}, "max_tokens) is -5"),
-    "no max tokens": ({"text_input": "x", "max_tokens": 0}, "ask for at least 1"),
-    "huge max tokens": ({"text_input": "x", "max_tokens": 99999}, "ask for at most 8191"),
+    "no max tokens": ({"text_input": "x", "max_tokens": 0}, "request at least 1"),
+    "huge max tokens": ({"text_input": "x", "max_tokens": 99999}, "request at most 8191"),
     "a prompt beyond the context": (
         {"text_input": "word " * 9000, "max_tokens": 5},
         "shorten the prompt",

@@ -88,7 +88,7 @@ def test_a_stop_waits_for_requests_and_takes_no_more(
     with subprocess.Popen(command, env=tllm.environ, stderr=subprocess.PIPE, text=True) as stopping:
         # Told once the models take no new requests.
         wait_until(lambda: tllm.state().in_flight)
-        with pytest.raises(RequestFailed, match="takes no new requests") as raised:
+        with pytest.raises(RequestFailed, match="accepts no new requests") as raised:
             generate(endpoint, "demo", GenerateRequest("hi", max_tokens=1), interface)
         assert raised.value.why
         rest = list(pieces)

@@ -109,7 +109,7 @@ def test_requests_that_failed_do_not_hold_up_a_stop(quick_home: Callable[[], Tll
     endpoint = tllm.endpoint()
     # Of those that are cancelled at the wrong moment, one in twenty.
     for _ in range(200):
-        with pytest.raises(RequestFailed, match="ask for at least 1"):
+        with pytest.raises(RequestFailed, match="request at least 1"):
             generate(endpoint, "demo", GenerateRequest("hi", max_tokens=0), "grpc")
     tllm.done("stop")
     (log,) = (tllm.home / "servers").glob("*/server.log")

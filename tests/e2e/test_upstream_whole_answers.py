@@ -170,7 +170,7 @@ def test_a_cancelled_call_ends_with_cancelled(whole: Endpoint) -> None:
 
 def test_streaming_is_refused(whole: Endpoint) -> None:
     (error,) = stream(whole, "tensorrt_llm", core_inputs(PROMPT, 4, streaming=True))
-    assert "streaming needs a decoupled model" in error.message()
+    assert "streaming requires a decoupled model" in error.message()
 
 
 def test_a_full_queue_refuses_over_http(whole: Endpoint) -> None:

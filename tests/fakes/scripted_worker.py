@@ -1,8 +1,8 @@
-"""An engine that does what the prompt's first token says, and a worker that runs it.
+"""An engine that executes the command in the prompt's first token, and a worker that runs it.
 
     python3 scripted_worker.py --engine scripted --fd 5 --config '{}'
 
-`{"fails": "..."}` as the config makes the engine fail to load.
+With `{"fails": "..."}` as the configuration, the engine fails to load.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from trtllm_serve_cli.runtime.worker.worker import main
 
 # Count up, one token a step: 10, 11, 12 … in the first sequence, 20, 21, 22 … in the next.
 COUNT = 1
-# Run without a token until cancelled.
+# Run without tokens until cancelled.
 HANG = 2
 # Fail in the first step.
 FAIL = 3
 # Kill the worker.
 DIE = 4
-# One token: how many requests were cancelled.
+# Generate one token: the number of cancelled requests.
 COUNT_CANCELLED = 5
-# Be refused by the engine itself.
+# Be rejected by the engine.
 REJECT = 6
-# Make the engine raise what it should not.
+# Make the engine raise an unexpected error.
 RAISE = 7
 # Make the first step raise.
 BREAK = 8
@@ -54,7 +54,7 @@ class ScriptedEngine:
 
     def submit(self, request: GenerationRequest) -> None:
         if request.input_ids[0] == REJECT:
-            raise InvalidRequest("the script refuses it")
+            raise InvalidRequest("the script rejects it")
         if request.input_ids[0] == RAISE:
             raise TypeError("the script is wrong")
         self._running[request.id] = (request, 0)
@@ -90,7 +90,7 @@ class ScriptedEngine:
             return self._count(request, num_steps)
         del self._running[request.id]
         if command == FAIL:
-            return [SequenceUpdate(request.id, error="the script says so")]
+            return [SequenceUpdate(request.id, error="the script fails it")]
         return [SequenceUpdate(request.id, 0, (self._num_cancelled,), "stop")]
 
     def _count(self, request: GenerationRequest, num_steps: int) -> list[SequenceUpdate]:

@@ -1,4 +1,4 @@
-"""The seams of what runs inside Triton: Triton's own module, and what loads a tokenizer."""
+"""Fakes of the modules that the runtime imports inside Triton."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.fakes import triton_utils as fake_triton_utils
 
 @pytest.fixture
 def triton_utils(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Triton's module of that name, which exists only inside its Python stub."""
+    """Install the fake of Triton's module, which exists only inside its Python stub."""
     fake_triton_utils.METRICS.clear()
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", fake_triton_utils)
     return fake_triton_utils
@@ -21,6 +21,6 @@ def triton_utils(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def transformers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Transformers, whose every tokenizer is the fake one."""
+    """Install a fake of Transformers, which always loads the fake tokenizer."""
     monkeypatch.setitem(sys.modules, "transformers", fake_tokenizer)
     return fake_tokenizer

@@ -1,4 +1,4 @@
-"""What crosses the socket comes out the same, and nonsense is refused before any engine."""
+"""Serialization of requests and updates, and checks of requests."""
 
 from __future__ import annotations
 
@@ -98,15 +98,17 @@ def test_accepts_a_request_at_the_limits(fields: dict[str, Any]) -> None:
         ),
         (
             {"input_ids": (-1, 100)},
-            "input_ids holds -1, which is no token: ids go from 0",
+            "input_ids contains -1, which is not a token id; ids start at 0",
         ),
         (
             {"stop_words": ((1,), (2, 100))},
-            "stop_words_list holds 100, which is no token of this model: ids go from 0 to 99",
+            "stop_words_list contains 100, which is not a token id of this model; ids range from "
+            "0 to 99",
         ),
         (
             {"bad_words": ((-7,),)},
-            "bad_words_list holds -7, which is no token of this model: ids go from 0 to 99",
+            "bad_words_list contains -7, which is not a token id of this model; ids range from "
+            "0 to 99",
         ),
         (
             {"bad_words": ((1,) * 4000, (2,) * 97)},
@@ -114,17 +116,17 @@ def test_accepts_a_request_at_the_limits(fields: dict[str, Any]) -> None:
         ),
         (
             {"max_new_tokens": 0},
-            "request_output_len (max_tokens) is 0; ask for at least 1",
+            "request_output_len (max_tokens) is 0; request at least 1",
         ),
         (
             {"input_ids": (1,) * 10},
-            "the prompt has 10 tokens, but this model's context (max_seq_len) holds 10 with the "
-            "answer; shorten the prompt",
+            "the prompt has 10 tokens, but this model's context (max_seq_len) of 10 includes "
+            "the response; shorten the prompt",
         ),
         (
             {"max_new_tokens": 9},
             "2 prompt tokens and 9 to generate (request_output_len, max_tokens) exceed this "
-            "model's context (max_seq_len) of 10; ask for at most 8",
+            "model's context (max_seq_len) of 10; request at most 8",
         ),
         ({"beam_width": 0}, "beam_width is 0; it must be from 1 to 3"),
         ({"beam_width": 4}, "beam_width is 4; it must be from 1 to 3"),
@@ -150,14 +152,14 @@ def test_accepts_a_request_at_the_limits(fields: dict[str, Any]) -> None:
         ),
         (
             {"guide": "{}"},
-            "guided_decoding_guide_type is missing; send what kind of guide guided_decoding_guide "
-            "is: one of json, json_schema, regex, ebnf_grammar, structural_tag",
+            "guided_decoding_guide_type is missing; send the type of guided_decoding_guide: one of "
+            "json, json_schema, regex, ebnf_grammar, structural_tag",
         ),
         ({"min_tokens": 5}, "min_tokens is 5; it must be from 0 to 4"),
         (
             {"beam_width": 2, "num_return_sequences": 3},
             "num_return_sequences is 3, more than the beam_width of 2; a beam search returns at "
-            "most its beams",
+            "most one sequence per beam",
         ),
     ],
     ids=str,
@@ -189,7 +191,7 @@ def test_ignores_an_end_id_beyond_the_vocabulary(end_id: int | None, fitted: int
 
 
 def _collect(updates: list[SequenceUpdate], what: str) -> dict[tuple[int, int], tuple[Any, ...]]:
-    """Sequence -> all of its tokens, or log probabilities, in order."""
+    """Return all tokens or log probabilities of each sequence in order."""
     collected: dict[tuple[int, int], tuple[Any, ...]] = {}
     for each in updates:
         key = (each.request_id, each.sequence_index)

@@ -1,4 +1,4 @@
-"""Engines of packages in their worker, a process of its own."""
+"""Engines with stand-ins of their packages in a worker process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trtllm_serve_cli.runtime.worker.worker_process import WorkerFailed, WorkerP
 
 COMMAND = (sys.executable, stand_in_worker.__file__)
 CONFIG: dict[str, Any] = {"max_seq_len": 100, "vocab_size": 1000, "gpu_device_ids": []}
-# Engine kind -> its arguments, and how it says that nothing more will come.
+# Engine kind -> its arguments, and its error when the engine has failed.
 ARGUMENTS = {
     "pytorch": {"model": "/m", "max_batch_size": 4},
     "vllm": {"model": "/m", "max_num_seqs": 4},
@@ -60,7 +60,7 @@ def test_restarts_a_worker_whose_engine_failed(kind: str) -> None:
         error = updates.get(timeout=_TIMEOUT_S).error
         changes = [states.get(timeout=_TIMEOUT_S) for _ in range(3)]
     assert error == (
-        f"the engine failed ({FAILURES[kind]}); it is being restarted, send the request again"
+        f"the engine failed ({FAILURES[kind]}) and is being restarted; retry the request"
     )
     assert changes == [(True, 0), (False, 0), (True, 1)]
 

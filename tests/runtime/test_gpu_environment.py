@@ -1,4 +1,4 @@
-"""What is left of the environment that Triton was started in."""
+"""Changes to the environment in which Triton was started."""
 
 from __future__ import annotations
 
@@ -37,5 +37,7 @@ def test_numbers_index_the_visible_gpus() -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "2,GPU-5"}
     choose_gpus(environ, ["1"])
     assert environ["CUDA_VISIBLE_DEVICES"] == "GPU-5"
-    with pytest.raises(ValueError, match="gpu_device_ids names GPU 1, and the server sees 1"):
+    with pytest.raises(
+        ValueError, match="gpu_device_ids contains GPU 1, but the server has only 1 visible GPUs"
+    ):
         choose_gpus(environ, ["1"])

@@ -1,4 +1,4 @@
-"""What a guide may be."""
+"""Validation of guides, and their arguments of engines."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def test_valid_guide_has_no_problem(guide_type: str, guide: str) -> None:
 @pytest.mark.parametrize(
     ("guide_type", "guide", "problem"),
     [
-        ("regex", "", "is missing; send the guide that the type regex needs"),
-        ("json_schema", "{", "is no JSON: Expecting property name"),
+        ("regex", "", "is missing; the guide type regex requires it"),
+        ("json_schema", "{", "is not valid JSON: Expecting property name"),
         ("json_schema", "[" * 100_000, "has 100000 bytes; send at most 65536"),
-        ("json_schema", "[" * 60_000, "is no JSON: maximum recursion depth exceeded"),
-        ("structural_tag", "[1]", "is no JSON object"),
-        ("ebnf_grammar", "root\0", "holds a NUL; leave it out"),
+        ("json_schema", "[" * 60_000, "is not valid JSON: maximum recursion depth exceeded"),
+        ("structural_tag", "[1]", "is not a JSON object"),
+        ("ebnf_grammar", "root\0", "contains a NUL character; remove it"),
     ],
     ids=lambda value: value[:12],
 )

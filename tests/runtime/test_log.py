@@ -1,4 +1,4 @@
-"""Lines for the server's log, for people and for programs."""
+"""Lines of the server's log as text and JSON."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What runs inside Triton, copied next to each `model.py` of a rendered model repository.
+"""The code that runs inside Triton, copied next to each `model.py` of a rendered repository.
 
-It needs NumPy, the standard library and the engine's own packages, and imports nothing else of
-this project, so that a repository can be mounted where nobody has heard of `tllm`.
+It requires only NumPy, the standard library and the engine's packages, and imports nothing else of
+this project. A repository therefore works on machines where `tllm` is not installed.
 """

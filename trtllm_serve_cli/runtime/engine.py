@@ -1,4 +1,4 @@
-"""What every engine takes and gives: requests, updates, statistics, and the engine itself."""
+"""The interface of all engines: requests, updates, statistics, and the engine itself."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from .guide import GUIDE_TYPES, find_guide_problem
 FinishReason = Literal["stop", "length"]
 
 
-# An automaton of so many tokens of plain words takes some 1 s to make.
+# Compiling words with this many tokens to an automaton takes about 1 s.
 _MAX_WORD_TOKENS = 4096
 
 
 class InvalidRequest(Exception):
-    """A request that this engine cannot run; the message is for whoever sent it."""
+    """A request that this engine cannot run; the client receives the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One prompt and how to go on from it. Names follow upstream's tensors.
+    """One prompt and its sampling parameters. Names follow upstream's tensors.
 
-    `end_id` None means that only `max_new_tokens` and stop words end the sequence. Without `top_k`
-    and `top_p` decoding is greedy, whatever the temperature, as TensorRT-LLM has it.
+    Without `end_id`, only `max_new_tokens` and stop words end the sequence. Without `top_k` and
+    `top_p`, decoding is greedy at any temperature, as in TensorRT-LLM.
     """
 
     id: int
@@ -51,24 +51,27 @@ class GenerationRequest:
     return_perf_metrics: bool = False
     guide_type: str | None = None
     guide: str = ""
-    # Of an adapter: its task id or its name, and the file in which it was sent along.
+    # A LoRA adapter: its task id or name, and the file that holds its weights if they were sent.
     lora_task_id: int | None = None
     lora_name: str | None = None
     lora_file: str | None = None
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the likeliest token is always taken."""
+        """True if decoding always selects the most likely token."""
         top_k, top_p = self.top_k or 0, self.top_p or 0.0
         return top_k == 1 or (top_k == 0 and top_p == 0.0) or self.temperature == 0.0
 
     def to_message(self) -> dict[str, Any]:
-        """For a `submit` frame. (`dataclasses.asdict` copies every token: ten times the time.)"""
+        """Return the content of a `submit` frame.
+
+        `dataclasses.asdict` copies every token, which takes ten times as long.
+        """
         return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> GenerationRequest:
-        """The request that `to_message` and JSON made into `message`."""
+        """Return the request that `to_message` converted to `message`."""
         words = {
             key: tuple(tuple(word) for word in message.get(key, ()))
             for key in ("stop_words", "bad_words")
@@ -76,7 +79,7 @@ class GenerationRequest:
         return cls(**{**message, **words, "input_ids": tuple(message["input_ids"])})
 
 
-# Upstream's outputs that `return_perf_metrics` asks for.
+# Upstream's outputs that `return_perf_metrics` requests.
 PERF_OUTPUTS = (
     "kv_cache_alloc_new_blocks",
     "kv_cache_reused_blocks",
@@ -93,10 +96,10 @@ PERF_OUTPUTS = (
 
 @dataclass(frozen=True, slots=True)
 class PerfMetrics:
-    """What one request has cost so far. Names are upstream's outputs.
+    """Performance metrics of one request so far. Names are those of upstream's outputs.
 
-    Times are nanoseconds of the monotonic clock, 0 while they are to come. Blocks are of the KV
-    cache, of all sequences of the request.
+    Times are nanoseconds of the monotonic clock, and 0 until they are known. Blocks are KV cache
+    blocks of all sequences of the request.
     """
 
     kv_cache_alloc_total_blocks: int = 0
@@ -113,9 +116,9 @@ class PerfMetrics:
 class SequenceUpdate:
     """New tokens of one sequence of one request, or its end, or both.
 
-    `log_probs` goes with `token_ids`; `cum_log_prob` is of the whole sequence so far, `perf` of the
-    whole request. A request that failed has `error` and nothing else follows for it; it was
-    `refused` if it never ran.
+    `log_probs` belongs to `token_ids`, `cum_log_prob` to the whole sequence so far, and `perf` to
+    the whole request. An update with `error` is the last of its request, which never ran if it was
+    `rejected`.
     """
 
     request_id: int
@@ -129,7 +132,7 @@ class SequenceUpdate:
     rejected: bool = False
 
     def to_wire(self) -> list[Any]:
-        """As one entry of a `step` frame: positional, since there is one per token."""
+        """Return an entry of a `step` frame: positional, since there is one per token."""
         return [
             self.request_id,
             self.sequence_index,
@@ -159,7 +162,7 @@ class SequenceUpdate:
 
 
 def merge_updates(updates: Iterable[SequenceUpdate]) -> list[SequenceUpdate]:
-    """One update per sequence that says all that several of `updates` say; errors stay apart."""
+    """Merge the updates of each sequence into one; errors stay separate."""
     merged: dict[tuple[int, int, bool], SequenceUpdate] = {}
     for update in updates:
         key = (update.request_id, update.sequence_index, update.error is not None)
@@ -183,7 +186,7 @@ def _merge_pair(earlier: SequenceUpdate, later: SequenceUpdate) -> SequenceUpdat
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """What an engine can take; requests beyond it are refused before they reach it."""
+    """Limits of an engine; requests beyond them are rejected before they reach it."""
 
     max_seq_len: int
     max_beam_width: int
@@ -192,12 +195,12 @@ class EngineLimits:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """How an engine is doing now. Sizes are bytes, the KV cache counts blocks.
+    """The current state of an engine.
 
-    Paused are requests that had tokens already and lost their place in the KV cache to others.
-    Of the blocks of all prompts since the engine was loaded, `kv_blocks_reused` were in the KV
-    cache and `kv_blocks_missed` were not; `preemptions` counts the pauses. `memory_bytes` is the
-    machine's.
+    Paused requests were preempted: they had generated tokens and lost their KV cache blocks to
+    other requests. `preemptions` counts these events. `kv_blocks_reused` and `kv_blocks_missed`
+    count the blocks of all prompts since the engine was loaded that were and were not in the KV
+    cache. `memory_bytes` is host memory.
     """
 
     active_requests: int = 0
@@ -219,7 +222,7 @@ class EngineStats:
     kv_blocks_missed: int = 0
 
 
-# Those of its figures that only grow.
+# Fields of `EngineStats` that only increase.
 COUNTS = ("iteration", "preemptions", "kv_blocks_reused", "kv_blocks_missed")
 
 
@@ -229,61 +232,63 @@ class Engine(Protocol):
     limits: EngineLimits
 
     def submit(self, request: GenerationRequest) -> None:
-        """Queue `request`. Raises `InvalidRequest` when this engine cannot run it."""
+        """Queue `request`. Raise `InvalidRequest` if this engine cannot run it."""
 
     def cancel(self, request_id: int) -> None:
-        """Free the request's slot at once; an id that is not running is ignored."""
+        """Free the request's slot immediately; ignore an id that is not running."""
 
     def has_work(self) -> bool:
-        """Whether `step` would do anything."""
+        """Return whether `step` has anything to do."""
 
     def step(self) -> list[SequenceUpdate]:
-        """Run one batch step and tell what it brought."""
+        """Run one batch step and return its updates."""
 
     def stats(self) -> EngineStats:
-        """How it is doing now; cheap enough to ask after every step."""
+        """Return the current state; cheap enough to call after every step."""
 
     def close(self) -> None:
-        """End what would outlive this process; nothing is asked of the engine afterwards."""
+        """Release everything that would outlive this process. It is the last call."""
 
 
 def last_line(error: Exception) -> str:
-    """What an engine's package has to say, without the places in its source that come before."""
+    """Return the last line of an error: the message without the source locations before it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
 
 
 def check_request(request: GenerationRequest, limits: EngineLimits) -> None:
-    """Raise `InvalidRequest`, naming the tensor, when `request` is beyond any engine's sense."""
+    """Raise `InvalidRequest`, which names the tensor, if no engine could run `request`."""
     if not request.input_ids:
         raise InvalidRequest("input_ids is empty: the prompt has no tokens; send at least one")
     if (lowest := min(request.input_ids)) < 0:
-        raise InvalidRequest(f"input_ids holds {lowest}, which is no token: ids go from 0")
+        raise InvalidRequest(
+            f"input_ids contains {lowest}, which is not a token id; ids start at 0"
+        )
     _check_words("stop_words_list", request.stop_words, limits)
     _check_words("bad_words_list", request.bad_words, limits)
     if request.max_new_tokens < 1:
         raise InvalidRequest(
-            f"request_output_len (max_tokens) is {request.max_new_tokens}; ask for at least 1"
+            f"request_output_len (max_tokens) is {request.max_new_tokens}; request at least 1"
         )
     room = limits.max_seq_len - len(request.input_ids)
     if room < 1:
         raise InvalidRequest(
             f"the prompt has {len(request.input_ids)} tokens, but this model's context "
-            f"(max_seq_len) holds {limits.max_seq_len} with the answer; shorten the prompt"
+            f"(max_seq_len) of {limits.max_seq_len} includes the response; shorten the prompt"
         )
     if request.max_new_tokens > room:
         raise InvalidRequest(
             f"{len(request.input_ids)} prompt tokens and {request.max_new_tokens} to generate "
             f"(request_output_len, max_tokens) exceed this model's context (max_seq_len) of "
-            f"{limits.max_seq_len}; ask for at most {room}"
+            f"{limits.max_seq_len}; request at most {room}"
         )
     _check_ranges(request, limits)
     if request.guide_type is not None:
         _check_guide(request.guide_type, request.guide)
     elif request.guide:
         raise InvalidRequest(
-            "guided_decoding_guide_type is missing; send what kind of guide guided_decoding_guide "
-            f"is: one of {', '.join(GUIDE_TYPES)}"
+            "guided_decoding_guide_type is missing; send the type of guided_decoding_guide: one of "
+            f"{', '.join(GUIDE_TYPES)}"
         )
 
 
@@ -303,7 +308,7 @@ def _check_ranges(request: GenerationRequest, limits: EngineLimits) -> None:
     if request.beam_width > 1 and request.num_return_sequences > request.beam_width:
         raise InvalidRequest(
             f"num_return_sequences is {request.num_return_sequences}, more than the beam_width of "
-            f"{request.beam_width}; a beam search returns at most its beams"
+            f"{request.beam_width}; a beam search returns at most one sequence per beam"
         )
 
 
@@ -318,11 +323,12 @@ def _check_guide(guide_type: str, guide: str) -> None:
 
 
 def fit_to_vocabulary(request: GenerationRequest, limits: EngineLimits) -> GenerationRequest:
-    """`request` with ids of the vocabulary only, where upstream's backend takes any.
+    """Return `request` with only ids of the vocabulary; upstream's backend accepts any id.
 
-    An input id beyond it stands for its remainder: upstream's benchmark draws them from all that
-    INT32 holds. An `end_id` that is no token ends nothing: some of upstream's clients send 50256 to
-    every model, and OpenVINO GenAI would write beyond its logits, with `min_tokens` set.
+    Input ids beyond the vocabulary are taken modulo its size, since upstream's benchmark draws them
+    from the whole range of INT32. An `end_id` outside the vocabulary is ignored: some of upstream's
+    clients send 50256 to every model, and OpenVINO GenAI with `min_tokens` set would write beyond
+    its logits.
     """
     if max(request.input_ids) >= limits.vocab_size:
         wrapped = tuple(token % limits.vocab_size for token in request.input_ids)
@@ -336,8 +342,8 @@ def _check_tokens(tensor: str, token_ids: Sequence[int], limits: EngineLimits) -
     low, high = min(token_ids, default=0), max(token_ids, default=0)
     if low < 0 or high >= limits.vocab_size:
         raise InvalidRequest(
-            f"{tensor} holds {low if low < 0 else high}, which is no token of this model: ids go "
-            f"from 0 to {limits.vocab_size - 1}"
+            f"{tensor} contains {low if low < 0 else high}, which is not a token id of this model; "
+            f"ids range from 0 to {limits.vocab_size - 1}"
         )
 
 

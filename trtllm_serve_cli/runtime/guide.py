@@ -1,4 +1,4 @@
-"""Guided decoding: what a guide may be, told before any engine sees it.
+"""Validate the guides of guided decoding before an engine receives them.
 
 Types are upstream's values of `guided_decoding_guide_type`.
 """
@@ -11,7 +11,7 @@ from typing import Any
 GUIDE_TYPES = ("json", "json_schema", "regex", "ebnf_grammar", "structural_tag")
 # `json` allows any JSON value and takes no guide.
 _JSON_GUIDES = ("json_schema", "structural_tag")
-# Guide type -> what vLLM and TensorRT-LLM's LLM API call it.
+# Guide type -> its name in vLLM and in TensorRT-LLM's LLM API.
 _ARGUMENTS = {
     "json_schema": "json",
     "regex": "regex",
@@ -22,22 +22,22 @@ _MAX_GUIDE_BYTES = 64 * 1024
 
 
 def find_guide_problem(guide_type: str, guide: str) -> str | None:
-    """What is wrong with `guide` as far as its text shows; goes on from the tensor's name."""
+    """Return the problem with the text of `guide`, worded to follow the name of the tensor."""
     if guide_type == "json":
         return None
     if not guide:
-        return f"is missing; send the guide that the type {guide_type} needs"
+        return f"is missing; the guide type {guide_type} requires it"
     if (num_bytes := len(guide.encode())) > _MAX_GUIDE_BYTES:
         return f"has {num_bytes} bytes; send at most {_MAX_GUIDE_BYTES}"
     if "\0" in guide:
-        return "holds a NUL; leave it out"
+        return "contains a NUL character; remove it"
     if guide_type in _JSON_GUIDES:
         return _find_json_problem(guide)
     return None
 
 
 def guide_arguments(guide_type: str | None, guide: str) -> dict[str, Any]:
-    """What `StructuredOutputsParams` and `GuidedDecodingParams` take; nothing without a guide."""
+    """Return the arguments of `StructuredOutputsParams` and `GuidedDecodingParams`, if any."""
     if guide_type is None:
         return {}
     return {"json_object": True} if guide_type == "json" else {_ARGUMENTS[guide_type]: guide}
@@ -47,7 +47,7 @@ def _find_json_problem(guide: str) -> str | None:
     try:
         value = json.loads(guide)
     except (ValueError, RecursionError) as error:
-        return f"is no JSON: {error}"
+        return f"is not valid JSON: {error}"
     if not isinstance(value, dict | bool):
-        return "is no JSON object"
+        return "is not a JSON object"
     return None

@@ -1,7 +1,7 @@
-"""What our models and workers write to the server's log.
+"""Write the log lines of models and engine workers to the server's log.
 
-The environment says how: TLLM_LOG_FORMAT is `json` or `text`. Triton's own lines keep Triton's
-format, which has no JSON.
+The environment variable TLLM_LOG_FORMAT sets the format: `json` or `text`. Triton's own lines keep
+Triton's format, which cannot be JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-# This file lies in MODEL/VERSION/tllm_runtime, also of a worker that the model starts.
+# This file is in MODEL/VERSION/tllm_runtime, for a model and for the worker that it starts.
 _MODEL = Path(__file__).parent.parent.parent.name
 
 
@@ -24,9 +24,9 @@ _LEVELS: dict[Level, str] = {"I": "info", "W": "warning", "E": "error"}
 
 
 def write_log(level: Level, text: str, **fields: Any) -> None:
-    """A line for the log: how grave (Triton's letters), of which model, and what is said.
+    """Write a line with its level (Triton's letters), model, text and fields.
 
-    A log that cannot be written, such as on a full disk, keeps nobody from working.
+    Errors are ignored: a log that cannot be written, as on a full disk, must not stop the model.
     """
     with contextlib.suppress(OSError, ValueError):
         is_json = os.environ.get("TLLM_LOG_FORMAT") == "json"
@@ -38,19 +38,19 @@ def write_log(level: Level, text: str, **fields: Any) -> None:
 
 
 def write_traceback() -> None:
-    """The exception that is being handled, for the log."""
+    """Log the exception that is being handled."""
     write_log("E", traceback.format_exc().rstrip())
 
 
 def render_json(level: Level, text: str, fields: dict[str, Any], now: datetime) -> str:
-    """The line as one JSON object; `facts` win over what all lines have."""
+    """Return the line as one JSON object; `fields` override the keys that all lines have."""
     at = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     line = {"time": at, "level": _LEVELS[level], "model": _MODEL, "message": text, **fields}
     return json.dumps(line, ensure_ascii=False)
 
 
 def render_text(level: Level, text: str, fields: dict[str, Any]) -> str:
-    """The line for people, `facts` as name=value behind it."""
+    """Return the line as text, followed by `fields` as name=value."""
     pairs = "".join(f" {name}={_as_word(value)}" for name, value in fields.items())
     return f"{level} {_MODEL}] {text}{pairs}"
 

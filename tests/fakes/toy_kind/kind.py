@@ -1,6 +1,6 @@
-"""A whole engine kind in one folder: `toy` returns a prompt backwards.
+"""A complete engine kind in one folder: `toy` returns the prompt in reverse order.
 
-This module is its host half; `runtime/` lies beside the model as `tllm_runtime/engines/toy`.
+This module is the host part; `runtime/` is copied to the model as `tllm_runtime/engines/toy`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def _plan_values(
 
 KIND = EngineKind(
     name="toy",
-    summary="Returns a prompt backwards",
+    summary="Returns the prompt in reverse order",
     building=dataclasses.replace(
-        serve_as_it_is(lambda request, tools, quantized: {}, "A toy needs no engine."),
+        serve_as_it_is(lambda request, tools, quantized: {}, "A toy requires no engine."),
         needs_weights=False,
     ),
     serving=Serving(("inflight",), WORKER_PARAMETERS, _plan_values),

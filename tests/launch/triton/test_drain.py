@@ -24,7 +24,7 @@ def test_models_refuse_requests_while_they_are_drained(
     reject_if_draining("a")
     with draining(tmp_path, ["a"]):
         reject_if_draining("b")
-        with pytest.raises(InvalidRequest, match="a takes no new requests: it is being stopped"):
+        with pytest.raises(InvalidRequest, match="a accepts no new requests: it is being stopped"):
             reject_if_draining("a")
     reject_if_draining("a")
 

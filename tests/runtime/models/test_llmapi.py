@@ -1,4 +1,4 @@
-"""The model of the llmapi layout, answered by a real worker with the scripted engine."""
+"""The model of the llmapi layout on a real worker with the scripted engine."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.fakes import scripted_worker, tokenizer, triton_utils
 from tests.fakes.triton_utils import Request, TritonModelException
 from trtllm_serve_cli.runtime.triton.model_yaml import render_model_yaml
 
-# Characters are tokens, and the first one says what the engine does; it is a special token, so no
-# answer shows it.
+# Characters are tokens. The first one is the command of the scripted engine, a special token, which
+# responses do not contain.
 COUNT, HANG = "\x01a", "\x02a"
 
 
@@ -25,7 +25,7 @@ COUNT, HANG = "\x01a", "\x02a"
 def loaded(
     folder: Path, *, decoupled: bool = True, yaml_decoupled: bool | None = None, **arguments: str
 ) -> Iterator[Any]:
-    """The model on the scripted worker; `yaml_decoupled` is what model.yaml says of `decoupled`."""
+    """Load the model on the scripted worker; `yaml_decoupled` is `decoupled` in model.yaml."""
     python = folder / "python3"
     python.write_text(
         f'#!/bin/sh\nshift 2\nexec {sys.executable} {scripted_worker.__file__} "$@"\n'
@@ -132,8 +132,8 @@ def test_stop_request_ends_the_running_request(model: Any) -> None:
 @pytest.mark.parametrize(
     ("tensors", "why"),
     [
-        ({"text_input": [b""]}, "text_input takes one prompt, which is not empty"),
-        ({"text_input": [b"a", b"b"]}, "text_input takes one prompt, which is not empty"),
+        ({"text_input": [b""]}, "text_input must contain exactly one prompt"),
+        ({"text_input": [b"a", b"b"]}, "text_input must contain exactly one prompt"),
         ({"text_input": [b"\xff"]}, "text_input is not valid UTF-8 at byte 0"),
         ({"sampling_param_seed": [1, 2]}, "sampling_param_seed has the shape [2]; send one value"),
         (
@@ -141,8 +141,11 @@ def test_stop_request_ends_the_running_request(model: Any) -> None:
             "image_url is not supported by the engine kind openvino",
         ),
         ({"sampling_param_temperature": [-1.0]}, "temperature is -1; it must be from 0 to 10000"),
-        ({"sampling_param_best_of": [2], "streaming": [True]}, "sampling_param_best_of is above 1"),
-        ({"stop": [True]}, "stop names the request id '', which is not running"),
+        (
+            {"sampling_param_best_of": [2], "streaming": [True]},
+            "sampling_param_best_of above 1 cannot be streamed",
+        ),
+        ({"stop": [True]}, "the request id '' of the stop request is not running"),
     ],
 )
 def test_error_names_the_invalid_tensor(model: Any, tensors: dict[str, Any], why: str) -> None:
@@ -154,7 +157,7 @@ def test_model_that_is_not_decoupled_sends_one_response(tmp_path: Path) -> None:
     with loaded(tmp_path, decoupled=False) as model:
         assert generate(model, COUNT) == [{"text_output": [b"a\x0a\x0b"]}]
         (rejected,) = generate(model, COUNT, streaming=[True])
-    assert rejected.startswith("streaming needs a decoupled model")
+    assert rejected.startswith("streaming requires a decoupled model")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +167,7 @@ def test_model_that_is_not_decoupled_sends_one_response(tmp_path: Path) -> None:
             {"yaml_decoupled": False},
             "model.yaml and config.pbtxt disagree on whether the model is decoupled",
         ),
-        ({"max_bacth_size": "9"}, "model.yaml has max_bacth_size, which no engine of ours takes"),
+        ({"max_bacth_size": "9"}, "model.yaml contains the unknown argument max_bacth_size"),
     ],
 )
 def test_invalid_model_yaml_fails_the_load(

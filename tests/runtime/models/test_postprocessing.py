@@ -1,4 +1,4 @@
-"""Token ids to text; the fake tokenizer takes each for a code point."""
+"""Token ids to text; in the fake tokenizer, each id is a code point."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def test_skips_special_tokens(model: Any) -> None:
 )
 def test_rejects_lengths_that_do_not_fit(model: Any, lengths: Any, shape: Any) -> None:
     assert _respond(model, [[[104, 105, 0]]], lengths) == (
-        f"SEQUENCE_LENGTH {shape} does not fit TOKENS_BATCH [1, 1, 3]; send one length, at most "
-        "the last dimension, per sequence"
+        f"SEQUENCE_LENGTH {shape} does not match TOKENS_BATCH [1, 1, 3]; send one length per "
+        "sequence, at most the last dimension"
     )
 
 
 def test_rejects_negative_tokens_except_padding(model: Any) -> None:
     assert _respond(model, [[[104, -1, -1]]], [[1]]) == {"OUTPUT": [b"h"]}
     assert _respond(model, [[[104, -7, -1]]], [[2]]) == (
-        "TOKENS_BATCH holds -7, which is no token: ids go from 0; what pads a sequence lies beyond "
-        "its SEQUENCE_LENGTH"
+        "TOKENS_BATCH contains -7, which is not a token id; ids start at 0, and padding must "
+        "follow the SEQUENCE_LENGTH tokens of a sequence"
     )

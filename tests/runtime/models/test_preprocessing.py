@@ -1,4 +1,4 @@
-"""Text to token ids; the fake tokenizer makes a token of each character, after a 1."""
+"""Text to token ids; in the fake tokenizer, each character is a token, after a 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to the model inside Triton, answered by a real worker with the scripted engine."""
+"""Requests to the model inside Triton, on a real worker with the scripted engine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def loaded(
     priority_levels: int = 0,
     **parameters: str,
 ) -> Iterator[Any]:
-    """The model, whose `engine_python` runs the scripted worker whatever it is asked to run."""
+    """Load the model with an `engine_python` that always runs the scripted worker."""
     python = folder / "python3"
     python.write_text(
         f'#!/bin/sh\nshift 2\nexec {sys.executable} {scripted_worker.__file__} "$@"\n'
@@ -92,7 +92,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def _request(*commands: int, request_id: str = "", **tensors: Any) -> Request:
-    """One row per command, two tokens wanted of each."""
+    """Return a request with one row of two tokens per command."""
     rows = [[each] for each in commands]
     inputs = {"input_ids": rows, "input_lengths": [[1]] * len(rows), **tensors}
     return Request({"request_output_len": [[2]] * len(rows), **inputs}, request_id)
@@ -185,7 +185,7 @@ def test_returns_token_counts_on_request(model: Any) -> None:
 
 def test_failed_row_ends_the_request_and_frees_the_others(model: Any) -> None:
     before = _num_cancelled(model)
-    assert _generate(model, HANG, FAIL, HANG) == ["the script says so"]
+    assert _generate(model, HANG, FAIL, HANG) == ["the script fails it"]
     assert _num_cancelled(model) == before + 2
 
 
@@ -199,7 +199,7 @@ def test_text_model_receives_an_empty_first_response(model: Any) -> None:
 
 def test_text_model_receives_a_failure_as_tokens(model: Any) -> None:
     _, answer = _generate(model, FAIL, request_id=f"{INTERNAL_ID_PREFIX}1")
-    why = list(b"the script says so")
+    why = list(b"the script fails it")
     assert (answer["sequence_index"], answer["output_ids"]) == ([[-1]], [[why]])
 
 
@@ -226,7 +226,7 @@ def test_text_model_receives_only_the_requested_outputs(model: Any) -> None:
 @pytest.mark.parametrize(
     ("tensors", "why"),
     [
-        ({"request_output_len": [[0]]}, "request_output_len (max_tokens) is 0; ask for at least 1"),
+        ({"request_output_len": [[0]]}, "request_output_len (max_tokens) is 0; request at least 1"),
         ({"input_lengths": [[2]]}, "input_lengths is 2, but input_ids has 1"),
         (
             {"embedding_bias": [[3.0]]},
@@ -241,7 +241,7 @@ def test_rejects_a_request_that_cannot_run(model: Any, tensors: Any, why: str) -
 
 
 def test_rejects_an_excessive_number_before_allocating_for_it(model: Any) -> None:
-    """Room for that many sequences would be all the machine's memory."""
+    """Memory for that many sequences would exhaust the machine."""
     (why,) = _generate(model, COUNT, num_return_sequences=[[2**31 - 1]])
     assert why.startswith("num_return_sequences is ")
 
@@ -266,8 +266,8 @@ def test_rejects_a_stop_for_an_id_that_is_not_running(model: Any, request_id: st
     stop = _request(0, request_id=request_id, stop=[[True]])
     model.execute([stop])
     assert stop.sender.responses() == [
-        f"stop names the request id {request_id!r}, which is not running; send it with the id of "
-        "a request in flight"
+        f"the request id {request_id!r} of the stop request is not running; send the id of a "
+        "running request"
     ]
 
 
@@ -279,7 +279,7 @@ def test_id_of_a_finished_request_is_released(model: Any) -> None:
     model.execute([finished])
     finished.sender.responses()
     model.execute([stop])
-    assert "which is not running" in stop.sender.responses()[0]
+    assert "is not running" in stop.sender.responses()[0]
 
 
 def test_stop_reaches_the_instance_that_runs_the_request(tmp_path: Path) -> None:
@@ -290,12 +290,12 @@ def test_stop_reaches_the_instance_that_runs_the_request(tmp_path: Path) -> None
         assert (stop.sender.responses(), _num_cancelled(running)) == ([{}], 1)
         unknown = _request(0, request_id="g", stop=[[True]])
         other.execute([unknown])
-        assert "which is not running" in unknown.sender.responses()[0]
+        assert "is not running" in unknown.sender.responses()[0]
 
 
 def test_instances_that_share_an_engine_use_the_worker_of_the_first(tmp_path: Path) -> None:
     shared: dict[str, Any] = {"num_instances": 2, "instances_share_engine": "true"}
-    # By a name of their own, as the other tests' model takes guests, too.
+    # A separate name, since the model of the other tests accepts clients, too.
     shared["name"] = "shared"
     with loaded(tmp_path, **shared) as first, loaded(tmp_path, instance=1, **shared) as second:
         assert _generate(second, COUNT) == _generate(first, COUNT)
@@ -303,7 +303,7 @@ def test_instances_that_share_an_engine_use_the_worker_of_the_first(tmp_path: Pa
         second.execute([running])
         first.execute([stop])
         assert stop.sender.responses() == [{}]
-        # The cancellation and the question reach the worker over different sockets, in any order.
+        # The cancellation and the query reach the worker over different sockets, in any order.
         wait_until(lambda: _num_cancelled(first) == 1)
         assert _num_cancelled(second) == 1
 
@@ -315,8 +315,8 @@ def test_instances_that_share_an_engine_cannot_have_queue_policies(tmp_path: Pat
     ):
         pass
     assert str(raised.value) == (
-        "priorities and timeouts of the queue need one instance, and 2 share an engine; say "
-        "tensorrt_llm_instance_count=1"
+        "queue priorities and timeouts require a single instance, but 2 instances share the "
+        "engine; set tensorrt_llm_instance_count=1"
     )
 
 
@@ -356,7 +356,7 @@ def test_model_that_is_not_decoupled_merges_all_rows(tmp_path: Path) -> None:
 def test_model_that_is_not_decoupled_rejects_streaming(tmp_path: Path) -> None:
     with loaded(tmp_path, decoupled=False) as model:
         (why,) = _generate(model, COUNT, streaming=[[True]])
-    assert why.startswith("streaming needs a decoupled model")
+    assert why.startswith("streaming requires a decoupled model")
 
 
 def test_rejects_requests_when_the_queue_is_full(tmp_path: Path) -> None:
@@ -382,7 +382,7 @@ def test_failure_to_build_a_response_ends_the_request(
 
     monkeypatch.setattr(responses, "pack_sequences", lambda *arguments: 1 / 0)
     assert _generate(model, COUNT) == [
-        "the answer could not be told: ZeroDivisionError: division by zero"
+        "the response could not be built: ZeroDivisionError: division by zero"
     ]
 
 
@@ -400,7 +400,7 @@ def test_death_of_the_worker_fails_all_requests(tmp_path: Path) -> None:
         requests = [_request(HANG), _request(HANG, DIE)]
         model.execute(requests)
         results = [each.sender.responses() for each in requests]
-    why = "the engine worker died (signal 9); it is being restarted, send the request again"
+    why = "the engine worker died (signal 9) and is being restarted; retry the request"
     assert results == [[why], [why]]
 
 

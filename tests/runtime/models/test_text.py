@@ -1,4 +1,4 @@
-"""Text in, text out, with the models behind it played by the test."""
+"""Text in, text out, with stubs of the models behind the text model."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _loaded(folder: Path, *, decoupled: bool = True) -> Iterator[Any]:
 
 
 def _stub_engine(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
-    """Let `engine` answer as `tensorrt_llm`."""
+    """Replace `tensorrt_llm` by `engine`."""
 
     def execute(request: InferenceRequest, decoupled: bool = False) -> Any:
         if request.model_name == "preprocessing":
@@ -80,7 +80,7 @@ def _request(**tensors: Any) -> Request:
 
 @pytest.fixture
 def generate(model: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
-    """What the text model answers when the engine answers so."""
+    """Send a request to the text model with a stub engine, and return the responses."""
 
     def generate(engine: Engine, **tensors: Any) -> list[Any]:
         _stub_engine(monkeypatch, engine)
@@ -122,7 +122,7 @@ def test_forwards_the_name_of_an_adapter(model: Any, monkeypatch: pytest.MonkeyP
 
 
 def test_returns_only_the_requested_outputs(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tensor more, and Triton 2.51 ends its process under Python 3.12."""
+    """Any other tensor crashes Triton 2.51 with Python 3.12."""
     _stub_engine(monkeypatch, lambda request: [_tokens("Ma"), _tokens("\xe9")])
     tensors = {"text_input": [[b"hi"]], "max_tokens": [[5]], "stream": [[True]]}
     request = Request(tensors, requested_outputs=["text_output"])
@@ -168,7 +168,7 @@ def _error(why: str) -> InferenceResponse:
         (_error("Request timeout expired"), "rejected"),
         (_error("Model 'tensorrt_llm' is not ready."), "error"),
     ],
-    ids=["refused", "failed", "no room in the queue", "too long in the queue", "not there"],
+    ids=["rejected", "failed", "queue full", "queue timeout", "model not ready"],
 )
 def test_counts_rejections_and_failures_separately(
     tmp_path: Path,
@@ -218,12 +218,12 @@ def test_model_that_is_not_decoupled_rejects_streaming(
     request = _request(stream=[[True]])
     single_response_model.execute([request])
     (why,) = request.sender.responses()
-    assert why.startswith("stream needs a decoupled model")
+    assert why.startswith("stream requires a decoupled model")
 
 
 @pytest.fixture
 def worker_thread() -> Iterator[WorkerThread]:
-    """The engine worker of `tensorrt_llm`."""
+    """Run the engine worker of `tensorrt_llm`."""
     started = WorkerThread(
         shared_socket_name("tensorrt_llm"), client_settings={"excludes_input": True}
     )
@@ -235,7 +235,7 @@ def worker_thread() -> Iterator[WorkerThread]:
 def send_to_worker(
     worker_thread: WorkerThread, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Request]:
-    """Sends a request that only preprocessing and the engine worker answer."""
+    """Send a request that only preprocessing and the engine worker process."""
     tensors = {"REQUEST_INPUT_LEN": [[1]], "REQUEST_OUTPUT_LEN": [[3]]}
 
     def execute(request: InferenceRequest, decoupled: bool = False) -> Any:
@@ -287,7 +287,7 @@ def test_unexpected_error_is_returned_and_logged(
 def test_stop_is_repeated_until_the_engine_runs_the_request(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first stop finds nothing to end, since the request is still on its way."""
+    """The first stop has no effect, because the engine does not run the request yet."""
     stops: list[str] = []
 
     def engine(request: InferenceRequest) -> Iterator[InferenceResponse]:
@@ -308,7 +308,7 @@ def test_stop_is_repeated_until_the_engine_runs_the_request(
 
 
 def test_stop_bypasses_the_queue(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a request, it would wait behind those that wait for the slot that it is to free."""
+    """A stop request would wait behind requests that wait for the slot."""
     stopped = threading.Event()
     received: list[InferenceRequest] = []
     running: set[str] = set()

@@ -1,4 +1,4 @@
-"""Who has gone is noticed, and nobody else is troubled."""
+"""Cancelled requests are detected without affecting others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TIMEOUT_S = 60.0
 
 
 class Sender:
-    """Tells the test each time that it is asked."""
+    """A response sender that counts its checks."""
 
     def __init__(self, *, is_cancelled: bool, answer: threading.Event | None = None) -> None:
         self._is_cancelled = is_cancelled
@@ -40,7 +40,7 @@ def watch() -> Iterator[CancelWatch]:
 
 
 def test_reports_a_cancelled_request_until_it_is_removed(watch: CancelWatch) -> None:
-    """The first call may find nothing to stop yet."""
+    """The first call may come before there is a request to stop."""
     calls: queue.Queue[str] = queue.Queue()
     staying = Sender(is_cancelled=False)
     cancelled = watch.add(Sender(is_cancelled=True), lambda: calls.put("gone"))
@@ -65,7 +65,7 @@ def test_removed_request_is_not_checked(watch: CancelWatch) -> None:
 
 
 def test_remove_waits_for_a_check_in_progress(watch: CancelWatch) -> None:
-    """Triton looks at freed memory when it is asked about a request that has ended."""
+    """Triton reads freed memory to check a request that has ended."""
     answer = threading.Event()
     sender = Sender(is_cancelled=False, answer=answer)
     watched = watch.add(sender, lambda: None)
@@ -131,7 +131,7 @@ def test_close_returns_if_the_last_request_is_removed_meanwhile(watch: CancelWat
 
     def on_cancel() -> None:
         closing.start()
-        # It waits for this thread, and has begun to by then.
+        # `close` waits for this thread from now on.
         closing.join(0.05)
         watch.remove(added.get(timeout=_TIMEOUT_S))
         was_removed.set()

@@ -28,7 +28,7 @@ def new_builder(*, streaming: bool = False, number: int = 1, **request: Any) -> 
 
 
 def updates(text: str, reason: Any = "length") -> list[SequenceUpdate]:
-    """One token per character."""
+    """Return one update per character."""
     last = len(text) - 1
     return [
         SequenceUpdate(1, 0, (ord(each),), reason if index == last else None)

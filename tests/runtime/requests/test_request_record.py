@@ -1,4 +1,4 @@
-"""What is counted, timed and logged of a request, on a clock that the test moves."""
+"""Counters, times and log lines of requests, on a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_only_the_first_outcome_counts(ledger: RequestLedger) -> None:
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [(InvalidRequest("too long"), "rejected"), (RuntimeError("gone"), "error")],
-    ids=["its own fault", "ours"],
+    ids=["invalid request", "server error"],
 )
 def test_request_that_does_not_run_has_no_duration(
     ledger: RequestLedger, error: Exception, outcome: str
@@ -106,7 +106,7 @@ def test_request_that_does_not_run_has_no_duration(
 def logged(
     capsys: pytest.CaptureFixture[str], environ: dict[str, str], request_id: str = "r-1"
 ) -> str:
-    """What a request leaves in the log."""
+    """Return the log of a request."""
     clock = Clock()
     ledger = RequestLedger(triton_utils, "demo", "1", environ=environ, now_ns=clock)
     record = ledger.open_record(Request({}, request_id))
@@ -187,7 +187,7 @@ def test_counts_whole_responses_without_their_prompts(ledger: RequestLedger) -> 
     assert (record.num_prompt_tokens, record.num_tokens, record.reached_limit) == (5, 3, True)
     read = counts(ledger)
     assert read[Series(GENERATION_TOKENS.name)] == 3
-    # When their first tokens came is not known, nor when the others did.
+    # The times of the tokens are unknown.
     assert not any(series.name.startswith((TTFT.name, ITL.name)) for series in read)
 
 

@@ -1,4 +1,4 @@
-"""The text of one row of a request, out of an engine's updates."""
+"""The text of one row of a request from an engine's updates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtllm_serve_cli.runtime.triton.tensors import RowRequest
 
 
 def _decode_all(sequences: Sequence[Sequence[int]]) -> list[str]:
-    """A token is a byte, so that characters may take several."""
+    """Decode tokens as bytes, so that a character may consist of several."""
     return [bytes(each).decode(errors="replace") for each in sequences]
 
 

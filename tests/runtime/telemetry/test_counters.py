@@ -21,7 +21,7 @@ from trtllm_serve_cli.runtime.telemetry.families import (
 
 
 class Families:
-    """Triton's `MetricFamily`: what each series has come to, by name and labels."""
+    """A fake of Triton's `MetricFamily` with the value of each series by name and labels."""
 
     COUNTER = "counter"
 

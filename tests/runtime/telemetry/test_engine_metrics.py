@@ -1,4 +1,4 @@
-"""The engine's state under upstream's names, told only where it changed."""
+"""The engine's state under upstream's names, published only on changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _GENERAL = "nv_trt_llm_general_metrics"
 
 
 class Families:
-    """Triton's `MetricFamily`, writing down what is set: (family, own label, value)."""
+    """A fake of Triton's `MetricFamily` that records (family, own label, value)."""
 
     GAUGE = "gauge"
     COUNTER = "counter"

@@ -1,4 +1,4 @@
-"""What dashboards and scrapers of others rely on: names, types and labels never change."""
+"""Names, types and labels of metrics are stable, since dashboards depend on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans on their way to a collector."""
+"""Spans and their export to a collector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`model.yaml`, written and read."""
+"""Rendering and parsing `model.yaml`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_rendered_file_is_parsed_back(parameters, triton_config) -> None:
     } == triton_config
 
 
-# JSON writes what lies beyond in halves, which YAML does not put together.
+# JSON encodes other characters as surrogate pairs, which YAML does not combine.
 @given(st.dictionaries(NAMES, st.text(st.characters(codec="utf-8", max_codepoint=0xFFFF))))
 def test_rendered_file_is_yaml(parameters) -> None:
     read = yaml.safe_load(render_model_yaml(parameters, {"decoupled": True}))

@@ -1,4 +1,4 @@
-"""A model's own config, read once in `initialize`."""
+"""The configuration of a model in `initialize`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_instances_have_their_own_engines_or_share_the_first(
     args = {"model_config": json.dumps(config), "model_name": "m", "model_version": "1"}
     read = Parameters(args | {"model_instance_name": f"m_0_{instance}"})
     assert (read.num_engines, read.has_engine) == expected
-    # A model.yaml has it for a single instance, too.
+    # A model.yaml contains it for a single instance, too.
     assert read.find_unread(["instances_share_engine"]) == []
 
 
@@ -106,5 +106,7 @@ def test_reads_the_gpus_of_an_instance(groups: str, instance: str, expected: lis
 def test_rejects_more_instances_than_gpu_groups() -> None:
     read = _parameters(gpu_device_ids="0;1")
     read.instance_name = "m_0_2"
-    with pytest.raises(ValueError, match=r"gpu_device_ids is for 2 instances, and m_0_2 is one"):
+    with pytest.raises(
+        ValueError, match=r"gpu_device_ids has GPUs for 2 instances, but none for m_0_2"
+    ):
         _ = read.gpus

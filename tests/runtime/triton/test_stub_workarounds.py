@@ -1,4 +1,4 @@
-"""The stub gets no tensor to free, and is the first to let go of a stream."""
+"""The stub receives only requested tensors, and releases responses first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trtllm_serve_cli.runtime.triton.stub_workarounds import StreamKeeper, pick_
 
 
 class Responses:
-    """Stands for the responses of a business-logic request."""
+    """A stand-in for the responses of a business-logic request."""
 
 
 def test_picks_only_requested_tensors() -> None:

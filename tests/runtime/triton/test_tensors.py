@@ -1,4 +1,4 @@
-"""From the tensors of a `tensorrt_llm` request to generation requests, and back."""
+"""Conversion between tensors of `tensorrt_llm` and generation requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trtllm_serve_cli.runtime.triton.word_lists import encode_words
 
 
 def _tensors(**more: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """One row of three tokens, and `more`."""
+    """Return a row of three tokens, and `more`."""
     sent = {"input_ids": [[7, 8, 9]], "input_lengths": [[3]], "request_output_len": [[5]], **more}
     return {name: np.asarray(value) for name, value in sent.items()}
 
@@ -150,12 +150,12 @@ def test_error_names_a_missing_tensor(name: str, why: str) -> None:
         (
             "temperature",
             [[0.5, 0.6]],
-            "temperature has the shape [1, 2]; send one value for each of 1 rows",
+            "temperature has the shape [1, 2]; send one value per row (1)",
         ),
         (
             "pad_id",
             np.zeros((1, 0)),
-            "pad_id has the shape [1, 0]; send one value for each of 1 rows",
+            "pad_id has the shape [1, 0]; send one value per row (1)",
         ),
         (
             "stop_words_list",
@@ -170,12 +170,12 @@ def test_error_names_a_missing_tensor(name: str, why: str) -> None:
         (
             "stop_words_list",
             [[[1, 2], [3, -1]]],
-            "stop_words_list cannot be read: its ends do not grow from 1 to 2: 3",
+            "stop_words_list is invalid: the end 3 is not between the previous end and 2",
         ),
         (
             "bad_words_list",
             [[[1]]],
-            "bad_words_list cannot be read: its shape is [1, 1]; a row is [2, n]",
+            "bad_words_list is invalid: a row has the shape [1, 1] instead of [2, n]",
         ),
     ],
 )
@@ -184,7 +184,7 @@ def test_error_names_an_invalid_tensor(name: str, sent: Any, why: str) -> None:
 
 
 def test_rejects_a_request_without_rows() -> None:
-    """It would never be answered: each answer is that of a row."""
+    """Such a request would never receive a response, since each one belongs to a row."""
     tensors = {name: value[:0] for name, value in _tensors().items()}
     assert _rejection(tensors) == "input_ids has no rows; send at least one"
 

@@ -1,4 +1,4 @@
-"""Processes that a process forks, seen from a third one."""
+"""Forked processes, observed from the test process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 
-# Forks a child that sleeps, and says its number.
+# Forks a child that sleeps, and sends its process id.
 _PROGRAM = """
 import os, socket, sys, time
 from trtllm_serve_cli.runtime.worker.inherited_fds import close_in_children

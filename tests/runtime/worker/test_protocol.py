@@ -1,4 +1,4 @@
-"""Frames survive any cutting of the stream, and nothing else passes for one."""
+"""Frames are read however the stream is split, and anything else is rejected."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MESSAGES = st.dictionaries(st.text(max_size=8), _VALUES, max_size=4)
 
 
 class SplitStream:
-    """A socket's receiving side that gives `data` in chunks of these sizes, then byte by byte."""
+    """A socket that returns `data` in chunks of these sizes, then byte by byte."""
 
     def __init__(self, data: bytes, sizes: Iterable[int] = ()) -> None:
         self._data = data
@@ -68,24 +68,24 @@ def test_stream_may_end_between_frames() -> None:
 
 def test_rejects_a_length_over_the_limit_without_reading() -> None:
     stream = SplitStream(struct.pack(">I", MAX_FRAME_BYTES + 1))
-    with pytest.raises(ProtocolError, match=f"a frame of {MAX_FRAME_BYTES + 1} bytes is over"):
+    with pytest.raises(ProtocolError, match=f"a frame of {MAX_FRAME_BYTES + 1} bytes exceeds"):
         read_frame(stream)  # type: ignore[arg-type]
 
 
 def test_rejects_a_message_over_the_limit() -> None:
-    with pytest.raises(ProtocolError, match=f"is over {MAX_FRAME_BYTES}"):
+    with pytest.raises(ProtocolError, match=f"exceeds {MAX_FRAME_BYTES}"):
         encode_frame({"why": "x" * MAX_FRAME_BYTES})
 
 
 @pytest.mark.parametrize(
     ("payload", "why"),
     [
-        (b"", "a frame holds no JSON"),
-        (b"{", "a frame holds no JSON"),
-        (b'"\xff"', "a frame holds no JSON"),
-        (b"[]", "a frame holds no JSON object"),
-        (b"7", "a frame holds no JSON object"),
-        (b"null", "a frame holds no JSON object"),
+        (b"", "a frame is not valid JSON"),
+        (b"{", "a frame is not valid JSON"),
+        (b'"\xff"', "a frame is not valid JSON"),
+        (b"[]", "a frame is not a JSON object"),
+        (b"7", "a frame is not a JSON object"),
+        (b"null", "a frame is not a JSON object"),
     ],
 )
 def test_rejects_a_payload_that_is_not_a_json_object(payload: bytes, why: str) -> None:

@@ -1,4 +1,4 @@
-"""Updates reach their requests whole and in order, however many are told at once."""
+"""Updates reach their requests completely and in order, also concurrently."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_handles_each_request_in_order_by_one_thread_at_a_time(
 
 
 def test_handles_requests_concurrently() -> None:
-    """As many are told at once as there are threads: each waits here until all have come."""
+    """Each thread waits until all threads have reached the barrier."""
     together = threading.Barrier(NUM_THREADS, timeout=60)
     threads = ResponseThreads(lambda update: together.wait() and None)
     threads.deliver([SequenceUpdate(number, 0, (1,)) for number in range(NUM_THREADS)])

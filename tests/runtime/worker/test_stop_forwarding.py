@@ -1,3 +1,5 @@
+"""Stops that instances of a model forward to each other."""
+
 from __future__ import annotations
 
 import os
@@ -22,7 +24,7 @@ Start = Callable[..., StopForwarder]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Makes an instance that runs the requests of these ids."""
+    """Start an instance that runs requests with these ids."""
     made: list[StopForwarder] = []
 
     def make(*running: str, group: str = "server model 1", timeout_s: float = 5.0) -> StopForwarder:

@@ -1,4 +1,4 @@
-"""The worker's side of the conversation, over a real pair of sockets."""
+"""The worker, connected to the test by a pair of sockets."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Model:
         return message
 
     def read_updates(self, count: int) -> list[SequenceUpdate]:
-        """The next `count` updates, in however many frames they come."""
+        """Read frames until they contain `count` updates."""
         updates: list[SequenceUpdate] = []
         while len(updates) < count:
             updates += [SequenceUpdate.from_wire(each) for each in self.read()["updates"]]
@@ -94,7 +94,7 @@ def test_sends_tokens_step_by_step(model: Model) -> None:
 def test_sends_all_sequences_of_a_step_in_one_frame(model: Model) -> None:
     model.submit(7, COUNT, max_new_tokens=1, num_return_sequences=2)
     while not (updates := model.read()["updates"]):
-        pass  # statistics alone
+        pass  # only statistics
     assert [SequenceUpdate.from_wire(each) for each in updates] == [
         SequenceUpdate(7, 0, (10,), "length"),
         SequenceUpdate(7, 1, (20,), "length"),
@@ -117,11 +117,12 @@ def test_ignores_cancelling_an_unknown_request(model: Model) -> None:
 @pytest.mark.parametrize(
     ("command", "fields", "why", "rejected"),
     [
-        (COUNT, {"max_new_tokens": 0}, "request_output_len (max_tokens) is 0; ask for at least 1",
+        (COUNT, {"max_new_tokens": 0}, "request_output_len (max_tokens) is 0; request at least 1",
          True),
-        (REJECT, {}, "the script refuses it", True),
-        (RAISE, {}, "the engine could not take the request: TypeError: the script is wrong", False),
-        (FAIL, {}, "the script says so", False),
+        (REJECT, {}, "the script rejects it", True),
+        (RAISE, {}, "the engine could not accept the request: TypeError: the script is wrong",
+         False),
+        (FAIL, {}, "the script fails it", False),
     ],
 )  # fmt: skip
 def test_returns_why_a_request_cannot_run(
@@ -162,7 +163,7 @@ class SlowEngine(ScriptedEngine):
 
 
 def test_sends_statistics_before_the_first_step() -> None:
-    """Which may take seconds, and whoever stops a server looks for what it has."""
+    """The first step may take seconds, and a shutdown must wait for the request."""
     engine = SlowEngine()
     model = Model(stats_period_s=3600.0, engine=engine)
     model.submit(7, COUNT, max_new_tokens=1)
@@ -185,7 +186,8 @@ def test_worker_ends_on_an_invalid_frame(model: Model, capfd: pytest.CaptureFixt
     model.sock.sendall(b"\xff" * 4)
     model.thread.join(_TIMEOUT_S)
     expected = (
-        "engine worker: a model's side broke off: a frame of 4294967295 bytes is over 67108864"
+        "engine worker: the connection to a model failed: a frame of 4294967295 bytes exceeds "
+        "67108864"
     )
     logged = capfd.readouterr().err
     assert (model.thread.is_alive(), logged.partition("] ")[2]) == (False, f"{expected}\n")

@@ -1,4 +1,4 @@
-"""Guests of an engine worker: models that ask it beside the model that started it."""
+"""Clients of an engine worker other than the model that started it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def worker_thread(name: str) -> Iterator[WorkerThread]:
 
 @contextlib.contextmanager
 def listening(name: str) -> Iterator[socket.socket]:
-    """Where guests of a worker that does not speak yet arrive."""
+    """Listen like a worker that has not sent anything yet."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"\0{name}")
         listener.listen()
@@ -134,7 +134,7 @@ def test_requests_fail_when_the_worker_drops_the_client(
     with dropped.stuck():
         submitted = [_submit(client, HANG), _submit(client, COUNT)]
         assert dropped.is_sending.wait(60)
-        # Sent before the guest hears of it, and carried out by nobody.
+        # Sent before the client detects the disconnection; the worker does not execute it.
         submitted.append(_submit(client, HANG))
         wait_until(lambda: dropped.num_messages == 4)
     for updates in submitted:
@@ -158,7 +158,7 @@ def test_waits_until_the_engine_is_loaded(name: str) -> None:
         loading, _ = listener.accept()
         waiting = threading.Thread(target=wait)
         waiting.start()
-        # Longer than it would wait for a worker that is not there.
+        # Longer than the timeout for a missing worker.
         assert not has_opened.wait(0.6)
         loading.sendall(READY)
         waiting.join(60)

@@ -1,4 +1,4 @@
-"""The model's side of the conversation, with real child processes."""
+"""Worker processes, started by the model's side of the connection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trtllm_serve_cli.runtime.worker.protocol import MAX_FRAME_BYTES, read_frame
 from trtllm_serve_cli.runtime.worker.worker_link import SharedWorkerClient
 from trtllm_serve_cli.runtime.worker.worker_process import WorkerFailed, WorkerProcess
 
-# Says that it is ready, reads nothing, and ends when its socket is shut.
+# Sends `ready`, reads nothing, and ends when its socket is shut down.
 _UNREADING_WORKER = f"""
 import json, os, select, sys
 fd = int(sys.argv[sys.argv.index("--fd") + 1])
@@ -39,7 +39,7 @@ _TIMEOUT_S = 60.0
 
 
 class Client:
-    """Puts what a worker process tells where a test can wait for it."""
+    """A worker process whose states and updates a test can wait for."""
 
     def __init__(self, **options: Any) -> None:
         self.states: queue.Queue[tuple[bool, int]] = queue.Queue()
@@ -112,8 +112,8 @@ def test_forgotten_request_receives_no_updates() -> None:
 def test_engine_failure_fails_all_requests_and_restarts_the_worker() -> None:
     name = f"tllm-test-{uuid.uuid4()}"
     why = (
-        "the engine failed (RuntimeError: the script breaks); it is being restarted, send the "
-        "request again"
+        "the engine failed (RuntimeError: the script breaks) and is being restarted; retry the "
+        "request"
     )
     with (
         started(config={"guests": name}) as client,
@@ -203,7 +203,7 @@ def test_runs_the_packages_worker_by_default() -> None:
 
 
 def test_death_fails_all_requests_and_names_the_signal() -> None:
-    why = "the engine worker died (signal 9); it is being restarted, send the request again"
+    why = "the engine worker died (signal 9) and is being restarted; retry the request"
     with started() as client:
         hanging, deadly = client.submit(HANG), client.submit(DIE)
         assert [client.next_update(), client.next_update()] == [
@@ -227,7 +227,7 @@ def test_rejects_requests_while_the_worker_is_down() -> None:
     with started(first_backoff_s=3600.0) as client:
         client.submit(DIE)
         assert client.next_update().error is not None
-        with pytest.raises(WorkerFailed, match="is being restarted; send it again soon"):
+        with pytest.raises(WorkerFailed, match="is being restarted; retry the request"):
             client.submit(COUNT_CANCELLED)
         assert (client.process.pid, client.updates.empty()) == (None, True)
 

@@ -1,8 +1,8 @@
 """The `tensorrt_llm` model of the llmapi layout: text in, text out, one prompt per request.
 
-It differs from the `tensorrt_llm` model of the other layout in its tensors alone: `text_input`,
-`sampling_param_*` and `return_*`, without a batch dimension. What the engine needs to know lies in
-`model.yaml` beside this file's `model.py`.
+It differs from the `tensorrt_llm` model of the other layout only in its tensors: `text_input`,
+`sampling_param_*` and `return_*`, without a batch dimension. The engine's arguments are in
+`model.yaml`, next to `model.py`.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _FLAGS = (
 _SUPPORTED_INPUTS = frozenset(
     (*_SCALARS, *_FLAGS, "text_input", "streaming", "stop", "sampling_param_stop")
 )
-# What upstream's SamplingParams has when nothing is said.
+# The default of upstream's SamplingParams.
 _MAX_TOKENS = 32
 
 
 class TritonPythonModel(tensorrt_llm.TritonPythonModel):
-    """Triton's hooks."""
+    """The functions that Triton calls."""
 
     def initialize(self, args: dict[str, str]) -> None:
         parameters = Parameters(args)
@@ -67,15 +67,15 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         if read_model_yaml is None and (unknown := parameters.find_unread(engine_arguments)):
             self.finalize()
             raise pb_utils.TritonModelException(
-                f"model.yaml has {unknown[0]}, which no engine of ours takes; take it out"
+                f"model.yaml contains the unknown argument {unknown[0]}; remove it"
             )
 
     def _parse(self, get: GetTensor, is_streaming: bool) -> Sequence[TextRequest]:
         request = self._text_request(get)
         if is_streaming and request.fields["num_return_sequences"] > 1:
             raise InvalidRequest(
-                "sampling_param_best_of is above 1, and the best is known at the end only; leave "
-                "streaming out"
+                "sampling_param_best_of above 1 cannot be streamed: the best sequence is known "
+                "only at the end; omit streaming"
             )
         return [request]
 
@@ -87,7 +87,9 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
     def _text_request(self, get: GetTensor) -> TextRequest:
         prompt = _strings(get, "text_input")
         if len(prompt) != 1 or not prompt[0]:
-            raise InvalidRequest("text_input takes one prompt, which is not empty")
+            raise InvalidRequest(
+                "text_input must contain exactly one prompt, which must not be empty"
+            )
         stops = tuple(each for each in _strings(get, "sampling_param_stop") if each)
         flags = {name: bool(_scalar(get, name)) for name in _FLAGS}
         fields: dict[str, Any] = {"max_new_tokens": _MAX_TOKENS, "num_return_sequences": 1}
@@ -119,13 +121,13 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
 
 
 def _read_model_yaml(args: dict[str, str]) -> dict[str, Any]:
-    # The environment variable is upstream's.
+    # The environment variable is defined by upstream.
     name = os.environ.get("LLM_CONFIG_PATH", "model.yaml")
     path = Path(args["model_repository"], args["model_version"], name)
     try:
         return parse_model_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise pb_utils.TritonModelException(f"{path} cannot be used: {error}") from error
+        raise pb_utils.TritonModelException(f"{path} cannot be read: {error}") from error
 
 
 def _find_kind(parameters: Parameters, arguments: dict[str, Any]) -> RuntimeKind:
@@ -137,11 +139,11 @@ def _find_kind(parameters: Parameters, arguments: dict[str, Any]) -> RuntimeKind
 
 
 def _apply_triton_config(parameters: Parameters, arguments: dict[str, Any]) -> None:
-    """What `triton_config` says, which must not contradict the `config.pbtxt` of Triton itself."""
+    """Apply `triton_config`. Raise if it contradicts `config.pbtxt`, which Triton uses."""
     if bool(arguments.get("triton_config.decoupled", False)) is not parameters.is_decoupled:
         raise pb_utils.TritonModelException(
-            "model.yaml and config.pbtxt disagree on whether the model is decoupled; say the same "
-            "in both"
+            "model.yaml and config.pbtxt disagree on whether the model is decoupled; set the same "
+            "value in both"
         )
     period_ms = arguments.get("triton_config.cancellation_check_period_ms", 100)
     parameters.add({"cancellation_check_period_ms": str(period_ms)})

@@ -1,4 +1,4 @@
-"""The `postprocessing` model: token ids to text, one whole sequence at a time."""
+"""The `postprocessing` model, which decodes each whole sequence of token ids to text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..triton.stub_workarounds import read_inputs
 
 
 class TritonPythonModel:
-    """Triton's hooks."""
+    """The functions that Triton calls."""
 
     def initialize(self, args: dict[str, str]) -> None:
         parameters = Parameters(args)
@@ -31,18 +31,18 @@ class TritonPythonModel:
         tokens, lengths = inputs["TOKENS_BATCH"], inputs["SEQUENCE_LENGTH"]
         if lengths.shape != tokens.shape[:2] or np.any(lengths > tokens.shape[2]):
             why = (
-                f"SEQUENCE_LENGTH {list(lengths.shape)} does not fit TOKENS_BATCH "
-                f"{list(tokens.shape)}; send one length, at most the last dimension, per sequence"
+                f"SEQUENCE_LENGTH {list(lengths.shape)} does not match TOKENS_BATCH "
+                f"{list(tokens.shape)}; send one length per sequence, at most the last dimension"
             )
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
         used = np.arange(tokens.shape[2]) < lengths[..., np.newaxis]
         if np.any(tokens[used] < 0):
             why = (
-                f"TOKENS_BATCH holds {tokens[used].min()}, which is no token: ids go from 0; what "
-                "pads a sequence lies beyond its SEQUENCE_LENGTH"
+                f"TOKENS_BATCH contains {tokens[used].min()}, which is not a token id; ids start "
+                "at 0, and padding must follow the SEQUENCE_LENGTH tokens of a sequence"
             )
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
-        # One dimension for the sequences of all rows, as upstream answers.
+        # One dimension for the sequences of all rows, as upstream returns them.
         texts = [
             decode_whole(self._decode, beam[: max(length, 0)].tolist()).encode()
             for row, row_lengths in zip(tokens, lengths, strict=True)

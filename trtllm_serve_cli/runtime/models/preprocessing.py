@@ -1,4 +1,4 @@
-"""The `preprocessing` model: text to token ids."""
+"""The `preprocessing` model, which encodes text to token ids."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..triton.stub_workarounds import pick_requested, read_inputs
 
 
 class TritonPythonModel:
-    """Triton's hooks."""
+    """The functions that Triton calls."""
 
     def initialize(self, args: dict[str, str]) -> None:
         self._preprocessor = Preprocessor.of(Parameters(args))

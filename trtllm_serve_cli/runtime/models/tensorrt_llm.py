@@ -1,13 +1,12 @@
 """The `tensorrt_llm` model of every Python engine kind: tokens in, tokens out.
 
-Each of its instances starts an engine worker, unless `instances_share_engine`: then the first does,
-and the others are its guests. A Python stub hands over some 4500 responses a second, and a GPU may
-have more to tell.
+Each instance starts an engine worker. With `instances_share_engine`, only the first instance does,
+and the others connect to its worker: a Python stub sends about 4500 responses per second, and a GPU
+may generate more.
 
-Each row of a request becomes one generation request of the engine worker. A decoupled model answers
-as updates come (`streaming`) or once for each sequence; one that is not answers once, all rows
-together. A caller who cancels, or sends `stop` with the same request id, frees the slots of all the
-request's rows.
+Each row of a request becomes one generation request of the engine worker. A decoupled model sends a
+response per update (`streaming`) or per sequence. Other models send one response with all rows. If
+the client cancels, or sends `stop` with the same request id, the slots of all rows are freed.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class TritonPythonModel:
-    """Triton's hooks."""
+    """The functions that Triton calls."""
 
     def initialize(self, args: dict[str, str]) -> None:
         self._start(Parameters(args), SUPPORTED_INPUTS)
@@ -75,11 +74,12 @@ class TritonPythonModel:
         )
 
     def _start_worker(self, parameters: Parameters) -> WorkerProcess | SharedWorkerClient:
-        """A worker of this instance's own, or a link to that of the first one."""
+        """Start a worker for this instance, or connect to the worker of the first instance."""
         if parameters.shares_engine and self._has_queue_policy:
             raise WorkerFailed(
-                "priorities and timeouts of the queue need one instance, and "
-                f"{parameters.num_instances} share an engine; say tensorrt_llm_instance_count=1"
+                "queue priorities and timeouts require a single instance, but "
+                f"{parameters.num_instances} instances share the engine; set "
+                "tensorrt_llm_instance_count=1"
             )
         if self._metrics is None:
             client = SharedWorkerClient(shared_socket_name(parameters.model_name))
@@ -107,7 +107,7 @@ class TritonPythonModel:
             except (InvalidRequest, WorkerFailed) as error:
                 reject(request, sender, error)
         if self._has_queue_policy:
-            # What waits has to wait in Triton's queue, whose priorities and timeouts then count.
+            # Requests must wait in Triton's queue, which applies priorities and timeouts.
             self._in_flight.wait_below(self._num_slots)
 
     def finalize(self) -> None:
@@ -142,8 +142,8 @@ class TritonPythonModel:
         is_streaming = _is_set(get("streaming"))
         if is_streaming and not self._is_decoupled:
             raise InvalidRequest(
-                "streaming needs a decoupled model, and this one answers each request once "
-                "(decoupled_mode is false); leave it out, or serve with decoupled_mode=true"
+                "streaming requires a decoupled model, but decoupled_mode is false; omit "
+                "streaming, or set decoupled_mode=true"
             )
         rows = self._parse(get, is_streaming)
         if record is not None and self._ledger.logs_prompts:
@@ -154,13 +154,13 @@ class TritonPythonModel:
         self._in_flight.start(request, sender, get, rows, new_response_builder, record)
 
     def _parse(self, get: GetTensor, is_streaming: bool) -> Sequence[Any]:
-        """What to run for a request: `EngineRow`s, which `_answer` takes one by one."""
+        """Return the rows of a request: an `EngineRow` for each `_new_response_builder`."""
         return parse_rows(get, exclude_input=self._exclude_input)
 
     def _new_response_builder(
         self, row: Any, *, arrival_time_ns: int, is_streaming: bool
     ) -> ResponseBuilder:
-        """How to answer a row that has passed all checks."""
+        """Return the response builder of a row that has passed all checks."""
         return RowResponseBuilder(row, arrival_time_ns, is_streaming=is_streaming)
 
     def _stop(self, request_id: str, sender: Any) -> None:
@@ -169,10 +169,10 @@ class TritonPythonModel:
             is_known = self._stop_forwarder.forward(request_id) or is_known
         if not is_known:
             raise InvalidRequest(
-                f"stop names the request id {request_id!r}, which is not running; send it with "
-                "the id of a request in flight"
+                f"the request id {request_id!r} of the stop request is not running; send the id of "
+                "a running request"
             )
-        # Upstream's clients wait for an answer to the stop itself: one without outputs.
+        # Upstream's clients wait for a response to the stop request: one without outputs.
         sender.send(pb_utils.InferenceResponse([]), flags=_FINAL)
 
 
@@ -187,7 +187,7 @@ def _create_metrics(parameters: Parameters) -> EngineMetrics:
 
 
 def _name_shared_socket(parameters: Parameters) -> str:
-    """Where text models may ask the worker themselves; nowhere if they have to queue here."""
+    """Return the socket name for text models, or "" if their requests must queue here."""
     is_shared = not parameters.has_queue_policy and parameters.num_engines == 1
     return shared_socket_name(parameters.model_name) if is_shared else ""
 
@@ -200,7 +200,9 @@ def engine_config(parameters: Parameters) -> dict[str, Any]:
     except ValueError as error:
         raise WorkerFailed(f"the engine cannot be served: {error}") from error
     if kind.worker_config is None:
-        raise WorkerFailed(f"a backend of Triton's own runs the engine kind {name}")
+        raise WorkerFailed(
+            f"the engine kind {name} runs in a Triton backend, not in an engine worker"
+        )
     return kind.worker_config(parameters)
 
 

@@ -1,11 +1,10 @@
-"""The models that take text and give text: `ensemble`, `tensorrt_llm_bls` and the model's own name.
+"""The text models: `ensemble`, `tensorrt_llm_bls` and the model under its own name.
 
-Text becomes token ids here (`text_encoder.py`), `tensorrt_llm` generates, and the text is put
-together here, piece by piece, because only whoever has seen a sequence from its start can stream it
-without losing spaces and characters. Tokens come straight from the engine worker of `tensorrt_llm`
-where that takes guests, otherwise by business-logic scripting. The `ensemble` is served this way
-too: Triton's own ensemble scheduler neither keeps that state nor passes a cancellation on to a
-running step.
+They encode text to token ids (`text_encoder.py`), have `tensorrt_llm` generate, and decode its
+tokens. Decoding needs the state of a sequence from its start: otherwise streaming would lose spaces
+and characters. Tokens come directly from the engine worker of `tensorrt_llm` if it accepts
+connections, otherwise through business-logic scripting (BLS). The `ensemble` is also served this
+way, because Triton's ensemble scheduler keeps no such state and does not cancel a running step.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ from ..triton.tensors import (
 from ..worker.stop_forwarding import forward_stop, stop_socket_name
 from ..worker.worker_link import SharedWorkerClient, WorkerFailed, shared_socket_name
 
-# A request that is on its way to the engine has a thread of its own, and one that is answered by
-# business-logic scripting keeps it.
+# A request occupies a thread until it is submitted to the engine, or until it ends if it runs
+# through business-logic scripting.
 MAX_THREADS = 512
 
 _RENAMED = {
@@ -57,7 +56,7 @@ _RENAMED = {
     "length_penalty": "len_penalty",
     "stream": "streaming",
 }
-# Of upstream's tensors, those that lead nowhere here.
+# Upstream's tensors that are not supported here.
 _UNSUPPORTED_INPUTS = (
     "decoder_text_input",
     "image_bytes_input",
@@ -78,17 +77,17 @@ _FORWARDED_OUTPUTS = (
     "num_output_tokens",
     *PERF_OUTPUTS,
 )
-# What Triton's queue says to whom it does not take, or has kept for too long.
+# Triton's errors if the queue is full, or a request has waited for too long.
 _QUEUE_REJECTIONS = ("Exceeds maximum queue size", "timeout expired")
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class RequestError(Exception):
-    """A failure of `tensorrt_llm`, to be answered instead of text."""
+    """A failure of `tensorrt_llm`, which is returned to the client."""
 
 
 class TritonPythonModel:
-    """Triton's hooks."""
+    """The functions that Triton calls."""
 
     def initialize(self, args: dict[str, str]) -> None:
         parameters = Parameters(args)
@@ -98,7 +97,7 @@ class TritonPythonModel:
         self._encode = load_encoder(parameters, self._tokenizer)
         self._engine = parameters.text("tensorrt_llm_model_name", "tensorrt_llm")
         self._engine_kind = parameters.text("engine_kind")
-        # The rest of the inputs mean the same to `tensorrt_llm`, under the same or another name.
+        # `tensorrt_llm` has all other inputs, too, under the same or another name.
         not_forwarded = {*TEXT_INPUTS, *_UNSUPPORTED_INPUTS}
         self._forwarded_inputs = set(parameters.input_names) - not_forwarded
         self._is_decoupled = parameters.is_decoupled
@@ -131,7 +130,7 @@ class TritonPythonModel:
         except (InvalidRequest, RequestError, WorkerFailed) as error:
             record.reject(error)
             send_error(sender, str(error))
-        except Exception as error:  # or the caller would wait for ever
+        except Exception as error:  # otherwise the client would wait forever
             write_traceback()
             record.reject(error)
             send_error(sender, f"the text model failed: {type(error).__name__}: {error}")
@@ -142,12 +141,12 @@ class TritonPythonModel:
         refuse_set(received.get, _UNSUPPORTED_INPUTS, self._engine_kind)
         if np.any(received.get("stream", False)) and not self._is_decoupled:
             raise InvalidRequest(
-                "stream needs a decoupled model, and this one answers each request once "
-                "(decoupled_mode is false); leave it out, or serve with decoupled_mode=true"
+                "stream requires a decoupled model, but decoupled_mode is false; omit stream, or "
+                "set decoupled_mode=true"
             )
         if self._ledger.logs_prompts:
             record.prompt = _as_prompt(received.get("text_input"))
-        # What this model's config reshapes to a scalar, with its full shape.
+        # Restore the shape of inputs that this model's configuration reshapes to scalars.
         columns = {
             name: array.reshape(-1, 1) if array.ndim == 1 else array
             for name, array in received.items()
@@ -162,9 +161,9 @@ class TritonPythonModel:
     def _generate_on_worker(
         self, request: Any, sender: Any, inputs: dict[str, Array], record: RequestRecord
     ) -> None:
-        """Have the tokens straight from the engine worker of `tensorrt_llm`.
+        """Generate directly on the engine worker of `tensorrt_llm`.
 
-        Through that model, each token would be a response of a business-logic request.
+        Through that model, each token would be a response to a business-logic request.
         """
         get = inputs.get
         refuse_set(get, sorted(inputs.keys() - SUPPORTED_INPUTS), self._engine_kind)
@@ -180,7 +179,7 @@ class TritonPythonModel:
     def _generate_on_model(
         self, request: Any, sender: Any, inputs: dict[str, Array], record: RequestRecord
     ) -> None:
-        """Have the tokens from `tensorrt_llm`, whoever serves that and however requests queue."""
+        """Generate through the `tensorrt_llm` model, with any backend and queue policy."""
         recorder = ResponseRecorder(record, inputs)
 
         def stop() -> None:
@@ -213,7 +212,7 @@ class TritonPythonModel:
     def _text_responses(
         self, engine_outputs: Iterable[dict[str, Array]], is_streaming: bool
     ) -> Iterator[list[Any]]:
-        """The tensors of each response: pieces of text, or whole ones."""
+        """Yield the tensors of each response: a piece of text, or the whole text."""
         if is_streaming:
             decoders: dict[tuple[int, int], StreamDecoder] = {}
             for outputs in engine_outputs:
@@ -229,7 +228,7 @@ class TritonPythonModel:
     def _engine_outputs(
         self, inputs: list[Any], internal_id: str, adapter: str | None
     ) -> Iterator[dict[str, Array]]:
-        """The outputs of each response of `tensorrt_llm`; its failure is raised."""
+        """Yield the outputs of each response of `tensorrt_llm`, and raise its failure."""
         outputs = ["output_ids", "sequence_length", *_FORWARDED_OUTPUTS]
         parameters = {} if adapter is None else {NAME_PARAMETER: adapter}
         responses = self._exec(internal_id, inputs, outputs, parameters)
@@ -241,15 +240,15 @@ class TritonPythonModel:
                 tensors = {each.name(): each.as_numpy() for each in response.output_tensors()}
                 if (failure := find_failure(tensors)) is not None:
                     raise _failure(failure[0], was_rejected=failure[1])
-                # The last response of a stream may carry no tensors.
+                # The last response of a stream may have no tensors.
                 if tensors:
                     yield tensors
         finally:
             self._streams.keep(responses)
 
     def _stop(self, internal_id: str) -> None:
-        """Ask `tensorrt_llm` to end our request, whose own caller has gone."""
-        # As a request, that might wait in a queue behind those that wait for the slot to be free.
+        """Stop the internal request of a client that has cancelled."""
+        # A stop request might wait in the queue behind the requests that wait for this slot.
         if forward_stop(stop_socket_name(self._engine), internal_id):
             return
         inputs = [
@@ -258,7 +257,7 @@ class TritonPythonModel:
             pb_utils.Tensor("request_output_len", np.zeros((1, 1), dtype=np.int32)),
         ]
         responses = self._exec(internal_id, inputs, ["output_ids"], {})
-        # An error says that it has just ended by itself.
+        # An error means that the request has just ended.
         with contextlib.suppress(Exception):
             list(responses)
         self._streams.keep(responses)
@@ -266,9 +265,9 @@ class TritonPythonModel:
     def _exec(
         self, request_id: str, inputs: list[Any], outputs: list[str], parameters: dict[str, str]
     ) -> Any:
-        """The responses of `tensorrt_llm`, which is decoupled when this model is.
+        """Return the responses of `tensorrt_llm`, which is decoupled if this model is.
 
-        Asked as if it were when it is not, it would never be heard of again (Triton 2.51).
+        A decoupled call to a model that is not decoupled never returns (Triton 2.51).
         """
         request = pb_utils.InferenceRequest(
             model_name=self._engine,
@@ -283,7 +282,7 @@ class TritonPythonModel:
         self, outputs: dict[str, Array], decoders: dict[tuple[int, int], StreamDecoder]
     ) -> list[Any]:
         rows = _sequences(outputs)
-        if len(rows[0]) > 1:  # beams, which do not stream
+        if len(rows[0]) > 1:  # beams are not streamed
             return self._as_texts(outputs)
         key = (int(outputs["batch_index"][0, 0]), int(outputs["sequence_index"][0, 0]))
         decoder = decoders.setdefault(key, StreamDecoder(self._decode))
@@ -308,7 +307,7 @@ def _failure(why: str, *, was_rejected: bool) -> Exception:
 
 
 def _sequences(outputs: dict[str, Array]) -> list[list[list[int]]]:
-    """The token ids of each row's sequences, without what pads them."""
+    """Return the token ids of each row's sequences, without padding."""
     return [
         [ids[:length].tolist() for ids, length in zip(*row, strict=True)]
         for row in zip(outputs["output_ids"], outputs["sequence_length"], strict=True)
@@ -344,5 +343,5 @@ def _as_prompt(texts: Array | None) -> str:
 
 
 def _as_strings(rows: list[list[str]]) -> Any:
-    """One dimension for the sequences of all rows, as upstream answers and its clients index."""
+    """Return the sequences of all rows in one dimension, as upstream's clients index them."""
     return np.array([text.encode() for texts in rows for text in texts], dtype=object)

@@ -1,1 +1,1 @@
-"""Requests from their arrival to their last response: in flight, cancelled, recorded, answered."""
+"""Requests from arrival to last response: tracking, cancellation, records and responses."""

@@ -1,7 +1,7 @@
-"""Notices that the caller of a request has gone.
+"""Detect requests that their clients have cancelled.
 
-Triton's Python backend does not tell a model of a cancelled request: the model has to ask the
-response sender of each, which is a round trip to the server. One thread asks for all requests.
+Triton's Python backend does not notify a model of a cancelled request. The model has to poll the
+response sender of each request, which is a round trip to the server. One thread polls all requests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..log import write_traceback
 
 
 class WatchedRequest:
-    """A request that is watched."""
+    """A request that is checked for cancellation."""
 
     def __init__(self, sender: Any, on_cancel: Callable[[], None]) -> None:
         self.on_cancel = on_cancel
@@ -27,16 +27,16 @@ class WatchedRequest:
             return not self._has_ended and bool(self._sender.is_cancelled())
 
     def end(self) -> None:
-        """Ask the sender no more; waits while it is being asked."""
+        """Stop checking the sender; wait for a check in progress."""
         with self._lock:
             self._has_ended = True
 
 
 class CancelWatch:
-    """Calls `on_cancel` of a watched request in every period from when its caller has gone.
+    """A thread that calls `on_cancel` of each watched request after its client has cancelled it.
 
-    It is called until the request is removed, since a first call may come too early to find what it
-    is to stop.
+    It repeats the call in every period until the request is removed, because the first call may
+    come before the request runs.
     """
 
     def __init__(self, period_s: float) -> None:
@@ -57,10 +57,10 @@ class CancelWatch:
         return watched
 
     def remove(self, watched: WatchedRequest) -> None:
-        """Stop watching; its sender is not asked any more once this returns.
+        """Stop watching; the sender is not checked after this returns.
 
-        That must be before the final response: a server that is asked about a sender which has
-        ended looks at freed memory (`ProcessIsRequestCancelled` of Triton's Python backend).
+        Call this before sending the final response: to check a sender that has ended, the server
+        reads freed memory (`ProcessIsRequestCancelled` in Triton's Python backend).
         """
         with self._lock:
             self._watched.discard(watched)
@@ -69,7 +69,7 @@ class CancelWatch:
         watched.end()
 
     def close(self) -> None:
-        """End the watch; returns when nobody is being asked any more."""
+        """Stop the thread; return when no check is in progress."""
         with self._lock:
             self._closing.set()
             self._has_work.set()
@@ -83,6 +83,6 @@ class CancelWatch:
                 try:
                     if each.is_cancelled():
                         each.on_cancel()
-                except Exception:  # one request's failure must not end the watch over all others
+                except Exception:  # a failing request must not affect the others
                     write_traceback()
                     self.remove(each)

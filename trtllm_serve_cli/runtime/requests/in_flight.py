@@ -1,4 +1,4 @@
-"""The requests of one model that an engine worker runs, from their start to their last response."""
+"""The requests of one model in an engine worker, from their start to their last response."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class InFlight:
-    """All of them, and who of them goes by which id."""
+    """All requests of one model in flight, by request id."""
 
     def __init__(self, worker: WorkerLink, watch: CancelWatch, *, is_decoupled: bool) -> None:
         self.worker = worker
@@ -44,10 +44,10 @@ class InFlight:
         new_response_builder: Callable[[Any], ResponseBuilder],
         record: RequestRecord | None,
     ) -> None:
-        """Run the rows, with the adapters that the request wants, and answer each with its answer.
+        """Run the rows with the requested adapters, and build the responses of each row.
 
-        Raises `InvalidRequest` or `WorkerFailed`, and runs none of them then. `record` is told what
-        becomes of the request; one of our own, from a model to another, has none.
+        Raise `InvalidRequest` or `WorkerFailed` before any row runs. `record` receives the
+        outcome. An internal request from one model to another has no record.
         """
         if record is not None:
             record.num_prompt_tokens = sum(len(row.fields["input_ids"]) for row in rows)
@@ -66,11 +66,11 @@ class InFlight:
             raise
 
     def close(self) -> None:
-        """Delete the adapters that nobody has read, once no request runs."""
+        """Delete unread adapters; call it when no request runs."""
         self._adapters.cleanup()
 
     def stop(self, request_id: str) -> bool:
-        """End the requests of this id now; false when there is none."""
+        """Stop the requests with this id; return whether there were any."""
         with self._changed:
             running = list(self._by_id.get(request_id, ())) if request_id else []
         for each in running:
@@ -78,19 +78,19 @@ class InFlight:
         return bool(running)
 
     def wait_below(self, num_rows: int) -> None:
-        """Return when fewer rows run."""
+        """Block until fewer than `num_rows` rows run."""
         with self._changed:
             self._changed.wait_for(lambda: self._num_rows < num_rows)
 
     def add(self, request: _Request) -> None:
-        """Count a request that runs from now on."""
+        """Register a request that starts to run."""
         with self._changed:
             self._num_rows += request.num_rows
             if request.id:
                 self._by_id.setdefault(request.id, []).append(request)
 
     def remove(self, request: _Request) -> None:
-        """Count it no more."""
+        """Remove a request that has ended."""
         with self._changed:
             self._num_rows -= request.num_rows
             same_id = self._by_id.get(request.id, [])
@@ -102,7 +102,7 @@ class InFlight:
 
 
 class _Request:
-    """One request in flight."""
+    """A request in flight."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class _Request:
         self._watched: WatchedRequest | None = None
 
     def start(self) -> None:
-        """Submit all rows, or none."""
+        """Submit all rows or none."""
         worker = self._in_flight.worker
         with self._lock:
             try:
@@ -141,15 +141,15 @@ class _Request:
                 raise
             self._in_flight.add(self)
             if self._is_internal:
-                # Until a business-logic request has its first response, it holds one of the 32
-                # threads that also carry the other requests' responses (seen with Triton 2.51).
+                # Until its first response, a business-logic request occupies one of the 32 threads
+                # that also send the responses of other requests (observed with Triton 2.51).
                 if self._in_flight.is_decoupled:
                     self._sender.send(pb_utils.InferenceResponse([]))
             else:
                 self._watched = self._in_flight.watch.add(self._sender, self.stop)
 
     def stop(self) -> None:
-        """End now: free the slots, tell what has come, and close the response stream."""
+        """Cancel: free the slots, send the tokens so far, and close the response stream."""
         with self._lock:
             if not self._is_open:
                 return
@@ -180,9 +180,9 @@ class _Request:
         def handle(update: SequenceUpdate) -> None:
             try:
                 self._process(row, update)
-            except Exception as error:  # or the caller would wait for ever
+            except Exception as error:  # otherwise the client would wait forever
                 write_traceback()
-                self.fail(f"the answer could not be told: {type(error).__name__}: {error}")
+                self.fail(f"the response could not be built: {type(error).__name__}: {error}")
 
         return handle
 
@@ -212,7 +212,7 @@ class _Request:
             record.complete()
 
     def _flush(self, *, is_last: bool) -> None:
-        """Send what is due; a model that is not decoupled sends everything at the end."""
+        """Send the pending responses; a model that is not decoupled sends one at the end."""
         if not self._in_flight.is_decoupled:
             if is_last:
                 self._close(self._response(self._merged()))
@@ -232,7 +232,7 @@ class _Request:
         return self._unsent[0] if self._unsent else {}
 
     def _response(self, tensors: dict[str, Array]) -> Any:
-        # Those that were not asked for must not be sent (python_stub.py), and need not be made.
+        # Outputs that were not requested must not be sent (see stub_workarounds.py).
         requested = [each for each in tensors if each in self._requested_outputs]
         return pb_utils.InferenceResponse(
             [pb_utils.Tensor(each, tensors[each]) for each in requested]
@@ -249,7 +249,7 @@ class _Request:
     def _release(self) -> None:
         if self._watched is not None:
             self._in_flight.watch.remove(self._watched)
-            # It knows this request, which would live on in that circle, and with it Triton's.
+            # Break the reference cycle, which would keep this request and Triton's alive.
             self._watched = None
         for engine_id in self._engine_ids:
             self._in_flight.worker.forget(engine_id)
@@ -262,7 +262,7 @@ class _Request:
 
 
 def reject(request: Any, sender: Any, error: InvalidRequest | WorkerFailed) -> None:
-    """End a request that does not run, so that a text model can tell whose fault that is."""
+    """End a request that does not run; a text model receives whether it is invalid."""
     if not request.request_id().startswith(INTERNAL_ID_PREFIX):
         send_error(sender, str(error))
         return
@@ -273,6 +273,6 @@ def reject(request: Any, sender: Any, error: InvalidRequest | WorkerFailed) -> N
 
 
 def send_error(sender: Any, why: str) -> None:
-    """End a request with an error response."""
+    """Send an error as the final response."""
     response = pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
     sender.send(response, flags=_FINAL)

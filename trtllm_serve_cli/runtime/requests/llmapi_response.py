@@ -1,4 +1,4 @@
-"""From an engine's updates to the text outputs of the llmapi layout."""
+"""Build the text responses of the llmapi layout from an engine's updates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .responses import pack_perf_metrics
 
 @dataclass(frozen=True, slots=True)
 class TextRequest:
-    """One prompt: `fields` of a GenerationRequest, and how to answer it."""
+    """One prompt: `fields` of a GenerationRequest, and the options of its responses."""
 
     fields: dict[str, Any]
     stops: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class TextRequest:
 
 
 class TextResponseBuilder:
-    """The text of one prompt, in pieces when streaming; of several sequences the likeliest."""
+    """Builds the responses of one prompt; of several sequences it returns the most likely."""
 
     def __init__(
         self,
@@ -51,11 +51,11 @@ class TextResponseBuilder:
 
     @property
     def is_done(self) -> bool:
-        """Whether all sequences have ended."""
+        """True if all sequences have ended."""
         return None not in self._reasons
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
-        """The response that is due after `update`, if one is."""
+        """Add an update, and return the response to send now, if any."""
         index = update.sequence_index
         self._tokens[index] += update.token_ids
         self._perf = update.perf or self._perf
@@ -68,7 +68,7 @@ class TextResponseBuilder:
         return self._build_whole() if self.is_done else None
 
     def end_early(self) -> list[dict[str, Array]]:
-        """What has come and is untold, for a caller who wants the answer to end here."""
+        """End all sequences, and return the unsent responses."""
         if self._is_streaming or self.is_done:
             return []
         self._reasons = [each or "cancelled" for each in self._reasons]
@@ -88,7 +88,7 @@ class TextResponseBuilder:
         text = decode_whole(self._decode, self._tokens[best])
         shown, stop = self._cut_stop_word(text, best)
         if not self._request.exclude_input:
-            # Decoded together: a space between prompt and answer belongs to neither.
+            # Decoded together, to keep a space between the prompt and the generated text.
             prompt = list(self._request.fields["input_ids"])
             whole = decode_whole(self._decode, [*prompt, *self._tokens[best]])
             shown = whole[: len(whole) - (len(text) - len(shown))]
@@ -101,7 +101,7 @@ class TextResponseBuilder:
     def _build(self, text: str, index: int, stop: str | None) -> dict[str, Array]:
         request, reason = self._request, self._reasons[index]
         tensors = {"text_output": _strings(text)}
-        # What is not known yet or does not apply is the word None, as upstream has it.
+        # A value that is unknown or does not apply is the string None, as upstream sends it.
         if request.returns_finish_reason:
             tensors["finish_reason"] = _strings(str(reason))
         if request.returns_stop_reason:
@@ -115,13 +115,13 @@ class TextResponseBuilder:
 
 
 def cut_stop(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
-    """`text` without the stop word that ended it, and that word."""
+    """Return `text` without the stop word that ended it, and that word."""
     ending = max((each for each in stops if text.endswith(each)), key=len, default=None)
     return (text, None) if ending is None else (text[: len(text) - len(ending)], ending)
 
 
 def num_held_back(text: str, stops: Sequence[str]) -> int:
-    """How many last characters of `text` may turn out to be the start of a stop word."""
+    """Return how many characters at the end of `text` may be the start of a stop word."""
     return max(
         (
             length
@@ -134,7 +134,7 @@ def num_held_back(text: str, stops: Sequence[str]) -> int:
 
 
 def _perf_outputs(perf: PerfMetrics, arrival_time_ns: int) -> dict[str, Array]:
-    """As those of `tensorrt_llm`, without a batch dimension, and with names of their own."""
+    """Return the outputs of `tensorrt_llm` in this layout: other names, no batch dimension."""
     outputs = {
         name: value.reshape(1) for name, value in pack_perf_metrics(perf, arrival_time_ns).items()
     }

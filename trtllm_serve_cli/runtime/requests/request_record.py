@@ -1,4 +1,4 @@
-"""What is known of each request that a model was asked: counted, timed, and told to the log."""
+"""Record each request of a model: count it, time it, log it and export its spans."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from ..telemetry.families import (
 from ..telemetry.spans import Span, SpanExporter, read_trace_parent
 from ..triton.tensors import Array
 
-# How long a count may be unpublished.
+# The longest delay before counts are published.
 _PERIOD_S = 0.5
 
 
 class RequestRecord:
-    """One request, from its arrival to its end; times are nanoseconds of the monotonic clock."""
+    """One request from arrival to end. Times are nanoseconds of the monotonic clock."""
 
     def __init__(
         self, ledger: RequestLedger, request_id: str, trace_parent: str, now_ns: int
@@ -41,7 +41,7 @@ class RequestRecord:
         self.id = request_id
         self.trace_parent = trace_parent
         self.arrival_ns = now_ns
-        # When the engine was asked, and has last told something.
+        # The times of submission to the engine and of its last tokens.
         self.submitted_ns = 0
         self.last_token_ns = 0
         self.num_prompt_tokens = 0
@@ -50,13 +50,13 @@ class RequestRecord:
         self.prompt: str | list[list[int]] | None = None
         self._ledger = ledger
         self._last_ns: dict[tuple[int, int], int] = {}
-        # A sequence ended at the number of tokens that was asked for.
+        # Whether a sequence ended at its maximum number of tokens.
         self.reached_limit = False
         self._lock = threading.Lock()
         self._has_ended = False
 
     def add_tokens(self, sequence: tuple[int, int], count: int) -> None:
-        """`number` new tokens of a sequence, which goes by the request's row and its own index."""
+        """Record `count` new tokens of `sequence`: the row of the request and the index in it."""
         counters, now_ns = self._ledger.counters, self._ledger.now_ns()
         if self.first_token_ns == 0:
             self.first_token_ns = now_ns
@@ -67,25 +67,25 @@ class RequestRecord:
         self.add_untimed_tokens(count)
 
     def add_untimed_tokens(self, count: int) -> None:
-        """`number` tokens that have come; nobody knows when the first of them did."""
+        """Record `count` tokens whose times are unknown."""
         self.last_token_ns = self._ledger.now_ns()
         self.num_tokens += count
         self._ledger.counters.count(GENERATION_TOKENS, count)
 
     def complete(self) -> None:
-        """All sequences have ended by themselves."""
+        """Record that all sequences have ended without being cancelled."""
         self.end("length" if self.reached_limit else "stop")
 
     def now_ns(self) -> int:
-        """What its times are told by."""
+        """Return the current time of the clock that this record uses."""
         return self._ledger.now_ns()
 
     def reject(self, error: Exception) -> None:
-        """It does not run: because of what it asks, or because there is nobody to run it."""
+        """Record that the request does not run: it is invalid, or the worker has failed."""
         self.end("rejected" if isinstance(error, InvalidRequest) else "error", str(error))
 
     def end(self, outcome: Outcome, why: str = "") -> None:
-        """No more is to come; only the first end counts."""
+        """Record the outcome; only the first call has an effect."""
         with self._lock:
             if self._has_ended:
                 return
@@ -93,7 +93,7 @@ class RequestRecord:
         self._ledger.close_record(self, outcome, why)
 
     def spans(self, now_ns: int, why: str) -> list[Span]:
-        """The parts of a traced request; before and after the engine only of a model of texts."""
+        """Return the spans of a traced request; only a text model has spans outside the engine."""
         if not self.submitted_ns or not self.trace_parent:
             return []
         begin_ns, end_ns = self.submitted_ns, self.last_token_ns or now_ns
@@ -112,9 +112,9 @@ class RequestRecord:
 
 
 class ResponseRecorder:
-    """Tells a record what the responses of `tensorrt_llm` bring, which has run elsewhere.
+    """Records the responses of `tensorrt_llm` to a request of a text model.
 
-    `inputs` are the tensors that it was asked with.
+    `inputs` are the tensors of that request.
     """
 
     def __init__(self, record: RequestRecord, inputs: Mapping[str, Array]) -> None:
@@ -130,7 +130,7 @@ class ResponseRecorder:
         record.num_prompt_tokens = int(lengths.sum())
 
     def record(self, outputs: dict[str, Array]) -> dict[str, Array]:
-        """`outputs`, once they are noted."""
+        """Record `outputs`, and return them."""
         first_row = int(outputs["batch_index"][0, 0]) if "batch_index" in outputs else 0
         first_sequence = int(outputs["sequence_index"][0, 0]) if "sequence_index" in outputs else 0
         for row, beams in enumerate(outputs["sequence_length"], first_row):
@@ -140,7 +140,7 @@ class ResponseRecorder:
         return outputs
 
     def _record_sequence(self, sequence: tuple[int, int], ids: Array) -> None:
-        # A whole answer has its prompt before it, unless that was to be left out.
+        # Without streaming, the output starts with the prompt unless it was excluded.
         prompt = self._prompts[sequence[0]] if sequence[0] < len(self._prompts) else ids[:0]
         has_prompt = not self._is_streaming and np.array_equal(ids[: len(prompt)], prompt)
         count = len(ids) - (len(prompt) if has_prompt else 0)
@@ -153,11 +153,11 @@ class ResponseRecorder:
 
 
 class RequestLedger:
-    """The requests of one model: their counts, which Triton publishes, log lines and spans.
+    """The requests of one model: their counters, which Triton publishes, log lines and spans.
 
-    The environment says which lines and spans: TLLM_LOG_REQUESTS is `yes`, or `prompts` if the
-    prompts may be in the log, too; TLLM_OTLP_TRACES is where a collector takes spans. Threads write
-    into it; one of its own publishes, until `close`. `now_ns` is the clock.
+    Environment variables enable logging and tracing: TLLM_LOG_REQUESTS is `yes`, or `prompts` to
+    include prompts, and TLLM_OTLP_TRACES is the URL of a collector. The ledger is thread-safe, and
+    publishes the counters from its own thread until `close`. `now_ns` is the clock.
     """
 
     def __init__(
@@ -185,9 +185,9 @@ class RequestLedger:
         self._publisher.start()
 
     def open_record(self, request: Any) -> RequestRecord:
-        """A request of Triton's has arrived. One without an id gets one, for the log.
+        """Create the record of a Triton request. If requests are logged, each one has an id.
 
-        To be called before `execute` returns: Triton forgets a trace soon after.
+        Call this before `execute` returns: Triton discards the trace soon after.
         """
         request_id = request.request_id()
         if not request_id and self._is_logged:
@@ -196,7 +196,7 @@ class RequestLedger:
         return RequestRecord(self, request_id, trace_parent, self.now_ns())
 
     def close_record(self, record: RequestRecord, outcome: Outcome, why: str) -> None:
-        """Count a request that has ended, and write its line."""
+        """Count a request that has ended, log it and export its spans."""
         now_ns = self.now_ns()
         duration_s = (now_ns - record.arrival_ns) / 1e9
         self.counters.count(REQUESTS, 1, outcome)
@@ -213,7 +213,7 @@ class RequestLedger:
                 self._exporter.add(span)
 
     def close(self) -> None:
-        """Publish what is left and end."""
+        """Publish the remaining counts and stop."""
         self._closing.set()
         self._publisher.join()
         self._metrics.publish(self.counters.read())

@@ -1,4 +1,4 @@
-"""From an engine's updates to the tensors of responses."""
+"""Build the tensors of responses from an engine's updates."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ..triton.tensors import Array, RowRequest, pack_sequences
 
 
 class ResponseBuilder(Protocol):
-    """Keeps what has come for one row of a request until it is told."""
+    """Builds the responses of one row of a request from the updates of the engine."""
 
     @property
     def is_done(self) -> bool:
-        """Whether all has come."""
+        """True if the row has ended."""
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
-        """The response that is due after `update`, if one is."""
+        """Add an update, and return the response to send now, if any."""
 
     def end_early(self) -> list[dict[str, Array]]:
-        """What has come and is untold, for a caller who wants the answer to end here."""
+        """End the row before the engine does, and return its unsent responses."""
 
 
 class RowResponseBuilder:
-    """One row of a request: keeps what has come of its sequences until it is told."""
+    """Builds the token responses of one row of a request."""
 
     def __init__(self, row: RowRequest, arrival_time_ns: int, *, is_streaming: bool) -> None:
         self._row = row
@@ -41,11 +41,11 @@ class RowResponseBuilder:
 
     @property
     def is_done(self) -> bool:
-        """Whether all sequences have ended."""
+        """True if all sequences have ended."""
         return not self._unfinished
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
-        """The response that is due after `update`, if one is."""
+        """Add an update, and return the response to send now, if any."""
         sequence = update.sequence_index
         self._tokens[sequence] += update.token_ids
         self._log_probs[sequence] += update.log_probs
@@ -61,7 +61,7 @@ class RowResponseBuilder:
         return None
 
     def end_early(self) -> list[dict[str, Array]]:
-        """What has come and is untold, for a caller who wants the answer to end here."""
+        """End all sequences, and return the unsent responses."""
         if self._is_streaming or not self._unfinished:
             return []
         unfinished, self._unfinished = sorted(self._unfinished), set()
@@ -96,7 +96,7 @@ class RowResponseBuilder:
 
 
 def pack_perf_metrics(perf: PerfMetrics, arrival_time_ns: int) -> dict[str, Array]:
-    """Upstream's outputs of `return_perf_metrics`; times are of the monotonic clock."""
+    """Return upstream's outputs of `return_perf_metrics`; times are of the monotonic clock."""
     drafted, accepted = perf.total_draft_tokens, perf.total_accepted_draft_tokens
     return {
         "kv_cache_alloc_new_blocks": _number(perf.kv_cache_alloc_new_blocks),
@@ -113,17 +113,16 @@ def pack_perf_metrics(perf: PerfMetrics, arrival_time_ns: int) -> dict[str, Arra
 
 
 def merge_responses(responses: Sequence[dict[str, Array]]) -> dict[str, Array]:
-    """One response for a caller who gets no second one: a row of each tensor per `batch_index`.
+    """Merge responses into one, whose tensors have a row per `batch_index`.
 
-    The sequences of a row stand beside each other, as beams do; zeros fill up what is shorter than
-    the longest, and `sequence_length` tells them apart. What only some rows have told is zero for
-    the others.
+    The sequences of a row are adjacent, as beams are. Shorter ones are padded with zeros;
+    `sequence_length` has their lengths. Outputs that only some rows have are zero for the others.
     """
     rows: dict[int, list[dict[str, Array]]] = {}
     for response in sorted(responses, key=lambda each: int(each["sequence_index"][0, 0])):
         rows.setdefault(int(response["batch_index"][0, 0]), []).append(response)
     joined = [_join_sequences(rows[row]) for row in sorted(rows)]
-    # Rows need not all have asked for the same.
+    # Rows may request different outputs.
     samples = {name: array for row in joined for name, array in row.items()}
     return {
         name: _concatenate([row.get(name, np.zeros_like(sample)) for row in joined], axis=0)
@@ -154,7 +153,7 @@ def _concatenate(arrays: Sequence[Array], axis: int) -> Array:
 
 
 def _padded(arrays: Sequence[Array], axis: int) -> list[Array]:
-    """`arrays` with all axes but `axis` as long as the longest; zeros fill up."""
+    """Return `arrays`, padded with zeros to the longest along all axes but `axis`."""
     longest = np.max([array.shape for array in arrays], axis=0)
     padded = []
     for array in arrays:

@@ -1,4 +1,4 @@
-"""The text of one row of a request, out of an engine's updates."""
+"""Build the text responses of one row of a request from an engine's updates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .responses import RowResponseBuilder
 
 
 class RowTextResponseBuilder:
-    """What a `RowResponseBuilder` tells, with `text_output` in place of the token ids."""
+    """Builds the responses of a `RowResponseBuilder` with `text_output` instead of token ids."""
 
     def __init__(
         self,
@@ -29,11 +29,11 @@ class RowTextResponseBuilder:
 
     @property
     def is_done(self) -> bool:
-        """Whether all sequences have ended."""
+        """True if all sequences have ended."""
         return self._token_responses.is_done
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
-        """The response that is due after `update`, if one is."""
+        """Add an update, and return the response to send now, if any."""
         sequence = update.sequence_index
         if self._is_streaming and sequence not in self._streams:
             self._streams[sequence] = self._decoder.follow(update.request_id, sequence)
@@ -41,7 +41,7 @@ class RowTextResponseBuilder:
         return tensors and self._decode_outputs(tensors, has_ended=update.finish_reason is not None)
 
     def end_early(self) -> list[dict[str, Array]]:
-        """What has come and is untold, for a caller who wants the answer to end here."""
+        """End all sequences, and return the unsent responses."""
         return [
             self._decode_outputs(tensors, has_ended=True)
             for tensors in self._token_responses.end_early()
@@ -58,6 +58,6 @@ class RowTextResponseBuilder:
             texts = [stream.push(sequences[0]) + (stream.finish() if has_ended else "")]
         else:
             texts = [decode_whole(self._decoder.decode, ids) for ids in sequences]
-        # One dimension: upstream answers so, and its clients index it so.
+        # One dimension, as upstream's clients expect.
         text_output = np.array([text.encode() for text in texts], dtype=object)
         return {"text_output": text_output, **tensors}

@@ -1,1 +1,1 @@
-"""What a model reports: counters, engine metrics and spans."""
+"""Telemetry of a model: request counters, engine metrics and spans."""

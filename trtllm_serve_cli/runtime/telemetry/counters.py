@@ -1,8 +1,8 @@
-"""What a model has counted of its requests, as Prometheus counters that Triton publishes.
+"""Count the requests of a model as Prometheus counters, which Triton publishes.
 
-A histogram is made of counters, too: `NAME_bucket` by `le`, `NAME_sum` and `NAME_count`, which is
-what Prometheus keeps of one. Triton's own kind takes each observation as a message to the server,
-and there is one for every token; counters take what has come of all since the last time.
+A histogram consists of counters, too: `NAME_bucket` by `le`, `NAME_sum` and `NAME_count`, as in
+Prometheus. Triton's histograms send a message to the server for each observation, which is one per
+token; counters send the increase since the last time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .families import REQUEST_FAMILIES, Family
 
 
 class Series(NamedTuple):
-    """One counter: its name on the metrics page, and the value of the label that tells it apart."""
+    """A counter: its name on the metrics page, and the value of its label."""
 
     name: str
     value: str = ""
@@ -27,7 +27,7 @@ _FAMILIES = {name: family for family in REQUEST_FAMILIES for name in family.samp
 
 
 class RequestCounters:
-    """Counts, from any thread."""
+    """The current counts; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,7 +37,7 @@ class RequestCounters:
             if family.type == "counter"
             for value in family.values or ("",)
         }
-        # How many fell into each bucket alone, and the sum of all.
+        # Observations in each bucket (not cumulative), and the sum of their values.
         self._buckets = {each: [0] * (len(each.bounds) + 1) for each in _HISTOGRAMS}
         self._sums = dict.fromkeys(_HISTOGRAMS, 0.0)
 
@@ -47,13 +47,13 @@ class RequestCounters:
             self._counts[Series(family.name, value)] += number
 
     def observe(self, histogram: Family, value: float) -> None:
-        """Put `value` into its bucket."""
+        """Add `value` to a histogram."""
         with self._lock:
             self._buckets[histogram][bisect_left(histogram.bounds, value)] += 1
             self._sums[histogram] += value
 
     def read(self) -> dict[Series, float]:
-        """All series as they stand."""
+        """Return the current values of all series."""
         with self._lock:
             series = dict(self._counts)
             for histogram, buckets in self._buckets.items():
@@ -73,7 +73,7 @@ def _cumulative(name: str, bounds: Sequence[float], buckets: Sequence[int]) -> d
 
 
 class CounterMetrics:
-    """Publishes a tally's series through Triton. `pb_utils` is Triton's module of that name."""
+    """Publishes `RequestCounters` through Triton. `pb_utils` is Triton's module of that name."""
 
     def __init__(self, pb_utils: Any, labels: Mapping[str, str]) -> None:
         self._families = {
@@ -89,19 +89,19 @@ class CounterMetrics:
         self._published = dict.fromkeys(self._metrics, 0.0)
 
     def publish(self, counts: Mapping[Series, float]) -> None:
-        """Add what has come since the last time; each change is a message to the server."""
+        """Add the increases since the last call; each one is a message to the server."""
         for series, count in counts.items():
             if grown := count - self._published[series]:
                 self._metrics[series].increment(grown)
                 self._published[series] = count
 
     def close(self) -> None:
-        """Let go of everything while Triton still listens."""
+        """Release all metrics, which requires that Triton is still running."""
         self._metrics.clear()
         self._families.clear()
 
 
-_PARTS = {"_bucket": ": how many up to le", "_sum": ": the sum", "_count": ": how many"}
+_PARTS = {"_bucket": " (count up to le)", "_sum": " (sum)", "_count": " (count)"}
 
 
 def _describe(name: str) -> str:

@@ -1,7 +1,7 @@
-"""The engine's state as Prometheus metrics, with upstream's family and label names.
+"""Publish the engine's state as Prometheus metrics with upstream's family and label names.
 
-Families and labels: the Triton TensorRT-LLM backend's custom metrics reporter. Each figure is set
-only when it changes, since setting one is a round trip to the server.
+Families and labels are those of the custom metrics reporter of the Triton TensorRT-LLM backend. A
+metric is set only when its value changes, because setting it is a round trip to the server.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .families import (
 class EngineMetrics:
     """Publishes `EngineStats` through Triton. `pb_utils` is Triton's module of that name.
 
-    The instances of one model would overwrite each other's figures: `instance` labels them.
+    The label `instance` keeps instances of one model from overwriting each other's metrics.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class EngineMetrics:
         self._last: dict[tuple[Family, str], float] = {}
 
     def publish(self, stats: EngineStats) -> None:
-        """Set what differs from the last time."""
+        """Set the metrics that have changed since the last call."""
         values = gauge_values(stats, self._max_batch_size)
         changed = {key: value for key, value in values.items() if self._last.get(key) != value}
         if changed:
@@ -70,14 +70,14 @@ class EngineMetrics:
         self._count(PREFIX_QUERIES, stats.kv_blocks_reused + stats.kv_blocks_missed)
 
     def publish_state(self, is_up: bool, num_restarts: int) -> None:
-        """Set whether the worker runs, and count its restarts."""
+        """Set whether the worker is running, and count its restarts."""
         self._up.set(int(is_up))
         self._count(WORKER_RESTARTS, num_restarts)
 
     def close(self) -> None:
-        """Let go of everything while Triton still listens: the end of a metric is a message to it.
+        """Release all metrics, while Triton is still running: each release is a message to it.
 
-        Nothing may be published afterwards.
+        Publish nothing afterwards.
         """
         self._metrics.clear()
         self._counters.clear()
@@ -85,7 +85,7 @@ class EngineMetrics:
         self._families.clear()
 
     def _count(self, family: Family, count: int) -> None:
-        """Add what has come; a worker that was started again counts from zero."""
+        """Add the increase; a restarted worker counts from zero."""
         known = self._counted[family]
         if grown := count - known if count >= known else count:
             self._counters[family].increment(grown)
@@ -100,7 +100,7 @@ class EngineMetrics:
 
 
 def gauge_values(stats: EngineStats, max_batch_size: int) -> dict[tuple[Family, str], float]:
-    """(family, label value) -> figure."""
+    """Return the values of all gauges by (family, label value)."""
     generating = stats.active_requests - stats.context_requests - stats.waiting_requests
     by_family: dict[Family, dict[str, float]] = {
         ENGINE_REQUESTS: {

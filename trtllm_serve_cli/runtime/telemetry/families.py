@@ -1,4 +1,4 @@
-"""The metric families that models publish, each declared once: a new one is a new row.
+"""Declare the metric families that models publish.
 
 Names and labels that begin with `nv_` are those of the Triton TensorRT-LLM backend.
 """
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Outcome = Literal["stop", "length", "cancelled", "error", "rejected"]
-# Who named a family: Triton, its TensorRT-LLM backend, or this project.
+# The project that defines the name: Triton, its TensorRT-LLM backend, or this one.
 Origin = Literal["triton", "tensorrtllm", "tllm"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """A metric family: `label`, with one of `values`, comes after the labels of the model or host.
+    """A metric family. `label`, with one of `values`, follows the labels of the model or host.
 
-    `bounds` are the upper bounds of a histogram's buckets, rising; the last bucket, which takes the
-    rest, has none. A histogram has one value of its label.
+    `bounds` are the increasing upper bounds of a histogram's buckets, except the last bucket, which
+    is unbounded. A histogram has at most one value of its label.
     """
 
     name: str
@@ -32,67 +32,68 @@ class Family:
 
     @property
     def sample_names(self) -> tuple[str, ...]:
-        """Its names on a metrics page: a histogram is published as three counters."""
+        """The names on a metrics page: a histogram is published as three counters."""
         if self.type != "histogram":
             return (self.name,)
         return f"{self.name}_bucket", f"{self.name}_sum", f"{self.name}_count"
 
     def own_label(self, value: str) -> dict[str, str]:
-        """Its label with that value; a family without one has none."""
+        """Return the label with this value, or nothing for a family without a label."""
         return {self.label: value} if self.label else {}
 
 
 _LENGTHS = (10, 50, 100, 500, 1000)
-# What clients had of a model.
+# Metrics of requests.
 REQUEST_FAMILIES = (
     REQUESTS := Family(
         "tllm_requests_total",
         "counter",
-        "Requests that have ended: by an end token or stop word (stop), at max_tokens (length), "
-        "given up by who asked (cancelled), failed while running (error), refused (rejected). "
-        "Good: no error; a growing share of rejected means bad requests or a full queue",
+        "Requests that have ended, by outcome: end token or stop word (stop), max_tokens reached "
+        "(length), cancelled by the client (cancelled), failed while running (error), not accepted "
+        "(rejected). Errors should be zero; a growing share of rejected requests means invalid "
+        "requests or a full queue",
         "outcome",
         get_args(Outcome),
     ),
     PROMPT_TOKENS := Family(
         "tllm_prompt_tokens_total",
         "counter",
-        "Prompt tokens of the requests that ran",
+        "Prompt tokens of all requests that were not rejected",
         unit="tokens",
     ),
     GENERATION_TOKENS := Family(
         "tllm_generation_tokens_total",
         "counter",
-        "Tokens generated; its rate is the throughput",
+        "Generated tokens; the rate is the output throughput",
         unit="tokens",
     ),
     TTFT := Family(
         "tllm_time_to_first_token_seconds",
         "histogram",
-        "Seconds from the arrival of a request to its first token; queueing shows here first: "
-        "bad when it grows while the rate of requests does not",
+        "Time to first token (TTFT): seconds from the arrival of a request to its first token. "
+        "Queueing increases it first: investigate if it grows while the request rate does not",
         unit="s",
         bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
     ),
     ITL := Family(
         "tllm_inter_token_latency_seconds",
         "histogram",
-        "Seconds between successive tokens of a sequence; grows with the batch, readers notice "
-        "it above 0.1",
+        "Inter-token latency (ITL): seconds between successive tokens of a sequence. It grows with "
+        "the batch size; readers notice more than 0.1 s",
         unit="s",
         bounds=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
     ),
     DURATION := Family(
         "tllm_request_duration_seconds",
         "histogram",
-        "Seconds from the arrival of a request to its end, for those that ended by stop or length",
+        "Seconds from the arrival of a request to its end, for the outcomes stop and length",
         unit="s",
         bounds=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300),
     ),
     INPUT_LENGTH := Family(
         "nv_llm_input_token_len",
         "histogram",
-        "Prompt tokens of a request",
+        "Prompt tokens per request",
         "response_metric_type",
         ("total_input_tokens",),
         unit="tokens",
@@ -102,7 +103,7 @@ REQUEST_FAMILIES = (
     OUTPUT_LENGTH := Family(
         "nv_llm_output_token_len",
         "histogram",
-        "Generated tokens of a request",
+        "Generated tokens per request",
         "response_metric_type",
         ("total_output_tokens",),
         unit="tokens",
@@ -110,13 +111,14 @@ REQUEST_FAMILIES = (
         origin="tensorrtllm",
     ),
 )
-# What the engine does.
+# Metrics of the engine.
 ENGINE_FAMILIES = (
     ENGINE_REQUESTS := Family(
         "nv_trt_llm_request_metrics",
         "gauge",
-        "TRT LLM request metrics: active requests, of which scheduled in the last step, of which "
-        "in context (their prompts being read), and waiting; bad when waiting keeps growing",
+        "TRT LLM request metrics: active requests, and how many of them were scheduled in the last "
+        "step, are in the context phase (prompt processing) or wait; max is the limit. Investigate "
+        "if waiting keeps growing",
         "request_type",
         ("active", "max", "scheduled", "context", "waiting"),
         origin="tensorrtllm",
@@ -133,7 +135,7 @@ ENGINE_FAMILIES = (
     KV_BLOCKS := Family(
         "nv_trt_llm_kv_cache_block_metrics",
         "gauge",
-        "TRT LLM KV cache block metrics; near a fraction of 1 requests wait or are preempted",
+        "TRT LLM KV cache block metrics; requests wait or are preempted as the fraction nears 1",
         "kv_cache_block_type",
         ("max", "free", "used", "tokens_per", "reused", "fraction"),
         origin="tensorrtllm",
@@ -149,7 +151,7 @@ ENGINE_FAMILIES = (
     STEPS := Family(
         "nv_trt_llm_general_metrics",
         "gauge",
-        "General TRT LLM metrics: steps so far, and when the last figure changed, in microseconds",
+        "General TRT LLM metrics: number of steps, and Unix time of the last change in us",
         "general_type",
         ("iteration_counter", "timestamp"),
         origin="tensorrtllm",
@@ -157,30 +159,30 @@ ENGINE_FAMILIES = (
     WORKER_UP := Family(
         "tllm_engine_worker_up",
         "gauge",
-        "Whether the engine worker is running (1) or being restarted (0)",
+        "1 if the engine worker is running, 0 while it is being restarted",
     ),
     PREEMPTIONS := Family(
         "tllm_preemptions_total",
         "counter",
-        "Requests that lost their place in the KV cache to others and were computed again; good: "
-        "none",
+        "Preemptions, in which a request loses its KV cache blocks to others and is recomputed. "
+        "Should be zero",
     ),
     PREFIX_QUERIES := Family(
         "tllm_prefix_cache_queries_total",
         "counter",
-        "KV cache blocks that prompts needed",
+        "KV cache blocks that prompts required",
         unit="blocks",
     ),
     PREFIX_HITS := Family(
         "tllm_prefix_cache_hits_total",
         "counter",
-        "Of them, those that an earlier prompt had left in the KV cache; the more, the sooner "
-        "first tokens come",
+        "KV cache blocks of prompts that were reused from the cache; more hits mean a shorter time "
+        "to first token",
         unit="blocks",
     ),
     WORKER_RESTARTS := Family(
         "tllm_engine_worker_restarts_total",
         "counter",
-        "How often the engine worker died and was started again; good: never",
+        "Restarts of the engine worker after it died. Should be zero",
     ),
 )

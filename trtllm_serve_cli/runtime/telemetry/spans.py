@@ -1,9 +1,8 @@
-"""Spans of ours in a trace that Triton has begun, sent to the collector that has Triton's own.
+"""Add spans to traces that Triton has started, and send them to the same collector.
 
-Triton's spans end where a decoupled model has been handed its request; what becomes of it then,
-only we know. A business-logic request cannot be part of the trace: by the time it is sent, Triton
-2.51 has let go of what it would be told, and crashes (seen). As JSON over HTTP, which is how that
-Triton writes OTLP, too.
+Triton's spans end when a decoupled model receives the request, so these spans cover the rest. A
+business-logic request cannot be part of the trace: Triton 2.51 has freed the trace by then, and
+crashes (observed). The format is OTLP as JSON over HTTP, as in that Triton.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from typing import Any
 from ..log import write_log
 
 _TIMEOUT_S = 5.0
-# What waits beyond this for a collector that does not answer is lost.
+# The maximum number of spans to queue for a collector that does not respond; others are dropped.
 _MAX_WAITING = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a request's life; times are nanoseconds of the monotonic clock.
+    """A span of a request. Times are nanoseconds of the monotonic clock.
 
-    `trace_parent` is what W3C calls so: it names the trace, and the span that this one is part of.
+    `trace_parent` is a W3C `traceparent`: it contains the ids of the trace and of the parent span.
     """
 
     trace_parent: str
@@ -43,7 +42,7 @@ class Span:
 
 
 class SpanExporter:
-    """Sends spans to the collector at `url` from a thread of its own, until `close`."""
+    """Sends spans to the collector at `url` from its own thread, until `close`."""
 
     def __init__(self, url: str, model: str, period_s: float = 1.0) -> None:
         self._url = url
@@ -52,18 +51,18 @@ class SpanExporter:
         self._queue: queue.SimpleQueue[Span] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._is_reachable = True
-        # A proxy from the environment has no business between us and the collector.
+        # Connect directly, even if the environment sets a proxy.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self._thread = threading.Thread(target=self._send_periodically, daemon=True)
         self._thread.start()
 
     def add(self, span: Span) -> None:
-        """Send it soon."""
+        """Queue a span."""
         if self._queue.qsize() < _MAX_WAITING:
             self._queue.put(span)
 
     def close(self) -> None:
-        """Send what is left and end."""
+        """Send the remaining spans and stop."""
         self._closing.set()
         self._thread.join()
         self._send_all()
@@ -86,12 +85,12 @@ class SpanExporter:
             self._is_reachable = True
         except (OSError, ValueError) as error:
             if self._is_reachable:
-                write_log("W", f"spans cannot be sent to {self._url}, and are lost: {error}")
+                write_log("W", f"spans cannot be sent to {self._url} and are dropped: {error}")
             self._is_reachable = False
 
 
 def render_spans(spans: Sequence[Span], model: str, offset_ns: int) -> dict[str, Any]:
-    """An OTLP request; `offset_ns` is what the monotonic clock is behind the time of day."""
+    """Return an OTLP request; `offset_ns` is Unix time minus the monotonic clock."""
     resource = {"service.name": "tllm", "tllm.model": model}
     return {
         "resourceSpans": [
@@ -125,7 +124,7 @@ def _span(span: Span, offset_ns: int) -> dict[str, Any]:
 
 
 def _attributes(values: Mapping[str, str | int]) -> list[dict[str, Any]]:
-    # 64-bit numbers are text in OTLP's JSON.
+    # OTLP's JSON contains 64-bit numbers as text.
     return [
         {"key": key, "value": {"stringValue": value} if isinstance(value, str)
          else {"intValue": str(value)}}
@@ -134,7 +133,7 @@ def _attributes(values: Mapping[str, str | int]) -> list[dict[str, Any]]:
 
 
 def read_trace_parent(request: Any) -> str:
-    """Of a request of Triton's: the trace that it is part of, "" when it is not traced."""
+    """Return the `traceparent` of a Triton request, or "" if it is not traced."""
     context = request.trace().get_context()
     if not context:
         return ""

@@ -1,1 +1,1 @@
-"""Triton's side of a model: parameters, tensors, and ways around limits of its Python stub."""
+"""The interface to Triton: parameters, tensors, and workarounds for limits of its Python stub."""

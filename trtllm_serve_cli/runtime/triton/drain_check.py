@@ -1,9 +1,8 @@
-"""Models that take no new requests, because they are about to end.
+"""Reject new requests to models that are draining.
 
-Triton does not count the requests that a decoupled Python model still answers: told to stop or to
-unload, it would end the model in the middle of them. So whoever is about to tell it waits for them
-first, and says here that no others may come: by a file of the model's name in a folder that the
-environment names.
+Triton does not track the running requests of a decoupled Python model, and ends them when it stops
+or unloads the model. `tllm` therefore waits for them before it stops or unloads a model, and marks
+the model as draining: it creates a file named after the model in the folder `$TLLM_DRAINING`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _FOLDER = "TLLM_DRAINING"
 
 
 def reject_if_draining(model: str) -> None:
-    """Raise `InvalidRequest` when `model` takes no new requests."""
+    """Raise `InvalidRequest` if `model` is draining."""
     folder = os.environ.get(_FOLDER)
     if folder and (Path(folder) / model).exists():
-        raise InvalidRequest(f"{model} takes no new requests: it is being stopped")
+        raise InvalidRequest(f"{model} accepts no new requests: it is being stopped")

@@ -1,8 +1,8 @@
-"""`model.yaml` of the llmapi layout: the engine's arguments, by the names of upstream's `LLM`.
+"""Read and write `model.yaml` of the llmapi layout: arguments of upstream's `LLM`.
 
-Read here is the part of YAML that such a file needs, since no YAML parser is sure to be where a
-repository is served: `key: value` lines, one level of keys below a key, comments; values as JSON
-has them, or plain text.
+This parser supports the subset of YAML that such a file requires, because the machine that serves a
+repository may not have a YAML parser: `key: value` lines, one nested level of keys, and comments.
+Values are JSON or plain text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-# Argument of `LLM` -> what `tensorrt_llm` calls it in its `config.pbtxt`.
+# Argument of `LLM` -> parameter of `tensorrt_llm` in `config.pbtxt`.
 _PARAMETERS = {
     "model": "gpt_model_path",
     "tokenizer": "tokenizer_dir",
@@ -27,9 +27,9 @@ _WORDS = {"True": True, "False": False, "None": None, "~": None}
 
 
 def parse_model_yaml(text: str) -> dict[str, Any]:
-    """The keys of `text`, those of the second level as `key.key`.
+    """Return the values of `text` by key; nested keys are `key.key`.
 
-    Raises `ValueError` that names the line.
+    Raise `ValueError`, which contains the line number, if a line is invalid.
     """
     values: dict[str, Any] = {}
     parent = ""
@@ -65,7 +65,7 @@ def _parse_value(text: str) -> Any:
 
 
 def as_parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """The arguments by the names and in the spelling of `config.pbtxt`; `triton_config` aside."""
+    """Return the arguments as parameters of `config.pbtxt`, without `triton_config`."""
     return {
         _PARAMETERS.get(name, name): _render_scalar(value)
         for name, value in arguments.items()
@@ -74,7 +74,7 @@ def as_parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 
 def render_model_yaml(parameters: Mapping[str, str], triton_config: Mapping[str, Any]) -> str:
-    """The file that `parse_model_yaml` and `as_parameters` make `parameters` of."""
+    """Return the file that `parse_model_yaml` and `as_parameters` convert to `parameters`."""
     values = {
         _ARGUMENTS.get(name, name): _parse_scalar(value) for name, value in parameters.items()
     }
@@ -82,7 +82,7 @@ def render_model_yaml(parameters: Mapping[str, str], triton_config: Mapping[str,
 
 
 def render_arguments(arguments: Mapping[str, Any], triton_config: Mapping[str, Any]) -> str:
-    """The file with these `arguments`, some of which are groups."""
+    """Return the file with these `arguments`; a mapping becomes nested keys."""
     groups = {name: value for name, value in arguments.items() if isinstance(value, Mapping)}
     lines = [
         f"{name}: {json.dumps(value)}" for name, value in arguments.items() if name not in groups
@@ -93,7 +93,7 @@ def render_arguments(arguments: Mapping[str, Any], triton_config: Mapping[str, A
 
 
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys of the second level, which are `key.key` in `values`, in groups."""
+    """Return `values` with each `key.key` as a nested mapping."""
     nested: dict[str, Any] = {}
     for name, value in values.items():
         parent, _, key = name.rpartition(".")
@@ -105,7 +105,7 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parse_scalar(text: str) -> Any:
-    """Numbers and truths without quotes."""
+    """Return numbers and booleans as such, and other values as text."""
     return json.loads(text) if re.fullmatch(r"true|false|0|[1-9][0-9]{0,17}", text) else text
 
 

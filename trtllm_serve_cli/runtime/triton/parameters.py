@@ -1,4 +1,4 @@
-"""A Triton model's own config, as its Python code sees it in `initialize`."""
+"""The configuration of a Triton model, as Triton passes it to `initialize`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Parameters:
-    """The `parameters` of a `config.pbtxt`, typed by whoever asks."""
+    """The `parameters` of a `config.pbtxt`, read as text, numbers or flags."""
 
     def __init__(self, args: Mapping[str, str]) -> None:
         config: dict[str, Any] = json.loads(args["model_config"])
@@ -25,7 +25,7 @@ class Parameters:
         self.is_decoupled = bool(policy.get("decoupled", False))
         batching = config.get("dynamic_batching", {})
         queue = batching.get("default_queue_policy", {})
-        # Triton's own JSON has 64-bit numbers as text.
+        # Triton's JSON contains 64-bit numbers as text.
         self.max_queue_size = int(queue.get("max_queue_size", 0))
         self.has_queue_policy = any(
             int(number)
@@ -41,47 +41,47 @@ class Parameters:
 
     @property
     def shares_engine(self) -> bool:
-        """Whether this model's instances are front ends of one engine worker, the first one's."""
+        """True if all instances of this model use the engine worker of the first instance."""
         return self.flag("instances_share_engine", False) and self.num_instances > 1
 
     @property
     def num_engines(self) -> int:
-        """How many engine workers the model has."""
+        """The number of engine workers of the model."""
         return 1 if self.shares_engine else self.num_instances
 
     @property
     def has_engine(self) -> bool:
-        """Whether this instance has an engine worker of its own."""
+        """True if this instance starts an engine worker."""
         return not self.shares_engine or self._index == 0
 
     @property
     def _index(self) -> int:
-        """The number of this instance among the model's."""
+        """The index of this instance in the model."""
         last = re.search("[0-9]+$", self.instance_name)
         return int(last[0]) if last else 0
 
     def add(self, values: Mapping[str, str]) -> None:
-        """Take `values` from elsewhere; they win over those of `config.pbtxt`."""
+        """Add `values`, which override those of `config.pbtxt`."""
         self._values.update(values)
 
     def find_unread(self, names: Iterable[str]) -> list[str]:
-        """Of `names`, those that nothing has wanted to know yet."""
+        """Return those of `names` that have not been read."""
         return sorted(set(names) - self._read_names)
 
     @property
     def gpus(self) -> list[str]:
-        """The GPUs of this instance as `gpu_device_ids` says; none when it leaves that open."""
+        """The GPUs of this instance from `gpu_device_ids`; empty if it is not set."""
         groups = self.text("gpu_device_ids", "").split(";")
         index = self._index if len(groups) > 1 else 0
         if index >= len(groups):
             raise ValueError(
-                f"config.pbtxt of {self.model_name}: gpu_device_ids is for {len(groups)} "
-                f"instances, and {self.instance_name} is one more"
+                f"config.pbtxt of {self.model_name}: gpu_device_ids has GPUs for {len(groups)} "
+                f"instances, but none for {self.instance_name}"
             )
         return [number.strip() for number in groups[index].split(",") if number.strip()]
 
     def text(self, name: str, default: str | None = None) -> str:
-        """The value; an unfilled `${name}` of a template counts as not set, as upstream has it."""
+        """Return the value. As upstream, treat a template's placeholder `${name}` as unset."""
         self._read_names.add(name)
         value = self._values.get(name, "")
         if value and not value.startswith("${"):

@@ -1,12 +1,12 @@
-"""Ways with Triton's Python stub: to read a request fast, and to have it do responses no harm.
+"""Workarounds for Triton's Python stub: read requests fast, and avoid crashes in responses.
 
-Before python_backend #390 (December 2024) it frees a tensor's array on threads that do not hold the
-GIL. With Python 3.12 that ends the process, and so the server; earlier ones may survive it with
-a damaged heap. It happens in two places, each seen with Triton 2.51:
+Before python_backend #390 (December 2024), the stub frees tensor arrays on threads that do not hold
+the GIL. With Python 3.12 this ends the process and thus the server; earlier versions may continue
+with a corrupt heap. It happens in two places, both observed with Triton 2.51:
 
-- `ResponseSender.send` frees the tensors that the request did not ask for: so send none of them.
-- The stub's own thread frees the responses of a business-logic request when Python let go of them
-  first: so let go of them later than that thread, which is told when the last one is read.
+- `ResponseSender.send` frees tensors that are not requested outputs, so do not send them.
+- The stub's thread frees the responses of a business-logic request if Python has released them
+  first, so release them after that thread, which is notified when the last one is read.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from typing import Any
 
 from .tensors import Array
 
-# The stub's thread needs some tens of microseconds, or as long as the machine lets it wait.
+# The stub's thread takes tens of microseconds, or longer on a busy machine.
 KEPT_S = 5.0
 
 
 def read_inputs(request: Any) -> dict[str, Array]:
-    """A request's tensors by name.
+    """Return a request's tensors by name.
 
-    Triton's own `get_input_tensor_by_name` asks the stub for all of them each time.
+    Triton's `get_input_tensor_by_name` requests all of them from the stub in each call.
     """
     return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
 
 
 def pick_requested(names: Container[str], tensors: Iterable[Any]) -> list[Any]:
-    """Of `tensors`, those that a request asks for with its `requested_output_names()`.
+    """Return those of `tensors` that are in `names`, a request's `requested_output_names()`.
 
-    Triton puts all outputs there when the caller names none.
+    Triton sets it to all outputs if the client requests none by name.
     """
     return [tensor for tensor in tensors if tensor.name() in names]
 
 
 class StreamKeeper:
-    """Holds on to the responses of business-logic requests until the stub has let go of them.
+    """Keeps the responses of business-logic requests until the stub has released them.
 
-    The next `keep` after the time drops them, so an idle model holds those of its last requests.
+    `keep` releases the expired ones, so an idle model keeps those of its last requests.
     """
 
     def __init__(self, kept_s: float = KEPT_S, clock: Callable[[], float] = time.monotonic) -> None:
@@ -52,11 +52,11 @@ class StreamKeeper:
         self._kept: deque[tuple[float, Any]] = deque()
 
     def keep(self, responses: Any) -> None:
-        """Hold `responses`, which have been read to their end, for a while from now."""
+        """Keep `responses`, which have been read to their end."""
         now_s = self._clock()
         with self._lock:
             self._kept.append((now_s + self._kept_s, responses))
             num_due = sum(1 for until_s, _ in self._kept if until_s <= now_s)
             due = [self._kept.popleft() for _ in range(num_due)]
-        # Outside the lock: freeing a long answer takes a moment.
+        # Outside the lock, since freeing a long response takes time.
         due.clear()

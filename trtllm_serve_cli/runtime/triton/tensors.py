@@ -1,6 +1,6 @@
-"""From the tensors of a `tensorrt_llm` request to generation requests, and back.
+"""Convert the tensors of `tensorrt_llm` to generation requests, and sequences to tensors.
 
-Written once for every Python engine kind. Names, types and shapes are upstream's.
+All Python engine kinds use it. Names, types and shapes are upstream's.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ENGINE_SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     ),
     "guided_decoding_guide": ("guide", lambda value: _text(value, "guided_decoding_guide")),
 }
-# What the model itself answers, whatever the engine.
+# Options that the model handles, with any engine.
 _MODEL_SCALARS = (
     "exclude_input_in_output",
     "input_lengths",
@@ -52,10 +52,10 @@ _MODEL_SCALARS = (
     "return_num_output_tokens",
 )
 _WORDS = {"stop_words_list": "stop_words", "bad_words_list": "bad_words"}
-# Requests that the text models send: they watch their own callers, and stop these by id.
+# Prefix of request ids of the text models, which detect cancellation and stop these requests by id.
 INTERNAL_ID_PREFIX = "tllm-text-"
 _FAILED, _REJECTED = -1, -2
-# What a model without an encoder has no use for; clients that serve both kinds send it always.
+# Inputs of encoder-decoder models, which some clients always send; other models ignore them.
 _IGNORED = ("decoder_input_ids", "decoder_input_lengths")
 SUPPORTED_INPUTS = frozenset(
     (
@@ -72,16 +72,16 @@ SUPPORTED_INPUTS = frozenset(
 
 
 class EngineRow(Protocol):
-    """What the engine runs for one row of a request."""
+    """A row of a request, as the engine runs it."""
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Of a GenerationRequest."""
+        """Fields of a GenerationRequest."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowRequest:
-    """One row of a request: `fields` of a GenerationRequest, and how to answer it."""
+    """One row of a request: `fields` of a GenerationRequest, and the options of its responses."""
 
     fields: dict[str, Any]
     batch_index: int
@@ -96,9 +96,9 @@ class RowRequest:
 
 
 def parse_rows(get: GetTensor, *, exclude_input: bool) -> list[RowRequest]:
-    """The rows of the request whose tensors `get` gives; `exclude_input` is the model's default.
+    """Parse the tensors that `get` returns; `exclude_input` is the model's default.
 
-    Raises `InvalidRequest` naming the tensor that cannot be used.
+    Raise `InvalidRequest`, which names the tensor, if one is missing or invalid.
     """
     input_ids = get("input_ids")
     if input_ids is None:
@@ -141,7 +141,7 @@ def _parse_row(
         if name in scalars
     }
     fields.setdefault("beam_width", 1)
-    # A beam search returns all its beams unless told otherwise, as upstream's does.
+    # By default, a beam search returns all its beams, as upstream's does.
     fields.setdefault("num_return_sequences", fields["beam_width"])
     fields.update(words, input_ids=tuple(input_ids[:length].tolist()))
     end_id = fields.get("end_id", 0)
@@ -158,13 +158,13 @@ def _parse_row(
 def pack_sequences(
     sequences: Sequence[Sequence[int]], log_probs: Sequence[Sequence[float]], pad_id: int
 ) -> dict[str, Array]:
-    """output_ids [1, n, longest], sequence_length [1, n] and output_log_probs of `sequences`."""
+    """Return output_ids [1, n, longest], sequence_length [1, n] and output_log_probs."""
     longest = max((len(each) for each in sequences), default=0)
     output_ids = np.full((1, len(sequences), longest), pad_id, dtype=np.int32)
     padded = np.zeros((1, len(sequences), longest), dtype=np.float32)
     for index, sequence in enumerate(sequences):
         output_ids[0, index, : len(sequence)] = sequence
-        # The prompt's tokens, when they are part of the output, have no log probabilities.
+        # Tokens of a prompt in the output have no log probabilities.
         probabilities = log_probs[index]
         start = len(sequence) - len(probabilities)
         padded[0, index, start : start + len(probabilities)] = probabilities
@@ -177,11 +177,11 @@ def pack_sequences(
 
 
 def pack_failure(why: str, *, was_rejected: bool) -> dict[str, Array]:
-    """The answer to a text model whose request fails, or is refused for what it asks.
+    """Return a response that reports a failed or rejected request to a text model.
 
-    A business-logic caller that has had a response never hears of an error (seen with Triton 2.51:
-    it is dropped, or the caller waits for ever), and an error does not tell of which kind it is. So
-    the reason travels as token ids, one per byte, of the sequence -1 or -2.
+    A business-logic caller that has received a response receives no error (observed with Triton
+    2.51: it is dropped, or the caller waits forever), and an error has no type. The message is
+    therefore encoded as token ids, one per byte, of sequence -1 (failed) or -2 (rejected).
     """
     packed = pack_sequences([list(why.encode())], [[]], 0)
     index = _REJECTED if was_rejected else _FAILED
@@ -189,7 +189,7 @@ def pack_failure(why: str, *, was_rejected: bool) -> dict[str, Array]:
 
 
 def find_failure(outputs: Mapping[str, Array]) -> tuple[str, bool] | None:
-    """What `pack_failure` packed into `outputs`, if it did: why, and whether it was a refusal."""
+    """Return the message that `pack_failure` packed, if any, and whether it is a rejection."""
     index = int(outputs["sequence_index"][0, 0]) if "sequence_index" in outputs else 0
     if index not in (_FAILED, _REJECTED):
         return None
@@ -197,13 +197,13 @@ def find_failure(outputs: Mapping[str, Array]) -> tuple[str, bool] | None:
 
 
 def _column(get: GetTensor, name: str, num_rows: int) -> Array | None:
-    """One value per row of an optional tensor."""
+    """Return one value per row of an optional tensor."""
     tensor = get(name)
     if tensor is None:
         return None
     if tensor.size != num_rows:
         raise InvalidRequest(
-            f"{name} has the shape {list(tensor.shape)}; send one value for each of {num_rows} rows"
+            f"{name} has the shape {list(tensor.shape)}; send one value per row ({num_rows})"
         )
     return tensor.reshape(num_rows)
 
@@ -224,4 +224,4 @@ def _word_rows(get: GetTensor, name: str, num_rows: int) -> list[Words]:
     try:
         return [decode_words(row) for row in tensor]
     except ValueError as error:
-        raise InvalidRequest(f"{name} cannot be read: {error}") from error
+        raise InvalidRequest(f"{name} is invalid: {error}") from error

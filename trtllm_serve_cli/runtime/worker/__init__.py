@@ -1,4 +1,4 @@
-"""The engine worker, a process of its own, and the socket between it and the models of Triton.
+"""The engine worker, a separate process, and the socket between it and Triton's models.
 
 `python3 -m tllm_runtime.worker` starts a worker.
 """

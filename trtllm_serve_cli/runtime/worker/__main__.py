@@ -1,4 +1,4 @@
-"""Runs an engine worker: `python -m tllm_runtime.worker`."""
+"""Run an engine worker: `python -m tllm_runtime.worker`."""
 
 from .worker import main
 

@@ -1,4 +1,4 @@
-"""What processes that an engine forks must not take along, and must not outlive."""
+"""Close sockets in processes that an engine forks, and end these with their parent."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def close_in_children(*socks: socket.socket) -> None:
-    """Let processes that this thread forks from now on have none of `socks`, and end with it.
+    """Close `socks` in processes that are forked from now on, and end those of this thread with it.
 
-    One that held a socket of this process would hide its death from the other side; one that lived
-    on would keep its GPU.
+    A child that holds a socket of this process hides its death from the peer. A child that outlives
+    it keeps its GPU.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     caller = os.getpid(), threading.get_ident()
@@ -28,10 +28,10 @@ def close_in_children(*socks: socket.socket) -> None:
     def after_fork() -> None:
         for sock in socks:
             sock.close()
-        # The signal comes when the thread ends that has forked: others come and go.
+        # The kernel sends the signal when the forking thread ends, and other threads may end early.
         if forking_thread == caller:
             libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-            if os.getppid() != caller[0]:  # it had ended before
+            if os.getppid() != caller[0]:  # the parent has ended already
                 os.kill(os.getpid(), signal.SIGKILL)
 
     for sock in socks:

@@ -1,8 +1,8 @@
-"""Telling the requests of a model what the engine has for them.
+"""Deliver engine updates to requests from a small thread pool.
 
-Triton's Python backend makes whoever sends a response wait until the server has taken it. So the
-requests that a step has something for are shared out among a few threads: four of them sent three
-times as many responses per second as one (measured with Triton 2.51, 64 streams and two cores).
+In Triton's Python backend, sending a response blocks until the server has received it. The updates
+of a step are therefore distributed over a few threads by request: four threads sent three times as
+many responses per second as one (measured with Triton 2.51, 64 streams and two cores).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ NUM_THREADS = 4
 
 
 class ResponseThreads:
-    """Tells updates, those of one request in their order and by one thread at a time."""
+    """Handles updates; those of one request in order and in one thread at a time."""
 
     def __init__(self, handle: Callable[[SequenceUpdate], None]) -> None:
         self._handle = handle
-        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="tell")
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="respond")
 
     def deliver(self, updates: Iterable[SequenceUpdate]) -> None:
-        """Tell all of them; returns when that is done. `tell` raises nothing."""
+        """Handle all updates, and return when that is done. `handle` must not raise."""
         by_request: dict[int, list[SequenceUpdate]] = {}
         for update in updates:
             by_request.setdefault(update.request_id, []).append(update)
@@ -36,7 +36,7 @@ class ResponseThreads:
             pass
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._threads.shutdown(wait=False)
 
     def _handle_requests(self, requests: Sequence[Sequence[SequenceUpdate]]) -> None:

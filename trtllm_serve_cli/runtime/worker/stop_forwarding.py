@@ -1,9 +1,9 @@
-"""Carries a stop to the instance of the model that runs the request.
+"""Forward stop requests to the instance of the model that runs the request.
 
-Triton gives each instance of a model a process of its own and each request to any of them, so that
-a stop often reaches another instance than the request did; and where requests wait in Triton's
-queue, a stop would wait behind them. The instances listen on abstract sockets, which leave no file
-behind, and are found in the system's list of those: by each other, and by the text models.
+Each instance of a model is a process, and Triton sends each request to any of them, so a stop often
+reaches another instance than the request. If requests wait in Triton's queue, a stop would also
+wait. The instances therefore listen on abstract sockets, which leave no files behind. The other
+instances and the text models find them in the system's list of sockets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 _SOCKETS = Path("/proc/net/unix")
-# The other instances are on this machine, and answer from a thread that does nothing else.
+# The other instances are on this machine, and respond from a dedicated thread.
 _TIMEOUT_S = 5.0
 _MAX_ID_BYTES = 64 * 1024
 _STOPPED, _NOT_HERE = b"1", b"0"
@@ -27,11 +27,10 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class StopForwarder:
-    """One instance's place among those that share `group`, until `close`.
+    """An instance of `group` that sends stops to the others and receives theirs, until `close`.
 
-    `stop(request_id)` is called from a thread of the relay's when somebody else asks; it returns
-    whether the request was running here. `name` is that of its abstract socket; who connects and
-    sends nothing is given up after `timeout_s`.
+    For each stop, its thread calls `stop(request_id)`, which returns whether the request ran here.
+    `name` is its abstract socket. A connection that sends nothing is closed after `timeout_s`.
     """
 
     def __init__(
@@ -48,11 +47,11 @@ class StopForwarder:
         self._thread.start()
 
     def forward(self, request_id: str) -> bool:
-        """Whether another instance ran the request, and has ended it."""
+        """Send a stop to all other instances, and return whether one was running the request."""
         return any(forward_stop(self._group, request_id, exclude=self.name))
 
     def close(self) -> None:
-        """Hear of no more stops."""
+        """Stop listening."""
         # Closing alone would leave the thread in `accept`.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -73,24 +72,24 @@ class StopForwarder:
 
 
 def forward_stop(group: str, request_id: str, exclude: str = "") -> list[bool]:
-    """Whether each instance of `group` ran the request, and has ended it; empty if none listens."""
-    # A line per socket, a listening one's and those that it accepted; the name comes last.
+    """Send a stop to each instance of `group`, and return which ones were running the request."""
+    # Each line is a socket, listening or accepted; the name is the last field.
     words = {line.split()[-1] for line in _SOCKETS.read_text().splitlines()}
     names = {word[1:] for word in words if word.startswith(f"@{_prefix_of(group)}")}
-    # Every one is asked: several requests may share an id.
+    # All instances receive the stop, because several requests may share an id.
     return [_send_stop(name, request_id) for name in names - {exclude}]
 
 
 def stop_socket_name(model_name: str) -> str:
-    """The group of this model's instances in this server."""
+    """Return the group of this model's instances in this server."""
     return f"{identify_server()} {model_name}"
 
 
 def identify_server() -> str:
-    """A text that the processes of one Triton have in common, and those of no other have."""
+    """Return an identifier that is the same in all processes of one Triton, and unique to it."""
     triton = os.getppid()
-    # The 22nd field, after a name that may hold anything: when it started. Containers that share
-    # a network may have processes of the same number.
+    # Field 22 is the start time; field 2 is a name with any characters. The start time is required
+    # because containers that share a network may have processes with the same id.
     stat = Path(f"/proc/{triton}/stat").read_text().rpartition(")")[2].split()
     return f"{triton} {stat[19]}"
 
@@ -100,7 +99,7 @@ def _prefix_of(group: str) -> str:
 
 
 def _send_stop(name: str, request_id: str) -> bool:
-    # An instance that has just gone runs nothing any more.
+    # An instance that has just ended runs no requests.
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(_TIMEOUT_S)
         sock.connect(f"\0{name}")
@@ -111,7 +110,7 @@ def _send_stop(name: str, request_id: str) -> bool:
 
 
 def _is_same_user(connection: socket.socket) -> bool:
-    """Whether a process of this user's asks: abstract sockets are open to everyone."""
+    """Return whether the peer runs as the same user: abstract sockets are open to all users."""
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(data)[1] == os.getuid())
 

@@ -1,9 +1,9 @@
-"""The engine worker: one engine in a process of its own, driven over a socket.
+"""The engine worker: a process that runs one engine and is controlled over a socket.
 
     python3 -m tllm_runtime.worker --engine openvino --fd 5 --config '{"engine_dir": ...}'
 
-The main thread steps the engine; a reader thread turns frames into commands. The worker ends when
-the socket closes, so it never outlives the Triton model that started it.
+The main thread steps the engine, and reader threads parse frames into commands. The worker ends
+when the socket closes, so it never outlives the Triton model that started it.
 """
 
 from __future__ import annotations
@@ -39,35 +39,36 @@ from ..log import write_log, write_traceback
 from .inherited_fds import close_in_children
 from .protocol import ProtocolError, encode_frame, read_frame
 
-# While idle, statistics go out this often, so that gauges fall back to zero after the last request.
+# The period of statistics while idle, so that gauges return to zero after the last request.
 IDLE_STATS_PERIOD_S = 0.5
-# Ids of requests have 40 bits for each caller.
+# The low 40 bits of an id are the client's request id, and the high bits the client's number.
 _CLIENT_SHIFT = 40
 _REQUEST_ID_MASK = (1 << _CLIENT_SHIFT) - 1
-# How long a guest may not read.
+# A client that does not read for this long is disconnected.
 _SEND_TIMEOUT_S = 5
 _NAME_RETRY_S = 0.2
 
 
 def load_engine(kind: str, config: dict[str, Any]) -> Engine:
-    """Load an engine of this kind. Only its own module imports the engine's packages."""
+    """Load an engine of this kind. Only the module of the kind imports the engine's packages."""
     load = find_kind(kind).load
     if load is None:
-        raise ValueError(f"a backend of Triton's own runs the engine kind {kind}")
+        raise ValueError(
+            f"the engine kind {kind} runs in a Triton backend, not in an engine worker"
+        )
     return load(config)
 
 
 class _Client:
-    """One who sends requests: the model that started the worker, or a guest.
+    """A connected model: the owner, which started the worker, or another client.
 
-    Callers number their requests as they like; the engine knows them with the caller's number in
-    the high bits.
+    Request ids are unique per client; in the engine, the client's number is in the high bits.
     """
 
     def __init__(self, number: int, sock: socket.socket) -> None:
         self.number = number
         self.sock = sock
-        # Engine's id -> how many sequences have not ended.
+        # Engine id of a request -> number of its sequences that have not ended.
         self.open: dict[int, int] = {}
 
     def engine_id(self, request_id: int) -> int:
@@ -78,11 +79,11 @@ class _Client:
 
 
 class Worker:
-    """Serves one engine to the socket of its model until that closes.
+    """Serves one engine to its owner over a socket, until that closes.
 
-    And to guests, who connect to `listener`: models that would rather have tokens from here than
-    through their neighbour; `for_guests` is what they need to know of that one. Beyond `num_slots`
-    requests, `max_queue_size` may wait (0: any number).
+    Other models connect to `listener` to receive tokens directly instead of through the owner;
+    `client_settings` are settings of the owner that they require. Beyond `num_slots` requests,
+    `max_queue_size` may wait (0: unlimited).
     """
 
     def __init__(
@@ -105,14 +106,14 @@ class Worker:
         self._max_queue_size = max_queue_size
         self._stats_period_s = stats_period_s
         self._stats_due_s = 0.0
-        # A caller and what it sent; None: it has gone.
+        # A client and its command, or None when it has disconnected.
         self._commands: queue.SimpleQueue[tuple[_Client, dict[str, Any] | None]] = (
             queue.SimpleQueue()
         )
 
     def run(self) -> None:
         """Serve until the socket closes."""
-        # A broken pipe says that the model is gone, and its requests with it.
+        # A broken pipe means that the model has ended.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._serve()
 
@@ -127,7 +128,8 @@ class Worker:
                 return
             if self._engine.has_work():
                 if was_idle:
-                    # The first step may take seconds, and who is about to stop it must see it.
+                    # The first step may take seconds. Report the request before, so that a
+                    # shutdown waits for it.
                     self._stats_due_s = 0.0
                     self._send_updates(updates)
                     updates = []
@@ -135,13 +137,13 @@ class Worker:
             self._send_updates(updates)
 
     def _step(self) -> list[SequenceUpdate]:
-        """One step of the engine. What it raises ends the worker, and all are told before."""
+        """Run a step of the engine. If it raises, fail all requests and end the worker."""
         try:
             return self._engine.step()
         except Exception as error:
             why = (
-                f"the engine failed ({type(error).__name__}: {last_line(error)}); it is being "
-                "restarted, send the request again"
+                f"the engine failed ({type(error).__name__}: {last_line(error)}) and is being "
+                "restarted; retry the request"
             )
             for client in self._clients.values():
                 entries = [
@@ -158,7 +160,7 @@ class Worker:
         threading.Thread(target=self._read_commands, args=(client,), daemon=True).start()
 
     def accept(self, listener: socket.socket) -> None:
-        """Take the guests who connect to `listener`, until it is closed."""
+        """Accept the clients that connect to `listener`, until it is closed."""
         for number in itertools.count(1):
             try:
                 sock, _ = listener.accept()
@@ -167,7 +169,7 @@ class Worker:
             if not _is_same_user(sock):
                 sock.close()
                 continue
-            # One who does not read must not hold up the others.
+            # A client that does not read must not block the others.
             timeout = struct.pack("ll", _SEND_TIMEOUT_S, 0)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
             self._commands.put((_Client(number, sock), {"do": "join"}))
@@ -177,11 +179,11 @@ class Worker:
             while (message := read_frame(client.sock)) is not None:
                 self._commands.put((client, message))
         except (OSError, ProtocolError) as error:
-            write_log("W", f"engine worker: a model's side broke off: {error}")
+            write_log("W", f"engine worker: the connection to a model failed: {error}")
         self._commands.put((client, None))
 
     def _handle_commands(self) -> tuple[list[SequenceUpdate], bool]:
-        """Carry out what is queued; waits for something only while the engine is idle."""
+        """Handle the queued commands; wait for one only while the engine is idle."""
         updates: list[SequenceUpdate] = []
         try:
             if self._engine.has_work():
@@ -206,17 +208,17 @@ class Worker:
         return []
 
     def _disconnect(self, client: _Client) -> None:
-        """A guest has gone, or is given up on: nobody wants its tokens."""
+        """Close the connection of a client, and cancel its requests."""
         if self._clients.pop(client.number, None) is not None:
             for engine_id in client.open:
                 self._engine.cancel(engine_id)
-            # Its reader may be in there, and closing alone would tell nobody.
+            # Closing alone would not wake the reader thread.
             with contextlib.suppress(OSError):
                 client.sock.shutdown(socket.SHUT_RDWR)
             client.sock.close()
 
     def _disconnect_on_error(self, client: _Client, action: Callable[[], None]) -> None:
-        """Do what may fail because a guest has gone; when the host has, that ends the worker."""
+        """Run `action`. Disconnect the client on an error, or raise if it is the owner."""
         try:
             action()
         except OSError:
@@ -238,18 +240,18 @@ class Worker:
             self._engine.submit(fit_to_vocabulary(request, self._engine.limits))
         except InvalidRequest as error:
             return [SequenceUpdate(request.id, error=str(error), rejected=True)]
-        except Exception as error:  # what one request makes an engine raise must not end the others
+        except Exception as error:  # an error of one request must not end the others
             write_traceback()
-            why = f"the engine could not take the request: {type(error).__name__}: {error}"
+            why = f"the engine could not accept the request: {type(error).__name__}: {error}"
             return [SequenceUpdate(request.id, error=why)]
         client.open[request.id] = request.num_return_sequences
         return []
 
     def _check_room(self) -> None:
-        """Raise `InvalidRequest` when as many requests wait as may (`max_queue_size`)."""
+        """Raise `InvalidRequest` if the queue is full (`max_queue_size`)."""
         num_in_flight = sum(len(client.open) for client in self._clients.values())
         if self._max_queue_size and num_in_flight >= self._num_slots + self._max_queue_size:
-            # Upstream says it one way from Triton's queue, another from its own.
+            # This is the message of Triton's queue; upstream's backend has another one.
             raise InvalidRequest(
                 f"Exceeds maximum queue size. Maximum queue size of {self._max_queue_size} has "
                 "been reached, please try again later"
@@ -257,7 +259,7 @@ class Worker:
 
     def _send_updates(self, updates: list[SequenceUpdate]) -> None:
         now_s = time.monotonic()
-        # The last step before a rest tells at once that all slots are free.
+        # The last step before idling reports immediately that all slots are free.
         is_stats_due = now_s >= self._stats_due_s or not self._engine.has_work()
         if not updates and not is_stats_due:
             return
@@ -281,7 +283,7 @@ class Worker:
 
 
 def _count_open_sequences(open_sequences: dict[int, int], update: SequenceUpdate) -> None:
-    """Count the sequences that have not ended."""
+    """Update the number of sequences that have not ended."""
     if update.error is not None:
         open_sequences.pop(update.request_id, None)
     elif update.finish_reason is not None and update.request_id in open_sequences:
@@ -291,7 +293,7 @@ def _count_open_sequences(open_sequences: dict[int, int], update: SequenceUpdate
 
 
 def _is_same_user(sock: socket.socket) -> bool:
-    """Whether who connected runs as the same user."""
+    """Return whether the peer runs as the same user."""
     _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return bool(uid == os.getuid())
 
@@ -301,7 +303,7 @@ def _as_dict(record: Any) -> dict[str, Any]:
 
 
 def _listen(name: str) -> socket.socket | None:
-    """Where guests may come, at a name that needs no file; nowhere while it is taken."""
+    """Listen on an abstract socket; return None if there is no name or it is in use."""
     if not name:
         return None
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -315,14 +317,14 @@ def _listen(name: str) -> socket.socket | None:
 
 
 def _listen_when_free(name: str, worker: Worker) -> None:
-    """While a model is loaded anew, the worker that it had has the name."""
+    """Listen when the name is free: during a reload, the previous worker still uses it."""
     while (listener := _listen(name)) is None:
         time.sleep(_NAME_RETRY_S)
     worker.accept(listener)
 
 
 def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
-    """Load the engine, say `ready` or why not, and serve the socket at `--fd`."""
+    """Load the engine, report `ready` or the error, and serve the socket at `--fd`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", required=True)
     parser.add_argument("--fd", type=int, required=True)
@@ -335,7 +337,7 @@ def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
     close_in_children(sock, *([listener] if listener else ()))
     try:
         engine = load(arguments.engine, arguments.config)
-    except Exception as error:  # the engine's packages raise what they like; the model must know
+    except Exception as error:  # packages of engines raise any type; report it to the model
         sock.sendall(encode_frame({"is": "failed", "why": last_line(error)}))
         raise
     worker = Worker(
@@ -352,17 +354,17 @@ def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
 
 
 def _run_and_close(worker: Worker, engine: Engine, sock: socket.socket) -> int:
-    """Run, and let go of all that would outlive this process; returns the exit code.
+    """Run the worker, close the engine, and return the exit code.
 
-    Engines keep threads of their own, whose orderly end takes seconds and gains nothing.
+    `main` passes it to `os._exit`: a regular exit would wait seconds for the engine's threads.
     """
     code = 0
     try:
         worker.run()
-    except Exception:  # the engine's, whose requests have been told
+    except Exception:  # from the engine; its requests have received the error
         write_traceback()
         code = 1
-    # The model should know before what may take its time.
+    # Notify the model first, since closing the engine may take time.
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
     engine.close()

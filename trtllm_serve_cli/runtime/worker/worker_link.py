@@ -1,4 +1,4 @@
-"""A model's end of the socket to an engine worker: requests go out, updates come back."""
+"""Connect a model to an engine worker: send requests and receive updates."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from .stop_forwarding import identify_server
 OnUpdate = Callable[[SequenceUpdate], None]
 OnStep = Callable[[Sequence[SequenceUpdate]], None]
 _RECONNECT_S = 0.2
-# How long a worker may take to take guests, from the start of the process that it is.
+# The time in which a worker must start to listen.
 _START_TIMEOUT_S = 60.0
 
 
 class WorkerFailed(Exception):
-    """The engine worker could not start or take a request; the message says why."""
+    """The engine worker could not start or accept a request; the message contains the reason."""
 
 
 class WorkerLink:
-    """Carries requests to a worker while there is one.
+    """A connection to a worker, which sends requests while a worker is running.
 
-    From the first worker on, `limits` are the engine's. `on_step` hears of all updates of a step
-    before those do who submitted the requests. It and `on_stats` are called from the thread that
-    reads, which outlives what they raise.
+    `limits` are those of the engine, and are set once a worker is connected. `on_step` receives all
+    updates of a step before the handlers of the requests. `on_step` and `on_stats` are called from
+    the reader thread; exceptions are logged.
 
-    Steps that come while the last are still being told are told as one, with all tokens of a
-    sequence together: a response costs Triton's Python stub the same for one token as for ten, so
-    whoever falls behind catches up, and whoever keeps up is told each step at once.
+    Steps that arrive during a delivery are merged, with all tokens of a sequence in one update. A
+    response of ten tokens costs Triton's Python stub as much as one of a single token, so a slow
+    model catches up, and a fast one receives each step immediately.
     """
 
     limits: EngineLimits
@@ -50,7 +50,7 @@ class WorkerLink:
         self._on_stats = on_stats
         self._on_step = on_step
         self._lock = threading.Lock()
-        # Held while a frame is written, which takes as long as the worker likes; `_lock` is not.
+        # Held while a frame is written, which may block, unlike `_lock`.
         self._sending = threading.Lock()
         self._response_threads = ResponseThreads(self._deliver)
         self._handlers: dict[int, OnUpdate] = {}
@@ -60,14 +60,14 @@ class WorkerLink:
 
     @property
     def is_open(self) -> bool:
-        """Whether a worker listens."""
+        """True while a worker is connected."""
         return self._sock is not None
 
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
-        """Queue a request made of GenerationRequest's `fields`; returns its id.
+        """Send a request with these fields of GenerationRequest, and return its id.
 
         `on_update` is called from one thread at a time for each update until `forget` or `cancel`;
-        an error is the last. Raises `WorkerFailed` while the worker is down.
+        an error is the last update. Raise `WorkerFailed` while the worker is down.
         """
         request = GenerationRequest(id=next(self._ids), **fields)
         with self._lock:
@@ -80,13 +80,13 @@ class WorkerLink:
         return request.id
 
     def cancel(self, request_id: int) -> None:
-        """End a request and free its slot; no update follows."""
+        """Cancel a request and free its slot; no update follows."""
         self.forget(request_id)
         with contextlib.suppress(WorkerFailed):
             self._send({"do": "cancel", "id": request_id})
 
     def forget(self, request_id: int) -> None:
-        """Deliver no more updates of a request."""
+        """Stop delivering the updates of a request."""
         with self._lock:
             self._handlers.pop(request_id, None)
 
@@ -96,12 +96,12 @@ class WorkerLink:
             with self._sending:
                 sock = self._sock
                 if sock is None:
-                    raise WorkerFailed("the engine worker is being restarted; send it again soon")
+                    raise WorkerFailed("the engine worker is being restarted; retry the request")
                 sock.sendall(frame)
         except ProtocolError as error:
             raise WorkerFailed(f"the request is too large: {error}") from error
         except OSError as error:
-            raise WorkerFailed("the engine worker has just died; send it again soon") from error
+            raise WorkerFailed("the engine worker has died; retry the request") from error
 
     def _read_until_closed(self) -> None:
         sock = self._sock
@@ -119,7 +119,7 @@ class WorkerLink:
             write_log("E", f"engine worker: {error}")
         with self._lock:
             self._sock = None
-        # A sender may be at it still; the number of a closed socket can be another's at once.
+        # A sender may still use it; the descriptor of a closed socket can be reused immediately.
         with self._sending:
             sock.close()
 
@@ -138,39 +138,39 @@ class WorkerLink:
     def _notify(self, callback: Callable[..., None], *arguments: object) -> None:
         try:
             callback(*arguments)
-        except Exception:  # a figure that nobody takes must not stop the answers
+        except Exception:  # failing to publish statistics must not stop the responses
             write_traceback()
 
     def _call(self, handler: OnUpdate, update: SequenceUpdate) -> None:
         try:
             handler(update)
-        except Exception:  # one request's failure must not stop the thread that serves them all
+        except Exception:  # a failing request must not stop the thread of all requests
             write_traceback()
             self.cancel(update.request_id)
 
 
 class SharedWorkerClient(WorkerLink):
-    """A link to the worker that another model of this server keeps, whenever there is one.
+    """A connection to the worker of another model of this server, whenever one is running.
 
-    `name` is where it takes guests (`shared_socket_name`). Once the link is open, `excludes_input`
-    is whether that model leaves prompts out of answers unless told otherwise.
+    `name` is the socket of that worker (`shared_socket_name`). Once connected, `excludes_input` is
+    whether that model excludes prompts from responses by default.
     """
 
     def __init__(self, name: str, on_step: OnStep = lambda updates: None) -> None:
         super().__init__(on_step=on_step)
         self._name = name
         self.excludes_input = False
-        # From then on there is a worker to wait for, if it does not run just now.
+        # Whether a worker has ever been connected; if so, wait for its restart.
         self.was_open = False
-        # A worker's that has not said yet that its engine is loaded.
+        # The socket of a worker whose engine is still loading.
         self._loading: socket.socket | None = None
         self._thread = threading.Thread(target=self._keep_connected, daemon=True)
         self._thread.start()
 
     def wait_until_open(self, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Return once there is a worker whose engine is loaded, however long loading takes.
+        """Wait for a worker whose engine is loaded, however long loading takes.
 
-        Raises `WorkerFailed` when for `within_s` there was none to wait for.
+        Raise `WorkerFailed` if no worker has listened for `timeout_s`.
         """
         last_seen_s = time.monotonic()
         while not self.is_open:
@@ -183,7 +183,7 @@ class SharedWorkerClient(WorkerLink):
             self._closing.wait(_RECONNECT_S / 4)
 
     def close(self) -> None:
-        """Hang up; requests in flight fail."""
+        """Close the connection; requests in flight fail."""
         with self._lock, contextlib.suppress(OSError):
             self._closing.set()
             if (sock := self._sock or self._loading) is not None:
@@ -194,9 +194,7 @@ class SharedWorkerClient(WorkerLink):
         while not self._closing.is_set():
             if self._connect():
                 self._read_until_closed()
-                self._fail_all(
-                    "the engine worker died; it is being restarted, send the request again"
-                )
+                self._fail_all("the engine worker died and is being restarted; retry the request")
             self._closing.wait(_RECONNECT_S)
         self._response_threads.close()
 
@@ -219,7 +217,7 @@ class SharedWorkerClient(WorkerLink):
         return False
 
     def _read_ready(self, sock: socket.socket) -> dict[str, Any] | None:
-        """What the worker says once its engine is loaded; None when it or this link ends before."""
+        """Return the worker's first message, or None if it or this connection closes before."""
         with self._lock:
             if self._closing.is_set():
                 return None
@@ -228,9 +226,9 @@ class SharedWorkerClient(WorkerLink):
 
 
 def shared_socket_name(model_name: str) -> str:
-    """Where the worker of this model of this server takes guests: a name that needs no file.
+    """Return the abstract socket of this model's worker, which requires no file.
 
-    Triton, the parent of all its models' processes, makes it one of its own.
+    The name is unique to this server: it contains its parent process, Triton.
     """
-    # As a digest, for such names are short.
+    # Hashed, because the length of socket names is limited.
     return "tllm-guests-" + hashlib.sha256(f"{identify_server()} {model_name}".encode()).hexdigest()

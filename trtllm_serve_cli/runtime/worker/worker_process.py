@@ -1,4 +1,4 @@
-"""The model's side of an engine worker: starts it, talks to it, starts it again when it dies."""
+"""Start an engine worker for a model, and restart it when it dies."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from .worker_link import WorkerFailed, WorkerLink
 
 _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
-# A worker that lived this long was well: the next death starts again with the first back-off.
+# After a worker has run for this long, its next restart uses the first back-off again.
 _HEALTHY_AFTER_S = 60.0
-# A worker whose socket has closed has nothing left to do but to end its engine, whose own processes
-# would keep their GPUs if it were killed.
+# The time in which a worker must end its engine after its socket has closed. The engine's processes
+# would keep their GPUs if the worker were killed immediately.
 _END_TIMEOUT_S = 15.0
 
 
 class WorkerProcess(WorkerLink):
-    """One engine worker, kept alive until `close`.
+    """An engine worker process, restarted until `close`.
 
-    `on_stats` and `on_state(is_up, num_restarts)` are called from the reader thread, which outlives
-    what they raise. `command` starts a worker, up to its options: that of this package, run by
-    `python`, unless given.
+    `on_stats` and `on_state(is_up, num_restarts)` are called from the reader thread; exceptions are
+    logged. `command` starts a worker, without its options. By default, `python` runs the worker of
+    this package.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class WorkerProcess(WorkerLink):
         self._num_restarts = 0
 
     def start(self) -> None:
-        """Start the worker and wait until its engine is loaded. Raises `WorkerFailed`."""
+        """Start the worker and wait until its engine is loaded, or raise `WorkerFailed`."""
         self._spawn()
         self._notify(self._on_state, True, 0)
         self._monitor = threading.Thread(target=self._keep_alive, daemon=True)
@@ -67,11 +67,11 @@ class WorkerProcess(WorkerLink):
 
     @property
     def pid(self) -> int | None:
-        """The process id of the worker that runs now, if one does."""
+        """The process id of the worker, or None if it is not running."""
         return self._process.pid if self._process and self._sock else None
 
     def close(self) -> None:
-        """End the worker; requests in flight fail."""
+        """Stop the worker; requests in flight fail."""
         with self._lock:
             self._closing.set()
             process, sock = self._process, self._sock
@@ -80,7 +80,7 @@ class WorkerProcess(WorkerLink):
                     sock.shutdown(socket.SHUT_RDWR)
         if process is not None:
             if sock is None:
-                # It still loads its engine, or is dead.
+                # The engine is still loading, or the worker is dead.
                 process.kill()
             _wait_for_end(process)
         if self._monitor is not None:
@@ -140,7 +140,7 @@ class WorkerProcess(WorkerLink):
             why = f"the engine worker died ({_describe_exit(_wait_for_end(self._process))})"
             write_log("E", f"{why}; restarting it")
             self._notify(self._on_state, False, self._num_restarts)
-            self._fail_all(f"{why}; it is being restarted, send the request again")
+            self._fail_all(f"{why} and is being restarted; retry the request")
             if time.monotonic() - started_s > _HEALTHY_AFTER_S:
                 backoff_s = self._first_backoff_s
             backoff_s = self._restart(backoff_s)
@@ -148,7 +148,7 @@ class WorkerProcess(WorkerLink):
         self._response_threads.close()
 
     def _restart(self, backoff_s: float) -> float:
-        """Try until the worker runs or `close` is called; returns the next back-off."""
+        """Retry until the worker runs or `close` is called, and return the next back-off."""
         while not self._closing.wait(backoff_s):
             backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
             self._num_restarts += 1
@@ -163,13 +163,13 @@ class WorkerProcess(WorkerLink):
 
 
 def _worker_command(python: str) -> tuple[str, ...]:
-    # The interpreter that PATH finds first is the one whose packages Triton's stub uses too.
+    # Triton's stub uses the packages of the first interpreter in PATH, too.
     interpreter = python or shutil.which("python3") or sys.executable
     return interpreter, "-m", f"{Path(__file__).parents[1].name}.worker"
 
 
 def _wait_for_end(process: subprocess.Popen[bytes]) -> int:
-    """The exit code of a worker that should end by itself, and is killed if it does not."""
+    """Wait for a worker to end, kill it after a timeout, and return its exit code."""
     try:
         return process.wait(_END_TIMEOUT_S)
     except subprocess.TimeoutExpired:

@@ -1,1 +1,1 @@
-"""The runtime half of the engine kind `toy`."""
+"""The runtime part of the engine kind `toy`."""

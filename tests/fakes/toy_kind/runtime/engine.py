@@ -1,4 +1,4 @@
-"""An engine that returns the tokens of a prompt backwards, one per step."""
+"""An engine that returns the tokens of a prompt in reverse order, one per step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...engine import EngineLimits, EngineStats, GenerationRequest, SequenceUpda
 
 
 class ToyEngine:
-    """Serves any number of requests at once."""
+    """An engine without a limit of concurrent requests."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.limits = EngineLimits(config["max_seq_len"], 1, config["vocab_size"])
@@ -35,4 +35,4 @@ class ToyEngine:
         return EngineStats(active_requests=len(self._left), scheduled_requests=len(self._left))
 
     def close(self) -> None:
-        """Nothing outlives this process."""
+        """Do nothing: no resources outlive this process."""

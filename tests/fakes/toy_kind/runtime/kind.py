@@ -1,4 +1,4 @@
-"""How `toy` runs inside Triton."""
+"""The engine kind `toy` inside Triton."""
 
 from __future__ import annotations
 
