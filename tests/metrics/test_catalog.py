@@ -72,7 +72,7 @@ def test_an_unknown_family_is_an_error() -> None:
         find_families("rate(tllm_request_total[5m])")
 
 
-@pytest.mark.parametrize("page", ["observability.md", "deploy.md"])
+@pytest.mark.parametrize("page", ["reference/server-metrics.md", "guides/kubernetes.md"])
 def test_docs_name_families_of_the_catalogue(page: str) -> None:
     names = set(re.findall(r"`(nv_\w+|tllm_\w+)`", (DOCS / page).read_text(encoding="utf-8")))
     assert names
@@ -80,7 +80,7 @@ def test_docs_name_families_of_the_catalogue(page: str) -> None:
 
 
 def test_every_family_of_ours_is_documented() -> None:
-    page = (DOCS / "observability.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference" / "server-metrics.md").read_text(encoding="utf-8")
     undocumented = [
         each.name for each in (*REQUEST_FAMILIES, *ENGINE_FAMILIES) if f"`{each.name}`" not in page
     ]
