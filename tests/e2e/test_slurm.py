@@ -17,7 +17,7 @@ from tests.e2e import slurm
 from tests.e2e.conftest import Tllm
 from tests.waiting import wait_until
 from trtllm_serve_cli.launch.clusters.slurm import SlurmOptions, plan_slurm, render_script
-from trtllm_serve_cli.launch.clusters.slurm_job import ask_slurm, make_job_folder, submit_job
+from trtllm_serve_cli.launch.clusters.slurm_job import make_job_folder, query_slurm, submit_job
 from trtllm_serve_cli.launch.containers.deployment import Deployable
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
@@ -115,7 +115,7 @@ def test_ranks_are_started_and_told_apart(tmp_path: Path) -> None:
         environ={},
     )
     job = submit_job(render_script(plan), RANKED, folder)
-    wait_until(lambda: not ask_slurm(job.id).is_alive, timeout_s=60)
+    wait_until(lambda: not query_slurm(job.id).is_alive, timeout_s=60)
     first, second = ((folder / f"server_{rank}.log").read_text() for rank in range(2))
     assert first.startswith(f"rank 0 of 2: --model-repository={RANKED.repository} ")
     assert "--http-port=" in first

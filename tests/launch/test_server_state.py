@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from tests.waiting import wait_until
 from trtllm_serve_cli.launch.server_state import (
     ServerState,
-    describe_myself,
-    forget_states,
+    describe_supervisor,
     is_same_process,
     read_state,
+    read_stop_timeout_s,
+    reset_state_files,
     started_at_s,
-    stop_limit_s,
     write_state,
     write_stop_timeout,
 )
 
-MINE = describe_myself("ready")
+MINE = describe_supervisor("ready")
 
 
 @given(st.from_type(ServerState))
@@ -35,7 +35,7 @@ def test_state_is_read_as_it_was_written(tmp_path: Path, state: ServerState) -> 
     assert repr(read_state(tmp_path)) == repr(state)  # for not-a-number equals nothing
 
 
-def test_state_is_replaced_and_nothing_lies_beside_it(tmp_path: Path) -> None:
+def test_write_state_leaves_no_temporary_file(tmp_path: Path) -> None:
     for phase in ("starting", "ready"):
         write_state(tmp_path, dataclasses.replace(MINE, phase=phase))
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
@@ -53,66 +53,66 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("full_disk")
-def test_short_state_after_a_long_one_is_read_on_a_full_disk(tmp_path: Path) -> None:
+def test_shorter_state_replaces_a_longer_one_on_a_full_disk(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text("a state that was too long for its room\n" * 200)
     write_state(tmp_path, MINE)
     assert read_state(tmp_path) == MINE
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
 
 
-def test_time_to_stop_has_its_room_before_anybody_says_it(tmp_path: Path) -> None:
-    forget_states(tmp_path)
-    assert stop_limit_s(tmp_path, 30) == 30
+def test_stop_timeout_file_is_preallocated(tmp_path: Path) -> None:
+    reset_state_files(tmp_path)
+    assert read_stop_timeout_s(tmp_path, 30) == 30
     (file,) = tmp_path.iterdir()
-    room = file.stat().st_size
-    for said in (86400.0, 0.0):
-        write_stop_timeout(tmp_path, said)
-        assert (stop_limit_s(tmp_path, 30), file.stat().st_size) == (said, room)
-    forget_states(tmp_path)
-    assert stop_limit_s(tmp_path, 30) == 30
+    size = file.stat().st_size
+    for timeout_s in (86400.0, 0.0):
+        write_stop_timeout(tmp_path, timeout_s)
+        assert (read_stop_timeout_s(tmp_path, 30), file.stat().st_size) == (timeout_s, size)
+    reset_state_files(tmp_path)
+    assert read_stop_timeout_s(tmp_path, 30) == 30
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"why": []}', '{"why": [], "x": 1}'])
-def test_state_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
+def test_invalid_state_file_reads_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "state.json").write_text(text)
     assert read_state(tmp_path) is None
 
 
-def test_no_state(tmp_path: Path) -> None:
+def test_missing_state_file_reads_as_none(tmp_path: Path) -> None:
     assert read_state(tmp_path) is None
 
 
-def test_state_of_a_living_process_is_believed() -> None:
+def test_state_of_a_running_process_is_supervised() -> None:
     assert MINE.is_supervised
 
 
-def test_state_is_not_believed_when_the_process_id_belongs_to_another() -> None:
+def test_reused_process_id_is_not_supervised() -> None:
     later = dataclasses.replace(MINE, supervisor_started_at=MINE.supervisor_started_at - 100)
-    assert (later.is_of_this_boot, later.is_supervised) == (True, False)
+    assert (later.is_from_this_boot, later.is_supervised) == (True, False)
 
 
-def test_state_of_a_former_boot_is_not_believed() -> None:
+def test_state_from_an_earlier_boot_is_not_supervised() -> None:
     """Its process may have a namesake that started as long after this boot."""
     rebooted = dataclasses.replace(MINE, boot_id="another")
-    assert (rebooted.is_of_this_boot, rebooted.is_supervised) == (False, False)
+    assert (rebooted.is_from_this_boot, rebooted.is_supervised) == (False, False)
 
 
-def test_state_of_another_machine_says_nothing_of_this_one() -> None:
-    theirs = dataclasses.replace(MINE, boot_id="another", host="node-a")
-    assert (theirs.is_elsewhere, theirs.is_supervised) == (True, False)
-    assert not dataclasses.replace(theirs, phase="stopped").is_elsewhere
-    assert not dataclasses.replace(theirs, host=MINE.host).is_elsewhere
+def test_state_of_another_machine_is_elsewhere() -> None:
+    other = dataclasses.replace(MINE, boot_id="another", host="node-a")
+    assert (other.is_elsewhere, other.is_supervised) == (True, False)
+    assert not dataclasses.replace(other, phase="stopped").is_elsewhere
+    assert not dataclasses.replace(other, host=MINE.host).is_elsewhere
     assert not dataclasses.replace(MINE, host="the name that it had before").is_elsewhere
 
 
-def test_state_is_not_believed_after_the_process_is_gone() -> None:
+def test_terminated_process_is_not_the_same_process() -> None:
     with subprocess.Popen((sys.executable, "-c", "input()"), stdin=subprocess.PIPE) as process:
         started_at = started_at_s(process.pid)
         assert is_same_process(process.pid, started_at)
     assert not is_same_process(process.pid, started_at)
 
 
-def test_process_that_nobody_waited_for_counts_as_gone() -> None:
+def test_zombie_process_counts_as_terminated() -> None:
     with subprocess.Popen((sys.executable, "-c", "input()"), stdin=subprocess.PIPE) as process:
         started_at = started_at_s(process.pid)
         process.kill()

@@ -191,52 +191,56 @@ class LaunchOptions:
 
 
 # What only servers of some modes take: declared for those, it means nothing in another.
-_OF_MPI = ("world_size", "multi_model", "disable_spawn_processes", "oversubscribe")
-_OF_CONTAINERS = ("image", "container_engine")
-_MEANT_FOR = {
+_MPI_OPTIONS = ("world_size", "multi_model", "disable_spawn_processes", "oversubscribe")
+_CONTAINER_OPTIONS = ("image", "container_engine")
+_MODES_OF = {
     # A container's ranks are started by mpirun as well, but on this machine alone.
-    **dict.fromkeys(_OF_MPI, ("mpi", "container")),
+    **dict.fromkeys(_MPI_OPTIONS, ("mpi", "container")),
     "hostfile": ("mpi",),
-    **dict.fromkeys(_OF_CONTAINERS, ("container", "auto")),
+    **dict.fromkeys(_CONTAINER_OPTIONS, ("container", "auto")),
 }
 
 
 def choose_options(
-    given: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]
+    overrides: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]
 ) -> LaunchOptions:
-    """Return the options that are `given`, or else declared for their mode, or else the defaults.
+    """Return the options of `overrides`, or else those declared for the mode, or else defaults.
 
     `declared` has the options of each model by its name. Raise `BadInput` if models of one server
     disagree, and for options of containers in another mode.
     """
     merged: dict[str, tuple[str, Any]] = {}
-    modes = [given.get("mode")] if given.get("mode") else [d.get("mode") for d in declared.values()]
+    modes = (
+        [overrides.get("mode")]
+        if overrides.get("mode")
+        else [d.get("mode") for d in declared.values()]
+    )
     for model, options in declared.items():
         for name, value in options.items():
-            if not {*_MEANT_FOR.get(name, modes)} & {*modes}:
+            if not {*_MODES_OF.get(name, modes)} & {*modes}:
                 continue
-            other, known = merged.setdefault(name, (model, value))
-            if name not in given and known != value:
+            first_model, first_value = merged.setdefault(name, (model, value))
+            if name not in overrides and first_value != value:
                 raise BadInput(
-                    f"{other} and {model} cannot be served together as they were declared.",
-                    why=f"launch.{name} is {known} for one and {value} for the other",
-                    next_step=f"say it now: {_spell(name, known)}",
+                    f"{first_model} and {model} cannot be served together as they were declared.",
+                    why=f"launch.{name} is {first_value} for one and {value} for the other",
+                    next_step=f"say it now: {_format_option(name, first_value)}",
                 )
-    chosen = {**{name: value for name, (_, value) in merged.items()}, **given}
-    if chosen.get("mode") not in _MEANT_FOR["image"]:
+    chosen = {**{name: value for name, (_, value) in merged.items()}, **overrides}
+    if chosen.get("mode") not in _MODES_OF["image"]:
         _check_no_container(chosen)
     fields = {each.name: each for each in option_fields(LaunchOptions)}
-    return LaunchOptions(**{name: _typed(fields[name], value) for name, value in chosen.items()})
+    return LaunchOptions(**{name: _convert(fields[name], value) for name, value in chosen.items()})
 
 
-def _typed(field: OptionField, value: Any) -> Any:
+def _convert(field: OptionField, value: Any) -> Any:
     """Return the value of a field, which is plain data if it was declared."""
     if field.kind is Path and value is not None:
         return Path(value)
     return tuple(value) if isinstance(value, list) else value
 
 
-def _spell(name: str, value: Any) -> str:
+def _format_option(name: str, value: Any) -> str:
     """Return the option as `tllm start` takes it."""
     option = name.removesuffix("_s").replace("_", "-")
     if isinstance(value, bool):
@@ -248,7 +252,7 @@ def _spell(name: str, value: Any) -> str:
 
 
 def _check_no_container(chosen: Mapping[str, Any]) -> None:
-    if flags := [f"--{name.replace('_', '-')}" for name in _OF_CONTAINERS if chosen.get(name)]:
+    if flags := [f"--{name.replace('_', '-')}" for name in _CONTAINER_OPTIONS if chosen.get(name)]:
         raise BadInput(
             f"{' and '.join(flags)} {'are' if len(flags) > 1 else 'is'} for servers in containers.",
             why=f"this one is to run in the mode {chosen.get('mode') or 'local'}",

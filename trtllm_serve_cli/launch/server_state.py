@@ -24,9 +24,9 @@ import psutil
 STATE_FILE = "state.json"
 PLAN_FILE = "plan.json"
 _STOP_FILE = "stop-timeout"
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 # What is written is shorter; its file is as long from the start, so a full disk does not matter.
-_ROOM_BYTES = 4096
+_RESERVED_BYTES = 4096
 
 # A job may also wait in a queue, or nobody knows what has become of it.
 Phase = Literal[
@@ -57,7 +57,7 @@ class ServerState:
     host: str = ""
 
     @property
-    def is_of_this_boot(self) -> bool:
+    def is_from_this_boot(self) -> bool:
         """Whether the machine has not been started anew since."""
         return self.boot_id == read_boot_id()
 
@@ -65,18 +65,18 @@ class ServerState:
     def is_elsewhere(self) -> bool:
         """Whether another machine, which shares this home, wrote this and did not tell its end."""
         has_ended = self.phase in ("failed", "stopped")
-        is_anothers = self.host not in ("", socket.gethostname())
-        return is_anothers and not has_ended and not self.is_of_this_boot
+        is_other_host = self.host not in ("", socket.gethostname())
+        return is_other_host and not has_ended and not self.is_from_this_boot
 
     @property
     def is_supervised(self) -> bool:
         """Whether the supervisor that wrote this still runs."""
-        return self.is_of_this_boot and is_same_process(
+        return self.is_from_this_boot and is_same_process(
             self.supervisor_pid, self.supervisor_started_at
         )
 
 
-def describe_myself(phase: Phase) -> ServerState:
+def describe_supervisor(phase: Phase) -> ServerState:
     """The state of a server whose supervisor is this process."""
     return ServerState(
         phase,
@@ -90,30 +90,30 @@ def describe_myself(phase: Phase) -> ServerState:
 def write_state(directory: Path, state: ServerState) -> None:
     """Replace the state of the server in `directory` at once, on a full disk, too."""
     text = json.dumps(dataclasses.asdict(state), indent=2).encode()
-    content = text.ljust(_ROOM_BYTES)
-    path, aside = directory / STATE_FILE, directory / f".{STATE_FILE}.{os.getpid()}"
+    content = text.ljust(_RESERVED_BYTES)
+    path, temporary = directory / STATE_FILE, directory / f".{STATE_FILE}.{os.getpid()}"
     try:
-        aside.write_bytes(content)
-        aside.replace(path)
+        temporary.write_bytes(content)
+        temporary.replace(path)
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in _DISK_FULL:
             raise
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         _write_in_place(path, content)
 
 
 def read_state(directory: Path) -> ServerState | None:
     """The last state written, or None when there is none that can be read."""
     try:
-        facts = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
-        return ServerState(**{**facts, "why": tuple(facts["why"])})
+        fields = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
+        return ServerState(**{**fields, "why": tuple(fields["why"])})
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def write_stop_timeout(directory: Path, timeout_s: float) -> None:
     """Say how long requests in flight may still take, to a supervisor that is to stop."""
-    _write_in_place(directory / _STOP_FILE, f"{timeout_s}".encode().ljust(_ROOM_BYTES))
+    _write_in_place(directory / _STOP_FILE, f"{timeout_s}".encode().ljust(_RESERVED_BYTES))
 
 
 def _write_in_place(path: Path, content: bytes) -> None:
@@ -123,7 +123,7 @@ def _write_in_place(path: Path, content: bytes) -> None:
         file.truncate()
 
 
-def stop_limit_s(directory: Path, default_s: float) -> float:
+def read_stop_timeout_s(directory: Path, default_s: float) -> float:
     """What was said last, which may change while a server is stopping; or else `default_s`."""
     try:
         return float((directory / _STOP_FILE).read_text(encoding="utf-8"))
@@ -131,10 +131,10 @@ def stop_limit_s(directory: Path, default_s: float) -> float:
         return default_s
 
 
-def forget_states(directory: Path) -> None:
+def reset_state_files(directory: Path) -> None:
     """Remove what was said of a former server in `directory`, and make room for what will be."""
     (directory / STATE_FILE).unlink(missing_ok=True)
-    _write_in_place(directory / _STOP_FILE, b" " * _ROOM_BYTES)
+    _write_in_place(directory / _STOP_FILE, b" " * _RESERVED_BYTES)
 
 
 def is_same_process(pid: int, started_s: float) -> bool:

@@ -18,7 +18,7 @@ from trtllm_serve_cli.build.partial_build import resume_or_start
 from trtllm_serve_cli.build.run import build_engine
 from trtllm_serve_cli.build.store import place_engine
 from trtllm_serve_cli.cli.models.engines import show_age
-from trtllm_serve_cli.launch.server_state import PLAN_FILE, describe_myself, write_state
+from trtllm_serve_cli.launch.server_state import PLAN_FILE, describe_supervisor, write_state
 from trtllm_serve_cli.paths import Home, find_home, find_size
 from trtllm_serve_cli.repository.model.store import list_models
 from trtllm_serve_cli.sources.disk_space import show_size
@@ -213,7 +213,7 @@ def test_model_that_is_served_is_not_removed(tllm: Tllm, home: Home) -> None:
     plan = fake_plan(home.servers)
     plan.directory.mkdir(parents=True)
     (plan.directory / PLAN_FILE).write_text(plan.to_json())
-    write_state(plan.directory, describe_myself("ready"))
+    write_state(plan.directory, describe_supervisor("ready"))
     assert tllm("remove", "m", "--yes") == (
         3, "", "Error: m is being served.\n Next: tllm stop -m m\n",
     )  # fmt: skip

@@ -15,7 +15,7 @@ from tests.samples.repositories import add_model, copy_upstream
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.importing import importer
 from trtllm_serve_cli.importing.declaration import Declaration
-from trtllm_serve_cli.launch.server_state import PLAN_FILE, describe_myself, write_state
+from trtllm_serve_cli.launch.server_state import PLAN_FILE, describe_supervisor, write_state
 from trtllm_serve_cli.paths import Home, find_home
 
 
@@ -123,7 +123,7 @@ def test_set_tells_of_a_running_server(tllm: Tllm, home: Home) -> None:
     plan = dataclasses.replace(fake_plan(home.servers), repository=home.models / "m")
     plan.directory.mkdir(parents=True)
     (plan.directory / PLAN_FILE).write_text(plan.to_json())
-    write_state(plan.directory, describe_myself("ready"))
+    write_state(plan.directory, describe_supervisor("ready"))
     _, out, err = tllm("set", "m", "max_beam_width=2")
     assert err == ("A running server has the old values. Next: tllm restart -m m\n")
     _, out, _ = tllm("set", "m", "max_beam_width=3", "--json")

@@ -14,7 +14,7 @@ from tests.fakes.triton.server import FakeTriton
 from tests.samples.launch_plans import fake_plan
 from tests.waiting import wait_until
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
-from trtllm_serve_cli.launch.server_state import PLAN_FILE, describe_myself, write_state
+from trtllm_serve_cli.launch.server_state import PLAN_FILE, describe_supervisor, write_state
 from trtllm_serve_cli.paths import find_home
 
 PAGE = 'nv_trt_llm_request_metrics{model="m",version="1",request_type="active"} 1\n'
@@ -29,7 +29,7 @@ def busy(home_folder: Path) -> Iterator[LaunchPlan]:
         plan = dataclasses.replace(plan, endpoint=endpoint, model_control_mode="explicit")
         plan.directory.mkdir(parents=True)
         (plan.directory / PLAN_FILE).write_text(plan.to_json())
-        write_state(plan.directory, describe_myself("ready"))
+        write_state(plan.directory, describe_supervisor("ready"))
         yield plan
 
 

@@ -105,7 +105,7 @@ def test_manifests_fit_their_schemas(
             kubernetes_validate.validate(template, version, strict=True)
 
 
-def test_what_comes_with_one_node_and_with_several() -> None:
+def test_kinds_of_manifests_for_one_node_and_for_several() -> None:
     assert list(plan()) == ["Deployment", "Service", "PodMonitor", "HorizontalPodAutoscaler"]
     assert list(plan(SPREAD, ON_TWO)) == [
         "ConfigMap", "ServiceAccount", "Role", "RoleBinding",
@@ -115,14 +115,14 @@ def test_what_comes_with_one_node_and_with_several() -> None:
     assert list(plan(options=alone)) == ["Deployment", "Service"]
 
 
-def test_probes_ask_what_triton_says_of_itself() -> None:
+def test_probes_use_tritons_health_endpoints() -> None:
     server = container(plan(timeout_s=95)["Deployment"])
     fields = ("httpGet", "periodSeconds", "failureThreshold")
-    asked = {
+    probes = {
         name: tuple(server[name][field] for field in fields)
         for name in ("startupProbe", "readinessProbe", "livenessProbe")
     }
-    assert asked == {
+    assert probes == {
         "startupProbe": ({"path": "/v2/health/ready", "port": "http"}, 10, 10),
         "readinessProbe": ({"path": "/v2/health/ready", "port": "http"}, 5, 3),
         "livenessProbe": ({"path": "/v2/health/live", "port": "http"}, 10, 3),
@@ -134,7 +134,7 @@ def test_probes_ask_what_triton_says_of_itself() -> None:
     ]
 
 
-def test_model_comes_from_the_nodes_at_its_own_paths() -> None:
+def test_model_is_mounted_from_the_nodes_at_the_same_paths() -> None:
     manifest = plan()["Deployment"]
     volumes = manifest["spec"]["template"]["spec"]["volumes"]
     assert volumes == [
@@ -147,7 +147,7 @@ def test_model_comes_from_the_nodes_at_its_own_paths() -> None:
     ]  # fmt: skip
 
 
-def test_model_comes_from_a_claim_as_a_copy_of_the_home() -> None:
+def test_model_is_mounted_from_a_claim_by_subpath() -> None:
     manifest = plan(options=KubernetesOptions(claim="models"))["Deployment"]
     assert container(manifest)["volumeMounts"][0] == {
         "name": "model",
@@ -157,7 +157,7 @@ def test_model_comes_from_a_claim_as_a_copy_of_the_home() -> None:
     }
 
 
-def test_resources_are_shared_out_among_nodes() -> None:
+def test_resources_are_divided_among_nodes() -> None:
     (leader, worker) = templates(plan(SPREAD, ON_TWO)["LeaderWorkerSet"])
     for template in (leader, worker):
         resources = template["template"]["spec"]["containers"][0]["resources"]
@@ -172,7 +172,7 @@ def test_resources_are_shared_out_among_nodes() -> None:
     assert container(plan(cpu)["Deployment"])["resources"] == {}
 
 
-def test_only_pods_that_answer_are_asked_and_counted() -> None:
+def test_selectors_exclude_worker_pods() -> None:
     made = plan(SPREAD, ON_TWO)
     selector = made["Service"]["spec"]["selector"]
     leader, worker = (each["template"]["metadata"]["labels"] for each in templates(
@@ -183,7 +183,7 @@ def test_only_pods_that_answer_are_asked_and_counted() -> None:
 
 
 @pytest.mark.parametrize("reports_waiting", [True, False])
-def test_autoscaler_counts_who_waits_in_triton_and_in_the_engine(reports_waiting: bool) -> None:
+def test_autoscaler_counts_pending_requests_of_triton_and_the_engine(reports_waiting: bool) -> None:
     model = dataclasses.replace(PLAIN, reports_waiting=reports_waiting)
     spec = plan(model)["HorizontalPodAutoscaler"]["spec"]
     target = {"type": "AverageValue", "averageValue": "4"}
@@ -204,7 +204,7 @@ def test_autoscaler_counts_who_waits_in_triton_and_in_the_engine(reports_waiting
 
 
 @pytest.mark.parametrize(
-    ("model", "options", "says"),
+    ("model", "options", "message"),
     [
         (SPREAD, KubernetesOptions(nodes=2), "needs an image of your own to run on 2 nodes"),
         (PLAIN, ON_TWO, "cannot be spread over 2 nodes"),
@@ -221,8 +221,8 @@ def test_autoscaler_counts_who_waits_in_triton_and_in_the_engine(reports_waiting
         ),
     ],
 )
-def test_what_cannot_be_is_refused(
-    model: Deployable, options: KubernetesOptions, says: str
+def test_plan_rejects_impossible_options(
+    model: Deployable, options: KubernetesOptions, message: str
 ) -> None:
-    with pytest.raises(BadInput, match=says):
+    with pytest.raises(BadInput, match=message):
         plan(model, options)

@@ -28,7 +28,7 @@ from trtllm_serve_cli.launch.clusters.kubernetes import KubernetesOptions
 from trtllm_serve_cli.launch.containers.deployment import Deployable
 
 
-def told(model: Deployable, options: KubernetesOptions, tmp_path: Path) -> list[str]:
+def arguments_of(model: Deployable, options: KubernetesOptions, tmp_path: Path) -> list[str]:
     """What the pod's script runs, by a bash that has a `kubectl` and an `mpirun` that tell it."""
     made = plan(model, options)
     workload = made.get("LeaderWorkerSet") or made["Deployment"]
@@ -47,8 +47,8 @@ def told(model: Deployable, options: KubernetesOptions, tmp_path: Path) -> list[
     return answer.stdout.splitlines()
 
 
-def test_leader_starts_a_rank_per_gpu_and_answers_itself(tmp_path: Path) -> None:
-    words = told(SPREAD, ON_TWO, tmp_path)
+def test_leader_starts_a_rank_per_gpu_and_serves_itself(tmp_path: Path) -> None:
+    words = arguments_of(SPREAD, ON_TWO, tmp_path)
     hosts = "tllm-llama-3-1-0:8,tllm-llama-3-1-0-1:8"
     assert words[:10] == [
         "mpirun", "--allow-run-as-root", "--mca", "plm_rsh_agent", "/opt/tllm/kubessh",
@@ -66,8 +66,8 @@ def test_leader_starts_a_rank_per_gpu_and_answers_itself(tmp_path: Path) -> None
     ]  # fmt: skip
 
 
-def test_llm_api_has_its_launcher_on_every_rank(tmp_path: Path) -> None:
-    words = told(LLM_API, ON_TWO, tmp_path)
+def test_llm_api_launcher_runs_on_every_rank(tmp_path: Path) -> None:
+    words = arguments_of(LLM_API, ON_TWO, tmp_path)
     assert words[9:13] == [
         "-n", "16", "trtllm-llmapi-launch", "/opt/tritonserver/bin/tritonserver",
     ]  # fmt: skip
@@ -76,17 +76,17 @@ def test_llm_api_has_its_launcher_on_every_rank(tmp_path: Path) -> None:
 
 def test_several_gpus_of_one_node_need_no_agent(tmp_path: Path) -> None:
     model = dataclasses.replace(PLAIN, num_gpus=4, num_ranks=4)
-    words = told(model, KubernetesOptions(), tmp_path)
+    words = arguments_of(model, KubernetesOptions(), tmp_path)
     assert words[:7] == [
         "mpirun", "--allow-run-as-root", "--bind-to", "none", "-n", "1",
         "/opt/tritonserver/bin/tritonserver",
     ]  # fmt: skip
 
 
-def test_instances_on_gpus_of_their_own_are_spawned(tmp_path: Path) -> None:
+def test_instances_on_separate_gpus_are_spawned(tmp_path: Path) -> None:
     """gpu_device_ids 0,1;2,3: upstream's orchestrator mode, as `tllm start --mode mpi` has it."""
     model = dataclasses.replace(PLAIN, num_gpus=4, num_ranks=1, spawns=True)
-    words = told(model, KubernetesOptions(), tmp_path)
+    words = arguments_of(model, KubernetesOptions(), tmp_path)
     assert words[4:11] == [
         "-n", "1", "-x", "TRTLLM_ORCHESTRATOR=1", "-x", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES=1",
         "/opt/tritonserver/bin/tritonserver",
@@ -101,8 +101,8 @@ def test_instances_on_gpus_of_their_own_are_spawned(tmp_path: Path) -> None:
 # Of two processes the first one is in the middle of a request, for longer than mpirun would wait.
 _TRITON = """\
 #!/bin/bash
-trap 'sleep 3; echo "rank $OMPI_COMM_WORLD_RANK has finished" >> "$SAID"; exit 0' TERM
-echo "rank $OMPI_COMM_WORLD_RANK starts" >> "$SAID"
+trap 'sleep 3; echo "rank $OMPI_COMM_WORLD_RANK has finished" >> "$LOG"; exit 0' TERM
+echo "rank $OMPI_COMM_WORLD_RANK starts" >> "$LOG"
 while :; do sleep 0.1; done
 """
 
@@ -110,27 +110,27 @@ while :; do sleep 0.1; done
 @pytest.mark.skipif(
     shutil.which("mpirun") is None, reason="no mpirun (apt-get install openmpi-bin)"
 )
-def test_pod_that_is_to_end_finishes_what_is_in_flight(tmp_path: Path) -> None:
+def test_pod_finishes_requests_in_flight_on_sigterm(tmp_path: Path) -> None:
     """The pod's script under a real bash and a real mpirun, with a Triton that takes its time."""
-    triton, said = tmp_path / "tritonserver", tmp_path / "said"
+    triton, log = tmp_path / "tritonserver", tmp_path / "log"
     triton.write_text(_TRITON)
     triton.chmod(0o755)
     model = dataclasses.replace(PLAIN, num_gpus=2, num_ranks=2)
     script = container(plan(model)["Deployment"])["command"][2]
     script = script.replace("/opt/tritonserver/bin/tritonserver", str(triton))
-    environ = {**os.environ, "SAID": str(said), "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+    environ = {**os.environ, "LOG": str(log), "OMPI_MCA_rmaps_base_oversubscribe": "1"}
     pod = subprocess.Popen(("bash", "-c", script), env=environ, start_new_session=True)
     try:
-        wait_until(lambda: said.exists() and len(said.read_text().splitlines()) == 2)
+        wait_until(lambda: log.exists() and len(log.read_text().splitlines()) == 2)
         pod.send_signal(signal.SIGTERM)
         assert pod.wait(60) == 0
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pod.pid, signal.SIGKILL)
-    assert said.read_text().splitlines()[2:] == ["rank 0 has finished"]
+    assert log.read_text().splitlines()[2:] == ["rank 0 has finished"]
 
 
-def test_other_pods_wait_for_their_ranks(tmp_path: Path) -> None:
+def test_worker_pods_wait_for_their_ranks(tmp_path: Path) -> None:
     _, worker = templates(plan(SPREAD, ON_TWO)["LeaderWorkerSet"])
     script = worker["template"]["spec"]["containers"][0]["command"][2]
     (tmp_path / "1").mkdir()
@@ -153,7 +153,7 @@ def test_other_pods_wait_for_their_ranks(tmp_path: Path) -> None:
         assert pod.stdout.read() == b""
 
 
-def test_agent_takes_what_mpirun_gives_to_ssh(tmp_path: Path) -> None:
+def test_agent_accepts_the_arguments_of_ssh(tmp_path: Path) -> None:
     agent = tmp_path / "kubessh"
     agent.write_text(plan(SPREAD, ON_TWO)["ConfigMap"]["data"]["kubessh"])
     kubectl = tmp_path / "kubectl"
@@ -166,7 +166,7 @@ def test_agent_takes_what_mpirun_gives_to_ssh(tmp_path: Path) -> None:
     assert answer.stdout.splitlines() == expected
 
 
-def test_management_is_closed_with_a_token_that_nobody_has() -> None:
+def test_management_apis_are_closed_with_a_random_token() -> None:
     script = container(plan()["Deployment"])["command"][2]
     restricted = "shared-memory,model-repository,trace,logging"
     assert f'--http-restricted-api={restricted}:tllm-token="$TLLM_TOKEN"' in script

@@ -47,7 +47,7 @@ def task(text: str) -> str:
     return text.partition("<< 'TASK'\n")[2].partition("TASK\n")[0]
 
 
-def test_job_of_the_backends_readme() -> None:
+def test_job_has_the_options_of_the_backends_readme() -> None:
     """`tensorrt_llm_triton.sub` and `.sh` of the backend's README.md at v0.9.0, by option."""
     text = script(
         options=SlurmOptions(
@@ -95,7 +95,7 @@ def test_job_of_the_backends_readme() -> None:
         assert word in task(text)
 
 
-def test_llm_api_over_two_nodes_has_upstreams_launcher() -> None:
+def test_llm_api_on_two_nodes_runs_upstreams_launcher() -> None:
     """Options of examples/llm-api/llm_mgmn_trtllm_serve.sh in NVIDIA/TensorRT-LLM."""
     options = SlurmOptions(
         account="A", partition="P", time="01:00:00", nodes=2, container_image="trtllm"
@@ -121,22 +121,22 @@ def test_llm_api_over_two_nodes_has_upstreams_launcher() -> None:
     assert "role" not in task(text)
 
 
-def test_llm_api_over_two_nodes_as_the_backends_guide_has_it() -> None:
+def test_llm_api_on_two_nodes_has_the_options_of_the_backends_guide() -> None:
     """`srun -N 2 --ntasks-per-node=8 --mpi=pmix --container-image=…` of its docs/llmapi.md."""
     text = script(PYTORCH, SlurmOptions(nodes=2, ntasks_per_node=8, container_image="IMAGE"))
-    said = {"nodes": "2", "ntasks-per-node": "8", "mpi": "pmix", "container-image": "IMAGE"}
-    assert said.items() <= (directives(text) | srun_options(text)).items()
+    expected = {"nodes": "2", "ntasks-per-node": "8", "mpi": "pmix", "container-image": "IMAGE"}
+    assert expected.items() <= (directives(text) | srun_options(text)).items()
 
 
-def test_part_of_a_gpu_by_mig_is_asked_for_by_its_own_name() -> None:
+def test_mig_slice_is_requested_by_its_gres_name() -> None:
     one = dataclasses.replace(MODEL, num_gpus=1, num_ranks=1)
     options = SlurmOptions(gpus_per_node=0, sbatch=("--gres=gpu:1g.10gb:1",))
-    asked = directives(script(one, options))
-    assert (asked["gres"], "gpus-per-node" in asked) == ("gpu:1g.10gb:1", False)
+    requested = directives(script(one, options))
+    assert (requested["gres"], "gpus-per-node" in requested) == ("gpu:1g.10gb:1", False)
 
 
 @pytest.mark.parametrize(
-    ("model", "options", "says"),
+    ("model", "options", "message"),
     [
         (PLAIN, SlurmOptions(nodes=2), "llama cannot be spread over 2 nodes."),
         (MODEL, SlurmOptions(nodes=3), "8 ranks cannot be shared out among 3 nodes."),
@@ -146,8 +146,10 @@ def test_part_of_a_gpu_by_mig_is_asked_for_by_its_own_name() -> None:
          "llama cannot run under Slurm as it is."),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused(model: Deployable, options: SlurmOptions, says: str) -> None:
-    with pytest.raises(BadInput, match=says):
+def test_plan_rejects_impossible_options(
+    model: Deployable, options: SlurmOptions, message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
         script(model, options)
 
 
@@ -157,7 +159,7 @@ def run_job(text: str, tmp_path: Path, rank: int = 0) -> tuple[dict[str, object]
     programs.mkdir()
     for name, lines in {
         "srun": 'for last; do :; done\nSLURM_PROCID=$RANK exec bash -c "$last"',
-        "tritonserver": f'printf "%s\\n" "$@" > {shlex.quote(str(tmp_path / "told"))}\nexit 7',
+        "tritonserver": f'printf "%s\\n" "$@" > {shlex.quote(str(tmp_path / "arguments"))}\nexit 7',
     }.items():
         (programs / name).write_text(f"#!/bin/bash\n{lines}\n")
         (programs / name).chmod(0o755)
@@ -165,7 +167,7 @@ def run_job(text: str, tmp_path: Path, rank: int = 0) -> tuple[dict[str, object]
     ended = subprocess.run(("bash",), input=text, text=True, env=environ, cwd=tmp_path, check=False)
     assert ended.returncode == 7
     address = json.loads((tmp_path / "my job" / "address.json").read_text())
-    return address, (tmp_path / "told").read_text().splitlines()
+    return address, (tmp_path / "arguments").read_text().splitlines()
 
 
 @pytest.fixture
@@ -179,9 +181,9 @@ def triton_in(tmp_path: Path) -> TritonInstallation:
     return TritonInstallation(tmp_path / "bin" / "tritonserver", "PATH")
 
 
-def test_job_says_where_it_answers_and_how_it_ended(tmp_path: Path, job: Path) -> None:
+def test_job_writes_its_address_and_exit_code(tmp_path: Path, job: Path) -> None:
     text = script(PLAIN, triton=triton_in(tmp_path), directory=job)
-    address, told = run_job(text, tmp_path)
+    address, arguments = run_job(text, tmp_path)
     token = address.pop("token")
     assert address == {"host": os.uname().nodename, "http": 10036, "grpc": 10037, "metrics": 10038}
     assert {
@@ -191,27 +193,27 @@ def test_job_says_where_it_answers_and_how_it_ended(tmp_path: Path, job: Path) -
         "--http-address=0.0.0.0",
         "--backend-config=python,shm-region-prefix-name=tllm-12-0-",
         f"--grpc-restricted-protocol=shared-memory,model-repository,trace,logging:tllm-token={token}",
-    } <= set(told)
+    } <= set(arguments)
     assert (job / "exit-code").read_text() == "7\n"
     assert (job / "address.json").stat().st_mode & 0o077 == 0
 
 
-def test_ports_that_are_given_stay(tmp_path: Path, job: Path) -> None:
+def test_job_keeps_the_ports_that_are_set(tmp_path: Path, job: Path) -> None:
     options = SlurmOptions(http_port=8000, grpc_port=8001, metrics_port=8002)
     text = script(PLAIN, options, triton_in(tmp_path), job)
-    address, told = run_job(text, tmp_path)
+    address, arguments = run_job(text, tmp_path)
     assert (address["http"], address["grpc"], address["metrics"]) == (8000, 8001, 8002)
-    assert "--http-port=8000" in told
+    assert "--http-port=8000" in arguments
 
 
-def test_ranks_that_do_not_answer_open_no_port(tmp_path: Path, job: Path) -> None:
+def test_other_ranks_open_no_port(tmp_path: Path, job: Path) -> None:
     text = script(MODEL, triton=triton_in(tmp_path), directory=job)
-    _, told = run_job(text, tmp_path, rank=3)
-    assert [word for word in told if "port" in word or "address" in word] == []
-    assert {"--allow-http=false", "--load-model=tensorrt_llm"} <= set(told)
-    assert "--model-control-mode=none" not in told
+    _, arguments = run_job(text, tmp_path, rank=3)
+    assert [word for word in arguments if "port" in word or "address" in word] == []
+    assert {"--allow-http=false", "--load-model=tensorrt_llm"} <= set(arguments)
+    assert "--model-control-mode=none" not in arguments
 
 
-def test_folder_names_are_not_read_as_patterns(tmp_path: Path) -> None:
+def test_percent_signs_in_paths_are_escaped(tmp_path: Path) -> None:
     text = script(PLAIN, directory=Path("/homes/100%j it's"))
     assert directives(text)["output"] == "/homes/100%%j it's/job.log"

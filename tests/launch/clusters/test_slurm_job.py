@@ -14,9 +14,9 @@ from tests.launch.clusters.slurm_samples import PLAIN
 from trtllm_serve_cli.errors import LaunchFailed, MissingPart
 from trtllm_serve_cli.launch.clusters.slurm_job import (
     SlurmJob,
-    ask_slurm,
     cancel_job,
     make_job_folder,
+    query_slurm,
     read_job,
     run_slurm,
     submit_job,
@@ -25,22 +25,22 @@ from trtllm_serve_cli.launch.servers.running import list_servers
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.processes import Answer
 
-Said = tuple[int, str, str]
-FORGOTTEN: Said = (1, "", "slurm_load_jobs error: Invalid job id specified\n")
+Output = tuple[int, str, str]
+FORGOTTEN: Output = (1, "", "slurm_load_jobs error: Invalid job id specified\n")
 
 
 class FakeSlurm:
     """Answers each command as told, and keeps the commands."""
 
-    def __init__(self, answers: Mapping[str, Said | Sequence[Said]]) -> None:
+    def __init__(self, answers: Mapping[str, Output | Sequence[Output]]) -> None:
         self._answers = {
-            name: [said] if isinstance(said[0], int) else list(said)
-            for name, said in answers.items()
+            name: [output] if isinstance(output[0], int) else list(output)
+            for name, output in answers.items()
         }
-        self.asked: list[tuple[str, ...]] = []
+        self.commands: list[tuple[str, ...]] = []
 
     def __call__(self, command: Sequence[str]) -> Answer:
-        self.asked.append(tuple(command))
+        self.commands.append(tuple(command))
         answers = self._answers[command[0]]
         return Answer(*(answers.pop(0) if len(answers) > 1 else answers[0]))
 
@@ -51,19 +51,19 @@ def folder(tmp_path: Path) -> Path:
     directory = make_job_folder(tmp_path, "llama")
     slurm = FakeSlurm({"sbatch": (0, "12;cluster\n", "")})
     assert submit_job("script", PLAIN, directory, slurm) == SlurmJob("12", "PENDING")
-    assert slurm.asked == [
+    assert slurm.commands == [
         ("sbatch", "--parsable", f"--chdir={directory}", f"{directory}/job.sbatch")
     ]
     return directory
 
 
-def judged(folder: Path, **answers: Said) -> tuple[str, tuple[str, ...]]:
+def phase_and_why(folder: Path, **answers: Output) -> tuple[str, tuple[str, ...]]:
     found = read_job(folder, FakeSlurm(answers))
     assert found is not None
     return found[1].phase, found[1].why
 
 
-def test_folders_are_private_and_new(tmp_path: Path) -> None:
+def test_job_folders_are_new_and_private(tmp_path: Path) -> None:
     first, second = (make_job_folder(tmp_path, "llama") for _ in range(2))
     assert (first.name, second.name) == ("slurm-llama-1", "slurm-llama-2")
     assert first.stat().st_mode & 0o777 == 0o700
@@ -80,22 +80,22 @@ def test_folders_are_private_and_new(tmp_path: Path) -> None:
         ("WHATEVER_IS_NEW|None\n", "unknown", "Slurm job 12 is WHATEVER_IS_NEW"),
     ],
 )
-def test_states_of_slurm(folder: Path, squeue: str, phase: str, why: str) -> None:
-    assert judged(folder, squeue=(0, squeue, "")) == (phase, (why,))
+def test_phase_follows_the_state_in_slurm(folder: Path, squeue: str, phase: str, why: str) -> None:
+    assert phase_and_why(folder, squeue=(0, squeue, "")) == (phase, (why,))
 
 
-def test_accounting_knows_what_the_controller_forgot(folder: Path) -> None:
+def test_query_falls_back_to_the_accounting(folder: Path) -> None:
     sacct = (0, "CANCELLED by 1000|None\n", "")
-    assert ask_slurm("12", FakeSlurm({"squeue": FORGOTTEN, "sacct": sacct})) == SlurmJob(
+    assert query_slurm("12", FakeSlurm({"squeue": FORGOTTEN, "sacct": sacct})) == SlurmJob(
         "12", "CANCELLED", is_forgotten=True
     )
 
 
-def test_forgotten_job_is_known_by_what_it_left(folder: Path) -> None:
+def test_forgotten_job_is_explained_by_its_files(folder: Path) -> None:
     (folder / "exit-code").write_text("1\n")
     (folder / "job.log").write_text("srun: error: no such image\n")
     sacct = (1, "", "Slurm accounting storage is disabled\n")
-    assert judged(folder, squeue=FORGOTTEN, sacct=sacct) == (
+    assert phase_and_why(folder, squeue=FORGOTTEN, sacct=sacct) == (
         "failed",
         (
             "Slurm does not know job 12 any more; it ended with exit code 1",
@@ -104,24 +104,24 @@ def test_forgotten_job_is_known_by_what_it_left(folder: Path) -> None:
     )
 
 
-def test_slurm_is_asked_no_more_of_a_job_that_it_has_forgotten(folder: Path) -> None:
+def test_forgotten_job_is_queried_once(folder: Path) -> None:
     slurm = FakeSlurm({"squeue": FORGOTTEN, "sacct": (0, "FAILED|NonZeroExitCode\n", "")})
     first, again = read_job(folder, slurm), read_job(folder, slurm)
     assert first == again
     assert first is not None
     assert first[2] == SlurmJob("12", "FAILED", "NonZeroExitCode", is_forgotten=True)
-    assert [command[0] for command in slurm.asked] == ["squeue", "sacct"]
+    assert [command[0] for command in slurm.commands] == ["squeue", "sacct"]
 
 
-def test_job_that_can_be_queued_again_is_asked_for(folder: Path) -> None:
+def test_preempted_job_is_queried_again(folder: Path) -> None:
     slurm = FakeSlurm({"squeue": [(0, "PREEMPTED|None\n", ""), (0, "PENDING|None\n", "")]})
     phases = [found[1].phase for _ in range(2) if (found := read_job(folder, slurm)) is not None]
     assert phases == ["failed", "queued"]
 
 
-def test_controller_that_is_away_is_no_verdict(folder: Path) -> None:
+def test_unreachable_controller_gives_an_unknown_phase(folder: Path) -> None:
     squeue = (1, "", "slurm_load_jobs error: Unable to contact slurm controller\n")
-    assert judged(folder, squeue=squeue) == (
+    assert phase_and_why(folder, squeue=squeue) == (
         "unknown",
         (
             "Slurm job 12: Slurm does not answer.",
@@ -130,7 +130,7 @@ def test_controller_that_is_away_is_no_verdict(folder: Path) -> None:
     )
 
 
-def test_refused_job_says_why_and_is_not_followed(tmp_path: Path) -> None:
+def test_rejected_job_reports_the_reason_and_is_not_tracked(tmp_path: Path) -> None:
     directory = make_job_folder(tmp_path, "llama")
     slurm = FakeSlurm({"sbatch": (1, "", "sbatch: error: invalid partition: x\n")})
     with pytest.raises(LaunchFailed, match="invalid partition: x"):
@@ -138,17 +138,17 @@ def test_refused_job_says_why_and_is_not_followed(tmp_path: Path) -> None:
     assert read_job(directory, slurm) is None
 
 
-def put_silent(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def install_hanging_program(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a program on the PATH that never answers."""
     program.write_text("#!/bin/sh\nexec sleep 600\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
 
 
-def test_job_that_may_have_been_taken_is_named(
+def test_submit_timeout_names_the_job_that_may_exist(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    put_silent(tmp_path / "sbatch", monkeypatch)
+    install_hanging_program(tmp_path / "sbatch", monkeypatch)
     run = partial(run_slurm, timeout_s=0.1)
     with pytest.raises(LaunchFailed) as raised:
         submit_job("script", PLAIN, make_job_folder(tmp_path, "llama"), run)
@@ -160,16 +160,16 @@ def test_job_that_may_have_been_taken_is_named(
     )
 
 
-def test_job_that_cannot_be_followed_is_cancelled(tmp_path: Path) -> None:
+def test_job_that_cannot_be_tracked_is_cancelled(tmp_path: Path) -> None:
     directory = make_job_folder(tmp_path, "llama")
     (directory / "job.json").mkdir()
     slurm = FakeSlurm({"sbatch": (0, "12\n", ""), "scancel": (0, "", "")})
     with pytest.raises(OSError):
         submit_job("script", PLAIN, directory, slurm)
-    assert slurm.asked[1:] == [("scancel", "12")]
+    assert slurm.commands[1:] == [("scancel", "12")]
 
 
-def test_cancelled_job_is_waited_for_and_no_longer_listed(home_folder: Path, folder: Path) -> None:
+def test_cancel_waits_for_the_end_and_unlists_the_job(home_folder: Path, folder: Path) -> None:
     slurm = FakeSlurm(
         {
             "scancel": (0, "", ""),
@@ -177,14 +177,14 @@ def test_cancelled_job_is_waited_for_and_no_longer_listed(home_folder: Path, fol
         }
     )
     cancel_job(folder, SlurmJob("12", "RUNNING"), slurm)
-    assert [command[0] for command in slurm.asked] == ["scancel", "squeue", "squeue"]
+    assert [command[0] for command in slurm.commands] == ["scancel", "squeue", "squeue"]
     servers = find_home().servers
     servers.mkdir(parents=True)
     folder.rename(servers / folder.name)
     assert list_servers(find_home()) == []
 
 
-def test_what_is_noted_waits_for_who_notes_something_else(folder: Path) -> None:
+def test_updates_of_the_job_file_are_serialized(folder: Path) -> None:
     """Such as a `tllm stop` for a `tllm status` that has read what it will write anew."""
     with filelock.FileLock(folder / "job.lock"):
         ended = SlurmJob("12", "FAILED")
@@ -193,14 +193,14 @@ def test_what_is_noted_waits_for_who_notes_something_else(folder: Path) -> None:
         stopping.join(0.2)
         assert stopping.is_alive()
     stopping.join(60)
-    assert judged(folder) == ("stopped", ())
+    assert phase_and_why(folder) == ("stopped", ())
 
 
-AWAY: Said = (1, "", "Unable to contact slurm controller\n")
+UNREACHABLE: Output = (1, "", "Unable to contact slurm controller\n")
 
 
-def test_job_of_which_nobody_knows_is_not_called_stopped(folder: Path) -> None:
-    slurm = FakeSlurm({"scancel": AWAY})
+def test_job_in_an_unknown_state_is_not_reported_as_stopped(folder: Path) -> None:
+    slurm = FakeSlurm({"scancel": UNREACHABLE})
     with pytest.raises(LaunchFailed) as raised:
         cancel_job(folder, SlurmJob("12"), slurm)
     assert str(raised.value) == (
@@ -208,16 +208,16 @@ def test_job_of_which_nobody_knows_is_not_called_stopped(folder: Path) -> None:
         "Why: Unable to contact slurm controller\n"
         "Next: sinfo   (then tllm stop again)"
     )
-    slurm = FakeSlurm({"scancel": (0, "", ""), "squeue": AWAY})
+    slurm = FakeSlurm({"scancel": (0, "", ""), "squeue": UNREACHABLE})
     with pytest.raises(LaunchFailed, match="told to end; whether it has, Slurm does not say"):
         cancel_job(folder, SlurmJob("12"), slurm)
-    assert judged(folder, squeue=AWAY)[0] == "unknown"
+    assert phase_and_why(folder, squeue=UNREACHABLE)[0] == "unknown"
 
 
-def test_job_that_has_ended_is_not_cancelled_but_followed_no_longer(folder: Path) -> None:
+def test_ended_job_is_unlisted_without_scancel(folder: Path) -> None:
     slurm = FakeSlurm({})
     cancel_job(folder, SlurmJob("12", "FAILED"), slurm)
-    assert judged(folder) == ("stopped", ())
+    assert phase_and_why(folder) == ("stopped", ())
 
 
 def test_machine_without_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -226,9 +226,7 @@ def test_machine_without_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         run_slurm(("squeue",))
 
 
-def test_slurm_that_is_silent_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    put_silent(tmp_path / "squeue", monkeypatch)
+def test_hanging_slurm_command_times_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install_hanging_program(tmp_path / "squeue", monkeypatch)
     with pytest.raises(LaunchFailed, match=r"squeue did not answer for 0\.1 s"):
         run_slurm(("squeue",), timeout_s=0.1)

@@ -145,7 +145,7 @@ def test_docker_with_gpus_compared_whole() -> None:
     )
 
 
-def test_every_documented_option_is_there_but_the_terminal() -> None:
+def test_command_has_every_documented_option_but_the_terminal() -> None:
     """What ours says more, a server needs that has no terminal and writes to no folder."""
     documented, ours = parse_docker_run(shlex.split(DOCUMENTED)), parse_docker_run(plan().argv)
     assert documented - ours == {
@@ -167,20 +167,20 @@ def test_every_documented_option_is_there_but_the_terminal() -> None:
 
 def parse_docker_run(words: list[str] | tuple[str, ...]) -> set[tuple[str, str]]:
     """Options and their values, however they are written, and the image."""
-    said, rest = set(), list(words[2 : words.index(NGC)])
+    options, rest = set(), list(words[2 : words.index(NGC)])
     while rest:
         name, is_joined, value = rest.pop(0).partition("=")
         if not is_joined and rest and not rest[0].startswith("-"):
             value = rest.pop(0)
-        said.add(({"-v": "--volume"}.get(name, name), value))
-    return said | {("image", NGC)}
+        options.add(({"-v": "--volume"}.get(name, name), value))
+    return options | {("image", NGC)}
 
 
 def test_plan_survives_its_file() -> None:
     assert LaunchPlan.from_json(plan().to_json()) == plan()
 
 
-def test_podman_has_gpus_by_cdi_and_no_limit_that_is_refused() -> None:
+def test_podman_uses_cdi_and_permitted_limits() -> None:
     host = dataclasses.replace(PODMAN, hard_limits=LIMITS)
     assert options_of(plan(host))[6:12] == [
         "--ulimit=memlock=8388608:8388608",
@@ -192,7 +192,7 @@ def test_podman_has_gpus_by_cdi_and_no_limit_that_is_refused() -> None:
     ]
 
 
-def test_podman_that_may_raise_limits_is_told_the_documented_ones() -> None:
+def test_podman_with_cap_sys_resource_gets_the_documented_limits() -> None:
     ulimits = [word for word in options_of(plan(PODMAN)) if word.startswith("--ulimit")]
     assert ulimits == ["--ulimit=memlock=-1", "--ulimit=stack=67108864"]
 
@@ -212,20 +212,20 @@ def test_lower_limit_is_within_both(one: int, other: int) -> None:
     ],
     ids=["docker", "podman"],
 )
-def test_chosen_gpus_are_the_only_ones_there(host: ContainerHost, gpus: list[str]) -> None:
+def test_container_has_only_the_chosen_gpus(host: ContainerHost, gpus: list[str]) -> None:
     made = plan(host, gpus="0,GPU-1a")
     assert [word for word in options_of(made) if "gpu" in word] == gpus
     assert not any("CUDA_VISIBLE_DEVICES" in word for word in (*made.argv, *made.environ))
 
 
-def test_model_without_a_gpu_asks_for_none() -> None:
+def test_cpu_model_requests_no_gpu() -> None:
     host = dataclasses.replace(DOCKER, has_gpu_toolkit=False)
     made = plan(host, ON_CPU, image="mine:1")
     assert not any("gpus" in word for word in options_of(made))
     assert {"--allow-gpu-metrics=false", "--pinned-memory-pool-byte-size=0"} <= set(made.argv)
 
 
-def test_dockers_server_is_the_users_and_has_a_home() -> None:
+def test_docker_runs_as_the_user_with_a_home() -> None:
     made = plan(dataclasses.replace(DOCKER, runs_as="1000:1000"))
     assert options_of(made)[-7:-4] == ["--user=1000:1000", "--env=HOME=/tmp", "--env=USER=tllm"]
 
@@ -237,13 +237,13 @@ def test_ranks_are_started_by_the_mpirun_of_the_image() -> None:
     assert (inside.count("tritonserver"), made.runs_mpirun) == (2, True)
 
 
-def test_repository_of_several_models_is_mounted_too() -> None:
+def test_combined_repository_is_mounted() -> None:
     placed = (PlacedModel("llama", Path("/models/llama/llama")),)
     volume = "--volume=/servers/8000/models:/servers/8000/models:ro"
     assert volume in options_of(plan(combined=placed))
 
 
-def test_folder_in_a_mounted_one_is_not_mounted_twice() -> None:
+def test_nested_folders_are_mounted_once() -> None:
     folders = (Path("/a/b"), Path("/a"), Path("/ab"), Path("/a"))
     setup = plan_container(
         [dataclasses.replace(LLAMA, folders=folders)], DOCKER, image=None, gpus=()
@@ -251,7 +251,7 @@ def test_folder_in_a_mounted_one_is_not_mounted_twice() -> None:
     assert setup.folders == (Path("/a"), Path("/ab"))
 
 
-def test_two_homes_servers_of_one_port_have_two_names() -> None:
+def test_container_names_differ_between_homes() -> None:
     names = {name_container(Path(home) / "servers" / "8000") for home in ("/a", "/b")}
     assert len(names) == 2
     assert all(name.startswith("tllm-8000-") for name in names)
@@ -264,7 +264,7 @@ def test_models_of_two_images_cannot_be_served_together() -> None:
     assert plan_container([LLAMA, other], DOCKER, image="both:1", gpus=()).image == "both:1"
 
 
-def test_no_public_image_has_the_engine_of_a_cpu() -> None:
+def test_cpu_engine_has_no_public_image() -> None:
     with pytest.raises(BadInput, match="No public container image serves mine"):
         plan(model=ON_CPU)
 
@@ -276,11 +276,11 @@ def test_path_with_a_colon_cannot_be_mounted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "mends"),
+    ("host", "fix"),
     [(PODMAN, "nvidia-ctk cdi generate"), (DOCKER, "container-toolkit says how")],
     ids=["podman", "docker"],
 )
-def test_gpus_that_containers_cannot_have_are_missed_early(host: ContainerHost, mends: str) -> None:
+def test_missing_gpu_toolkit_is_reported_early(host: ContainerHost, fix: str) -> None:
     with pytest.raises(MissingPart, match="llama needs a GPU") as raised:
         plan(dataclasses.replace(host, has_gpu_toolkit=False))
-    assert mends in raised.value.next_step
+    assert fix in raised.value.next_step

@@ -39,7 +39,7 @@ def environ(programs: Path) -> dict[str, str]:
     return {"PATH": str(programs)}
 
 
-def test_docker_comes_first(programs: Path) -> None:
+def test_docker_is_preferred(programs: Path) -> None:
     write_engine(programs, "docker")
     write_engine(programs, "podman")
     host = find_container_host(None, environ(programs))
@@ -47,14 +47,14 @@ def test_docker_comes_first(programs: Path) -> None:
     assert find_container_host("podman", environ(programs)).version == "5.2.0"
 
 
-def test_podman_takes_the_place_of_a_docker_whose_daemon_does_not_run(programs: Path) -> None:
+def test_podman_replaces_a_docker_without_a_daemon(programs: Path) -> None:
     write_engine(programs, "docker", info=f"echo '{DAEMON}' >&2; exit 1")
     write_engine(programs, "podman")
     assert find_container_host(None, environ(programs)).engine == "podman"
 
 
 @pytest.mark.parametrize(
-    ("said", "mends"),
+    ("output", "fix"),
     [
         (DAEMON, "sudo systemctl start docker"),
         (
@@ -65,37 +65,37 @@ def test_podman_takes_the_place_of_a_docker_whose_daemon_does_not_run(programs: 
     ],
     ids=["daemon", "permission", "other"],
 )
-def test_engines_that_do_not_work_are_quoted(programs: Path, said: str, mends: str) -> None:
-    write_engine(programs, "docker", info=f"echo '{said}' >&2; exit 1")
+def test_error_quotes_engines_that_do_not_work(programs: Path, output: str, fix: str) -> None:
+    write_engine(programs, "docker", info=f"echo '{output}' >&2; exit 1")
     with pytest.raises(MissingPart) as raised:
         find_container_host(None, environ(programs))
     assert str(raised.value) == (
         "No program here runs containers.\n"
-        f"Why: docker: {said}; podman: not installed\n"
-        f"Next: {mends}   (`tllm doctor` says what is found)"
+        f"Why: docker: {output}; podman: not installed\n"
+        f"Next: {fix}   (`tllm doctor` says what is found)"
     )
 
 
-def test_engine_that_says_nothing_has_an_exit_code(programs: Path) -> None:
+def test_silent_engine_is_reported_by_its_exit_code(programs: Path) -> None:
     write_engine(programs, "podman", info="exit 7")
     assert probe_engine("podman", environ(programs)) == "exit code 7"
 
 
-def test_rootless_dockers_root_is_the_user(programs: Path) -> None:
+def test_rootless_docker_runs_as_the_user(programs: Path) -> None:
     write_engine(programs, "docker", info="echo '27.1.1 [\"name=rootless\"]'")
     host = probe_engine("docker", environ(programs))
     assert not isinstance(host, str)
     assert host.runs_as is None
 
 
-def test_dockers_gpus_need_its_hook(programs: Path) -> None:
+def test_docker_needs_the_runtime_hook_for_gpus(programs: Path) -> None:
     write_engine(programs, "docker")
     assert not find_container_host("docker", environ(programs)).has_gpu_toolkit
     (programs / "nvidia-container-runtime-hook").touch(0o755)
     assert find_container_host("docker", environ(programs)).has_gpu_toolkit
 
 
-def test_image_is_fetched_and_what_the_engine_says_is_shown(programs: Path) -> None:
+def test_pull_shows_the_output_of_the_engine(programs: Path) -> None:
     program = write_engine(programs, "podman", pull="echo Copying blob; echo done >&2")
     container, shown = Container("podman", "img", "tllm-1"), bytearray()
     assert not is_image_here(container)
@@ -106,7 +106,7 @@ def test_image_is_fetched_and_what_the_engine_says_is_shown(programs: Path) -> N
     )
 
 
-def test_engine_that_fetches_may_draw_on_a_terminal(programs: Path) -> None:
+def test_pull_runs_in_a_terminal(programs: Path) -> None:
     write_engine(programs, "podman", pull="test -t 1 && test -t 2 && stty size < /dev/stdout")
     shown = bytearray()
     container = Container("podman", "img", "tllm-1")
@@ -115,7 +115,7 @@ def test_engine_that_fetches_may_draw_on_a_terminal(programs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("image", "said", "why", "mends"),
+    ("image", "output", "why", "fix"),
     [
         (
             NGC,
@@ -151,22 +151,22 @@ def test_engine_that_fetches_may_draw_on_a_terminal(programs: Path) -> None:
     ],
     ids=["ngc", "private", "unknown", "offline", "disk", "other"],
 )
-def test_image_that_cannot_be_had_is_explained(image: str, said: str, why: str, mends: str) -> None:
-    error = explain_pull(Container("docker", image, "tllm-1"), f"Pulling\n{said}\n")
+def test_failed_pull_is_explained(image: str, output: str, why: str, fix: str) -> None:
+    error = explain_pull(Container("docker", image, "tllm-1"), f"Pulling\n{output}\n")
     assert (error.what, error.why, error.next_step) == (
         f"The image {image} could not be fetched.",
-        f"{why}{said}",
-        mends,
+        f"{why}{output}",
+        fix,
     )
 
 
-def test_failed_fetch_is_an_error(programs: Path) -> None:
+def test_failed_pull_is_an_error(programs: Path) -> None:
     write_engine(programs, "docker", pull="echo unauthorized >&2; exit 1")
     with pytest.raises(LaunchFailed, match="The image img could not be fetched"):
         pull_image(Container("docker", "img", "tllm-1"), lambda text: None)
 
 
-def test_first_process_is_none_of_a_container_that_does_not_run(programs: Path) -> None:
+def test_stopped_container_has_no_first_process(programs: Path) -> None:
     container = Container("podman", "img", "tllm-1")
     for answer, pid in (("exit 1", None), ("echo 0", None), ("echo 17", 17)):
         write_engine(programs, "podman", inspect=answer)
@@ -174,10 +174,12 @@ def test_first_process_is_none_of_a_container_that_does_not_run(programs: Path) 
 
 
 @pytest.mark.parametrize(
-    ("engine", "told"),
+    ("engine", "command"),
     [("docker", "rm --force tllm-1"), ("podman", "rm --force --time=0 --ignore tllm-1")],
 )
-def test_container_is_removed_at_once(programs: Path, engine: ContainerEngine, told: str) -> None:
+def test_container_is_removed_without_a_delay(
+    programs: Path, engine: ContainerEngine, command: str
+) -> None:
     program = write_engine(programs, engine, rm="exit 1")
     remove_container(Container(engine, "img", "tllm-1"))
-    assert calls_of(program, "rm") == [told]
+    assert calls_of(program, "rm") == [command]

@@ -19,7 +19,7 @@ from trtllm_serve_cli.launch.containers.deployment import (
     Deployable,
     check_image,
     describe_deployable,
-    spread,
+    split_evenly,
 )
 from trtllm_serve_cli.repository.model.model_repository import open_repository
 from trtllm_serve_cli.repository.model.render import write_repository
@@ -44,7 +44,7 @@ def engine_of(folder: Path, **facts: Any) -> Engine:
     return dataclasses.replace(ENGINE, path=folder / "engine", **facts)
 
 
-def test_engine_of_a_cpu_needs_no_gpu_and_has_no_image(tmp_path: Path) -> None:
+def test_cpu_engine_needs_no_gpu_and_has_no_image(tmp_path: Path) -> None:
     model = deployable(tmp_path, engine_of(tmp_path))
     assert model == Deployable(
         name="mine",
@@ -69,7 +69,7 @@ def test_engine_of_a_cpu_needs_no_gpu_and_has_no_image(tmp_path: Path) -> None:
     assert check_image(model, "mine:1") == "mine:1"
 
 
-def test_simulated_engine_takes_what_loads_its_tokenizer(tmp_path: Path) -> None:
+def test_simulated_engine_needs_the_package_of_its_tokenizer(tmp_path: Path) -> None:
     model = deployable(tmp_path, dataclasses.replace(SIM, path=engine_of(tmp_path).path))
     assert (model.image, model.needs, model.num_gpus) == (None, "Triton and Transformers", 0)
     (tmp_path / "engine" / "openvino_tokenizer.xml").touch()
@@ -90,7 +90,7 @@ def test_tensorrt_engine_has_a_rank_per_gpu_and_the_image_of_its_version(tmp_pat
         ("0.17.0rc1", "Triton's backend of TensorRT-LLM 0.17.0rc1"),
     ],
 )
-def test_engine_that_no_known_container_fits_can_be_given_an_image(
+def test_engine_without_a_known_container_accepts_an_image(
     tmp_path: Path, version: str | None, needs: str
 ) -> None:
     model = deployable(tmp_path, tensorrt_engine(tmp_path))
@@ -105,25 +105,25 @@ def test_engine_that_no_known_container_fits_can_be_given_an_image(
     assert check_image(again, "mine:1") == "mine:1"
 
 
-def test_version_that_was_stated_is_not_replaced_by_another(tmp_path: Path) -> None:
+def test_declared_version_selects_the_image(tmp_path: Path) -> None:
     engine = engine_of(tmp_path, kind="pytorch", llm_arguments={})
     repository = deployable(tmp_path, engine).repository
 
-    def stated(version: str) -> Deployable:
+    def with_version(version: str) -> Deployable:
         model = dataclasses.replace(
             read_manifest(repository), declaration={"engine": {"trtllm_version": version}}
         )
         return describe_deployable(model, open_repository(repository))
 
-    assert stated("1.0.0").image == f"{NGC}:25.10-trtllm-python-py3"
-    assert stated("25.11").image == f"{NGC}:25.11-trtllm-python-py3"
-    assert (stated("1.3.0rc2").image, stated("1.3.0rc2").needs) == (
+    assert with_version("1.0.0").image == f"{NGC}:25.10-trtllm-python-py3"
+    assert with_version("25.11").image == f"{NGC}:25.11-trtllm-python-py3"
+    assert (with_version("1.3.0rc2").image, with_version("1.3.0rc2").needs) == (
         None,
         "Triton and TensorRT-LLM 1.3.0rc2",
     )
 
 
-def test_old_engines_do_not_say_who_waits(tmp_path: Path) -> None:
+def test_old_engines_report_no_waiting_requests(tmp_path: Path) -> None:
     model = deployable(tmp_path, tensorrt_engine(tmp_path))
     (tmp_path / "engine" / "config.json").write_text(
         json.dumps({**engine_config(), "version": "0.17.0"})
@@ -132,7 +132,7 @@ def test_old_engines_do_not_say_who_waits(tmp_path: Path) -> None:
     assert (again.image, again.reports_waiting) == (f"{NGC}:25.01-trtllm-python-py3", False)
 
 
-def test_llm_api_has_ranks_as_its_arguments_say(tmp_path: Path) -> None:
+def test_llm_api_counts_ranks_from_its_arguments(tmp_path: Path) -> None:
     arguments = {"tensor_parallel_size": 4, "pipeline_parallel_size": 2}
     model = deployable(tmp_path, engine_of(tmp_path, kind="pytorch", llm_arguments=arguments))
     assert (model.num_gpus, model.num_ranks, model.is_llm_api) == (8, 8, True)
@@ -140,10 +140,10 @@ def test_llm_api_has_ranks_as_its_arguments_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", ["inflight", "llmapi"])
-def test_llm_api_has_ranks_as_its_repository_says_now(tmp_path: Path, layout: Any) -> None:
+def test_llm_api_counts_ranks_from_its_repository(tmp_path: Path, layout: Any) -> None:
     engine = engine_of(tmp_path, kind="pytorch", llm_arguments={"tensor_parallel_size": 1})
-    given = {"llm_args": '{"tensor_parallel_size": 4, "context_parallel_size": 2}'}
-    options = ServingOptions(parameters=given, layout=layout)
+    parameters = {"llm_args": '{"tensor_parallel_size": 4, "context_parallel_size": 2}'}
+    options = ServingOptions(parameters=parameters, layout=layout)
     write_repository(plan_repository("mine", engine, options), path := tmp_path / "repository")
     model = describe_deployable(read_manifest(path), open_repository(path))
     assert (model.num_gpus, model.num_ranks) == (8, 8)
@@ -154,7 +154,7 @@ def test_llm_api_has_ranks_as_its_repository_says_now(tmp_path: Path, layout: An
         describe_deployable(read_manifest(path), open_repository(path))
 
 
-def test_instances_have_the_gpus_that_they_name(tmp_path: Path) -> None:
+def test_instances_use_the_gpus_of_gpu_device_ids(tmp_path: Path) -> None:
     """As `tllm start --mode mpi` has it: gpu_device_ids count from the first GPU."""
     engine = tensorrt_engine(tmp_path)
     model = deployable(tmp_path, engine, gpu_device_ids="0,1;2,3")
@@ -179,7 +179,7 @@ def test_vllm_is_one_process_with_its_gpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("gpus", "number"), [("0", 1), ("0;1", 2)])
-def test_engines_of_our_vllm_worker_have_the_gpus_that_they_name(
+def test_vllm_worker_engines_use_the_gpus_of_gpu_device_ids(
     tmp_path: Path, gpus: str, number: int
 ) -> None:
     """Front ends of one engine need no more."""
@@ -187,7 +187,7 @@ def test_engines_of_our_vllm_worker_have_the_gpus_that_they_name(
     assert (model.num_gpus, model.num_ranks) == (number, 1)
 
 
-def test_folders_that_links_lead_to_are_needed_as_well(tmp_path: Path) -> None:
+def test_targets_of_links_are_included(tmp_path: Path) -> None:
     blobs = tmp_path / "hub" / "blobs"
     blobs.mkdir(parents=True)
     (blobs / "weights").touch()
@@ -196,7 +196,7 @@ def test_folders_that_links_lead_to_are_needed_as_well(tmp_path: Path) -> None:
     assert deployable(tmp_path, engine).folders == (tmp_path / "repository", engine.path, blobs)
 
 
-def test_only_equal_shares_are_given() -> None:
-    assert spread(16, 2, "ranks") == 8
+def test_ranks_are_split_evenly() -> None:
+    assert split_evenly(16, 2, "ranks") == 8
     with pytest.raises(BadInput, match="16 ranks cannot be shared out among 3 nodes"):
-        spread(16, 3, "ranks")
+        split_evenly(16, 3, "ranks")

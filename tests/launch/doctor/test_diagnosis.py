@@ -53,7 +53,7 @@ PIN_NUMPY = "/venv/bin/python3 -m pip install 'numpy<2'"
 REMOUNT = "mount -o remount,size=1G /dev/shm   (a container: --shm-size=1g)"
 
 
-def test_good_machine_compared_whole() -> None:
+def test_findings_of_a_good_machine() -> None:
     assert diagnose(GOOD) == [
         Finding("Triton", "ok", "2.51.0, from the wheel"),
         Finding("Python stub", "ok", "for Python 3.11"),
@@ -232,13 +232,13 @@ def test_good_machine_compared_whole() -> None:
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )  # fmt: skip
-def test_broken_fact_is_found(broken: dict[str, Any], finding: Finding) -> None:
+def test_each_problem_is_found(broken: dict[str, Any], finding: Finding) -> None:
     changed = [each for each in diagnose(dataclasses.replace(GOOD, **broken))
                if each not in diagnose(GOOD)]  # fmt: skip
     assert changed[0] == finding
 
 
-def test_driver_too_old_for_the_container_of_an_engine_is_said_of_that_model() -> None:
+def test_driver_too_old_for_a_container_is_reported_for_that_model() -> None:
     facts = dataclasses.replace(
         GOOD, driver="570.10", models=(ModelFacts("new", cuda=13), ModelFacts("old", cuda=12))
     )
@@ -249,37 +249,37 @@ def test_driver_too_old_for_the_container_of_an_engine_is_said_of_that_model() -
     ]  # fmt: skip
 
 
-def test_what_most_machines_do_without_keeps_no_server_from_running() -> None:
+def test_optional_parts_are_not_problems() -> None:
     bare = dataclasses.replace(
         GOOD, gpu=None, driver=None, models=(), mpi=None, slurm=None, kubernetes=None
     )
     assert "problem" not in {each.verdict for each in diagnose(bare)}
 
 
-def test_containers_without_gpus_are_well_where_there_is_none() -> None:
+def test_missing_gpu_toolkit_is_ok_without_a_gpu() -> None:
     podman = ContainerHost("podman", "5.2.0")
     facts = dataclasses.replace(GOOD, gpu=None, containers={"podman": podman})
     assert Finding("podman", "ok", "5.2.0") in diagnose(facts)
 
 
-def test_system_triton_needs_no_libpython_of_ours() -> None:
+def test_system_libpython_is_ok() -> None:
     facts = dataclasses.replace(GOOD, libpython_dir="")
     assert Finding("libpython", "ok", "the system's libpython3.11") in diagnose(facts)
 
 
 @pytest.mark.parametrize("broken", [{"triton": None}, {"libpython_dir": None}])
-def test_every_problem_comes_with_what_mends_it(broken: dict[str, Any]) -> None:
+def test_every_problem_has_a_fix(broken: dict[str, Any]) -> None:
     findings = diagnose(dataclasses.replace(GOOD, **broken))
     assert all(each.fix for each in findings if each.verdict == "problem")
 
 
-def test_numpy_of_a_python_that_triton_will_not_use_is_no_problem() -> None:
+def test_numpy_is_not_checked_without_triton() -> None:
     """The embedded Triton, once it is here, takes the one beside it, not the one on PATH."""
     found = diagnose(dataclasses.replace(GOOD, triton=None, numpy_version="2.3.1"))
     assert Finding("NumPy", "note", "the right one comes with Triton") in found
 
 
-def test_vllm_is_looked_for_where_there_is_a_gpu() -> None:
+def test_vllm_is_checked_only_with_a_gpu() -> None:
     def found(**changes: object) -> dict[str, Finding]:
         return {each.what: each for each in diagnose(dataclasses.replace(GOOD, **changes))}
 

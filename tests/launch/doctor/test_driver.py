@@ -23,21 +23,23 @@ from trtllm_serve_cli.launch.doctor.driver import MIN_DRIVERS, newest_cuda
         ("999", 13),
     ],
 )
-def test_each_cuda_has_its_first_driver(driver: str, cuda: int | None) -> None:
+def test_newest_cuda_by_driver_version(driver: str, cuda: int | None) -> None:
     assert newest_cuda(driver) == cuda
 
 
 @given(*[st.tuples(*[st.integers(0, 999)] * 3)] * 2)
-def test_newer_driver_runs_no_less(one: tuple[int, ...], other: tuple[int, ...]) -> None:
+def test_newer_driver_supports_at_least_as_much(
+    one: tuple[int, ...], other: tuple[int, ...]
+) -> None:
     old, new = (".".join(map(str, each)) for each in sorted((one, other)))
     assert (newest_cuda(old) or 0) <= (newest_cuda(new) or 0)
 
 
-def test_what_is_no_version() -> None:
+def test_invalid_driver_version() -> None:
     with pytest.raises(ValueError, match="no version of a driver"):
         newest_cuda("[N/A]")
 
 
-def test_table_goes_up_with_cuda() -> None:
+def test_minimum_drivers_increase_with_cuda() -> None:
     drivers = [Version(MIN_DRIVERS[cuda]) for cuda in sorted(MIN_DRIVERS)]
     assert drivers == sorted(drivers)

@@ -40,32 +40,32 @@ def test_facts_of_this_machine(home: Home) -> None:
 
 
 @pytest.mark.skipif(find_embedded_root() is None, reason="needs the extra: embedded")
-def test_embedded_triton_says_its_version(home: Home) -> None:
+def test_embedded_triton_reports_its_version(home: Home) -> None:
     facts = collect_facts(home, {"PATH": "/none", "HF_ENDPOINT": "http://127.0.0.1:9"})
     assert facts.triton_version is not None
     assert facts.triton_version.startswith("2.")
     assert (facts.has_stub, facts.stub_python) == (True, str(Path(sys.prefix) / "bin" / "python3"))
 
 
-def test_triton_that_does_not_start_is_quoted(home: Home, tmp_path: Path) -> None:
+def test_output_of_a_triton_that_does_not_start_is_kept(home: Home, tmp_path: Path) -> None:
     facts = collect_facts(home, write_triton(tmp_path, "echo no libb64; exit 127"))
     assert (facts.triton_version, facts.triton_output) == (None, "no libb64")
 
 
-def test_triton_on_path_is_asked(home: Home, tmp_path: Path) -> None:
+def test_triton_on_path_reports_its_version(home: Home, tmp_path: Path) -> None:
     script = "echo '| server_version   | 9.9.0 |'; exec sleep 600"
     facts = collect_facts(home, write_triton(tmp_path, script))
     assert (facts.triton_version, facts.triton.origin) == ("9.9.0", "PATH")
 
 
-def test_engines_of_containers_are_asked(home: Home, tmp_path: Path) -> None:
+def test_container_engines_are_probed(home: Home, tmp_path: Path) -> None:
     write_engine(tmp_path, "docker", info="echo no daemon >&2; exit 1")
     write_engine(tmp_path, "podman")
     found = collect_facts(home, write_triton(tmp_path, "exit 1")).containers
     assert (found["docker"], found["podman"].version) == ("no daemon", "5.2.0")
 
 
-def test_taken_port_has_a_holder(home: Home, tmp_path: Path) -> None:
+def test_used_port_has_a_holder(home: Home, tmp_path: Path) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
@@ -75,12 +75,12 @@ def test_taken_port_has_a_holder(home: Home, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("endpoint", ["http://host:port", "nonsense", "ftp://", "http://[::1"])
-def test_hub_whose_address_is_none(home: Home, tmp_path: Path, endpoint: str) -> None:
+def test_invalid_hub_address(home: Home, tmp_path: Path, endpoint: str) -> None:
     environ = write_triton(tmp_path, "exit 1") | {"HF_ENDPOINT": endpoint}
     assert collect_facts(home, environ).hub_error
 
 
-def test_driver_is_told_by_its_own_program(
+def test_driver_version_comes_from_nvidia_smi(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     smi = tmp_path / "nvidia-smi"
@@ -92,7 +92,7 @@ def test_driver_is_told_by_its_own_program(
     assert facts.driver == "570.86.10"
 
 
-def test_imported_models_say_what_they_need_of_this_machine(home: Home, tmp_path: Path) -> None:
+def test_imported_models_are_checked_against_this_machine(home: Home, tmp_path: Path) -> None:
     engine = tensorrt_engine(tmp_path)
     write_repository(plan_repository("big", engine, ServingOptions()), home.models / "big")
     environ = write_triton(tmp_path, "exit 1")

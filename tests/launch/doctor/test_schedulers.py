@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from trtllm_serve_cli.launch.doctor.schedulers import (
-    Ask,
+    Runner,
     Scheduler,
     detect_kubernetes,
     detect_mpi,
@@ -18,18 +18,18 @@ from trtllm_serve_cli.processes import Answer
 REFUSED = "The connection to the server localhost:8080 was refused"
 
 
-def saying(*answers: Answer | None) -> Ask:
+def answering(*answers: Answer | None) -> Runner:
     """Answers each command in turn."""
-    left = list(answers)
+    remaining = list(answers)
 
-    def ask(command: Sequence[str]) -> Answer | None:
-        return left.pop(0)
+    def run(command: Sequence[str]) -> Answer | None:
+        return remaining.pop(0)
 
-    return ask
+    return run
 
 
 @pytest.mark.parametrize(
-    ("says", "found"),
+    ("output", "found"),
     [
         ("mpirun (Open MPI) 4.1.4\n\nReport bugs to …\n", Scheduler("Open MPI 4.1.4")),
         (
@@ -43,30 +43,30 @@ def saying(*answers: Answer | None) -> Ask:
         ("prun 1\n", Scheduler("an mpirun", "it does not say whose it is")),
     ],
 )
-def test_whose_mpirun_it_is(says: str, found: Scheduler) -> None:
-    assert detect_mpi(saying(Answer(0, says))) == found
+def test_mpirun_implementation_is_detected(output: str, found: Scheduler) -> None:
+    assert detect_mpi(answering(Answer(0, output))) == found
 
 
-def test_what_is_not_installed_is_none() -> None:
-    assert detect_mpi(saying(None)) is None
-    assert detect_slurm(saying(None)) is None
-    assert detect_kubernetes(saying(None)) is None
+def test_missing_programs_are_none() -> None:
+    assert detect_mpi(answering(None)) is None
+    assert detect_slurm(answering(None)) is None
+    assert detect_kubernetes(answering(None)) is None
 
 
-def test_controller_that_answers_and_one_that_does_not() -> None:
+def test_slurm_with_and_without_its_controller() -> None:
     version = Answer(0, "slurm 24.05.1\n")
-    assert detect_slurm(saying(version, Answer(0, "batch*\n"))) == Scheduler("24.05.1")
+    assert detect_slurm(answering(version, Answer(0, "batch*\n"))) == Scheduler("24.05.1")
     away = Answer(1, "", "sinfo: fatal\nUnable to contact slurm controller\n")
-    assert detect_slurm(saying(version, away)) == Scheduler(
+    assert detect_slurm(answering(version, away)) == Scheduler(
         "24.05.1", "Unable to contact slurm controller"
     )
-    assert detect_slurm(saying(Answer(1), Answer(None))) == Scheduler(
+    assert detect_slurm(answering(Answer(1), Answer(None))) == Scheduler(
         "version unknown", "it did not answer in time"
     )
 
 
-def test_cluster_that_answers_and_one_that_does_not() -> None:
+def test_kubernetes_with_and_without_its_cluster() -> None:
     client = Answer(0, "Client Version: v1.31.0\nKustomize Version: v5.4.2\n")
-    assert detect_kubernetes(saying(client, Answer(0, "{}"))) == Scheduler("1.31.0")
+    assert detect_kubernetes(answering(client, Answer(0, "{}"))) == Scheduler("1.31.0")
     refused = Answer(1, "", f"E1121 memcache.go\n{REFUSED}\n")
-    assert detect_kubernetes(saying(client, refused)) == Scheduler("1.31.0", REFUSED)
+    assert detect_kubernetes(answering(client, refused)) == Scheduler("1.31.0", REFUSED)

@@ -48,11 +48,11 @@ def read(*lines: str) -> list[tuple[str, str | None]]:
         ("Signal (15) received.", "info", None),
     ],
 )  # fmt: skip
-def test_a_line_tells_how_grave_it_is_and_whose(line: str, level: str, model: str | None) -> None:
+def test_level_and_model_of_a_line(line: str, level: str, model: str | None) -> None:
     assert read(line) == [(level, model)]
 
 
-def test_a_traceback_is_one_with_the_line_that_it_belongs_to() -> None:
+def test_traceback_has_the_level_and_model_of_its_line() -> None:
     assert read(
         "E demo] Traceback (most recent call last):",
         '  File "/r/demo/1/model.py", line 1, in execute',
@@ -68,7 +68,7 @@ def test_a_traceback_is_one_with_the_line_that_it_belongs_to() -> None:
     ) == [*[("error", "demo")] * 7, *[("error", None)] * 3, ("info", None)]
 
 
-def test_triton_s_tables_and_causes_stay_with_their_line() -> None:
+def test_continuation_lines_have_the_level_and_model_of_their_line() -> None:
     assert read(
         "W1122 00:22:50.354069 7003 pb_stub.cc:366]  Failed to initialize 'demo': ImportError",
         "",
@@ -80,10 +80,10 @@ def test_triton_s_tables_and_causes_stay_with_their_line() -> None:
     ) == [*[("warning", "demo")] * 6, ("info", None)]
 
 
-@pytest.mark.parametrize(("asked", "shown"), [("error", "e"), ("warning", "ew"), ("info", "ewi")])
-def test_what_is_graver_is_shown_too(asked: str, shown: str) -> None:
+@pytest.mark.parametrize(("level", "shown"), [("error", "e"), ("warning", "ew"), ("info", "ewi")])
+def test_more_severe_lines_pass_the_level(level: str, shown: str) -> None:
     lines = [LogLine("e", "error"), LogLine("w", "warning"), LogLine("i", "info")]
-    assert "".join(line.text for line in lines if line.is_at_least(asked)) == shown
+    assert "".join(line.text for line in lines if line.is_at_least(level)) == shown
 
 
 PIECES = st.sampled_from(

@@ -93,22 +93,22 @@ NO_LIBRARY = "tritonserver: error while loading shared libraries: libb64.so.0: c
         "grpc port", "no repository", "no library",
     ],
 )  # fmt: skip
-def test_cause_is_one_line_without_prefixes(log: str, cause: str) -> None:
+def test_cause_is_one_line_without_a_prefix(log: str, cause: str) -> None:
     assert explain_log((ALWAYS + log).splitlines()) == [cause]
 
 
-def test_every_models_cause_is_there_once() -> None:
+def test_each_model_has_one_cause() -> None:
     other = MISSING_MODULE.replace("'m'", "'n'")
     causes = explain_log((RAISES + other + RAISES).splitlines())
     assert [cause.partition(":")[0] for cause in causes] == ["m", "n"]
 
 
-def test_causes_are_few() -> None:
+def test_number_of_causes_is_limited() -> None:
     lines = [DEAD_STUB.splitlines()[2].replace("'m'", f"'m{number}'") for number in range(9)]
     assert len(explain_log(lines)) == 6
 
 
-def test_healthy_log_explains_nothing() -> None:
+def test_healthy_log_has_no_cause() -> None:
     assert explain_log(ALWAYS.splitlines()) == []
 
 
@@ -122,7 +122,7 @@ def test_healthy_log_explains_nothing() -> None:
         ),
     ],
 )
-def test_line_without_words_is_no_riddle(line: str, causes: list[str]) -> None:
+def test_line_without_a_message(line: str, causes: list[str]) -> None:
     assert explain_log([line]) == causes
 
 
@@ -145,7 +145,7 @@ mpirun noticed that process rank 1 with PID 0 on node here exited on signal 9 (K
 """
 
 
-def test_what_mpirun_says_is_told() -> None:
+def test_messages_of_mpirun_are_causes() -> None:
     assert explain_log(MPIRUN.splitlines()) == [
         "All nodes which are allocated for this job are already filled.",
         "mpirun noticed that process rank 1 with PID 0 on node here exited on signal 9 (Killed).",
@@ -175,7 +175,7 @@ Server:
     ],
     ids=["unknown", "bad value", "no option"],
 )  # fmt: skip
-def test_option_that_triton_refuses_is_told_from_its_list_of_options(
+def test_rejected_option_is_found_around_the_usage_text(
     before: str, after: str, causes: list[str]
 ) -> None:
     assert explain_log((before + USAGE + after).splitlines()) == causes

@@ -28,10 +28,12 @@ def plan(
     triton: TritonInstallation = EMBEDDED, model: ImportedModel = MODEL, **changes
 ) -> LaunchPlan:
     options = LaunchOptions(**{k: v for k, v in changes.items() if hasattr(LaunchOptions, k)})
-    given = {"libpython_dir": "/py/lib", "environ": {"PATH": "/usr/bin"}} | {
+    arguments = {"libpython_dir": "/py/lib", "environ": {"PATH": "/usr/bin"}} | {
         key: value for key, value in changes.items() if not hasattr(LaunchOptions, key)
     }
-    return plan_launch([model], triton, options, servers=Path("/servers"), token="secret", **given)
+    return plan_launch(
+        [model], triton, options, servers=Path("/servers"), token="secret", **arguments
+    )
 
 
 def test_embedded_triton_compared_whole() -> None:
@@ -91,7 +93,7 @@ def plan_two(**changes) -> LaunchPlan:
     )
 
 
-def test_several_models_are_served_from_the_servers_own_folder() -> None:
+def test_several_models_are_served_from_a_combined_repository() -> None:
     made = plan_two()
     assert (made.repository, made.models, made.loading, made.combined) == (
         Path("/servers/8000/models"),
@@ -103,14 +105,14 @@ def test_several_models_are_served_from_the_servers_own_folder() -> None:
     assert made.repositories == (Path("/my models/mine"), Path("/others/other"))
 
 
-def test_names_have_a_prefix_only_beside_other_models() -> None:
-    assert plan_two().name_beside("mine", "tensorrt_llm") == "mine_tensorrt_llm"
-    assert plan_two().name_beside("mine", "mine") == "mine"
-    assert plan().name_beside("mine", "tensorrt_llm") == "tensorrt_llm"
+def test_triton_names_have_a_prefix_only_with_several_models() -> None:
+    assert plan_two().triton_name("mine", "tensorrt_llm") == "mine_tensorrt_llm"
+    assert plan_two().triton_name("mine", "mine") == "mine"
+    assert plan().triton_name("mine", "tensorrt_llm") == "tensorrt_llm"
     assert plan().repositories == (Path("/my models/mine"),)
 
 
-def test_model_to_ask_of_another_layout_has_the_prefix_too() -> None:
+def test_text_model_of_the_llmapi_layout_has_the_prefix() -> None:
     made = plan_two(layout="llmapi", models=("tensorrt_llm",))
     assert made.text_models == ("mine", "other_tensorrt_llm")
 
@@ -134,7 +136,7 @@ def test_system_triton_brings_its_own_backends_and_environment() -> None:
     assert not [word for word in made.argv if word.startswith("--backend-directory")]
 
 
-def test_gpu_is_measured_and_copied_to() -> None:
+def test_gpu_enables_its_metrics_and_pinned_memory() -> None:
     argv = plan(has_gpu=True).argv
     assert "--allow-gpu-metrics=true" in argv
     assert "--pinned-memory-pool-byte-size=0" not in argv
@@ -158,7 +160,7 @@ def test_options_reach_the_plan() -> None:
         ("", {"LD_LIBRARY_PATH": "/x"}, {}),
     ],
 )
-def test_libraries_of_the_user_stay_reachable(libpython_dir: str, before, after) -> None:
+def test_library_path_of_the_user_is_kept(libpython_dir: str, before, after) -> None:
     made = plan(libpython_dir=libpython_dir, environ={"PATH": "/usr/bin", **before})
     assert made.environ == {"PATH": f"{VENV_BIN}:/usr/bin", **after}
 
@@ -172,12 +174,12 @@ def test_ports_that_clash() -> None:
     )
 
 
-def test_ipv6_address_is_refused() -> None:
+def test_ipv6_address_is_rejected() -> None:
     with pytest.raises(BadInput, match="The server cannot listen on ::1"):
         plan(host="::1")
 
 
-def test_no_output_shows_the_token() -> None:
+def test_token_is_not_in_the_output() -> None:
     made = plan()
     assert "secret" not in made.describe()
     assert "secret" not in json.dumps(made.as_dict(), default=str)
@@ -208,7 +210,7 @@ def test_plan_is_read_back_as_it_was_written(token, words, environ, timeout_s) -
     assert LaunchPlan.from_json(made.to_json()) == made
 
 
-def test_model_of_the_llmapi_layout_is_asked_by_another_name() -> None:
+def test_text_model_of_the_llmapi_layout() -> None:
     made = plan(model=dataclasses.replace(MODEL, layout="llmapi", models=("tensorrt_llm",)))
     assert (made.models, made.text_models) == (("mine",), ("tensorrt_llm",))
 
@@ -232,14 +234,14 @@ def test_backend_that_only_containers_have(changes: dict[str, str], backend: str
     )
 
 
-def test_what_is_given_now_wins_over_what_models_declare():
+def test_overrides_win_over_declared_options():
     declared = {"a": {"http_port": 9000, "timeout_s": 60.0}, "b": {"http_port": 9000}}
     assert choose_options({"timeout_s": 5.0}, declared) == LaunchOptions(
         http_port=9000, timeout_s=5.0
     )
 
 
-def test_models_that_declare_different_ports_need_a_word_now():
+def test_conflicting_declared_ports_need_an_override():
     declared = {"a": {"http_port": 9000}, "b": {"http_port": 9001}}
     with pytest.raises(BadInput) as caught:
         choose_options({}, declared)
@@ -249,7 +251,7 @@ def test_models_that_declare_different_ports_need_a_word_now():
 
 
 @pytest.mark.parametrize(("first", "option"), [(True, "--"), (False, "--no-")])
-def test_switches_that_differ_are_said_as_switches(first: bool, option: str) -> None:
+def test_conflicting_switches_are_named_as_switches(first: bool, option: str) -> None:
     declared = {
         "a": {"mode": "mpi", "disable_spawn_processes": first},
         "b": {"mode": "mpi", "disable_spawn_processes": not first},
@@ -261,13 +263,13 @@ def test_switches_that_differ_are_said_as_switches(first: bool, option: str) -> 
     assert chosen.disable_spawn_processes is first
 
 
-def test_what_is_declared_for_mpi_means_nothing_without_it():
+def test_declared_mpi_options_are_ignored_in_other_modes():
     declared = {"a": {"mode": "mpi", "world_size": 2, "oversubscribe": True}}
     assert choose_options({"mode": "local"}, declared) == LaunchOptions(mode="local")
     assert choose_options({}, declared).world_size == 2
 
 
-def test_what_is_declared_of_mpirun_is_for_the_one_in_a_container_too() -> None:
+def test_declared_mpi_options_apply_in_containers() -> None:
     declared = {"world_size": 2, "oversubscribe": True, "multi_model": True, "hostfile": "hosts"}
     chosen = choose_options({}, {"a": {"mode": "container", **declared}})
     assert (chosen.world_size, chosen.oversubscribe, chosen.multi_model) == (2, True, True)
@@ -275,7 +277,7 @@ def test_what_is_declared_of_mpirun_is_for_the_one_in_a_container_too() -> None:
     assert chosen.hostfile is None
 
 
-def test_options_of_tritons_by_name(tmp_path: Path) -> None:
+def test_triton_options_become_flags(tmp_path: Path) -> None:
     made = plan(
         model_control_mode="explicit",
         cache_config="local,size=1048576",
@@ -296,12 +298,12 @@ def test_options_of_tritons_by_name(tmp_path: Path) -> None:
     assert "--log-verbose=0" not in made.argv
 
 
-def test_python_writes_nothing_beside_models_that_are_polled() -> None:
+def test_polled_models_disable_bytecode_files() -> None:
     assert plan(model_control_mode="poll").environ["PYTHONDONTWRITEBYTECODE"] == "1"
     assert "PYTHONDONTWRITEBYTECODE" not in plan().environ
 
 
-def test_one_of_two_models_is_loaded_at_the_start() -> None:
+def test_load_model_selects_the_models_loaded_at_startup() -> None:
     other = dataclasses.replace(MODEL, name="other", path=Path("/others/other"))
     made = plan_launch(
         [MODEL, other],
@@ -327,13 +329,13 @@ def test_one_of_two_models_is_loaded_at_the_start() -> None:
         ({"grpc_server_key": Path("/key")}, "only one of --grpc-server-cert"),
     ],
 )
-def test_options_of_tritons_that_cannot_be(options: dict[str, object], why: str) -> None:
+def test_conflicting_triton_options_are_rejected(options: dict[str, object], why: str) -> None:
     with pytest.raises(BadInput) as raised:
         plan(**options)
     assert why in raised.value.why
 
 
-def test_plan_that_was_asked_for_is_read_back() -> None:
+def test_request_of_a_plan_is_read_back() -> None:
     request = LaunchRequest(("mine",), (Path("/r"),), {"http_port": 1, "triton_args": ["--x"]})
     tls = Tls("/a.crt", "name")
     made = dataclasses.replace(plan(), request=request)
@@ -341,21 +343,21 @@ def test_plan_that_was_asked_for_is_read_back() -> None:
     assert LaunchPlan.from_json(made.to_json()) == made
 
 
-def test_what_is_declared_for_containers_means_nothing_without_one():
+def test_declared_image_is_ignored_in_other_modes():
     declared = {"a": {"mode": "container", "image": "mine:1"}}
     assert choose_options({"mode": "local"}, declared) == LaunchOptions(mode="local")
     assert choose_options({}, declared).image == "mine:1"
     assert choose_options({"mode": "auto"}, declared).image == "mine:1"
 
 
-@pytest.mark.parametrize("given", [{"mode": "mpi"}, {}])
-def test_image_without_a_container_is_refused(given: dict[str, str]):
+@pytest.mark.parametrize("options", [{"mode": "mpi"}, {}])
+def test_image_is_rejected_in_other_modes(options: dict[str, str]):
     with pytest.raises(BadInput, match="--image is for servers in containers") as caught:
-        choose_options({"image": "mine:1", **given}, {})
+        choose_options({"image": "mine:1", **options}, {})
     assert caught.value.next_step == "add --mode container"
 
 
-def test_container_has_no_processes_on_other_machines():
+def test_hostfile_is_rejected_in_container_mode():
     options = LaunchOptions(mode="container", hostfile=Path("/hosts"))
     with pytest.raises(BadInput, match="The processes of a container are all on this machine"):
         plan_ranks([], options)

@@ -50,7 +50,7 @@ def test_plan_for_a_model_that_was_not_imported(home: Home) -> None:
         plan_for_this_machine(home, ["nope"], {})
 
 
-def test_plan_for_this_machine_has_a_token_of_its_own(home: Home) -> None:
+def test_every_plan_has_a_new_token(home: Home) -> None:
     folder = home.models / "m"
     folder.mkdir(parents=True)
     engine = {"kind": "openvino", "path": "/e", "source": "gguf:/m", "fingerprint": "f"}
@@ -65,7 +65,7 @@ def test_engine_of_two_ranks_is_planned_as_two_processes(
 ) -> None:
     plan = plan_repository("mine", tensorrt_engine(tmp_path), ServingOptions())
     write_repository(plan, home.models / "mine")
-    install(tmp_path, monkeypatch)
+    install_programs(tmp_path, monkeypatch)
     made = plan_for_this_machine(home, ["mine"], {"mode": "mpi", "gpus": "0,1"})
     assert (made.argv[0], made.argv.count("-n")) == ("mpirun", 2)
     assert made.argv.count("--load-model=tensorrt_llm") == 1
@@ -74,7 +74,7 @@ def test_engine_of_two_ranks_is_planned_as_two_processes(
         plan_for_this_machine(home, ["mine"], {})
 
 
-def copy_of_upstream(folder: Path, num_ranks: int, **wanted: str) -> Path:
+def copy_of_upstream(folder: Path, num_ranks: int, **overrides: str) -> Path:
     """Upstream's repository, filled in, and an engine of so many ranks; no manifest of ours."""
     config = engine_config()
     config["pretrained_config"]["mapping"] = {"world_size": num_ranks}
@@ -85,12 +85,12 @@ def copy_of_upstream(folder: Path, num_ranks: int, **wanted: str) -> Path:
         "engine_dir": str(engine), "tokenizer_dir": str(write_tokenizer(folder / "tokenizer")),
     }  # fmt: skip
     copy = open_repository(copy_upstream(folder / "inflight_batcher_llm"))
-    values |= wanted
+    values |= overrides
     write_changes(copy, apply_changes(copy, plan_changes(copy, values)), values)
     return copy.path
 
 
-def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def install_programs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A `tritonserver` and an `mpirun` that are only there."""
     for program in ("mpirun", "tritonserver"):
         path = folder / "bin" / program
@@ -99,11 +99,11 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(folder / "bin"))
 
 
-def test_copy_of_upstreams_is_served_as_it_is(
+def test_upstream_repository_is_served_unchanged(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = copy_of_upstream(tmp_path, 1)
-    install(tmp_path, monkeypatch)
+    install_programs(tmp_path, monkeypatch)
     made = plan_for_this_machine(home, [], {}, repositories=[copy])
     assert made.argv[0].endswith("tritonserver")
     assert f"--model-repository={copy}" in made.argv
@@ -112,11 +112,11 @@ def test_copy_of_upstreams_is_served_as_it_is(
     assert made.request.repositories == (copy,)
 
 
-def test_ranks_of_upstreams_copy_are_those_of_its_engine(
+def test_upstream_repository_has_the_ranks_of_its_engine(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = copy_of_upstream(tmp_path, 2)
-    install(tmp_path, monkeypatch)
+    install_programs(tmp_path, monkeypatch)
     made = plan_for_this_machine(
         home, [], {"mode": "mpi", "gpus": "0,1", "world_size": 2}, repositories=[copy]
     )
@@ -126,7 +126,7 @@ def test_ranks_of_upstreams_copy_are_those_of_its_engine(
 
 
 @needs_embedded
-def test_copy_of_upstreams_is_served_in_a_container(
+def test_upstream_repository_is_served_in_a_container(
     home: Home, tmp_path: Path, podman: Path
 ) -> None:
     copy = copy_of_upstream(tmp_path, 1)
@@ -138,7 +138,7 @@ def test_copy_of_upstreams_is_served_in_a_container(
     assert all(str(folder) in mounted for folder in (copy, tmp_path / "engine"))
 
 
-def test_copy_that_is_not_filled_in_says_so(home: Home, tmp_path: Path) -> None:
+def test_unfilled_upstream_repository_is_rejected(home: Home, tmp_path: Path) -> None:
     copy = copy_upstream(tmp_path / "copy")
     with pytest.raises(RepositoryError, match="are not filled in") as raised:
         plan_for_this_machine(home, [], {}, repositories=[copy])
@@ -152,7 +152,7 @@ def test_copy_that_is_not_filled_in_says_so(home: Home, tmp_path: Path) -> None:
             plan_for_this_machine(home, [], {}, repositories=[copy])
 
 
-def test_repository_of_other_models_names_the_command_that_serves_it(
+def test_other_repository_error_names_the_command_that_serves_it(
     home: Home, tmp_path: Path
 ) -> None:
     copy = copy_of_upstream(tmp_path, 1, triton_backend="python")
@@ -167,7 +167,7 @@ def add_tensorrt_model(home: Home, folder: Path) -> None:
 
 
 @needs_embedded
-def test_auto_is_a_container_where_the_triton_here_cannot(
+def test_auto_uses_a_container_if_the_local_triton_cannot_serve(
     home: Home, tmp_path: Path, podman: Path
 ) -> None:
     add_tensorrt_model(home, tmp_path)
@@ -185,7 +185,7 @@ def test_auto_is_a_container_where_the_triton_here_cannot(
 
 
 @needs_embedded
-def test_auto_without_any_way_says_both_reasons(home: Home, tmp_path: Path, podman: Path) -> None:
+def test_auto_reports_both_reasons(home: Home, tmp_path: Path, podman: Path) -> None:
     add_tensorrt_model(home, tmp_path)
     write_container_engine(podman.parent, "podman", info="exit 1")
     with pytest.raises(MissingPart, match="mine can be served neither by") as raised:
@@ -194,20 +194,20 @@ def test_auto_without_any_way_says_both_reasons(home: Home, tmp_path: Path, podm
     assert "No program here runs containers" in raised.value.why
 
 
-def test_auto_prefers_the_triton_here(home: Home, podman: Path) -> None:
+def test_auto_prefers_the_local_triton(home: Home, podman: Path) -> None:
     add_model(home, "m")
     made = plan_for_this_machine(home, [], {"mode": "auto", "image": "mine:1"})
     assert (made.mode, made.container, made.reason) == ("local", None, "")
 
 
-def test_what_is_wrong_anywhere_is_said_once(home: Home, podman: Path) -> None:
+def test_auto_reports_an_error_of_both_modes_once(home: Home, podman: Path) -> None:
     add_model(home, "m")
     with pytest.raises(BadInput, match=r"^The ports 1, 1, 2 are not three different ones"):
         ports = {"http_port": 1, "grpc_port": 1, "metrics_port": 2}
         plan_for_this_machine(home, [], {"mode": "auto", "image": "mine:1", **ports})
 
 
-def test_engine_of_another_version_is_no_matter_in_a_container(
+def test_engine_version_is_not_checked_in_a_container(
     home: Home, tmp_path: Path, podman: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_tensorrt_model(home, tmp_path)

@@ -10,7 +10,7 @@ import pytest
 from tests.samples.launch_plans import fake_plan
 from trtllm_serve_cli.errors import BadInput, NoServer
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
-from trtllm_serve_cli.launch.server_state import PLAN_FILE, describe_myself, write_state
+from trtllm_serve_cli.launch.server_state import PLAN_FILE, describe_supervisor, write_state
 from trtllm_serve_cli.launch.servers.control import find_controlled, list_parts
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository.planning.combined import PlacedModel
@@ -27,11 +27,11 @@ def add(home: Home, **changes: object) -> LaunchPlan:
     plan = dataclasses.replace(fake_plan(home.servers), **changes)
     plan.directory.mkdir(parents=True)
     (plan.directory / PLAN_FILE).write_text(plan.to_json())
-    write_state(plan.directory, describe_myself("ready"))
+    write_state(plan.directory, describe_supervisor("ready"))
     return plan
 
 
-def test_what_asks_comes_after_what_it_asks(tmp_path: Path) -> None:
+def test_models_load_after_those_they_call(tmp_path: Path) -> None:
     plan = dataclasses.replace(fake_plan(tmp_path), models=("demo",), loading=PARTS)
     assert list_parts(plan, "demo") == (
         "tensorrt_llm", "preprocessing", "postprocessing", "demo", "ensemble",
@@ -48,14 +48,14 @@ def test_parts_of_one_of_several_models(tmp_path: Path) -> None:
     assert list_parts(plan, "b") == ("b",)
 
 
-def test_server_is_found_by_a_model_of_its_own(home: Home) -> None:
+def test_server_is_found_by_any_of_its_models(home: Home) -> None:
     plan = add(home, models=("demo",), loading=PARTS, model_control_mode="explicit")
     add(home, models=("other",), loading=("other",))
     for name in ("demo", "ensemble"):
         assert find_controlled(home, name).directory == plan.directory
 
 
-def test_server_that_keeps_its_models(home: Home) -> None:
+def test_server_without_explicit_mode_is_rejected(home: Home) -> None:
     add(home, models=("demo",), loading=PARTS)
     with pytest.raises(BadInput, match="keeps the models that it has") as raised:
         find_controlled(home, "demo")
@@ -63,7 +63,7 @@ def test_server_that_keeps_its_models(home: Home) -> None:
     assert "tllm start -m demo --model-control-mode explicit" in raised.value.next_step
 
 
-def test_model_that_no_server_has(home: Home) -> None:
+def test_unknown_model_is_rejected(home: Home) -> None:
     with pytest.raises(NoServer):
         find_controlled(home, "demo")
     add(home, models=("demo",), loading=PARTS)

@@ -38,23 +38,23 @@ def endpoint(triton: FakeTriton) -> Endpoint:
     return triton.endpoint
 
 
-def test_engines_tell_what_they_have(endpoint: Endpoint) -> None:
+def test_in_flight_requests_are_counted_by_engine(endpoint: Endpoint) -> None:
     """That of a worker that is dead is not waited for."""
     assert count_in_flight([endpoint]) == {"a": 5}
     assert count_in_flight([endpoint, endpoint]) == {"a": 10}
 
 
-def test_engines_that_nobody_asks_about_do_not_count(endpoint: Endpoint) -> None:
+def test_other_engines_are_not_counted(endpoint: Endpoint) -> None:
     assert count_in_flight([endpoint], {"b", "c"}) == {}
 
 
-def test_server_is_idle_at_the_second_look(triton: FakeTriton) -> None:
+def test_server_is_idle_after_two_queries(triton: FakeTriton) -> None:
     """The first one may have fallen between a request's arrival and the engine."""
     triton.metrics_pages = [IDLE, PAGE, IDLE]
     assert list(watch_in_flight([triton.endpoint])) == [{}, {"a": 5}, {}, {}]
 
 
-def test_server_that_listens_and_says_nothing_may_have_requests(endpoint: Endpoint) -> None:
+def test_unresponsive_server_may_have_requests(endpoint: Endpoint) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         silent = Endpoint(metrics=f"127.0.0.1:{listener.getsockname()[1]}")
         assert count_in_flight([silent], timeout_s=0.1) is None
@@ -64,6 +64,6 @@ def test_server_that_listens_and_says_nothing_may_have_requests(endpoint: Endpoi
         assert count_in_flight([silent, endpoint], {"b"}, timeout_s=2.0) is None
 
 
-def test_server_that_listens_no_more_has_nothing() -> None:
+def test_server_that_does_not_listen_has_no_requests() -> None:
     (port,) = free_ports(1)
     assert count_in_flight([Endpoint(metrics=f"127.0.0.1:{port}")]) == {}

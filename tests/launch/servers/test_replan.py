@@ -10,16 +10,16 @@ from tests.samples.launch_plans import fake_plan
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.clusters.slurm_job import SlurmJob
 from trtllm_serve_cli.launch.server_state import ServerState
-from trtllm_serve_cli.launch.servers.replan import plan_again
+from trtllm_serve_cli.launch.servers.replan import replan
 from trtllm_serve_cli.launch.servers.running import RunningServer
 from trtllm_serve_cli.paths import Home
 
 
-def test_job_is_started_again_where_it_can_be_followed(home: Home) -> None:
+def test_slurm_job_cannot_be_restarted(home: Home) -> None:
     plan = dataclasses.replace(fake_plan(home.servers), argv=("sbatch", "/jobs/job.sbatch"))
     job = RunningServer(home.servers, plan, ServerState("ready", 0, 0.0), SlurmJob("12", "RUNNING"))
     with pytest.raises(BadInput) as raised:
-        plan_again(home, job)
+        replan(home, job)
     assert str(raised.value) == (
         "Slurm job 12 cannot be started again from here.\n"
         "Why: it is a job of Slurm's; what it was submitted with stands in /jobs/job.sbatch\n"

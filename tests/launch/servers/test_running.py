@@ -9,11 +9,11 @@ import pytest
 
 from tests.samples.launch_plans import fake_plan
 from trtllm_serve_cli.errors import NoServer
-from trtllm_serve_cli.launch.clusters.slurm_job import NOWHERE, SlurmJob
+from trtllm_serve_cli.launch.clusters.slurm_job import NO_ENDPOINT, SlurmJob
 from trtllm_serve_cli.launch.server_state import (
     PLAN_FILE,
     ServerState,
-    describe_myself,
+    describe_supervisor,
     write_state,
 )
 from trtllm_serve_cli.launch.servers.running import (
@@ -26,7 +26,7 @@ from trtllm_serve_cli.launch.servers.running import (
 )
 from trtllm_serve_cli.paths import Home
 
-ALIVE = describe_myself("ready")
+ALIVE = describe_supervisor("ready")
 GONE = dataclasses.replace(ALIVE, supervisor_started_at=0.0)
 ELSEWHERE = dataclasses.replace(ALIVE, boot_id="another", host="node-a")
 
@@ -55,7 +55,9 @@ def add(home: Home, model: str, state: ServerState) -> RunningServer:
         (dataclasses.replace(GONE, phase="stopped"), "stopped"),
     ],
 )
-def test_phase_is_what_is_true_now(home: Home, state: ServerState, phase: str) -> None:
+def test_phase_considers_whether_the_supervisor_runs(
+    home: Home, state: ServerState, phase: str
+) -> None:
     assert add(home, "m", state).phase == phase
 
 
@@ -73,7 +75,7 @@ def test_folder_without_a_server(home: Home, name: str) -> None:
     assert list_servers(home) == []
 
 
-def test_servers_are_listed_by_port_but_for_stopped_ones(home: Home) -> None:
+def test_servers_are_listed_by_port_without_stopped_ones(home: Home) -> None:
     servers = [add(home, "a", ALIVE), add(home, "b", GONE)]
     add(home, "c", dataclasses.replace(GONE, phase="stopped"))
     assert list_servers(home) == sorted(servers, key=lambda server: server.plan.ports["HTTP"])
@@ -86,18 +88,18 @@ def test_no_server_was_ever_started(home: Home) -> None:
     assert str(raised.value) == "No server is running.\nNext: tllm start"
 
 
-def test_only_server_is_meant(home: Home) -> None:
+def test_only_running_server_is_found(home: Home) -> None:
     server = add(home, "a", ALIVE)
     add(home, "b", GONE)
     assert find_running(home, None) == find_running(home, "a") == server
 
 
-def test_server_is_chosen_by_its_model(home: Home) -> None:
+def test_server_is_found_by_its_model(home: Home) -> None:
     _, server = add(home, "a", ALIVE), add(home, "b", ALIVE)
     assert find_running(home, "b") == server
 
 
-def test_server_is_chosen_by_its_address(home: Home) -> None:
+def test_server_is_found_by_its_address(home: Home) -> None:
     """Two servers may serve the same model."""
     server, _ = add(home, "a", ALIVE), add(home, "a", ALIVE)
     assert find_running(home, None, server.endpoint.grpc) == server
@@ -105,7 +107,7 @@ def test_server_is_chosen_by_its_address(home: Home) -> None:
         find_running(home, None, "127.0.0.1:9")
 
 
-def test_several_servers_to_choose_from(home: Home) -> None:
+def test_several_running_servers_are_ambiguous(home: Home) -> None:
     servers = add(home, "a", ALIVE), add(home, "b", ALIVE)
     with pytest.raises(NoServer) as raised:
         find_running(home, None)
@@ -115,20 +117,20 @@ def test_several_servers_to_choose_from(home: Home) -> None:
     assert raised.value.next_step == "choose one with -m NAME, or its address with -u HOST:PORT"
 
 
-def test_model_that_nobody_serves(home: Home) -> None:
+def test_model_without_a_server(home: Home) -> None:
     add(home, "a", ALIVE)
     with pytest.raises(NoServer) as raised:
         find_running(home, "b")
     assert str(raised.value) == "No server is running for b.\nNext: tllm start -m b"
 
 
-@pytest.mark.parametrize(("why", "said"), [((), "it was ended"), (("a", "b"), "a; b")])
-def test_server_that_died_says_why(home: Home, why: tuple[str, ...], said: str) -> None:
+@pytest.mark.parametrize(("why", "reason"), [((), "it was ended"), (("a", "b"), "a; b")])
+def test_error_explains_why_a_server_failed(home: Home, why: tuple[str, ...], reason: str) -> None:
     server = add(home, "a", dataclasses.replace(GONE, phase="failed", why=why))
     with pytest.raises(NoServer) as raised:
         find_running(home, None)
     assert str(raised.value) == (
-        f"The server for a is not running any more.\nWhy: {said}\n"
+        f"The server for a is not running any more.\nWhy: {reason}\n"
         f"Next: tllm restart -u {server.endpoint.http}   (its log: {server.plan.log})"
     )
 
@@ -136,7 +138,7 @@ def test_server_that_died_says_why(home: Home, why: tuple[str, ...], said: str) 
 def add_job(home: Home, model: str, job: SlurmJob, *why: str) -> RunningServer:
     """A job as it was submitted; what has become of it is found out with `squeue`."""
     plan = dataclasses.replace(
-        fake_plan(home.servers), models=(model,), text_models=(model,), endpoint=NOWHERE
+        fake_plan(home.servers), models=(model,), text_models=(model,), endpoint=NO_ENDPOINT
     )
     plan.directory.mkdir(parents=True)
     state = ServerState("failed" if job.is_over else "unknown", 0, 0.0, why=why)
@@ -156,7 +158,7 @@ def listed(home: Home, monkeypatch: pytest.MonkeyPatch) -> list[RunningServer]:
 UNKNOWN, FAILED = SlurmJob("12"), SlurmJob("12", "FAILED")
 
 
-def test_job_of_which_slurm_says_nothing_is_neither_running_nor_dead(
+def test_job_in_an_unknown_state_is_neither_running_nor_over(
     home: Home, listed: list[RunningServer]
 ) -> None:
     job = add_job(home, "a", UNKNOWN, "Slurm job 12: Slurm does not answer.", "no route")
@@ -172,7 +174,7 @@ def test_job_of_which_slurm_says_nothing_is_neither_running_nor_dead(
     assert find_to_stop(home, None) == [job]
 
 
-def test_server_that_runs_is_asked_though_nobody_knows_of_another(
+def test_running_server_wins_over_one_in_an_unknown_state(
     home: Home, listed: list[RunningServer]
 ) -> None:
     server = add(home, "a", ALIVE)
@@ -183,9 +185,7 @@ def test_server_that_runs_is_asked_though_nobody_knows_of_another(
     assert find_to_stop(home, "a") == [server]
 
 
-def test_jobs_that_have_ended_are_taken_off_the_list(
-    home: Home, listed: list[RunningServer]
-) -> None:
+def test_ended_jobs_are_found_to_stop(home: Home, listed: list[RunningServer]) -> None:
     ended = [add_job(home, "a", FAILED, "FAILED"), add_job(home, "b", FAILED, "FAILED")]
     listed += [*ended, add(home, "c", GONE)]
     assert find_to_stop(home, None) == ended
@@ -200,7 +200,7 @@ def test_jobs_that_have_ended_are_taken_off_the_list(
         find_to_stop(home, "c")
 
 
-def test_model_is_asked_by_the_name_that_triton_has_for_it(home: Home) -> None:
+def test_text_model_is_the_name_in_triton(home: Home) -> None:
     plan = dataclasses.replace(
         fake_plan(home.servers), models=("mine",), text_models=("tensorrt_llm",)
     )
@@ -208,7 +208,7 @@ def test_model_is_asked_by_the_name_that_triton_has_for_it(home: Home) -> None:
     assert server.text_model() == server.text_model("mine") == "tensorrt_llm"
 
 
-def test_what_died_without_a_word_is_told_by_its_log(home: Home) -> None:
+def test_killed_supervisor_is_explained_by_the_log(home: Home) -> None:
     server = add(home, "a", GONE)
     server.plan.log.write_text("E demo] the engine worker died\nError: no memory\n")
     assert server.why == (
@@ -216,13 +216,13 @@ def test_what_died_without_a_word_is_told_by_its_log(home: Home) -> None:
     )  # fmt: skip
 
 
-def test_what_ran_before_the_machine_was_started_anew(home: Home) -> None:
+def test_server_from_before_a_reboot(home: Home) -> None:
     server = add(home, "a", dataclasses.replace(ALIVE, boot_id="another"))
     assert server.phase == "died"
     assert server.why == ("it ended when this machine was started anew",)
 
 
-def test_server_of_another_machine_is_known_there_alone(home: Home) -> None:
+def test_server_of_another_machine_has_an_unknown_phase(home: Home) -> None:
     server = add(home, "a", ELSEWHERE)
     assert (server.phase, server.is_running, server.is_over) == ("unknown", False, False)
     for find in (find_running, find_to_stop):
@@ -236,14 +236,14 @@ def test_server_of_another_machine_is_known_there_alone(home: Home) -> None:
         )
 
 
-def test_server_of_another_machine_is_in_nobodys_way(home: Home) -> None:
+def test_server_of_another_machine_is_ignored(home: Home) -> None:
     add(home, "a", ELSEWHERE)
     ours = add(home, "a", ALIVE)
     assert find_running(home, None) == ours
     assert find_to_stop(home, None) == find_to_stop(home, None, everything=True) == [ours]
 
 
-def test_server_to_start_again_may_have_died(home: Home) -> None:
+def test_find_started_includes_servers_that_died(home: Home) -> None:
     died = add(home, "a", GONE)
     assert find_started(home, None) == died
     running = add(home, "b", ALIVE)
@@ -251,7 +251,7 @@ def test_server_to_start_again_may_have_died(home: Home) -> None:
     assert find_started(home, "a") == died
 
 
-def test_of_several_servers_that_died_one_has_to_be_chosen(home: Home) -> None:
+def test_several_servers_that_died_are_ambiguous(home: Home) -> None:
     died = [add(home, "a", GONE), add(home, "b", GONE)]
     with pytest.raises(NoServer, match=r"^2 servers have ended\.\n.*\nNext: choose one with -m"):
         find_started(home, None)

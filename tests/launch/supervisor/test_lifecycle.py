@@ -24,7 +24,7 @@ from trtllm_serve_cli.launch.clusters.slurm_job import SlurmJob
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import (
     ServerState,
-    describe_myself,
+    describe_supervisor,
     read_state,
     started_at_s,
     write_state,
@@ -37,8 +37,8 @@ from trtllm_serve_cli.launch.servers.running import (
     read_server,
 )
 from trtllm_serve_cli.launch.supervisor.lifecycle import (
-    clear_remains,
     launch,
+    remove_stale_container,
     run_in_foreground,
     stop_server,
 )
@@ -57,12 +57,12 @@ def start(plan: LaunchPlan) -> RunningServer:
     return launch(plan, on_progress=lambda loading: None)
 
 
-def start_in_vain(plan: LaunchPlan) -> None:
+def start_and_fail(plan: LaunchPlan) -> None:
     with pytest.raises(LaunchFailed):
         start(plan)
 
 
-def test_server_lives_from_launch_to_stop(home: Home) -> None:
+def test_launch_and_stop(home: Home) -> None:
     server = start(fake_plan(home.servers))
     assert (server.phase, find_running(home, "m")) == ("ready", server)
     stop_server(server)
@@ -70,7 +70,7 @@ def test_server_lives_from_launch_to_stop(home: Home) -> None:
     assert (list_servers(home), read_server(server.directory).phase) == ([], "stopped")
 
 
-def test_folder_with_the_token_is_the_users_alone(home: Home) -> None:
+def test_folder_with_the_token_is_private(home: Home) -> None:
     server = start(fake_plan(home.servers))
     stop_server(server)
     modes = {
@@ -106,20 +106,20 @@ def test_failed_start_shows_the_cause_and_leaves_nothing_running(home: Home) -> 
     assert all(is_gone(pid) for what in ("server", "child") for pid in pids_in(plan.log, what))
 
 
-def test_progress_tells_what_is_still_loading(home: Home) -> None:
-    told: list[Sequence[str]] = []
+def test_progress_lists_models_still_loading(home: Home) -> None:
+    reported: list[Sequence[str]] = []
 
     def interrupt(loading: Sequence[str]) -> None:
-        told.append(loading)
+        reported.append(loading)
         if loading == ["n"]:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         launch(fake_plan(home.servers, "silent"), on_progress=interrupt)
-    assert set(map(tuple, told)) <= {("m", "n"), ("n",)}
+    assert set(map(tuple, reported)) <= {("m", "n"), ("n",)}
 
 
-def test_engine_that_does_not_fit_here_is_explained(home: Home) -> None:
+def test_incompatible_engine_is_explained(home: Home) -> None:
     plan = fake_plan(home.servers, "misfit")
     with pytest.raises(LaunchFailed) as raised:
         start(plan)
@@ -133,7 +133,7 @@ def test_engine_that_does_not_fit_here_is_explained(home: Home) -> None:
     )
 
 
-def test_server_that_the_kernel_killed_is_explained(home: Home) -> None:
+def test_killed_server_is_explained(home: Home) -> None:
     plan = fake_plan(home.servers, "killed")
     with pytest.raises(LaunchFailed) as raised:
         start(plan)
@@ -156,7 +156,7 @@ def test_interrupted_start_leaves_nothing_running(home: Home) -> None:
     assert read_state(plan.directory).phase == "stopped"
 
 
-def test_supervisor_that_cannot_work_is_reported(home: Home) -> None:
+def test_crashed_supervisor_is_reported(home: Home) -> None:
     plan = dataclasses.replace(fake_plan(home.servers), timeout_s="soon")  # type: ignore[arg-type]
     with pytest.raises(
         LaunchFailed, match="supervisor ended before the server was ready"
@@ -165,7 +165,7 @@ def test_supervisor_that_cannot_work_is_reported(home: Home) -> None:
     assert "TypeError" in raised.value.why
 
 
-def test_port_in_use_names_the_process(home: Home) -> None:
+def test_port_in_use_error_names_the_process(home: Home) -> None:
     server = start(fake_plan(home.servers))
     try:
         with pytest.raises(LaunchFailed, match=r"is in use.*\n.*\(pid \d+\) listens on it"):
@@ -174,9 +174,9 @@ def test_port_in_use_names_the_process(home: Home) -> None:
         stop_server(server)
 
 
-def test_server_that_holds_no_port_yet_is_not_started_twice(home: Home) -> None:
+def test_starting_server_is_not_started_twice(home: Home) -> None:
     plan = fake_plan(home.servers, "closed")
-    first = threading.Thread(target=start_in_vain, args=(plan,))
+    first = threading.Thread(target=start_and_fail, args=(plan,))
     first.start()
     wait_until(lambda: pids_in(plan.log) and read_state(plan.directory))
     with pytest.raises(LaunchFailed, match="There is a server for the HTTP port") as raised:
@@ -187,7 +187,7 @@ def test_server_that_holds_no_port_yet_is_not_started_twice(home: Home) -> None:
     assert is_gone(pids_in(plan.log)[0])
 
 
-def test_port_of_a_server_that_is_still_loading_is_promised(home: Home) -> None:
+def test_port_of_a_loading_server_is_reserved(home: Home) -> None:
     """Both would load, and one of them fail minutes later."""
     first, second = fake_plan(home.servers), fake_plan(home.servers)
     second = dataclasses.replace(
@@ -195,7 +195,7 @@ def test_port_of_a_server_that_is_still_loading_is_promised(home: Home) -> None:
     )
     first.directory.mkdir(parents=True)
     (first.directory / "plan.json").write_text(first.to_json())
-    write_state(first.directory, describe_myself("starting"))
+    write_state(first.directory, describe_supervisor("starting"))
     with pytest.raises(LaunchFailed) as raised:
         start(second)
     assert str(raised.value) == (
@@ -205,10 +205,10 @@ def test_port_of_a_server_that_is_still_loading_is_promised(home: Home) -> None:
     )
 
 
-def test_server_between_two_lives_is_not_started_twice(home: Home) -> None:
+def test_restarting_server_is_not_started_twice(home: Home) -> None:
     plan = fake_plan(home.servers)
     plan.directory.mkdir(parents=True)
-    write_state(plan.directory, describe_myself("restarting"))
+    write_state(plan.directory, describe_supervisor("restarting"))
     with pytest.raises(LaunchFailed, match="There is a server for the HTTP port") as raised:
         start(plan)
     assert raised.value.why == f"it is restarting, and its supervisor is {os.getpid()}"
@@ -216,11 +216,11 @@ def test_server_between_two_lives_is_not_started_twice(home: Home) -> None:
         pass
 
 
-def test_server_of_another_machine_keeps_its_folder(home: Home) -> None:
+def test_folder_of_another_machines_server_is_kept(home: Home) -> None:
     plan = fake_plan(home.servers)
     plan.directory.mkdir(parents=True)
-    theirs = dataclasses.replace(describe_myself("ready"), boot_id="another", host="node-a")
-    write_state(plan.directory, theirs)
+    other = dataclasses.replace(describe_supervisor("ready"), boot_id="another", host="node-a")
+    write_state(plan.directory, other)
     with pytest.raises(LaunchFailed) as raised:
         start(plan)
     assert str(raised.value) == (
@@ -229,10 +229,10 @@ def test_server_of_another_machine_keeps_its_folder(home: Home) -> None:
         "Next: tllm stop there, or choose another: --http-port N; if that machine is no more: "
         f"rm -r {plan.directory}"
     )
-    assert read_state(plan.directory) == theirs
+    assert read_state(plan.directory) == other
 
 
-def test_stopping_a_server_that_is_gone_hurts_nobody(home: Home) -> None:
+def test_stop_ignores_a_reused_process_id(home: Home) -> None:
     """Its supervisor's process id belongs to this process now."""
     server = RunningServer(
         home.servers, fake_plan(home.servers), ServerState("ready", os.getpid(), 0.0)
@@ -240,7 +240,7 @@ def test_stopping_a_server_that_is_gone_hurts_nobody(home: Home) -> None:
     stop_server(server)
 
 
-def test_job_that_is_to_give_requests_time_is_refused(home: Home) -> None:
+def test_slurm_job_cannot_drain(home: Home) -> None:
     state = ServerState("ready", 0, 0.0)
     job = RunningServer(home.servers, fake_plan(home.servers), state, SlurmJob("12", "RUNNING"))
     with pytest.raises(BadInput) as raised:
@@ -252,7 +252,7 @@ def test_job_that_is_to_give_requests_time_is_refused(home: Home) -> None:
     )
 
 
-def test_supervisor_has_the_time_that_another_stop_gave_it(home: Home) -> None:
+def test_stop_uses_the_latest_stop_timeout(home: Home) -> None:
     plan = dataclasses.replace(fake_plan(home.servers), exit_timeout_s=0)
     plan.directory.mkdir(parents=True)
     write_stop_timeout(plan.directory, 600)
@@ -264,20 +264,20 @@ def test_supervisor_has_the_time_that_another_stop_gave_it(home: Home) -> None:
         assert draining.stdin is not None and draining.stdout is not None
         draining.stdout.readline()
         state = dataclasses.replace(
-            describe_myself("stopping"),
+            describe_supervisor("stopping"),
             supervisor_pid=draining.pid,
             supervisor_started_at=started_at_s(draining.pid),
         )
-        looks: list[object] = []
+        polls: list[object] = []
 
-        def end_at_the_third_look(in_flight: object) -> None:
-            looks.append(in_flight)
-            if len(looks) == 3:
+        def end_at_the_third_poll(in_flight: object) -> None:
+            polls.append(in_flight)
+            if len(polls) == 3:
                 draining.communicate("\n")
 
         server = RunningServer(plan.directory, plan, state)
-        stop_server(server, on_progress=end_at_the_third_look, ending_s=0.0)
-    assert (len(looks), draining.returncode) == (3, 0)
+        stop_server(server, on_progress=end_at_the_third_poll, ending_s=0.0)
+    assert (len(polls), draining.returncode) == (3, 0)
 
 
 def test_foreground_ends_with_the_server(home: Home) -> None:
@@ -291,13 +291,13 @@ def test_foreground_ends_with_the_server(home: Home) -> None:
     assert (ready.is_set(), is_gone(pids_in(plan.log)[0])) == (True, True)
 
 
-def test_foreground_that_fails_says_why(home: Home) -> None:
+def test_foreground_failure_is_explained(home: Home) -> None:
     with pytest.raises(LaunchFailed, match="No module named 'nowhere'"):
         run_in_foreground(fake_plan(home.servers, "fail"), on_ready=lambda: None)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_foreground_takes_the_server_with_it(home: Home, number: signal.Signals) -> None:
+def test_server_ends_with_the_foreground_process(home: Home, number: signal.Signals) -> None:
     plan = fake_plan(home.servers)
     code = (
         "import sys\n"
@@ -324,9 +324,7 @@ def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_container_engine(tmp_path / "bin", "podman")
 
 
-def test_what_a_killed_server_left_in_a_container_goes_with_the_next_start(
-    home: Home, podman: Path
-) -> None:
+def test_next_start_removes_a_stale_container(home: Home, podman: Path) -> None:
     plan = fake_container_plan(home.servers, podman)
     first = start(plan)
     for pid in (first.state.supervisor_pid, first.state.server_pid):
@@ -335,18 +333,18 @@ def test_what_a_killed_server_left_in_a_container_goes_with_the_next_start(
     # What the container itself would be: it holds the ports.
     wait_until(lambda: is_gone(pids_in(plan.log)[0]))
     before = len(calls_of(podman, "rm"))
-    clear_remains(plan.directory)
+    remove_stale_container(plan.directory)
     assert len(calls_of(podman, "rm")) == before + 1
     second = start(plan)
-    clear_remains(plan.directory)
+    remove_stale_container(plan.directory)
     assert second.phase == "ready"
     stop_server(second)
 
 
-def test_remains_are_nobody_elses_while_it_is_started(home: Home, podman: Path) -> None:
+def test_container_is_not_removed_during_a_start(home: Home, podman: Path) -> None:
     plan = fake_container_plan(home.servers, podman)
     stop_server(start(plan))
     before = len(calls_of(podman, "rm"))
     with filelock.FileLock(plan.directory / "start.lock"):
-        clear_remains(plan.directory)
+        remove_stale_container(plan.directory)
     assert len(calls_of(podman, "rm")) == before

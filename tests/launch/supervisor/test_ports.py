@@ -17,34 +17,34 @@ ME = f"{psutil.Process().name()} (pid {os.getpid()})"
 
 
 @pytest.fixture
-def taken() -> Iterator[int]:
+def used_port() -> Iterator[int]:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
         yield server.getsockname()[1]
 
 
-def test_holder_is_named(taken: int) -> None:
-    assert find_holder(taken) == ME
+def test_holder_is_named(used_port: int) -> None:
+    assert find_holder(used_port) == ME
     assert find_holder(free_ports(1)[0]) is None
 
 
-def test_taken_port_names_its_holder_and_its_option(taken: int) -> None:
+def test_used_port_error_names_the_holder_and_the_option(used_port: int) -> None:
     (free,) = free_ports(1)
     with pytest.raises(LaunchFailed) as raised:
-        check_ports("127.0.0.1", {"HTTP": free, "gRPC": taken})
+        check_ports("127.0.0.1", {"HTTP": free, "gRPC": used_port})
     assert str(raised.value) == (
-        f"The gRPC port {taken} is in use.\nWhy: {ME} listens on it\n"
+        f"The gRPC port {used_port} is in use.\nWhy: {ME} listens on it\n"
         "Next: stop it (if it is tllm's: tllm stop), or choose another: --grpc-port N"
     )
 
 
-def test_port_taken_on_one_address_is_taken_on_all(taken: int) -> None:
-    with pytest.raises(LaunchFailed, match=f"The HTTP port {taken} is in use"):
-        check_ports("0.0.0.0", {"HTTP": taken})
+def test_port_used_on_one_address_is_used_on_all(used_port: int) -> None:
+    with pytest.raises(LaunchFailed, match=f"The HTTP port {used_port} is in use"):
+        check_ports("0.0.0.0", {"HTTP": used_port})
 
 
-def test_number_that_is_no_ports_is_said() -> None:
+def test_port_number_out_of_range_is_rejected() -> None:
     with pytest.raises(BadInput, match="port 99999") as raised:
         check_ports("127.0.0.1", {"HTTP": 99999})
     assert raised.value.why == "a port is a number from 0 to 65535"
@@ -54,7 +54,7 @@ def test_free_ports_pass() -> None:
     check_ports("127.0.0.1", dict(zip("abc", free_ports(3), strict=True)))
 
 
-def test_port_whose_last_connection_is_not_forgotten_yet_is_free() -> None:
+def test_port_in_time_wait_is_free() -> None:
     with socket.socket() as server, socket.socket() as client:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(("127.0.0.1", 0))
@@ -66,7 +66,7 @@ def test_port_whose_last_connection_is_not_forgotten_yet_is_free() -> None:
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid"])
-def test_address_that_is_not_this_machines(host: str) -> None:
+def test_address_of_another_machine_is_rejected(host: str) -> None:
     (port,) = free_ports(1)
     with pytest.raises(
         BadInput, match=f"The server cannot listen on {host}, port {port}"

@@ -12,18 +12,18 @@ import psutil
 from tests.samples.launch_plans import fake_plan
 from tests.waiting import wait_until
 from trtllm_serve_cli.launch.containers.container import Container
-from trtllm_serve_cli.launch.server_state import ServerState, describe_myself
+from trtllm_serve_cli.launch.server_state import ServerState, describe_supervisor
 from trtllm_serve_cli.launch.servers.running import RunningServer
 from trtllm_serve_cli.launch.supervisor.server_processes import (
     Part,
     confirm_dead,
+    describe_dead,
     find_dead,
-    follow_models,
     measure_memory,
-    report_dead,
+    update_parts,
 )
 
-ALIVE = describe_myself("ready")
+ALIVE = describe_supervisor("ready")
 SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
 
 
@@ -32,58 +32,58 @@ def server_of(servers: Path, state: ServerState = ALIVE) -> RunningServer:
     return RunningServer(plan.directory, plan, state)
 
 
-def test_model_that_was_unloaded_is_not_missed_and_one_that_died_is() -> None:
-    stay, died, unloaded = (subprocess.Popen(SLEEP) for _ in range(3))
+def test_unloaded_model_is_not_dead_but_a_crashed_one_is() -> None:
+    kept, died, unloaded = (subprocess.Popen(SLEEP) for _ in range(3))
     parts = {
         psutil.Process(each.pid): Part(f"{what} died", what)
-        for each, what in ((stay, "a"), (died, "b"), (unloaded, "c"))
+        for each, what in ((kept, "a"), (died, "b"), (unloaded, "c"))
     }
-    now = {process: part for process, part in parts.items() if process.pid == stay.pid}
+    now = {process: part for process, part in parts.items() if process.pid == kept.pid}
     for each in (died, unloaded):
         each.kill()
     # As Triton does with those that it ends itself.
     unloaded.wait()
     wait_until(lambda: psutil.Process(died.pid).status() == psutil.STATUS_ZOMBIE)
-    assert set(report_dead(find_dead(parts))) == {"b died", "c died"}
-    followed = follow_models(parts, now)
-    assert [part.model for part in followed.values()] == ["a", "b"]
-    assert report_dead(find_dead(followed)) == ("b died",)
-    stay.kill()
-    stay.wait(), died.wait()
+    assert set(describe_dead(find_dead(parts))) == {"b died", "c died"}
+    updated = update_parts(parts, now)
+    assert [part.model for part in updated.values()] == ["a", "b"]
+    assert describe_dead(find_dead(updated)) == ("b died",)
+    kept.kill()
+    kept.wait(), died.wait()
 
 
-def test_rank_is_missed_however_it_ended() -> None:
+def test_rank_is_dead_however_it_ended() -> None:
     with subprocess.Popen(SLEEP) as rank:
         parts = {psutil.Process(rank.pid): Part("rank 1 died")}
         rank.kill()
-    dead = find_dead(follow_models(parts, {}))
-    assert report_dead(confirm_dead(dead, {})) == ("rank 1 died",)
+    dead = find_dead(update_parts(parts, {}))
+    assert describe_dead(confirm_dead(dead, {})) == ("rank 1 died",)
 
 
-def test_model_that_ends_at_the_moment_of_a_look_may_have_been_unloaded() -> None:
+def test_model_is_dead_only_after_a_second_check() -> None:
     with subprocess.Popen(SLEEP) as stub:
         parts = {psutil.Process(stub.pid): Part("a died", "a")}
         stub.kill()
         wait_until(lambda: psutil.Process(stub.pid).status() == psutil.STATUS_ZOMBIE)
-        followed = follow_models(parts, {})
-        dead = find_dead(followed)
-        assert (report_dead(dead), confirm_dead(dead, {})) == (("a died",), {})
+        updated = update_parts(parts, {})
+        dead = find_dead(updated)
+        assert (describe_dead(dead), confirm_dead(dead, {})) == (("a died",), {})
         # Nobody waits for one that died by itself.
-        assert confirm_dead(find_dead(follow_models(followed, {})), dead) == dead
-    assert find_dead(follow_models(followed, {})) == {}
+        assert confirm_dead(find_dead(update_parts(updated, {})), dead) == dead
+    assert find_dead(update_parts(updated, {})) == {}
 
 
-def test_memory_is_told_by_part(tmp_path: Path) -> None:
+def test_memory_is_measured_by_part(tmp_path: Path) -> None:
     memory = measure_memory(server_of(tmp_path))
     assert memory["supervisor"] > 1_000_000
 
 
-def test_memory_of_a_server_that_is_gone(tmp_path: Path) -> None:
+def test_memory_of_a_stopped_server_is_empty(tmp_path: Path) -> None:
     gone = dataclasses.replace(ALIVE, supervisor_pid=2**22 + 1)
     assert measure_memory(server_of(tmp_path, gone)) == {}
 
 
-def test_memory_in_a_container_counts(tmp_path: Path) -> None:
+def test_memory_includes_processes_in_a_container(tmp_path: Path) -> None:
     """Its processes are nobody's children that a supervisor knows."""
     server = server_of(tmp_path)
     with subprocess.Popen((sys.executable, "-c", "input()"), stdin=subprocess.PIPE) as inside:

@@ -23,12 +23,12 @@ for number in range(2000):
 """
 
 
-def test_wait_ends_with_its_time_or_once_it_is_set() -> None:
+def test_wait_returns_on_timeout_or_when_set() -> None:
     stop = StopSignal()
     assert (stop.wait(0.01), stop.is_set()) == (False, False)
     threading.Timer(0.01, stop.set).start()
     assert (stop.wait(60), stop.wait(60), stop.is_set()) == (True, True, True)
 
 
-def test_signal_may_come_at_any_time_of_a_wait() -> None:
+def test_handler_may_set_it_at_any_time_of_a_wait() -> None:
     subprocess.run((sys.executable, "-c", WAITS), check=True, timeout=60)

@@ -27,9 +27,9 @@ from trtllm_serve_cli.client.generate import GenerateRequest
 from trtllm_serve_cli.errors import NoServer
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import PLAN_FILE, ServerState, read_state, write_state
-from trtllm_serve_cli.launch.supervisor.supervisor import Patience, Supervisor
+from trtllm_serve_cli.launch.supervisor.supervisor import Supervisor, SupervisorLimits
 
-QUICK = Patience(poll_s=0.02, watch_s=0.02, first_backoff_s=0.02, longest_backoff_s=0.04)
+QUICK = SupervisorLimits(poll_s=0.02, watch_s=0.02, first_backoff_s=0.02, max_backoff_s=0.04)
 
 
 @pytest.fixture(autouse=True)
@@ -39,10 +39,10 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def supervised(plan: LaunchPlan, patience: Patience = QUICK) -> Iterator[Supervisor]:
+def supervised(plan: LaunchPlan, limits: SupervisorLimits = QUICK) -> Iterator[Supervisor]:
     """A supervisor at work; no server of its is left at the end, which is asserted."""
     plan.directory.mkdir(parents=True)
-    supervisor = Supervisor(plan, patience)
+    supervisor = Supervisor(plan, limits)
     thread = threading.Thread(target=supervisor.run)
     thread.start()
     try:
@@ -53,13 +53,13 @@ def supervised(plan: LaunchPlan, patience: Patience = QUICK) -> Iterator[Supervi
     assert [pid for pid in pids_in(plan.log) if not is_gone(pid)] == []
 
 
-def run_to_the_end(plan: LaunchPlan, patience: Patience = QUICK) -> tuple[bool, ServerState]:
+def run_to_the_end(plan: LaunchPlan, limits: SupervisorLimits = QUICK) -> tuple[bool, ServerState]:
     plan.directory.mkdir(parents=True)
-    was_asked_to = Supervisor(plan, patience).run()
+    was_requested = Supervisor(plan, limits).run()
     state = read_state(plan.directory)
     assert state is not None
     assert [pid for pid in pids_in(plan.log) if not is_gone(pid)] == []
-    return was_asked_to, state
+    return was_requested, state
 
 
 def is_in(plan: LaunchPlan, phase: str, restarts: int = 0) -> bool:
@@ -82,22 +82,22 @@ def test_server_is_ready_once_it_generated_a_token(tmp_path: Path) -> None:
     assert last == dataclasses.replace(state, phase="stopped", server_pid=None)
 
 
-def test_failed_start_says_why_and_is_not_tried_again(tmp_path: Path) -> None:
-    was_asked_to, state = run_to_the_end(fake_plan(tmp_path, "fail"))
-    assert not was_asked_to
+def test_failed_start_is_explained_and_not_retried(tmp_path: Path) -> None:
+    was_requested, state = run_to_the_end(fake_plan(tmp_path, "fail"))
+    assert not was_requested
     assert (state.phase, state.restarts, state.server_pid, state.why) == (
         "failed", 0, None, ("m: Internal: ModuleNotFoundError: No module named 'nowhere'",),
     )  # fmt: skip
 
 
-def test_server_that_is_killed_while_it_loads_says_so(tmp_path: Path) -> None:
+def test_signal_while_loading_is_reported(tmp_path: Path) -> None:
     _, state = run_to_the_end(fake_plan(tmp_path, "killed"))
     assert (state.phase, state.exit_code, state.why) == (
         "failed", -9, ("the server ended with signal 9",),
     )  # fmt: skip
 
 
-def test_failed_start_that_nothing_explains_tells_the_exit_code(tmp_path: Path) -> None:
+def test_unexplained_failure_reports_the_exit_code(tmp_path: Path) -> None:
     plan = dataclasses.replace(fake_plan(tmp_path), argv=(sys.executable, "-c", "exit(7)"))
     _, state = run_to_the_end(plan)
     assert (state.phase, state.exit_code, state.why) == (
@@ -106,12 +106,12 @@ def test_failed_start_that_nothing_explains_tells_the_exit_code(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("behaviour", ["closed", "silent"])
-def test_server_that_never_gets_ready_is_given_up(tmp_path: Path, behaviour: str) -> None:
+def test_start_times_out(tmp_path: Path, behaviour: str) -> None:
     _, state = run_to_the_end(fake_plan(tmp_path, behaviour, timeout_s=1.0))
     assert (state.phase, state.why) == ("failed", ("it was not ready after 1 s",))
 
 
-def test_missing_program_fails_with_its_name(tmp_path: Path) -> None:
+def test_missing_program_is_named(tmp_path: Path) -> None:
     plan = dataclasses.replace(fake_plan(tmp_path), argv=("/no/such/tritonserver",))
     _, state = run_to_the_end(plan)
     assert (state.phase, state.why) == (
@@ -119,7 +119,7 @@ def test_missing_program_fails_with_its_name(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_crashed_server_is_started_again(tmp_path: Path) -> None:
+def test_crashed_server_is_restarted(tmp_path: Path) -> None:
     plan = fake_plan(tmp_path, "crash")
     with supervised(plan):
         wait_until(lambda: is_in(plan, "ready"))
@@ -129,7 +129,7 @@ def test_crashed_server_is_started_again(tmp_path: Path) -> None:
     assert len(pids_in(plan.log)) == 2
 
 
-def test_server_outlives_its_log(tmp_path: Path) -> None:
+def test_server_survives_removal_of_its_log(tmp_path: Path) -> None:
     plan = fake_plan(tmp_path)
     with supervised(plan):
         wait_until(lambda: is_in(plan, "ready"))
@@ -142,7 +142,7 @@ def test_server_outlives_its_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_full", [False, True])
-def test_long_log_is_moved_aside_or_lost(
+def test_long_log_is_rotated_or_truncated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
 ) -> None:
     def copy_some(source: Path, target: Path) -> None:
@@ -150,7 +150,7 @@ def test_long_log_is_moved_aside_or_lost(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     plan = fake_plan(tmp_path)
-    aside = plan.log.with_suffix(".log.1")
+    rotated = plan.log.with_suffix(".log.1")
     if is_full:
         monkeypatch.setattr(shutil, "copyfile", copy_some)
     with supervised(plan, dataclasses.replace(QUICK, max_log_bytes=10_000)):
@@ -161,12 +161,12 @@ def test_long_log_is_moved_aside_or_lost(
         wait_until(lambda: plan.log.stat().st_size == 0)
         plan.log.write_text(content)
     if is_full:
-        assert not aside.exists()
+        assert not rotated.exists()
     else:
-        assert aside.read_text() == content + "x" * 10_000
+        assert rotated.read_text() == content + "x" * 10_000
 
 
-def test_children_of_a_crashed_server_do_not_stay(tmp_path: Path) -> None:
+def test_children_of_a_crashed_server_are_killed(tmp_path: Path) -> None:
     plan = fake_plan(tmp_path, "crash", "child")
     with supervised(plan):
         wait_until(lambda: is_in(plan, "ready"))
@@ -176,21 +176,21 @@ def test_children_of_a_crashed_server_do_not_stay(tmp_path: Path) -> None:
     assert all(is_gone(pid) for pid in pids_in(plan.log, "child"))
 
 
-def test_server_that_dies_too_often_is_given_up(tmp_path: Path) -> None:
+def test_restarts_are_limited(tmp_path: Path) -> None:
     plan = fake_plan(tmp_path, "brief")
-    was_asked_to, state = run_to_the_end(plan, dataclasses.replace(QUICK, max_restarts=2))
-    assert (was_asked_to, state.phase, state.restarts) == (False, "failed", 2)
+    was_requested, state = run_to_the_end(plan, dataclasses.replace(QUICK, max_restarts=2))
+    assert (was_requested, state.phase, state.restarts) == (False, "failed", 2)
     assert state.why == ("the server ended with exit code 7",)
     assert len(pids_in(plan.log)) == 3
 
 
-def test_deaths_after_a_good_time_do_not_add_up(tmp_path: Path) -> None:
+def test_restart_count_resets_after_a_stable_run(tmp_path: Path) -> None:
     plan = fake_plan(tmp_path, "brief")
-    with supervised(plan, dataclasses.replace(QUICK, max_restarts=1, good_time_s=0.0)):
+    with supervised(plan, dataclasses.replace(QUICK, max_restarts=1, reset_after_s=0.0)):
         wait_until(lambda: len(pids_in(plan.log)) > 3)
 
 
-def test_cause_is_that_of_the_last_life(tmp_path: Path) -> None:
+def test_cause_comes_from_the_last_run(tmp_path: Path) -> None:
     """What a life before left in the log is not taken for it."""
     plan = fake_plan(tmp_path, "brief")
     plan.directory.mkdir(parents=True)
@@ -200,7 +200,7 @@ def test_cause_is_that_of_the_last_life(tmp_path: Path) -> None:
     assert read_state(plan.directory).why == ("the server ended with exit code 7",)
 
 
-def test_restart_that_fails_keeps_trying_and_says_why(tmp_path: Path) -> None:
+def test_failed_restart_is_retried_and_explained(tmp_path: Path) -> None:
     plan = fake_plan(tmp_path, "once", "crash")
     with supervised(plan, dataclasses.replace(QUICK, max_restarts=3)):
         wait_until(lambda: is_in(plan, "ready"))
@@ -212,45 +212,45 @@ def test_restart_that_fails_keeps_trying_and_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("behaviour", ["closed", "silent"])
-def test_stop_while_starting_does_not_wait_for_an_answer(tmp_path: Path, behaviour: str) -> None:
+def test_stop_while_starting_does_not_wait_for_the_probe(tmp_path: Path, behaviour: str) -> None:
     plan = fake_plan(tmp_path, behaviour)
     with supervised(plan):
         wait_until(lambda: pids_in(plan.log))
     assert is_in(plan, "stopped")
 
 
-def test_stop_during_the_pause_before_a_restart(tmp_path: Path) -> None:
+def test_stop_during_the_restart_backoff(tmp_path: Path) -> None:
     plan = fake_plan(tmp_path, "brief")
     with supervised(plan, dataclasses.replace(QUICK, first_backoff_s=600.0)):
         wait_until(lambda: is_in(plan, "restarting", restarts=1))
     assert is_in(plan, "stopped", restarts=1)
 
 
-def test_server_that_will_not_stop_is_killed(tmp_path: Path) -> None:
+def test_server_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     plan = fake_plan(tmp_path, "stubborn", "child")
     with supervised(plan, dataclasses.replace(QUICK, exit_s=0.5)):
         wait_until(lambda: is_in(plan, "ready"))
     assert is_gone(pids_in(plan.log, "child")[0])
 
 
-def test_server_is_stopping_once_its_models_refuse_requests(
+def test_models_reject_requests_before_the_phase_is_stopping(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, refuses = fake_plan(tmp_path), {}
+    plan, rejects = fake_plan(tmp_path), {}
 
     def write(directory: Path, state: ServerState) -> None:
-        refuses[state.phase] = (directory / "draining" / "m").exists()
+        rejects[state.phase] = (directory / "draining" / "m").exists()
         write_state(directory, state)
 
     monkeypatch.setattr("trtllm_serve_cli.launch.supervisor.supervisor.write_state", write)
     with supervised(plan):
         wait_until(lambda: is_in(plan, "ready"))
-    assert refuses == {"starting": False, "ready": False, "stopping": True, "stopped": False}
+    assert rejects == {"starting": False, "ready": False, "stopping": True, "stopped": False}
 
 
-def test_requests_of_a_server_too_busy_to_tell_of_them_are_waited_for(tmp_path: Path) -> None:
-    plan, patience = fake_plan(tmp_path), dataclasses.replace(QUICK, metrics_timeout_s=0.05)
-    with socket.create_server(("127.0.0.1", plan.ports["metrics"])), supervised(plan, patience):
+def test_stop_waits_for_a_server_that_does_not_report_its_requests(tmp_path: Path) -> None:
+    plan, limits = fake_plan(tmp_path), dataclasses.replace(QUICK, metrics_timeout_s=0.05)
+    with socket.create_server(("127.0.0.1", plan.ports["metrics"])), supervised(plan, limits):
         wait_until(lambda: is_in(plan, "ready"))
     assert is_in(plan, "stopped")
     assert read_state(plan.directory).why == (
@@ -290,16 +290,16 @@ def test_shared_memory_of_a_killed_server_is_removed(tmp_path: Path) -> None:
         regions[1].unlink()
 
 
-def test_models_that_a_killed_supervisor_drained_take_requests_again(tmp_path: Path) -> None:
+def test_restart_clears_the_drain_markers_of_a_killed_supervisor(tmp_path: Path) -> None:
     plan = fake_plan(tmp_path, "crash")
-    mark = plan.directory / "draining" / "m"
+    marker = plan.directory / "draining" / "m"
     with supervised(plan):
         wait_until(lambda: is_in(plan, "ready"))
-        mark.parent.mkdir(exist_ok=True)
-        mark.touch()
+        marker.parent.mkdir(exist_ok=True)
+        marker.touch()
         crash(plan)
         wait_until(lambda: is_in(plan, "ready", restarts=1))
-        assert not mark.exists()
+        assert not marker.exists()
 
 
 @pytest.fixture
@@ -308,7 +308,7 @@ def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_engine(tmp_path / "bin", "podman")
 
 
-def test_container_is_cleared_away_before_and_after_each_life(tmp_path: Path, podman: Path) -> None:
+def test_container_is_removed_before_and_after_each_run(tmp_path: Path, podman: Path) -> None:
     plan = fake_container_plan(tmp_path, podman, "crash")
     with supervised(plan):
         wait_until(lambda: is_in(plan, "ready"))
@@ -316,26 +316,24 @@ def test_container_is_cleared_away_before_and_after_each_life(tmp_path: Path, po
         wait_until(lambda: is_in(plan, "ready", restarts=1))
         assert read_state(plan.directory).why == ("the server ended with signal 11",)
     lines = podman.with_name("podman.calls").read_text().splitlines()
-    told = [line.split()[0] for line in lines if not line.startswith("inspect")]
-    assert told == ["rm", "run", "rm", "rm", "run", "rm"]
+    commands = [line.split()[0] for line in lines if not line.startswith("inspect")]
+    assert commands == ["rm", "run", "rm", "rm", "run", "rm"]
     assert set(calls_of(podman, "rm")) == {f"rm --force --time=0 --ignore {plan.container.name}"}
 
 
-def test_server_is_starting_while_a_former_container_is_cleared_away(
-    tmp_path: Path, podman: Path
-) -> None:
-    plan, may_go = fake_container_plan(tmp_path, podman), tmp_path / "may-go"
-    waits = f"while [ ! -e {may_go} ]; do sleep 0.05; done"
+def test_server_is_starting_while_an_old_container_is_removed(tmp_path: Path, podman: Path) -> None:
+    plan, release = fake_container_plan(tmp_path, podman), tmp_path / "may-go"
+    waits = f"while [ ! -e {release} ]; do sleep 0.05; done"
     write_engine(podman.parent, "podman", rm=waits)
     with supervised(plan) as supervisor:
         wait_until(lambda: is_in(plan, "starting"))
         assert read_state(plan.directory).server_pid is None
         supervisor.stop()
-        may_go.touch()
+        release.touch()
     assert is_in(plan, "stopped")
 
 
-def test_ending_of_a_container_is_told_as_a_shell_does(tmp_path: Path, podman: Path) -> None:
+def test_exit_code_above_128_of_a_container_is_a_signal(tmp_path: Path, podman: Path) -> None:
     """Whoever is attached to it ends with 128 and the signal that ended what ran in it."""
     write_engine(podman.parent, "podman", run='shift 4; "$@"; exit $((128 + 9))')
     plan = fake_container_plan(tmp_path, podman, "brief")
@@ -344,7 +342,7 @@ def test_ending_of_a_container_is_told_as_a_shell_does(tmp_path: Path, podman: P
         assert read_state(plan.directory).why == ("the server ended with signal 9",)
 
 
-def test_model_that_goes_with_its_container_did_not_die_alone(tmp_path: Path, podman: Path) -> None:
+def test_model_that_ends_with_its_container_is_not_blamed(tmp_path: Path, podman: Path) -> None:
     """All processes in it are gone before whoever is attached to it says how it ended."""
     run = (
         'while [ "$1" != img ]; do shift; done; shift; "$@" & echo $! > "$0.pid"; '
@@ -360,16 +358,14 @@ def test_model_that_goes_with_its_container_did_not_die_alone(tmp_path: Path, po
         assert read_state(plan.directory).why == ("the server ended with signal 9",)
 
 
-def test_server_in_a_container_is_told_to_end_by_who_is_attached(
-    tmp_path: Path, podman: Path
-) -> None:
+def test_attached_client_forwards_the_stop_to_the_container(tmp_path: Path, podman: Path) -> None:
     plan = fake_container_plan(tmp_path, podman)
     with supervised(plan):
         wait_until(lambda: is_in(plan, "ready"))
     assert is_in(plan, "stopped")
 
 
-def test_engine_of_containers_is_asked_once_in_each_life(tmp_path: Path, podman: Path) -> None:
+def test_container_engine_is_queried_once_per_run(tmp_path: Path, podman: Path) -> None:
     # The fake Triton is the process of the program in podman's place.
     write_engine(podman.parent, "podman", run='echo $$ > "$0.pid"; shift 4; exec "$@"',
                  inspect='cat "$0.pid"')  # fmt: skip
@@ -392,7 +388,7 @@ needs_mpirun = pytest.mark.skipif(
 
 
 @needs_mpirun
-def test_ranks_are_ready_together_and_end_in_order(tmp_path: Path) -> None:
+def test_ranks_become_ready_together_and_stop_gracefully(tmp_path: Path) -> None:
     plan = fake_mpi_plan(tmp_path)
     with supervised(plan):
         wait_until(lambda: is_in(plan, "ready"))
@@ -405,7 +401,7 @@ def test_ranks_are_ready_together_and_end_in_order(tmp_path: Path) -> None:
 
 @needs_mpirun
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_server_that_lost_a_rank_is_started_again(tmp_path: Path, number: signal.Signals) -> None:
+def test_server_that_lost_a_rank_is_restarted(tmp_path: Path, number: signal.Signals) -> None:
     plan = fake_mpi_plan(tmp_path)
     with supervised(plan):
         wait_until(lambda: is_in(plan, "ready"))
@@ -419,17 +415,17 @@ def test_server_that_lost_a_rank_is_started_again(tmp_path: Path, number: signal
 
 
 @needs_mpirun
-def test_ranks_of_a_killed_mpirun_do_not_stay(tmp_path: Path) -> None:
+def test_ranks_of_a_killed_mpirun_are_killed(tmp_path: Path) -> None:
     plan = fake_mpi_plan(tmp_path, "child")
     # At the end `mpirun` waits for the children, too, which hold their ranks' output.
     with supervised(plan, dataclasses.replace(QUICK, exit_s=1)):
         wait_until(lambda: is_in(plan, "ready"))
         mpirun = psutil.Process(read_state(plan.directory).server_pid)
-        everything = mpirun.children(recursive=True)
-        assert len(everything) == 4
+        processes = mpirun.children(recursive=True)
+        assert len(processes) == 4
         mpirun.kill()
         wait_until(lambda: is_in(plan, "ready", restarts=1))
-        assert all(is_gone(each.pid) for each in everything)
+        assert all(is_gone(each.pid) for each in processes)
 
 
 @needs_mpirun

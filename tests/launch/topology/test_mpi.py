@@ -70,7 +70,7 @@ UPSTREAM = [
 ]  # fmt: skip
 
 
-def test_leader_of_four_ranks_is_upstreams_option_for_option() -> None:
+def test_leader_mode_has_upstreams_options() -> None:
     ours = split(plan(TP4).argv)
     assert len(ours) == 5
     differences = [(them - us, us - them) for us, them in zip(ours, UPSTREAM, strict=True)]
@@ -128,18 +128,18 @@ def test_two_instances_on_four_gpus_in_leader_mode() -> None:
         (other, 8002, 0),
         (other, 8002, 1),
     ):
-        told = split(made.argv)[1 + rank]
-        assert f"--http-port={http}" in told
-        assert f"--backend-config=python,shm-region-prefix-name=tllm-{http}-{rank}-" in told
+        arguments = split(made.argv)[1 + rank]
+        assert f"--http-port={http}" in arguments
+        assert f"--backend-config=python,shm-region-prefix-name=tllm-{http}-{rank}-" in arguments
 
 
 def test_two_instances_on_four_gpus_in_orchestrator_mode() -> None:
     """Upstream's guide: gpu_device_ids 0,1;2,3 and launch_triton_server.py --multi-model."""
     made = plan(dataclasses.replace(TP2, gpus=((0, 1), (2, 3))))
     assert made.environ == {"TRTLLM_ORCHESTRATOR": "1", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "1"}
-    own, told = split(made.argv)
+    own, arguments = split(made.argv)
     assert own == {"mpirun", "--allow-run-as-root", "--bind-to", "none"}
-    assert told >= {
+    assert arguments >= {
         "--model-control-mode=none",
         "--pinned-memory-pool-byte-size=0",
         "--enable-peer-access=false",
@@ -165,15 +165,15 @@ def test_instances_on_one_gpu_need_no_mpi() -> None:
     assert made.argv[:2] == (str(SYSTEM.binary), "--model-repository=/my models/mine")
 
 
-def test_part_of_a_gpu_by_mig() -> None:
+def test_mig_slices() -> None:
     """CUDA shows a process one part, by its id: an engine of one rank on each of two."""
     one = EngineInstances("tensorrt_llm", 1)
     made = plan(one, gpus="MIG-6b0d5a2c-1")
     assert made.environ == {"CUDA_VISIBLE_DEVICES": "MIG-6b0d5a2c-1"}
     assert made.argv.count("-n") == 1
     servers = plan(world_size=2, gpus="MIG-a,MIG-b", triton=EMBEDDED)
-    told = [word for word in servers.argv if word.startswith("CUDA_VISIBLE_DEVICES=")]
-    assert told == ["CUDA_VISIBLE_DEVICES=MIG-a", "CUDA_VISIBLE_DEVICES=MIG-b"]
+    arguments = [word for word in servers.argv if word.startswith("CUDA_VISIBLE_DEVICES=")]
+    assert arguments == ["CUDA_VISIBLE_DEVICES=MIG-a", "CUDA_VISIBLE_DEVICES=MIG-b"]
 
 
 def test_two_models_on_four_gpus_without_spawned_processes() -> None:
@@ -185,18 +185,18 @@ def test_two_models_on_four_gpus_without_spawned_processes() -> None:
     _, orchestrator, *others = split(made.argv)
     loads = {"--load-model=tensorrt_llm", "--load-model=tensorrt_llm_2"}
     assert orchestrator & loads == set()
-    assert [told & loads for told in others] == [loads] * 4
+    assert [arguments & loads for arguments in others] == [loads] * 4
     assert not [word for word in made.argv if "memory-pool" in word]
 
 
-@pytest.mark.parametrize(("version", "has_it"), [("24.05", 0), ("24.06", 0), ("24.07", 1), ("", 1)])
-def test_pools_are_told_to_tritons_that_know_them(version: str, has_it: int) -> None:
+@pytest.mark.parametrize(("version", "count"), [("24.05", 0), ("24.06", 0), ("24.07", 1), ("", 1)])
+def test_pool_flags_depend_on_the_triton_version(version: str, count: int) -> None:
     environ = {"NVIDIA_TRITON_SERVER_VERSION": version}
     made = plan(TP2, multi_model=True, environ=environ)
-    assert made.argv.count("--enable-peer-access=false") == has_it
+    assert made.argv.count("--enable-peer-access=false") == count
 
 
-def test_ranks_that_python_serves_are_servers_of_their_own() -> None:
+def test_python_engines_run_as_separate_servers() -> None:
     made = plan(world_size=2, gpus="0,1", triton=EMBEDDED, mpi=MpiHost())
     own, first, other = split(made.argv)
     assert own == {"mpirun", "--bind-to", "none"}
@@ -219,7 +219,7 @@ def test_ranks_that_python_serves_are_servers_of_their_own() -> None:
     assert "secret" not in str(made.as_dict())
 
 
-def test_nodes_of_a_hostfile_are_told_the_environment() -> None:
+def test_environment_is_exported_to_nodes_of_a_hostfile() -> None:
     made = plan(
         TP2, gpus="0", hostfile=Path("/my hosts"), oversubscribe=True, triton=SYSTEM, mpi=MpiHost()
     )
@@ -231,7 +231,7 @@ def test_nodes_of_a_hostfile_are_told_the_environment() -> None:
 
 
 @given(st.lists(st.integers(1, 65535), min_size=3, max_size=3, unique=True), st.integers(1, 8))
-def test_no_two_servers_share_a_port(ports: list[int], world_size: int) -> None:
+def test_servers_have_distinct_ports(ports: list[int], world_size: int) -> None:
     http, grpc, metrics = ports
     options = LaunchOptions(http_port=http, grpc_port=grpc, metrics_port=metrics)
     try:
@@ -244,7 +244,7 @@ def test_no_two_servers_share_a_port(ports: list[int], world_size: int) -> None:
     assert max(used) <= 65535
 
 
-def test_ports_run_out() -> None:
+def test_ports_above_the_range_are_rejected() -> None:
     with pytest.raises(BadInput) as raised:
         plan(world_size=3, http_port=65000, grpc_port=65100, metrics_port=65200)
     assert raised.value.why == (
@@ -252,7 +252,7 @@ def test_ports_run_out() -> None:
     )
 
 
-def test_llm_api_is_left_to_start_its_own_processes() -> None:
+def test_llm_api_engine_is_rejected() -> None:
     model = dataclasses.replace(MODEL, engine_kind="pytorch")
     with pytest.raises(BadInput, match="mine cannot be started by mpirun"):
         plan_launch(
@@ -260,6 +260,6 @@ def test_llm_api_is_left_to_start_its_own_processes() -> None:
         )
 
 
-def test_mpirun_is_missed_before_it_is_needed(tmp_path: Path) -> None:
+def test_missing_mpirun_is_reported(tmp_path: Path) -> None:
     with pytest.raises(MissingPart, match="There is no mpirun here"):
         check_mpirun({"PATH": str(tmp_path)})

@@ -56,12 +56,12 @@ def test_processes_follow_from_the_engines(engines, options, expected) -> None:
 
 
 @pytest.mark.parametrize("engines", [[], [ONE], [ONE, ONE]])
-def test_without_mpi_there_is_one_process(engines) -> None:
+def test_local_mode_has_one_process(engines) -> None:
     assert ranks(*engines, mode="local", world_size=1, gpus="0") == Ranks()
 
 
 @pytest.mark.parametrize(
-    ("engines", "options", "said"),
+    ("engines", "options", "message"),
     [
         ([TP2], {"mode": "local"}, "tensorrt_llm's engine needs 2 processes"),
         ([], {"mode": "local", "world_size": 2, "oversubscribe": True},
@@ -83,12 +83,12 @@ def test_without_mpi_there_is_one_process(engines) -> None:
          "participant_ids of tensorrt_llm do not fit"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused(engines, options, said) -> None:
-    with pytest.raises(BadInput, match=said):
+def test_conflicting_options_are_rejected(engines, options, message) -> None:
+    with pytest.raises(BadInput, match=message):
         ranks(*engines, **options)
 
 
-def test_refusal_says_what_would_fit() -> None:
+def test_error_names_the_right_world_size() -> None:
     with pytest.raises(BadInput) as raised:
         ranks(TP2, world_size=4)
     assert str(raised.value) == (
@@ -113,7 +113,7 @@ def test_gpus_by_index_and_by_id(text, gpus) -> None:
 
 
 @pytest.mark.parametrize("text", ["all", "0,,1", "0;1", "-1", "0,0"])
-def test_what_names_no_gpu(text) -> None:
+def test_invalid_gpus_are_rejected(text) -> None:
     with pytest.raises(BadInput):
         parse_gpus(text)
 

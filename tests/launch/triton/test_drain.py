@@ -6,19 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from trtllm_serve_cli.launch.triton.drain import drain_environ, draining, show_in_flight
+from trtllm_serve_cli.launch.triton.drain import drain_environ, draining, format_in_flight
 from trtllm_serve_cli.runtime.engine import InvalidRequest
 from trtllm_serve_cli.runtime.triton.drain_check import reject_if_draining
 
 
-def test_requests_in_flight_for_people() -> None:
-    assert show_in_flight({"a": 5, "b": 1}) == "5 in a, 1 in b"
-    assert show_in_flight(None) == "an unknown number, since the server does not answer"
+def test_format_in_flight() -> None:
+    assert format_in_flight({"a": 5, "b": 1}) == "5 in a, 1 in b"
+    assert format_in_flight(None) == "an unknown number, since the server does not answer"
 
 
-def test_models_refuse_requests_while_they_are_drained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_draining_models_reject_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in drain_environ(tmp_path).items():
         monkeypatch.setenv(name, value)
     reject_if_draining("a")
@@ -29,7 +27,7 @@ def test_models_refuse_requests_while_they_are_drained(
     reject_if_draining("a")
 
 
-def test_who_is_interrupted_while_it_says_so_leaves_no_mark(
+def test_interrupted_drain_leaves_no_marker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def touch(path: Path) -> None:
@@ -42,7 +40,7 @@ def test_who_is_interrupted_while_it_says_so_leaves_no_mark(
     assert list((tmp_path / "draining").iterdir()) == []
 
 
-def test_model_outside_of_a_server_of_ours_is_never_drained(
+def test_model_outside_of_a_tllm_server_is_never_drained(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("TLLM_DRAINING", raising=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.launch.triton.passthrough_args import find_names, without_given
+from trtllm_serve_cli.launch.triton.passthrough_args import drop_overridden, find_names
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from trtllm_serve_cli.launch.triton.passthrough_args import find_names, without_
         (["--rate-limit-resource=a:1", "--rate-limit-resource=b:2"], {"rate-limit-resource"}),
     ],
 )  # fmt: skip
-def test_options_are_known_by_their_names(words: list[str], names: set[str]) -> None:
+def test_find_names_of_options(words: list[str], names: set[str]) -> None:
     assert find_names(words) == names
 
 
@@ -29,7 +29,7 @@ def test_options_are_known_by_their_names(words: list[str], names: set[str]) -> 
     [["demo"], ["--log-info=no", "demo"], ["-m"], ["--log-info", "no", "no"], ["--"], [""]],
     ids=" ".join,
 )
-def test_what_is_no_option_is_refused(words: list[str]) -> None:
+def test_word_that_is_not_an_option_is_rejected(words: list[str]) -> None:
     with pytest.raises(BadInput, match=r"is no option of Triton's") as raised:
         find_names(words)
     assert raised.value.next_step == "tllm start -m NAME -- --http-thread-count=16"
@@ -47,16 +47,16 @@ def test_what_is_no_option_is_refused(words: list[str]) -> None:
         ("--grpc-p", "--grpc-port N"),
     ],
 )
-def test_what_the_supervisor_relies_on_is_refused(word: str, instead: str) -> None:
+def test_reserved_option_is_rejected(word: str, instead: str) -> None:
     with pytest.raises(BadInput, match="cannot be handed on to Triton") as raised:
         find_names([word])
     assert raised.value.why
     assert raised.value.next_step == f"say it so: {instead}"
 
 
-def test_what_is_given_by_hand_wins_unless_it_says_more() -> None:
+def test_passthrough_options_replace_flags_unless_repeatable() -> None:
     flags = {"log-verbose": "0", "backend-config": "python,a=1", "grpc-keepalive-time": "1"}
-    assert without_given(flags, frozenset(("log-verbose", "backend-config"))) == {
+    assert drop_overridden(flags, frozenset(("log-verbose", "backend-config"))) == {
         "backend-config": "python,a=1",
         "grpc-keepalive-time": "1",
     }

@@ -4,35 +4,35 @@ import pytest
 
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
-from trtllm_serve_cli.launch.triton.telemetry_env import observing_environ, trace_settings
+from trtllm_serve_cli.launch.triton.telemetry_env import telemetry_environ, trace_settings
 
 
-def test_nothing_is_told_unless_asked_for() -> None:
-    assert (observing_environ(LaunchOptions()), trace_settings(LaunchOptions())) == ({}, ())
+def test_telemetry_is_off_by_default() -> None:
+    assert (telemetry_environ(LaunchOptions()), trace_settings(LaunchOptions())) == ({}, ())
 
 
 def test_models_and_triton_send_spans_to_the_same_place() -> None:
     options = LaunchOptions(otlp_endpoint="http://collector:4318")
     url = "http://collector:4318/v1/traces"
-    assert observing_environ(options) == {"TLLM_OTLP_TRACES": url}
+    assert telemetry_environ(options) == {"TLLM_OTLP_TRACES": url}
     assert trace_settings(options) == (
         "mode=opentelemetry", f"opentelemetry,url={url}", "level=TIMESTAMPS", "rate=1",
     )  # fmt: skip
 
 
-def test_what_is_given_to_triton_wins() -> None:
+def test_trace_config_of_the_user_wins() -> None:
     options = LaunchOptions(otlp_endpoint="http://c/otlp", trace_config=("rate=100", "count=5"))
     assert trace_settings(options)[-3:] == ("level=TIMESTAMPS", "rate=100", "count=5")
 
 
-def test_requests_are_logged_as_asked() -> None:
+def test_log_options_become_variables() -> None:
     options = LaunchOptions(log_format="json", log_requests="prompts")
-    assert observing_environ(options) == {
+    assert telemetry_environ(options) == {
         "TLLM_LOG_FORMAT": "json", "TLLM_LOG_REQUESTS": "prompts",
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("endpoint", ["localhost:4317", "grpc://c:4317", "", "http://"])
-def test_an_endpoint_that_spans_cannot_be_sent_to_is_refused(endpoint: str) -> None:
+def test_invalid_endpoint_is_rejected(endpoint: str) -> None:
     with pytest.raises(BadInput, match="is no address of a collector"):
-        observing_environ(LaunchOptions(otlp_endpoint=endpoint))
+        telemetry_environ(LaunchOptions(otlp_endpoint=endpoint))

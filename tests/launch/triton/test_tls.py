@@ -21,18 +21,18 @@ def test_server_without_a_certificate_has_no_tls() -> None:
     assert plan_tls(None, None, None) is None
 
 
-def test_this_certificate_is_trusted_whatever_name_it_is_for(tmp_path: Path) -> None:
+def test_certificate_is_trusted_for_any_name(tmp_path: Path) -> None:
     certificate, key = certify(tmp_path, "llm.example")
     assert plan_tls(certificate, key, None) == Tls(str(certificate), "llm.example")
 
 
-def test_name_of_a_certificate_is_its_first_alternative(tmp_path: Path) -> None:
+def test_server_name_is_the_first_alternative_name(tmp_path: Path) -> None:
     names = "subjectAltName=IP:127.0.0.1,DNS:*.example,DNS:other"
     certificate, key = certify(tmp_path, "common", "-addext", names)
     assert plan_tls(certificate, key, None) == Tls(str(certificate), "server.example")
 
 
-def test_clients_that_someone_vouches_for(tmp_path: Path) -> None:
+def test_client_certificate_with_a_root(tmp_path: Path) -> None:
     certificate, key = certify(tmp_path, "llm.example")
     assert plan_tls(certificate, key, certificate) == Tls(
         str(certificate), "llm.example", str(certificate), str(key)
@@ -40,14 +40,14 @@ def test_clients_that_someone_vouches_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("half", [(True, False), (False, True)])
-def test_one_without_the_other_is_refused(tmp_path: Path, half: tuple[bool, bool]) -> None:
+def test_certificate_without_key_is_rejected(tmp_path: Path, half: tuple[bool, bool]) -> None:
     files = certify(tmp_path, "a")
-    chosen = [file if wanted else None for file, wanted in zip(files, half, strict=True)]
+    chosen = [file if is_set else None for file, is_set in zip(files, half, strict=True)]
     with pytest.raises(BadInput, match="TLS needs a certificate and its key"):
         plan_tls(*chosen, None)
 
 
-def test_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
+def test_key_of_another_certificate_is_rejected(tmp_path: Path) -> None:
     certificate, _ = certify(tmp_path, "a")
     _, key = certify(tmp_path, "b")
     with pytest.raises(BadInput, match="cannot be used for TLS") as raised:
@@ -55,7 +55,7 @@ def test_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
     assert "--grpc-server-cert" in raised.value.next_step
 
 
-def test_file_that_is_no_certificate_is_refused(tmp_path: Path) -> None:
+def test_invalid_certificate_is_rejected(tmp_path: Path) -> None:
     certificate, key = certify(tmp_path, "a")
     with pytest.raises(BadInput, match="cannot be used for TLS"):
         plan_tls(key, key, None)

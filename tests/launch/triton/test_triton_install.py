@@ -26,19 +26,19 @@ def binary(tmp_path: Path) -> Path:
     return path
 
 
-def test_path_comes_first(binary: Path, tmp_path: Path) -> None:
+def test_path_is_preferred(binary: Path, tmp_path: Path) -> None:
     found = find_triton(
         {"PATH": f"{tmp_path}:{binary.parent}"}, system=binary, find_embedded_root=lambda: tmp_path
     )
     assert found == TritonInstallation(binary, "PATH")
 
 
-def test_systems_comes_before_the_wheels(binary: Path, tmp_path: Path) -> None:
+def test_system_triton_is_preferred_over_the_wheel(binary: Path, tmp_path: Path) -> None:
     found = find_triton({"PATH": ""}, system=binary, find_embedded_root=lambda: tmp_path)
     assert found == TritonInstallation(binary, str(binary.parent.parent))
 
 
-def test_wheels_comes_with_the_parts_of_its_python_backend(tmp_path: Path) -> None:
+def test_embedded_triton_has_the_parts_of_its_python_backend(tmp_path: Path) -> None:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     found = find_triton({"PATH": ""}, system=tmp_path / "none", find_embedded_root=lambda: tmp_path)
     assert found == TritonInstallation(
@@ -49,14 +49,14 @@ def test_wheels_comes_with_the_parts_of_its_python_backend(tmp_path: Path) -> No
     )
 
 
-def test_no_triton_at_all(tmp_path: Path) -> None:
+def test_missing_triton_is_reported(tmp_path: Path) -> None:
     with pytest.raises(MissingPart) as raised:
         find_triton({"PATH": ""}, system=tmp_path / "none", find_embedded_root=lambda: None)
     assert raised.value.what == "There is no Triton Inference Server here."
     assert raised.value.next_step == "pip install 'trtllm-serve-cli[embedded]'"
 
 
-def test_program_that_may_not_be_run_is_not_found(binary: Path, tmp_path: Path) -> None:
+def test_program_without_execute_permission_is_ignored(binary: Path, tmp_path: Path) -> None:
     binary.chmod(0o644)
     found = find_triton(
         {"PATH": str(binary.parent)}, system=tmp_path / "none", find_embedded_root=lambda: tmp_path
@@ -65,13 +65,13 @@ def test_program_that_may_not_be_run_is_not_found(binary: Path, tmp_path: Path) 
 
 
 @pytest.mark.skipif(find_embedded_root() is None, reason="needs the extra: embedded")
-def test_embedded_triton_of_this_environment_is_whole() -> None:
+def test_embedded_triton_of_this_environment_is_complete() -> None:
     found = find_triton({"PATH": ""}, system=Path("/none"))
     parts = (found.binary, found.backend_parts, found.stub)
     assert [part and part.exists() for part in parts] == [True, True, True]
 
 
-def test_libpython_lies_where_it_is_said_to() -> None:
+def test_find_libpython_returns_its_folder() -> None:
     name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
     folder = find_libpython()
     assert folder in (None, "") or (Path(folder) / name).exists()

@@ -17,14 +17,14 @@ def restart(
 
     Example:  tllm restart
     """
-    from trtllm_serve_cli.launch.servers.replan import plan_again
+    from trtllm_serve_cli.launch.servers.replan import replan
     from trtllm_serve_cli.launch.servers.running import find_started
     from trtllm_serve_cli.paths import find_home
 
     home = find_home()
     server = find_started(home, model, parse_url(url))
     # Whatever is wrong is said while the server still runs, and its image takes no time from it.
-    plan = plan_again(home, server)
+    plan = replan(home, server)
     prepare_and_notify(plan)
     if server.is_running:
         stop_and_notify(server, timeout)

@@ -70,10 +70,10 @@ def stop_and_notify(server: RunningServer, timeout_s: float | None) -> None:
 
     was_over = server.is_over
     if not was_over:
-        output.notify(f"Stopping {', '.join(server.models)} on {server.place} …")
+        output.notify(f"Stopping {', '.join(server.models)} on {server.location} …")
     for why in stop_server(server, timeout_s, on_progress=_progress()):
         output.notify(f"  {why}")
-    output.notify(f"{server.place} had ended already." if was_over else "Stopped.")
+    output.notify(f"{server.location} had ended already." if was_over else "Stopped.")
 
 
 def _progress() -> Callable[[Mapping[str, int]], None]:
@@ -83,9 +83,9 @@ def _progress() -> Callable[[Mapping[str, int]], None]:
     def tell(in_flight: Mapping[str, int]) -> None:
         nonlocal told
         if in_flight and in_flight != told:
-            from trtllm_serve_cli.launch.triton.drain import show_in_flight
+            from trtllm_serve_cli.launch.triton.drain import format_in_flight
 
             told = in_flight
-            output.notify(f"  waiting for requests in flight: {show_in_flight(in_flight)}")
+            output.notify(f"  waiting for requests in flight: {format_in_flight(in_flight)}")
 
     return tell

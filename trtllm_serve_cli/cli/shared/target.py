@@ -93,7 +93,7 @@ def find_bench_target(
     if text_model == "own":
         name = running.text_model(owner)
     else:
-        name = running.plan.name_beside(owner, text_model or CORE_MODEL)
+        name = running.plan.triton_name(owner, text_model or CORE_MODEL)
     address = endpoint.http if interface == "http" else endpoint.grpc
     return BenchTarget(address, name, endpoint.metrics)
 

@@ -21,7 +21,7 @@ from trtllm_serve_cli.launch.containers.deployment import (
     Deployable,
     check_image,
     check_nodes,
-    spread,
+    split_evenly,
 )
 from trtllm_serve_cli.launch.launch_options import DRAIN_S, LaunchOptions
 from trtllm_serve_cli.metrics.catalog import PENDING
@@ -32,7 +32,7 @@ Manifest = dict[str, Any]
 
 _STARTUP_PERIOD_S = 10
 # As long as it takes until nobody sends to a pod that is going away.
-_FAREWELL_S = 5
+_PRE_STOP_S = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _labels(name: str) -> dict[str, str]:
     return {"app.kubernetes.io/name": "tllm", "app.kubernetes.io/instance": name}
 
 
-def _answering(name: str) -> dict[str, str]:
+def _server_labels(name: str) -> dict[str, str]:
     """The pods that answer: not those that only run ranks of an engine."""
     return {**_labels(name), "app.kubernetes.io/component": "server"}
 
@@ -137,13 +137,13 @@ def _object(api: str, kind: str, name: str, **fields: Any) -> Manifest:
 def _deployment(name: str, options: KubernetesOptions, pod: Manifest) -> Manifest:
     spec = {
         "replicas": options.replicas,
-        "selector": {"matchLabels": _answering(name)},
+        "selector": {"matchLabels": _server_labels(name)},
         # A new pod would wait for the GPUs of the old one for ever.
         "strategy": {
             "type": "RollingUpdate",
             "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
         },
-        "template": {"metadata": {"labels": _answering(name)}, "spec": pod},
+        "template": {"metadata": {"labels": _server_labels(name)}, "spec": pod},
     }
     return _object("apps/v1", "Deployment", name, spec=spec)
 
@@ -166,18 +166,18 @@ def _leader_worker_set(
         ],
         "volumes": [*leader["volumes"], agent],
     }
-    without = {key: value for key, value in leader.items() if key != "serviceAccountName"}
+    worker_pod = {key: value for key, value in leader.items() if key != "serviceAccountName"}
     spec = {
         "replicas": options.replicas,
         "leaderWorkerTemplate": {
             "size": options.nodes,
             # An engine that lost a rank is lost.
             "restartPolicy": "RecreateGroupOnPodRestart",
-            "leaderTemplate": {"metadata": {"labels": _answering(name)}, "spec": leader},
+            "leaderTemplate": {"metadata": {"labels": _server_labels(name)}, "spec": leader},
             "workerTemplate": {
                 "metadata": {"labels": _labels(name)},
                 "spec": {
-                    **without,
+                    **worker_pod,
                     "containers": [worker],
                     "volumes": [each for each in leader["volumes"] if each is not agent],
                 },
@@ -220,13 +220,13 @@ def _pod(
         "command": ["bash", "-c", pod_script(model, launch, nodes=options.nodes)],
         "ports": [{"name": name, "containerPort": port} for name, port in PORTS.items()],
         **_probes(launch),
-        "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(_FAREWELL_S)]}}},
+        "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(_PRE_STOP_S)]}}},
         "resources": _resources(model, options),
         "volumeMounts": [*mounts, {"name": "shared-memory", "mountPath": "/dev/shm"}],
     }
     pod = {
         "containers": [container],
-        "terminationGracePeriodSeconds": DRAIN_S + _FAREWELL_S + 10,
+        "terminationGracePeriodSeconds": DRAIN_S + _PRE_STOP_S + 10,
         "volumes": [*volumes, {"name": "shared-memory", "emptyDir": shared}],
     }
     if model.num_gpus:
@@ -248,23 +248,23 @@ def _probes(launch: LaunchOptions) -> Manifest:
             "failureThreshold": failures,
         }
 
-    tries = math.ceil(launch.timeout_s / _STARTUP_PERIOD_S)
+    startup_failures = math.ceil(launch.timeout_s / _STARTUP_PERIOD_S)
     return {
-        "startupProbe": probe("/v2/health/ready", _STARTUP_PERIOD_S, tries),
+        "startupProbe": probe("/v2/health/ready", _STARTUP_PERIOD_S, startup_failures),
         "readinessProbe": probe("/v2/health/ready", 5, 3),
         "livenessProbe": probe("/v2/health/live", 10, 3),
     }
 
 
 def _resources(model: Deployable, options: KubernetesOptions) -> Manifest:
-    gpus = spread(model.num_gpus, options.nodes, "GPUs")
-    wanted = {
+    gpus = split_evenly(model.num_gpus, options.nodes, "GPUs")
+    amounts = {
         "cpu": options.cpu,
         "memory": options.memory,
         options.gpu_resource: str(gpus) if gpus else None,
     }
-    said = {name: quantity for name, quantity in wanted.items() if quantity is not None}
-    return {"requests": said, "limits": said} if said else {}
+    quantities = {name: quantity for name, quantity in amounts.items() if quantity is not None}
+    return {"requests": quantities, "limits": quantities} if quantities else {}
 
 
 def _model_volumes(
@@ -279,11 +279,11 @@ def _model_volumes(
              for name, path in pairs],
             [{"name": name, "mountPath": str(path), "readOnly": True} for name, path in pairs],
         )  # fmt: skip
-    strangers = [str(path) for path in model.folders if home not in path.parents]
-    if strangers:
+    outside = [str(path) for path in model.folders if home not in path.parents]
+    if outside:
         raise BadInput(
             f"The claim {options.claim} cannot hold all of {model.name}.",
-            why=f"{', '.join(strangers)} does not lie under TLLM_HOME, {home}, whose copy the "
+            why=f"{', '.join(outside)} does not lie under TLLM_HOME, {home}, whose copy the "
             "claim is",
             next_step="leave --claim out where the nodes have it at that path, or import the model "
             "again without --engine-dir and --repo",
@@ -302,13 +302,13 @@ def _model_volumes(
 
 def _service(name: str, options: KubernetesOptions) -> Manifest:
     ports = [{"name": port, "port": number, "targetPort": port} for port, number in PORTS.items()]
-    spec = {"type": options.service_type, "selector": _answering(name), "ports": ports}
+    spec = {"type": options.service_type, "selector": _server_labels(name), "ports": ports}
     return _object("v1", "Service", name, spec=spec)
 
 
 def _pod_monitor(name: str) -> Manifest:
     spec = {
-        "selector": {"matchLabels": _answering(name)},
+        "selector": {"matchLabels": _server_labels(name)},
         "podMetricsEndpoints": [{"port": "metrics", "path": "/metrics", "interval": "10s"}],
     }
     return _object("monitoring.coreos.com/v1", "PodMonitor", name, spec=spec)

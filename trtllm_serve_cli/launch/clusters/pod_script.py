@@ -5,7 +5,7 @@ from __future__ import annotations
 from trtllm_serve_cli.launch.containers.deployment import (
     CORE_MODEL,
     Deployable,
-    spread,
+    split_evenly,
     triton_words,
 )
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
@@ -27,7 +27,7 @@ def pod_script(model: Deployable, launch: LaunchOptions, *, nodes: int) -> str:
         IN_CONTAINER,
         launch,
         token='"$TLLM_TOKEN"',
-        given={
+        unquoted={
             **{f"{name}-port": str(port) for name, port in PORTS.items()},
             "backend-config": "python,shm-region-prefix-name=tllm-",
         },
@@ -35,13 +35,13 @@ def pod_script(model: Deployable, launch: LaunchOptions, *, nodes: int) -> str:
     server = [str(IN_CONTAINER.binary), *words.values()]
     is_mpi = nodes > 1 or model.num_ranks > 1 or model.spawns
     agent = ["--mca plm_rsh_agent", f"{AGENT_FOLDER}/kubessh", '--host "$hosts"']
-    mpirun = mpirun_words(is_root=True, places=agent if nodes > 1 else ())
+    mpirun = mpirun_words(is_root=True, placement=agent if nodes > 1 else ())
     return render(
         "kubernetes/server.sh.j2",
         command=[*mpirun, *_ranks(model, server, words)] if is_mpi else server,
         is_mpi=is_mpi,
         nodes=nodes,
-        slots=spread(model.num_ranks, nodes, "ranks"),
+        slots=split_evenly(model.num_ranks, nodes, "ranks"),
     )
 
 
@@ -50,11 +50,11 @@ def _ranks(model: Deployable, server: list[str], words: dict[str, str]) -> list[
         # The launcher starts the server on the first rank alone.
         return [f"-n {model.num_ranks} trtllm-llmapi-launch", *server]
     if model.spawns:
-        ranks = Ranks(way="orchestrator", spawns=True)
+        ranks = Ranks(mode="orchestrator", spawns=True)
         environ = ranks_environ(ranks, LaunchOptions())
         # Instances came to upstream's backend after the Triton that knows none of these flags.
         pools = flag_words(pool_flags(ranks, model.num_gpus, {}))
         return ["-n 1", *(f"-x {name}={value}" for name, value in environ.items()), *server, *pools]
     others = flag_words(other_rank_flags((CORE_MODEL,)))
-    told = [words["model-repository"], words["disable-auto-complete-config"], *others]
-    return ["-n 1", *server, f": -n {model.num_ranks - 1}", server[0], *told]
+    rank_flags = [words["model-repository"], words["disable-auto-complete-config"], *others]
+    return ["-n 1", *server, f": -n {model.num_ranks - 1}", server[0], *rank_flags]

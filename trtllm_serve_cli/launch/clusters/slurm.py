@@ -20,7 +20,7 @@ from trtllm_serve_cli.launch.containers.deployment import (
     RESTRICTING,
     Deployable,
     check_nodes,
-    spread,
+    split_evenly,
     triton_words,
 )
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
@@ -40,7 +40,7 @@ SCRIPT_FILE = "job.sbatch"
 # What the script finds out or decides on the node, by the flag it is for.
 _PORTS = {"http-port": "HTTP", "grpc-port": "GRPC", "metrics-port": "METRICS"}
 # Only the rank that answers has them.
-_SERVING = (
+_FIRST_RANK_FLAGS = (
     *_PORTS, *RESTRICTING, "http-address", "grpc-address", "metrics-address",
     "model-control-mode", "allow-gpu-metrics",
 )  # fmt: skip
@@ -120,21 +120,21 @@ def plan_slurm(
             "There are mounts or a working directory, and no container.",
             next_step="name its image: --container-image IMAGE",
         )
-    tasks = spread(model.num_ranks, options.nodes, "ranks")
+    tasks = split_evenly(model.num_ranks, options.nodes, "ranks")
     if options.ntasks_per_node not in (None, tasks):
         raise BadInput(
             f"{model.name} needs {tasks} tasks per node, not {options.ntasks_per_node}.",
             why=f"its engine has {model.num_ranks} ranks, and there are {options.nodes} nodes",
             next_step="leave --ntasks-per-node out, or change --nodes",
         )
-    in_slurm, in_shell = _place(model, directory)
+    in_slurm, in_shell = _file_prefixes(model, directory)
     prefix = '"tllm-$SLURM_JOB_ID-$SLURM_PROCID-"'
     flags = triton_words(
         model,
         triton,
         launch,
         token='"$TLLM_TOKEN"',
-        given={
+        unquoted={
             **{flag: f'"$TLLM_{name}_PORT"' for flag, name in _PORTS.items()},
             **({"backend-directory": '"$TLLM_BACKENDS"'} if triton.backend_parts else {}),
             "backend-config": f"python,shm-region-prefix-name={prefix}",
@@ -160,9 +160,11 @@ def plan_slurm(
         },
         binary=triton.binary,
         flags=tuple(
-            word for name, word in flags.items() if not (is_split and name in _SERVING)
+            word for name, word in flags.items() if not (is_split and name in _FIRST_RANK_FLAGS)
         ) + (('"${role[@]}"',) if is_split else ()),
-        first_flags=tuple(flags[name] for name in _SERVING if name in flags) if is_split else (),
+        first_flags=tuple(
+            flags[name] for name in _FIRST_RANK_FLAGS if is_split and name in flags
+        ),
         other_flags=flag_words(other_rank_flags((CORE_MODEL,))) if is_split else (),
         num_ranks=model.num_ranks,
         is_llm_api=model.is_llm_api,
@@ -189,7 +191,7 @@ def _check_not_spawning(model: Deployable) -> None:
         )
 
 
-def _place(model: Deployable, directory: Path | None) -> tuple[str, str]:
+def _file_prefixes(model: Deployable, directory: Path | None) -> tuple[str, str]:
     """What the names of the job's files start with, for Slurm and for the shell."""
     if directory is None:
         return f"tllm-{model.name}-%j-", f'"tllm-{model.name}-$SLURM_JOB_ID-"'
@@ -198,12 +200,12 @@ def _place(model: Deployable, directory: Path | None) -> tuple[str, str]:
 
 
 def _directives(
-    model: Deployable, options: SlurmOptions, tasks: int, place: str
+    model: Deployable, options: SlurmOptions, tasks: int, prefix: str
 ) -> tuple[str, ...]:
     gpus = options.gpus_per_node
     if gpus is None:
-        gpus = spread(model.num_gpus, options.nodes, "GPUs")
-    said = {
+        gpus = split_evenly(model.num_gpus, options.nodes, "GPUs")
+    values = {
         "job-name": f"tllm-{model.name}",
         "account": options.account,
         "partition": options.partition,
@@ -211,29 +213,29 @@ def _directives(
         "ntasks-per-node": tasks,
         "gpus-per-node": gpus or None,
         "time": options.time,
-        "output": f"{place}{JOB_LOG}",
-        "error": f"{place}{JOB_LOG}",
+        "output": f"{prefix}{JOB_LOG}",
+        "error": f"{prefix}{JOB_LOG}",
         "open-mode": "append",
     }
-    return (*_words(said), *options.sbatch)
+    return (*_format_options(values), *options.sbatch)
 
 
-def _srun(model: Deployable, options: SlurmOptions, place: str) -> tuple[str, ...]:
-    said: dict[str, object] = {
+def _srun(model: Deployable, options: SlurmOptions, prefix: str) -> tuple[str, ...]:
+    values: dict[str, object] = {
         "mpi": options.mpi or ("pmix" if model.num_ranks > 1 else None),
-        "output": f"{place}server_%t.log",
+        "output": f"{prefix}server_%t.log",
     }
     if options.container_image is not None:
         mounts = [f"{folder}:{folder}:ro" for folder in model.folders]
-        said |= {
+        values |= {
             "container-image": options.container_image,
             "container-mounts": ",".join((*mounts, *options.container_mounts)),
             "container-workdir": options.container_workdir,
         }
-    return _words(said)
+    return _format_options(values)
 
 
-def _words(said: Mapping[str, object]) -> tuple[str, ...]:
+def _format_options(values: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(
-        f"--{name}={shlex.quote(str(value))}" for name, value in said.items() if value is not None
+        f"--{name}={shlex.quote(str(value))}" for name, value in values.items() if value is not None
     )

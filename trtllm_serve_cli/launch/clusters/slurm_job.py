@@ -33,7 +33,7 @@ from trtllm_serve_cli.paths import hold_lock, write_text
 from trtllm_serve_cli.processes import Answer, ask_program, last_lines
 
 JOB_FILE = "job.json"
-NOWHERE = Endpoint(grpc="", http="", metrics="")
+NO_ENDPOINT = Endpoint(grpc="", http="", metrics="")
 
 _QUEUED = (
     "PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD",
@@ -46,7 +46,7 @@ _ENDED = (
     "PREEMPTED", "REVOKED", "TIMEOUT",
 )  # fmt: skip
 _UNKNOWN = "UNKNOWN"
-_ASK_TIMEOUT_S = 20.0
+_QUERY_TIMEOUT_S = 20.0
 # What is ended while a busy controller takes the job leaves one that nobody follows.
 _SUBMIT_TIMEOUT_S = 300.0
 _READY_TIMEOUT_S = 3.0
@@ -91,7 +91,7 @@ def run_slurm(command: Sequence[str], timeout_s: float | None = None) -> Answer:
     Raises `MissingPart` if there is no such command here, and `LaunchFailed` if it takes longer.
     """
     if timeout_s is None:
-        timeout_s = _SUBMIT_TIMEOUT_S if command[0] == "sbatch" else _ASK_TIMEOUT_S
+        timeout_s = _SUBMIT_TIMEOUT_S if command[0] == "sbatch" else _QUERY_TIMEOUT_S
     answer = ask_program(command, timeout_s)
     if answer is None:
         script = "; without --submit, the script is only written" if command[0] == "sbatch" else ""
@@ -158,7 +158,7 @@ def _submit(script: Path, model: Deployable, run: Runner) -> str:
     if answer.code:
         raise LaunchFailed(
             f"Slurm refused the job for {model.name}.",
-            why=_words_of(answer),
+            why=_output_of(answer),
             next_step=f"sinfo shows partitions and nodes; the script is {script}",
         )
     return answer.out.strip().partition(";")[0]
@@ -173,7 +173,7 @@ def _plan(model: Deployable, directory: Path) -> LaunchPlan:
         models=(model.name,),
         text_models=(model.text_model,),
         loading=model.models,
-        endpoint=NOWHERE,
+        endpoint=NO_ENDPOINT,
         host="0.0.0.0",
     )
 
@@ -197,17 +197,17 @@ def read_job(
     if is_stopped:
         return plan, _state("stopped"), dataclasses.replace(job, is_forgotten=True)
     try:
-        job = SlurmJob(job.id, ended[0], ended[1], True) if ended else ask_slurm(job.id, run)
+        job = SlurmJob(job.id, ended[0], ended[1], True) if ended else query_slurm(job.id, run)
     except TllmError as error:
         return plan, _state("unknown", (f"Slurm job {job.id}: {error.what}", error.why)), job
     if job.is_forgotten and not ended:
-        _note(directory, ended=[job.state, job.reason])
+        _update_job_file(directory, ended=[job.state, job.reason])
     if address is not None and job.state in _RUNNING:
         plan = dataclasses.replace(plan, endpoint=address)
-    return plan, _judge(job, plan), job
+    return plan, _derive_state(job, plan), job
 
 
-def ask_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
+def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
     """What Slurm says of the job, of the accounting too if the controller has forgotten it.
 
     Raises `MissingPart`, and `LaunchFailed` where Slurm cannot be asked.
@@ -217,13 +217,13 @@ def ask_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
         state, _, reason = answer.out.splitlines()[0].partition("|")
         return SlurmJob(job_id, state.strip(), "" if reason == "None" else reason.strip())
     if answer.code and "Invalid job id" not in answer.err:
-        raise LaunchFailed("Slurm does not answer.", why=_words_of(answer), next_step="sinfo")
-    said = run(
+        raise LaunchFailed("Slurm does not answer.", why=_output_of(answer), next_step="sinfo")
+    accounting = run(
         ("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job_id}",
          "--format=State,Reason")
     )  # fmt: skip
-    if said.code == 0 and said.out.strip():
-        state, _, reason = said.out.splitlines()[-1].partition("|")
+    if accounting.code == 0 and accounting.out.strip():
+        state, _, reason = accounting.out.splitlines()[-1].partition("|")
         # "CANCELLED by 1000"
         reason = "" if reason == "None" else reason.strip()
         return SlurmJob(job_id, state.split()[0], reason, is_forgotten=True)
@@ -237,7 +237,7 @@ def cancel_job(directory: Path, job: SlurmJob, run: Runner = run_slurm) -> None:
     """
     if not job.is_over:
         _cancel(job, run)
-    _note(directory, stopped_at=time.time())
+    _update_job_file(directory, stopped_at=time.time())
 
 
 def _cancel(job: SlurmJob, run: Runner) -> None:
@@ -245,11 +245,11 @@ def _cancel(job: SlurmJob, run: Runner) -> None:
     if answer.code and "Invalid job id" not in answer.err:
         raise LaunchFailed(
             f"Slurm did not cancel job {job.id}.",
-            why=_words_of(answer),
+            why=_output_of(answer),
             next_step="sinfo   (then tllm stop again)",
         )
     deadline_s = time.monotonic() + _CANCEL_TIMEOUT_S
-    while not (now := _ask_of_end(job, run)).is_over:
+    while not (now := _query_after_cancel(job, run)).is_over:
         if time.monotonic() > deadline_s:
             raise LaunchFailed(
                 f"Job {job.id} was cancelled, and has not ended after {_CANCEL_TIMEOUT_S:g} s.",
@@ -259,9 +259,9 @@ def _cancel(job: SlurmJob, run: Runner) -> None:
         time.sleep(_POLL_S)
 
 
-def _ask_of_end(job: SlurmJob, run: Runner) -> SlurmJob:
+def _query_after_cancel(job: SlurmJob, run: Runner) -> SlurmJob:
     try:
-        return ask_slurm(job.id, run)
+        return query_slurm(job.id, run)
     except LaunchFailed as error:
         raise LaunchFailed(
             f"Job {job.id} was told to end; whether it has, Slurm does not say.",
@@ -270,13 +270,13 @@ def _ask_of_end(job: SlurmJob, run: Runner) -> SlurmJob:
         ) from error
 
 
-def _judge(job: SlurmJob, plan: LaunchPlan) -> ServerState:
+def _derive_state(job: SlurmJob, plan: LaunchPlan) -> ServerState:
     if job.state in _QUEUED:
         return _state("queued", (job.describe(),))
     if job.state in _ENDING:
         return _state("stopping", (job.describe(),))
     if job.state in _RUNNING:
-        if plan.endpoint != NOWHERE and _answers(plan.endpoint, plan.text_models[0]):
+        if plan.endpoint != NO_ENDPOINT and _responds(plan.endpoint, plan.text_models[0]):
             return _state("ready", started_at=(plan.directory / ADDRESS_FILE).stat().st_mtime)
         return _state("starting", (job.describe(),))
     if not job.is_over:
@@ -290,7 +290,7 @@ def _state(
     return ServerState(phase, 0, 0.0, ready_at=started_at, why=why)
 
 
-def _answers(endpoint: Endpoint, model: str) -> bool:
+def _responds(endpoint: Endpoint, model: str) -> bool:
     """Triton opens its ports only when its models are loaded."""
     try:
         fetch_model_config(endpoint, model, "http", _READY_TIMEOUT_S)
@@ -310,19 +310,19 @@ def _explain(job: SlurmJob, plan: LaunchPlan) -> tuple[str, ...]:
 
 def _read_address(directory: Path) -> Endpoint | None:
     try:
-        said: dict[str, Any] = json.loads((directory / ADDRESS_FILE).read_text(encoding="utf-8"))
-        host = said["host"]
+        address: dict[str, Any] = json.loads((directory / ADDRESS_FILE).read_text(encoding="utf-8"))
+        host = address["host"]
         return Endpoint(
-            grpc=f"{host}:{said['grpc']}",
-            http=f"{host}:{said['http']}",
-            metrics=f"{host}:{said['metrics']}",
-            restricted_token=said["token"],
+            grpc=f"{host}:{address['grpc']}",
+            http=f"{host}:{address['http']}",
+            metrics=f"{host}:{address['metrics']}",
+            restricted_token=address["token"],
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _note(directory: Path, **facts: Any) -> None:
+def _update_job_file(directory: Path, **facts: Any) -> None:
     """Add `facts` to what is known of the job, whoever else does so at the same time."""
     with hold_lock(directory / "job.lock", on_wait=lambda: None):
         known = json.loads((directory / JOB_FILE).read_text(encoding="utf-8"))
@@ -333,5 +333,5 @@ def _write(directory: Path, facts: dict[str, Any]) -> None:
     write_text(directory / JOB_FILE, json.dumps(facts, indent=2))
 
 
-def _words_of(answer: Answer) -> str:
+def _output_of(answer: Answer) -> str:
     return " ".join((answer.err or answer.out).split()) or f"exit code {answer.code}"

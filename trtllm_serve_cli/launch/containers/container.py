@@ -107,16 +107,18 @@ def plan_container(
         )
     folders = outermost(folder for model in models for folder in model.folders)
     _check_mounts(folders)
-    on_gpus = [model.name for model in models if model.num_gpus]
-    if on_gpus and not host.has_gpu_toolkit:
-        raise no_toolkit(" and ".join(on_gpus), host.engine)
-    return ContainerSetup(host, next(iter(images)), folders, (gpus or ("all",)) if on_gpus else ())
+    gpu_models = [model.name for model in models if model.num_gpus]
+    if gpu_models and not host.has_gpu_toolkit:
+        raise missing_toolkit(" and ".join(gpu_models), host.engine)
+    return ContainerSetup(
+        host, next(iter(images)), folders, (gpus or ("all",)) if gpu_models else ()
+    )
 
 
 def name_container(directory: Path) -> str:
     """One that no other server has, of this home or another."""
-    mark = hashlib.sha256(str(directory).encode()).hexdigest()[:8]
-    return f"tllm-{directory.name}-{mark}"
+    digest = hashlib.sha256(str(directory).encode()).hexdigest()[:8]
+    return f"tllm-{directory.name}-{digest}"
 
 
 def container_command(
@@ -194,17 +196,17 @@ def _check_mounts(folders: Sequence[Path]) -> None:
             )
 
 
-def no_toolkit(who: str, engine: ContainerEngine) -> MissingPart:
+def missing_toolkit(subject: str, engine: ContainerEngine) -> MissingPart:
     """That containers of the engine get no GPU."""
     if engine == "podman":
         return MissingPart(
-            f"{who} needs a GPU, and podman knows of none here.",
+            f"{subject} needs a GPU, and podman knows of none here.",
             why="neither /etc/cdi nor /var/run/cdi says how a container gets NVIDIA's GPUs",
             next_step="nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml   (of the NVIDIA "
             f"Container Toolkit: {_TOOLKIT})",
         )
     return MissingPart(
-        f"{who} needs a GPU, and docker can give it none here.",
+        f"{subject} needs a GPU, and docker can give it none here.",
         why="the NVIDIA Container Toolkit is not installed",
         next_step=f"{_TOOLKIT} says how",
     )

@@ -25,7 +25,7 @@ _CAP_SYS_RESOURCE = 1 << 24
 _TIMEOUT_S = 60.0
 
 # What an engine says that does not work, and what mends it.
-_MENDED_BY = {
+_FIXES = {
     "permission denied": 'sudo usermod -aG docker "$USER", and log in anew',
     "Cannot connect to the Docker daemon": "sudo systemctl start docker",
 }
@@ -60,22 +60,22 @@ _PULL_FAILURES = (
 
 
 def find_container_host(
-    wanted: ContainerEngine | None, environ: Mapping[str, str] = os.environ
+    preferred: ContainerEngine | None, environ: Mapping[str, str] = os.environ
 ) -> ContainerHost:
     """The engine that is wanted, or else the first that works of docker and podman.
 
     Raises `MissingPart` when there is none.
     """
     reasons: dict[str, str] = {}
-    for engine in (wanted,) if wanted else ENGINES:
+    for engine in (preferred,) if preferred else ENGINES:
         found = probe_engine(engine, environ)
         if isinstance(found, ContainerHost):
             return found
         reasons[engine] = found
     raise MissingPart(
         "No program here runs containers.",
-        why="; ".join(f"{engine}: {told}" for engine, told in reasons.items()),
-        next_step=f"{fix_engine(*reasons.values())}   (`tllm doctor` says what is found)",
+        why="; ".join(f"{engine}: {reason}" for engine, reason in reasons.items()),
+        next_step=f"{suggest_fix(*reasons.values())}   (`tllm doctor` says what is found)",
     )
 
 
@@ -84,7 +84,7 @@ def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> Contain
     program = shutil.which(engine, path=environ.get("PATH"))
     if program is None:
         return NOT_INSTALLED
-    answer = _ask((program, "info", f"--format={_INFO[engine]}"))
+    answer = _run((program, "info", f"--format={_INFO[engine]}"))
     if answer.trouble:
         return answer.trouble
     version, _, security = answer.out.strip().partition(" ")
@@ -99,9 +99,9 @@ def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> Contain
     )
 
 
-def fix_engine(*told: str) -> str:
+def suggest_fix(*reasons: str) -> str:
     """What to do about engines that said this instead of working."""
-    fixes = (fix for sign, fix in _MENDED_BY.items() if any(sign in each for each in told))
+    fixes = (fix for message, fix in _FIXES.items() if any(message in each for each in reasons))
     return next(fixes, "apt-get install podman")
 
 
@@ -115,7 +115,7 @@ def has_gpu_toolkit(engine: ContainerEngine, environ: Mapping[str, str]) -> bool
 
 def is_image_here(container: Container) -> bool:
     """Whether its image is on this machine."""
-    return not _ask(container.find_image).trouble
+    return not _run(container.find_image).trouble
 
 
 def pull_image(
@@ -127,43 +127,43 @@ def pull_image(
 
     Raises `LaunchFailed` with the reason.
     """
-    code, told = run_shown(container.pull, on_output, terminal=terminal)
+    code, output = run_shown(container.pull, on_output, terminal=terminal)
     if code != 0:
-        raise explain_pull(container, told)
+        raise explain_pull(container, output)
 
 
-def explain_pull(container: Container, told: str) -> LaunchFailed:
+def explain_pull(container: Container, output: str) -> LaunchFailed:
     """Why the image could not be fetched, by what the engine told."""
     first, _, rest = container.image.partition("/")
     registry = first if rest and re.search(r"[.:]|^localhost$", first) else "docker.io"
     account = "   (user $oauthtoken, password: a key of NGC)" if registry == "nvcr.io" else ""
-    words = {
+    names = {
         "engine": container.engine,
         "registry": registry,
         "account": account,
         "image": container.image,
     }
     why, next_step = "", "{engine} pull {image}   says more"
-    for signs, means, mends in _PULL_FAILURES:
-        if re.search(signs, told, re.IGNORECASE):
-            why, next_step = f"{means.format(**words)}: ", mends
+    for pattern, meaning, fix in _PULL_FAILURES:
+        if re.search(pattern, output, re.IGNORECASE):
+            why, next_step = f"{meaning.format(**names)}: ", fix
             break
     return LaunchFailed(
         f"The image {container.image} could not be fetched.",
-        why=f"{why}{_last_line(told) or 'the engine does not say'}",
-        next_step=next_step.format(**words),
+        why=f"{why}{_last_line(output) or 'the engine does not say'}",
+        next_step=next_step.format(**names),
     )
 
 
 def remove_container(container: Container) -> None:
     """End it at once and clear it away, if it is there."""
-    _ask(container.remove)
+    _run(container.remove)
 
 
 def find_first_process(container: Container) -> int | None:
     """Its first process as the host numbers it; None when it does not run."""
-    told = _ask(container.find_pid).out.strip()
-    return int(told) if told.isdigit() and told != "0" else None
+    pid = _run(container.find_pid).out.strip()
+    return int(pid) if pid.isdigit() and pid != "0" else None
 
 
 def _may_raise_limits() -> bool:
@@ -189,7 +189,7 @@ def _hard_limits() -> dict[str, int]:
     return limits | {"nproc": lower_limit(limits["nproc"], num_pids)}
 
 
-def _ask(command: tuple[str, ...]) -> Answer:
+def _run(command: tuple[str, ...]) -> Answer:
     return ask_program(command, _TIMEOUT_S) or Answer(127, err=f"there is no {command[0]}")
 
 

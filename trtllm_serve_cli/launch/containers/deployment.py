@@ -98,11 +98,11 @@ def triton_words(
     launch: LaunchOptions,
     *,
     token: str,
-    given: Mapping[str, str],
+    unquoted: Mapping[str, str],
 ) -> dict[str, str]:
     """Triton's flags by name, each a word as a shell reads it.
 
-    `token`, which opens what is restricted, and the values that are `given` are the shell's to
+    `token`, which opens what is restricted, and the values that are `unquoted` are the shell's to
     expand.
     """
     flags = {
@@ -115,10 +115,10 @@ def triton_words(
     for name in RESTRICTING:
         words[name] += token
     words["disable-auto-complete-config"] = "--disable-auto-complete-config"
-    return words | {name: f"--{name}={value}" for name, value in given.items()}
+    return words | {name: f"--{name}={value}" for name, value in unquoted.items()}
 
 
-def spread(total: int, nodes: int, what: str) -> int:
+def split_evenly(total: int, nodes: int, what: str) -> int:
     """How many of `total` each of `nodes` has. Raises `BadInput` if that is no whole number."""
     if total % nodes:
         raise BadInput(
@@ -174,8 +174,8 @@ def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks
 
 def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Path, ...]:
     """The repository, its engine, and what its models name; none that lies in another."""
-    said = (repository.value(name, place) for name in repository.texts for place in _PATHS)
-    named = [Path(value) for value in said if value and value.startswith("/")]
+    parameters = (repository.value(name, place) for name in repository.texts for place in _PATHS)
+    named = [Path(value) for value in parameters if value and value.startswith("/")]
     paths = (model.path, model.engine_path, *named)
     return outermost(each for path in paths for each in _with_targets(path))
 

@@ -9,8 +9,8 @@ from trtllm_serve_cli.build.tensorrt.versions import load_containers
 from trtllm_serve_cli.choices import ContainerEngine
 from trtllm_serve_cli.engine_kinds.machine import Finding, Machine
 from trtllm_serve_cli.engine_kinds.registry import EMBEDDED, all_kinds
-from trtllm_serve_cli.launch.containers.container import ContainerHost, no_toolkit
-from trtllm_serve_cli.launch.containers.container_engine import NOT_INSTALLED, fix_engine
+from trtllm_serve_cli.launch.containers.container import ContainerHost, missing_toolkit
+from trtllm_serve_cli.launch.containers.container_engine import NOT_INSTALLED, suggest_fix
 from trtllm_serve_cli.launch.doctor.driver import MIN_DRIVERS, newest_cuda
 from trtllm_serve_cli.launch.doctor.machine_facts import MachineFacts, ModelFacts
 from trtllm_serve_cli.launch.doctor.schedulers import Scheduler
@@ -122,10 +122,10 @@ def _port(port: int, holder: str | None) -> Finding:
     return Finding(f"port {port}", "note", detail, "tllm stop, or tllm start with other ports")
 
 
-def _at_least(what: str, found: int, wanted: int, where: str, fix: str) -> Finding:
+def _at_least(what: str, found: int, required: int, where: str, fix: str) -> Finding:
     detail = f"{found / _GIB:.1f} GiB {where}"
-    if found < wanted:
-        return Finding(what, "problem", f"{detail}; {wanted / _GIB:.0f} GiB are needed", fix)
+    if found < required:
+        return Finding(what, "problem", f"{detail}; {required / _GIB:.0f} GiB are needed", fix)
     return Finding(what, "ok", detail)
 
 
@@ -170,8 +170,8 @@ def _models(facts: MachineFacts) -> list[Finding]:
     """Those that would not start here: others can be served all the same."""
     if not facts.models:
         return [Finding("models", "note", "none imported yet", "tllm import -m demo")]
-    odd = [finding for model in facts.models for finding in _model(model, facts.driver)]
-    return odd or [
+    findings = [finding for model in facts.models for finding in _model(model, facts.driver)]
+    return findings or [
         Finding(
             "models", "ok", f"{len(facts.models)} imported; nothing speaks against their engines"
         )
@@ -195,10 +195,10 @@ def _model(model: ModelFacts, driver: str | None) -> list[Finding]:
     return [Finding(what, "note", detail, _newer_driver(model.cuda))]
 
 
-def _scheduler(what: str, found: Scheduler | None, needless: str, fix: str) -> Finding:
+def _scheduler(what: str, found: Scheduler | None, if_missing: str, fix: str) -> Finding:
     """One that most machines do without."""
     if found is None:
-        return Finding(what, "note", needless)
+        return Finding(what, "note", if_missing)
     if found.trouble:
         return Finding(what, "note", f"{found.version}: {found.trouble}", fix)
     return Finding(what, "ok", found.version)
@@ -211,17 +211,17 @@ def _containers(facts: MachineFacts) -> list[Finding]:
     }
     if not installed:
         detail = "neither docker nor podman; only --mode container needs one"
-        return [Finding("containers", "note", detail, fix_engine())]
-    return [_engine_of_containers(facts, name, found) for name, found in installed.items()]
+        return [Finding("containers", "note", detail, suggest_fix())]
+    return [_container_engine(facts, name, found) for name, found in installed.items()]
 
 
-def _engine_of_containers(
+def _container_engine(
     facts: MachineFacts, engine: ContainerEngine, found: ContainerHost | str
 ) -> Finding:
     if isinstance(found, str):
-        return Finding(engine, "note", f"runs no containers: {found}", fix_engine(found))
+        return Finding(engine, "note", f"runs no containers: {found}", suggest_fix(found))
     if facts.gpu is not None and not found.has_gpu_toolkit:
-        missing = no_toolkit("a container", engine)
+        missing = missing_toolkit("a container", engine)
         return Finding(engine, "note", f"{found.version}; {missing.why}", missing.next_step)
     return Finding(engine, "ok", found.version)
 

@@ -22,5 +22,5 @@ def newest_cuda(driver: str) -> int | None:
         version = Version(driver)
     except InvalidVersion as error:
         raise ValueError(f"{driver!r} is no version of a driver") from error
-    runs = [cuda for cuda, least in MIN_DRIVERS.items() if Version(least) <= version]
+    runs = [cuda for cuda, minimum in MIN_DRIVERS.items() if Version(minimum) <= version]
     return max(runs, default=None)

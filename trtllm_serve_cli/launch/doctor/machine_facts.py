@@ -112,10 +112,10 @@ def collect_facts(
         triton = find_triton(environ)
     except MissingPart:
         triton = None
-    version, output = _ask_triton(triton.binary) if triton else (None, "")
+    version, output = _read_triton_version(triton.binary) if triton else (None, "")
     python = _stub_python(triton, environ)
     hub = find_hub(environ).url
-    gpu = _ask_gpu()
+    gpu = _query_gpus()
     machine = detect_machine(search_pythons=True)
     return MachineFacts(
         python=sys.version_info[:2],
@@ -127,7 +127,7 @@ def collect_facts(
         stub_python=python,
         numpy_version=_numpy_version(python) if python else None,
         machine=machine,
-        ports={port: _holder(port) for port in ports},
+        ports={port: _find_port_holder(port) for port in ports},
         home=home.root,
         disk_free=find_free_bytes(home.root),
         memory_available=psutil.virtual_memory().available,
@@ -140,12 +140,12 @@ def collect_facts(
         kubernetes=detect_kubernetes(),
         containers={engine: probe_engine(engine, environ) for engine in ENGINES},
         hub=hub,
-        hub_error=_ask_hub(hub),
+        hub_error=_check_hub(hub),
         has_hub_token=_has_hub_token(),
     )
 
 
-def _ask_triton(binary: Path) -> tuple[str | None, str]:
+def _read_triton_version(binary: Path) -> tuple[str | None, str]:
     """Start the server without models or ports, until it says its version."""
     with tempfile.TemporaryDirectory() as empty:
         command = (
@@ -192,7 +192,7 @@ def _numpy_version(python: str) -> str | None:
     return (answer.out.strip() or None) if answer is not None else None
 
 
-def _holder(port: int) -> str | None:
+def _find_port_holder(port: int) -> str | None:
     if try_to_listen("127.0.0.1", port) is None:
         return None
     return find_holder(port) or "another process"
@@ -203,7 +203,7 @@ def _shared_memory_free() -> int | None:
     return shutil.disk_usage(folder).free if folder.exists() else None
 
 
-def _ask_gpu() -> str | None:
+def _query_gpus() -> str | None:
     """Name and driver of each NVIDIA GPU, or None when there is none."""
     command = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     answer = ask_program(command, _GPU_TIMEOUT_S)
@@ -225,7 +225,7 @@ def _check_model(model: ImportedModel, machine: Machine) -> ModelFacts:
     return ModelFacts(model.name, cuda=container.cuda if container else None)
 
 
-def _ask_hub(url: str) -> str | None:
+def _check_hub(url: str) -> str | None:
     try:
         request = urllib.request.Request(url, method="HEAD")
         with contextlib.closing(urllib.request.urlopen(request, timeout=3)):

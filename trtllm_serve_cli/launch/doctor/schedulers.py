@@ -17,7 +17,7 @@ _MPI = {
 _TIMEOUT_S = 5.0
 _UNKNOWN = "version unknown"
 
-Ask = Callable[[Sequence[str]], Answer | None]
+Runner = Callable[[Sequence[str]], Answer | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,40 +28,42 @@ class Scheduler:
     trouble: str = ""
 
 
-def _ask(command: Sequence[str]) -> Answer | None:
+def _run(command: Sequence[str]) -> Answer | None:
     return ask_program(command, _TIMEOUT_S)
 
 
-def detect_mpi(ask: Ask = _ask) -> Scheduler | None:
+def detect_mpi(run: Runner = _run) -> Scheduler | None:
     """The `mpirun` on PATH, its version with its implementation's name; None where there is none.
 
     The mode `mpi` speaks Open MPI's language alone.
     """
-    answer = ask(("mpirun", "--version"))
+    answer = run(("mpirun", "--version"))
     if answer is None:
         return None
-    found = {name: match[1] for name, sign in _MPI.items() if (match := sign.search(answer.out))}
+    found = {
+        name: match[1] for name, pattern in _MPI.items() if (match := pattern.search(answer.out))
+    }
     for name, version in found.items():
         return Scheduler(f"{name} {version}", "" if name == "Open MPI" else "it is not Open MPI's")
     return Scheduler("an mpirun", answer.trouble or "it does not say whose it is")
 
 
-def detect_slurm(ask: Ask = _ask) -> Scheduler | None:
+def detect_slurm(run: Runner = _run) -> Scheduler | None:
     """Slurm's commands, and whether its controller answers them."""
-    version = ask(("sinfo", "--version"))
+    version = run(("sinfo", "--version"))
     if version is None:
         return None
-    answer = ask(("sinfo", "--noheader", "--format=%P"))
+    answer = run(("sinfo", "--noheader", "--format=%P"))
     trouble = answer.trouble if answer is not None else ""
     return Scheduler(version.out.strip().removeprefix("slurm ") or _UNKNOWN, trouble)
 
 
-def detect_kubernetes(ask: Ask = _ask) -> Scheduler | None:
+def detect_kubernetes(run: Runner = _run) -> Scheduler | None:
     """`kubectl`, and whether its cluster answers."""
-    client = ask(("kubectl", "version", "--client"))
+    client = run(("kubectl", "version", "--client"))
     if client is None:
         return None
     version = re.search(r"Client Version: v?(\S+)", client.out)
-    answer = ask(("kubectl", "get", "--raw", "/version", "--request-timeout=3s"))
+    answer = run(("kubectl", "get", "--raw", "/version", "--request-timeout=3s"))
     trouble = answer.trouble if answer is not None else ""
     return Scheduler(version[1] if version else _UNKNOWN, trouble)

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from trtllm_serve_cli.launch.logs.triton_log import OURS, PREFIX
+from trtllm_serve_cli.launch.logs.triton_log import TLLM_PREFIX, TRITON_PREFIX
 
 Level = Literal["error", "warning", "info"]
 
 _LEVELS: dict[str, Level] = {"F": "error", "E": "error", "W": "warning", "I": "info"}
-_GRAVITY: dict[Level, int] = {"info": 0, "warning": 1, "error": 2}
+_SEVERITY: dict[Level, int] = {"info": 0, "warning": 1, "error": 2}
 # TensorRT-LLM's own, of its C++ and its Python parts.
 _TRTLLM = re.compile(r"\[TensorRT-LLM\]\[(?P<word>[A-Z]+)\]|.*\[TRT-LLM\] \[(?P<letter>[A-Z])\]")
 _WORDS: tuple[tuple[str, Level], ...] = (
@@ -26,7 +26,12 @@ _TRACEBACK = "Traceback (most recent call last):"
 # What stands between the tracebacks of exceptions that led to each other.
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 # How Triton names a model: in quotes, with its version, with the number of its instance.
-_NAMED = (r"'{}'", r"(?<![\w.-]){}:-?\d+(?!\d)", r"(?<![\w.-]){}_\d+_\d+(?!\w)", r"/{}/\d+/")
+_MODEL_PATTERNS = (
+    r"'{}'",
+    r"(?<![\w.-]){}:-?\d+(?!\d)",
+    r"(?<![\w.-]){}_\d+_\d+(?!\w)",
+    r"/{}/\d+/",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class LogLine:
     model: str | None = None
 
     def is_at_least(self, level: Level) -> bool:
-        return _GRAVITY[self.level] >= _GRAVITY[level]
+        return _SEVERITY[self.level] >= _SEVERITY[level]
 
 
 class LogReader:
@@ -46,8 +51,8 @@ class LogReader:
 
     def __init__(self, models: Iterable[str]) -> None:
         # The longest first: one model's name may begin another's.
-        self._named = [
-            (model, re.compile("|".join(each.format(re.escape(model)) for each in _NAMED)))
+        self._model_patterns = [
+            (model, re.compile("|".join(each.format(re.escape(model)) for each in _MODEL_PATTERNS)))
             for model in sorted(models, key=len, reverse=True)
         ]
         self._last = LogLine("", "info")
@@ -66,21 +71,21 @@ class LogReader:
         if text == _TRACEBACK:
             self._is_in_traceback = True
             return LogLine(text, "error")
-        if found := PREFIX.match(text):
+        if found := TRITON_PREFIX.match(text):
             self._is_in_traceback = False
             level = _LEVELS[found["level"] or found["iso_level"]]
             return LogLine(text, level, self._find_model(text[found.end() :]))
-        if found := OURS.match(text):
+        if found := TLLM_PREFIX.match(text):
             self._is_in_traceback = text[found.end() :] == _TRACEBACK
             return LogLine(text, _LEVELS[found["level"]], found["model"])
-        if self._follows(text):
+        if self._continues_previous(text):
             return LogLine(text, self._last.level, self._last.model)
         if found := _TRTLLM.match(text):
             letter = found["letter"] or found["word"][0]
             return LogLine(text, _LEVELS.get(letter, "info"))
         return LogLine(text, _guess_level(text), self._find_model(text))
 
-    def _follows(self, text: str) -> bool:
+    def _continues_previous(self, text: str) -> bool:
         """Whether a line without a prefix goes on with the one before."""
         if self._is_in_traceback:
             self._is_in_traceback = not text or text[0].isspace()
@@ -88,7 +93,9 @@ class LogReader:
         return not text or text[0].isspace() or text.startswith(("+-", "| ", "At:", *_CHAINED))
 
     def _find_model(self, text: str) -> str | None:
-        return next((model for model, named in self._named if named.search(text)), None)
+        return next(
+            (model for model, pattern in self._model_patterns if pattern.search(text)), None
+        )
 
 
 def _guess_level(text: str) -> Level:

@@ -33,8 +33,8 @@ from trtllm_serve_cli.launch.topology.mpi import (
 )
 from trtllm_serve_cli.launch.topology.ranks import plan_ranks
 from trtllm_serve_cli.launch.triton.drain import drain_environ
-from trtllm_serve_cli.launch.triton.passthrough_args import find_names, without_given
-from trtllm_serve_cli.launch.triton.telemetry_env import observing_environ
+from trtllm_serve_cli.launch.triton.passthrough_args import drop_overridden, find_names
+from trtllm_serve_cli.launch.triton.telemetry_env import telemetry_environ
 from trtllm_serve_cli.launch.triton.tls import plan_tls
 from trtllm_serve_cli.launch.triton.triton_command import (
     Flags,
@@ -50,7 +50,7 @@ from trtllm_serve_cli.repository.model.instances import EngineInstances
 from trtllm_serve_cli.repository.model.store import ImportedModel
 from trtllm_serve_cli.repository.planning.combined import PlacedModel, prefixed
 
-_PLAIN_MPI = MpiHost()
+_DEFAULT_MPI = MpiHost()
 # The supervisor says how long requests in flight may take: it can be asked for more or less.
 _NO_EXIT_TIMEOUT_S = "86400"
 
@@ -59,12 +59,12 @@ _NO_EXIT_TIMEOUT_S = "86400"
 class LaunchRequest:
     """What a plan was made of, so that it can be made anew: the same models, as they are then.
 
-    `models` are imported ones, `repositories` folders, `given` the options that were wanted.
+    `models` are imported ones, `repositories` folders, `overrides` the options that were wanted.
     """
 
     models: tuple[str, ...]
     repositories: tuple[Path, ...]
-    given: Mapping[str, Any]
+    overrides: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class LaunchPlan:
         folder = dict(zip(self.models, self.repositories, strict=True))[model]
         return tuple(each.name for each in self.combined if each.source.parent == folder)
 
-    def name_beside(self, owner: str, model: str) -> str:
+    def triton_name(self, owner: str, model: str) -> str:
         """What this server calls the `model` of the imported model `owner`."""
         return prefixed(owner, model) if self.combined else model
 
@@ -176,7 +176,7 @@ class LaunchPlan:
 
     def as_dict(self) -> dict[str, Any]:
         """The plan for `--json`, without the token."""
-        plan = dataclasses.asdict(self)
+        plan = self._as_data()
         plan["argv"] = list(self.hide_token(self.argv))
         for endpoint in (plan["endpoint"], *plan["replicas"]):
             endpoint.pop("restricted_token")
@@ -184,7 +184,14 @@ class LaunchPlan:
 
     def to_json(self) -> str:
         """All of it, for the supervisor."""
-        return json.dumps(dataclasses.asdict(self), default=str, indent=2)
+        return json.dumps(self._as_data(), default=str, indent=2)
+
+    def _as_data(self) -> dict[str, Any]:
+        """Return all fields; the request's overrides have the key `given`."""
+        plan = dataclasses.asdict(self)
+        if self.request is not None:
+            plan["request"]["given"] = plan["request"].pop("overrides")
+        return plan
 
     @classmethod
     def from_json(cls, text: str) -> LaunchPlan:
@@ -233,7 +240,7 @@ def plan_launch(
     engines: Sequence[EngineInstances] = (),
     libpython_dir: str = "",
     has_gpu: bool = False,
-    mpi: MpiHost = _PLAIN_MPI,
+    mpi: MpiHost = _DEFAULT_MPI,
     setup: ContainerSetup | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> LaunchPlan:
@@ -280,14 +287,14 @@ def plan_launch(
     }
     if setup is not None:  # It has only the GPUs that it is to use, and an environment of its own.
         options, environ = dataclasses.replace(options, gpus=None), setup.environ
-    flags = without_given(flags, find_names(options.triton_args))
+    flags = drop_overridden(flags, find_names(options.triton_args))
     changes = stub_environ(triton, libpython_dir, environ) | ranks_environ(ranks, options)
-    changes |= observing_environ(options)
+    changes |= telemetry_environ(options)
     if options.model_control_mode == "poll":
         # Files that Python writes beside a model's would look like a change of it.
         changes["PYTHONDONTWRITEBYTECODE"] = "1"
     argv = triton_command(triton, flags, options.triton_args)
-    if ranks.way != "alone":
+    if ranks.mode != "alone":
         check_models(models)
         flags |= pool_flags(ranks, mpi.num_gpus, environ)
         commands = [

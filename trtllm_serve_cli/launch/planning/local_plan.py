@@ -38,46 +38,46 @@ from trtllm_serve_cli.repository.validation.engine_limits import read_limits
 def plan_for_this_machine(
     home: Home,
     names: Sequence[str],
-    given: Mapping[str, Any],
+    overrides: Mapping[str, Any],
     *,
     repositories: Sequence[Path] = (),
 ) -> LaunchPlan:
     """How to serve the imported models `names` and `repositories` here, the only model if neither.
 
-    A name that one of `repositories` has is that one. `given` are those of `LaunchOptions` that are
-    wanted now, whatever the models declare. Raises `UnknownModel`, `BadInput` for models
+    A name that one of `repositories` has is that one. `overrides` are those of `LaunchOptions` that
+    are wanted now, whatever the models declare. Raises `UnknownModel`, `BadInput` for models
     that cannot be served together, and `MissingPart` for what Triton would only stumble over.
     """
     models = _load_models(home, names, repositories)
-    options = choose_options(given, {model.name: model.launch for model in models})
-    plan = (_plan_wherever if options.mode == "auto" else _plan)(home, models, options)
-    return replace(plan, request=_request(models, repositories, given))
+    options = choose_options(overrides, {model.name: model.launch for model in models})
+    plan = (_plan_auto if options.mode == "auto" else _plan)(home, models, options)
+    return replace(plan, request=_request(models, repositories, overrides))
 
 
-def _plan_wherever(
-    home: Home, models: Sequence[ImportedModel], options: LaunchOptions
-) -> LaunchPlan:
+def _plan_auto(home: Home, models: Sequence[ImportedModel], options: LaunchOptions) -> LaunchPlan:
     """By itself if that can be, or else in a container; the plan says why."""
-    plain = replace(options, mode="local", image=None, container_engine=None)
+    local = replace(options, mode="local", image=None, container_engine=None)
     try:
-        return _plan(home, models, plain)
+        return _plan(home, models, local)
     except (BadInput, MissingPart) as error:
-        here = error
+        local_error = error
     try:
         plan = _plan(home, models, replace(options, mode="container"))
     except TllmError as error:
-        if error.what == here.what:  # it is no matter of where
+        if error.what == local_error.what:  # it is no matter of where
             raise
         raise MissingPart(
             f"{' and '.join(model.name for model in models)} can be served neither by the Triton "
             "of this machine nor in a container.",
-            why=f"{_in_a_line(here)}; {_in_a_line(error)}",
-            next_step=f"{here.next_step}   or: {error.next_step}",
+            why=f"{_one_line(local_error)}; {_one_line(error)}",
+            next_step=f"{local_error.next_step}   or: {error.next_step}",
         ) from error
-    return replace(plan, reason=f"In a container, since by itself it cannot: {_in_a_line(here)}")
+    return replace(
+        plan, reason=f"In a container, since by itself it cannot: {_one_line(local_error)}"
+    )
 
 
-def _in_a_line(error: TllmError) -> str:
+def _one_line(error: TllmError) -> str:
     return f"{error.what.removesuffix('.')} ({error.why})" if error.why else error.what
 
 
@@ -120,16 +120,18 @@ def _plan_containers(models: Sequence[ImportedModel], options: LaunchOptions) ->
 
 
 def _request(
-    models: Sequence[ImportedModel], repositories: Sequence[Path], given: Mapping[str, Any]
+    models: Sequence[ImportedModel], repositories: Sequence[Path], overrides: Mapping[str, Any]
 ) -> LaunchRequest:
     folders = tuple(path.absolute() for path in repositories)
     return LaunchRequest(
         models=tuple(model.name for model in models if model.path not in folders),
         repositories=folders,
         # As plain data, which is how it is read back.
-        given={key: str(value) if isinstance(value, Path) else value
-               for key, value in given.items()},
-    )  # fmt: skip
+        overrides={
+            key: str(value) if isinstance(value, Path) else value
+            for key, value in overrides.items()
+        },
+    )
 
 
 def _check_engines_fit(models: Sequence[ImportedModel], options: LaunchOptions) -> None:
@@ -172,7 +174,7 @@ def _detect_mpi_host(options: LaunchOptions, setup: ContainerSetup | None) -> Mp
 def _load_models(
     home: Home, names: Sequence[str], repositories: Sequence[Path]
 ) -> list[ImportedModel]:
-    given = [read_repository(path.absolute()) for path in repositories]
-    known = {model.name for model in given}
-    wanted = [load_model(home, name) for name in names if name not in known]
-    return [*wanted, *given] or [load_model(home, None)]
+    opened = [read_repository(path.absolute()) for path in repositories]
+    known = {model.name for model in opened}
+    imported = [load_model(home, name) for name in names if name not in known]
+    return [*imported, *opened] or [load_model(home, None)]

@@ -11,13 +11,13 @@ from trtllm_serve_cli.errors import BadInput, RequestFailed, TimedOut
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.servers.live_status import watch_in_flight
 from trtllm_serve_cli.launch.servers.running import RunningServer, find_running, find_servers
-from trtllm_serve_cli.launch.triton.drain import draining, show_in_flight
+from trtllm_serve_cli.launch.triton.drain import draining, format_in_flight
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository.planning.combined import write_combination
 
 _POLL_S = 0.2
 # What the models that take text ask, in the order in which it has to be there.
-_ASKED = ("tensorrt_llm", "preprocessing", "postprocessing")
+_LOAD_ORDER = ("tensorrt_llm", "preprocessing", "postprocessing")
 _BUSY = ("READY", "LOADING", "UNLOADING")
 
 
@@ -27,13 +27,13 @@ def find_controlled(home: Home, name: str, address: str | None = None) -> Runnin
     `name` is an imported model or one of Triton's. Raises `NoServer`, and `BadInput` where the
     server has no such model or was not started for this.
     """
-    having = [
+    candidates = [
         server
         for server in find_servers(home, None, address)
         if server.is_running and (name in server.models or name in server.plan.every_model)
     ]
-    server = having[0] if len(having) == 1 else find_running(home, None, address)
-    if not having:
+    server = candidates[0] if len(candidates) == 1 else find_running(home, None, address)
+    if not candidates:
         raise BadInput(
             f"The server has no model {name!r}.",
             why=f"it has {', '.join(server.plan.every_model)}",
@@ -56,8 +56,8 @@ def list_parts(plan: LaunchPlan, name: str) -> tuple[str, ...]:
 
 
 def _rank(part: str) -> int:
-    asked = (i for i, each in enumerate(_ASKED) if part == each or part.endswith(f"_{each}"))
-    return next(asked, len(_ASKED))
+    matches = (i for i, each in enumerate(_LOAD_ORDER) if part == each or part.endswith(f"_{each}"))
+    return next(matches, len(_LOAD_ORDER))
 
 
 def load_models(
@@ -114,7 +114,7 @@ def _wait_for_requests(plan: LaunchPlan, name: str, timeout_s: float) -> None:
         if in_flight != {} and time.monotonic() > deadline_s:
             raise TimedOut(
                 f"{name} still has requests after {timeout_s:g} s, and stays loaded.",
-                why=f"in flight: {show_in_flight(in_flight)}",
+                why=f"in flight: {format_in_flight(in_flight)}",
                 next_step=f"tllm unload {name} --timeout {2 * timeout_s:g}",
             )
         time.sleep(_POLL_S)

@@ -71,8 +71,8 @@ def count_in_flight(
             continue
         for row in rows:
             # The figures of a worker that died are those that it had.
-            is_meant = row.is_worker_up is not False and (engines is None or row.model in engines)
-            if row.num_active and is_meant:
+            is_counted = row.is_worker_up is not False and (engines is None or row.model in engines)
+            if row.num_active and is_counted:
                 counts[row.model] = counts.get(row.model, 0) + row.num_active
     return counts if counts or is_known else None
 

@@ -9,19 +9,19 @@ from trtllm_serve_cli.launch.servers.running import RunningServer
 from trtllm_serve_cli.paths import Home
 
 
-def plan_again(home: Home, server: RunningServer) -> LaunchPlan:
+def replan(home: Home, server: RunningServer) -> LaunchPlan:
     """How to serve what `server` serves, as it was asked for and as the models are now.
 
     Raises `BadInput` for a job, and as `plan_for_this_machine` does.
     """
     if server.job is not None:
         raise BadInput(
-            f"{server.place} cannot be started again from here.",
+            f"{server.location} cannot be started again from here.",
             why="it is a job of Slurm's; what it was submitted with stands in "
             f"{server.plan.argv[-1]}",
-            next_step=f"tllm stop -m {server.models[0]}, and {server.again} …",
+            next_step=f"tllm stop -m {server.models[0]}, and {server.restart_command} …",
         )
     request = server.plan.request or LaunchRequest(server.models, (), {})
     return plan_for_this_machine(
-        home, request.models, request.given, repositories=request.repositories
+        home, request.models, request.overrides, repositories=request.repositories
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.errors import NoServer
-from trtllm_serve_cli.launch.clusters.slurm_job import JOB_FILE, NOWHERE, SlurmJob, read_job
+from trtllm_serve_cli.launch.clusters.slurm_job import JOB_FILE, NO_ENDPOINT, SlurmJob, read_job
 from trtllm_serve_cli.launch.logs.triton_log import explain_log
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import PLAN_FILE, ServerState, read_state
@@ -33,7 +33,7 @@ class RunningServer:
     @property
     def endpoint(self) -> Endpoint:
         """Where it answers. Raises `NoServer` for a job that is not on a node."""
-        if self.plan.endpoint == NOWHERE:
+        if self.plan.endpoint == NO_ENDPOINT:
             raise NoServer(
                 f"The server for {', '.join(self.models)} has no address yet.",
                 why="; ".join(self.state.why) or f"it is {self.phase}",
@@ -42,18 +42,18 @@ class RunningServer:
         return self.plan.endpoint
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """What tells it from other servers: its address, or its job."""
         if self.job is not None:
             return f"Slurm job {self.job.id}"
         return self.plan.endpoint.http
 
     @property
-    def again(self) -> str:
+    def restart_command(self) -> str:
         """The command that starts it anew once it has ended; of a job without its options."""
         if self.job is not None:
             return f"tllm deploy slurm -m {self.models[0]} --submit"
-        return f"tllm restart -u {self.place}"
+        return f"tllm restart -u {self.location}"
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -94,10 +94,10 @@ class RunningServer:
             return (f"it was started on {self.state.host}, and is known there alone",)
         if self.phase != "died":
             return self.state.why
-        if not self.state.is_of_this_boot:
+        if not self.state.is_from_this_boot:
             return ("it ended when this machine was started anew",)
-        said = explain_log(last_lines(self.plan.log, 400))
-        return ("its supervisor was killed", *said)
+        log_lines = explain_log(last_lines(self.plan.log, 400))
+        return ("its supervisor was killed", *log_lines)
 
 
 def read_server(directory: Path) -> RunningServer:
@@ -152,9 +152,9 @@ def _addresses(server: RunningServer) -> tuple[str, ...]:
     return tuple(address for each in every for address in (each.http, each.grpc, each.metrics))
 
 
-def _name_servers(servers: Iterable[RunningServer]) -> str:
+def _describe_servers(servers: Iterable[RunningServer]) -> str:
     """Each server's models and address: one model may be served twice."""
-    return ", ".join(f"{' and '.join(each.models)} on {each.place}" for each in servers)
+    return ", ".join(f"{' and '.join(each.models)} on {each.location}" for each in servers)
 
 
 def find_running(home: Home, model: str | None, address: str | None = None) -> RunningServer:
@@ -168,19 +168,19 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
     if len(running) == 1:
         return running[0]
     if running:
-        raise _several(running)
+        raise _ambiguous(running)
     if unknown := [server for server in servers if not server.is_over]:
         raise NoServer(
             f"Whether the server for {', '.join(unknown[0].models)} is running is not known.",
             why="; ".join(unknown[0].why),
-            next_step=_ask_elsewhere(unknown[0]),
+            next_step=_how_to_check(unknown[0]),
         )
     if servers:
         died = servers[0]
         raise NoServer(
             f"The server for {', '.join(died.models)} is not running any more.",
             why="; ".join(died.why) or "it was ended",
-            next_step=f"{died.again}   (its log: {died.plan.log})",
+            next_step=f"{died.restart_command}   (its log: {died.plan.log})",
         )
     if address is not None:
         raise NoServer(
@@ -193,7 +193,7 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
     )
 
 
-def _ask_elsewhere(server: RunningServer) -> str:
+def _how_to_check(server: RunningServer) -> str:
     """How to learn whether a server runs that is neither running nor over, as far as is known."""
     if server.job is not None:
         return "sinfo   (then `tllm status`)"
@@ -210,7 +210,7 @@ def find_started(home: Home, model: str | None, address: str | None = None) -> R
     if len(servers) == 1:
         return servers[0]
     if servers and all(server.is_over for server in servers):
-        raise _several(servers)
+        raise _ambiguous(servers)
     return find_running(home, model, address)
 
 
@@ -225,7 +225,7 @@ def find_to_stop(
     """
     found = find_servers(home, model, address)
     servers = [server for server in found if not server.state.is_elsewhere]
-    going = [server for server in servers if not server.is_over]
+    active = [server for server in servers if not server.is_over]
     ended = [
         server
         for server in servers
@@ -233,19 +233,19 @@ def find_to_stop(
         or (server.plan.container is not None and server.phase == "died")
     ]
     if everything:
-        return going + ended
-    if len(going) > 1:
-        raise _several(going)
-    return going or ended or [find_running(home, model, address)]
+        return active + ended
+    if len(active) > 1:
+        raise _ambiguous(active)
+    return active or ended or [find_running(home, model, address)]
 
 
-def _several(servers: list[RunningServer]) -> NoServer:
+def _ambiguous(servers: list[RunningServer]) -> NoServer:
     if all(server.is_running for server in servers):
         what = "are running"
     else:
         what = "have ended" if all(server.is_over for server in servers) else "may be running"
     return NoServer(
         f"{len(servers)} servers {what}.",
-        why=f"they serve {_name_servers(servers)}",
+        why=f"they serve {_describe_servers(servers)}",
         next_step="choose one with -m NAME, or its address with -u HOST:PORT",
     )

@@ -23,9 +23,9 @@ from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import (
     PLAN_FILE,
     ServerState,
-    forget_states,
     read_state,
-    stop_limit_s,
+    read_stop_timeout_s,
+    reset_state_files,
     write_stop_timeout,
 )
 from trtllm_serve_cli.launch.servers.running import RunningServer, read_server
@@ -35,7 +35,7 @@ from trtllm_serve_cli.repository.planning.combined import write_combination
 
 _POLL_S = 0.1
 # How long a killed process may take to end.
-_LAST_WORDS_S = 5.0
+_KILL_WAIT_S = 5.0
 # What an engine that does not fit here says of it when it is loaded, of build/failures.yaml.
 _ENGINE_FAILURES = (
     "engine_of_another_device",
@@ -56,7 +56,7 @@ def launch(plan: LaunchPlan, *, on_progress: Callable[[Sequence[str]], None]) ->
     """
     with _prepared(plan):
         supervisor = _spawn_supervisor(plan.directory)
-        with _ended_on_error(supervisor):
+        with _stop_on_error(supervisor):
             state = _wait(plan, supervisor, on_progress)
     if state.phase != "ready":
         supervisor.wait()
@@ -69,7 +69,7 @@ def run_in_foreground(plan: LaunchPlan, *, on_ready: Callable[[], None]) -> None
     with contextlib.ExitStack() as until_ready:
         until_ready.enter_context(_prepared(plan))
         supervisor = _spawn_supervisor(plan.directory, is_attached=True)
-        with _ended_on_error(supervisor):
+        with _stop_on_error(supervisor):
             state = _wait(plan, supervisor, lambda loading: None)
             until_ready.close()
             if state.phase == "ready":
@@ -88,8 +88,8 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
     """
     import filelock
 
-    clear_remains(plan.directory)
-    check_ports(plan.host, plan.every_port, _find_promised(plan))
+    remove_stale_container(plan.directory)
+    check_ports(plan.host, plan.every_port, _find_reserved_ports(plan))
     plan.directory.mkdir(parents=True, exist_ok=True)
     # The token in here opens what the server restricts.
     plan.directory.chmod(0o700)
@@ -99,24 +99,27 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
             _write_folder(plan)
             yield
     except filelock.Timeout as error:
-        raise _taken(plan, "another tllm is starting it") from error
+        raise _already_exists(plan, "another tllm is starting it") from error
 
 
-def _find_promised(plan: LaunchPlan) -> dict[int, str]:
+def _find_reserved_ports(plan: LaunchPlan) -> dict[int, str]:
     """Port -> whose it will be: servers that are starting, or started again, hold none yet."""
-    promised: dict[int, str] = {}
+    reserved: dict[int, str] = {}
     for path in plan.directory.parent.glob(f"*/{PLAN_FILE}"):
         with contextlib.suppress(NoServer):
             other = read_server(path.parent)
             is_loading = other.is_running and other.phase in ("starting", "restarting")
-            do_meet = other.plan.host == plan.host or "0.0.0.0" in (other.plan.host, plan.host)
-            if is_loading and do_meet and other.directory != plan.directory:
-                whose = f"the server for {' and '.join(other.models)}, which is {other.phase},"
-                promised |= dict.fromkeys(other.plan.every_port.values(), whose)
-    return promised
+            shares_address = other.plan.host == plan.host or "0.0.0.0" in (
+                other.plan.host,
+                plan.host,
+            )
+            if is_loading and shares_address and other.directory != plan.directory:
+                owner = f"the server for {' and '.join(other.models)}, which is {other.phase},"
+                reserved |= dict.fromkeys(other.plan.every_port.values(), owner)
+    return reserved
 
 
-def clear_remains(directory: Path) -> None:
+def remove_stale_container(directory: Path) -> None:
     """End what the server whose folder this is has left: a container outlives its supervisor.
 
     That is if both it and the program attached to the container were killed.
@@ -144,10 +147,12 @@ def _check_not_supervised(plan: LaunchPlan) -> None:
             f"more: rm -r {shlex.quote(str(plan.directory))}",
         )
     if state is not None and state.is_supervised:
-        raise _taken(plan, f"it is {state.phase}, and its supervisor is {state.supervisor_pid}")
+        raise _already_exists(
+            plan, f"it is {state.phase}, and its supervisor is {state.supervisor_pid}"
+        )
 
 
-def _taken(plan: LaunchPlan, why: str) -> LaunchFailed:
+def _already_exists(plan: LaunchPlan, why: str) -> LaunchFailed:
     return LaunchFailed(
         f"There is a server for the HTTP port {plan.ports['HTTP']} already.",
         why=why,
@@ -156,7 +161,7 @@ def _taken(plan: LaunchPlan, why: str) -> LaunchFailed:
 
 
 def _write_folder(plan: LaunchPlan) -> None:
-    forget_states(plan.directory)
+    reset_state_files(plan.directory)
     plan.log.write_bytes(b"")
     if plan.combined:
         write_combination(plan.combined, plan.repository)
@@ -191,16 +196,16 @@ def stop_server(
     if server.job is not None:
         if timeout_s and not server.is_over:
             raise BadInput(
-                f"{server.place} cannot be told to let requests in flight end.",
+                f"{server.location} cannot be told to let requests in flight end.",
                 why="Slurm ends all processes of a job at once, the models' too",
                 next_step=f"tllm stop -m {server.models[0]}   (it cuts them off)",
             )
         cancel_job(server.directory, server.job)
         return ()
     if not server.state.is_supervised:
-        clear_remains(server.directory)
+        remove_stale_container(server.directory)
         return ()
-    everything = _list_processes(server)
+    processes = _list_processes(server)
     if timeout_s is not None:
         write_stop_timeout(server.directory, timeout_s)
     with contextlib.suppress(ProcessLookupError):
@@ -210,7 +215,7 @@ def stop_server(
         on_progress(state.in_flight if (state := read_state(server.directory)) else {})
         time.sleep(_POLL_S)
     state = read_state(server.directory)
-    _end_processes(everything)
+    _end_processes(processes)
     if server.plan.container is not None:
         remove_container(server.plan.container)
     return state.why if state is not None else ()
@@ -218,7 +223,7 @@ def stop_server(
 
 def _is_late(server: RunningServer, started_s: float, ending_s: float) -> bool:
     """Whether the supervisor should have ended: it heeds what any `tllm stop` said last."""
-    limit_s = stop_limit_s(server.directory, server.plan.exit_timeout_s)
+    limit_s = read_stop_timeout_s(server.directory, server.plan.exit_timeout_s)
     return time.monotonic() - started_s > limit_s + ending_s
 
 
@@ -233,11 +238,11 @@ def _list_processes(server: RunningServer) -> list[psutil.Process]:
 
 def _end_processes(processes: Sequence[psutil.Process]) -> None:
     """Wait for those that are ending, and kill what does not."""
-    _, alive = psutil.wait_procs(processes, timeout=_LAST_WORDS_S)
+    _, alive = psutil.wait_procs(processes, timeout=_KILL_WAIT_S)
     for process in alive:
         with contextlib.suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(alive, timeout=_LAST_WORDS_S)
+    psutil.wait_procs(alive, timeout=_KILL_WAIT_S)
 
 
 def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
@@ -254,12 +259,15 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
         # Somebody was quicker than the server; this names who it is.
         check_ports(plan.host, plan.every_port)
     why = state.why or tuple(last_lines(plan.log, 5))
-    told = explain_failure(state.exit_code or 1, why, among=_ENGINE_FAILURES)
+    known_failure = explain_failure(state.exit_code or 1, why, among=_ENGINE_FAILURES)
+    next_step = "`tllm doctor` checks this machine"
+    if known_failure is not None:
+        why = (*why, f"that is: {known_failure.why}")
+        next_step = known_failure.next_step
     return LaunchFailed(
         f"The server for {', '.join(plan.models)} did not become ready.",
-        why="\n       ".join((*why, f"that is: {told.why}") if told else why),
-        next_step=f"{told.next_step if told else '`tllm doctor` checks this machine'}; the whole "
-        f"log is {plan.log}",
+        why="\n       ".join(why),
+        next_step=f"{next_step}; the whole log is {plan.log}",
     )
 
 
@@ -285,7 +293,7 @@ def _spawn_supervisor(directory: Path, *, is_attached: bool = False) -> subproce
 
 
 @contextlib.contextmanager
-def _ended_on_error(supervisor: subprocess.Popen[bytes]) -> Iterator[None]:
+def _stop_on_error(supervisor: subprocess.Popen[bytes]) -> Iterator[None]:
     try:
         yield
     except BaseException:

@@ -13,24 +13,24 @@ from trtllm_serve_cli.errors import BadInput, LaunchFailed
 
 
 def check_ports(
-    host: str, ports: Mapping[str, int], promised: Mapping[int, str] = MappingProxyType({})
+    host: str, ports: Mapping[str, int], reserved: Mapping[int, str] = MappingProxyType({})
 ) -> None:
     """Raise `LaunchFailed`, naming the holder, if one of `ports` (what for -> number) is taken.
 
     What it is for starts with the word of the option that chooses it: "gRPC", "gRPC of rank 1".
-    Those `promised` (number -> to whom) will be taken.
+    Those `reserved` (number -> to whom) will be taken.
 
     Raises `BadInput` where nobody may listen at all, such as on another machine's address.
     """
     for what, port in ports.items():
         option = f"--{what.split()[0].lower()}-port"
         error = try_to_listen(host, port)
-        if error is None and port not in promised:
+        if error is None and port not in reserved:
             continue
         if error is None:
             raise LaunchFailed(
                 f"The {what} port {port} is promised.",
-                why=f"{promised[port]} will listen on it",
+                why=f"{reserved[port]} will listen on it",
                 next_step=f"choose another: {option} N",
             )
         if error.errno != errno.EADDRINUSE:

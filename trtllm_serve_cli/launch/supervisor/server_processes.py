@@ -61,7 +61,7 @@ def find_parts(plan: LaunchPlan, first_pid: int) -> Parts:
     return parts
 
 
-def follow_models(before: Parts, now: Parts) -> Parts:
+def update_parts(before: Parts, now: Parts) -> Parts:
     """Which parts there have to be, where processes end with models that are unloaded."""
     # Triton waits for those that it ends itself, and not for those that die.
     died = {
@@ -89,7 +89,7 @@ def confirm_dead(dead: Parts, dead_before: Parts) -> Parts:
     }
 
 
-def report_dead(dead: Parts) -> tuple[str, ...]:
+def describe_dead(dead: Parts) -> tuple[str, ...]:
     """What is said of them."""
     return tuple(dict.fromkeys(part.what for part in dead.values()))
 

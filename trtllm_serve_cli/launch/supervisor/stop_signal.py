@@ -14,13 +14,13 @@ class StopSignal:
     """
 
     def __init__(self) -> None:
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._is_set = False
 
     def set(self) -> None:
         """Set it for good."""
         self._is_set = True
-        self._bell.put(None)
+        self._wakeups.put(None)
 
     def is_set(self) -> bool:
         """Return whether it is set."""
@@ -33,5 +33,5 @@ class StopSignal:
         """
         if not self._is_set:
             with contextlib.suppress(queue.Empty):
-                self._bell.get(timeout=timeout_s)
+                self._wakeups.get(timeout=timeout_s)
         return self._is_set

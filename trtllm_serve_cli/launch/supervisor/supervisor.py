@@ -35,35 +35,35 @@ from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import (
     PLAN_FILE,
     Phase,
-    describe_myself,
-    stop_limit_s,
+    describe_supervisor,
+    read_stop_timeout_s,
     write_state,
 )
 from trtllm_serve_cli.launch.servers.live_status import IN_FLIGHT_TIMEOUT_S, watch_in_flight
 from trtllm_serve_cli.launch.supervisor.server_processes import (
     Parts,
     confirm_dead,
+    describe_dead,
     find_dead,
     find_parts,
     find_tritons,
-    follow_models,
     is_gone,
     kill_remains,
     list_tree,
-    report_dead,
     send_signal,
+    update_parts,
 )
 from trtllm_serve_cli.launch.supervisor.stop_signal import StopSignal
 from trtllm_serve_cli.launch.triton.drain import (
+    clear_drains,
     drain_environ,
     draining,
-    forget_drains,
-    show_in_flight,
+    format_in_flight,
 )
 from trtllm_serve_cli.processes import die_with_parent, last_lines
 
 # `mpirun` gives its ranks a second.
-_MPIRUN_PATIENCE_S = 5.0
+_MPIRUN_EXIT_S = 5.0
 # It gives the other ranks a second when one has died, and then says which one did.
 _MPIRUN_ABORT_S = 4.0
 # Until whoever is attached to a container that has ended does so, too: seconds on busy cores.
@@ -71,21 +71,21 @@ _ATTACHED_END_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class SupervisorLimits:
     """How often a supervisor looks, and when it gives up.
 
-    More than `max_restarts` in a row, none after more than `good_time_s`, end it. A server without
-    requests in flight has `exit_s` to end; one that does not answer within `metrics_timeout_s` may
-    have some. A log longer than `max_log_bytes` is moved aside.
+    More than `max_restarts` in a row, none after more than `reset_after_s`, end it. A server
+    without requests in flight has `exit_s` to end; one that does not answer within
+    `metrics_timeout_s` may have some. A log longer than `max_log_bytes` is moved aside.
     """
 
     poll_s: float = 0.2
     watch_s: float = 1.0
     probe_timeout_s: float = 60.0
     first_backoff_s: float = 1.0
-    longest_backoff_s: float = 30.0
+    max_backoff_s: float = 30.0
     max_restarts: int = 5
-    good_time_s: float = 120.0
+    reset_after_s: float = 120.0
     exit_s: float = 30.0
     metrics_timeout_s: float = IN_FLIGHT_TIMEOUT_S
     max_log_bytes: int = 64 * 1024 * 1024
@@ -94,15 +94,15 @@ class Patience:
 class Supervisor:
     """Owns one server until `stop` or the server's end for good."""
 
-    def __init__(self, plan: LaunchPlan, patience: Patience = Patience()) -> None:
+    def __init__(self, plan: LaunchPlan, limits: SupervisorLimits = SupervisorLimits()) -> None:
         self._plan = plan
-        self._patience = patience
+        self._limits = limits
         self._stopping = StopSignal()
         self._process: subprocess.Popen[bytes] | None = None
         self._first_pid: int | None = None
         self._log_start = 0
         self._parts: Parts = {}
-        self._state = describe_myself("starting")
+        self._state = describe_supervisor("starting")
 
     def stop(self) -> None:
         """Ask for an orderly end; returns at once. A signal's handler may call it."""
@@ -110,30 +110,30 @@ class Supervisor:
 
     def run(self) -> bool:
         """Keep the server running; returns whether it ended because it was asked to."""
-        backoff_s, num_in_a_row = self._patience.first_backoff_s, 0
+        backoff_s, num_failures = self._limits.first_backoff_s, 0
         # Clearing a container away can take a minute, in which it may be asked after, or stopped.
-        self._tell("starting")
+        self._write_state("starting")
         try:
             while True:
                 started_s = time.monotonic()
                 why = self._run_once()
                 if self._stopping.is_set():
-                    self._tell("stopped", server_pid=None)
+                    self._write_state("stopped", server_pid=None)
                     return True
                 self._end_server()
                 if self._state.ready_at is None:
-                    self._tell("failed", server_pid=None, why=why)
+                    self._write_state("failed", server_pid=None, why=why)
                     return False
-                if time.monotonic() - started_s > self._patience.good_time_s:
-                    backoff_s, num_in_a_row = self._patience.first_backoff_s, 0
-                num_in_a_row += 1
-                if num_in_a_row > self._patience.max_restarts:
-                    self._tell("failed", server_pid=None, why=why)
+                if time.monotonic() - started_s > self._limits.reset_after_s:
+                    backoff_s, num_failures = self._limits.first_backoff_s, 0
+                num_failures += 1
+                if num_failures > self._limits.max_restarts:
+                    self._write_state("failed", server_pid=None, why=why)
                     return False
                 restarts = self._state.restarts + 1
-                self._tell("restarting", server_pid=None, why=why, restarts=restarts)
+                self._write_state("restarting", server_pid=None, why=why, restarts=restarts)
                 self._stopping.wait(backoff_s)
-                backoff_s = min(backoff_s * 2, self._patience.longest_backoff_s)
+                backoff_s = min(backoff_s * 2, self._limits.max_backoff_s)
         finally:
             self._end_server()
             _remove_shared_memory(self._plan)
@@ -148,7 +148,7 @@ class Supervisor:
             return (f"{self._plan.argv[0]} does not start: {error.strerror}",)
         why = self._wait_until_ready()
         if why is None:
-            self._tell("ready", ready_at=time.time(), server_pid=self._find_first())
+            self._write_state("ready", ready_at=time.time(), server_pid=self._find_first_pid())
             why = self._watch()
         if self._stopping.is_set():
             # From now on it is what became of requests.
@@ -157,9 +157,9 @@ class Supervisor:
         return why
 
     def _spawn(self) -> None:
-        self._clear_container()
+        self._remove_container()
         _remove_shared_memory(self._plan)
-        forget_drains(self._plan.directory)
+        clear_drains(self._plan.directory)
         self._first_pid = None
         with self._plan.log.open("ab") as log:
             self._log_start = log.tell()
@@ -170,9 +170,9 @@ class Supervisor:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self._plan.environ, **drain_environ(self._plan.directory)},
                 start_new_session=True,
-                preexec_fn=functools.partial(die_with_parent, _death_signal(self._plan)),
+                preexec_fn=functools.partial(die_with_parent, _parent_death_signal(self._plan)),
             )
-        self._tell("starting" if self._state.ready_at is None else "restarting",
+        self._write_state("starting" if self._state.ready_at is None else "restarting",
                    server_pid=self._process.pid)  # fmt: skip
 
     def _wait_until_ready(self) -> tuple[str, ...] | None:
@@ -181,12 +181,12 @@ class Supervisor:
         deadline_s = time.monotonic() + self._plan.timeout_s
         answered = threading.Event()
         probe: threading.Thread | None = None
-        while not self._stopping.wait(self._patience.poll_s):
+        while not self._stopping.wait(self._limits.poll_s):
             if (code := self._find_exit_code()) is not None:
-                said = self._explain()
-                return said if said and code >= 0 else (_tell_exit(code), *said)
+                lines = self._explain()
+                return lines if lines and code >= 0 else (_describe_exit(code), *lines)
             if answered.is_set():
-                self._parts = find_parts(self._plan, self._find_first())
+                self._parts = find_parts(self._plan, self._find_first_pid())
                 return None
             if time.monotonic() > deadline_s:
                 return (f"it was not ready after {self._plan.timeout_s:g} s", *self._explain())
@@ -201,31 +201,31 @@ class Supervisor:
         with contextlib.suppress(TllmError):
             for endpoint in (self._plan.endpoint, *self._plan.replicas):
                 for model in loaded:
-                    probe_token(endpoint, model, self._patience.probe_timeout_s, "http")
+                    probe_token(endpoint, model, self._limits.probe_timeout_s, "http")
             answered.set()
 
     def _watch(self) -> tuple[str, ...]:
         assert self._process is not None
         may_unload = self._plan.model_control_mode != "none"
         dead: Parts = {}
-        while not self._stopping.wait(self._patience.watch_s):
+        while not self._stopping.wait(self._limits.watch_s):
             if (code := self._find_exit_code()) is not None:
-                return (_tell_exit(code), *self._explain())
-            self._keep_log_short()
+                return (_describe_exit(code), *self._explain())
+            self._rotate_log()
             if may_unload:
-                now = find_parts(self._plan, self._find_first())
-                self._parts = follow_models(self._parts, now)
+                now = find_parts(self._plan, self._find_first_pid())
+                self._parts = update_parts(self._parts, now)
             dead_before, dead = dead, find_dead(self._parts)
-            if missed := confirm_dead(dead, dead_before) if may_unload else dead:
+            if confirmed := confirm_dead(dead, dead_before) if may_unload else dead:
                 if self._plan.runs_mpirun:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         self._process.wait(_MPIRUN_ABORT_S)
-                if self._has_ended_in_its_container():
+                if self._has_container_ended():
                     continue
-                return (*report_dead(missed), *self._explain())
+                return (*describe_dead(confirmed), *self._explain())
         return ()
 
-    def _has_ended_in_its_container(self) -> bool:
+    def _has_container_ended(self) -> bool:
         """Whether all is gone with the container's first process, and how is known by now."""
         first = self._state.server_pid
         if self._plan.container is None or first is None or not is_gone(first):
@@ -247,22 +247,22 @@ class Supervisor:
         self._state = dataclasses.replace(self._state, exit_code=code)
         return code
 
-    def _keep_log_short(self) -> None:
+    def _rotate_log(self) -> None:
         """Move a log that has grown long aside; Triton goes on appending to the same file."""
         log = self._plan.log
-        aside = log.with_suffix(".log.1")
+        rotated = log.with_suffix(".log.1")
         # A log that somebody removed, or a full disk, is no reason to lose the server.
         with contextlib.suppress(OSError):
-            if log.stat().st_size > self._patience.max_log_bytes:
+            if log.stat().st_size > self._limits.max_log_bytes:
                 try:
-                    shutil.copyfile(log, aside)
+                    shutil.copyfile(log, rotated)
                 except OSError:  # what there is room for is the log that grows
                     with contextlib.suppress(OSError):
-                        aside.unlink()
+                        rotated.unlink()
                 os.truncate(log, 0)
                 self._log_start = 0
 
-    def _find_first(self) -> int:
+    def _find_first_pid(self) -> int:
         """Our child, or the first process of the container that it is attached to.
 
         The container's engine is asked until it knows, and then no more in this life.
@@ -285,20 +285,20 @@ class Supervisor:
         if process.poll() is None:
             with draining(self._plan.directory, self._plan.every_model):
                 if self._stopping.is_set():
-                    self._tell("stopping")
-                self._end_in_order(process)
+                    self._write_state("stopping")
+                self._end_gracefully(process)
         kill_remains(process.pid, tree)
-        self._clear_container()
+        self._remove_container()
         self._process, self._parts = None, {}
 
-    def _end_in_order(self, process: subprocess.Popen[bytes]) -> None:
+    def _end_gracefully(self, process: subprocess.Popen[bytes]) -> None:
         # With a dead stub Triton's orderly exit only waits for its own time limit.
         may_wait = not find_dead(self._parts) and (
             not self._stopping.is_set() or self._drain(process)
         )
         self._signal_tritons(signal.SIGTERM if may_wait else signal.SIGKILL)
         try:
-            process.wait(self._patience.exit_s)
+            process.wait(self._limits.exit_s)
         except subprocess.TimeoutExpired:
             self._kill_server(process)
 
@@ -307,21 +307,21 @@ class Supervisor:
         endpoints = (self._plan.endpoint, *self._plan.replicas)
         directory, default_s = self._plan.directory, self._plan.exit_timeout_s
         started_s = time.monotonic()
-        for in_flight in watch_in_flight(endpoints, timeout_s=self._patience.metrics_timeout_s):
+        for in_flight in watch_in_flight(endpoints, timeout_s=self._limits.metrics_timeout_s):
             if process.poll() is not None:
                 break
             if in_flight is not None and in_flight != self._state.in_flight:
-                self._tell("stopping", in_flight=in_flight)
-            is_late = time.monotonic() - started_s > stop_limit_s(directory, default_s)
+                self._write_state("stopping", in_flight=in_flight)
+            is_late = time.monotonic() - started_s > read_stop_timeout_s(directory, default_s)
             if in_flight != {} and is_late:
-                why = f"requests were cut off: {show_in_flight(in_flight)}"
-                self._tell("stopping", in_flight={}, why=(why,))
+                why = f"requests were cut off: {format_in_flight(in_flight)}"
+                self._write_state("stopping", in_flight={}, why=(why,))
                 return False
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(self._patience.poll_s)
+                process.wait(self._limits.poll_s)
         return True
 
-    def _clear_container(self) -> None:
+    def _remove_container(self) -> None:
         if self._plan.container is not None:
             remove_container(self._plan.container)
 
@@ -330,7 +330,7 @@ class Supervisor:
         if self._plan.runs_mpirun:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_MPIRUN_PATIENCE_S)
+                process.wait(_MPIRUN_EXIT_S)
         process.kill()
         process.wait()
 
@@ -338,26 +338,26 @@ class Supervisor:
         """Tell them ourselves: an `mpirun` that is to end kills its ranks after a second."""
         assert self._process is not None
         if self._plan.container is not None and number == signal.SIGKILL:
-            self._clear_container()  # nobody passes this one on
+            self._remove_container()  # nobody passes this one on
             return
         tritons: list[psutil.Process] = []
         if self._plan.container is None or self._plan.runs_mpirun:
             with contextlib.suppress(psutil.Error):
-                tritons = find_tritons(self._plan, self._find_first())
-        told = [triton for triton in tritons if send_signal(triton, number)]
-        if not told:
+                tritons = find_tritons(self._plan, self._find_first_pid())
+        signalled = [triton for triton in tritons if send_signal(triton, number)]
+        if not signalled:
             self._process.send_signal(number)
 
-    def _tell(self, phase: Phase, **changes: Any) -> None:
+    def _write_state(self, phase: Phase, **changes: Any) -> None:
         self._state = dataclasses.replace(self._state, phase=phase, **changes)
         write_state(self._plan.directory, self._state)
 
 
-def _tell_exit(code: int) -> str:
+def _describe_exit(code: int) -> str:
     return f"the server ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
 
 
-def _death_signal(plan: LaunchPlan) -> signal.Signals:
+def _parent_death_signal(plan: LaunchPlan) -> signal.Signals:
     """What our child gets when its supervisor is gone: who has to end others must live to do so."""
     return signal.SIGKILL if plan.mode == "local" else signal.SIGTERM
 

@@ -64,7 +64,7 @@ def list_ports(ranks: Ranks, options: LaunchOptions) -> list[Ports]:
     8004 and 8005 after 8000, 8001 and 8002. Raises `BadInput` when there are not enough.
     """
     first = (options.http_port, options.grpc_port, options.metrics_port)
-    if ranks.way != "servers":
+    if ranks.mode != "servers":
         return [Ports(*first)]
     span = max(first) - min(first) + 1
     last = max(first) + span * (ranks.world_size - 1)
@@ -83,7 +83,7 @@ def rank_flags(flags: Flags, rank: int, ranks: Ranks, options: LaunchOptions) ->
     changes: Flags = {
         "backend-config": f"python,shm-region-prefix-name=tllm-{options.http_port}-{rank}-"
     }
-    if rank and ranks.way == "servers":
+    if rank and ranks.mode == "servers":
         ports = list_ports(ranks, options)[rank]
         changes["http-port"] = str(ports.http)
         changes["grpc-port"] = str(ports.grpc)
@@ -114,20 +114,20 @@ def ranks_environ(ranks: Ranks, options: LaunchOptions) -> dict[str, str]:
     changes = {}
     if options.gpus and not ranks.gpus:
         changes["CUDA_VISIBLE_DEVICES"] = options.gpus
-    if ranks.way == "orchestrator":
+    if ranks.mode == "orchestrator":
         changes["TRTLLM_ORCHESTRATOR"] = "1"
         changes["TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES"] = str(int(ranks.spawns))
     return changes
 
 
-def mpirun_words(*, is_root: bool, places: Iterable[str] = ()) -> list[str]:
-    """`mpirun` and what it is told whatever it starts; `places` are its words for where."""
+def mpirun_words(*, is_root: bool, placement: Iterable[str] = ()) -> list[str]:
+    """`mpirun` and what it is told whatever it starts; `placement` are its words for where."""
     # By its whole path it would put its own folder before all others in the ranks' PATH.
     words = ["mpirun"]
     if is_root:  # Upstream says so always, and always is root.
         words.append("--allow-run-as-root")
     # Open MPI would bind all threads of a rank to one core.
-    return [*words, *places, "--bind-to", "none"]
+    return [*words, *placement, "--bind-to", "none"]
 
 
 def mpirun_command(
@@ -135,21 +135,21 @@ def mpirun_command(
     mpi: MpiHost,
     ranks: Ranks,
     options: LaunchOptions,
-    changes: Iterable[str],
+    environ: Iterable[str],
 ) -> tuple[str, ...]:
     """One command that runs each of `commands` as the rank of its place.
 
-    `changes` name what other nodes have to be told of the environment; here it is inherited.
+    `environ` names what other nodes have to be told of the environment; here it is inherited.
     """
-    places = ["--oversubscribe"] if options.oversubscribe else []
+    placement = ["--oversubscribe"] if options.oversubscribe else []
     if options.hostfile is not None:
-        places += ["--hostfile", str(options.hostfile)]
-    words = mpirun_words(is_root=mpi.is_root, places=places)
+        placement += ["--hostfile", str(options.hostfile)]
+    words = mpirun_words(is_root=mpi.is_root, placement=placement)
     for rank, command in enumerate(commands):
         words += [":"] if rank else []
         words += ["-n", "1"]
         if options.hostfile is not None:
-            words += [word for name in changes for word in ("-x", name)]
+            words += [word for name in environ for word in ("-x", name)]
         if ranks.gpus:
             words += ["-x", f"CUDA_VISIBLE_DEVICES={','.join(ranks.gpus[rank])}"]
         words += command

@@ -33,7 +33,7 @@ class Ranks:
     """
 
     world_size: int = 1
-    way: Literal["alone", "leader", "orchestrator", "servers"] = "alone"
+    mode: Literal["alone", "leader", "orchestrator", "servers"] = "alone"
     spawns: bool = False
     engines: tuple[str, ...] = ()
     gpus: tuple[tuple[str, ...], ...] = ()
@@ -63,20 +63,22 @@ def plan_ranks(engines: Sequence[EngineInstances], options: LaunchOptions) -> Ra
     if not (options.multi_model or options.disable_spawn_processes or is_several):
         (engine,) = engines
         return Ranks(
-            _agreed(options, engine.world_size, f"{engine.model}'s engine has"), "leader",
+            _check_world_size(options, engine.world_size, f"{engine.model}'s engine has"), "leader",
             engines=names,
         )  # fmt: skip
     if options.disable_spawn_processes:
-        wanted = 1 + max(_participants(engine) for engine in engines)
-        told = "participant_ids and the orchestrator are"
-        return Ranks(_agreed(options, wanted, told), "orchestrator", engines=names)
+        required = 1 + max(_highest_participant(engine) for engine in engines)
+        reason = "participant_ids and the orchestrator are"
+        return Ranks(_check_world_size(options, required, reason), "orchestrator", engines=names)
     if options.hostfile is not None:
         raise BadInput(
             "Spawned processes are all on this machine.",
             why="an orchestrator that spawns its engines' ranks does not look at --hostfile",
             next_step="add --disable-spawn-processes, and set each model's participant_ids",
         )
-    return Ranks(_agreed(options, 1, "an orchestrator that spawns is"), "orchestrator", spawns=True)
+    return Ranks(
+        _check_world_size(options, 1, "an orchestrator that spawns is"), "orchestrator", spawns=True
+    )
 
 
 def parse_gpus(text: str | None) -> tuple[str, ...]:
@@ -102,16 +104,16 @@ def _plan_alone(engines: Sequence[EngineInstances], options: LaunchOptions) -> R
                 why=f"it was built for {engine.world_size} ranks, each on a GPU of its own",
                 next_step="add --mode mpi",
             )
-    said = {
+    mpi_options = {
         "--world-size": (options.world_size or 1) > 1,
         "--multi-model": options.multi_model,
         "--disable-spawn-processes": options.disable_spawn_processes,
         "--oversubscribe": options.oversubscribe,
         "--hostfile": options.hostfile is not None,
     }
-    if meant := [name for name, is_said in said.items() if is_said]:
+    if used := [name for name, is_set in mpi_options.items() if is_set]:
         raise BadInput(
-            f"{', '.join(meant)} is for servers under MPI.",
+            f"{', '.join(used)} is for servers under MPI.",
             why=f"this one is to run in the mode {options.mode}",
             next_step="add --mode mpi",
         )
@@ -128,28 +130,28 @@ def _plan_servers(options: LaunchOptions, gpus: tuple[str, ...]) -> Ranks:
         )
     if not gpus:
         return Ranks(world_size, "servers")
-    share = len(gpus) // world_size
-    if share * world_size != len(gpus):
+    group_size = len(gpus) // world_size
+    if group_size * world_size != len(gpus):
         raise BadInput(
             f"{len(gpus)} GPUs cannot be shared out among {world_size} servers.",
             why="each gets as many as the others",
             next_step=f"name {world_size} GPUs, or as many times more",
         )
-    shares = tuple(gpus[rank * share : (rank + 1) * share] for rank in range(world_size))
-    for each in shares:
+    groups = tuple(gpus[rank * group_size : (rank + 1) * group_size] for rank in range(world_size))
+    for each in groups:
         _check_mig(each)
-    return Ranks(world_size, "servers", gpus=shares)
+    return Ranks(world_size, "servers", gpus=groups)
 
 
-def _agreed(options: LaunchOptions, wanted: int, told: str) -> int:
-    if options.world_size not in (None, wanted):
-        plural = "es" if wanted > 1 else ""
+def _check_world_size(options: LaunchOptions, required: int, reason: str) -> int:
+    if options.world_size not in (None, required):
+        plural = "es" if required > 1 else ""
         raise BadInput(
             f"--world-size {options.world_size} does not fit.",
-            why=f"{told} {wanted} process{plural}",
-            next_step=f"leave it out, or say --world-size {wanted}",
+            why=f"{reason} {required} process{plural}",
+            next_step=f"leave it out, or say --world-size {required}",
         )
-    return wanted
+    return required
 
 
 def _check_gpus(engine: EngineInstances, gpus: tuple[str, ...], *, spans_nodes: bool) -> None:
@@ -180,7 +182,7 @@ def _check_mig(gpus: tuple[str, ...]) -> None:
         )
 
 
-def _participants(engine: EngineInstances) -> int:
+def _highest_participant(engine: EngineInstances) -> int:
     """The highest rank among them."""
     for group in engine.participants:
         if len(group) != engine.world_size or min(group) < 1:

@@ -17,7 +17,7 @@ _FOLDER = "draining"
 
 
 def drain_environ(directory: Path) -> dict[str, str]:
-    """Where the models of the server in `directory` look: a folder that `forget_drains` makes."""
+    """Where the models of the server in `directory` look: a folder that `clear_drains` makes."""
     return {_VARIABLE: str(directory / _FOLDER)}
 
 
@@ -25,20 +25,20 @@ def drain_environ(directory: Path) -> dict[str, str]:
 def draining(directory: Path, models: Iterable[str]) -> Iterator[None]:
     """Meanwhile `models`, Triton's, take no new requests."""
     folder = directory / _FOLDER
-    marks = [folder / model for model in models]
+    markers = [folder / model for model in models]
     try:
         # On a full disk there is no room for it, and they go on taking some.
         with contextlib.suppress(OSError):
             folder.mkdir(exist_ok=True)
-            for mark in marks:
-                mark.touch()
+            for marker in markers:
+                marker.touch()
         yield
     finally:
-        for mark in marks:
-            mark.unlink(missing_ok=True)
+        for marker in markers:
+            marker.unlink(missing_ok=True)
 
 
-def forget_drains(directory: Path) -> None:
+def clear_drains(directory: Path) -> None:
     """Let the models in `directory` take requests, where whoever drained them was killed.
 
     The folder stays, or is made: a container has it mounted.
@@ -46,11 +46,11 @@ def forget_drains(directory: Path) -> None:
     # On a full disk there is nothing to forget, unless it is there.
     with contextlib.suppress(OSError):
         (directory / _FOLDER).mkdir(exist_ok=True)
-    for mark in (directory / _FOLDER).glob("*"):
-        mark.unlink(missing_ok=True)
+    for marker in (directory / _FOLDER).glob("*"):
+        marker.unlink(missing_ok=True)
 
 
-def show_in_flight(in_flight: Mapping[str, int] | None) -> str:
+def format_in_flight(in_flight: Mapping[str, int] | None) -> str:
     """The counts for people; None: nobody knows them."""
     if in_flight is None:
         return "an unknown number, since the server does not answer"

@@ -11,7 +11,7 @@ from trtllm_serve_cli.launch.triton.triton_command import Flags
 _PORT = "tllm asks the server there, and looks whether the port is free"
 _HOST = "tllm has to know where the server listens"
 # What the supervisor relies on: why it cannot be said to Triton alone, and what to say instead.
-_KEPT: Mapping[str, tuple[str, str]] = {
+_RESERVED: Mapping[str, tuple[str, str]] = {
     "model-repository": ("what is served follows from the models", "-m NAME, or --repo DIR"),
     "model-store": ("what is served follows from the models", "-m NAME, or --repo DIR"),
     "model-control-mode": (
@@ -49,9 +49,9 @@ def find_names(words: Sequence[str]) -> frozenset[str]:
     may_be_value = False
     for word in words:
         if word.startswith("--") and len(word) > 2:
-            name, is_whole, _ = word[2:].partition("=")
+            name, has_value, _ = word[2:].partition("=")
             names.append(name)
-            may_be_value = not is_whole
+            may_be_value = not has_value
         elif may_be_value and _VALUE.fullmatch(word):
             may_be_value = False
         else:
@@ -68,15 +68,15 @@ def find_names(words: Sequence[str]) -> frozenset[str]:
 
 def _check(name: str) -> None:
     # Triton takes any beginning of a name that is no other's.
-    kept = next((each for each in _KEPT if each.startswith(name)), None)
-    if kept is not None:
-        why, instead = _KEPT[kept]
+    reserved = next((each for each in _RESERVED if each.startswith(name)), None)
+    if reserved is not None:
+        why, instead = _RESERVED[reserved]
         raise BadInput(
             f"--{name} cannot be handed on to Triton.", why=why, next_step=f"say it so: {instead}"
         )
 
 
-def without_given(flags: Flags, names: frozenset[str]) -> Flags:
+def drop_overridden(flags: Flags, names: frozenset[str]) -> Flags:
     """`flags` less those that are given by hand and would contradict them."""
     dropped = names - _REPEATABLE
     return {name: value for name, value in flags.items() if name not in dropped}

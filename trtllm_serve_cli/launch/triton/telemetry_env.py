@@ -8,7 +8,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
 
 
-def observing_environ(options: LaunchOptions) -> dict[str, str]:
+def telemetry_environ(options: LaunchOptions) -> dict[str, str]:
     """The variables that our models read (runtime/log.py, runtime/requests/request_record.py)."""
     environ: dict[str, str] = {}
     if options.log_format != "text":
@@ -24,14 +24,14 @@ def trace_settings(options: LaunchOptions) -> tuple[str, ...]:
     """Triton's `--trace-config`, those that were given winning over ours. Raises `BadInput`."""
     if options.otlp_endpoint is None:
         return options.trace_config
-    ours = {
+    defaults = {
         "mode": "opentelemetry",
         "opentelemetry,url": traces_url(options.otlp_endpoint),
         "level": "TIMESTAMPS",
         "rate": "1",
     }
-    given = {each.partition("=")[0] for each in options.trace_config}
-    kept = tuple(f"{name}={value}" for name, value in ours.items() if name not in given)
+    overridden = {each.partition("=")[0] for each in options.trace_config}
+    kept = tuple(f"{name}={value}" for name, value in defaults.items() if name not in overridden)
     return (*kept, *options.trace_config)
 
 

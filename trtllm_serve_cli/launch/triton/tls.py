@@ -44,7 +44,7 @@ def _read_name(certificate: Path, key: Path) -> str | None:
         # Without a password of ours, OpenSSL would ask the terminal for one.
         server.load_cert_chain(certificate, key, password="")
         client.load_verify_locations(certificate)
-        facts = _shake_hands(client, server)
+        facts = _handshake(client, server)
     except (OSError, ssl.SSLError) as error:
         raise BadInput(
             f"{certificate} and {key} cannot be used for TLS.",
@@ -58,7 +58,7 @@ def _read_name(certificate: Path, key: Path) -> str | None:
     return names[0].replace("*", "server") if names else None
 
 
-def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> Any:
+def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> Any:
     """What the client learns of the server's certificate."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ours = client.wrap_bio(to_client, to_server)
