@@ -119,7 +119,7 @@ def test_server_in_a_container_answers_comes_back_and_ends(tllm: InContainers) -
     stubs = psutil.Process(tllm.status()["server_pid"]).children()
     stubs[0].kill()
     wait_until(lambda: tllm.state().restarts == 2)
-    assert tllm.state().why[0].startswith("the process of the model ")
+    assert tllm.state().why[0].startswith("the process of model ")
     wait_until(lambda: tllm.is_back(2), 180)
     assert "Paris" in ask(tllm)
 

@@ -71,7 +71,7 @@ def test_two_ranks_serve_die_come_back_and_end(in_two: Tllm) -> None:
     ranks["1"].send_signal(signal.SIGKILL)
     (server,) = (in_two.home / "servers").iterdir()
     wait_until(lambda: in_two.state().restarts == 1)
-    assert f"rank 1 died, which was process {ranks['1'].pid}" in in_two.status()["why"]
+    assert f"rank 1 (process {ranks['1'].pid}) died" in in_two.status()["why"]
     wait_until(lambda: in_two.state().phase == "ready", 180)
     assert "Paris" in ask(status["http"])
 

@@ -91,7 +91,7 @@ def test_nothing_outlives_a_killed_supervisor(quick_home: Callable[[], Tllm]) ->
     _, alive = psutil.wait_procs(everything, timeout=60)
     assert alive == []
     result = tllm("infer", "hi")
-    assert result.returncode == 3 and "is not running any more" in result.stderr
+    assert result.returncode == 3 and "is no longer running" in result.stderr
 
 
 def test_stop_leaves_no_process(quick_home: Callable[[], Tllm]) -> None:
@@ -164,10 +164,10 @@ def test_a_killed_triton_comes_back(quick_home: Callable[[], Tllm]) -> None:
 def test_a_start_that_takes_too_long_leaves_nothing(fresh_home: Callable[[], Tllm]) -> None:
     tllm, ports = fresh_home(), free_ports(3)
     result = tllm("start", "--timeout", "1", *port_options(ports))
-    assert (result.returncode, "it was not ready after 1 s" in result.stderr) == (3, True)
+    assert (result.returncode, "the server was not ready after 1 s" in result.stderr) == (3, True)
     assert_nothing_is_left(tllm, ports[0])
     (server,) = servers_of(tllm)
-    assert (server["state"], server["why"][0]) == ("failed", "it was not ready after 1 s")
+    assert (server["state"], server["why"][0]) == ("failed", "the server was not ready after 1 s")
 
 
 def test_a_port_that_is_taken_after_the_check_is_named_with_its_holder(
@@ -187,7 +187,7 @@ def test_a_port_that_is_taken_after_the_check_is_named_with_its_holder(
         quicker.listen()
         _, said = starting.communicate(timeout=120)
         assert f"The gRPC port {ports[1]} is in use." in said
-        assert f"(pid {psutil.Process().pid}) listens on it" in said
+        assert f"(pid {psutil.Process().pid}) is listening on it" in said
     assert starting.returncode == 3
     assert_nothing_is_left(tllm, ports[0])
     assert [server["state"] for server in servers_of(tllm)] == ["failed"]

@@ -1,4 +1,4 @@
-"""What a supervisor wrote down, and whether it is still true."""
+"""Tests of state files and their validity."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MINE = describe_supervisor("ready")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_state_is_read_as_it_was_written(tmp_path: Path, state: ServerState) -> None:
     write_state(tmp_path, state)
-    assert repr(read_state(tmp_path)) == repr(state)  # for not-a-number equals nothing
+    assert repr(read_state(tmp_path)) == repr(state)  # NaN is not equal to itself
 
 
 def test_write_state_leaves_no_temporary_file(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_write_state_leaves_no_temporary_file(tmp_path: Path) -> None:
 
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One on which no new file has room."""
+    """Make every write of a new file fail with ENOSPC."""
 
     def fail(path: Path, content: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -54,7 +54,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("full_disk")
 def test_shorter_state_replaces_a_longer_one_on_a_full_disk(tmp_path: Path) -> None:
-    (tmp_path / "state.json").write_text("a state that was too long for its room\n" * 200)
+    (tmp_path / "state.json").write_text("a state longer than the preallocated size\n" * 200)
     write_state(tmp_path, MINE)
     assert read_state(tmp_path) == MINE
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
@@ -92,7 +92,7 @@ def test_reused_process_id_is_not_supervised() -> None:
 
 
 def test_state_from_an_earlier_boot_is_not_supervised() -> None:
-    """Its process may have a namesake that started as long after this boot."""
+    """Another process may have the same id and the same start time since this boot."""
     rebooted = dataclasses.replace(MINE, boot_id="another")
     assert (rebooted.is_from_this_boot, rebooted.is_supervised) == (False, False)
 
@@ -102,7 +102,7 @@ def test_state_of_another_machine_is_elsewhere() -> None:
     assert (other.is_elsewhere, other.is_supervised) == (True, False)
     assert not dataclasses.replace(other, phase="stopped").is_elsewhere
     assert not dataclasses.replace(other, host=MINE.host).is_elsewhere
-    assert not dataclasses.replace(MINE, host="the name that it had before").is_elsewhere
+    assert not dataclasses.replace(MINE, host="a former host name").is_elsewhere
 
 
 def test_terminated_process_is_not_the_same_process() -> None:

@@ -1,6 +1,6 @@
-"""From a model repository to a server that is ready, and what becomes of it.
+"""Launch a server on a model repository and supervise it.
 
-`plan_launch` decides as data which Triton runs how; `launch` starts a supervisor, which starts it,
-waits until a token was generated through the repository, keeps it running and writes down in the
-server's folder what it knows. A server that does not become ready leaves nothing running.
+`plan_launch` decides as data how Triton runs. `launch` starts a supervisor, which starts Triton,
+waits until the repository has generated a token, and keeps the server running. The supervisor
+records the server's state in the server's folder. A failed start leaves no process running.
 """

@@ -1,4 +1,4 @@
-"""How a server is started: what `tllm start` is given, and what models declare."""
+"""Options that start a server, from `tllm start` and from the models' declarations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trtllm_serve_cli.choices import (
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.option_fields import Option, OptionField, option_fields
 
-# How long requests in flight have when a server stops, in seconds, unless a command says otherwise.
+# Default time limit for requests in flight when a server stops, in seconds.
 DRAIN_S = 30
 
 _SERVER = "Server"
@@ -34,10 +34,10 @@ _TLS = "TLS"
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """How a server is started: the options of `tllm start`, and `launch` of a tllm.yaml.
+    """The options of `tllm start` and of `launch` in a tllm.yaml.
 
-    `world_size` and the options below it have the names of upstream's launch script; the options of
-    the panel Triton have the names of Triton's own.
+    `world_size` and the options after it are named as in upstream's launch script. The options of
+    the Triton panel are named as in Triton.
     """
 
     host: Annotated[
@@ -55,25 +55,25 @@ class LaunchOptions:
         float,
         SECONDS,
         Option(
-            "Time until the server must be ready.",
+            "Time limit for the server to become ready.",
             flags=("--timeout",),
             metavar="SECONDS",
             panel=_SERVER,
         ),
     ] = 300.0
-    log_verbose: Annotated[int, VERBOSITY, Option("Triton's verbosity.", panel=_TRITON)] = 0
+    log_verbose: Annotated[int, VERBOSITY, Option("Verbosity of Triton's log.", panel=_TRITON)] = 0
     mode: Annotated[
         LaunchMode,
         Option(
-            "How Triton runs: local, in a container, or under mpirun. auto uses a container if "
-            "this machine cannot run Triton itself.",
+            "How Triton runs: directly (local), in a container, or under mpirun (mpi). auto uses a "
+            "container if the local Triton cannot serve the models.",
             panel=_SERVER,
         ),
     ] = "local"
     gpus: Annotated[
         str | None,
         Option(
-            "GPUs to use, such as 0,1 or GPU-… or MIG-…. Default: all.",
+            "GPUs to use, for example 0,1 or GPU-… or MIG-…. Default: all.",
             metavar="IDS",
             panel=_PROCESSES,
         ),
@@ -81,20 +81,22 @@ class LaunchOptions:
     image: Annotated[
         str | None,
         Option(
-            "Container image. Default: the one that the engine needs.",
+            "Container image. Default: the NVIDIA image that matches the engine.",
             metavar="IMAGE",
             panel=_PROCESSES,
         ),
     ] = None
     container_engine: Annotated[
         ContainerEngine | None,
-        Option("Container engine. Default: the first that works.", panel=_PROCESSES),
+        Option(
+            "Container engine. Default: docker if it works, otherwise podman.", panel=_PROCESSES
+        ),
     ] = None
     world_size: Annotated[
         int | None,
         COUNT,
         Option(
-            "Processes of --mode mpi. Default: as many as the engine has ranks.",
+            "Number of processes for --mode mpi. Default: one per rank of the engine.",
             metavar="N",
             panel=_PROCESSES,
         ),
@@ -102,8 +104,8 @@ class LaunchOptions:
     multi_model: Annotated[
         bool,
         Option(
-            "Orchestrator mode: Triton spawns the processes of the engines. Several engines "
-            "always run in this mode.",
+            "Use orchestrator mode: Triton spawns the engines' processes. Several engines always "
+            "use this mode.",
             flags=("--multi-model/--no-multi-model",),
             panel=_PROCESSES,
         ),
@@ -111,7 +113,7 @@ class LaunchOptions:
     disable_spawn_processes: Annotated[
         bool,
         Option(
-            "Orchestrator mode in which mpirun starts the processes of the engines; models need "
+            "Use orchestrator mode, and let mpirun start the engines' processes; models need "
             "participant_ids.",
             flags=("--disable-spawn-processes/--no-disable-spawn-processes",),
             panel=_PROCESSES,
@@ -120,7 +122,7 @@ class LaunchOptions:
     oversubscribe: Annotated[
         bool,
         Option(
-            "Let mpirun start more processes than there are cores.",
+            "Allow mpirun to start more processes than cores.",
             flags=("--oversubscribe/--no-oversubscribe",),
             panel=_PROCESSES,
         ),
@@ -128,7 +130,7 @@ class LaunchOptions:
     hostfile: Annotated[
         Path | None,
         Option(
-            "Nodes for mpirun, one per line; this machine must be the first.",
+            "File with the nodes for mpirun, one per line; this machine must be first.",
             metavar="FILE",
             panel=_PROCESSES,
         ),
@@ -136,7 +138,7 @@ class LaunchOptions:
     model_control_mode: Annotated[
         ModelControlMode,
         Option(
-            "none loads all models at the start; explicit allows `tllm load` and `tllm unload`; "
+            "none loads all models at startup; explicit allows `tllm load` and `tllm unload`; "
             "poll reloads models that change on disk.",
             panel=_TRITON,
         ),
@@ -144,41 +146,47 @@ class LaunchOptions:
     load_model: Annotated[
         tuple[str, ...],
         Option(
-            "Load only this model in the mode explicit; repeatable.", metavar="NAME", panel=_TRITON
+            "Model to load at startup in explicit mode; repeatable. Default: all.",
+            metavar="NAME",
+            panel=_TRITON,
         ),
     ] = ()
     cache_config: Annotated[
         str | None,
-        Option("Response cache, such as local,size=1048576.", metavar="CONFIG", panel=_TRITON),
+        Option("Response cache, for example local,size=1048576.", metavar="CONFIG", panel=_TRITON),
     ] = None
     trace_config: Annotated[
         tuple[str, ...],
-        Option("Tracing, such as level=TIMESTAMPS; repeatable.", metavar="CONFIG", panel=_TRITON),
+        Option(
+            "Trace setting, for example level=TIMESTAMPS; repeatable.",
+            metavar="CONFIG",
+            panel=_TRITON,
+        ),
     ] = ()
     grpc_server_cert: Annotated[
         Path | None, Option("Certificate of the gRPC server.", metavar="PEM", panel=_TLS)
     ] = None
     grpc_server_key: Annotated[
-        Path | None, Option("Key of that certificate.", metavar="PEM", panel=_TLS)
+        Path | None, Option("Private key of the server certificate.", metavar="PEM", panel=_TLS)
     ] = None
     grpc_root_cert: Annotated[
         Path | None,
         Option(
-            "Certificate authority that must have signed the clients' certificates.",
+            "CA certificate; gRPC clients must present a certificate that this CA signed.",
             metavar="PEM",
             panel=_TLS,
         ),
     ] = None
     triton_args: Annotated[
         tuple[str, ...],
-        Option("Any other option of tritonserver.", metavar="[-- OPTION…]", is_argument=True),
+        Option("Other options, passed to tritonserver.", metavar="[-- OPTION…]", is_argument=True),
     ] = ()
-    log_format: Annotated[
-        LogFormat, Option("Format of the log lines of our models.", panel=_TELEMETRY)
-    ] = "text"
+    log_format: Annotated[LogFormat, Option("Log format of tllm's models.", panel=_TELEMETRY)] = (
+        "text"
+    )
     log_requests: Annotated[
         RequestLogging,
-        Option("Log a line for each request; prompts includes its text.", panel=_TELEMETRY),
+        Option("Log one line per request; prompts also logs the prompt.", panel=_TELEMETRY),
     ] = "no"
     otlp_endpoint: Annotated[
         str | None,
@@ -190,11 +198,11 @@ class LaunchOptions:
     ] = None
 
 
-# What only servers of some modes take: declared for those, it means nothing in another.
+# Options of some modes only: if a model declares them, other modes ignore them.
 _MPI_OPTIONS = ("world_size", "multi_model", "disable_spawn_processes", "oversubscribe")
 _CONTAINER_OPTIONS = ("image", "container_engine")
 _MODES_OF = {
-    # A container's ranks are started by mpirun as well, but on this machine alone.
+    # mpirun also starts the ranks in a container, but only on this machine.
     **dict.fromkeys(_MPI_OPTIONS, ("mpi", "container")),
     "hostfile": ("mpi",),
     **dict.fromkeys(_CONTAINER_OPTIONS, ("container", "auto")),
@@ -204,10 +212,10 @@ _MODES_OF = {
 def choose_options(
     overrides: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]
 ) -> LaunchOptions:
-    """Return the options of `overrides`, or else those declared for the mode, or else defaults.
+    """Merge the options: `overrides` first, then those declared for the mode, then defaults.
 
-    `declared` has the options of each model by its name. Raise `BadInput` if models of one server
-    disagree, and for options of containers in another mode.
+    `declared` maps each model's name to its options. Raise `BadInput` if the models of one server
+    declare different values, and for container options in another mode.
     """
     merged: dict[str, tuple[str, Any]] = {}
     modes = (
@@ -222,9 +230,9 @@ def choose_options(
             first_model, first_value = merged.setdefault(name, (model, value))
             if name not in overrides and first_value != value:
                 raise BadInput(
-                    f"{first_model} and {model} cannot be served together as they were declared.",
-                    why=f"launch.{name} is {first_value} for one and {value} for the other",
-                    next_step=f"say it now: {_format_option(name, first_value)}",
+                    f"{first_model} and {model} declare conflicting launch options.",
+                    why=f"launch.{name} is {first_value} for {first_model} and {value} for {model}",
+                    next_step=f"override it, for example: {_format_option(name, first_value)}",
                 )
     chosen = {**{name: value for name, (_, value) in merged.items()}, **overrides}
     if chosen.get("mode") not in _MODES_OF["image"]:
@@ -234,14 +242,14 @@ def choose_options(
 
 
 def _convert(field: OptionField, value: Any) -> Any:
-    """Return the value of a field, which is plain data if it was declared."""
+    """Convert the plain data of a declaration to the type of the field."""
     if field.kind is Path and value is not None:
         return Path(value)
     return tuple(value) if isinstance(value, list) else value
 
 
 def _format_option(name: str, value: Any) -> str:
-    """Return the option as `tllm start` takes it."""
+    """Format the option for the command line of `tllm start`."""
     option = name.removesuffix("_s").replace("_", "-")
     if isinstance(value, bool):
         return f"--{'' if value else 'no-'}{option}"
@@ -254,7 +262,7 @@ def _format_option(name: str, value: Any) -> str:
 def _check_no_container(chosen: Mapping[str, Any]) -> None:
     if flags := [f"--{name.replace('_', '-')}" for name in _CONTAINER_OPTIONS if chosen.get(name)]:
         raise BadInput(
-            f"{' and '.join(flags)} {'are' if len(flags) > 1 else 'is'} for servers in containers.",
-            why=f"this one is to run in the mode {chosen.get('mode') or 'local'}",
+            f"{' and '.join(flags)} {'require' if len(flags) > 1 else 'requires'} container mode.",
+            why=f"the server runs in {chosen.get('mode') or 'local'} mode",
             next_step="add --mode container",
         )

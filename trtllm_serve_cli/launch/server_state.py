@@ -1,9 +1,9 @@
-"""What a supervisor writes down of its server, and what is true of it now.
+"""The state that a supervisor records of its server, and whether it is still valid.
 
-A state file can outlive its supervisor (a crash, a reboot), so it is believed only as long as the
-process that wrote it lives: same boot of the machine, same id, same start. The start is counted
-from the boot, since a clock that is set moves all times of day. Of a server on another machine
-nothing is known.
+A state file can outlive its supervisor after a crash or a reboot. It is valid only while the
+process that wrote it runs: same boot of the machine, same process id, same start time. The start
+time is relative to the boot because clock changes move wall-clock times. The status of a server on
+another machine is unknown.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ STATE_FILE = "state.json"
 PLAN_FILE = "plan.json"
 _STOP_FILE = "stop-timeout"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-# What is written is shorter; its file is as long from the start, so a full disk does not matter.
+# Files have this size from the start, so that updates succeed on a full disk.
 _RESERVED_BYTES = 4096
 
-# A job may also wait in a queue, or nobody knows what has become of it.
+# Only Slurm jobs can be queued. A phase that cannot be determined is unknown.
 Phase = Literal[
     "queued", "starting", "ready", "restarting", "stopping", "failed", "stopped", "unknown"
 ]
@@ -36,12 +36,12 @@ Phase = Literal[
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """One moment of a supervised server; times are seconds since the epoch.
+    """A snapshot of a supervised server; times are seconds since the epoch.
 
-    `supervisor_started_at` alone counts from the boot `boot_id` of the machine `host`. `why` says
-    in a few lines why a server failed or is being restarted, or what became of requests when it was
-    stopped; `in_flight` are those that it waits for: engine -> how many. `exit_code` is how it
-    ended by itself, negative for a signal.
+    `supervisor_started_at` is in seconds since the boot `boot_id` of the machine `host`. `why`
+    explains in a few lines why a server failed or restarts, or which requests a stop cancelled.
+    `in_flight` maps each engine to the number of requests that a stop waits for. `exit_code` is set
+    if the server exited by itself, negative for a signal.
     """
 
     phase: Phase
@@ -58,26 +58,26 @@ class ServerState:
 
     @property
     def is_from_this_boot(self) -> bool:
-        """Whether the machine has not been started anew since."""
+        """True if the machine has not been rebooted since."""
         return self.boot_id == read_boot_id()
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether another machine, which shares this home, wrote this and did not tell its end."""
+        """True if another machine, which shares this home, wrote this and recorded no end."""
         has_ended = self.phase in ("failed", "stopped")
         is_other_host = self.host not in ("", socket.gethostname())
         return is_other_host and not has_ended and not self.is_from_this_boot
 
     @property
     def is_supervised(self) -> bool:
-        """Whether the supervisor that wrote this still runs."""
+        """True if the supervisor that wrote this state still runs."""
         return self.is_from_this_boot and is_same_process(
             self.supervisor_pid, self.supervisor_started_at
         )
 
 
 def describe_supervisor(phase: Phase) -> ServerState:
-    """The state of a server whose supervisor is this process."""
+    """Return the state of a server whose supervisor is this process."""
     return ServerState(
         phase,
         os.getpid(),
@@ -88,7 +88,7 @@ def describe_supervisor(phase: Phase) -> ServerState:
 
 
 def write_state(directory: Path, state: ServerState) -> None:
-    """Replace the state of the server in `directory` at once, on a full disk, too."""
+    """Replace the state of the server in `directory`, atomically unless the disk is full."""
     text = json.dumps(dataclasses.asdict(state), indent=2).encode()
     content = text.ljust(_RESERVED_BYTES)
     path, temporary = directory / STATE_FILE, directory / f".{STATE_FILE}.{os.getpid()}"
@@ -103,7 +103,7 @@ def write_state(directory: Path, state: ServerState) -> None:
 
 
 def read_state(directory: Path) -> ServerState | None:
-    """The last state written, or None when there is none that can be read."""
+    """Return the last state written, or None if it is missing or invalid."""
     try:
         fields = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
         return ServerState(**{**fields, "why": tuple(fields["why"])})
@@ -112,19 +112,19 @@ def read_state(directory: Path) -> ServerState | None:
 
 
 def write_stop_timeout(directory: Path, timeout_s: float) -> None:
-    """Say how long requests in flight may still take, to a supervisor that is to stop."""
+    """Set how long a stopping supervisor waits for requests in flight."""
     _write_in_place(directory / _STOP_FILE, f"{timeout_s}".encode().ljust(_RESERVED_BYTES))
 
 
 def _write_in_place(path: Path, content: bytes) -> None:
-    """No new room is needed where a file lies that is as long already."""
+    """Overwrite a file of the same size, which needs no free disk space."""
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
         file.write(content)
         file.truncate()
 
 
 def read_stop_timeout_s(directory: Path, default_s: float) -> float:
-    """What was said last, which may change while a server is stopping; or else `default_s`."""
+    """Return the latest stop timeout, which may change while a server stops, or `default_s`."""
     try:
         return float((directory / _STOP_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -132,13 +132,13 @@ def read_stop_timeout_s(directory: Path, default_s: float) -> float:
 
 
 def reset_state_files(directory: Path) -> None:
-    """Remove what was said of a former server in `directory`, and make room for what will be."""
+    """Remove the state of a previous server in `directory` and preallocate the stop timeout."""
     (directory / STATE_FILE).unlink(missing_ok=True)
     _write_in_place(directory / _STOP_FILE, b" " * _RESERVED_BYTES)
 
 
 def is_same_process(pid: int, started_s: float) -> bool:
-    """Whether the process `pid` is the one that started then, and no zombie."""
+    """Return whether the process `pid` started at `started_s` and is not a zombie."""
     try:
         process = psutil.Process(pid)
         is_same = abs(started_at_s(pid) - started_s) < 0.1
@@ -148,18 +148,18 @@ def is_same_process(pid: int, started_s: float) -> bool:
 
 
 def started_at_s(pid: int) -> float:
-    """When a process started, in seconds since the boot (elsewhere than on Linux, the epoch)."""
+    """Return the start time of a process in seconds since the boot (on Linux) or the epoch."""
     if sys.platform != "linux":
         return psutil.Process(pid).create_time()
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    # The second field is the name, in which anything may stand; the 22nd is the start.
+    # The second field, the name, may contain any character; the start time is the 22nd field.
     ticks = stat.rpartition(")")[2].split()[19]
     return int(ticks) / os.sysconf("SC_CLK_TCK")
 
 
 @functools.cache
 def read_boot_id() -> str:
-    """What Linux calls this boot of the machine; "" elsewhere."""
+    """Return the id of this boot of the machine, or "" on systems other than Linux."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:

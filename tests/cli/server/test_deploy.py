@@ -92,10 +92,10 @@ def test_job_of_a_slurm_that_is_away_is_not_called_dead(
     away = "error: Unable to contact slurm controller"
     answer(tmp_path, squeue=away, scancel=away)
     assert tllm("status")[1].splitlines()[:3] == [
-        "m: unknown", "  Slurm job 42: Slurm does not answer.", f"  {away}",
+        "m: unknown", "  Slurm job 42: Slurm does not respond.", f"  {away}",
     ]  # fmt: skip
     code, _, err = tllm("infer", "Hello")
-    assert (code, "Whether the server for m is running is not known." in err) == (3, True)
+    assert (code, "The state of the server for m is unknown." in err) == (3, True)
     for command in (("stop",), ("stop", "--all")):
         code, _, err = tllm(*command)
         assert (code, "Error: Slurm did not cancel job 42." in err, away in err) == (3, True, True)
@@ -116,7 +116,7 @@ def test_job_that_ended_goes_off_the_list(tllm: Tllm, home: Home, tmp_path: Path
 def test_machine_without_slurm_says_so(tllm: Tllm, home: Home, tmp_path: Path) -> None:
     (tmp_path / "bin" / "sbatch").unlink()
     code, _, err = tllm("deploy", "slurm", "--submit")
-    assert (code, "Error: There is no sbatch here." in err) == (3, True)
+    assert (code, "Error: sbatch is not installed." in err) == (3, True)
     assert tllm("status") == (0, "", "No server is running. Next: tllm start\n")
 
 

@@ -106,7 +106,7 @@ def test_failed_start_shows_the_cause_and_the_log(
     assert err.endswith(
         "Error: The server for m did not become ready.\n"
         "  Why: m: Internal: ModuleNotFoundError: No module named 'nowhere'\n"
-        f" Next: `tllm doctor` checks this machine; the whole log is {log}\n"
+        f" Next: run `tllm doctor` to check this machine; full log: {log}\n"
     )
     assert [is_gone(pid) for pid in pids_in(log)] == [True]
     assert "m: failed\n  m: Internal: ModuleNotFoundError" in tllm("status")[1]
@@ -126,8 +126,8 @@ def test_port_in_use_names_the_process(tllm: Tllm, ports: list[str]) -> None:
     [
         (("start", "-m", "nope"), "Error: No model 'nope' has been imported."),
         (("start", "-m", "m", "-m", "m"), "Error: One server cannot serve two models called m."),
-        (("start", "--http-port", "8001"), "are not three different ones."),
-        (("start", "--image", "mine:1"), "Error: --image is for servers in containers."),
+        (("start", "--http-port", "8001"), "are not distinct."),
+        (("start", "--image", "mine:1"), "Error: --image requires container mode."),
         (("start", "--host", "::1"), "Error: The server cannot listen on ::1."),
         (("start", "--host", "203.0.113.7"), "Error: The server cannot listen on 203.0.113.7"),
         (("stop",), "Error: No server is running."),
@@ -177,9 +177,9 @@ def test_image_that_cannot_be_fetched_is_3_and_starts_nothing(
     code, out, err = tllm("start", *ports, *container)
     assert (code, out, calls_of(podman, "run")) == (3, "", [])
     assert err.endswith(
-        "Error: The image nvcr.io/img could not be fetched.\n"
-        "  Why: the registry wants you to log in, or does not let you have it: unauthorized\n"
-        " Next: podman login nvcr.io   (user $oauthtoken, password: a key of NGC)\n"
+        "Error: The image nvcr.io/img could not be pulled.\n"
+        "  Why: the registry requires a login or denies access: unauthorized\n"
+        " Next: podman login nvcr.io   (user $oauthtoken, password: an NGC API key)\n"
     )
 
 
@@ -193,7 +193,7 @@ def test_mode_that_was_chosen_is_told(
     code, out, _ = tllm("start", *ports, *mode, "--dry-run")
     # Where there is an embedded Triton, that one serves.
     assert (code, "Serve m from" in out) == (0, True)
-    assert ("In a container, since" in out) == (find_embedded_root() is None)
+    assert ("Using a container: " in out) == (find_embedded_root() is None)
 
 
 def test_logs_also_of_a_server_that_died(
@@ -216,7 +216,7 @@ def test_two_servers_are_told_apart(tllm: Tllm, home: Home, ports: list[str]) ->
     assert (code, "2 servers are running." in err) == (3, True)
     assert tllm("logs", "-u", f"localhost:{ports[1]}", "-n", "0")[0] == 0
     code, _, err = tllm("stop", "-u", "localhost:9")
-    assert (code, "No server of tllm's is running on 127.0.0.1:9." in err) == (3, True)
+    assert (code, "No tllm server is running on 127.0.0.1:9." in err) == (3, True)
     assert tllm("stop", "-m", "n")[0] == 0
     assert tllm("stop", "--all")[2] == f"Stopping m on 127.0.0.1:{ports[1]} …\nStopped.\n"
 
@@ -275,7 +275,7 @@ def test_switch_that_is_declared_can_be_undone(tllm: Tllm, home: Home, tmp_path:
     launch = {"mode": "mpi", "oversubscribe": True, "multi_model": True}
     file.write_text(json.dumps({**json.loads(file.read_text()), "declaration": {"launch": launch}}))
     code, _, err = tllm("start", "--dry-run")
-    assert (code, "leave --multi-model" in err) == (3, True)
+    assert (code, "omit --multi-model" in err) == (3, True)
     code, out, _ = tllm("start", "--no-multi-model", "--dry-run")
     assert (code, "--oversubscribe" in out) == (0, True)
     code, out, _ = tllm("start", "--no-multi-model", "--no-oversubscribe", "--dry-run")
@@ -339,7 +339,7 @@ def test_restart_fetches_an_image_before_it_stops_anything(
     code, _, err = tllm("restart")
     assert (code, "Stopping" in err) == (3, False)
     assert "Whoever reaches 0.0.0.0 can use this server" in err
-    assert "Error: The image img could not be fetched." in err
+    assert "Error: The image img could not be pulled." in err
     after = json.loads(tllm("status", "--json")[1])["servers"][0]
     assert (after["state"], after["supervisor_pid"]) == ("ready", before["supervisor_pid"])
     write_engine(tmp_path / "bin", "podman", pull="echo Copying blob")
@@ -377,8 +377,8 @@ def test_server_that_died_is_started_again(tllm: Tllm, home: Home, ports: list[s
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("start", "m"), "Error: 'm' is no option of Triton's."),
-        (("start", "--", "--http-port=1"), "Next: say it so: --http-port N"),
+        (("start", "m"), "Error: 'm' is not a Triton option."),
+        (("start", "--", "--http-port=1"), "Next: use instead: --http-port N"),
         (("start", "--load-model", "m"), "add --model-control-mode explicit"),
         (("start", "--grpc-server-cert", "x"), "TLS needs a certificate and its key."),
         (("restart",), "Error: No server is running."),

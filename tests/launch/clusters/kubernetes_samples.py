@@ -1,4 +1,4 @@
-"""Models to deploy on Kubernetes, and their manifests."""
+"""Sample models to deploy on Kubernetes, and their manifests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ON_TWO = KubernetesOptions(nodes=2, image="triton-with-kubectl", namespace="llm"
 def plan(
     model: Deployable = PLAIN, options: KubernetesOptions | None = None, timeout_s: float = 600.0
 ) -> dict[str, Manifest]:
-    """The manifests by kind, as they are read out of their YAML."""
+    """Plan the manifests, render and parse them, and return them by kind."""
     launch = LaunchOptions(host="0.0.0.0", timeout_s=timeout_s)
     made = plan_kubernetes(model, options or KubernetesOptions(), launch, home=HOME)
     read = list(yaml.safe_load_all(render_manifests(made)))

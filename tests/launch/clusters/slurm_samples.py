@@ -1,4 +1,4 @@
-"""Models to run as Slurm jobs."""
+"""Sample models to run as Slurm jobs."""
 
 from __future__ import annotations
 

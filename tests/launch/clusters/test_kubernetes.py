@@ -1,4 +1,4 @@
-"""The manifests, against the schemas that Kubernetes and the custom resources have."""
+"""The manifests, validated against the schemas of Kubernetes and of the custom resources."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trtllm_serve_cli.launch.clusters.kubernetes import (
 )
 from trtllm_serve_cli.launch.containers.deployment import Deployable
 
-# What the published custom resource definitions ask for: kubernetes-sigs/lws
+# Required by the published custom resource definitions: kubernetes-sigs/lws
 # (leaderworkerset.x-k8s.io_leaderworkersets.yaml) and prometheus-operator/prometheus-operator
 # (monitoring.coreos.com_podmonitors.yaml). Pod templates in them are Kubernetes' own.
 CUSTOM = {
@@ -206,18 +206,22 @@ def test_autoscaler_counts_pending_requests_of_triton_and_the_engine(reports_wai
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        (SPREAD, KubernetesOptions(nodes=2), "needs an image of your own to run on 2 nodes"),
+        (SPREAD, KubernetesOptions(nodes=2), "needs a custom image to run on 2 nodes"),
         (PLAIN, ON_TWO, "cannot be spread over 2 nodes"),
-        (SPREAD, KubernetesOptions(nodes=3, image="i"), "16 ranks cannot be shared out among 3"),
         (
-            dataclasses.replace(PLAIN, image=None, needs="what nobody has"),
+            SPREAD,
+            KubernetesOptions(nodes=3, image="i"),
+            "16 ranks cannot be divided evenly among 3",
+        ),
+        (
+            dataclasses.replace(PLAIN, image=None, needs="an unknown backend"),
             KubernetesOptions(),
             "No public container image serves Llama_3.1",
         ),
         (
             dataclasses.replace(PLAIN, folders=(HOME / "models" / "l", Path("/data/engine"))),
             KubernetesOptions(claim="models"),
-            "The claim models cannot hold all of Llama_3.1",
+            "The claim models does not contain all of Llama_3.1",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a pod runs, by a real bash and a real mpirun."""
+"""The script of a pod, run by a real bash and a real mpirun."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trtllm_serve_cli.launch.containers.deployment import Deployable
 
 
 def arguments_of(model: Deployable, options: KubernetesOptions, tmp_path: Path) -> list[str]:
-    """What the pod's script runs, by a bash that has a `kubectl` and an `mpirun` that tell it."""
+    """Run the pod's script with fakes of `kubectl` and `mpirun`; return the arguments of mpirun."""
     made = plan(model, options)
     workload = made.get("LeaderWorkerSet") or made["Deployment"]
     (server, *_) = (
@@ -84,7 +84,7 @@ def test_several_gpus_of_one_node_need_no_agent(tmp_path: Path) -> None:
 
 
 def test_instances_on_separate_gpus_are_spawned(tmp_path: Path) -> None:
-    """gpu_device_ids 0,1;2,3: upstream's orchestrator mode, as `tllm start --mode mpi` has it."""
+    """gpu_device_ids 0,1;2,3 selects orchestrator mode, as in `tllm start --mode mpi`."""
     model = dataclasses.replace(PLAIN, num_gpus=4, num_ranks=1, spawns=True)
     words = arguments_of(model, KubernetesOptions(), tmp_path)
     assert words[4:11] == [
@@ -98,7 +98,7 @@ def test_instances_on_separate_gpus_are_spawned(tmp_path: Path) -> None:
     ]
 
 
-# Of two processes the first one is in the middle of a request, for longer than mpirun would wait.
+# The first of two processes finishes a request, for longer than mpirun would wait.
 _TRITON = """\
 #!/bin/bash
 trap 'sleep 3; echo "rank $OMPI_COMM_WORLD_RANK has finished" >> "$LOG"; exit 0' TERM
@@ -111,7 +111,7 @@ while :; do sleep 0.1; done
     shutil.which("mpirun") is None, reason="no mpirun (apt-get install openmpi-bin)"
 )
 def test_pod_finishes_requests_in_flight_on_sigterm(tmp_path: Path) -> None:
-    """The pod's script under a real bash and a real mpirun, with a Triton that takes its time."""
+    """Run the pod's script with a real bash and mpirun, and a Triton that stops slowly."""
     triton, log = tmp_path / "tritonserver", tmp_path / "log"
     triton.write_text(_TRITON)
     triton.chmod(0o755)
@@ -135,7 +135,7 @@ def test_worker_pods_wait_for_their_ranks(tmp_path: Path) -> None:
     script = worker["template"]["spec"]["containers"][0]["command"][2]
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "comm").write_text("orted\n")
-    # Whatever else runs on this machine is none of the pod's.
+    # Do not look at other processes of this machine.
     script = script.replace("/proc", str(tmp_path)) + "echo ended\n"
     pod = subprocess.Popen(("bash", "-c", script), stdout=subprocess.PIPE, start_new_session=True)
     try:

@@ -1,4 +1,4 @@
-"""Slurm jobs as data and as scripts, the scripts against upstream's and run by a real bash."""
+"""Slurm jobs and their scripts, compared with upstream's and run by a real bash."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def task(text: str) -> str:
 
 
 def test_job_has_the_options_of_the_backends_readme() -> None:
-    """`tensorrt_llm_triton.sub` and `.sh` of the backend's README.md at v0.9.0, by option."""
+    """Options of `tensorrt_llm_triton.sub` and `.sh` in the backend's README.md at v0.9.0."""
     text = script(
         options=SlurmOptions(
             account="ACCOUNT",
@@ -72,7 +72,7 @@ def test_job_has_the_options_of_the_backends_readme() -> None:
         "nodes": "1",
         "ntasks-per-node": "8",
         "time": "00:30:00",
-        # More than upstream's: clusters that share nodes give no GPU to a job that asks for none.
+        # Not in upstream's script: clusters that share nodes allocate GPUs only on request.
         "gpus-per-node": "8",
         "open-mode": "append",
     }
@@ -114,7 +114,7 @@ def test_llm_api_on_two_nodes_runs_upstreams_launcher() -> None:
         "open-mode": "append",
     }
     assert srun_options(text)["mpi"] == "pmix"
-    # The launcher starts the server on the first rank alone, so all tasks are told the same.
+    # The launcher starts the server only on the first rank, so all tasks run the same command.
     assert task(text).startswith(
         "exec trtllm-llmapi-launch /opt/tritonserver/bin/tritonserver \\\n"
     )
@@ -122,7 +122,7 @@ def test_llm_api_on_two_nodes_runs_upstreams_launcher() -> None:
 
 
 def test_llm_api_on_two_nodes_has_the_options_of_the_backends_guide() -> None:
-    """`srun -N 2 --ntasks-per-node=8 --mpi=pmix --container-image=…` of its docs/llmapi.md."""
+    """Options of `srun -N 2 --ntasks-per-node=8 --mpi=pmix --container-image=…`, docs/llmapi.md."""
     text = script(PYTORCH, SlurmOptions(nodes=2, ntasks_per_node=8, container_image="IMAGE"))
     expected = {"nodes": "2", "ntasks-per-node": "8", "mpi": "pmix", "container-image": "IMAGE"}
     assert expected.items() <= (directives(text) | srun_options(text)).items()
@@ -139,11 +139,11 @@ def test_mig_slice_is_requested_by_its_gres_name() -> None:
     ("model", "options", "message"),
     [
         (PLAIN, SlurmOptions(nodes=2), "llama cannot be spread over 2 nodes."),
-        (MODEL, SlurmOptions(nodes=3), "8 ranks cannot be shared out among 3 nodes."),
+        (MODEL, SlurmOptions(nodes=3), "8 ranks cannot be divided evenly among 3 nodes."),
         (MODEL, SlurmOptions(ntasks_per_node=4), "llama needs 8 tasks per node, not 4."),
-        (PLAIN, SlurmOptions(container_workdir="/w"), "There are mounts or a working directory"),
+        (PLAIN, SlurmOptions(container_workdir="/w"), "--container-workdir require a container"),
         (dataclasses.replace(MODEL, num_ranks=1, spawns=True), ONE_NODE,
-         "llama cannot run under Slurm as it is."),
+         "llama cannot run several instances under Slurm."),
     ],
 )  # fmt: skip
 def test_plan_rejects_impossible_options(
@@ -154,7 +154,7 @@ def test_plan_rejects_impossible_options(
 
 
 def run_job(text: str, tmp_path: Path, rank: int = 0) -> tuple[dict[str, object], list[str]]:
-    """What the job writes down, and what Triton is told, with an `srun` that runs one task."""
+    """Run the job with an `srun` of one task; return its address file and Triton's arguments."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, lines in {

@@ -1,4 +1,4 @@
-"""What becomes of a job, as Slurm's commands say it."""
+"""Slurm jobs, with scripted output of Slurm's commands."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FORGOTTEN: Output = (1, "", "slurm_load_jobs error: Invalid job id specified\n")
 
 
 class FakeSlurm:
-    """Answers each command as told, and keeps the commands."""
+    """A Slurm that returns scripted output and records the commands."""
 
     def __init__(self, answers: Mapping[str, Output | Sequence[Output]]) -> None:
         self._answers = {
@@ -47,7 +47,7 @@ class FakeSlurm:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Of the job 12, submitted."""
+    """Return the folder of the submitted job 12."""
     directory = make_job_folder(tmp_path, "llama")
     slurm = FakeSlurm({"sbatch": (0, "12;cluster\n", "")})
     assert submit_job("script", PLAIN, directory, slurm) == SlurmJob("12", "PENDING")
@@ -98,7 +98,7 @@ def test_forgotten_job_is_explained_by_its_files(folder: Path) -> None:
     assert phase_and_why(folder, squeue=FORGOTTEN, sacct=sacct) == (
         "failed",
         (
-            "Slurm does not know job 12 any more; it ended with exit code 1",
+            "Slurm no longer has job 12; it ended with exit code 1",
             "srun: error: no such image",
         ),
     )
@@ -124,7 +124,7 @@ def test_unreachable_controller_gives_an_unknown_phase(folder: Path) -> None:
     assert phase_and_why(folder, squeue=squeue) == (
         "unknown",
         (
-            "Slurm job 12: Slurm does not answer.",
+            "Slurm job 12: Slurm does not respond.",
             "slurm_load_jobs error: Unable to contact slurm controller",
         ),
     )
@@ -139,7 +139,7 @@ def test_rejected_job_reports_the_reason_and_is_not_tracked(tmp_path: Path) -> N
 
 
 def install_hanging_program(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a program on the PATH that never answers."""
+    """Install a program on PATH that never exits."""
     program.write_text("#!/bin/sh\nexec sleep 600\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
@@ -153,10 +153,10 @@ def test_submit_timeout_names_the_job_that_may_exist(
     with pytest.raises(LaunchFailed) as raised:
         submit_job("script", PLAIN, make_job_folder(tmp_path, "llama"), run)
     assert str(raised.value) == (
-        "sbatch did not answer for 0.1 s.\n"
-        "Why: the controller may be busy, and have taken the job all the same: nothing of tllm's "
-        "follows it then\n"
-        f"Next: squeue --name tllm-{PLAIN.name}   (scancel ID ends it)"
+        "sbatch did not respond within 0.1 s.\n"
+        "Why: the controller may be busy and may still have accepted the job, which tllm cannot "
+        "track\n"
+        f"Next: squeue --name tllm-{PLAIN.name}   (scancel ID cancels it)"
     )
 
 
@@ -185,7 +185,7 @@ def test_cancel_waits_for_the_end_and_unlists_the_job(home_folder: Path, folder:
 
 
 def test_updates_of_the_job_file_are_serialized(folder: Path) -> None:
-    """Such as a `tllm stop` for a `tllm status` that has read what it will write anew."""
+    """`tllm stop`, for example, waits while `tllm status` rewrites the file."""
     with filelock.FileLock(folder / "job.lock"):
         ended = SlurmJob("12", "FAILED")
         stopping = threading.Thread(target=cancel_job, args=(folder, ended, FakeSlurm({})))
@@ -209,7 +209,9 @@ def test_job_in_an_unknown_state_is_not_reported_as_stopped(folder: Path) -> Non
         "Next: sinfo   (then tllm stop again)"
     )
     slurm = FakeSlurm({"scancel": (0, "", ""), "squeue": UNREACHABLE})
-    with pytest.raises(LaunchFailed, match="told to end; whether it has, Slurm does not say"):
+    with pytest.raises(
+        LaunchFailed, match="was cancelled, but Slurm does not report whether it has ended"
+    ):
         cancel_job(folder, SlurmJob("12"), slurm)
     assert phase_and_why(folder, squeue=UNREACHABLE)[0] == "unknown"
 
@@ -222,11 +224,11 @@ def test_ended_job_is_unlisted_without_scancel(folder: Path) -> None:
 
 def test_machine_without_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MissingPart, match="There is no squeue here"):
+    with pytest.raises(MissingPart, match="squeue is not installed"):
         run_slurm(("squeue",))
 
 
 def test_hanging_slurm_command_times_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     install_hanging_program(tmp_path / "squeue", monkeypatch)
-    with pytest.raises(LaunchFailed, match=r"squeue did not answer for 0\.1 s"):
+    with pytest.raises(LaunchFailed, match=r"squeue did not respond within 0\.1 s"):
         run_slurm(("squeue",), timeout_s=0.1)

@@ -1,4 +1,4 @@
-"""What a server in a container is, compared whole and with upstream's documented command."""
+"""Plans of servers in containers, also compared with upstream's documented command."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from trtllm_serve_cli.repository.model.store import ImportedModel
 from trtllm_serve_cli.repository.planning.combined import PlacedModel
 
 NGC = "nvcr.io/nvidia/tritonserver:24.07-trtllm-python-py3"
-# README.md of triton-inference-server/tensorrtllm_backend, on a server that serves LLaMa in the
-# container of 24.07; then Triton is started in it.
+# README.md of triton-inference-server/tensorrtllm_backend: the container of release 24.07 for
+# LLaMa, in which Triton is then started.
 DOCUMENTED = f"""
 docker run --rm -it --net host --shm-size=2g --ulimit memlock=-1 --ulimit stack=67108864
   --gpus all -v /models/llama:/models/llama -v /engines/llama:/engines/llama {NGC}
@@ -87,7 +87,7 @@ def plan(
 
 
 def options_of(plan: LaunchPlan) -> list[str]:
-    """What the engine is told before the image."""
+    """Return the arguments before the image."""
     assert plan.container is not None
     return list(plan.argv[2 : plan.argv.index(plan.container.image)])
 
@@ -146,7 +146,7 @@ def test_docker_with_gpus_compared_whole() -> None:
 
 
 def test_command_has_every_documented_option_but_the_terminal() -> None:
-    """What ours says more, a server needs that has no terminal and writes to no folder."""
+    """The additional options are for a server without a terminal and with read-only folders."""
     documented, ours = parse_docker_run(shlex.split(DOCUMENTED)), parse_docker_run(plan().argv)
     assert documented - ours == {
         ("-it", ""),
@@ -159,14 +159,14 @@ def test_command_has_every_documented_option_but_the_terminal() -> None:
         ("--log-driver", "none"),
         ("--volume", "/models/llama:/models/llama:ro"),
         ("--volume", "/engines/llama:/engines/llama:ro"),
-        # What tells its models that they take no new requests.
+        # The folder with the markers of models that reject new requests.
         ("--env", "TLLM_DRAINING=/servers/8000/draining"),
         ("--volume", "/servers/8000/draining:/servers/8000/draining:ro"),
     }
 
 
 def parse_docker_run(words: list[str] | tuple[str, ...]) -> set[tuple[str, str]]:
-    """Options and their values, however they are written, and the image."""
+    """Return the options with their values, in either notation, and the image."""
     options, rest = set(), list(words[2 : words.index(NGC)])
     while rest:
         name, is_joined, value = rest.pop(0).partition("=")
@@ -277,7 +277,7 @@ def test_path_with_a_colon_cannot_be_mounted() -> None:
 
 @pytest.mark.parametrize(
     ("host", "fix"),
-    [(PODMAN, "nvidia-ctk cdi generate"), (DOCKER, "container-toolkit says how")],
+    [(PODMAN, "nvidia-ctk cdi generate"), (DOCKER, "install it: https://docs.nvidia.com/")],
     ids=["podman", "docker"],
 )
 def test_missing_gpu_toolkit_is_reported_early(host: ContainerHost, fix: str) -> None:

@@ -1,4 +1,4 @@
-"""Which engine runs containers, and what is made of what it says; scripts in their place."""
+"""Container engines, with shell scripts in the place of docker and podman."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def environ(programs: Path) -> dict[str, str]:
-    """With no other program: the machine may have engines of its own."""
+    """Return an environment without other programs: the machine may have container engines."""
     programs.mkdir(exist_ok=True)
     if not (programs / "sh").exists():
         (programs / "sh").symlink_to("/bin/sh")
@@ -59,7 +59,7 @@ def test_podman_replaces_a_docker_without_a_daemon(programs: Path) -> None:
         (DAEMON, "sudo systemctl start docker"),
         (
             "permission denied while trying to connect to the Docker daemon socket",
-            'sudo usermod -aG docker "$USER", and log in anew',
+            'sudo usermod -aG docker "$USER", then log in again',
         ),
         ("something else", "apt-get install podman"),
     ],
@@ -70,9 +70,9 @@ def test_error_quotes_engines_that_do_not_work(programs: Path, output: str, fix:
     with pytest.raises(MissingPart) as raised:
         find_container_host(None, environ(programs))
     assert str(raised.value) == (
-        "No program here runs containers.\n"
+        "No container engine works on this machine.\n"
         f"Why: docker: {output}; podman: not installed\n"
-        f"Next: {fix}   (`tllm doctor` says what is found)"
+        f"Next: {fix}   (`tllm doctor` shows what it found)"
     )
 
 
@@ -120,41 +120,41 @@ def test_pull_runs_in_a_terminal(programs: Path) -> None:
         (
             NGC,
             "Error response from daemon: unauthorized: <html>",
-            "the registry wants you to log in, or does not let you have it: ",
-            "docker login nvcr.io   (user $oauthtoken, password: a key of NGC)",
+            "the registry requires a login or denies access: ",
+            "docker login nvcr.io   (user $oauthtoken, password: an NGC API key)",
         ),
         (
             "me/mine:1",
             "denied: requested access to the resource is denied",
-            "the registry wants you to log in, or does not let you have it: ",
+            "the registry requires a login or denies access: ",
             "docker login docker.io",
         ),
         (
             NGC,
             "manifest unknown: manifest unknown",
             "the registry has no such image: ",
-            "look at its name and tag, and say the right one: --image IMAGE",
+            "check the name and the tag: --image IMAGE",
         ),
         (
             "localhost:5000/mine",
             "dial tcp 127.0.0.1:5000: connect: connection refused",
-            "localhost:5000 cannot be reached from here: ",
-            "fetch it where that can, with `docker save` and `docker load` for the way here",
+            "localhost:5000 cannot be reached: ",
+            "pull it on another machine, then copy it with `docker save` and `docker load`",
         ),
         (
             "mine",
             "write /var/lib/docker/tmp: no space left on device",
             "the disk for images is full: ",
-            "docker system df, and docker image prune",
+            "docker image prune   (docker system df shows the disk usage)",
         ),
-        ("mine", "boom", "", "docker pull mine   says more"),
+        ("mine", "boom", "", "docker pull mine   (shows the whole output)"),
     ],
     ids=["ngc", "private", "unknown", "offline", "disk", "other"],
 )
 def test_failed_pull_is_explained(image: str, output: str, why: str, fix: str) -> None:
     error = explain_pull(Container("docker", image, "tllm-1"), f"Pulling\n{output}\n")
     assert (error.what, error.why, error.next_step) == (
-        f"The image {image} could not be fetched.",
+        f"The image {image} could not be pulled.",
         f"{why}{output}",
         fix,
     )
@@ -162,7 +162,7 @@ def test_failed_pull_is_explained(image: str, output: str, why: str, fix: str) -
 
 def test_failed_pull_is_an_error(programs: Path) -> None:
     write_engine(programs, "docker", pull="echo unauthorized >&2; exit 1")
-    with pytest.raises(LaunchFailed, match="The image img could not be fetched"):
+    with pytest.raises(LaunchFailed, match="The image img could not be pulled"):
         pull_image(Container("docker", "img", "tllm-1"), lambda text: None)
 
 

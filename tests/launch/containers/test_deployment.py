@@ -1,4 +1,4 @@
-"""What imported models need of other machines."""
+"""Requirements of imported models on other machines."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def test_cpu_engine_needs_no_gpu_and_has_no_image(tmp_path: Path) -> None:
         check_image(model, None)
     assert str(raised.value) == (
         "No public container image serves mine.\n"
-        "Why: it takes Triton and openvino-genai, and none of NVIDIA's is known to have that\n"
-        "Next: name one of yours that has: --image IMAGE"
+        "Why: it needs Triton and openvino-genai, which no known image from NVIDIA contains\n"
+        "Next: use a custom image that contains it: --image IMAGE"
     )
     assert check_image(model, "mine:1") == "mine:1"
 
@@ -100,7 +100,9 @@ def test_engine_without_a_known_container_accepts_an_image(
     (tmp_path / "engine" / "config.json").write_text(json.dumps(config))
     again = describe_deployable(read_manifest(model.repository), open_repository(model.repository))
     assert (again.image, again.needs, again.reports_waiting) == (None, needs, False)
-    with pytest.raises(BadInput, match="name one of yours that has: --container-image IMAGE"):
+    with pytest.raises(
+        BadInput, match="use a custom image that contains it: --container-image IMAGE"
+    ):
         check_image(again, None, "--container-image")
     assert check_image(again, "mine:1") == "mine:1"
 
@@ -155,13 +157,13 @@ def test_llm_api_counts_ranks_from_its_repository(tmp_path: Path, layout: Any) -
 
 
 def test_instances_use_the_gpus_of_gpu_device_ids(tmp_path: Path) -> None:
-    """As `tllm start --mode mpi` has it: gpu_device_ids count from the first GPU."""
+    """Device ids count from the first GPU, as in `tllm start --mode mpi`."""
     engine = tensorrt_engine(tmp_path)
     model = deployable(tmp_path, engine, gpu_device_ids="0,1;2,3")
     assert (model.num_gpus, model.num_ranks, model.spawns) == (4, 1, True)
     one = deployable(tmp_path / "one", engine, gpu_device_ids="2,3")
     assert (one.num_gpus, one.num_ranks, one.spawns) == (4, 2, False)
-    with pytest.raises(BadInput, match="has 1 GPUs for an instance"):
+    with pytest.raises(BadInput, match="assigns 1 GPUs to an instance"):
         deployable(tmp_path / "odd", engine, gpu_device_ids="0;1")
 
 
@@ -182,7 +184,7 @@ def test_vllm_is_one_process_with_its_gpus(tmp_path: Path) -> None:
 def test_vllm_worker_engines_use_the_gpus_of_gpu_device_ids(
     tmp_path: Path, gpus: str, number: int
 ) -> None:
-    """Front ends of one engine need no more."""
+    """Several front ends of one engine need no additional GPUs."""
     model = deployable(tmp_path, engine_of(tmp_path, kind="vllm"), gpu_device_ids=gpus)
     assert (model.num_gpus, model.num_ranks) == (number, 1)
 
@@ -198,5 +200,5 @@ def test_targets_of_links_are_included(tmp_path: Path) -> None:
 
 def test_ranks_are_split_evenly() -> None:
     assert split_evenly(16, 2, "ranks") == 8
-    with pytest.raises(BadInput, match="16 ranks cannot be shared out among 3 nodes"):
+    with pytest.raises(BadInput, match="16 ranks cannot be divided evenly among 3 nodes"):
         split_evenly(16, 3, "ranks")

@@ -1,4 +1,4 @@
-"""What is found wrong with a machine, one fact at a time."""
+"""Diagnoses of a machine, with one wrong fact at a time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ GOOD = MachineFacts(
     hub_error=None,
     has_hub_token=True,
 )
-NEWER_DRIVER = "a driver from 580.65.06 on runs CUDA 13"
+NEWER_DRIVER = "CUDA 13 requires driver 580.65.06 or later"
 EMBEDDED = "pip install 'trtllm-serve-cli[embedded]'"
 PIN_NUMPY = "/venv/bin/python3 -m pip install 'numpy<2'"
 REMOUNT = "mount -o remount,size=1G /dev/shm   (a container: --shm-size=1g)"
@@ -66,8 +66,8 @@ def test_findings_of_a_good_machine() -> None:
         Finding("memory", "ok", "20.0 GiB available"),
         Finding("shared memory", "ok", "1024 MiB free in /dev/shm"),
         Finding("GPU", "ok", "H200, 580.126.09"),
-        Finding("NVIDIA driver", "ok", "580.126.09, which runs CUDA 13 and before"),
-        Finding("models", "ok", "2 imported; nothing speaks against their engines"),
+        Finding("NVIDIA driver", "ok", "580.126.09, supports CUDA up to 13"),
+        Finding("models", "ok", "2 imported; no problems with their engines"),
         Finding("docker", "ok", "27.1.1"),
         Finding("model hub", "ok", "https://hub"),
         Finding("hub token", "ok", "found"),
@@ -93,7 +93,7 @@ def test_findings_of_a_good_machine() -> None:
         ),
         (
             {"has_stub": False, "python": (3, 14)},
-            Finding("Python stub", "problem", "this Triton has none for Python 3.14",
+            Finding("Python stub", "problem", "this Triton has no stub for Python 3.14",
                     "install tllm under Python 3.10, 3.11 or 3.12"),
         ),
         (
@@ -104,17 +104,17 @@ def test_findings_of_a_good_machine() -> None:
         ),
         (
             {"stub_python": None},
-            Finding("NumPy", "problem", "there is no python3 that Triton's stub could use",
-                    "install tllm into a virtual environment of its own"),
+            Finding("NumPy", "problem", "no python3 found for Triton's stub",
+                    "install tllm in a separate virtual environment"),
         ),
         (
             {"numpy_version": None},
-            Finding("NumPy", "problem", "none for /venv/bin/python3", PIN_NUMPY),
+            Finding("NumPy", "problem", "not installed for /venv/bin/python3", PIN_NUMPY),
         ),
         (
             {"numpy_version": "2.3.1"},
             Finding("NumPy", "problem",
-                    "2.3.1 for /venv/bin/python3: Triton's stub garbles strings", PIN_NUMPY),
+                    "2.3.1 for /venv/bin/python3: Triton's stub corrupts strings", PIN_NUMPY),
         ),
         (
             {"machine": Machine()},
@@ -122,17 +122,17 @@ def test_findings_of_a_good_machine() -> None:
         ),
         (
             {"ports": {8000: "nginx (pid 7)"}},
-            Finding("port 8000", "note", "held by nginx (pid 7)",
+            Finding("port 8000", "note", "in use by nginx (pid 7)",
                     "tllm stop, or tllm start with other ports"),
         ),
         (
             {"disk_free": GIB // 2},
-            Finding("disk", "problem", "0.5 GiB for /home/tllm; 1 GiB are needed",
-                    "free some space, or point TLLM_HOME to another disk"),
+            Finding("disk", "problem", "0.5 GiB for /home/tllm; at least 1 GiB required",
+                    "free some space, or set TLLM_HOME to a folder on another disk"),
         ),
         (
             {"memory_available": GIB},
-            Finding("memory", "problem", "1.0 GiB available; 2 GiB are needed",
+            Finding("memory", "problem", "1.0 GiB available; at least 2 GiB required",
                     "close other programs, or serve a smaller model"),
         ),
         (
@@ -145,26 +145,26 @@ def test_findings_of_a_good_machine() -> None:
         ),
         (
             {"gpu": None},
-            Finding("GPU", "note", "none seen; the engine kind openvino needs none"),
+            Finding("GPU", "note", "not found; not required for the engine kind openvino"),
         ),
         (
             {"driver": None},
-            Finding("NVIDIA driver", "note", "none; only a GPU needs one"),
+            Finding("NVIDIA driver", "note", "not found; required only for a GPU"),
         ),
         (
             {"driver": "535.104.05"},
             Finding("NVIDIA driver", "note",
-                    "535.104.05, which runs CUDA 12 and before: NVIDIA's containers up to 25.10",
+                    "535.104.05, supports CUDA up to 12: NVIDIA's containers up to 25.10",
                     NEWER_DRIVER),
         ),
         (
             {"driver": "418.87"},
-            Finding("NVIDIA driver", "note", "418.87, which runs no CUDA from 11 on",
+            Finding("NVIDIA driver", "note", "418.87, supports no CUDA version from 11 on",
                     NEWER_DRIVER),
         ),
         (
             {"driver": "[N/A]"},
-            Finding("NVIDIA driver", "note", "[N/A]; what it runs is not known"),
+            Finding("NVIDIA driver", "note", "[N/A]; supported CUDA versions unknown"),
         ),
         (
             {"models": ()},
@@ -177,56 +177,57 @@ def test_findings_of_a_good_machine() -> None:
         ),
         (
             {"mpi": None},
-            Finding("MPI", "note", "no mpirun; only engines of several ranks need one"),
+            Finding("MPI", "note",
+                    "mpirun not found; required only for engines with several ranks"),
         ),
         (
-            {"mpi": Scheduler("MPICH 4.1", "it is not Open MPI's")},
-            Finding("MPI", "note", "MPICH 4.1: it is not Open MPI's",
+            {"mpi": Scheduler("MPICH 4.1", "not Open MPI")},
+            Finding("MPI", "note", "MPICH 4.1: not Open MPI",
                     "apt-get install openmpi-bin"),
         ),
         (
             {"slurm": None},
-            Finding("Slurm", "note", "no sinfo; only tllm deploy slurm --submit needs it"),
+            Finding("Slurm", "note",
+                    "sinfo not found; required only for tllm deploy slurm --submit"),
         ),
         (
             {"slurm": Scheduler("24.05.1", "Unable to contact slurm controller")},
             Finding("Slurm", "note", "24.05.1: Unable to contact slurm controller",
-                    "sinfo shows what the controller says"),
+                    "run sinfo to see the error of the controller"),
         ),
         (
             {"kubernetes": None},
-            Finding("Kubernetes", "note", "no kubectl; only tllm deploy k8s needs one"),
+            Finding("Kubernetes", "note", "kubectl not found; required only for tllm deploy k8s"),
         ),
         (
             {"containers": {"docker": "not installed", "podman": "not installed"}},
             Finding("containers", "note",
-                    "neither docker nor podman; only --mode container needs one",
+                    "docker and podman not found; required only for --mode container",
                     "apt-get install podman"),
         ),
         (
             {"containers": {"docker": "Cannot connect to the Docker daemon at unix:///d.sock."}},
             Finding("docker", "note",
-                    "runs no containers: Cannot connect to the Docker daemon at unix:///d.sock.",
+                    "cannot run containers: Cannot connect to the Docker daemon at unix:///d.sock.",
                     "sudo systemctl start docker"),
         ),
         (
             {"containers": {"podman": ContainerHost("podman", "5.2.0")}},
             Finding("podman", "note",
-                    "5.2.0; neither /etc/cdi nor /var/run/cdi says how a container gets NVIDIA's "
-                    "GPUs",
-                    "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml   (of the NVIDIA "
+                    "5.2.0; /etc/cdi and /var/run/cdi contain no specification of NVIDIA GPUs",
+                    "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml   (part of the NVIDIA "
                     "Container Toolkit: "
                     "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit)"),
         ),
         (
             {"hub_error": "timed out"},
             Finding("model hub", "note",
-                    "https://hub cannot be reached (timed out); gguf:, local:, pypi: can",
-                    "HF_ENDPOINT=https://… names a mirror"),
+                    "https://hub cannot be reached (timed out); gguf:, local: and pypi: work",
+                    "set HF_ENDPOINT=https://… to use a mirror"),
         ),
         (
             {"has_hub_token": False},
-            Finding("hub token", "note", "none; only gated models need one",
+            Finding("hub token", "note", "not found; required only for gated models",
                     "hf auth login   (or HF_TOKEN=…)"),
         ),
     ],
@@ -245,7 +246,7 @@ def test_driver_too_old_for_a_container_is_reported_for_that_model() -> None:
     found = [each for each in diagnose(facts) if each.what.startswith("engine of ")]
     assert found == [
         Finding("engine of new", "note",
-                "its container has CUDA 13, which the driver 570.10 does not run", NEWER_DRIVER)
+                "its container has CUDA 13, which driver 570.10 does not support", NEWER_DRIVER)
     ]  # fmt: skip
 
 
@@ -274,9 +275,9 @@ def test_every_problem_has_a_fix(broken: dict[str, Any]) -> None:
 
 
 def test_numpy_is_not_checked_without_triton() -> None:
-    """The embedded Triton, once it is here, takes the one beside it, not the one on PATH."""
+    """The embedded Triton uses the NumPy of its environment, not the one on PATH."""
     found = diagnose(dataclasses.replace(GOOD, triton=None, numpy_version="2.3.1"))
-    assert Finding("NumPy", "note", "the right one comes with Triton") in found
+    assert Finding("NumPy", "note", "the embedded Triton installs a compatible version") in found
 
 
 def test_vllm_is_checked_only_with_a_gpu() -> None:

@@ -1,4 +1,4 @@
-"""Which CUDA a driver runs."""
+"""CUDA versions that drivers support."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_newer_driver_supports_at_least_as_much(
 
 
 def test_invalid_driver_version() -> None:
-    with pytest.raises(ValueError, match="no version of a driver"):
+    with pytest.raises(ValueError, match="not a driver version"):
         newest_cuda("[N/A]")
 
 

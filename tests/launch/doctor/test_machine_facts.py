@@ -1,4 +1,4 @@
-"""This machine, looked at."""
+"""Facts about the machine that runs the tests."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """Not there yet."""
+    """Return a home that does not exist yet."""
     return Home(tmp_path / "a" / "b", tmp_path / "engines")
 
 
 def write_triton(folder: Path, script: str) -> dict[str, str]:
-    """The environment in which this script is the machine's Triton."""
+    """Install the script as the machine's Triton; return the environment that finds it."""
     (folder / "tritonserver").write_text(f"#!/bin/sh\n{script}\n")
     (folder / "tritonserver").chmod(0o755)
     return {"PATH": f"{folder}:/usr/bin:/bin", "HF_ENDPOINT": "http://127.0.0.1:9"}

@@ -1,4 +1,4 @@
-"""What MPI, Slurm and Kubernetes say of themselves."""
+"""Detection of MPI, Slurm and Kubernetes, with scripted output of their programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REFUSED = "The connection to the server localhost:8080 was refused"
 
 
 def answering(*answers: Answer | None) -> Runner:
-    """Answers each command in turn."""
+    """Return a runner that returns the answers in turn."""
     remaining = list(answers)
 
     def run(command: Sequence[str]) -> Answer | None:
@@ -34,13 +34,13 @@ def answering(*answers: Answer | None) -> Runner:
         ("mpirun (Open MPI) 4.1.4\n\nReport bugs to …\n", Scheduler("Open MPI 4.1.4")),
         (
             "HYDRA build details:\n    Version:                                 4.1.2\n",
-            Scheduler("MPICH 4.1.2", "it is not Open MPI's"),
+            Scheduler("MPICH 4.1.2", "not Open MPI"),
         ),
         (
             "Intel(R) MPI Library for Linux* OS, Version 2021.9 Build 20230307\n",
-            Scheduler("Intel MPI 2021.9", "it is not Open MPI's"),
+            Scheduler("Intel MPI 2021.9", "not Open MPI"),
         ),
-        ("prun 1\n", Scheduler("an mpirun", "it does not say whose it is")),
+        ("prun 1\n", Scheduler("mpirun", "unknown implementation")),
     ],
 )
 def test_mpirun_implementation_is_detected(output: str, found: Scheduler) -> None:

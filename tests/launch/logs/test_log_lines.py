@@ -1,4 +1,4 @@
-"""Lines of real logs, and whose they are."""
+"""Levels and models of lines from real logs."""
 
 from __future__ import annotations
 
@@ -97,6 +97,6 @@ def test_no_line_is_lost_or_changed(lines: list[str]) -> None:
     reader = LogReader(MODELS)
     whole = list(reader.read_all(lines))
     assert [line.text for line in whole] == lines
-    # The same, whether the log is read at once or as it grows.
+    # The result is the same for a log that is read line by line.
     again = LogReader(MODELS)
     assert [again.read(line) for line in lines] == whole

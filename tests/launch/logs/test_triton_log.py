@@ -1,4 +1,4 @@
-"""Real lines of Triton 2.51's log, shortened, and what is made of them."""
+"""Causes of failures in shortened logs of Triton 2.51."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from trtllm_serve_cli.launch.logs.triton_log import explain_log, find_loading
 
-# What a machine without a GPU always logs.
+# A machine without a GPU always logs these lines.
 ALWAYS = """\
 I1121 09:50:18.344667 25664 pinned_memory_manager.cc:283] "Pinned memory pool disabled"
 E1121 09:50:18.344999 25664 server.cc:241] "CudaDriverHelper has not been initialized."
@@ -152,7 +152,7 @@ def test_messages_of_mpirun_are_causes() -> None:
     ]
 
 
-# Triton prints every option that it has, the reason before or after them.
+# Triton prints the error before or after its usage.
 USAGE = """\
 Usage: tritonserver [options]
   --help

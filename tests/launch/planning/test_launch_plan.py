@@ -1,4 +1,4 @@
-"""Which Triton runs how, compared whole."""
+"""Launch plans, compared as a whole."""
 
 from __future__ import annotations
 
@@ -169,8 +169,8 @@ def test_ports_that_clash() -> None:
     with pytest.raises(BadInput) as raised:
         plan(http_port=8001)
     assert str(raised.value) == (
-        "The ports 8001, 8001, 8002 are not three different ones.\n"
-        "Next: give HTTP, gRPC and metrics a port each"
+        "The ports 8001, 8001, 8002 are not distinct.\n"
+        "Next: choose different ports for HTTP, gRPC and metrics"
     )
 
 
@@ -245,8 +245,8 @@ def test_conflicting_declared_ports_need_an_override():
     declared = {"a": {"http_port": 9000}, "b": {"http_port": 9001}}
     with pytest.raises(BadInput) as caught:
         choose_options({}, declared)
-    assert caught.value.why == "launch.http_port is 9000 for one and 9001 for the other"
-    assert caught.value.next_step == "say it now: --http-port 9000"
+    assert caught.value.why == "launch.http_port is 9000 for a and 9001 for b"
+    assert caught.value.next_step == "override it, for example: --http-port 9000"
     assert choose_options({"http_port": 1}, declared).http_port == 1
 
 
@@ -258,7 +258,7 @@ def test_conflicting_switches_are_named_as_switches(first: bool, option: str) ->
     }
     with pytest.raises(BadInput) as caught:
         choose_options({}, declared)
-    assert caught.value.next_step == f"say it now: {option}disable-spawn-processes"
+    assert caught.value.next_step == f"override it, for example: {option}disable-spawn-processes"
     chosen = choose_options({"disable_spawn_processes": first}, declared)
     assert chosen.disable_spawn_processes is first
 
@@ -293,7 +293,7 @@ def test_triton_options_become_flags(tmp_path: Path) -> None:
         "--trace-config=level=TIMESTAMPS",
         "--trace-config=rate=1",
     ]
-    # What is given by hand stands last, and alone.
+    # Passthrough options come last and replace tllm's flags.
     assert made.argv[-3:] == ("--log-verbose=1", "--http-thread-count", "16")
     assert "--log-verbose=0" not in made.argv
 
@@ -324,9 +324,9 @@ def test_load_model_selects_the_models_loaded_at_startup() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"load_model": ("mine",)}, "its model control mode is none"),
+        ({"load_model": ("mine",)}, "the model control mode is 'none'"),
         ({"load_model": ("nope",), "model_control_mode": "explicit"}, "it serves mine"),
-        ({"grpc_server_key": Path("/key")}, "only one of --grpc-server-cert"),
+        ({"grpc_server_key": Path("/key")}, "--grpc-server-cert or --grpc-server-key is missing"),
     ],
 )
 def test_conflicting_triton_options_are_rejected(options: dict[str, object], why: str) -> None:
@@ -352,12 +352,12 @@ def test_declared_image_is_ignored_in_other_modes():
 
 @pytest.mark.parametrize("options", [{"mode": "mpi"}, {}])
 def test_image_is_rejected_in_other_modes(options: dict[str, str]):
-    with pytest.raises(BadInput, match="--image is for servers in containers") as caught:
+    with pytest.raises(BadInput, match="--image requires container mode") as caught:
         choose_options({"image": "mine:1", **options}, {})
     assert caught.value.next_step == "add --mode container"
 
 
 def test_hostfile_is_rejected_in_container_mode():
     options = LaunchOptions(mode="container", hostfile=Path("/hosts"))
-    with pytest.raises(BadInput, match="The processes of a container are all on this machine"):
+    with pytest.raises(BadInput, match="--hostfile cannot be used with containers"):
         plan_ranks([], options)

@@ -1,4 +1,4 @@
-"""Plans for this machine: what is on it decides."""
+"""Launch plans that depend on the state of this machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def home(tmp_path: Path) -> Home:
 
 @pytest.fixture
 def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One that works, beside a docker that does not."""
+    """Install a podman that works and a docker that does not."""
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     write_container_engine(tmp_path / "bin", "docker", info="exit 1")
     return write_container_engine(tmp_path / "bin", "podman")
@@ -75,7 +75,7 @@ def test_engine_of_two_ranks_is_planned_as_two_processes(
 
 
 def copy_of_upstream(folder: Path, num_ranks: int, **overrides: str) -> Path:
-    """Upstream's repository, filled in, and an engine of so many ranks; no manifest of ours."""
+    """Write upstream's repository with its values and an engine, without a manifest of tllm."""
     config = engine_config()
     config["pretrained_config"]["mapping"] = {"world_size": num_ranks}
     engine = write_engine(folder / "engine", config, num_ranks)
@@ -91,7 +91,7 @@ def copy_of_upstream(folder: Path, num_ranks: int, **overrides: str) -> Path:
 
 
 def install_programs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A `tritonserver` and an `mpirun` that are only there."""
+    """Put empty programs `tritonserver` and `mpirun` on PATH."""
     for program in ("mpirun", "tritonserver"):
         path = folder / "bin" / program
         path.parent.mkdir(exist_ok=True)
@@ -177,9 +177,8 @@ def test_auto_uses_a_container_if_the_local_triton_cannot_serve(
     assert (made.mode, made.container.image) == ("container", f"{NGC}:26.02-trtllm-python-py3")
     assert made.argv.count("mpirun") == 1
     assert made.reason == (
-        "In a container, since by itself it cannot: The Triton in the package nvidia-pytriton "
-        "cannot serve mine (the model needs Triton's backend tensorrtllm, which only containers "
-        "have)"
+        "Using a container: The Triton in the package nvidia-pytriton cannot serve mine (the model "
+        "needs Triton's backend tensorrtllm, which only containers have)"
     )
     assert made.reason in made.describe()
 
@@ -188,10 +187,12 @@ def test_auto_uses_a_container_if_the_local_triton_cannot_serve(
 def test_auto_reports_both_reasons(home: Home, tmp_path: Path, podman: Path) -> None:
     add_tensorrt_model(home, tmp_path)
     write_container_engine(podman.parent, "podman", info="exit 1")
-    with pytest.raises(MissingPart, match="mine can be served neither by") as raised:
+    with pytest.raises(
+        MissingPart, match="Neither the local Triton nor a container can serve mine"
+    ) as raised:
         plan_for_this_machine(home, [], {"mode": "auto"})
     assert "the model needs Triton's backend tensorrtllm" in raised.value.why
-    assert "No program here runs containers" in raised.value.why
+    assert "No container engine works on this machine" in raised.value.why
 
 
 def test_auto_prefers_the_local_triton(home: Home, podman: Path) -> None:
@@ -202,7 +203,7 @@ def test_auto_prefers_the_local_triton(home: Home, podman: Path) -> None:
 
 def test_auto_reports_an_error_of_both_modes_once(home: Home, podman: Path) -> None:
     add_model(home, "m")
-    with pytest.raises(BadInput, match=r"^The ports 1, 1, 2 are not three different ones"):
+    with pytest.raises(BadInput, match=r"^The ports 1, 1, 2 are not distinct"):
         ports = {"http_port": 1, "grpc_port": 1, "metrics_port": 2}
         plan_for_this_machine(home, [], {"mode": "auto", "image": "mine:1", **ports})
 

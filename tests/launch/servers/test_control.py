@@ -1,4 +1,4 @@
-"""Which server, and which of Triton's models, `tllm load` and `unload` mean."""
+"""The server and the Triton models that `tllm load` and `tllm unload` select."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def test_server_is_found_by_any_of_its_models(home: Home) -> None:
 
 def test_server_without_explicit_mode_is_rejected(home: Home) -> None:
     add(home, models=("demo",), loading=PARTS)
-    with pytest.raises(BadInput, match="keeps the models that it has") as raised:
+    with pytest.raises(BadInput, match="cannot load or unload demo") as raised:
         find_controlled(home, "demo")
-    assert raised.value.why == "its model control mode is none"
+    assert raised.value.why == "its model control mode is 'none'"
     assert "tllm start -m demo --model-control-mode explicit" in raised.value.next_step
 
 

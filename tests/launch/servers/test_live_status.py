@@ -1,4 +1,4 @@
-"""What a server says of itself, out of its metrics page."""
+"""Requests in flight, counted in the metrics of a server."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def endpoint(triton: FakeTriton) -> Endpoint:
 
 
 def test_in_flight_requests_are_counted_by_engine(endpoint: Endpoint) -> None:
-    """That of a worker that is dead is not waited for."""
+    """Requests of a dead worker are not counted."""
     assert count_in_flight([endpoint]) == {"a": 5}
     assert count_in_flight([endpoint, endpoint]) == {"a": 10}
 
@@ -49,7 +49,7 @@ def test_other_engines_are_not_counted(endpoint: Endpoint) -> None:
 
 
 def test_server_is_idle_after_two_queries(triton: FakeTriton) -> None:
-    """The first one may have fallen between a request's arrival and the engine."""
+    """The first query may have missed a request on its way to the engine."""
     triton.metrics_pages = [IDLE, PAGE, IDLE]
     assert list(watch_in_flight([triton.endpoint])) == [{}, {"a": 5}, {}, {}]
 
@@ -59,7 +59,7 @@ def test_unresponsive_server_may_have_requests(endpoint: Endpoint) -> None:
         silent = Endpoint(metrics=f"127.0.0.1:{listener.getsockname()[1]}")
         assert count_in_flight([silent], timeout_s=0.1) is None
         assert next(watch_in_flight([silent], timeout_s=0.1)) is None
-        # The other has to answer in that time.
+        # The responsive server must respond within the timeout.
         assert count_in_flight([silent, endpoint], timeout_s=2.0) == {"a": 5}
         assert count_in_flight([silent, endpoint], {"b"}, timeout_s=2.0) is None
 

@@ -1,4 +1,4 @@
-"""A server planned again, as it was requested."""
+"""Plans of servers that are restarted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_slurm_job_cannot_be_restarted(home: Home) -> None:
     with pytest.raises(BadInput) as raised:
         replan(home, job)
     assert str(raised.value) == (
-        "Slurm job 12 cannot be started again from here.\n"
-        "Why: it is a job of Slurm's; what it was submitted with stands in /jobs/job.sbatch\n"
-        "Next: tllm stop -m m, and tllm deploy slurm -m m --submit …"
+        "Slurm job 12 cannot be restarted.\n"
+        "Why: tllm restarts only local servers; the job's script is /jobs/job.sbatch\n"
+        "Next: tllm stop -m m, then tllm deploy slurm -m m --submit …"
     )

@@ -1,4 +1,4 @@
-"""Which server is meant, and what is true of it."""
+"""Searches for servers, and their phases."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_server_is_read_back(home: Home) -> None:
 def test_folder_without_a_server(home: Home, name: str) -> None:
     server = add(home, "m", ALIVE)
     (server.directory / name).write_text("{}")
-    with pytest.raises(NoServer, match="holds no server's state"):
+    with pytest.raises(NoServer, match="does not contain the state of a server"):
         read_server(server.directory)
     assert list_servers(home) == []
 
@@ -114,7 +114,7 @@ def test_several_running_servers_are_ambiguous(home: Home) -> None:
     assert raised.value.what == "2 servers are running."
     each = sorted(raised.value.why.removeprefix("they serve ").split(", "))
     assert each == [f"{server.models[0]} on {server.endpoint.http}" for server in servers]
-    assert raised.value.next_step == "choose one with -m NAME, or its address with -u HOST:PORT"
+    assert raised.value.next_step == "select one with -m NAME or -u HOST:PORT"
 
 
 def test_model_without_a_server(home: Home) -> None:
@@ -124,19 +124,19 @@ def test_model_without_a_server(home: Home) -> None:
     assert str(raised.value) == "No server is running for b.\nNext: tllm start -m b"
 
 
-@pytest.mark.parametrize(("why", "reason"), [((), "it was ended"), (("a", "b"), "a; b")])
+@pytest.mark.parametrize(("why", "reason"), [((), "no reason was recorded"), (("a", "b"), "a; b")])
 def test_error_explains_why_a_server_failed(home: Home, why: tuple[str, ...], reason: str) -> None:
     server = add(home, "a", dataclasses.replace(GONE, phase="failed", why=why))
     with pytest.raises(NoServer) as raised:
         find_running(home, None)
     assert str(raised.value) == (
-        f"The server for a is not running any more.\nWhy: {reason}\n"
-        f"Next: tllm restart -u {server.endpoint.http}   (its log: {server.plan.log})"
+        f"The server for a is no longer running.\nWhy: {reason}\n"
+        f"Next: tllm restart -u {server.endpoint.http}   (log: {server.plan.log})"
     )
 
 
 def add_job(home: Home, model: str, job: SlurmJob, *why: str) -> RunningServer:
-    """A job as it was submitted; what has become of it is found out with `squeue`."""
+    """Add a submitted job, whose state `squeue` would report."""
     plan = dataclasses.replace(
         fake_plan(home.servers), models=(model,), text_models=(model,), endpoint=NO_ENDPOINT
     )
@@ -147,7 +147,7 @@ def add_job(home: Home, model: str, job: SlurmJob, *why: str) -> RunningServer:
 
 @pytest.fixture
 def listed(home: Home, monkeypatch: pytest.MonkeyPatch) -> list[RunningServer]:
-    """What is listed, of jobs too, without a Slurm."""
+    """Replace the list of servers, which may include jobs, without Slurm."""
     servers: list[RunningServer] = []
     monkeypatch.setattr(
         "trtllm_serve_cli.launch.servers.running.list_servers", lambda home: servers
@@ -161,14 +161,14 @@ UNKNOWN, FAILED = SlurmJob("12"), SlurmJob("12", "FAILED")
 def test_job_in_an_unknown_state_is_neither_running_nor_over(
     home: Home, listed: list[RunningServer]
 ) -> None:
-    job = add_job(home, "a", UNKNOWN, "Slurm job 12: Slurm does not answer.", "no route")
+    job = add_job(home, "a", UNKNOWN, "Slurm job 12: Slurm does not respond.", "no route")
     listed.append(job)
     assert (job.is_running, job.is_over) == (False, False)
     with pytest.raises(NoServer) as raised:
         find_running(home, None)
     assert str(raised.value) == (
-        "Whether the server for a is running is not known.\n"
-        "Why: Slurm job 12: Slurm does not answer.; no route\n"
+        "The state of the server for a is unknown.\n"
+        "Why: Slurm job 12: Slurm does not respond.; no route\n"
         "Next: sinfo   (then `tllm status`)"
     )
     assert find_to_stop(home, None) == [job]
@@ -195,8 +195,8 @@ def test_ended_jobs_are_found_to_stop(home: Home, listed: list[RunningServer]) -
     assert find_to_stop(home, None, everything=True) == [server, *ended]
     with pytest.raises(NoServer) as raised:
         find_running(home, "a")
-    assert raised.value.next_step.startswith("tllm deploy slurm -m a --submit   (its log: ")
-    with pytest.raises(NoServer, match="The server for c is not running any more"):
+    assert raised.value.next_step.startswith("tllm deploy slurm -m a --submit   (log: ")
+    with pytest.raises(NoServer, match="The server for c is no longer running"):
         find_to_stop(home, "c")
 
 
@@ -219,7 +219,7 @@ def test_killed_supervisor_is_explained_by_the_log(home: Home) -> None:
 def test_server_from_before_a_reboot(home: Home) -> None:
     server = add(home, "a", dataclasses.replace(ALIVE, boot_id="another"))
     assert server.phase == "died"
-    assert server.why == ("it ended when this machine was started anew",)
+    assert server.why == ("it ended when this machine was rebooted",)
 
 
 def test_server_of_another_machine_has_an_unknown_phase(home: Home) -> None:
@@ -229,9 +229,9 @@ def test_server_of_another_machine_has_an_unknown_phase(home: Home) -> None:
         with pytest.raises(NoServer) as raised:
             find(home, None)
         assert str(raised.value) == (
-            "Whether the server for a is running is not known.\n"
-            "Why: it was started on node-a, and is known there alone\n"
-            "Next: tllm status   (on node-a; if that machine is no more: "
+            "The state of the server for a is unknown.\n"
+            "Why: it was started on node-a, and only that machine has its state\n"
+            "Next: tllm status   (on node-a; if that machine no longer exists: "
             f"rm -r {server.directory})"
         )
 
@@ -253,6 +253,6 @@ def test_find_started_includes_servers_that_died(home: Home) -> None:
 
 def test_several_servers_that_died_are_ambiguous(home: Home) -> None:
     died = [add(home, "a", GONE), add(home, "b", GONE)]
-    with pytest.raises(NoServer, match=r"^2 servers have ended\.\n.*\nNext: choose one with -m"):
+    with pytest.raises(NoServer, match=r"^2 servers have ended\.\n.*\nNext: select one with -m"):
         find_started(home, None)
     assert find_started(home, "b") == died[1]

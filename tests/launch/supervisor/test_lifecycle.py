@@ -1,4 +1,4 @@
-"""Servers started and stopped as the commands do it, with a fake Triton."""
+"""Starts and stops of servers with a fake Triton."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from trtllm_serve_cli.launch.supervisor.lifecycle import (
 )
 from trtllm_serve_cli.paths import Home
 
-# A supervisor is meant to outlive the one that started it.
+# Supervisors outlive the process that starts them.
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 
 
@@ -101,7 +101,7 @@ def test_failed_start_shows_the_cause_and_leaves_nothing_running(home: Home) -> 
     assert str(raised.value) == (
         "The server for m did not become ready.\n"
         "Why: m: Internal: ModuleNotFoundError: No module named 'nowhere'\n"
-        f"Next: `tllm doctor` checks this machine; the whole log is {plan.log}"
+        f"Next: run `tllm doctor` to check this machine; full log: {plan.log}"
     )
     assert all(is_gone(pid) for what in ("server", "child") for pid in pids_in(plan.log, what))
 
@@ -128,8 +128,8 @@ def test_incompatible_engine_is_explained(home: Home) -> None:
         "of GPU"
     )
     assert raised.value.next_step == (
-        "build it with --force on the kind of GPU and in the container that serve it; the whole "
-        f"log is {plan.log}"
+        "build it with --force on the kind of GPU and in the container that serve it; "
+        f"full log: {plan.log}"
     )
 
 
@@ -159,7 +159,7 @@ def test_interrupted_start_leaves_nothing_running(home: Home) -> None:
 def test_crashed_supervisor_is_reported(home: Home) -> None:
     plan = dataclasses.replace(fake_plan(home.servers), timeout_s="soon")  # type: ignore[arg-type]
     with pytest.raises(
-        LaunchFailed, match="supervisor ended before the server was ready"
+        LaunchFailed, match="supervisor exited before the server was ready"
     ) as raised:
         start(plan)
     assert "TypeError" in raised.value.why
@@ -168,7 +168,7 @@ def test_crashed_supervisor_is_reported(home: Home) -> None:
 def test_port_in_use_error_names_the_process(home: Home) -> None:
     server = start(fake_plan(home.servers))
     try:
-        with pytest.raises(LaunchFailed, match=r"is in use.*\n.*\(pid \d+\) listens on it"):
+        with pytest.raises(LaunchFailed, match=r"is in use.*\n.*\(pid \d+\) is listening on it"):
             start(server.plan)
     finally:
         stop_server(server)
@@ -179,16 +179,16 @@ def test_starting_server_is_not_started_twice(home: Home) -> None:
     first = threading.Thread(target=start_and_fail, args=(plan,))
     first.start()
     wait_until(lambda: pids_in(plan.log) and read_state(plan.directory))
-    with pytest.raises(LaunchFailed, match="There is a server for the HTTP port") as raised:
+    with pytest.raises(LaunchFailed, match=r"A server for HTTP port \d+ already exists") as raised:
         start(plan)
-    assert raised.value.why == "another tllm is starting it"
+    assert raised.value.why == "another tllm process is starting it"
     stop_server(read_server(plan.directory))
     first.join()
     assert is_gone(pids_in(plan.log)[0])
 
 
 def test_port_of_a_loading_server_is_reserved(home: Home) -> None:
-    """Both would load, and one of them fail minutes later."""
+    """Otherwise both would load, and one would fail minutes later."""
     first, second = fake_plan(home.servers), fake_plan(home.servers)
     second = dataclasses.replace(
         second, endpoint=dataclasses.replace(second.endpoint, grpc=first.endpoint.grpc)
@@ -199,9 +199,9 @@ def test_port_of_a_loading_server_is_reserved(home: Home) -> None:
     with pytest.raises(LaunchFailed) as raised:
         start(second)
     assert str(raised.value) == (
-        f"The gRPC port {first.ports['gRPC']} is promised.\n"
+        f"The gRPC port {first.ports['gRPC']} is reserved.\n"
         "Why: the server for m, which is starting, will listen on it\n"
-        "Next: choose another: --grpc-port N"
+        "Next: choose another port: --grpc-port N"
     )
 
 
@@ -209,9 +209,9 @@ def test_restarting_server_is_not_started_twice(home: Home) -> None:
     plan = fake_plan(home.servers)
     plan.directory.mkdir(parents=True)
     write_state(plan.directory, describe_supervisor("restarting"))
-    with pytest.raises(LaunchFailed, match="There is a server for the HTTP port") as raised:
+    with pytest.raises(LaunchFailed, match=r"A server for HTTP port \d+ already exists") as raised:
         start(plan)
-    assert raised.value.why == f"it is restarting, and its supervisor is {os.getpid()}"
+    assert raised.value.why == f"it is restarting; its supervisor is process {os.getpid()}"
     with filelock.FileLock(plan.directory / "start.lock", timeout=0):
         pass
 
@@ -224,16 +224,17 @@ def test_folder_of_another_machines_server_is_kept(home: Home) -> None:
     with pytest.raises(LaunchFailed) as raised:
         start(plan)
     assert str(raised.value) == (
-        f"There may be a server for the HTTP port {plan.ports['HTTP']} on node-a.\n"
-        f"Why: what is kept of both would be in {plan.directory}, which that machine shares\n"
-        "Next: tllm stop there, or choose another: --http-port N; if that machine is no more: "
+        f"A server for HTTP port {plan.ports['HTTP']} may be running on node-a.\n"
+        f"Why: both servers would use the folder {plan.directory}, which that machine shares\n"
+        "Next: run tllm stop there, or choose another port: --http-port N; if that machine no "
+        "longer exists: "
         f"rm -r {plan.directory}"
     )
     assert read_state(plan.directory) == other
 
 
 def test_stop_ignores_a_reused_process_id(home: Home) -> None:
-    """Its supervisor's process id belongs to this process now."""
+    """The supervisor's process id now belongs to this process."""
     server = RunningServer(
         home.servers, fake_plan(home.servers), ServerState("ready", os.getpid(), 0.0)
     )
@@ -246,9 +247,9 @@ def test_slurm_job_cannot_drain(home: Home) -> None:
     with pytest.raises(BadInput) as raised:
         stop_server(job, 60)
     assert str(raised.value) == (
-        "Slurm job 12 cannot be told to let requests in flight end.\n"
-        "Why: Slurm ends all processes of a job at once, the models' too\n"
-        "Next: tllm stop -m m   (it cuts them off)"
+        "Slurm job 12 cannot wait for requests in flight.\n"
+        "Why: Slurm ends all processes of a job at the same time, including the models'\n"
+        "Next: tllm stop -m m   (cancels the requests)"
     )
 
 
@@ -330,7 +331,7 @@ def test_next_start_removes_a_stale_container(home: Home, podman: Path) -> None:
     for pid in (first.state.supervisor_pid, first.state.server_pid):
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not read_server(plan.directory).is_running)
-    # What the container itself would be: it holds the ports.
+    # The fake Triton takes the place of the container, which uses the ports.
     wait_until(lambda: is_gone(pids_in(plan.log)[0]))
     before = len(calls_of(podman, "rm"))
     remove_stale_container(plan.directory)

@@ -1,4 +1,4 @@
-"""Ports that are free, taken, or not to be had."""
+"""Ports that are free, in use or invalid."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_used_port_error_names_the_holder_and_the_option(used_port: int) -> None
     with pytest.raises(LaunchFailed) as raised:
         check_ports("127.0.0.1", {"HTTP": free, "gRPC": used_port})
     assert str(raised.value) == (
-        f"The gRPC port {used_port} is in use.\nWhy: {ME} listens on it\n"
-        "Next: stop it (if it is tllm's: tllm stop), or choose another: --grpc-port N"
+        f"The gRPC port {used_port} is in use.\nWhy: {ME} is listening on it\n"
+        "Next: stop it (tllm's servers: tllm stop), or choose another port: --grpc-port N"
     )
 
 
@@ -45,9 +45,9 @@ def test_port_used_on_one_address_is_used_on_all(used_port: int) -> None:
 
 
 def test_port_number_out_of_range_is_rejected() -> None:
-    with pytest.raises(BadInput, match="port 99999") as raised:
+    with pytest.raises(BadInput, match=":99999") as raised:
         check_ports("127.0.0.1", {"HTTP": 99999})
-    assert raised.value.why == "a port is a number from 0 to 65535"
+    assert raised.value.why == "port numbers range from 0 to 65535"
 
 
 def test_free_ports_pass() -> None:
@@ -68,9 +68,7 @@ def test_port_in_time_wait_is_free() -> None:
 @pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid"])
 def test_address_of_another_machine_is_rejected(host: str) -> None:
     (port,) = free_ports(1)
-    with pytest.raises(
-        BadInput, match=f"The server cannot listen on {host}, port {port}"
-    ) as raised:
+    with pytest.raises(BadInput, match=f"The server cannot listen on {host}:{port}") as raised:
         check_ports(host, {"HTTP": port})
     assert raised.value.why
-    assert raised.value.next_step == "leave --host out, or choose another port: --http-port N"
+    assert raised.value.next_step == "omit --host, or choose another port: --http-port N"

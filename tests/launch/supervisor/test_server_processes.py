@@ -1,4 +1,4 @@
-"""The processes of a server: what is missed when it is gone, and how much memory they have."""
+"""Required processes of a server and their memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_unloaded_model_is_not_dead_but_a_crashed_one_is() -> None:
     now = {process: part for process, part in parts.items() if process.pid == kept.pid}
     for each in (died, unloaded):
         each.kill()
-    # As Triton does with those that it ends itself.
+    # Triton also reaps the processes that it ends itself.
     unloaded.wait()
     wait_until(lambda: psutil.Process(died.pid).status() == psutil.STATUS_ZOMBIE)
     assert set(describe_dead(find_dead(parts))) == {"b died", "c died"}
@@ -68,7 +68,7 @@ def test_model_is_dead_only_after_a_second_check() -> None:
         updated = update_parts(parts, {})
         dead = find_dead(updated)
         assert (describe_dead(dead), confirm_dead(dead, {})) == (("a died",), {})
-        # Nobody waits for one that died by itself.
+        # A process that died by itself is not reaped.
         assert confirm_dead(find_dead(update_parts(updated, {})), dead) == dead
     assert find_dead(update_parts(updated, {})) == {}
 
@@ -84,7 +84,7 @@ def test_memory_of_a_stopped_server_is_empty(tmp_path: Path) -> None:
 
 
 def test_memory_includes_processes_in_a_container(tmp_path: Path) -> None:
-    """Its processes are nobody's children that a supervisor knows."""
+    """The processes of a container are not descendants of the supervisor."""
     server = server_of(tmp_path)
     with subprocess.Popen((sys.executable, "-c", "input()"), stdin=subprocess.PIPE) as inside:
         container = Container("podman", "mine:1", "tllm-1")

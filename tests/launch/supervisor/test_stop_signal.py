@@ -1,4 +1,4 @@
-"""Stopping a thread by a signal that it handles itself."""
+"""Stop requests from signal handlers of the waiting thread."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import threading
 
 from trtllm_serve_cli.launch.supervisor.stop_signal import StopSignal
 
-# Waits of which each is interrupted half a microsecond later than the last. With an event of
-# `threading` the first few hundred end in a deadlock.
+# Each wait is interrupted half a microsecond later than the previous one. With `threading.Event`,
+# one of the first few hundred waits deadlocks.
 WAITS = """
 import signal
 from trtllm_serve_cli.launch.supervisor.stop_signal import StopSignal

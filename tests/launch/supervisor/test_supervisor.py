@@ -1,4 +1,4 @@
-"""A supervisor and a fake Triton: real processes, real sockets, little patience."""
+"""A supervisor and a fake Triton, with real processes and sockets and short timeouts."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ QUICK = SupervisorLimits(poll_s=0.02, watch_s=0.02, first_backoff_s=0.02, max_ba
 
 @pytest.fixture(autouse=True)
 def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder in which the fake Triton remembers its former lives."""
+    """Change to the folder in which the fake Triton records its runs."""
     monkeypatch.chdir(tmp_path)
 
 
 @contextmanager
 def supervised(plan: LaunchPlan, limits: SupervisorLimits = QUICK) -> Iterator[Supervisor]:
-    """A supervisor at work; no server of its is left at the end, which is asserted."""
+    """Run a supervisor; assert that none of its servers is left at the end."""
     plan.directory.mkdir(parents=True)
     supervisor = Supervisor(plan, limits)
     thread = threading.Thread(target=supervisor.run)
@@ -108,14 +108,14 @@ def test_unexplained_failure_reports_the_exit_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize("behaviour", ["closed", "silent"])
 def test_start_times_out(tmp_path: Path, behaviour: str) -> None:
     _, state = run_to_the_end(fake_plan(tmp_path, behaviour, timeout_s=1.0))
-    assert (state.phase, state.why) == ("failed", ("it was not ready after 1 s",))
+    assert (state.phase, state.why) == ("failed", ("the server was not ready after 1 s",))
 
 
 def test_missing_program_is_named(tmp_path: Path) -> None:
     plan = dataclasses.replace(fake_plan(tmp_path), argv=("/no/such/tritonserver",))
     _, state = run_to_the_end(plan)
     assert (state.phase, state.why) == (
-        "failed", ("/no/such/tritonserver does not start: No such file or directory",),
+        "failed", ("/no/such/tritonserver could not be started: No such file or directory",),
     )  # fmt: skip
 
 
@@ -191,10 +191,10 @@ def test_restart_count_resets_after_a_stable_run(tmp_path: Path) -> None:
 
 
 def test_cause_comes_from_the_last_run(tmp_path: Path) -> None:
-    """What a life before left in the log is not taken for it."""
+    """Errors of earlier runs in the log are ignored."""
     plan = fake_plan(tmp_path, "brief")
     plan.directory.mkdir(parents=True)
-    plan.log.write_text("Error: of a life before\n")
+    plan.log.write_text("Error: of an earlier run\n")
     supervisor = Supervisor(plan, dataclasses.replace(QUICK, max_restarts=0))
     supervisor.run()
     assert read_state(plan.directory).why == ("the server ended with exit code 7",)
@@ -254,7 +254,7 @@ def test_stop_waits_for_a_server_that_does_not_report_its_requests(tmp_path: Pat
         wait_until(lambda: is_in(plan, "ready"))
     assert is_in(plan, "stopped")
     assert read_state(plan.directory).why == (
-        "requests were cut off: an unknown number, since the server does not answer",
+        "requests were cancelled: an unknown number (the server does not respond)",
     )
 
 
@@ -334,7 +334,7 @@ def test_server_is_starting_while_an_old_container_is_removed(tmp_path: Path, po
 
 
 def test_exit_code_above_128_of_a_container_is_a_signal(tmp_path: Path, podman: Path) -> None:
-    """Whoever is attached to it ends with 128 and the signal that ended what ran in it."""
+    """The attached client exits with 128 plus the number of the signal."""
     write_engine(podman.parent, "podman", run='shift 4; "$@"; exit $((128 + 9))')
     plan = fake_container_plan(tmp_path, podman, "brief")
     with supervised(plan):
@@ -343,7 +343,7 @@ def test_exit_code_above_128_of_a_container_is_a_signal(tmp_path: Path, podman: 
 
 
 def test_model_that_ends_with_its_container_is_not_blamed(tmp_path: Path, podman: Path) -> None:
-    """All processes in it are gone before whoever is attached to it says how it ended."""
+    """All processes in the container end before the attached client reports the exit code."""
     run = (
         'while [ "$1" != img ]; do shift; done; shift; "$@" & echo $! > "$0.pid"; '
         "wait $!; sleep 1; exit 137"
@@ -366,7 +366,7 @@ def test_attached_client_forwards_the_stop_to_the_container(tmp_path: Path, podm
 
 
 def test_container_engine_is_queried_once_per_run(tmp_path: Path, podman: Path) -> None:
-    # The fake Triton is the process of the program in podman's place.
+    # exec replaces the fake podman by the fake Triton.
     write_engine(podman.parent, "podman", run='echo $$ > "$0.pid"; shift 4; exec "$@"',
                  inspect='cat "$0.pid"')  # fmt: skip
     plan = dataclasses.replace(
@@ -394,7 +394,7 @@ def test_ranks_become_ready_together_and_stop_gracefully(tmp_path: Path) -> None
         wait_until(lambda: is_in(plan, "ready"))
         ranks = find_ranks(plan)
         assert sorted(ranks) == ["0", "1"]
-    # An mpirun that is told to end says that it kills its ranks.
+    # On SIGTERM, mpirun would log that it kills its ranks.
     assert (is_in(plan, "stopped"), "mpirun" in plan.log.read_text()) == (True, False)
     assert all(is_gone(each.pid) for each in ranks.values())
 
@@ -410,14 +410,14 @@ def test_server_that_lost_a_rank_is_restarted(tmp_path: Path, number: signal.Sig
         wait_until(lambda: is_in(plan, "ready", restarts=1))
         why = read_state(plan.directory).why
         assert len(find_ranks(plan)) == 2
-    assert f"rank 1 died, which was process {before['1'].pid}" in why
+    assert f"rank 1 (process {before['1'].pid}) died" in why
     assert is_gone(before["0"].pid)
 
 
 @needs_mpirun
 def test_ranks_of_a_killed_mpirun_are_killed(tmp_path: Path) -> None:
     plan = fake_mpi_plan(tmp_path, "child")
-    # At the end `mpirun` waits for the children, too, which hold their ranks' output.
+    # `mpirun` also waits for the children, which keep their ranks' output open.
     with supervised(plan, dataclasses.replace(QUICK, exit_s=1)):
         wait_until(lambda: is_in(plan, "ready"))
         mpirun = psutil.Process(read_state(plan.directory).server_pid)
@@ -447,6 +447,6 @@ def test_ranks_die_with_their_supervisor(tmp_path: Path) -> None:
 
 
 def find_ranks(plan: LaunchPlan) -> dict[str, psutil.Process]:
-    """By process: in the log, mpirun may run lines of two ranks together."""
+    """Find the ranks' processes; in the log, mpirun may join lines of two ranks."""
     mpirun = psutil.Process(read_state(plan.directory).server_pid)
     return {each.environ()["OMPI_COMM_WORLD_RANK"]: each for each in mpirun.children()}

@@ -1,4 +1,4 @@
-"""What `mpirun` is told, beside what upstream's launch script tells it."""
+"""Commands of `mpirun`, compared with those of upstream's launch script."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def plan(
 
 
 def split(argv: tuple[str, ...]) -> list[set[str]]:
-    """mpirun's own words, then those of each rank."""
+    """Split a command into the options of mpirun and those of each rank."""
     own, ranks = argv[: argv.index("-n")], argv[argv.index("-n") :]
     apps = shlex.join(ranks).split(" : ")
     return [set(own), *(set(shlex.split(app)) for app in apps)]
@@ -75,7 +75,7 @@ def test_leader_mode_has_upstreams_options() -> None:
     assert len(ours) == 5
     differences = [(them - us, us - them) for us, them in zip(ours, UPSTREAM, strict=True)]
     restricted = "shared-memory,model-repository,trace,logging:tllm-token=secret"
-    own = {  # What every server of ours is told.
+    own = {  # Flags of every server that tllm starts.
         "--model-load-thread-count=5",
         "--exit-timeout-secs=86400",
         "--http-address=127.0.0.1",
@@ -90,15 +90,15 @@ def test_leader_mode_has_upstreams_options() -> None:
     }
     no_port = {"--allow-http=false", "--allow-grpc=false", "--allow-metrics=false"}
     assert differences == [
-        # Ranks may use all cores.
+        # Ranks can use all cores.
         (set(), {"--bind-to", "none"}),
         *(
             (
-                # Two servers on one machine do not share memory regions.
+                # Servers on one machine must not share memory regions.
                 {f"--backend-config=python,shm-region-prefix-name=prefix{rank}_"},
                 own
                 | {f"--backend-config=python,shm-region-prefix-name=tllm-8000-{rank}-"}
-                # Ranks that the backend lets go of open no port. The other is Triton's default.
+                # Only the first rank opens ports. --model-control-mode=none is the default.
                 | (no_port if rank else {"--model-control-mode=none"}),
             )
             for rank in range(4)
@@ -166,7 +166,7 @@ def test_instances_on_one_gpu_need_no_mpi() -> None:
 
 
 def test_mig_slices() -> None:
-    """CUDA shows a process one part, by its id: an engine of one rank on each of two."""
+    """CUDA exposes one MIG device to a process, so each of two devices gets one rank."""
     one = EngineInstances("tensorrt_llm", 1)
     made = plan(one, gpus="MIG-6b0d5a2c-1")
     assert made.environ == {"CUDA_VISIBLE_DEVICES": "MIG-6b0d5a2c-1"}
@@ -248,7 +248,7 @@ def test_ports_above_the_range_are_rejected() -> None:
     with pytest.raises(BadInput) as raised:
         plan(world_size=3, http_port=65000, grpc_port=65100, metrics_port=65200)
     assert raised.value.why == (
-        "each has ports of its own, 201 above those of the one before: up to 65602"
+        "each server's ports are 201 above the previous server's, up to 65602"
     )
 
 
@@ -261,5 +261,5 @@ def test_llm_api_engine_is_rejected() -> None:
 
 
 def test_missing_mpirun_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(MissingPart, match="There is no mpirun here"):
+    with pytest.raises(MissingPart, match="mpirun is not installed"):
         check_mpirun({"PATH": str(tmp_path)})

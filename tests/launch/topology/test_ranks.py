@@ -1,4 +1,4 @@
-"""How many processes there are, in which way; and what does not fit."""
+"""Plans of processes, and options that do not match the engines."""
 
 from __future__ import annotations
 
@@ -65,22 +65,22 @@ def test_local_mode_has_one_process(engines) -> None:
     [
         ([TP2], {"mode": "local"}, "tensorrt_llm's engine needs 2 processes"),
         ([], {"mode": "local", "world_size": 2, "oversubscribe": True},
-         "--world-size, --oversubscribe is for servers under MPI"),
-        ([TP2], {"world_size": 4}, "--world-size 4 does not fit"),
-        ([ON_FOUR], {"world_size": 4}, "--world-size 4 does not fit"),
+         "--world-size, --oversubscribe can only be used with MPI"),
+        ([TP2], {"world_size": 4}, "--world-size must be 2, not 4"),
+        ([ON_FOUR], {"world_size": 4}, "--world-size must be 1, not 4"),
         ([FIRST_TWO, NEXT_TWO], {"disable_spawn_processes": True, "world_size": 4},
-         "--world-size 4 does not fit"),
-        ([], {"multi_model": True}, "There is no engine of Triton's C.. backend"),
-        ([], {"hostfile": Path("hosts")}, "There is no engine of Triton's C.. backend"),
-        ([], {"world_size": 2, "gpus": "0,1,2"}, "3 GPUs cannot be shared out among 2 servers"),
-        ([ON_FOUR], {"hostfile": Path("hosts")}, "Spawned processes are all on this machine"),
+         "--world-size must be 5, not 4"),
+        ([], {"multi_model": True}, "Only engines of Triton's C.. backend"),
+        ([], {"hostfile": Path("hosts")}, "Only engines of Triton's C.. backend"),
+        ([], {"world_size": 2, "gpus": "0,1,2"}, "3 GPUs cannot be divided evenly among 2"),
+        ([ON_FOUR], {"hostfile": Path("hosts")}, "--hostfile cannot be used with spawned"),
         ([ON_FOUR], {"gpus": "0,1"}, "tensorrt_llm needs 4 GPUs"),
         ([TP2], {"gpus": "0"}, "tensorrt_llm needs 2 GPUs"),
-        ([dataclasses.replace(TP2, gpus=((0,), (1,)))], {}, "has 1 GPUs for an instance"),
-        ([TP2], {"gpus": "MIG-a,MIG-b"}, "cannot use 2 GPUs with a part made by MIG"),
-        ([TP2], {"disable_spawn_processes": True}, "does not say which ranks run it"),
+        ([dataclasses.replace(TP2, gpus=((0,), (1,)))], {}, "assigns 1 GPUs to an instance"),
+        ([TP2], {"gpus": "MIG-a,MIG-b"}, "cannot use 2 GPUs if one of them is a MIG device"),
+        ([TP2], {"disable_spawn_processes": True}, "tensorrt_llm has no participant_ids"),
         ([dataclasses.replace(TP2, participants=((0, 1),))], {"disable_spawn_processes": True},
-         "participant_ids of tensorrt_llm do not fit"),
+         "participant_ids of tensorrt_llm do not match"),
     ],
 )  # fmt: skip
 def test_conflicting_options_are_rejected(engines, options, message) -> None:
@@ -92,9 +92,9 @@ def test_error_names_the_right_world_size() -> None:
     with pytest.raises(BadInput) as raised:
         ranks(TP2, world_size=4)
     assert str(raised.value) == (
-        "--world-size 4 does not fit.\n"
-        "Why: tensorrt_llm's engine has 2 processes\n"
-        "Next: leave it out, or say --world-size 2"
+        "--world-size must be 2, not 4.\n"
+        "Why: tensorrt_llm's engine needs 2 processes\n"
+        "Next: omit it, or use --world-size 2"
     )
 
 

@@ -1,4 +1,4 @@
-"""Models that refuse requests while those in flight end."""
+"""Models that reject new requests while requests in flight finish."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtllm_serve_cli.runtime.triton.drain_check import reject_if_draining
 
 def test_format_in_flight() -> None:
     assert format_in_flight({"a": 5, "b": 1}) == "5 in a, 1 in b"
-    assert format_in_flight(None) == "an unknown number, since the server does not answer"
+    assert format_in_flight(None) == "an unknown number (the server does not respond)"
 
 
 def test_draining_models_reject_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What may be handed on to Triton, and what tllm keeps to itself."""
+"""Options that are passed to Triton, and those that tllm reserves."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_find_names_of_options(words: list[str], names: set[str]) -> None:
     ids=" ".join,
 )
 def test_word_that_is_not_an_option_is_rejected(words: list[str]) -> None:
-    with pytest.raises(BadInput, match=r"is no option of Triton's") as raised:
+    with pytest.raises(BadInput, match=r"is not a Triton option") as raised:
         find_names(words)
     assert raised.value.next_step == "tllm start -m NAME -- --http-thread-count=16"
 
@@ -42,16 +42,16 @@ def test_word_that_is_not_an_option_is_rejected(words: list[str]) -> None:
         ("--http-port=1", "--http-port N"),
         ("--metrics-address=::", "--host ADDRESS"),
         ("--exit-timeout-secs=5", "tllm stop --timeout N"),
-        # Triton takes a name by its beginning.
+        # Triton accepts prefixes of option names.
         ("--model-contr=poll", "--model-control-mode explicit"),
         ("--grpc-p", "--grpc-port N"),
     ],
 )
 def test_reserved_option_is_rejected(word: str, instead: str) -> None:
-    with pytest.raises(BadInput, match="cannot be handed on to Triton") as raised:
+    with pytest.raises(BadInput, match="cannot be passed to Triton") as raised:
         find_names([word])
     assert raised.value.why
-    assert raised.value.next_step == f"say it so: {instead}"
+    assert raised.value.next_step == f"use instead: {instead}"
 
 
 def test_passthrough_options_replace_flags_unless_repeatable() -> None:

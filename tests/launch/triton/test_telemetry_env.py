@@ -34,5 +34,5 @@ def test_log_options_become_variables() -> None:
 
 @pytest.mark.parametrize("endpoint", ["localhost:4317", "grpc://c:4317", "", "http://"])
 def test_invalid_endpoint_is_rejected(endpoint: str) -> None:
-    with pytest.raises(BadInput, match="is no address of a collector"):
+    with pytest.raises(BadInput, match="is not a valid collector URL"):
         telemetry_environ(LaunchOptions(otlp_endpoint=endpoint))

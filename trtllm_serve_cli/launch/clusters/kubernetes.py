@@ -1,8 +1,9 @@
-"""A model on Kubernetes, as the manifests that `kubectl apply` takes.
+"""Plan the Kubernetes manifests that serve a model.
 
-One node is a Deployment. Several are a LeaderWorkerSet (lws.sigs.k8s.io), whose leader starts the
-engine's ranks in the other pods by MPI, with `kubectl exec` in the place of ssh. So do the guides
-of triton-inference-server/tutorials (Deployment/Kubernetes); the probes are theirs, too.
+A model on one node is a Deployment. A model on several nodes is a LeaderWorkerSet
+(lws.sigs.k8s.io), whose leader starts the engine's ranks in the other pods with MPI, using `kubectl
+exec` instead of ssh. This setup and the probes follow the guides of
+triton-inference-server/tutorials (Deployment/Kubernetes).
 """
 
 from __future__ import annotations
@@ -31,17 +32,18 @@ from trtllm_serve_cli.runtime.telemetry.families import ENGINE_REQUESTS
 Manifest = dict[str, Any]
 
 _STARTUP_PERIOD_S = 10
-# As long as it takes until nobody sends to a pod that is going away.
+# Time until clients no longer send requests to a terminating pod.
 _PRE_STOP_S = 5
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesOptions:
-    """What is wanted of the cluster; quantities are written as Kubernetes has them.
+    """The options of a deployment; quantities use Kubernetes notation.
 
-    `claim` is a PersistentVolumeClaim that holds a copy of TLLM_HOME; without one, the nodes
-    themselves have the model, at the same paths as here. `queue_target` is how many requests may
-    wait per replica before there is one more. `gpu_resource` may be that of a MIG slice.
+    `claim` is a PersistentVolumeClaim that contains a copy of TLLM_HOME. Without a claim, the nodes
+    must have the model at the same paths as this machine. `queue_target` is the number of waiting
+    requests per replica above which the autoscaler adds a replica. `gpu_resource` may be the
+    resource of a MIG slice.
     """
 
     namespace: str | None = None
@@ -63,22 +65,23 @@ class KubernetesOptions:
 def plan_kubernetes(
     model: Deployable, options: KubernetesOptions, launch: LaunchOptions, *, home: Path
 ) -> list[Manifest]:
-    """The manifests, in the order in which they are applied; `home` is TLLM_HOME.
+    """Plan the manifests in the order in which to apply them; `home` is TLLM_HOME.
 
-    Raises `BadInput` for an engine that its nodes cannot share, or that no image or volume has.
+    Raise `BadInput` if the engine cannot be divided among the nodes, or if no image or volume
+    provides it.
     """
     check_nodes(model, options.nodes)
     if options.nodes > 1 and options.image is None:
         raise BadInput(
-            f"{model.name} needs an image of your own to run on {options.nodes} nodes.",
+            f"{model.name} needs a custom image to run on {options.nodes} nodes.",
             why="its leader starts ranks in other pods with kubectl, which NVIDIA's images lack",
-            next_step="add kubectl to the image that `tllm deploy k8s` without --nodes names, and "
-            "give it with --image",
+            next_step="add kubectl to the image that `tllm deploy k8s` without --nodes uses, and "
+            "pass it with --image",
         )
     name = _object_name(model.name)
     pod = _pod(model, options, launch, home)
     is_spread = options.nodes > 1
-    # Who may run commands in pods is said with the namespace.
+    # The RoleBinding must name the namespace of its subject.
     namespace = options.namespace or ("default" if is_spread else None)
     manifests = [
         *(_agent_manifests(name, namespace) if is_spread else ()),
@@ -92,11 +95,11 @@ def plan_kubernetes(
 
 
 def render_manifests(manifests: Sequence[Manifest]) -> str:
-    """One YAML text of them all."""
+    """Render the manifests as one YAML text."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Scripts stay readable, and nothing is an alias."""
+        """A dumper that writes scripts as blocks and uses no aliases."""
 
         def ignore_aliases(self, data: object) -> bool:
             return True
@@ -110,7 +113,7 @@ def render_manifests(manifests: Sequence[Manifest]) -> str:
 
 
 def _object_name(model: str) -> str:
-    """A name that a Service may have, too, and that leaves room for the pods' numbers."""
+    """Return a name that is valid for a Service and short enough for numbered pods."""
     return f"tllm-{re.sub('[^a-z0-9]+', '-', model.lower())}"[:50].strip("-")
 
 
@@ -119,7 +122,7 @@ def _labels(name: str) -> dict[str, str]:
 
 
 def _server_labels(name: str) -> dict[str, str]:
-    """The pods that answer: not those that only run ranks of an engine."""
+    """Return the labels of serving pods, which pods that only run ranks do not have."""
     return {**_labels(name), "app.kubernetes.io/component": "server"}
 
 
@@ -138,7 +141,7 @@ def _deployment(name: str, options: KubernetesOptions, pod: Manifest) -> Manifes
     spec = {
         "replicas": options.replicas,
         "selector": {"matchLabels": _server_labels(name)},
-        # A new pod would wait for the GPUs of the old one for ever.
+        # A new pod would wait forever for the GPUs of the old one.
         "strategy": {
             "type": "RollingUpdate",
             "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
@@ -171,7 +174,7 @@ def _leader_worker_set(
         "replicas": options.replicas,
         "leaderWorkerTemplate": {
             "size": options.nodes,
-            # An engine that lost a rank is lost.
+            # An engine cannot continue without one of its ranks.
             "restartPolicy": "RecreateGroupOnPodRestart",
             "leaderTemplate": {"metadata": {"labels": _server_labels(name)}, "spec": leader},
             "workerTemplate": {
@@ -188,7 +191,7 @@ def _leader_worker_set(
 
 
 def _agent_manifests(name: str, namespace: str | None) -> list[Manifest]:
-    """What lets the leader, and it alone, run commands in pods of its namespace."""
+    """Return the manifests that allow only the leader to run commands in other pods."""
     api = "rbac.authorization.k8s.io"
     rules = [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
@@ -238,7 +241,7 @@ def _pod(
 
 
 def _probes(launch: LaunchOptions) -> Manifest:
-    """Triton opens its ports when its models are loaded, so until then nothing else is asked."""
+    """Return the probes; only the startup probe runs until Triton has loaded its models."""
 
     def probe(path: str, period_s: int, failures: int) -> Manifest:
         return {
@@ -270,7 +273,7 @@ def _resources(model: Deployable, options: KubernetesOptions) -> Manifest:
 def _model_volumes(
     model: Deployable, options: KubernetesOptions, home: Path
 ) -> tuple[list[Manifest], list[Manifest]]:
-    """Volumes and mounts of exactly what the model is, at the paths that its files name."""
+    """Return the volumes and mounts of the model's folders, at the paths that its files contain."""
     if options.claim is None:
         names = [f"model-{number}" for number in range(len(model.folders))]
         pairs = list(zip(names, model.folders, strict=True))
@@ -282,11 +285,11 @@ def _model_volumes(
     outside = [str(path) for path in model.folders if home not in path.parents]
     if outside:
         raise BadInput(
-            f"The claim {options.claim} cannot hold all of {model.name}.",
-            why=f"{', '.join(outside)} does not lie under TLLM_HOME, {home}, whose copy the "
-            "claim is",
-            next_step="leave --claim out where the nodes have it at that path, or import the model "
-            "again without --engine-dir and --repo",
+            f"The claim {options.claim} does not contain all of {model.name}.",
+            why=f"the claim is a copy of TLLM_HOME, {home}, which does not contain "
+            f"{', '.join(outside)}",
+            next_step="omit --claim if the nodes have that path, or import the model again without "
+            "--engine-dir and --repo",
         )
     claim = {"claimName": options.claim, "readOnly": True}
     return [{"name": "model", "persistentVolumeClaim": claim}], [
@@ -315,7 +318,7 @@ def _pod_monitor(name: str) -> Manifest:
 
 
 def _autoscaler(model: Deployable, name: str, options: KubernetesOptions) -> Manifest:
-    """By the requests that wait in Triton, and in the engine where it says how many those are."""
+    """Return an autoscaler on the requests that wait in Triton and, if reported, in the engine."""
     metrics: list[Manifest] = [{"name": PENDING.name}]
     if model.reports_waiting:
         waiting = {"matchLabels": ENGINE_REQUESTS.own_label("waiting")}

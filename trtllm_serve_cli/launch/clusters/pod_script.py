@@ -1,4 +1,4 @@
-"""What runs in a pod: bash, and where an engine has ranks, `mpirun` with `kubectl exec` for ssh."""
+"""Render the command of a pod: Triton, or `mpirun` with `kubectl exec` instead of ssh."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from trtllm_serve_cli.launch.triton.triton_command import flag_words, other_rank
 from trtllm_serve_cli.launch.triton.triton_install import IN_CONTAINER
 from trtllm_serve_cli.rendering import render
 
-# Of the pod alone, so they may always be the same.
+# Each pod has its own network namespace, so the ports can be fixed.
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 AGENT_FOLDER = "/opt/tllm"
 
 
 def pod_script(model: Deployable, launch: LaunchOptions, *, nodes: int) -> str:
-    """Return the command of the pod that serves `model`, with the ranks on `nodes` pods."""
+    """Render the command of the pod that serves `model` with its ranks on `nodes` pods."""
     words = triton_words(
         model,
         IN_CONTAINER,
@@ -47,12 +47,12 @@ def pod_script(model: Deployable, launch: LaunchOptions, *, nodes: int) -> str:
 
 def _ranks(model: Deployable, server: list[str], words: dict[str, str]) -> list[str]:
     if model.is_llm_api:
-        # The launcher starts the server on the first rank alone.
+        # The launcher starts the server only on the first rank.
         return [f"-n {model.num_ranks} trtllm-llmapi-launch", *server]
     if model.spawns:
         ranks = Ranks(mode="orchestrator", spawns=True)
         environ = ranks_environ(ranks, LaunchOptions())
-        # Instances came to upstream's backend after the Triton that knows none of these flags.
+        # Every Triton whose backend supports several instances has these flags.
         pools = flag_words(pool_flags(ranks, model.num_gpus, {}))
         return ["-n 1", *(f"-x {name}={value}" for name, value in environ.items()), *server, *pools]
     others = flag_words(other_rank_flags((CORE_MODEL,)))

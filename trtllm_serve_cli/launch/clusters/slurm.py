@@ -1,9 +1,9 @@
-"""A Slurm job that serves a model, as data and as the script that `sbatch` takes.
+"""Plan a Slurm job that serves a model, and render its script for `sbatch`.
 
-The script needs nothing of `tllm` on the nodes: a file system that they share with whoever submits
-it, and Triton, there or in a container. It finds the ports by itself and writes down where the
-server answers. Its options are those of the scripts in triton-inference-server/tensorrtllm_backend
-(README.md) and in NVIDIA/TensorRT-LLM (examples/llm-api/llm_mgmn_trtllm_serve.sh).
+The nodes need no `tllm`, only Triton (installed or in a container) and a file system that they
+share with the submitting machine. The script chooses free ports and writes the server's address to
+a file. Its options follow the scripts in triton-inference-server/tensorrtllm_backend (README.md)
+and in NVIDIA/TensorRT-LLM (examples/llm-api/llm_mgmn_trtllm_serve.sh).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ EXIT_CODE_FILE = "exit-code"
 JOB_LOG = "job.log"
 SCRIPT_FILE = "job.sbatch"
 
-# What the script finds out or decides on the node, by the flag it is for.
+# Shell variables that the script sets on the node, by flag.
 _PORTS = {"http-port": "HTTP", "grpc-port": "GRPC", "metrics-port": "METRICS"}
-# Only the rank that answers has them.
+# Flags of the serving rank only.
 _FIRST_RANK_FLAGS = (
     *_PORTS, *RESTRICTING, "http-address", "grpc-address", "metrics-address",
     "model-control-mode", "allow-gpu-metrics",
@@ -48,10 +48,10 @@ _FIRST_RANK_FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class SlurmOptions:
-    """What a job asks of its cluster; options are named as `sbatch`, `srun` and pyxis name them.
+    """The resources that a job requests, named as in `sbatch`, `srun` and pyxis.
 
-    `sbatch` are further options of `sbatch`, `prologue` lines of shell before the server starts.
-    Ports that are None are the job's own choice.
+    `sbatch` has additional `sbatch` options, `prologue` has shell lines to run before the server.
+    The job chooses the ports that are not set.
     """
 
     account: str | None = None
@@ -73,12 +73,12 @@ class SlurmOptions:
 
 @dataclass(frozen=True, slots=True)
 class SlurmPlan:
-    """A job, as the variables of `templates/slurm/job.sbatch.j2`.
+    """The variables of `templates/slurm/job.sbatch.j2`.
 
-    Options, flags and the values of `exports` are shell words, which may name variables; so are
-    `address` and `exit_code`, the files that the job writes. The template quotes `binary` and the
-    targets of `links`, which are Triton's backends, linked on the node. `first_flags` are those of
-    the rank that answers, `other_flags` those of the others.
+    Options, flags and the values of `exports` are shell words that may contain variables. So are
+    `address` and `exit_code`, the files that the job writes. `links` are links to Triton's backends
+    to create on the node; the template quotes their targets and `binary`. `first_flags` are for the
+    serving rank, `other_flags` for all other ranks.
     """
 
     name: str
@@ -107,25 +107,25 @@ def plan_slurm(
     directory: Path | None = None,
     environ: Mapping[str, str],
 ) -> SlurmPlan:
-    """The job that serves `model` with `triton`, which is on the nodes or in the container.
+    """Plan the job that serves `model` with `triton`, which is on the nodes or in the container.
 
-    It writes to `directory`, or else to where it was submitted, under names of its own. `environ`
-    is what the server needs beside the environment of the job. Raises `BadInput` where the engine's
-    ranks and the nodes do not agree.
+    The job writes its files to `directory`, or to the folder in which it was submitted, prefixed
+    with the names of the model and the job. `environ` is added to the environment of the job. Raise
+    `BadInput` if the engine's ranks do not fit the nodes.
     """
     check_nodes(model, options.nodes)
     _check_not_spawning(model)
     if options.container_image is None and (options.container_mounts or options.container_workdir):
         raise BadInput(
-            "There are mounts or a working directory, and no container.",
-            next_step="name its image: --container-image IMAGE",
+            "--container-mounts and --container-workdir require a container image.",
+            next_step="add --container-image IMAGE",
         )
     tasks = split_evenly(model.num_ranks, options.nodes, "ranks")
     if options.ntasks_per_node not in (None, tasks):
         raise BadInput(
             f"{model.name} needs {tasks} tasks per node, not {options.ntasks_per_node}.",
-            why=f"its engine has {model.num_ranks} ranks, and there are {options.nodes} nodes",
-            next_step="leave --ntasks-per-node out, or change --nodes",
+            why=f"its engine has {model.num_ranks} ranks, and the job has {options.nodes} nodes",
+            next_step="omit --ntasks-per-node, or change --nodes",
         )
     in_slurm, in_shell = _file_prefixes(model, directory)
     prefix = '"tllm-$SLURM_JOB_ID-$SLURM_PROCID-"'
@@ -175,7 +175,7 @@ def plan_slurm(
 
 
 def render_script(plan: SlurmPlan) -> str:
-    """The text that `sbatch` takes."""
+    """Render the script for `sbatch`."""
     variables = {each.name: getattr(plan, each.name) for each in fields(plan)}
     return render("slurm/job.sbatch.j2", **variables, version=__version__)
 
@@ -183,16 +183,16 @@ def render_script(plan: SlurmPlan) -> str:
 def _check_not_spawning(model: Deployable) -> None:
     if model.spawns:
         raise BadInput(
-            f"{model.name} cannot run under Slurm as it is.",
-            why="its instances' processes would be spawned by MPI (upstream's orchestrator mode), "
-            "which srun does not do",
+            f"{model.name} cannot run several instances under Slurm.",
+            why="MPI would spawn the processes of its instances (upstream's orchestrator mode), "
+            "which srun does not support",
             next_step=f"tllm set {model.name} gpu_device_ids= tensorrt_llm_instance_count=1   (and "
             "submit one job per instance)",
         )
 
 
 def _file_prefixes(model: Deployable, directory: Path | None) -> tuple[str, str]:
-    """What the names of the job's files start with, for Slurm and for the shell."""
+    """Return the prefix of the job's files, formatted for Slurm and for the shell."""
     if directory is None:
         return f"tllm-{model.name}-%j-", f'"tllm-{model.name}-$SLURM_JOB_ID-"'
     text = f"{directory}/"

@@ -1,8 +1,8 @@
-"""A server that runs as a Slurm job: submitted, followed and cancelled.
+"""Submit, track and cancel a server that runs as a Slurm job.
 
-What is known of a job lies in its folder under TLLM_HOME/servers, which the nodes share: what was
-submitted (`job.json`), and what the job itself wrote down (where it answers, its exit code). What
-has become of it, Slurm is asked each time.
+A job has a folder under TLLM_HOME/servers, which the nodes share. It contains the submitted plan
+(`job.json`) and the files that the job writes: its address and its exit code. The state of the job
+is queried from Slurm each time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ENDED = (
 )  # fmt: skip
 _UNKNOWN = "UNKNOWN"
 _QUERY_TIMEOUT_S = 20.0
-# What is ended while a busy controller takes the job leaves one that nobody follows.
+# If sbatch is interrupted while a busy controller accepts the job, tllm cannot track that job.
 _SUBMIT_TIMEOUT_S = 300.0
 _READY_TIMEOUT_S = 3.0
 _CANCEL_TIMEOUT_S = 120.0
@@ -58,11 +58,11 @@ Runner = Callable[[Sequence[str]], Answer]
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """A job as it was submitted, and Slurm's word for its state when it was asked.
+    """A submitted job and its state in Slurm at the time of the query.
 
-    `reason` is Slurm's as well: why it waits, or why it ended. `state` is "UNKNOWN" where Slurm
-    does not answer. One that is forgotten by its controller has ended, and nothing will change
-    that; what its state was, there may be no accounting to tell.
+    `state` is Slurm's name for the state, or "UNKNOWN" if Slurm does not respond. `reason` is
+    Slurm's reason why the job waits or ended. A forgotten job is no longer known to the controller:
+    it has ended, and its last state is unknown if Slurm has no accounting.
     """
 
     id: str
@@ -72,12 +72,12 @@ class SlurmJob:
 
     @property
     def is_over(self) -> bool:
-        """Whether Slurm said that it has ended. Both this and `is_alive` may be false."""
+        """True if Slurm reports that the job has ended; it and `is_alive` may both be false."""
         return self.is_forgotten or self.state in _ENDED
 
     @property
     def is_alive(self) -> bool:
-        """Whether it waits or runs."""
+        """True if the job waits or runs."""
         return not self.is_forgotten and self.state in (*_QUEUED, *_RUNNING, *_ENDING)
 
     def describe(self) -> str:
@@ -86,27 +86,29 @@ class SlurmJob:
 
 
 def run_slurm(command: Sequence[str], timeout_s: float | None = None) -> Answer:
-    """Run a command of Slurm's to its end; `sbatch` has more time than others by default.
+    """Run a Slurm command and wait until it ends; by default, `sbatch` has a longer timeout.
 
-    Raises `MissingPart` if there is no such command here, and `LaunchFailed` if it takes longer.
+    Raise `MissingPart` if the command is not installed, and `LaunchFailed` on timeout.
     """
     if timeout_s is None:
         timeout_s = _SUBMIT_TIMEOUT_S if command[0] == "sbatch" else _QUERY_TIMEOUT_S
     answer = ask_program(command, timeout_s)
     if answer is None:
-        script = "; without --submit, the script is only written" if command[0] == "sbatch" else ""
+        script = "; without --submit, tllm only writes the script" if command[0] == "sbatch" else ""
         raise MissingPart(
-            f"There is no {command[0]} here.",
-            why="jobs are submitted and followed with the commands of Slurm",
-            next_step=f"run it where you submit jobs{script}",
+            f"{command[0]} is not installed.",
+            why="tllm submits and tracks jobs with Slurm's commands",
+            next_step=f"run tllm on a machine that can submit jobs{script}",
         )
     if answer.code is None:
-        raise LaunchFailed(f"{command[0]} did not answer for {timeout_s:g} s.", next_step="sinfo")
+        raise LaunchFailed(
+            f"{command[0]} did not respond within {timeout_s:g} s.", next_step="sinfo"
+        )
     return answer
 
 
 def make_job_folder(servers: Path, name: str) -> Path:
-    """A new folder, of the user alone, for a job that serves the model `name`."""
+    """Create a private folder for a new job that serves the model `name`."""
     servers.mkdir(parents=True, exist_ok=True)
     number = 1
     while True:
@@ -122,17 +124,17 @@ def make_job_folder(servers: Path, name: str) -> Path:
 def submit_job(
     script: str, model: Deployable, directory: Path, run: Runner = run_slurm
 ) -> SlurmJob:
-    """Hand `script` to Slurm from `directory`, where the job is followed from then on.
+    """Submit `script` from `directory`, which tracks the job from then on.
 
-    Raises `LaunchFailed` with Slurm's words where it refuses. A job that cannot be followed, as
-    nothing can be written any more, is cancelled.
+    Raise `LaunchFailed` with Slurm's message if Slurm rejects the job. If the job's files cannot be
+    written, cancel the job.
     """
     path = directory / SCRIPT_FILE
     path.write_text(script, encoding="utf-8")
     job = SlurmJob(_submit(path, model, run), "PENDING")
     try:
         plan = _plan(model, directory)
-        # Until the first task starts there is a log already, and empty.
+        # The log exists, empty, until the first task starts.
         (directory / "server_0.log").touch()
         plan.log.symlink_to("server_0.log")
         facts = {"id": job.id, "submitted_at": time.time(), "stopped_at": None}
@@ -145,21 +147,21 @@ def submit_job(
 
 
 def _submit(script: Path, model: Deployable, run: Runner) -> str:
-    """The id of the job that Slurm made of it."""
+    """Submit the script and return the id of the job."""
     try:
         answer = run(("sbatch", "--parsable", f"--chdir={script.parent}", str(script)))
     except LaunchFailed as error:
         raise LaunchFailed(
             error.what,
-            why="the controller may be busy, and have taken the job all the same: nothing of "
-            "tllm's follows it then",
-            next_step=f"squeue --name tllm-{model.name}   (scancel ID ends it)",
+            why="the controller may be busy and may still have accepted the job, which tllm cannot "
+            "track",
+            next_step=f"squeue --name tllm-{model.name}   (scancel ID cancels it)",
         ) from error
     if answer.code:
         raise LaunchFailed(
-            f"Slurm refused the job for {model.name}.",
+            f"Slurm rejected the job for {model.name}.",
             why=_output_of(answer),
-            next_step=f"sinfo shows partitions and nodes; the script is {script}",
+            next_step=f"sinfo   (lists partitions and nodes; the script is {script})",
         )
     return answer.out.strip().partition(";")[0]
 
@@ -181,9 +183,9 @@ def _plan(model: Deployable, directory: Path) -> LaunchPlan:
 def read_job(
     directory: Path, run: Runner = run_slurm
 ) -> tuple[LaunchPlan, ServerState, SlurmJob] | None:
-    """The job whose folder this is, as Slurm and its server have it now; None if it is none's.
+    """Read the job in `directory` and query its state; None if the folder has no job.
 
-    What Slurm says of a job that it has forgotten is written down, and it is asked no more.
+    The final state of a forgotten job is saved, so that Slurm is not queried again.
     """
     try:
         facts = json.loads((directory / JOB_FILE).read_text(encoding="utf-8"))
@@ -208,16 +210,16 @@ def read_job(
 
 
 def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
-    """What Slurm says of the job, of the accounting too if the controller has forgotten it.
+    """Query the job's state from the controller, or from the accounting if it is forgotten.
 
-    Raises `MissingPart`, and `LaunchFailed` where Slurm cannot be asked.
+    Raise `MissingPart` if Slurm is not installed, and `LaunchFailed` if it does not respond.
     """
     answer = run(("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T|%r"))
     if answer.code == 0 and answer.out.strip():
         state, _, reason = answer.out.splitlines()[0].partition("|")
         return SlurmJob(job_id, state.strip(), "" if reason == "None" else reason.strip())
     if answer.code and "Invalid job id" not in answer.err:
-        raise LaunchFailed("Slurm does not answer.", why=_output_of(answer), next_step="sinfo")
+        raise LaunchFailed("Slurm does not respond.", why=_output_of(answer), next_step="sinfo")
     accounting = run(
         ("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job_id}",
          "--format=State,Reason")
@@ -231,9 +233,9 @@ def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
 
 
 def cancel_job(directory: Path, job: SlurmJob, run: Runner = run_slurm) -> None:
-    """End the job in order, wait until nothing of it runs, and follow it no longer.
+    """Cancel the job, wait until it has ended, and stop tracking it.
 
-    Raises `LaunchFailed`, also where Slurm does not say whether it has ended.
+    Raise `LaunchFailed` if the cancel fails, or if Slurm does not report whether the job has ended.
     """
     if not job.is_over:
         _cancel(job, run)
@@ -252,7 +254,7 @@ def _cancel(job: SlurmJob, run: Runner) -> None:
     while not (now := _query_after_cancel(job, run)).is_over:
         if time.monotonic() > deadline_s:
             raise LaunchFailed(
-                f"Job {job.id} was cancelled, and has not ended after {_CANCEL_TIMEOUT_S:g} s.",
+                f"Job {job.id} was cancelled but has not ended after {_CANCEL_TIMEOUT_S:g} s.",
                 why=now.describe(),
                 next_step="tllm status   (then tllm stop again)",
             )
@@ -264,7 +266,7 @@ def _query_after_cancel(job: SlurmJob, run: Runner) -> SlurmJob:
         return query_slurm(job.id, run)
     except LaunchFailed as error:
         raise LaunchFailed(
-            f"Job {job.id} was told to end; whether it has, Slurm does not say.",
+            f"Job {job.id} was cancelled, but Slurm does not report whether it has ended.",
             why=error.why or error.what,
             next_step="sinfo   (then tllm stop again)",
         ) from error
@@ -291,7 +293,7 @@ def _state(
 
 
 def _responds(endpoint: Endpoint, model: str) -> bool:
-    """Triton opens its ports only when its models are loaded."""
+    """Return whether the server responds; Triton opens its ports after loading the models."""
     try:
         fetch_model_config(endpoint, model, "http", _READY_TIMEOUT_S)
     except TllmError:
@@ -304,8 +306,8 @@ def _explain(job: SlurmJob, plan: LaunchPlan) -> tuple[str, ...]:
     if job.state != _UNKNOWN:
         return (job.describe(), *lines)
     code = last_lines(plan.directory / EXIT_CODE_FILE, 1)
-    how = f"it ended with exit code {code[0]}" if code else "it left no exit code"
-    return (f"Slurm does not know job {job.id} any more; {how}", *lines)
+    how = f"it ended with exit code {code[0]}" if code else "it wrote no exit code"
+    return (f"Slurm no longer has job {job.id}; {how}", *lines)
 
 
 def _read_address(directory: Path) -> Endpoint | None:
@@ -323,7 +325,7 @@ def _read_address(directory: Path) -> Endpoint | None:
 
 
 def _update_job_file(directory: Path, **facts: Any) -> None:
-    """Add `facts` to what is known of the job, whoever else does so at the same time."""
+    """Add `facts` to the job file, which other processes may update at the same time."""
     with hold_lock(directory / "job.lock", on_wait=lambda: None):
         known = json.loads((directory / JOB_FILE).read_text(encoding="utf-8"))
         _write(directory, {**known, **facts})

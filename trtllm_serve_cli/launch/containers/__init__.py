@@ -1,1 +1,1 @@
-"""Servers in containers, and what a model needs of a machine elsewhere."""
+"""Plan servers in containers, and the requirements of models on other machines."""

@@ -1,8 +1,8 @@
-"""A server in a container, as one command of docker or podman in the foreground.
+"""Plan a server in a container, as one docker or podman command in the foreground.
 
-Its base is the command that upstream documents for Triton's image with TensorRT-LLM (README.md of
-triton-inference-server/tensorrtllm_backend): the host's network, 2 GiB of shared memory, and
-limits as they are there. Where ours says more or less, a comment says why.
+The command is based on the one that upstream documents for Triton's image with TensorRT-LLM
+(README.md of triton-inference-server/tensorrtllm_backend), with the host's network, 2 GiB of shared
+memory and the same limits. Comments explain the differences.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.launch.containers.deployment import Deployable, check_image, outermost
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 
-# NVIDIA's images have it on PATH, from /opt/tritonserver/bin; others may have it anywhere.
+# NVIDIA's images have tritonserver on PATH, in /opt/tritonserver/bin; other images may differ.
 IN_IMAGE = TritonInstallation(Path("tritonserver"), "the image")
 _UNLIMITED = -1
 _ULIMITS = {"memlock": _UNLIMITED, "stack": 64 * 1024 * 1024}
@@ -27,12 +27,12 @@ _TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit"
 
 @dataclass(frozen=True, slots=True)
 class ContainerHost:
-    """What runs containers on a machine, and for whom.
+    """The container engine of a machine, and how it runs containers.
 
-    `hard_limits` are of whoever starts them, by the names of ulimits, -1 for none; empty where they
-    may be raised, or a daemon starts the containers. `runs_as` is the user inside, as uid:gid,
-    None where the engine's own choice is the right one. `has_gpu_toolkit` tells whether containers
-    can get NVIDIA's GPUs.
+    `hard_limits` maps names of ulimits to the current user's hard limits, -1 for unlimited. It is
+    empty if the user may raise them or if a daemon starts the containers. `runs_as` is the user in
+    the container as uid:gid, or None for the engine's default. `has_gpu_toolkit` is true if
+    containers can access NVIDIA GPUs.
     """
 
     engine: ContainerEngine
@@ -46,7 +46,7 @@ class ContainerHost:
 class Container:
     """The container of one server.
 
-    Its name follows from the server's folder: so what a killed server left is found.
+    Its name is derived from the server's folder, so that a stale container can be found.
     """
 
     engine: ContainerEngine
@@ -55,7 +55,7 @@ class Container:
 
     @property
     def find_image(self) -> tuple[str, ...]:
-        """Succeeds where the image is on this machine."""
+        """The command that succeeds if the image is on this machine."""
         return (self.engine, "image", "inspect", "--format={{.Id}}", self.image)
 
     @property
@@ -64,19 +64,19 @@ class Container:
 
     @property
     def remove(self) -> tuple[str, ...]:
-        """Ends the container at once, if it is there."""
+        """The command that kills and removes the container if it exists."""
         patience = ("--time=0", "--ignore") if self.engine == "podman" else ()
         return (self.engine, "rm", "--force", *patience, self.name)
 
     @property
     def find_pid(self) -> tuple[str, ...]:
-        """Prints which process of the host is the container's first."""
+        """The command that prints the host's id of the container's first process."""
         return (self.engine, "inspect", "--format={{.State.Pid}}", self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerSetup:
-    """What models need of a container: its image, folders at the same paths, GPUs by their ids."""
+    """A container's image, the folders to mount at the same paths, and the ids of its GPUs."""
 
     host: ContainerHost
     image: str
@@ -85,7 +85,7 @@ class ContainerSetup:
 
     @property
     def environ(self) -> dict[str, str]:
-        """What the image says in its environment of the Triton in it, as far as its name tells."""
+        """The image's variable with its Triton version, derived from the name of the image."""
         found = re.search(r"/tritonserver:(\d\d\.\d\d)-", self.image)
         return {"NVIDIA_TRITON_SERVER_VERSION": found[1]} if found else {}
 
@@ -93,17 +93,17 @@ class ContainerSetup:
 def plan_container(
     models: Sequence[Deployable], host: ContainerHost, *, image: str | None, gpus: tuple[str, ...]
 ) -> ContainerSetup:
-    """What a container needs that serves `models`, on all GPUs unless some are said.
+    """Plan a container that serves `models`, on `gpus` or, if that is empty, on all GPUs.
 
-    Raises `BadInput` where no one image serves them, and `MissingPart` where they need GPUs that
-    containers cannot have here.
+    Raise `BadInput` if no single image serves them, and `MissingPart` if they need GPUs that
+    containers on this machine cannot access.
     """
     images = {check_image(model, image): model.name for model in models}
     if len(images) > 1:
         raise BadInput(
             f"{' and '.join(images.values())} cannot be served from one container.",
-            why=f"their engines need {' and '.join(images)}",
-            next_step="serve each alone, or name an image that has both: --image IMAGE",
+            why=f"their engines need different images: {' and '.join(images)}",
+            next_step="serve each model separately, or use an image for both: --image IMAGE",
         )
     folders = outermost(folder for model in models for folder in model.folders)
     _check_mounts(folders)
@@ -116,7 +116,7 @@ def plan_container(
 
 
 def name_container(directory: Path) -> str:
-    """One that no other server has, of this home or another."""
+    """Return a container name that is unique to the server, also across TLLM_HOMEs."""
     digest = hashlib.sha256(str(directory).encode()).hexdigest()[:8]
     return f"tllm-{directory.name}-{digest}"
 
@@ -129,13 +129,13 @@ def container_command(
     folders: Sequence[Path] = (),
     environ: Mapping[str, str],
 ) -> tuple[str, ...]:
-    """Runs `command` in the container, attached, with the setup's folders and `folders`."""
+    """Return the command that runs `command` attached, with the setup's folders and `folders`."""
     words: list[str] = [
-        # Attached, without a terminal: the supervisor has the output, and passes signals on.
+        # Attached, without a terminal: the supervisor reads the output and forwards signals.
         container.engine, "run", "--rm", f"--name={container.name}",
-        # It was fetched before, with its progress shown.
+        # tllm has already pulled the image and shown the progress.
         "--pull=never",
-        # What the server says is in its log; the engine's own copy would grow without end.
+        # The server has its own log file; the engine's copy would grow without a limit.
         "--log-driver=none",
         "--net=host",
         "--shm-size=2g",
@@ -150,9 +150,10 @@ def container_command(
 
 
 def _ulimits(host: ContainerHost) -> dict[str, str]:
-    """As documented, as far as whoever starts the container may give them.
+    """Return the documented limits, lowered to the user's hard limits.
 
-    Podman's own limits of files and processes would be refused to whoever may not raise theirs.
+    Also set the limits on files and processes: rootless podman fails if its defaults exceed the
+    user's hard limits.
     """
     if not host.hard_limits:
         return {name: str(value) for name, value in _ULIMITS.items()}
@@ -163,7 +164,7 @@ def _ulimits(host: ContainerHost) -> dict[str, str]:
 
 
 def lower_limit(one: int, other: int) -> int:
-    """Of two limits, -1 being none."""
+    """Return the lower of two limits, where -1 means unlimited."""
     return max(one, other) if _UNLIMITED in (one, other) else min(one, other)
 
 
@@ -172,15 +173,15 @@ def _gpu_options(engine: ContainerEngine, gpus: tuple[str, ...]) -> list[str]:
         return []
     if engine == "podman":
         return [f"--device=nvidia.com/gpu={gpu}" for gpu in gpus]
-    # The quotes are for docker, which would take what follows a comma for another option.
+    # Without the quotes, docker would parse what follows a comma as another option.
     return ["--gpus=all" if gpus == ("all",) else f'--gpus="device={",".join(gpus)}"']
 
 
 def _user_options(host: ContainerHost) -> list[str]:
-    # SELinux would keep a container of podman's from the folders, and from the GPUs.
+    # SELinux would deny podman's containers access to the folders and the GPUs.
     words = ["--security-opt=label=disable"] if host.engine == "podman" else []
     if host.runs_as is not None:
-        # This user has no home in the image, nor a name, and libraries that compile want both.
+        # The user has no home or name in the image, and libraries that compile code need both.
         words += [f"--user={host.runs_as}", "--env=HOME=/tmp", "--env=USER=tllm"]
     return words
 
@@ -190,23 +191,23 @@ def _check_mounts(folders: Sequence[Path]) -> None:
         if ":" in str(folder):
             raise BadInput(
                 f"{folder} cannot be mounted into a container.",
-                why="docker and podman take what follows a colon for something else",
-                next_step="move it to a path without one; TLLM_HOME and ENGINE_DEST_PATH say "
-                "where models and engines are",
+                why="docker and podman use the colon as a separator in mounts",
+                next_step="move it to a path without a colon; TLLM_HOME and ENGINE_DEST_PATH set "
+                "the folders of models and engines",
             )
 
 
 def missing_toolkit(subject: str, engine: ContainerEngine) -> MissingPart:
-    """That containers of the engine get no GPU."""
+    """Return the error that the engine's containers cannot access a GPU."""
     if engine == "podman":
         return MissingPart(
-            f"{subject} needs a GPU, and podman knows of none here.",
-            why="neither /etc/cdi nor /var/run/cdi says how a container gets NVIDIA's GPUs",
-            next_step="nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml   (of the NVIDIA "
+            f"{subject} needs a GPU, but podman cannot provide one.",
+            why="/etc/cdi and /var/run/cdi contain no specification of NVIDIA GPUs",
+            next_step="nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml   (part of the NVIDIA "
             f"Container Toolkit: {_TOOLKIT})",
         )
     return MissingPart(
-        f"{subject} needs a GPU, and docker can give it none here.",
+        f"{subject} needs a GPU, but docker cannot provide one.",
         why="the NVIDIA Container Toolkit is not installed",
-        next_step=f"{_TOOLKIT} says how",
+        next_step=f"install it: {_TOOLKIT}",
     )

@@ -1,4 +1,4 @@
-"""docker and podman themselves: which of them works here, images fetched, containers removed."""
+"""Run docker and podman: find a working engine, pull images, remove containers."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ _CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
 _CAP_SYS_RESOURCE = 1 << 24
 _TIMEOUT_S = 60.0
 
-# What an engine says that does not work, and what mends it.
+# Error messages of engines that do not work, and their fixes.
 _FIXES = {
-    "permission denied": 'sudo usermod -aG docker "$USER", and log in anew',
+    "permission denied": 'sudo usermod -aG docker "$USER", then log in again',
     "Cannot connect to the Docker daemon": "sudo systemctl start docker",
 }
-# What an engine says that gets no image, what that means, and what to do.
+# Error messages of failed pulls, their meaning, and the next step.
 _PULL_FAILURES = (
     (
         r"unauthorized|denied|authentication required|\b401\b|\b403\b",
-        "the registry wants you to log in, or does not let you have it",
+        "the registry requires a login or denies access",
         "{engine} login {registry}{account}",
     ),
     (
         r"manifest unknown|not found|\b404\b|does not exist",
         "the registry has no such image",
-        "look at its name and tag, and say the right one: --image IMAGE",
+        "check the name and the tag: --image IMAGE",
     ),
     (
         r"no space left on device",
         "the disk for images is full",
-        "{engine} system df, and {engine} image prune",
+        "{engine} image prune   ({engine} system df shows the disk usage)",
     ),
     (
         r"no such host|connection refused|i/o timeout|dial tcp|network is unreachable|TLS",
-        "{registry} cannot be reached from here",
-        "fetch it where that can, with `{engine} save` and `{engine} load` for the way here",
+        "{registry} cannot be reached",
+        "pull it on another machine, then copy it with `{engine} save` and `{engine} load`",
     ),
     (
         r"short-name",
-        "podman does not know which registry is meant",
-        "say it, such as --image docker.io/{image}",
+        "podman requires the registry in the name of the image",
+        "add it, for example --image docker.io/{image}",
     ),
 )
 
@@ -62,9 +62,9 @@ _PULL_FAILURES = (
 def find_container_host(
     preferred: ContainerEngine | None, environ: Mapping[str, str] = os.environ
 ) -> ContainerHost:
-    """The engine that is wanted, or else the first that works of docker and podman.
+    """Return the preferred engine, or the first of docker and podman that works.
 
-    Raises `MissingPart` when there is none.
+    Raise `MissingPart` if no engine works.
     """
     reasons: dict[str, str] = {}
     for engine in (preferred,) if preferred else ENGINES:
@@ -73,14 +73,14 @@ def find_container_host(
             return found
         reasons[engine] = found
     raise MissingPart(
-        "No program here runs containers.",
+        "No container engine works on this machine.",
         why="; ".join(f"{engine}: {reason}" for engine, reason in reasons.items()),
-        next_step=f"{suggest_fix(*reasons.values())}   (`tllm doctor` says what is found)",
+        next_step=f"{suggest_fix(*reasons.values())}   (`tllm doctor` shows what it found)",
     )
 
 
 def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> ContainerHost | str:
-    """What it runs containers with; or, in its words, why it does not."""
+    """Return how the engine runs containers, or its error message if it does not work."""
     program = shutil.which(engine, path=environ.get("PATH"))
     if program is None:
         return NOT_INSTALLED
@@ -88,7 +88,7 @@ def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> Contain
     if answer.trouble:
         return answer.trouble
     version, _, security = answer.out.strip().partition(" ")
-    # Its root is the user where nobody else started it, and all files are the user's.
+    # In an engine that the user runs, root in the container is the user, who owns all files.
     is_users_own = engine == "podman" or "rootless" in security or os.geteuid() == 0
     return ContainerHost(
         engine=engine,
@@ -100,13 +100,13 @@ def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> Contain
 
 
 def suggest_fix(*reasons: str) -> str:
-    """What to do about engines that said this instead of working."""
+    """Return a fix for engines that failed with these messages."""
     fixes = (fix for message, fix in _FIXES.items() if any(message in each for each in reasons))
     return next(fixes, "apt-get install podman")
 
 
 def has_gpu_toolkit(engine: ContainerEngine, environ: Mapping[str, str]) -> bool:
-    """Whether its containers can have NVIDIA's GPUs."""
+    """Return whether the engine's containers can access NVIDIA GPUs."""
     if engine == "docker":
         hook = shutil.which("nvidia-container-runtime-hook", path=environ.get("PATH"))
         return hook is not None
@@ -114,7 +114,7 @@ def has_gpu_toolkit(engine: ContainerEngine, environ: Mapping[str, str]) -> bool
 
 
 def is_image_here(container: Container) -> bool:
-    """Whether its image is on this machine."""
+    """Return whether the container's image is on this machine."""
     return not _run(container.find_image).trouble
 
 
@@ -123,9 +123,9 @@ def pull_image(
     on_output: Callable[[bytes], None],
     terminal: os.terminal_size | None = None,
 ) -> None:
-    """Fetch its image; `on_output` gets what the engine says, drawn for `terminal` if there is one.
+    """Pull the container's image; `on_output` receives the output, formatted for `terminal`.
 
-    Raises `LaunchFailed` with the reason.
+    Raise `LaunchFailed` with the reason if the pull fails.
     """
     code, output = run_shown(container.pull, on_output, terminal=terminal)
     if code != 0:
@@ -133,41 +133,41 @@ def pull_image(
 
 
 def explain_pull(container: Container, output: str) -> LaunchFailed:
-    """Why the image could not be fetched, by what the engine told."""
+    """Return the error of a failed pull, explained by the engine's output."""
     first, _, rest = container.image.partition("/")
     registry = first if rest and re.search(r"[.:]|^localhost$", first) else "docker.io"
-    account = "   (user $oauthtoken, password: a key of NGC)" if registry == "nvcr.io" else ""
+    account = "   (user $oauthtoken, password: an NGC API key)" if registry == "nvcr.io" else ""
     names = {
         "engine": container.engine,
         "registry": registry,
         "account": account,
         "image": container.image,
     }
-    why, next_step = "", "{engine} pull {image}   says more"
+    why, next_step = "", "{engine} pull {image}   (shows the whole output)"
     for pattern, meaning, fix in _PULL_FAILURES:
         if re.search(pattern, output, re.IGNORECASE):
             why, next_step = f"{meaning.format(**names)}: ", fix
             break
     return LaunchFailed(
-        f"The image {container.image} could not be fetched.",
-        why=f"{why}{_last_line(output) or 'the engine does not say'}",
+        f"The image {container.image} could not be pulled.",
+        why=f"{why}{_last_line(output) or 'the engine reported no reason'}",
         next_step=next_step.format(**names),
     )
 
 
 def remove_container(container: Container) -> None:
-    """End it at once and clear it away, if it is there."""
+    """Kill and remove the container if it exists."""
     _run(container.remove)
 
 
 def find_first_process(container: Container) -> int | None:
-    """Its first process as the host numbers it; None when it does not run."""
+    """Return the host's id of the container's first process, or None if it does not run."""
     pid = _run(container.find_pid).out.strip()
     return int(pid) if pid.isdigit() and pid != "0" else None
 
 
 def _may_raise_limits() -> bool:
-    if sys.platform != "linux":  # podman is in a machine of its own
+    if sys.platform != "linux":  # podman runs in a virtual machine
         return True
     status = Path("/proc/self/status").read_text()
     found = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
@@ -184,13 +184,13 @@ def _hard_limits() -> dict[str, int]:
         "stack": resource.RLIMIT_STACK,
     }
     limits = {name: resource.getrlimit(number)[1] for name, number in numbers.items()}
-    # Podman lowers its own to this before it starts anything.
+    # Podman lowers its own limit to this value before it starts a container.
     num_pids = int(Path("/proc/sys/kernel/pid_max").read_text())
     return limits | {"nproc": lower_limit(limits["nproc"], num_pids)}
 
 
 def _run(command: tuple[str, ...]) -> Answer:
-    return ask_program(command, _TIMEOUT_S) or Answer(127, err=f"there is no {command[0]}")
+    return ask_program(command, _TIMEOUT_S) or Answer(127, err=f"{command[0]} is not installed")
 
 
 def _last_line(text: str) -> str:

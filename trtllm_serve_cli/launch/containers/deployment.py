@@ -1,4 +1,4 @@
-"""What a model needs of the machines that it is deployed to, whatever schedules them."""
+"""Describe what a model needs on other machines, independent of their scheduler."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from trtllm_serve_cli.repository.model.model_repository import OpenRepository
 from trtllm_serve_cli.repository.model.store import ImportedModel, command_to_import_again
 
 RESTRICTING = ("http-restricted-api", "grpc-restricted-protocol")
-# The model whose ranks run apart from the others.
+# The model of the ensemble that every rank loads.
 CORE_MODEL = "tensorrt_llm"
 _PATHS = ("parameters.tokenizer_dir", "parameters.gpt_model_path", "parameters.engine_dir")
 
 
 @dataclass(frozen=True, slots=True)
 class Deployable:
-    """A model as other machines serve it.
+    """A model to serve on other machines.
 
-    `folders` have to be there, at the same paths. `num_gpus` is of all machines together, and
-    `num_ranks` how many processes MPI has to start: 1 for a model without ranks. `image` is the
-    container that fits the engine, None where no public one is known to; `needs` is what it has to
-    have. `spawns` is true of several instances of a TensorRT engine, which run in upstream's
-    orchestrator mode. `reports_waiting` tells whether the metrics have how many requests wait in
-    the engine, `is_llm_api` whether TensorRT-LLM's launcher of the LLM API starts the ranks.
+    The machines must have `folders` at the same paths. `num_gpus` is the total of all machines.
+    `num_ranks` is the number of processes that MPI must start, 1 for a model without ranks. `image`
+    is a container image that fits the engine, or None if no public image is known to fit; `needs`
+    names the software that the image must contain. `spawns` is true for several instances of a
+    TensorRT engine, which use upstream's orchestrator mode. `reports_waiting` is true if the
+    metrics include the number of requests that wait in the engine. `is_llm_api` is true if
+    TensorRT-LLM's LLM API launcher starts the ranks.
     """
 
     name: str
@@ -56,9 +57,9 @@ class Deployable:
 
 
 def describe_deployable(model: ImportedModel, repository: OpenRepository) -> Deployable:
-    """What it takes to serve the imported `model` elsewhere, by what its files say now.
+    """Describe what the imported `model` needs on other machines, from its current files.
 
-    Raises `BadInput` for GPUs of its instances that do not fit the engine.
+    Raise `BadInput` if the GPUs of its instances do not fit the engine.
     """
     deployment = find_kind(model.engine_kind).deployment
     num_gpus, ranks = _count(model, repository)
@@ -83,9 +84,9 @@ def describe_deployable(model: ImportedModel, repository: OpenRepository) -> Dep
 def check_engine_fits(
     model: ImportedModel, machine: Machine, *, is_one_machine: bool = True
 ) -> None:
-    """Raise `BadInput` if Triton would load the model for minutes and then fail.
+    """Raise `BadInput` if the engine does not fit the machine, before Triton loads it for minutes.
 
-    If `is_one_machine` is false, other machines have GPUs for it, too.
+    If `is_one_machine` is false, the engine may also use GPUs of other machines.
     """
     if check_fits := find_kind(model.engine_kind).deployment.check_fits:
         again = command_to_import_again(model.path, model.name)
@@ -100,10 +101,9 @@ def triton_words(
     token: str,
     unquoted: Mapping[str, str],
 ) -> dict[str, str]:
-    """Triton's flags by name, each a word as a shell reads it.
+    """Return Triton's flags by name, each quoted as a shell word.
 
-    `token`, which opens what is restricted, and the values that are `unquoted` are the shell's to
-    expand.
+    The shell expands the values of `unquoted` and `token`, the token of the restricted APIs.
     """
     flags = {
         "model-repository": str(model.repository),
@@ -119,40 +119,40 @@ def triton_words(
 
 
 def split_evenly(total: int, nodes: int, what: str) -> int:
-    """How many of `total` each of `nodes` has. Raises `BadInput` if that is no whole number."""
+    """Divide `total` by `nodes`. Raise `BadInput` if the result is not a whole number."""
     if total % nodes:
         raise BadInput(
-            f"{total} {what} cannot be shared out among {nodes} nodes.",
-            why="each node has to have as many as the others",
-            next_step=f"choose --nodes so that it divides {total}",
+            f"{total} {what} cannot be divided evenly among {nodes} nodes.",
+            why="each node must have the same number",
+            next_step=f"choose a value of --nodes that divides {total}",
         )
     return total // nodes
 
 
 def check_nodes(model: Deployable, nodes: int) -> None:
-    """Raises `BadInput` for a model that one node has to serve alone."""
+    """Raise `BadInput` if a model that runs on one node is deployed to several."""
     if nodes > 1 and model.num_ranks == 1:
         raise BadInput(
             f"{model.name} cannot be spread over {nodes} nodes.",
-            why=f"its engine, of the kind {model.kind}, runs in one process on one node",
-            next_step="leave --nodes out, and deploy it once more for more replicas",
+            why=f"its {model.kind} engine runs in one process on one node",
+            next_step="omit --nodes; for more replicas, deploy the model again",
         )
 
 
 def check_image(model: Deployable, image: str | None, option: str = "--image") -> str:
-    """The image to use: what was asked for, or else what fits. Raises `BadInput` for neither."""
+    """Return `image`, or else the image that fits. Raise `BadInput` if there is neither."""
     chosen = image or model.image
     if chosen is None:
         raise BadInput(
             f"No public container image serves {model.name}.",
-            why=f"it takes {model.needs}, and none of NVIDIA's is known to have that",
-            next_step=f"name one of yours that has: {option} IMAGE",
+            why=f"it needs {model.needs}, which no known image from NVIDIA contains",
+            next_step=f"use a custom image that contains it: {option} IMAGE",
         )
     return chosen
 
 
 def outermost(folders: Iterable[Path]) -> tuple[Path, ...]:
-    """Each of them once, none that lies in another."""
+    """Return the distinct folders that are not inside another one."""
     found = dict.fromkeys(folders)
     return tuple(path for path in found if not any(other in path.parents for other in found))
 
@@ -167,13 +167,13 @@ def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks
         engine = read_instances(repository, size) or EngineInstances(CORE_MODEL, size)
         return engine.num_gpus, plan_ranks([engine], LaunchOptions(mode="mpi"))
     engine = EngineInstances(CORE_MODEL, size, read_gpu_groups(repository))
-    # Of several instances, each starts the processes of its GPUs itself.
+    # Each of several instances starts the processes of its GPUs itself.
     is_launched = deployment.ranks == "llm_api" and engine.count == 1
     return engine.num_gpus, Ranks(size) if is_launched else Ranks()
 
 
 def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Path, ...]:
-    """The repository, its engine, and what its models name; none that lies in another."""
+    """List the repository, its engine and the folders in its configuration."""
     parameters = (repository.value(name, place) for name in repository.texts for place in _PATHS)
     named = [Path(value) for value in parameters if value and value.startswith("/")]
     paths = (model.path, model.engine_path, *named)
@@ -181,6 +181,6 @@ def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Pat
 
 
 def _with_targets(folder: Path) -> list[Path]:
-    """The folder, and those that links in it lead to, such as the hub's cache."""
+    """Return the folder and the folders of its links' targets, for example the hub's cache."""
     links = [each for each in folder.rglob("*") if each.is_symlink()] if folder.is_dir() else []
     return [folder, *(link.resolve().parent for link in links)]

@@ -1,1 +1,1 @@
-"""What `tllm doctor` collects about this machine, and what it concludes."""
+"""Check this machine for `tllm doctor`: collect facts, then diagnose problems."""

@@ -1,4 +1,4 @@
-"""Judges whether a machine can serve a model, and says what would mend what is wrong."""
+"""Diagnose whether a machine can serve a model, with a fix for each problem."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from trtllm_serve_cli.launch.doctor.schedulers import Scheduler
 
 _GIB = 1 << 30
 _MIB = 1 << 20
-# The demo's engine, checkpoint and a margin; each Triton process with a Python stub wants 1 MiB.
+# The demo's engine, its checkpoint and a margin. Each Triton process with a Python stub needs 1 MiB
+# of shared memory.
 _MIN_DISK = 1 * _GIB
 _MIN_MEMORY = 2 * _GIB
 _MIN_SHARED_MEMORY = 64 * _MIB
@@ -25,7 +26,7 @@ _EMBEDDED = "pip install 'trtllm-serve-cli[embedded]'"
 
 
 def diagnose(facts: MachineFacts) -> list[Finding]:
-    """A finding per thing that serving a model here depends on."""
+    """Return a finding for each requirement of serving a model."""
     return [
         _triton(facts),
         _stub(facts),
@@ -34,7 +35,7 @@ def diagnose(facts: MachineFacts) -> list[Finding]:
         *_engines(facts.machine),
         *(_port(port, holder) for port, holder in facts.ports.items()),
         _at_least("disk", facts.disk_free, _MIN_DISK, f"for {facts.home}",
-                  "free some space, or point TLLM_HOME to another disk"),
+                  "free some space, or set TLLM_HOME to a folder on another disk"),
         _at_least("memory", facts.memory_available, _MIN_MEMORY, "available",
                   "close other programs, or serve a smaller model"),
         _shared_memory(facts),
@@ -43,11 +44,14 @@ def diagnose(facts: MachineFacts) -> list[Finding]:
         *_models(facts),
         *_containers(facts),
         *_hub(facts),
-        _scheduler("MPI", facts.mpi, "no mpirun; only engines of several ranks need one",
+        _scheduler("MPI", facts.mpi,
+                   "mpirun not found; required only for engines with several ranks",
                    "apt-get install openmpi-bin"),
-        _scheduler("Slurm", facts.slurm, "no sinfo; only tllm deploy slurm --submit needs it",
-                   "sinfo shows what the controller says"),
-        _scheduler("Kubernetes", facts.kubernetes, "no kubectl; only tllm deploy k8s needs one",
+        _scheduler("Slurm", facts.slurm,
+                   "sinfo not found; required only for tllm deploy slurm --submit",
+                   "run sinfo to see the error of the controller"),
+        _scheduler("Kubernetes", facts.kubernetes,
+                   "kubectl not found; required only for tllm deploy k8s",
                    "kubectl config get-contexts"),
     ]  # fmt: skip
 
@@ -72,7 +76,7 @@ def _stub(facts: MachineFacts) -> Finding:
         return Finding(
             "Python stub",
             "problem",
-            f"this Triton has none for Python {version}",
+            f"this Triton has no stub for Python {version}",
             "install tllm under Python 3.10, 3.11 or 3.12",
         )
     return Finding("Python stub", "ok", f"for Python {version}")
@@ -92,21 +96,21 @@ def _libpython(facts: MachineFacts) -> Finding:
 
 def _numpy(facts: MachineFacts) -> Finding:
     if facts.triton is None:
-        return Finding("NumPy", "note", "the right one comes with Triton")
+        return Finding("NumPy", "note", "the embedded Triton installs a compatible version")
     if facts.stub_python is None:
-        return Finding("NumPy", "problem", "there is no python3 that Triton's stub could use",
-                       "install tllm into a virtual environment of its own")  # fmt: skip
+        return Finding("NumPy", "problem", "no python3 found for Triton's stub",
+                       "install tllm in a separate virtual environment")  # fmt: skip
     fix = f"{shlex.quote(facts.stub_python)} -m pip install 'numpy<2'"
     if facts.numpy_version is None:
-        return Finding("NumPy", "problem", f"none for {facts.stub_python}", fix)
+        return Finding("NumPy", "problem", f"not installed for {facts.stub_python}", fix)
     if int(facts.numpy_version.split(".")[0]) >= 2:
-        detail = f"{facts.numpy_version} for {facts.stub_python}: Triton's stub garbles strings"
+        detail = f"{facts.numpy_version} for {facts.stub_python}: Triton's stub corrupts strings"
         return Finding("NumPy", "problem", detail, fix)
     return Finding("NumPy", "ok", f"{facts.numpy_version} for {facts.stub_python}")
 
 
 def _engines(machine: Machine) -> list[Finding]:
-    """What is missing for one engine is no problem if another one can run."""
+    """Report a missing engine as a problem only if no other engine can run."""
     kinds = sorted(all_kinds(), key=lambda kind: kind.name != EMBEDDED)
     found = [each for kind in kinds if (each := kind.check_machine(machine)) is not None]
     if any(each.verdict == "ok" for each in found):
@@ -118,14 +122,16 @@ def _engines(machine: Machine) -> list[Finding]:
 def _port(port: int, holder: str | None) -> Finding:
     if holder is None:
         return Finding(f"port {port}", "ok", "free")
-    detail = f"held by {holder}"
+    detail = f"in use by {holder}"
     return Finding(f"port {port}", "note", detail, "tllm stop, or tllm start with other ports")
 
 
 def _at_least(what: str, found: int, required: int, where: str, fix: str) -> Finding:
     detail = f"{found / _GIB:.1f} GiB {where}"
     if found < required:
-        return Finding(what, "problem", f"{detail}; {required / _GIB:.0f} GiB are needed", fix)
+        return Finding(
+            what, "problem", f"{detail}; at least {required / _GIB:.0f} GiB required", fix
+        )
     return Finding(what, "ok", detail)
 
 
@@ -140,41 +146,39 @@ def _shared_memory(facts: MachineFacts) -> Finding:
 
 def _gpu(facts: MachineFacts) -> Finding:
     if facts.gpu is None:
-        return Finding("GPU", "note", "none seen; the engine kind openvino needs none")
+        return Finding("GPU", "note", "not found; not required for the engine kind openvino")
     return Finding("GPU", "ok", facts.gpu)
 
 
 def _driver(facts: MachineFacts) -> Finding:
     if facts.driver is None:
-        return Finding("NVIDIA driver", "note", "none; only a GPU needs one")
+        return Finding("NVIDIA driver", "note", "not found; required only for a GPU")
     try:
         runs = newest_cuda(facts.driver)
     except ValueError:
-        return Finding("NVIDIA driver", "note", f"{facts.driver}; what it runs is not known")
+        return Finding("NVIDIA driver", "note", f"{facts.driver}; supported CUDA versions unknown")
     last = max(MIN_DRIVERS)
     if runs == last:
-        return Finding("NVIDIA driver", "ok", f"{facts.driver}, which runs CUDA {last} and before")
+        return Finding("NVIDIA driver", "ok", f"{facts.driver}, supports CUDA up to {last}")
     fitting = [each.tag for each in load_containers() if each.cuda and each.cuda <= (runs or 0)]
-    what = f"CUDA {runs} and before" if runs else f"no CUDA from {min(MIN_DRIVERS)} on"
+    what = f"CUDA up to {runs}" if runs else f"no CUDA version from {min(MIN_DRIVERS)} on"
     which = f": NVIDIA's containers up to {fitting[-1]}" if fitting else ""
     return Finding(
-        "NVIDIA driver", "note", f"{facts.driver}, which runs {what}{which}", _newer_driver(last)
+        "NVIDIA driver", "note", f"{facts.driver}, supports {what}{which}", _newer_driver(last)
     )
 
 
 def _newer_driver(cuda: int) -> str:
-    return f"a driver from {MIN_DRIVERS[cuda]} on runs CUDA {cuda}"
+    return f"CUDA {cuda} requires driver {MIN_DRIVERS[cuda]} or later"
 
 
 def _models(facts: MachineFacts) -> list[Finding]:
-    """Those that would not start here: others can be served all the same."""
+    """Report the models that cannot start on this machine, as notes: others can be served."""
     if not facts.models:
         return [Finding("models", "note", "none imported yet", "tllm import -m demo")]
     findings = [finding for model in facts.models for finding in _model(model, facts.driver)]
     return findings or [
-        Finding(
-            "models", "ok", f"{len(facts.models)} imported; nothing speaks against their engines"
-        )
+        Finding("models", "ok", f"{len(facts.models)} imported; no problems with their engines")
     ]
 
 
@@ -191,12 +195,12 @@ def _model(model: ModelFacts, driver: str | None) -> list[Finding]:
         return []
     if runs is not None and runs >= model.cuda:
         return []
-    detail = f"its container has CUDA {model.cuda}, which the driver {driver} does not run"
+    detail = f"its container has CUDA {model.cuda}, which driver {driver} does not support"
     return [Finding(what, "note", detail, _newer_driver(model.cuda))]
 
 
 def _scheduler(what: str, found: Scheduler | None, if_missing: str, fix: str) -> Finding:
-    """One that most machines do without."""
+    """Report a program that most machines do not need."""
     if found is None:
         return Finding(what, "note", if_missing)
     if found.trouble:
@@ -205,12 +209,12 @@ def _scheduler(what: str, found: Scheduler | None, if_missing: str, fix: str) ->
 
 
 def _containers(facts: MachineFacts) -> list[Finding]:
-    """Of the engines that are installed; `tllm start` needs one in a single mode."""
+    """Report the installed container engines, required only for container mode."""
     installed = {
         engine: found for engine, found in facts.containers.items() if found != NOT_INSTALLED
     }
     if not installed:
-        detail = "neither docker nor podman; only --mode container needs one"
+        detail = "docker and podman not found; required only for --mode container"
         return [Finding("containers", "note", detail, suggest_fix())]
     return [_container_engine(facts, name, found) for name, found in installed.items()]
 
@@ -219,7 +223,7 @@ def _container_engine(
     facts: MachineFacts, engine: ContainerEngine, found: ContainerHost | str
 ) -> Finding:
     if isinstance(found, str):
-        return Finding(engine, "note", f"runs no containers: {found}", suggest_fix(found))
+        return Finding(engine, "note", f"cannot run containers: {found}", suggest_fix(found))
     if facts.gpu is not None and not found.has_gpu_toolkit:
         missing = missing_toolkit("a container", engine)
         return Finding(engine, "note", f"{found.version}; {missing.why}", missing.next_step)
@@ -228,11 +232,11 @@ def _container_engine(
 
 def _hub(facts: MachineFacts) -> list[Finding]:
     if facts.hub_error is not None:
-        detail = f"{facts.hub} cannot be reached ({facts.hub_error}); gguf:, local:, pypi: can"
-        reach = Finding("model hub", "note", detail, "HF_ENDPOINT=https://… names a mirror")
+        detail = f"{facts.hub} cannot be reached ({facts.hub_error}); gguf:, local: and pypi: work"
+        reach = Finding("model hub", "note", detail, "set HF_ENDPOINT=https://… to use a mirror")
     else:
         reach = Finding("model hub", "ok", facts.hub)
     if facts.has_hub_token:
         return [reach, Finding("hub token", "ok", "found")]
     fix = "hf auth login   (or HF_TOKEN=…)"
-    return [reach, Finding("hub token", "note", "none; only gated models need one", fix)]
+    return [reach, Finding("hub token", "note", "not found; required only for gated models", fix)]

@@ -1,7 +1,8 @@
-"""Which CUDA an NVIDIA driver runs.
+"""The CUDA versions that NVIDIA drivers support.
 
-Source: the minimum drivers on Linux, by CUDA's major version, in NVIDIA's CUDA Compatibility guide
-(minor version compatibility) and CUDA 13's release notes. A driver runs older CUDA as well.
+Source: the minimum drivers on Linux by CUDA major version, in NVIDIA's CUDA Compatibility guide
+(minor version compatibility) and the release notes of CUDA 13. Drivers also support older CUDA
+versions.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ MIN_DRIVERS = MappingProxyType({11: "450.80.02", 12: "525.60.13", 13: "580.65.06
 
 
 def newest_cuda(driver: str) -> int | None:
-    """The newest major version of CUDA that this driver runs; None before 11.
+    """Return the newest major CUDA version that the driver supports, or None if it is below 11.
 
-    A CUDA after the last one known here counts as that. Raises `ValueError` for no version.
+    The result is at most the newest version in `MIN_DRIVERS`. Raise `ValueError` if `driver` is not
+    a version.
     """
     try:
         version = Version(driver)
     except InvalidVersion as error:
-        raise ValueError(f"{driver!r} is no version of a driver") from error
+        raise ValueError(f"{driver!r} is not a driver version") from error
     runs = [cuda for cuda, minimum in MIN_DRIVERS.items() if Version(minimum) <= version]
     return max(runs, default=None)

@@ -1,4 +1,4 @@
-"""What `tllm doctor` looks at, collected once; nothing is judged here."""
+"""Collect the facts about this machine that `tllm doctor` diagnoses."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ _PYTHON_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """A machine as seen by someone who wants to serve a model on it; sizes are bytes.
+    """The facts about a machine that matter for serving a model; sizes are in bytes.
 
-    `triton_version` is what the binary said when it was run, or None when it did not start, with
-    its last words in `triton_output`. `numpy_version` is the one that Triton's Python stub will
-    find, None when there is none. `machine` has the engines' packages. `containers` maps each
-    container engine to what it runs containers with, or why it does not. `hub_error` is None when
-    the hub answered.
+    `triton_version` is the version that the binary reports, or None if it does not start;
+    `triton_output` then has its last line of output. `numpy_version` is the version that Triton's
+    Python stub will import, or None if NumPy is missing. `machine` has the engines' packages.
+    `containers` maps each container engine to how it runs containers, or to its error message.
+    `hub_error` is set only if the hub does not respond.
     """
 
     python: tuple[int, int]
@@ -91,9 +91,9 @@ class MachineFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """An imported model: why its engine cannot run here, and the CUDA of the container for it.
+    """An imported model: why its engine cannot run on this machine, and its container's CUDA.
 
-    Both are None where nothing is known of it.
+    Both may be unknown.
     """
 
     name: str
@@ -107,7 +107,7 @@ def collect_facts(
     *,
     ports: Sequence[int] = DEFAULT_PORTS,
 ) -> MachineFacts:
-    """Look at this machine; takes a second or two, since it runs what a server would run."""
+    """Collect the facts; takes 1 to 2 seconds because it runs the programs of a server."""
     try:
         triton = find_triton(environ)
     except MissingPart:
@@ -146,7 +146,7 @@ def collect_facts(
 
 
 def _read_triton_version(binary: Path) -> tuple[str | None, str]:
-    """Start the server without models or ports, until it says its version."""
+    """Start the server without models and ports until it logs its version."""
     with tempfile.TemporaryDirectory() as empty:
         command = (
             str(binary), f"--model-repository={empty}", "--allow-http=false", "--allow-grpc=false",
@@ -166,7 +166,7 @@ def _read_triton_version(binary: Path) -> tuple[str | None, str]:
                 if found := _VERSION.search(line):
                     process.terminate()
                     return found[1], ""
-        return None, lines[-1] if lines else "it said nothing"
+        return None, lines[-1] if lines else "no output"
 
 
 @contextlib.contextmanager
@@ -180,7 +180,7 @@ def _killed_after(process: subprocess.Popen[str], timeout_s: float) -> Iterator[
 
 
 def _stub_python(triton: TritonInstallation | None, environ: Mapping[str, str]) -> str | None:
-    """The interpreter whose packages Triton's Python stub will use."""
+    """Return the interpreter whose packages Triton's Python stub will use."""
     if triton is not None and triton.backend_parts is not None:
         return shutil.which("python3", path=str(Path(sys.prefix) / "bin"))
     return shutil.which("python3", path=environ.get("PATH"))
@@ -204,7 +204,7 @@ def _shared_memory_free() -> int | None:
 
 
 def _query_gpus() -> str | None:
-    """Name and driver of each NVIDIA GPU, or None when there is none."""
+    """Return the name and the driver of each NVIDIA GPU, or None without a GPU."""
     command = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     answer = ask_program(command, _GPU_TIMEOUT_S)
     if answer is None or answer.code != 0:
@@ -231,7 +231,7 @@ def _check_hub(url: str) -> str | None:
         with contextlib.closing(urllib.request.urlopen(request, timeout=3)):
             return None
     except urllib.error.HTTPError:
-        return None  # it answers, and that is all that counts
+        return None  # any response shows that the hub is reachable
     except (OSError, ValueError, HTTPException) as error:
         return str(getattr(error, "reason", error))
 

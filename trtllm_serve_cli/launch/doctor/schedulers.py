@@ -1,4 +1,4 @@
-"""Programs that start servers in other ways than `tllm start` alone: MPI, Slurm, Kubernetes."""
+"""Detect the programs for MPI, Slurm and Kubernetes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from trtllm_serve_cli.processes import Answer, ask_program
 
-# The name of each implementation of MPI, in what its mpirun says of itself.
+# The output of `mpirun --version` by MPI implementation.
 _MPI = {
     "Open MPI": re.compile(r"\(Open MPI\) (\S+)"),
     "Intel MPI": re.compile(r"Intel\(R\) MPI Library.*?Version (\S+)"),
@@ -22,7 +22,7 @@ Runner = Callable[[Sequence[str]], Answer | None]
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """`version` is that of its program; `trouble` is why what it leads to cannot be used, or ""."""
+    """The version of a scheduler's program, and why the scheduler cannot be used, or ""."""
 
     version: str
     trouble: str = ""
@@ -33,9 +33,9 @@ def _run(command: Sequence[str]) -> Answer | None:
 
 
 def detect_mpi(run: Runner = _run) -> Scheduler | None:
-    """The `mpirun` on PATH, its version with its implementation's name; None where there is none.
+    """Return the implementation and version of the `mpirun` on PATH, or None if it is missing.
 
-    The mode `mpi` speaks Open MPI's language alone.
+    The mode `mpi` supports only Open MPI.
     """
     answer = run(("mpirun", "--version"))
     if answer is None:
@@ -44,12 +44,12 @@ def detect_mpi(run: Runner = _run) -> Scheduler | None:
         name: match[1] for name, pattern in _MPI.items() if (match := pattern.search(answer.out))
     }
     for name, version in found.items():
-        return Scheduler(f"{name} {version}", "" if name == "Open MPI" else "it is not Open MPI's")
-    return Scheduler("an mpirun", answer.trouble or "it does not say whose it is")
+        return Scheduler(f"{name} {version}", "" if name == "Open MPI" else "not Open MPI")
+    return Scheduler("mpirun", answer.trouble or "unknown implementation")
 
 
 def detect_slurm(run: Runner = _run) -> Scheduler | None:
-    """Slurm's commands, and whether its controller answers them."""
+    """Return Slurm's version and whether its controller responds; None if it is not installed."""
     version = run(("sinfo", "--version"))
     if version is None:
         return None
@@ -59,7 +59,7 @@ def detect_slurm(run: Runner = _run) -> Scheduler | None:
 
 
 def detect_kubernetes(run: Runner = _run) -> Scheduler | None:
-    """`kubectl`, and whether its cluster answers."""
+    """Return the version of `kubectl` and whether its cluster responds; None if it is missing."""
     client = run(("kubectl", "version", "--client"))
     if client is None:
         return None

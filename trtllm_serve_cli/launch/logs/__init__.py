@@ -1,1 +1,1 @@
-"""Read a server's log: its lines, and what a failure in it means."""
+"""Parse a server's log: its lines, and the causes of a failure."""

@@ -1,7 +1,7 @@
-"""A server's log line by line: how grave each is, and which model it is of.
+"""Determine the level and the model of each line in a server's log.
 
-Triton, the processes of its models and the engine workers write to one file. Triton's lines and
-ours say what they are; what others write is told by its words, or follows on the line before it.
+Triton, its models' processes and the engine workers write to one file. Lines of Triton and of tllm
+have a level. The level of other lines follows from their words or from the line before.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Level = Literal["error", "warning", "info"]
 
 _LEVELS: dict[str, Level] = {"F": "error", "E": "error", "W": "warning", "I": "info"}
 _SEVERITY: dict[Level, int] = {"info": 0, "warning": 1, "error": 2}
-# TensorRT-LLM's own, of its C++ and its Python parts.
+# Prefixes of TensorRT-LLM's C++ and Python code.
 _TRTLLM = re.compile(r"\[TensorRT-LLM\]\[(?P<word>[A-Z]+)\]|.*\[TRT-LLM\] \[(?P<letter>[A-Z])\]")
 _WORDS: tuple[tuple[str, Level], ...] = (
     ("error", "error"), ("exception", "error"), ("fatal", "error"), ("warn", "warning"),
 )  # fmt: skip
 _TRACEBACK = "Traceback (most recent call last):"
-# What stands between the tracebacks of exceptions that led to each other.
+# The lines between the tracebacks of chained exceptions.
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
-# How Triton names a model: in quotes, with its version, with the number of its instance.
+# Triton's notations of a model: in quotes, with its version, with its instance, in a path.
 _MODEL_PATTERNS = (
     r"'{}'",
     r"(?<![\w.-]){}:-?\d+(?!\d)",
@@ -36,7 +36,7 @@ _MODEL_PATTERNS = (
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line as it stands in the log; `model` is None where nothing tells whose it is."""
+    """A line of the log with its level and its model, None if that is unknown."""
 
     text: str
     level: Level
@@ -47,20 +47,20 @@ class LogLine:
 
 
 class LogReader:
-    """Reads the lines of one log in their order; `models` are those that the server has."""
+    """A parser for the lines of one log in order; `models` are the server's models."""
 
     def __init__(self, models: Iterable[str]) -> None:
-        # The longest first: one model's name may begin another's.
+        # Longest first: one model's name may be a prefix of another's.
         self._model_patterns = [
             (model, re.compile("|".join(each.format(re.escape(model)) for each in _MODEL_PATTERNS)))
             for model in sorted(models, key=len, reverse=True)
         ]
         self._last = LogLine("", "info")
-        # In a traceback until its last line, the exception, which is not indented.
+        # A traceback ends with the exception, its first line without indentation.
         self._is_in_traceback = False
 
     def read(self, text: str) -> LogLine:
-        """What the next line is."""
+        """Parse the next line."""
         self._last = self._classify(text)
         return self._last
 
@@ -86,7 +86,7 @@ class LogReader:
         return LogLine(text, _guess_level(text), self._find_model(text))
 
     def _continues_previous(self, text: str) -> bool:
-        """Whether a line without a prefix goes on with the one before."""
+        """Return whether a line without a prefix continues the line before."""
         if self._is_in_traceback:
             self._is_in_traceback = not text or text[0].isspace()
             return True

@@ -1,23 +1,23 @@
-"""What Triton's log says went wrong, in a few lines."""
+"""Extract the causes of a failure from Triton's log."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 
-# glog's prefix: level, date, time, process, place; or as with --log-format=ISO8601.
+# The prefix of glog (level, date, time, process, source line), or of --log-format=ISO8601.
 TRITON_PREFIX = re.compile(
     r"^(?:(?P<level>[IWEF])\d{4} [\d:.]+|\d{4}-\d\d-\d\dT[\d:.]+Z (?P<iso_level>[IWEF]))"
     r" +(?P<pid>\d+) (?P<place>[^\]\s]+)\]\s*"
 )
-# What our models and workers write, as runtime/log.py has it.
+# The prefix of tllm's models and workers; see runtime/log.py.
 TLLM_PREFIX = re.compile(r"^(?P<level>[IWE]) (?P<model>[^\s\]]+)\] ")
 _FAILED = re.compile(r"failed to load '([^']+)' version \d+: (.*)")
 _LOADED = re.compile(r"successfully loaded '([^']+)'")
-# It prints all its options when it does not understand one, before or after saying which.
+# Triton prints its usage if it rejects an option; the error precedes or follows the usage.
 _USAGE = "Usage: tritonserver [options]"
 _PROGRAM = re.compile(r"^\S*tritonserver: ")
-# Words of a line that is worth showing when no model says why it failed.
+# Words of lines that may explain the failure if no model failed to load.
 _CAUSE_WORDS = (
     "tritonserver: ",
     "error while loading shared libraries",
@@ -32,20 +32,20 @@ _CAUSE_WORDS = (
     "There are not enough slots",
     "All nodes which are allocated for this job",
 )
-# What a machine without a GPU always logs, and what means nothing here.
+# Messages that do not explain a failure, most of them logged on every machine without a GPU.
 _NOISE = (
     "CudaDriverHelper",
     "DCGM",
     "NVML",
     "pinned system memory",
-    # What others say better.
+    # Other lines explain these better.
     "creating server: Internal - failed to load all models",
     "No address added out of total",
 )
 
 
 def explain_log(lines: Iterable[str], *, limit: int = 6) -> list[str]:
-    """The last lines that say why a server did not start, without Triton's prefixes."""
+    """Return up to `limit` lines that explain why a server failed, without prefixes."""
     causes: list[str] = []
     candidates: list[str] = []
     lines = list(lines)
@@ -64,13 +64,13 @@ def explain_log(lines: Iterable[str], *, limit: int = 6) -> list[str]:
 
 
 def find_loading(lines: Iterable[str], expected: Sequence[str]) -> list[str]:
-    """The models of `expected` that have not been loaded yet, in its order."""
+    """Return the models of `expected` that are not loaded yet, in their order."""
     loaded = {found[1] for line in lines if (found := _LOADED.search(line))}
     return [model for model in expected if model not in loaded]
 
 
 def _is_option_error(line: str) -> bool:
-    """Whether a line beside Triton's list of options says what is wrong with those it got."""
+    """Return whether a line before or after Triton's usage is an error message."""
     return bool(line) and line != _USAGE and not line[0].isspace() and not line.endswith(":")
 
 
@@ -84,7 +84,7 @@ def _split(line: str) -> tuple[str, str]:
 
 def _tidy(text: str) -> str:
     text = text.strip().strip('" ').replace("\\n", "\n")
-    # A traceback's last line says what the rest leads to.
+    # The last line of a traceback is the exception.
     lines = [line for line in text.splitlines() if line.strip()] or [""]
     first, last = lines[0], lines[-1]
     is_complete = len(lines) < 2 or last.startswith(("At:", "  "))

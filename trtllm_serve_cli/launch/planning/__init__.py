@@ -1,1 +1,1 @@
-"""The plan of a server: `launch_plan` decides as data, `local_plan` reads this machine."""
+"""Plan a server: `launch_plan` is pure, `local_plan` reads the state of this machine."""

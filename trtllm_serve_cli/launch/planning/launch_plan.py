@@ -1,4 +1,4 @@
-"""Which server runs how, as data."""
+"""Plan how a server runs, as data."""
 
 from __future__ import annotations
 
@@ -51,15 +51,16 @@ from trtllm_serve_cli.repository.model.store import ImportedModel
 from trtllm_serve_cli.repository.planning.combined import PlacedModel, prefixed
 
 _DEFAULT_MPI = MpiHost()
-# The supervisor says how long requests in flight may take: it can be asked for more or less.
+# The supervisor enforces the time limit for requests in flight, which `tllm stop` can change.
 _NO_EXIT_TIMEOUT_S = "86400"
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """What a plan was made of, so that it can be made anew: the same models, as they are then.
+    """The input of a plan, from which the same models can be planned again.
 
-    `models` are imported ones, `repositories` folders, `overrides` the options that were wanted.
+    `models` are names of imported models, `repositories` are folders, and `overrides` are the
+    options of the command line.
     """
 
     models: tuple[str, ...]
@@ -69,16 +70,19 @@ class LaunchRequest:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """Everything that `launch` does. `environ` holds only what differs from the environment.
+    """Everything that `launch` needs to start a server.
 
-    `directory` is the server's folder: its state, log, restricted-API token and backends.
-    `models` are what is served, `text_models` what Triton calls the model to ask for each.
-    `backends` are links to make there: name below the folder -> what it points to. Of several
-    models, `repository` is made there as well, of `combined`. `host` is the address to listen on.
-    `replicas` are the addresses of the ranks after the first, where each serves by itself.
-    `loading` are the models that are loaded at the start.
-    `exit_timeout_s` is how long requests in flight have when it is stopped.
-    `container` is there for a server in one, and `reason` where the mode was chosen for the user.
+    `environ` has only the changes to the environment.
+    `directory` is the server's folder, with its state, log, restricted-API token and backends.
+    `models` are the served models, `text_models` the Triton models that receive their requests.
+    `backends` maps links to create in the folder to their targets.
+    `repository` of several models is created in the folder from `combined`.
+    `host` is the address to bind.
+    `replicas` are the endpoints of the ranks after the first, if each rank is a separate server.
+    `loading` are the Triton models to load at startup.
+    `exit_timeout_s` is the time limit for requests in flight when the server stops.
+    `container` is set for a server in a container.
+    `reason` explains the mode if `auto` selected it.
     """
 
     argv: tuple[str, ...]
@@ -103,7 +107,7 @@ class LaunchPlan:
 
     @property
     def runs_mpirun(self) -> bool:
-        """Whether `mpirun` starts the Tritons, in a container or not."""
+        """True if `mpirun` starts Triton, in a container or on this machine."""
         return "mpirun" in self.argv
 
     @property
@@ -112,35 +116,35 @@ class LaunchPlan:
 
     @property
     def repositories(self) -> tuple[Path, ...]:
-        """The repositories of the models that are served."""
+        """The repositories of the served models."""
         return tuple(dict.fromkeys(each.source.parent for each in self.combined)) or (
             self.repository,
         )
 
     @property
     def every_model(self) -> tuple[str, ...]:
-        """Triton's models, loaded at the start or not."""
+        """All Triton models, whether or not they are loaded at startup."""
         return tuple(each.name for each in self.combined) or self.loading
 
     def parts_of(self, model: str) -> tuple[str, ...]:
-        """The models of Triton's that the imported `model` is made of, loaded or not."""
+        """Return the Triton models of the imported `model`, loaded or not."""
         if not self.combined:
             return self.loading
         folder = dict(zip(self.models, self.repositories, strict=True))[model]
         return tuple(each.name for each in self.combined if each.source.parent == folder)
 
     def triton_name(self, owner: str, model: str) -> str:
-        """What this server calls the `model` of the imported model `owner`."""
+        """Return this server's name for the Triton model `model` of the imported model `owner`."""
         return prefixed(owner, model) if self.combined else model
 
     @property
     def ports(self) -> dict[str, int]:
-        """What for -> port number."""
+        """The port numbers by protocol."""
         return _ports(self.endpoint)
 
     @property
     def every_port(self) -> dict[str, int]:
-        """`ports`, and those of the replicas."""
+        """The port numbers of the server and its replicas."""
         return self.ports | {
             f"{what} of rank {rank}": port
             for rank, replica in enumerate(self.replicas, 1)
@@ -148,7 +152,7 @@ class LaunchPlan:
         }
 
     def describe(self) -> str:
-        """The plan in a few lines, its command ready to paste; the token is not shown."""
+        """Describe the plan in a few lines, with a command to paste, without the token."""
         changes = " ".join(f"{key}={shlex.quote(value)}" for key, value in self.environ.items())
         lines = [
             *((self.reason,) if self.reason else ()),
@@ -170,12 +174,12 @@ class LaunchPlan:
         ]
 
     def hide_token(self, argv: tuple[str, ...]) -> tuple[str, ...]:
-        """`argv` as others may see it."""
+        """Replace the token in `argv` by asterisks."""
         token = self.endpoint.restricted_token
         return tuple(word.replace(token, "****") for word in argv) if token else argv
 
     def as_dict(self) -> dict[str, Any]:
-        """The plan for `--json`, without the token."""
+        """Return the plan for `--json`, without the token."""
         plan = self._as_data()
         plan["argv"] = list(self.hide_token(self.argv))
         for endpoint in (plan["endpoint"], *plan["replicas"]):
@@ -183,7 +187,7 @@ class LaunchPlan:
         return plan
 
     def to_json(self) -> str:
-        """All of it, for the supervisor."""
+        """Serialize the whole plan, with the token, for the supervisor."""
         return json.dumps(self._as_data(), default=str, indent=2)
 
     def _as_data(self) -> dict[str, Any]:
@@ -244,26 +248,26 @@ def plan_launch(
     setup: ContainerSetup | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> LaunchPlan:
-    """How `triton` serves `models`; `token` opens the APIs that are restricted.
+    """Plan how `triton` serves `models`; `token` is the token of the restricted APIs.
 
-    One model is served from its own repository, several from the one that `combined` says.
-    `libpython_dir` is where Triton's Python stub finds its libpython, "" for the system's own.
-    `engines` are those that Triton's C++ backend runs; `mpi` matters where they have ranks, and
-    `setup` is there for a container. Raises `BadInput` for ports that clash, for an IPv6 address,
-    for options of Triton's that cannot be, and for processes that do not fit the engines;
-    `MissingPart` for a model whose backend the embedded Triton does not have.
+    One model is served from its own repository, several models from the repository `combined`.
+    `libpython_dir` is the folder of the libpython for Triton's Python stub, "" for the system's.
+    `engines` are the engines of Triton's C++ backend. `mpi` applies if they have several ranks,
+    `setup` to a container. Raise `BadInput` for conflicting ports, an IPv6 address, conflicting
+    Triton options, and a number of processes that does not match the engines. Raise `MissingPart`
+    for a model whose backend is missing in the embedded Triton.
     """
     if ":" in options.host:
         raise BadInput(
             f"The server cannot listen on {options.host}.",
-            why="Triton's front ends do not agree on how an IPv6 address is written",
-            next_step="give an IPv4 address, such as --host 127.0.0.1",
+            why="Triton's front ends expect different notations of IPv6 addresses",
+            next_step="use an IPv4 address, for example --host 127.0.0.1",
         )
     ports = (options.http_port, options.grpc_port, options.metrics_port)
     if len(set(ports)) < len(ports):
         raise BadInput(
-            f"The ports {', '.join(map(str, ports))} are not three different ones.",
-            next_step="give HTTP, gRPC and metrics a port each",
+            f"The ports {', '.join(map(str, ports))} are not distinct.",
+            next_step="choose different ports for HTTP, gRPC and metrics",
         )
     for model in models:
         check_backend(model, triton)
@@ -276,22 +280,22 @@ def plan_launch(
     flags: Flags = {
         "model-repository": str(repository),
         "model-control-mode": options.model_control_mode,
-        # All models at once: they wait for disks and for each other's processes.
+        # Load all models in parallel: they wait for disks and for each other's processes.
         "model-load-thread-count": str(max(len(loading), 4)),
         **triton_flags(triton, options, directory, token, has_gpu),
         "exit-timeout-secs": _NO_EXIT_TIMEOUT_S,
         **chosen_flags(triton, options, loading),
         "disable-auto-complete-config": None,
-        # Servers on one host must not share memory regions, nor one server with its predecessor.
+        # Servers on one host, and successive servers, must not share memory regions.
         "backend-config": f"python,shm-region-prefix-name=tllm-{options.http_port}-",
     }
-    if setup is not None:  # It has only the GPUs that it is to use, and an environment of its own.
+    if setup is not None:  # The container has only the selected GPUs, and its own environment.
         options, environ = dataclasses.replace(options, gpus=None), setup.environ
     flags = drop_overridden(flags, find_names(options.triton_args))
     changes = stub_environ(triton, libpython_dir, environ) | ranks_environ(ranks, options)
     changes |= telemetry_environ(options)
     if options.model_control_mode == "poll":
-        # Files that Python writes beside a model's would look like a change of it.
+        # Triton would take bytecode files that Python writes for a change of the model.
         changes["PYTHONDONTWRITEBYTECODE"] = "1"
     argv = triton_command(triton, flags, options.triton_args)
     if ranks.mode != "alone":
@@ -336,15 +340,15 @@ def plan_launch(
 def _choose_loaded(
     models: Sequence[ImportedModel], options: LaunchOptions
 ) -> tuple[ImportedModel, ...]:
-    """The models to load at the start. Raises `BadInput`."""
+    """Return the models to load at startup. Raise `BadInput` for invalid names."""
     if not options.load_model:
         return tuple(models)
     names = ", ".join(options.load_model)
     if options.model_control_mode != "explicit":
         raise BadInput(
-            f"The server loads all of its models, not {names} alone.",
-            why=f"its model control mode is {options.model_control_mode}",
-            next_step="add --model-control-mode explicit, and later: tllm load NAME",
+            f"The server cannot load only {names}.",
+            why=f"the model control mode is {options.model_control_mode!r}",
+            next_step="add --model-control-mode explicit; load other models with tllm load NAME",
         )
     known = {model.name: model for model in models}
     for name in options.load_model:
@@ -352,7 +356,7 @@ def _choose_loaded(
             raise BadInput(
                 f"The server has no model {name!r} to load.",
                 why=f"it serves {', '.join(known)}",
-                next_step=f"name it to the server, too: -m {name}",
+                next_step=f"add it to the server: -m {name}",
             )
     return tuple(known[name] for name in dict.fromkeys(options.load_model))
 
@@ -360,7 +364,7 @@ def _choose_loaded(
 def _list_loaded(
     models: Sequence[ImportedModel], combined: Sequence[PlacedModel]
 ) -> tuple[str, ...]:
-    """What Triton calls the parts of `models` in a combined repository."""
+    """Return the Triton models of `models` in a combined repository."""
     folders = {model.path for model in models}
     return tuple(each.name for each in combined if each.source.parent in folders)
 

@@ -1,4 +1,4 @@
-"""How imported models are served on this machine, by what is on it."""
+"""Plan how to serve imported models on this machine."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def plan_for_this_machine(
     *,
     repositories: Sequence[Path] = (),
 ) -> LaunchPlan:
-    """How to serve the imported models `names` and `repositories` here, the only model if neither.
+    """Plan to serve the imported models `names` and `repositories`, by default the only model.
 
-    A name that one of `repositories` has is that one. `overrides` are those of `LaunchOptions` that
-    are wanted now, whatever the models declare. Raises `UnknownModel`, `BadInput` for models
-    that cannot be served together, and `MissingPart` for what Triton would only stumble over.
+    A name may also refer to one of `repositories`. `overrides` are fields of `LaunchOptions` that
+    take precedence over the models' declarations. Raise `UnknownModel`, `BadInput` for models that
+    cannot be served together, and `MissingPart` for missing software.
     """
     models = _load_models(home, names, repositories)
     options = choose_options(overrides, {model.name: model.launch for model in models})
@@ -55,7 +55,7 @@ def plan_for_this_machine(
 
 
 def _plan_auto(home: Home, models: Sequence[ImportedModel], options: LaunchOptions) -> LaunchPlan:
-    """By itself if that can be, or else in a container; the plan says why."""
+    """Plan for the local Triton or, if that fails, for a container; the plan has the reason."""
     local = replace(options, mode="local", image=None, container_engine=None)
     try:
         return _plan(home, models, local)
@@ -64,16 +64,17 @@ def _plan_auto(home: Home, models: Sequence[ImportedModel], options: LaunchOptio
     try:
         plan = _plan(home, models, replace(options, mode="container"))
     except TllmError as error:
-        if error.what == local_error.what:  # it is no matter of where
+        if error.what == local_error.what:  # the error does not depend on the mode
             raise
         raise MissingPart(
-            f"{' and '.join(model.name for model in models)} can be served neither by the Triton "
-            "of this machine nor in a container.",
+            "Neither the local Triton nor a container can serve "
+            f"{' and '.join(model.name for model in models)}.",
             why=f"{_one_line(local_error)}; {_one_line(error)}",
             next_step=f"{local_error.next_step}   or: {error.next_step}",
         ) from error
     return replace(
-        plan, reason=f"In a container, since by itself it cannot: {_one_line(local_error)}"
+        plan,
+        reason=f"Using a container: {_one_line(local_error)}",
     )
 
 
@@ -90,8 +91,8 @@ def _plan(home: Home, models: Sequence[ImportedModel], options: LaunchOptions) -
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         raise MissingPart(
             f"Triton's Python stub needs libpython{version}.so.1.0.",
-            why="neither this Python nor the system has it",
-            next_step=f"apt-get install libpython{version}   (`tllm doctor` checks the rest)",
+            why="neither this Python nor the system provides it",
+            next_step=f"apt-get install libpython{version}   (see also `tllm doctor`)",
         )
     return plan_launch(
         models,
@@ -126,7 +127,7 @@ def _request(
     return LaunchRequest(
         models=tuple(model.name for model in models if model.path not in folders),
         repositories=folders,
-        # As plain data, which is how it is read back.
+        # Plain data, as it is read back from JSON.
         overrides={
             key: str(value) if isinstance(value, Path) else value
             for key, value in overrides.items()
@@ -138,18 +139,18 @@ def _check_engines_fit(models: Sequence[ImportedModel], options: LaunchOptions) 
     machine = detect_machine()
     chosen = [int(gpu) for gpu in parse_gpus(options.gpus) if gpu.isdecimal()]
     if chosen:
-        # One that is not there is found where the ranks are planned.
+        # `plan_ranks` reports GPUs that do not exist.
         gpus = tuple(machine.gpus[index] for index in chosen if index < len(machine.gpus))
         machine = replace(machine, gpus=gpus)
     if options.mode == "container":
-        # The image has its own packages: it was chosen by the engine, or by the user.
+        # The image, which the engine or the user determined, has its own packages.
         machine = replace(machine, versions={})
     for model in models:
         check_engine_fits(model, machine, is_one_machine=options.hostfile is None)
 
 
 def _read_engines(models: Sequence[ImportedModel]) -> list[EngineInstances]:
-    """The engines that Triton's C++ backend runs."""
+    """Return the engines that Triton's C++ backend runs."""
     engines = []
     for model in models:
         if not find_kind(model.engine_kind).runs_in_triton_backend:

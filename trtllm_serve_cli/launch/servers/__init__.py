@@ -1,1 +1,1 @@
-"""The servers that run: find them, query them, load and unload models, deploy."""
+"""Find and query running servers, load and unload their models, deploy models."""

@@ -1,4 +1,4 @@
-"""Models that come and go in a running server, where its model control mode allows it."""
+"""Load and unload models of a running server in explicit model control mode."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository.planning.combined import write_combination
 
 _POLL_S = 0.2
-# What the models that take text ask, in the order in which it has to be there.
+# Models that others call, in the order in which to load them.
 _LOAD_ORDER = ("tensorrt_llm", "preprocessing", "postprocessing")
 _BUSY = ("READY", "LOADING", "UNLOADING")
 
 
 def find_controlled(home: Home, name: str, address: str | None = None) -> RunningServer:
-    """The running server that has the model `name` and lets it come and go.
+    """Return the running server that can load and unload the model `name`.
 
-    `name` is an imported model or one of Triton's. Raises `NoServer`, and `BadInput` where the
-    server has no such model or was not started for this.
+    `name` is an imported model or a Triton model. Raise `NoServer` if no server runs, and
+    `BadInput` if the server does not have the model or is not in explicit model control mode.
     """
     candidates = [
         server
@@ -36,21 +36,21 @@ def find_controlled(home: Home, name: str, address: str | None = None) -> Runnin
     if not candidates:
         raise BadInput(
             f"The server has no model {name!r}.",
-            why=f"it has {', '.join(server.plan.every_model)}",
-            next_step="`tllm list` shows what can be started with it: tllm start -m A -m B",
+            why=f"its models are {', '.join(server.plan.every_model)}",
+            next_step="`tllm list` shows all models; serve several with tllm start -m A -m B",
         )
     if server.plan.model_control_mode != "explicit":
         models = " -m ".join(server.models)
         raise BadInput(
-            f"The server keeps the models that it has, {name} included.",
-            why=f"its model control mode is {server.plan.model_control_mode}",
+            f"The server cannot load or unload {name}.",
+            why=f"its model control mode is {server.plan.model_control_mode!r}",
             next_step=f"tllm stop && tllm start -m {models} --model-control-mode explicit",
         )
     return server
 
 
 def list_parts(plan: LaunchPlan, name: str) -> tuple[str, ...]:
-    """Triton's models to load for `name`, in this order; the other way round to unload."""
+    """List the Triton models of `name` in the order to load them; unload in reverse order."""
     parts = plan.parts_of(name) if name in plan.models else (name,)
     return tuple(sorted(parts, key=_rank))
 
@@ -63,10 +63,11 @@ def _rank(part: str) -> int:
 def load_models(
     server: RunningServer, name: str, timeout_s: float, *, on_model: Callable[[str], None]
 ) -> None:
-    """Load `name`, as its configuration is now; each part within `timeout_s`.
+    """Load `name` with its current configuration; each Triton model has `timeout_s`.
 
-    What is loaded is unloaded first: two engines at once may be more than the memory holds. Raises
-    `RequestFailed` with Triton's reason, and then what was loaded before it stays; `TimedOut`.
+    If parts are loaded, unload the model first, because two engines may not fit in memory. Raise
+    `RequestFailed` with Triton's reason; models that were loaded before the failure stay loaded.
+    Raise `TimedOut` if a model is not unloaded in time.
     """
     plan = server.plan
     loaded = {each.name for each in fetch_index(plan.endpoint) if each.state == "READY"}
@@ -90,9 +91,9 @@ def load_models(
 def unload_models(
     server: RunningServer, name: str, timeout_s: float, *, on_model: Callable[[str], None]
 ) -> None:
-    """Unload `name` and wait until it is gone; each part within `timeout_s`.
+    """Unload `name` and wait until it is unloaded; each Triton model has `timeout_s`.
 
-    Raises `TimedOut` where requests in flight take longer; they go on.
+    Raise `TimedOut` if requests in flight take longer; they continue.
     """
     plan = server.plan
     parts = tuple(reversed(list_parts(plan, name)))
@@ -106,14 +107,14 @@ def unload_models(
 
 
 def _wait_for_requests(plan: LaunchPlan, name: str, timeout_s: float) -> None:
-    """Triton would cut them off: see `drain`."""
+    """Wait for requests in flight, which Triton would abort: see `drain`."""
     owner = next(each for each in plan.models if name == each or name in plan.parts_of(each))
     engines = set(plan.parts_of(owner))
     deadline_s = time.monotonic() + timeout_s
     for in_flight in watch_in_flight(_endpoints(plan), engines):
         if in_flight != {} and time.monotonic() > deadline_s:
             raise TimedOut(
-                f"{name} still has requests after {timeout_s:g} s, and stays loaded.",
+                f"{name} still has requests after {timeout_s:g} s and stays loaded.",
                 why=f"in flight: {format_in_flight(in_flight)}",
                 next_step=f"tllm unload {name} --timeout {2 * timeout_s:g}",
             )
@@ -125,9 +126,9 @@ def _wait_until_gone(endpoint: Endpoint, part: str, timeout_s: float) -> None:
     while any(each.name == part and each.state in _BUSY for each in fetch_index(endpoint)):
         if time.monotonic() > deadline_s:
             raise TimedOut(
-                f"{part} is not unloaded after {timeout_s:g} s.",
-                why="Triton has not let go of it yet, and may still do so",
-                next_step="`tllm status` shows when it is gone",
+                f"{part} was not unloaded within {timeout_s:g} s.",
+                why="Triton is still unloading it",
+                next_step="`tllm status` shows when it is unloaded",
             )
         time.sleep(_POLL_S)
 

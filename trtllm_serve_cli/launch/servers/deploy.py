@@ -1,4 +1,4 @@
-"""Puts imported models on other machines, with what is found on this one."""
+"""Deploy imported models to other machines, planned with the state of this machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from trtllm_serve_cli.repository.model.store import load_model
 
 
 def load_deployable(home: Home, name: str | None) -> Deployable:
-    """The imported model `name`, or the only one. Raises `UnknownModel`, `BadInput`."""
+    """Load the imported model `name` or the only one. Raise `UnknownModel`, `BadInput`."""
     model = load_model(home, name)
     return describe_deployable(model, open_repository(model.path))
 
@@ -40,9 +40,9 @@ def plan_slurm_here(
     *,
     directory: Path | None = None,
 ) -> SlurmPlan:
-    """The job that serves an imported model; without a container, with the Triton found here.
+    """Plan a job that serves an imported model in a container, or with this machine's Triton.
 
-    Raises `UnknownModel`, `BadInput`, and `MissingPart` where there is no Triton for it.
+    Raise `UnknownModel`, `BadInput`, and `MissingPart` if no Triton can serve the model.
     """
     model = load_deployable(home, name)
     environ: dict[str, str] = {}
@@ -57,9 +57,9 @@ def plan_slurm_here(
 def submit_slurm(
     home: Home, name: str | None, options: SlurmOptions, launch: LaunchOptions
 ) -> tuple[SlurmJob, Path]:
-    """Submit the job of `plan_slurm_here`; gives it and its folder. Raises `LaunchFailed` too."""
+    """Submit the job of `plan_slurm_here`; return it and its folder. Also raise `LaunchFailed`."""
     model = load_deployable(home, name)
-    plan_slurm_here(home, name, options, launch)  # what is wrong leaves no folder behind
+    plan_slurm_here(home, name, options, launch)  # errors must not leave a folder
     directory = make_job_folder(home.servers, model.name)
     plan = plan_slurm_here(home, name, options, launch, directory=directory)
     return submit_job(render_script(plan), model, directory), directory
@@ -68,10 +68,10 @@ def submit_slurm(
 def plan_kubernetes_here(
     home: Home, name: str | None, options: KubernetesOptions, launch: LaunchOptions
 ) -> list[Manifest]:
-    """The manifests that serve an imported model. Raises `UnknownModel`, `BadInput`."""
+    """Plan the manifests that serve an imported model. Raise `UnknownModel`, `BadInput`."""
     return plan_kubernetes(load_deployable(home, name), options, launch, home=home.root)
 
 
 def find_image(home: Home, name: str | None) -> str:
-    """NVIDIA's image that fits the model's engine. Raises `BadInput` where there is none."""
+    """Return NVIDIA's image that fits the model's engine. Raise `BadInput` if none fits."""
     return check_image(load_deployable(home, name), None, "--container-image")

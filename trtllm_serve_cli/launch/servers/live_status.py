@@ -1,4 +1,4 @@
-"""What a running server says of itself, for whoever asks how it is."""
+"""Query the status of a running server: models, GPUs and requests in flight."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import parse_metrics
 from trtllm_serve_cli.metrics.summary import GpuRow, Summary, summarize
 
-# A server that is busy starting or ending must not hold up whoever looks.
+# A server that starts or stops must not delay the caller.
 _TIMEOUT_S = 2.0
 # A caller that waits for requests to end has more time.
 IN_FLIGHT_TIMEOUT_S = 5.0
 
 
 def read_model_states(server: RunningServer) -> tuple[IndexedModel, ...]:
-    """Triton's models, loaded or not; none where the server does not say."""
+    """Return Triton's models, loaded or not, or an empty tuple if the server does not respond."""
     try:
         return fetch_index(server.endpoint, _TIMEOUT_S)
     except TllmError:
@@ -27,7 +27,7 @@ def read_model_states(server: RunningServer) -> tuple[IndexedModel, ...]:
 
 
 def read_gpu_status(server: RunningServer) -> tuple[GpuRow, ...]:
-    """The GPUs that Triton reports on its metrics page."""
+    """Return the GPUs that Triton reports in its metrics."""
     try:
         return _summarize(server.endpoint, _TIMEOUT_S).host.gpus
     except TllmError:
@@ -39,10 +39,10 @@ def watch_in_flight(
     engines: Collection[str] | None = None,
     timeout_s: float = IN_FLIGHT_TIMEOUT_S,
 ) -> Iterator[dict[str, int] | None]:
-    """What `count_in_flight` says, look by look, until nothing is in flight.
+    """Yield the results of `count_in_flight` until two successive queries find no requests.
 
-    That is believed at the second look: one may fall between a request's arrival and the engine.
-    Whoever takes a look pauses before the next.
+    A single query may miss a request that has arrived but not yet reached the engine. The caller
+    waits between the queries.
     """
     num_idle = 0
     while num_idle < 2:
@@ -56,10 +56,10 @@ def count_in_flight(
     engines: Collection[str] | None = None,
     timeout_s: float = IN_FLIGHT_TIMEOUT_S,
 ) -> dict[str, int] | None:
-    """Engine -> requests that it has, of those of `engines` (or else all) that have any.
+    """Count the requests in flight by engine, without idle engines; `engines` selects some.
 
-    A server that does not listen has none. Returns None if one listens and does not answer within
-    `timeout_s`.
+    A server that does not listen has no requests. Return None if a server listens but does not
+    respond within `timeout_s`, unless others report requests.
     """
     counts: dict[str, int] = {}
     is_known = True
@@ -70,7 +70,7 @@ def count_in_flight(
             is_known = is_known and _is_refused(error)
             continue
         for row in rows:
-            # The figures of a worker that died are those that it had.
+            # The metrics of a dead worker are outdated.
             is_counted = row.is_worker_up is not False and (engines is None or row.model in engines)
             if row.num_active and is_counted:
                 counts[row.model] = counts.get(row.model, 0) + row.num_active

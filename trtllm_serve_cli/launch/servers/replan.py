@@ -1,4 +1,4 @@
-"""Plan a server that has run before, as it was requested and as its models are now."""
+"""Plan a server again, with its original options and its current models."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from trtllm_serve_cli.paths import Home
 
 
 def replan(home: Home, server: RunningServer) -> LaunchPlan:
-    """How to serve what `server` serves, as it was asked for and as the models are now.
+    """Plan `server` again, with its original options and its current models.
 
-    Raises `BadInput` for a job, and as `plan_for_this_machine` does.
+    Raise `BadInput` for a Slurm job, and the errors of `plan_for_this_machine`.
     """
     if server.job is not None:
         raise BadInput(
-            f"{server.location} cannot be started again from here.",
-            why="it is a job of Slurm's; what it was submitted with stands in "
-            f"{server.plan.argv[-1]}",
-            next_step=f"tllm stop -m {server.models[0]}, and {server.restart_command} …",
+            f"{server.location} cannot be restarted.",
+            why=f"tllm restarts only local servers; the job's script is {server.plan.argv[-1]}",
+            next_step=f"tllm stop -m {server.models[0]}, then {server.restart_command} …",
         )
     request = server.plan.request or LaunchRequest(server.models, (), {})
     return plan_for_this_machine(

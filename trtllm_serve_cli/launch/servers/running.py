@@ -1,4 +1,4 @@
-"""The servers that `tllm start` left running."""
+"""Find the servers that tllm has started."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from trtllm_serve_cli.processes import last_lines
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server, running or not: its plan, and its state when it was looked at.
+    """A server, running or not: its plan and its state at the time of the query.
 
-    `state.phase` may be "failed"; a server whose supervisor is gone without a word counts as that.
-    `job` is there for one that Slurm runs, which has no supervisor.
+    `job` is set for a Slurm job, which has no supervisor.
     """
 
     directory: Path
@@ -32,7 +31,7 @@ class RunningServer:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where it answers. Raises `NoServer` for a job that is not on a node."""
+        """The server's endpoint. Raises `NoServer` for a job that does not run on a node yet."""
         if self.plan.endpoint == NO_ENDPOINT:
             raise NoServer(
                 f"The server for {', '.join(self.models)} has no address yet.",
@@ -43,14 +42,14 @@ class RunningServer:
 
     @property
     def location(self) -> str:
-        """What tells it from other servers: its address, or its job."""
+        """The address of the server, or its Slurm job."""
         if self.job is not None:
             return f"Slurm job {self.job.id}"
         return self.plan.endpoint.http
 
     @property
     def restart_command(self) -> str:
-        """The command that starts it anew once it has ended; of a job without its options."""
+        """The command that starts the server again; for a job, without its options."""
         if self.job is not None:
             return f"tllm deploy slurm -m {self.models[0]} --submit"
         return f"tllm restart -u {self.location}"
@@ -60,7 +59,7 @@ class RunningServer:
         return self.plan.models
 
     def text_model(self, model: str | None = None) -> str:
-        """What Triton calls the model to ask for `model`, or for the first one."""
+        """Return the Triton model that serves requests for `model`, by default the first model."""
         served = dict(zip(self.plan.models, self.plan.text_models, strict=True))
         return served[model or self.plan.models[0]]
 
@@ -72,9 +71,10 @@ class RunningServer:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is known to run no more.
+        """True if the server has certainly ended.
 
-        Of a job, Slurm may say neither this nor that; another machine's server is known there.
+        A Slurm job or a server of another machine may be neither running nor over: its state is
+        then unknown.
         """
         if self.job is not None:
             return self.job.is_over
@@ -82,26 +82,26 @@ class RunningServer:
 
     @property
     def phase(self) -> str:
-        """What is true now, whatever was written last."""
+        """The current phase; "died" if the supervisor was killed and recorded no end."""
         if self.job is not None or self.is_running or self.state.phase in ("failed", "stopped"):
             return self.state.phase
         return "unknown" if self.state.is_elsewhere else "died"
 
     @property
     def why(self) -> tuple[str, ...]:
-        """Why it is as it is; of one that died without a word, what its log said last."""
+        """The reasons for the phase; for a server that died, the causes in its log."""
         if self.state.is_elsewhere:
-            return (f"it was started on {self.state.host}, and is known there alone",)
+            return (f"it was started on {self.state.host}, and only that machine has its state",)
         if self.phase != "died":
             return self.state.why
         if not self.state.is_from_this_boot:
-            return ("it ended when this machine was started anew",)
+            return ("it ended when this machine was rebooted",)
         log_lines = explain_log(last_lines(self.plan.log, 400))
         return ("its supervisor was killed", *log_lines)
 
 
 def read_server(directory: Path) -> RunningServer:
-    """The server whose folder this is. Raises `NoServer` when it is none."""
+    """Read the server in `directory`. Raise `NoServer` if the folder has no server."""
     if (directory / JOB_FILE).exists() and (found := read_job(directory)) is not None:
         return RunningServer(directory, *found)
     state = read_state(directory)
@@ -110,14 +110,16 @@ def read_server(directory: Path) -> RunningServer:
     except (OSError, ValueError, KeyError, TypeError):
         plan = None
     if state is None or plan is None:
-        raise NoServer(f"{directory} holds no server's state.", next_step="tllm start")
+        raise NoServer(
+            f"{directory} does not contain the state of a server.", next_step="tllm start"
+        )
     return RunningServer(directory, plan, state)
 
 
 def list_servers(home: Home) -> list[RunningServer]:
-    """Every server that was started and not stopped, also those that died and jobs that ended.
+    """List the servers that were not stopped, including those that died and jobs that ended.
 
-    Those of this machine by HTTP port, then jobs.
+    The servers of this machine come first, sorted by HTTP port, then the jobs.
     """
     servers = []
     directories = home.servers.iterdir() if home.servers.exists() else ()
@@ -137,7 +139,7 @@ def _order(server: RunningServer) -> tuple[int, str]:
 
 
 def find_servers(home: Home, model: str | None, address: str | None = None) -> list[RunningServer]:
-    """Of `list_servers`, those that serve `model` and listen on `address`, as far as given."""
+    """List the servers that serve `model` and listen on `address`, if these are set."""
     return [
         server
         for server in list_servers(home)
@@ -153,15 +155,15 @@ def _addresses(server: RunningServer) -> tuple[str, ...]:
 
 
 def _describe_servers(servers: Iterable[RunningServer]) -> str:
-    """Each server's models and address: one model may be served twice."""
+    """Describe servers by models and address, because two servers may have the same model."""
     return ", ".join(f"{' and '.join(each.models)} on {each.location}" for each in servers)
 
 
 def find_running(home: Home, model: str | None, address: str | None = None) -> RunningServer:
-    """The running server, or the one of them that serves `model` or listens on `address`.
+    """Return the only running server, or the one that serves `model` or listens on `address`.
 
-    Raises `NoServer` when there is none, when there are several to choose from, and where nobody
-    here knows whether it runs: a job of which Slurm says nothing, a server of another machine.
+    Raise `NoServer` if no server or several servers match, or if the state is unknown: a job that
+    Slurm does not report, or a server of another machine.
     """
     servers = find_servers(home, model, address)
     running = [server for server in servers if server.is_running]
@@ -171,21 +173,21 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
         raise _ambiguous(running)
     if unknown := [server for server in servers if not server.is_over]:
         raise NoServer(
-            f"Whether the server for {', '.join(unknown[0].models)} is running is not known.",
+            f"The state of the server for {', '.join(unknown[0].models)} is unknown.",
             why="; ".join(unknown[0].why),
             next_step=_how_to_check(unknown[0]),
         )
     if servers:
         died = servers[0]
         raise NoServer(
-            f"The server for {', '.join(died.models)} is not running any more.",
-            why="; ".join(died.why) or "it was ended",
-            next_step=f"{died.restart_command}   (its log: {died.plan.log})",
+            f"The server for {', '.join(died.models)} is no longer running.",
+            why="; ".join(died.why) or "no reason was recorded",
+            next_step=f"{died.restart_command}   (log: {died.plan.log})",
         )
     if address is not None:
         raise NoServer(
-            f"No server of tllm's is running on {address}.",
-            next_step="`tllm status` shows the addresses of those that are",
+            f"No tllm server is running on {address}.",
+            next_step="`tllm status` lists the running servers",
         )
     suffix = f" -m {model}" if model else ""
     raise NoServer(
@@ -194,17 +196,17 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
 
 
 def _how_to_check(server: RunningServer) -> str:
-    """How to learn whether a server runs that is neither running nor over, as far as is known."""
+    """Return how to find out whether a server in an unknown state is running."""
     if server.job is not None:
         return "sinfo   (then `tllm status`)"
     gone = f"rm -r {shlex.quote(str(server.directory))}"
-    return f"tllm status   (on {server.state.host}; if that machine is no more: {gone})"
+    return f"tllm status   (on {server.state.host}; if that machine no longer exists: {gone})"
 
 
 def find_started(home: Home, model: str | None, address: str | None = None) -> RunningServer:
-    """As `find_running`, and where nothing runs, the one server that died or failed.
+    """Return the running server as `find_running` does, or the only one that died or failed.
 
-    Raises `NoServer` as that does, and when there are several of those to choose from.
+    Raise `NoServer` as `find_running` does, and if several servers died or failed.
     """
     servers = find_servers(home, model, address)
     if len(servers) == 1:
@@ -217,11 +219,11 @@ def find_started(home: Home, model: str | None, address: str | None = None) -> R
 def find_to_stop(
     home: Home, model: str | None, address: str | None = None, *, everything: bool = False
 ) -> list[RunningServer]:
-    """The server that runs, or may run, as far as is known; else those that left something.
+    """Return the server that is or may be running, or else the servers with remains.
 
-    Those are jobs that have ended, and servers whose container may have outlived them. With
-    `everything` it is all of both; else raises `NoServer` when there is nothing to stop, or there
-    are several to choose from. Those of another machine are not ours to stop.
+    Those are jobs that have ended, and servers whose container may still run. With
+    `everything`, return all of both. Otherwise raise `NoServer` if there is no server to stop or
+    several servers match. Servers of other machines are excluded.
     """
     found = find_servers(home, model, address)
     servers = [server for server in found if not server.state.is_elsewhere]
@@ -247,5 +249,5 @@ def _ambiguous(servers: list[RunningServer]) -> NoServer:
     return NoServer(
         f"{len(servers)} servers {what}.",
         why=f"they serve {_describe_servers(servers)}",
-        next_step="choose one with -m NAME, or its address with -u HOST:PORT",
+        next_step="select one with -m NAME or -u HOST:PORT",
     )

@@ -1,4 +1,4 @@
-"""Starts and stops servers on this machine."""
+"""Start and stop servers on this machine."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from trtllm_serve_cli.processes import die_with_parent, last_lines
 from trtllm_serve_cli.repository.planning.combined import write_combination
 
 _POLL_S = 0.1
-# How long a killed process may take to end.
+# Time limit for processes to end.
 _KILL_WAIT_S = 5.0
-# What an engine that does not fit here says of it when it is loaded, of build/failures.yaml.
+# Failures in build/failures.yaml of engines that do not match this machine.
 _ENGINE_FAILURES = (
     "engine_of_another_device",
     "engine_of_another_version",
@@ -49,10 +49,10 @@ TOKEN_FILE = "restricted-api-token"
 
 
 def launch(plan: LaunchPlan, *, on_progress: Callable[[Sequence[str]], None]) -> RunningServer:
-    """Start the server and return once a token was generated; it goes on running, supervised.
+    """Start a supervised server and return when it has generated a token; it keeps running.
 
-    `on_progress` gets the models still loading, now and then. Raises `LaunchFailed` with the cause
-    out of the server's log; then, as after an interrupt, nothing is left running.
+    `on_progress` is called repeatedly with the models that still load. Raise `LaunchFailed` with
+    the cause from the server's log. After a failure or an interrupt, no process is left running.
     """
     with _prepared(plan):
         supervisor = _spawn_supervisor(plan.directory)
@@ -65,7 +65,7 @@ def launch(plan: LaunchPlan, *, on_progress: Callable[[Sequence[str]], None]) ->
 
 
 def run_in_foreground(plan: LaunchPlan, *, on_ready: Callable[[], None]) -> None:
-    """Run the server attached to this process until it ends, or this process does."""
+    """Run the server attached to this process until either ends."""
     with contextlib.ExitStack() as until_ready:
         until_ready.enter_context(_prepared(plan))
         supervisor = _spawn_supervisor(plan.directory, is_attached=True)
@@ -82,16 +82,16 @@ def run_in_foreground(plan: LaunchPlan, *, on_ready: Callable[[], None]) -> None
 
 @contextlib.contextmanager
 def _prepared(plan: LaunchPlan) -> Iterator[None]:
-    """The server's folder as `plan` wants it, and nobody else's to start a server in meanwhile.
+    """Write the server's folder for `plan`, and lock it against other starts within the context.
 
-    Raises `LaunchFailed` when a port is taken, or will be by a server that is being started.
+    Raise `LaunchFailed` if a port is in use, or reserved by a server that is starting.
     """
     import filelock
 
     remove_stale_container(plan.directory)
     check_ports(plan.host, plan.every_port, _find_reserved_ports(plan))
     plan.directory.mkdir(parents=True, exist_ok=True)
-    # The token in here opens what the server restricts.
+    # The folder contains the token of the restricted APIs.
     plan.directory.chmod(0o700)
     try:
         with filelock.FileLock(plan.directory / "start.lock", timeout=0):
@@ -99,11 +99,11 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
             _write_folder(plan)
             yield
     except filelock.Timeout as error:
-        raise _already_exists(plan, "another tllm is starting it") from error
+        raise _already_exists(plan, "another tllm process is starting it") from error
 
 
 def _find_reserved_ports(plan: LaunchPlan) -> dict[int, str]:
-    """Port -> whose it will be: servers that are starting, or started again, hold none yet."""
+    """Return the ports of servers that are starting or restarting, with their owners."""
     reserved: dict[int, str] = {}
     for path in plan.directory.parent.glob(f"*/{PLAN_FILE}"):
         with contextlib.suppress(NoServer):
@@ -120,9 +120,9 @@ def _find_reserved_ports(plan: LaunchPlan) -> dict[int, str]:
 
 
 def remove_stale_container(directory: Path) -> None:
-    """End what the server whose folder this is has left: a container outlives its supervisor.
+    """Remove a container that still runs although the server in `directory` has ended.
 
-    That is if both it and the program attached to the container were killed.
+    This happens if both the supervisor and the attached client of the container were killed.
     """
     import filelock
 
@@ -130,33 +130,33 @@ def remove_stale_container(directory: Path) -> None:
         server = read_server(directory)
         if server.plan.container is None or not server.is_over:
             return
-        # Not between the plan and the first state of a server that somebody starts.
+        # The lock excludes servers that are starting and have not written a state yet.
         with filelock.FileLock(directory / "start.lock", timeout=0):
             if read_server(directory).is_over:
                 remove_container(server.plan.container)
 
 
 def _check_not_supervised(plan: LaunchPlan) -> None:
-    """A server that is starting, or being started again, holds no port yet."""
+    """Raise `LaunchFailed` if the server runs, even if it does not listen on its ports yet."""
     state = read_state(plan.directory)
     if state is not None and state.is_elsewhere:
         raise LaunchFailed(
-            f"There may be a server for the HTTP port {plan.ports['HTTP']} on {state.host}.",
-            why=f"what is kept of both would be in {plan.directory}, which that machine shares",
-            next_step="tllm stop there, or choose another: --http-port N; if that machine is no "
-            f"more: rm -r {shlex.quote(str(plan.directory))}",
+            f"A server for HTTP port {plan.ports['HTTP']} may be running on {state.host}.",
+            why=f"both servers would use the folder {plan.directory}, which that machine shares",
+            next_step="run tllm stop there, or choose another port: --http-port N; if that machine "
+            f"no longer exists: rm -r {shlex.quote(str(plan.directory))}",
         )
     if state is not None and state.is_supervised:
         raise _already_exists(
-            plan, f"it is {state.phase}, and its supervisor is {state.supervisor_pid}"
+            plan, f"it is {state.phase}; its supervisor is process {state.supervisor_pid}"
         )
 
 
 def _already_exists(plan: LaunchPlan, why: str) -> LaunchFailed:
     return LaunchFailed(
-        f"There is a server for the HTTP port {plan.ports['HTTP']} already.",
+        f"A server for HTTP port {plan.ports['HTTP']} already exists.",
         why=why,
-        next_step="tllm stop, or choose another: --http-port N",
+        next_step="tllm stop, or choose another port: --http-port N",
     )
 
 
@@ -186,19 +186,19 @@ def stop_server(
     on_progress: Callable[[Mapping[str, int]], None] = lambda in_flight: None,
     ending_s: float = 45.0,
 ) -> tuple[str, ...]:
-    """End the server in order and wait until all that it started is gone.
+    """Stop the server gracefully and wait until all its processes have ended.
 
-    It takes no new requests; those in flight have `timeout_s`, or else as long as it was started
-    with. After that its supervisor has `ending_s` to end. `on_progress` gets how many each engine
-    still has. Returns what was cut off, in sentences. Raises `BadInput` for a job of Slurm's that
-    is to give them time.
+    It rejects new requests. Requests in flight have `timeout_s`, by default the timeout of the
+    plan; then the supervisor has `ending_s` to end. `on_progress` is called with the number of
+    requests in flight by engine. Return messages about cancelled requests. Raise `BadInput` if
+    `timeout_s` is set for a Slurm job.
     """
     if server.job is not None:
         if timeout_s and not server.is_over:
             raise BadInput(
-                f"{server.location} cannot be told to let requests in flight end.",
-                why="Slurm ends all processes of a job at once, the models' too",
-                next_step=f"tllm stop -m {server.models[0]}   (it cuts them off)",
+                f"{server.location} cannot wait for requests in flight.",
+                why="Slurm ends all processes of a job at the same time, including the models'",
+                next_step=f"tllm stop -m {server.models[0]}   (cancels the requests)",
             )
         cancel_job(server.directory, server.job)
         return ()
@@ -222,13 +222,13 @@ def stop_server(
 
 
 def _is_late(server: RunningServer, started_s: float, ending_s: float) -> bool:
-    """Whether the supervisor should have ended: it heeds what any `tllm stop` said last."""
+    """Return whether the supervisor exceeds the stop timeout that any `tllm stop` set last."""
     limit_s = read_stop_timeout_s(server.directory, server.plan.exit_timeout_s)
     return time.monotonic() - started_s > limit_s + ending_s
 
 
 def _list_processes(server: RunningServer) -> list[psutil.Process]:
-    """The supervisor and all that it has started."""
+    """List the supervisor and its descendants."""
     try:
         supervisor = psutil.Process(server.state.supervisor_pid)
         return [supervisor, *supervisor.children(recursive=True)]
@@ -237,7 +237,7 @@ def _list_processes(server: RunningServer) -> list[psutil.Process]:
 
 
 def _end_processes(processes: Sequence[psutil.Process]) -> None:
-    """Wait for those that are ending, and kill what does not."""
+    """Wait until the processes end, and kill those that do not."""
     _, alive = psutil.wait_procs(processes, timeout=_KILL_WAIT_S)
     for process in alive:
         with contextlib.suppress(psutil.Error):
@@ -246,33 +246,33 @@ def _end_processes(processes: Sequence[psutil.Process]) -> None:
 
 
 def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
-    """Why the server did not become ready, in a few lines of its log."""
+    """Return the error of a failed start, with the causes from the log."""
     from trtllm_serve_cli.build.explain import explain_failure
 
     if state.phase == "stopped":
         return LaunchFailed(
             f"The server for {', '.join(plan.models)} was stopped before it was ready.",
-            why="somebody asked for it, such as with tllm stop",
+            why="it received a stop request, for example from tllm stop",
             next_step=f"tllm start -m {' -m '.join(plan.models)}",
         )
     if any("already in use" in line for line in state.why):
-        # Somebody was quicker than the server; this names who it is.
+        # Another process took the port first; name that process.
         check_ports(plan.host, plan.every_port)
     why = state.why or tuple(last_lines(plan.log, 5))
     known_failure = explain_failure(state.exit_code or 1, why, among=_ENGINE_FAILURES)
-    next_step = "`tllm doctor` checks this machine"
+    next_step = "run `tllm doctor` to check this machine"
     if known_failure is not None:
         why = (*why, f"that is: {known_failure.why}")
         next_step = known_failure.next_step
     return LaunchFailed(
         f"The server for {', '.join(plan.models)} did not become ready.",
         why="\n       ".join(why),
-        next_step=f"{next_step}; the whole log is {plan.log}",
+        next_step=f"{next_step}; full log: {plan.log}",
     )
 
 
 def _spawn_supervisor(directory: Path, *, is_attached: bool = False) -> subprocess.Popen[bytes]:
-    """The supervisor of the server in `directory`; attached, it ends in order when we end."""
+    """Start the supervisor; an attached one stops gracefully when this process ends."""
     command = (
         sys.executable,
         "-m",
@@ -286,7 +286,7 @@ def _spawn_supervisor(directory: Path, *, is_attached: bool = False) -> subproce
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=directory,
-            # Not the terminal's: its Ctrl-C is for whoever started us, and we pass it on.
+            # In another session than the terminal: this process handles Ctrl-C and forwards it.
             start_new_session=True,
             preexec_fn=functools.partial(die_with_parent, signal.SIGTERM) if is_attached else None,
         )
@@ -307,16 +307,16 @@ def _wait(
     supervisor: subprocess.Popen[bytes],
     on_progress: Callable[[Sequence[str]], None],
 ) -> ServerState:
-    """The state once it is ready or failed. The supervisor keeps the time limit."""
+    """Wait until the server is ready, failed or stopped; the supervisor enforces the timeout."""
     while True:
         state = read_state(plan.directory)
         if state is not None and state.phase in ("ready", "failed", "stopped"):
             return state
         if supervisor.poll() is not None and read_state(plan.directory) == state:
             raise LaunchFailed(
-                "The server's supervisor ended before the server was ready.",
+                "The server's supervisor exited before the server was ready.",
                 why="\n       ".join(last_lines(plan.directory / "supervisor.log", 5)),
-                next_step="run it again, and tell us if it happens again: this is a bug",
+                next_step="run the command again; if it fails again, report it as a bug",
             )
         on_progress(find_loading(last_lines(plan.log, 400), plan.loading))
         time.sleep(_POLL_S)

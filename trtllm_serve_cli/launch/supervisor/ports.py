@@ -1,4 +1,4 @@
-"""Whether a port can be had, and who holds it."""
+"""Check whether ports are free, and find the processes that use them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from trtllm_serve_cli.errors import BadInput, LaunchFailed
 def check_ports(
     host: str, ports: Mapping[str, int], reserved: Mapping[int, str] = MappingProxyType({})
 ) -> None:
-    """Raise `LaunchFailed`, naming the holder, if one of `ports` (what for -> number) is taken.
+    """Raise `LaunchFailed` with the process that uses it if one of `ports` is not free.
 
-    What it is for starts with the word of the option that chooses it: "gRPC", "gRPC of rank 1".
-    Those `reserved` (number -> to whom) will be taken.
+    `ports` maps names to numbers. The first word of a name is that of its option: "gRPC" or "gRPC
+    of rank 1" for --grpc-port. `reserved` maps numbers to the servers that will use them.
 
-    Raises `BadInput` where nobody may listen at all, such as on another machine's address.
+    Raise `BadInput` if no process can listen on the address, for example another machine's.
     """
     for what, port in ports.items():
         option = f"--{what.split()[0].lower()}-port"
@@ -29,25 +29,25 @@ def check_ports(
             continue
         if error is None:
             raise LaunchFailed(
-                f"The {what} port {port} is promised.",
+                f"The {what} port {port} is reserved.",
                 why=f"{reserved[port]} will listen on it",
-                next_step=f"choose another: {option} N",
+                next_step=f"choose another port: {option} N",
             )
         if error.errno != errno.EADDRINUSE:
             raise BadInput(
-                f"The server cannot listen on {host}, port {port}.",
+                f"The server cannot listen on {host}:{port}.",
                 why=error.strerror or str(error),
-                next_step=f"leave --host out, or choose another port: {option} N",
+                next_step=f"omit --host, or choose another port: {option} N",
             )
         raise LaunchFailed(
             f"The {what} port {port} is in use.",
-            why=f"{find_holder(port) or 'another process'} listens on it",
-            next_step=f"stop it (if it is tllm's: tllm stop), or choose another: {option} N",
+            why=f"{find_holder(port) or 'another process'} is listening on it",
+            next_step=f"stop it (tllm's servers: tllm stop), or choose another port: {option} N",
         )
 
 
 def find_holder(port: int) -> str | None:
-    """The process that listens on a TCP port, as "name (pid N)"; None when it cannot be seen."""
+    """Return the process that listens on a TCP port, as "name (pid N)", or None if unknown."""
     try:
         connections = psutil.net_connections(kind="tcp")
     except psutil.Error:
@@ -58,19 +58,19 @@ def find_holder(port: int) -> str | None:
             try:
                 return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
             except psutil.Error:
-                return f"the process {connection.pid}"
+                return f"process {connection.pid}"
     return None
 
 
 def try_to_listen(host: str, port: int) -> OSError | None:
-    """What the system says against listening there, None when it does not mind."""
+    """Try to listen on the port; return the system's error, or None if it works."""
     with socket.socket() as probe:
-        # As Triton does, so that connections of a server just stopped do not count.
+        # Triton also sets this option, so connections in TIME_WAIT do not matter.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
             return error
         except OverflowError:
-            return OSError(errno.EINVAL, "a port is a number from 0 to 65535")
+            return OSError(errno.EINVAL, "port numbers range from 0 to 65535")
     return None

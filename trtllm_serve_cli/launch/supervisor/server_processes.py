@@ -1,4 +1,4 @@
-"""The processes of a server: Triton's, and those that it and its models have started."""
+"""Find and check the processes of a server: Triton, its models and their engine workers."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from trtllm_serve_cli.launch.servers.running import RunningServer
 
 _STUB = "triton_python_b"
 _RANK = "OMPI_COMM_WORLD_RANK"
-# Until a process that was killed is gone.
+# Time limit for a killed process to exit.
 _KILLED_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A process without which the server is not whole: what is said when it is dead.
+    """A required process of a server: the message to report if it dies.
 
-    `model` is what a model's process serves, which may be unloaded.
+    `model` is set for a model's process, which ends without a failure when the model is unloaded.
     """
 
     what: str
@@ -35,35 +35,35 @@ Parts = Mapping[psutil.Process, Part]
 
 
 def find_tritons(plan: LaunchPlan, first_pid: int) -> list[psutil.Process]:
-    """The Tritons on this machine: those that `mpirun` has started, or else the first process.
+    """Return Triton's processes on this machine: the ranks of `mpirun`, or the first process.
 
-    Raises psutil's errors when that is gone.
+    Raise psutil's errors if the first process has ended.
     """
     first = psutil.Process(first_pid)
     if not plan.runs_mpirun:
         return [first]
-    # The other children are its ways to other nodes.
+    # The other children of mpirun connect to other nodes.
     return [each for each in first.children() if _RANK in each.environ()]
 
 
 def find_parts(plan: LaunchPlan, first_pid: int) -> Parts:
-    """Those that the server whose first process this is has now."""
+    """Return the current required processes of the server with this first process."""
     parts: dict[psutil.Process, Part] = {}
-    # A server that is gone already is what whoever watches it will see.
+    # If the server has ended, the supervisor notices it.
     with contextlib.suppress(psutil.Error):
         for triton in find_tritons(plan, first_pid):
             if plan.runs_mpirun:
                 rank = triton.environ()[_RANK]
-                parts[triton] = Part(f"rank {rank} died, which was process {triton.pid}")
+                parts[triton] = Part(f"rank {rank} (process {triton.pid}) died")
             for child in triton.children():
                 if (model := _model_of(child)) is not None:
-                    parts[child] = Part(f"the process of the model {model} died", model)
+                    parts[child] = Part(f"the process of model {model} died", model)
     return parts
 
 
 def update_parts(before: Parts, now: Parts) -> Parts:
-    """Which parts there have to be, where processes end with models that are unloaded."""
-    # Triton waits for those that it ends itself, and not for those that die.
+    """Update the required processes, without those of unloaded models."""
+    # Triton reaps the processes that it ends itself; those that die remain zombies.
     died = {
         process: part
         for process, part in before.items()
@@ -73,14 +73,15 @@ def update_parts(before: Parts, now: Parts) -> Parts:
 
 
 def find_dead(parts: Parts) -> Parts:
-    """Those that are dead."""
+    """Return the parts whose processes are dead."""
     return {process: part for process, part in parts.items() if _is_dead(process)}
 
 
 def confirm_dead(dead: Parts, dead_before: Parts) -> Parts:
-    """Of the dead, those that were not unloaded, by the look before this one.
+    """Return the dead parts that did not end because their model was unloaded.
 
-    One that ends while its model is unloaded is dead, too, until Triton has waited for it.
+    Such a process is also dead until Triton reaps it, so models' processes must be dead in two
+    successive checks.
     """
     return {
         process: part
@@ -90,12 +91,12 @@ def confirm_dead(dead: Parts, dead_before: Parts) -> Parts:
 
 
 def describe_dead(dead: Parts) -> tuple[str, ...]:
-    """What is said of them."""
+    """Return the messages of the dead parts, each once."""
     return tuple(dict.fromkeys(part.what for part in dead.values()))
 
 
 def send_signal(process: psutil.Process, number: signal.Signals) -> bool:
-    """Whether it could be sent: those in a container may be another user's."""
+    """Send a signal; return False if it fails, for example for another user's process."""
     with contextlib.suppress(psutil.Error):
         process.send_signal(number)
         return True
@@ -103,7 +104,7 @@ def send_signal(process: psutil.Process, number: signal.Signals) -> bool:
 
 
 def list_tree(pid: int) -> list[psutil.Process]:
-    """What the process has started, and what that has."""
+    """List all descendants of the process."""
     try:
         return list(psutil.Process(pid).children(recursive=True))
     except psutil.Error:
@@ -111,10 +112,10 @@ def list_tree(pid: int) -> list[psutil.Process]:
 
 
 def kill_remains(sid: int, tree: Iterable[psutil.Process]) -> None:
-    """Kill what is left in a session and of a tree, and wait until it is gone.
+    """Kill the remaining processes of a session and a process tree, and wait until they end.
 
-    Those of a server that died by itself have lost their parent, but not their session; `mpirun`
-    gives each rank a process group of its own.
+    Children of a dead server lose their parent but keep their session. `mpirun` gives each rank its
+    own process group.
     """
     for pid in psutil.pids():
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -128,11 +129,11 @@ def kill_remains(sid: int, tree: Iterable[psutil.Process]) -> None:
 
 
 def measure_memory(server: RunningServer) -> dict[str, int]:
-    """Bytes of memory by part of a running server, shared pages counted once (PSS).
+    """Measure the memory of a running server by part, in bytes of PSS, which divides shared pages.
 
-    Nothing of a job, which is on another machine.
-    Parts are "supervisor", "tritonserver", one per model's process and "engine worker", with the
-    name of its model where there are several models.
+    The parts are "supervisor", "tritonserver", one per model's process, and "engine worker", with
+    the name of its model if the server has several models. A job runs on another machine and has no
+    parts.
     """
     parts: dict[str, int] = {}
     if server.job is not None:
@@ -162,12 +163,12 @@ def _name(process: psutil.Process, supervisor_pid: int, *, is_combined: bool) ->
     if any(word.endswith(".worker") for word in process.cmdline()[:4]):
         stub = process.parent()
         owner = _model_of(stub) if stub is not None else None
-        return f"engine worker of {owner or 'nobody'}" if is_combined else "engine worker"
+        return f"engine worker of {owner or 'an unknown model'}" if is_combined else "engine worker"
     return str(process.name())
 
 
 def _model_of(process: psutil.Process) -> str | None:
-    """The model whose process it is, if it is one's and lives."""
+    """Return the model that the process serves, or None."""
     try:
         command = process.cmdline()
         is_stub = process.name().startswith(_STUB) and len(command) > 1
@@ -177,7 +178,7 @@ def _model_of(process: psutil.Process) -> str | None:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether the process has ended, reaped or not."""
+    """Return whether the process has ended, including zombies."""
     try:
         return _is_dead(psutil.Process(pid))
     except psutil.NoSuchProcess:

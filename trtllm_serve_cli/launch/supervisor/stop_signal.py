@@ -1,4 +1,4 @@
-"""The request to end a supervisor, which may come by a signal."""
+"""A stop request for a supervisor, safe to set in signal handlers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import queue
 
 
 class StopSignal:
-    """An event that a signal's handler may set while its own thread waits for it.
+    """An event that a signal handler may set while its thread waits for the event.
 
-    The handler runs in the thread that waits, where a `threading.Event` would deadlock: that thread
-    may already hold the event's lock.
+    The handler runs in the waiting thread, which may already hold the lock of a `threading.Event`:
+    setting such an event would deadlock.
     """
 
     def __init__(self) -> None:
@@ -18,16 +18,16 @@ class StopSignal:
         self._is_set = False
 
     def set(self) -> None:
-        """Set it for good."""
+        """Set the event permanently."""
         self._is_set = True
         self._wakeups.put(None)
 
     def is_set(self) -> bool:
-        """Return whether it is set."""
+        """Return whether the event is set."""
         return self._is_set
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is set, `timeout_s` at most, and return whether it is.
+        """Wait for the event, at most `timeout_s`, and return whether it is set.
 
         Only one thread may wait.
         """

@@ -1,12 +1,13 @@
-"""The process that owns a server: starts it, waits until it is ready, keeps it so, ends it.
+"""Supervise a server: start it, wait until it is ready, restart it if it fails, stop it.
 
     python -m trtllm_serve_cli.launch.supervisor SERVER_DIRECTORY
 
-It is the only writer of the server's state. The server dies with it, whatever kills it. One in a
-container is another's child: our child is the program that is attached to it, which passes our
-SIGTERM on, and the container is removed by its name before and after each life. A server
-that was ready once and died, or lost a model's process (its Triton would go on answering ready), is
-started again; one that never became ready is not.
+The supervisor is the only writer of the server's state. If the supervisor ends for any reason, so
+does the server. The container engine, not the supervisor, is the parent process of a server in a
+container. The supervisor's child is then the attached client of the engine, which forwards SIGTERM;
+the container is removed by its name before and after each run. A server that was ready and then
+died, or lost a model's process (Triton would still report ready), is restarted. A server that never
+became ready is not.
 """
 
 from __future__ import annotations
@@ -62,21 +63,22 @@ from trtllm_serve_cli.launch.triton.drain import (
 )
 from trtllm_serve_cli.processes import die_with_parent, last_lines
 
-# `mpirun` gives its ranks a second.
+# `mpirun` gives its ranks one second to exit.
 _MPIRUN_EXIT_S = 5.0
-# It gives the other ranks a second when one has died, and then says which one did.
+# If a rank dies, `mpirun` gives the others one second and then logs which rank died.
 _MPIRUN_ABORT_S = 4.0
-# Until whoever is attached to a container that has ended does so, too: seconds on busy cores.
+# Until the attached client of an ended container exits, which takes seconds on busy cores.
 _ATTACHED_END_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorLimits:
-    """How often a supervisor looks, and when it gives up.
+    """Intervals, timeouts and limits of a supervisor.
 
-    More than `max_restarts` in a row, none after more than `reset_after_s`, end it. A server
-    without requests in flight has `exit_s` to end; one that does not answer within
-    `metrics_timeout_s` may have some. A log longer than `max_log_bytes` is moved aside.
+    The supervisor gives up after more than `max_restarts` restarts in a row; a run longer than
+    `reset_after_s` resets the count. A drained server has `exit_s` to exit. A server whose metrics
+    do not respond within `metrics_timeout_s` may have requests. A log longer than `max_log_bytes`
+    is moved aside.
     """
 
     poll_s: float = 0.2
@@ -92,7 +94,7 @@ class SupervisorLimits:
 
 
 class Supervisor:
-    """Owns one server until `stop` or the server's end for good."""
+    """The owner of one server until `stop`, or until the server has failed for good."""
 
     def __init__(self, plan: LaunchPlan, limits: SupervisorLimits = SupervisorLimits()) -> None:
         self._plan = plan
@@ -105,13 +107,13 @@ class Supervisor:
         self._state = describe_supervisor("starting")
 
     def stop(self) -> None:
-        """Ask for an orderly end; returns at once. A signal's handler may call it."""
+        """Request a graceful stop and return immediately; safe in signal handlers."""
         self._stopping.set()
 
     def run(self) -> bool:
-        """Keep the server running; returns whether it ended because it was asked to."""
+        """Keep the server running; return whether it ended because of a stop request."""
         backoff_s, num_failures = self._limits.first_backoff_s, 0
-        # Clearing a container away can take a minute, in which it may be asked after, or stopped.
+        # Removing a container can take a minute, in which `tllm status` and `tllm stop` may run.
         self._write_state("starting")
         try:
             while True:
@@ -139,19 +141,19 @@ class Supervisor:
             _remove_shared_memory(self._plan)
 
     def _run_once(self) -> tuple[str, ...]:
-        """Run the server until it ends, loses a part or is to stop; returns why."""
+        """Run the server until it ends, loses a process or is stopped; return the reasons."""
         if self._stopping.is_set():
             return ()
         try:
             self._spawn()
         except OSError as error:
-            return (f"{self._plan.argv[0]} does not start: {error.strerror}",)
+            return (f"{self._plan.argv[0]} could not be started: {error.strerror}",)
         why = self._wait_until_ready()
         if why is None:
             self._write_state("ready", ready_at=time.time(), server_pid=self._find_first_pid())
             why = self._watch()
         if self._stopping.is_set():
-            # From now on it is what became of requests.
+            # From here on, `why` lists the requests that the stop cancels.
             self._state = dataclasses.replace(self._state, why=())
             self._end_server()
         return why
@@ -176,7 +178,7 @@ class Supervisor:
                    server_pid=self._process.pid)  # fmt: skip
 
     def _wait_until_ready(self) -> tuple[str, ...] | None:
-        """None once every model has generated a token, else why it never will."""
+        """Wait until every model has generated a token; return None, or why the start failed."""
         assert self._process is not None
         deadline_s = time.monotonic() + self._plan.timeout_s
         answered = threading.Event()
@@ -189,9 +191,12 @@ class Supervisor:
                 self._parts = find_parts(self._plan, self._find_first_pid())
                 return None
             if time.monotonic() > deadline_s:
-                return (f"it was not ready after {self._plan.timeout_s:g} s", *self._explain())
+                return (
+                    f"the server was not ready after {self._plan.timeout_s:g} s",
+                    *self._explain(),
+                )
             if probe is None or not probe.is_alive():
-                # In a thread: an answer that does not come must not keep us from stopping.
+                # In a thread, because a missing response must not delay a stop.
                 probe = threading.Thread(target=self._probe, args=(answered,), daemon=True)
                 probe.start()
         return ()
@@ -226,7 +231,7 @@ class Supervisor:
         return ()
 
     def _has_container_ended(self) -> bool:
-        """Whether all is gone with the container's first process, and how is known by now."""
+        """Return whether the container has ended and its exit code is available."""
         first = self._state.server_pid
         if self._plan.container is None or first is None or not is_gone(first):
             return False
@@ -238,34 +243,34 @@ class Supervisor:
         return True
 
     def _find_exit_code(self) -> int | None:
-        """How the server ended by itself, for the state as well; None while it runs."""
+        """Return the server's exit code, which the state records, or None while it runs."""
         assert self._process is not None
         code = self._process.poll()
-        # Of the one in a container, whoever is attached to it says it as a shell does.
+        # The attached client of a container reports a signal as a shell does: 128 + number.
         if code is not None and code > 128 and self._plan.container is not None:
             code = 128 - code
         self._state = dataclasses.replace(self._state, exit_code=code)
         return code
 
     def _rotate_log(self) -> None:
-        """Move a log that has grown long aside; Triton goes on appending to the same file."""
+        """Copy a long log aside and truncate it; Triton continues to append to the same file."""
         log = self._plan.log
         rotated = log.with_suffix(".log.1")
-        # A log that somebody removed, or a full disk, is no reason to lose the server.
+        # A missing log or a full disk must not stop the server.
         with contextlib.suppress(OSError):
             if log.stat().st_size > self._limits.max_log_bytes:
                 try:
                     shutil.copyfile(log, rotated)
-                except OSError:  # what there is room for is the log that grows
+                except OSError:  # leave the disk space to the growing log
                     with contextlib.suppress(OSError):
                         rotated.unlink()
                 os.truncate(log, 0)
                 self._log_start = 0
 
     def _find_first_pid(self) -> int:
-        """Our child, or the first process of the container that it is attached to.
+        """Return the id of the child, or of the first process in the container.
 
-        The container's engine is asked until it knows, and then no more in this life.
+        The container engine is queried until it reports the id, then not again in this run.
         """
         assert self._process is not None
         if self._first_pid is None and self._plan.container is not None:
@@ -273,11 +278,11 @@ class Supervisor:
         return self._first_pid or self._process.pid
 
     def _explain(self) -> tuple[str, ...]:
-        """What the server that runs or ran last said in its log."""
+        """Return the causes in the log of the current or last run."""
         return tuple(explain_log(last_lines(self._plan.log, 1000, since=self._log_start)))
 
     def _end_server(self) -> None:
-        """End the server and whatever it started, in order unless a stub is dead."""
+        """Stop the server and all its processes, gracefully unless a process has died."""
         process = self._process
         if process is None:
             return
@@ -292,7 +297,7 @@ class Supervisor:
         self._process, self._parts = None, {}
 
     def _end_gracefully(self, process: subprocess.Popen[bytes]) -> None:
-        # With a dead stub Triton's orderly exit only waits for its own time limit.
+        # With a dead stub, Triton's graceful exit only waits for its own time limit.
         may_wait = not find_dead(self._parts) and (
             not self._stopping.is_set() or self._drain(process)
         )
@@ -303,7 +308,7 @@ class Supervisor:
             self._kill_server(process)
 
     def _drain(self, process: subprocess.Popen[bytes]) -> bool:
-        """Let requests in flight end; returns whether they did in the time they have."""
+        """Wait for requests in flight; return whether they finished within the stop timeout."""
         endpoints = (self._plan.endpoint, *self._plan.replicas)
         directory, default_s = self._plan.directory, self._plan.exit_timeout_s
         started_s = time.monotonic()
@@ -314,7 +319,7 @@ class Supervisor:
                 self._write_state("stopping", in_flight=in_flight)
             is_late = time.monotonic() - started_s > read_stop_timeout_s(directory, default_s)
             if in_flight != {} and is_late:
-                why = f"requests were cut off: {format_in_flight(in_flight)}"
+                why = f"requests were cancelled: {format_in_flight(in_flight)}"
                 self._write_state("stopping", in_flight={}, why=(why,))
                 return False
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -326,7 +331,7 @@ class Supervisor:
             remove_container(self._plan.container)
 
     def _kill_server(self, process: subprocess.Popen[bytes]) -> None:
-        """An `mpirun` that is killed leaves its ranks on other nodes, so it is told first."""
+        """Kill the server; terminate `mpirun` first, or its ranks on other nodes would survive."""
         if self._plan.runs_mpirun:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -335,10 +340,10 @@ class Supervisor:
         process.wait()
 
     def _signal_tritons(self, number: signal.Signals) -> None:
-        """Tell them ourselves: an `mpirun` that is to end kills its ranks after a second."""
+        """Signal Triton directly, because `mpirun` would kill its ranks after one second."""
         assert self._process is not None
         if self._plan.container is not None and number == signal.SIGKILL:
-            self._remove_container()  # nobody passes this one on
+            self._remove_container()  # SIGKILL cannot be forwarded
             return
         tritons: list[psutil.Process] = []
         if self._plan.container is None or self._plan.runs_mpirun:
@@ -358,18 +363,21 @@ def _describe_exit(code: int) -> str:
 
 
 def _parent_death_signal(plan: LaunchPlan) -> signal.Signals:
-    """What our child gets when its supervisor is gone: who has to end others must live to do so."""
+    """Return the signal that the child gets if the supervisor dies.
+
+    SIGTERM allows `mpirun` and the client of a container to stop the processes that they started.
+    """
     return signal.SIGKILL if plan.mode == "local" else signal.SIGTERM
 
 
 def _remove_shared_memory(plan: LaunchPlan) -> None:
-    """What a server that was killed left behind; the prefix is this server's alone."""
+    """Remove shared memory that a killed server left; the prefix is unique to this server."""
     for path in Path("/dev/shm").glob(f"tllm-{plan.ports['HTTP']}-*"):
         path.unlink(missing_ok=True)
 
 
 def main() -> None:
-    """Supervise the server whose plan lies in the directory given."""
+    """Supervise the server whose plan is in the directory of the first argument."""
     directory = Path(sys.argv[1])
     plan = LaunchPlan.from_json((directory / PLAN_FILE).read_text(encoding="utf-8"))
     supervisor = Supervisor(plan)

@@ -1,1 +1,1 @@
-"""How many processes serve an engine, and how `mpirun` starts them."""
+"""Plan the processes that serve an engine, and the `mpirun` command that starts them."""

@@ -1,7 +1,7 @@
-"""`tritonserver` under `mpirun`, for engines of several ranks.
+"""Run `tritonserver` under `mpirun`, for engines with several ranks.
 
-It is Open MPI's `mpirun`, as in NVIDIA's containers. Where ours says more or less than
-scripts/launch_triton_server.py of triton-inference-server/tensorrtllm_backend, a comment says why.
+This is Open MPI's `mpirun`, as in NVIDIA's containers. Comments explain the differences from
+scripts/launch_triton_server.py of triton-inference-server/tensorrtllm_backend.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from trtllm_serve_cli.launch.topology.ranks import Ranks
 from trtllm_serve_cli.launch.triton.triton_command import Flags, other_rank_flags
 from trtllm_serve_cli.repository.model.store import ImportedModel
 
-# The last version that knows no way to leave the GPUs of spawned processes alone.
+# The last version without flags to keep memory pools off the GPUs of spawned processes.
 _LAST_WITHOUT_POOLS = (24, 6)
 
 
 @dataclass(frozen=True, slots=True)
 class MpiHost:
-    """Who runs `mpirun`, and how many GPUs Triton sees."""
+    """The user that runs `mpirun`, and the number of GPUs that Triton sees."""
 
     is_root: bool = False
     num_gpus: int = 0
@@ -37,17 +37,17 @@ class Ports:
 
 
 def check_mpirun(environ: Mapping[str, str]) -> None:
-    """Raise `MissingPart` when there is no `mpirun`."""
+    """Raise `MissingPart` if `mpirun` is not on PATH."""
     if shutil.which("mpirun", path=environ.get("PATH")) is None:
         raise MissingPart(
-            "There is no mpirun here.",
-            why="--mode mpi starts its processes with Open MPI's, and PATH has none",
-            next_step="apt-get install openmpi-bin   (NVIDIA's containers have it)",
+            "mpirun is not installed.",
+            why="--mode mpi starts processes with Open MPI's mpirun, which is not on PATH",
+            next_step="apt-get install openmpi-bin   (NVIDIA's containers include it)",
         )
 
 
 def check_models(models: Iterable[ImportedModel]) -> None:
-    """Raise `BadInput` for an engine that starts processes under MPI of its own."""
+    """Raise `BadInput` for an engine that starts its own processes under MPI."""
     for model in models:
         if why := find_kind(model.engine_kind).deployment.refuses_mpirun:
             raise BadInput(
@@ -58,10 +58,10 @@ def check_models(models: Iterable[ImportedModel]) -> None:
 
 
 def list_ports(ranks: Ranks, options: LaunchOptions) -> list[Ports]:
-    """The ports of each process that listens, the first one's first.
+    """Return the ports of each process that listens, starting with the first one.
 
-    A further server's are as far apart as the first one's, and above those of the one before: 8003,
-    8004 and 8005 after 8000, 8001 and 8002. Raises `BadInput` when there are not enough.
+    The ports of every other server are those of the first one, shifted above the previous server's:
+    8003, 8004 and 8005 after 8000, 8001 and 8002. Raise `BadInput` if a port exceeds 65535.
     """
     first = (options.http_port, options.grpc_port, options.metrics_port)
     if ranks.mode != "servers":
@@ -70,16 +70,16 @@ def list_ports(ranks: Ranks, options: LaunchOptions) -> list[Ports]:
     last = max(first) + span * (ranks.world_size - 1)
     if last > 65535:
         raise BadInput(
-            f"There are no ports for {ranks.world_size} servers.",
-            why=f"each has ports of its own, {span} above those of the one before: up to {last}",
-            next_step="choose three that lie lower and closer together, such as --http-port 8000 "
+            f"There are not enough ports for {ranks.world_size} servers.",
+            why=f"each server's ports are {span} above the previous server's, up to {last}",
+            next_step="choose lower ports that are closer together, for example --http-port 8000 "
             "--grpc-port 8001 --metrics-port 8002",
         )
     return [Ports(*(port + rank * span for port in first)) for rank in range(ranks.world_size)]
 
 
 def rank_flags(flags: Flags, rank: int, ranks: Ranks, options: LaunchOptions) -> Flags:
-    """The first process's `flags` for the process `rank`."""
+    """Change the first process's `flags` for the process `rank`."""
     changes: Flags = {
         "backend-config": f"python,shm-region-prefix-name=tllm-{options.http_port}-{rank}-"
     }
@@ -94,9 +94,9 @@ def rank_flags(flags: Flags, rank: int, ranks: Ranks, options: LaunchOptions) ->
 
 
 def pool_flags(ranks: Ranks, num_gpus: int, environ: Mapping[str, str]) -> Flags:
-    """What keeps Triton's memory pools off the GPUs of the processes that it spawns.
+    """Return the flags that keep Triton's memory pools off the GPUs of spawned processes.
 
-    Containers say in `NVIDIA_TRITON_SERVER_VERSION` which Triton is theirs.
+    Containers have the version of their Triton in `NVIDIA_TRITON_SERVER_VERSION`.
     """
     major, _, minor = environ.get("NVIDIA_TRITON_SERVER_VERSION", "").partition(".")
     is_known = major.isdigit() and minor.isdigit()
@@ -110,7 +110,7 @@ def pool_flags(ranks: Ranks, num_gpus: int, environ: Mapping[str, str]) -> Flags
 
 
 def ranks_environ(ranks: Ranks, options: LaunchOptions) -> dict[str, str]:
-    """What all processes find in their environment."""
+    """Return the environment variables of all processes."""
     changes = {}
     if options.gpus and not ranks.gpus:
         changes["CUDA_VISIBLE_DEVICES"] = options.gpus
@@ -121,12 +121,12 @@ def ranks_environ(ranks: Ranks, options: LaunchOptions) -> dict[str, str]:
 
 
 def mpirun_words(*, is_root: bool, placement: Iterable[str] = ()) -> list[str]:
-    """`mpirun` and what it is told whatever it starts; `placement` are its words for where."""
-    # By its whole path it would put its own folder before all others in the ranks' PATH.
+    """Return `mpirun` with its common options; `placement` are options that select the nodes."""
+    # With an absolute path, mpirun would put its folder first in the ranks' PATH.
     words = ["mpirun"]
-    if is_root:  # Upstream says so always, and always is root.
+    if is_root:  # Upstream's script always adds this option because it always runs as root.
         words.append("--allow-run-as-root")
-    # Open MPI would bind all threads of a rank to one core.
+    # By default, Open MPI binds all threads of a rank to one core.
     return [*words, *placement, "--bind-to", "none"]
 
 
@@ -137,9 +137,9 @@ def mpirun_command(
     options: LaunchOptions,
     environ: Iterable[str],
 ) -> tuple[str, ...]:
-    """One command that runs each of `commands` as the rank of its place.
+    """Return one command that runs each of `commands` as the rank of its index.
 
-    `environ` names what other nodes have to be told of the environment; here it is inherited.
+    `environ` has the names of variables to export to other nodes; local processes inherit them.
     """
     placement = ["--oversubscribe"] if options.oversubscribe else []
     if options.hostfile is not None:

@@ -1,10 +1,10 @@
-"""How many processes serve a model's engine, what each of them loads, and which GPUs it sees.
+"""Plan how many processes serve a model's engine, what each one loads, and which GPUs it sees.
 
-Leader mode: as many processes as the engine has ranks; the first one serves, the others load the
-engine alone and never open a port. Orchestrator mode: one process serves several engines, or
-several instances of one, and spawns their ranks, or finds them among processes started beside it.
-Where Python serves the engine, it has no ranks, and each process is a whole server with ports of
-its own.
+Leader mode: one process per rank of the engine. The first process serves requests; the others only
+load the engine and open no port. Orchestrator mode: one process serves several engines, or several
+instances of one engine. It spawns their ranks, or uses processes that were started with it.
+An engine that runs in Python has no ranks here: each process is a separate server with its own
+ports.
 
 Source of the modes: README.md, docs/llama_multi_instance.md and scripts/launch_triton_server.py of
 triton-inference-server/tensorrtllm_backend.
@@ -26,10 +26,10 @@ _GPU = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """`world_size` processes under MPI; 1 without it.
+    """The processes of a server: `world_size` under MPI, or 1 without MPI.
 
-    `engines` are the models that all processes but the first load, nothing for whole servers.
-    `gpus` has what each process sees, or nothing where all see the same.
+    `engines` are the models that all processes except the first load, empty for separate servers.
+    `gpus` has the GPUs of each process, or is empty if all processes see the same GPUs.
     """
 
     world_size: int = 1
@@ -40,16 +40,16 @@ class Ranks:
 
 
 def plan_ranks(engines: Sequence[EngineInstances], options: LaunchOptions) -> Ranks:
-    """The processes for `engines`, those of Triton's C++ backend, or for Python's where none.
+    """Plan the processes for `engines` of Triton's C++ backend, or for a Python engine if empty.
 
-    Raises `BadInput` where engines and options do not agree.
+    Raise `BadInput` if the options do not match the engines.
     """
     gpus = parse_gpus(options.gpus)
     if options.mode == "container" and options.hostfile is not None:
         raise BadInput(
-            "The processes of a container are all on this machine.",
-            why="--hostfile is for mpirun on several nodes",
-            next_step="leave it out; for several nodes with containers: tllm deploy slurm --help",
+            "--hostfile cannot be used with containers.",
+            why="all processes of a container run on this machine",
+            next_step="omit it; for containers on several nodes: tllm deploy slurm --help",
         )
     for engine in engines:
         _check_gpus(engine, gpus, spans_nodes=options.hostfile is not None)
@@ -63,36 +63,39 @@ def plan_ranks(engines: Sequence[EngineInstances], options: LaunchOptions) -> Ra
     if not (options.multi_model or options.disable_spawn_processes or is_several):
         (engine,) = engines
         return Ranks(
-            _check_world_size(options, engine.world_size, f"{engine.model}'s engine has"), "leader",
+            _check_world_size(options, engine.world_size, f"{engine.model}'s engine needs"),
+            "leader",
             engines=names,
-        )  # fmt: skip
+        )
     if options.disable_spawn_processes:
         required = 1 + max(_highest_participant(engine) for engine in engines)
-        reason = "participant_ids and the orchestrator are"
+        reason = "the orchestrator and participant_ids need"
         return Ranks(_check_world_size(options, required, reason), "orchestrator", engines=names)
     if options.hostfile is not None:
         raise BadInput(
-            "Spawned processes are all on this machine.",
-            why="an orchestrator that spawns its engines' ranks does not look at --hostfile",
+            "--hostfile cannot be used with spawned processes.",
+            why="an orchestrator spawns its engines' ranks only on this machine",
             next_step="add --disable-spawn-processes, and set each model's participant_ids",
         )
     return Ranks(
-        _check_world_size(options, 1, "an orchestrator that spawns is"), "orchestrator", spawns=True
+        _check_world_size(options, 1, "an orchestrator that spawns its ranks needs"),
+        "orchestrator",
+        spawns=True,
     )
 
 
 def parse_gpus(text: str | None) -> tuple[str, ...]:
-    """GPUs as CUDA_VISIBLE_DEVICES has them: indices, or ids of GPUs and of MIG's parts of them."""
+    """Parse GPUs in the format of CUDA_VISIBLE_DEVICES: indices, or ids of GPUs or MIG devices."""
     gpus = tuple(word.strip() for word in text.split(",")) if text else ()
     for gpu in gpus:
         if not _GPU.fullmatch(gpu):
             raise BadInput(
-                f"{gpu!r} is no GPU.",
+                f"{gpu!r} is not a valid GPU.",
                 why="a GPU is an index, GPU-<uuid> or MIG-<uuid>",
-                next_step="`nvidia-smi -L` shows those there are; such as --gpus 0,1",
+                next_step="`nvidia-smi -L` lists the GPUs; for example: --gpus 0,1",
             )
     if len(set(gpus)) < len(gpus):
-        raise BadInput(f"--gpus {text} names a GPU twice.", next_step="name each one once")
+        raise BadInput(f"--gpus {text} contains a GPU twice.", next_step="list each GPU once")
     return gpus
 
 
@@ -101,7 +104,7 @@ def _plan_alone(engines: Sequence[EngineInstances], options: LaunchOptions) -> R
         if engine.world_size > 1:
             raise BadInput(
                 f"{engine.model}'s engine needs {engine.world_size} processes.",
-                why=f"it was built for {engine.world_size} ranks, each on a GPU of its own",
+                why=f"it was built for {engine.world_size} ranks, each on its own GPU",
                 next_step="add --mode mpi",
             )
     mpi_options = {
@@ -113,8 +116,8 @@ def _plan_alone(engines: Sequence[EngineInstances], options: LaunchOptions) -> R
     }
     if used := [name for name, is_set in mpi_options.items() if is_set]:
         raise BadInput(
-            f"{', '.join(used)} is for servers under MPI.",
-            why=f"this one is to run in the mode {options.mode}",
+            f"{', '.join(used)} can only be used with MPI.",
+            why=f"the server runs in {options.mode} mode",
             next_step="add --mode mpi",
         )
     return Ranks()
@@ -124,18 +127,18 @@ def _plan_servers(options: LaunchOptions, gpus: tuple[str, ...]) -> Ranks:
     world_size = options.world_size or 1
     if options.multi_model or options.disable_spawn_processes or options.hostfile is not None:
         raise BadInput(
-            "There is no engine of Triton's C++ backend to run over several processes or nodes.",
-            why="where Python serves the engine, each process is a whole server of its own",
-            next_step="leave --multi-model, --disable-spawn-processes and --hostfile out",
+            "Only engines of Triton's C++ backend can run on several processes or nodes.",
+            why="with an engine that runs in Python, each process is a separate server",
+            next_step="omit --multi-model, --disable-spawn-processes and --hostfile",
         )
     if not gpus:
         return Ranks(world_size, "servers")
     group_size = len(gpus) // world_size
     if group_size * world_size != len(gpus):
         raise BadInput(
-            f"{len(gpus)} GPUs cannot be shared out among {world_size} servers.",
-            why="each gets as many as the others",
-            next_step=f"name {world_size} GPUs, or as many times more",
+            f"{len(gpus)} GPUs cannot be divided evenly among {world_size} servers.",
+            why="each server gets the same number of GPUs",
+            next_step=f"list {world_size} GPUs, or a multiple of {world_size}",
         )
     groups = tuple(gpus[rank * group_size : (rank + 1) * group_size] for rank in range(world_size))
     for each in groups:
@@ -147,9 +150,9 @@ def _check_world_size(options: LaunchOptions, required: int, reason: str) -> int
     if options.world_size not in (None, required):
         plural = "es" if required > 1 else ""
         raise BadInput(
-            f"--world-size {options.world_size} does not fit.",
+            f"--world-size must be {required}, not {options.world_size}.",
             why=f"{reason} {required} process{plural}",
-            next_step=f"leave it out, or say --world-size {required}",
+            next_step=f"omit it, or use --world-size {required}",
         )
     return required
 
@@ -158,17 +161,17 @@ def _check_gpus(engine: EngineInstances, gpus: tuple[str, ...], *, spans_nodes: 
     for group in engine.gpus:
         if len(group) != engine.world_size:
             raise BadInput(
-                f"gpu_device_ids of {engine.model} has {len(group)} GPUs for an instance.",
+                f"gpu_device_ids of {engine.model} assigns {len(group)} GPUs to an instance.",
                 why=f"its engine was built for {engine.world_size}",
-                next_step=f"give each instance {engine.world_size}, such as 0,1;2,3 for 2",
+                next_step=f"assign {engine.world_size} to each instance: 0,1;2,3 assigns 2",
             )
     if not gpus:
         return
     if engine.num_gpus > len(gpus) and not spans_nodes:
         raise BadInput(
             f"{engine.model} needs {engine.num_gpus} GPUs.",
-            why=f"--gpus {','.join(gpus)} lets the server see {len(gpus)}, which count from 0",
-            next_step="name more, or leave --gpus out",
+            why=f"--gpus {','.join(gpus)} makes {len(gpus)} visible to the server, numbered from 0",
+            next_step="list more GPUs, or omit --gpus",
         )
     _check_mig(gpus)
 
@@ -176,26 +179,26 @@ def _check_gpus(engine: EngineInstances, gpus: tuple[str, ...], *, spans_nodes: 
 def _check_mig(gpus: tuple[str, ...]) -> None:
     if len(gpus) > 1 and any(gpu.startswith("MIG-") for gpu in gpus):
         raise BadInput(
-            f"A process cannot use {len(gpus)} GPUs with a part made by MIG among them.",
-            why="CUDA shows a process the first of such parts, and nothing else",
-            next_step="name one MIG-<uuid> per server",
+            f"A process cannot use {len(gpus)} GPUs if one of them is a MIG device.",
+            why="CUDA exposes only the first MIG device to a process",
+            next_step="use one MIG-<uuid> per server",
         )
 
 
 def _highest_participant(engine: EngineInstances) -> int:
-    """The highest rank among them."""
+    """Return the highest rank in participant_ids."""
     for group in engine.participants:
         if len(group) != engine.world_size or min(group) < 1:
             raise BadInput(
-                f"participant_ids of {engine.model} do not fit its engine.",
-                why=f"{','.join(map(str, group))} should be {engine.world_size} ranks from 1 on; "
+                f"participant_ids of {engine.model} do not match its engine.",
+                why=f"{','.join(map(str, group))} must be {engine.world_size} ranks from 1 on; "
                 "rank 0 is the orchestrator",
                 next_step=f"tllm set {engine.model} participant_ids=1,2",
             )
     if not engine.participants:
         raise BadInput(
-            f"{engine.model} does not say which ranks run it.",
-            why="without spawned processes every model has to",
+            f"{engine.model} has no participant_ids.",
+            why="without spawned processes, every model must list its ranks",
             next_step=f"tllm set {engine.model} participant_ids=1,2   (rank 0 is the orchestrator)",
         )
     return max(max(group) for group in engine.participants)

@@ -1,1 +1,1 @@
-"""Triton itself: its installation, its command line, its TLS, and how it drains."""
+"""Triton's installation, command line, TLS and draining."""

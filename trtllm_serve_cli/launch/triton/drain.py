@@ -1,8 +1,8 @@
-"""How requests are kept from joining those in flight, which are to end.
+"""Drain models: reject new requests while requests in flight finish.
 
-Triton does not count what a decoupled Python model still answers, so a server that is to end is
-drained before it is told: its models refuse what comes, and their engines say what they still have
-(`look.watch_in_flight`).
+Triton does not count the unfinished responses of a decoupled Python model. A server is therefore
+drained before it is stopped: its models reject new requests, and its engines report the requests in
+flight (`live_status.watch_in_flight`).
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-# As runtime/triton/drain_check.py has it, which looks there for a file of its model's name.
+# runtime/triton/drain_check.py reads this variable and looks for a file with its model's name.
 _VARIABLE = "TLLM_DRAINING"
 _FOLDER = "draining"
 
 
 def drain_environ(directory: Path) -> dict[str, str]:
-    """Where the models of the server in `directory` look: a folder that `clear_drains` makes."""
+    """Return the variable with the folder of drain markers, which `clear_drains` creates."""
     return {_VARIABLE: str(directory / _FOLDER)}
 
 
 @contextlib.contextmanager
 def draining(directory: Path, models: Iterable[str]) -> Iterator[None]:
-    """Meanwhile `models`, Triton's, take no new requests."""
+    """Make the Triton models `models` reject new requests within the context."""
     folder = directory / _FOLDER
     markers = [folder / model for model in models]
     try:
-        # On a full disk there is no room for it, and they go on taking some.
+        # On a full disk, markers cannot be created and models still accept requests.
         with contextlib.suppress(OSError):
             folder.mkdir(exist_ok=True)
             for marker in markers:
@@ -39,11 +39,11 @@ def draining(directory: Path, models: Iterable[str]) -> Iterator[None]:
 
 
 def clear_drains(directory: Path) -> None:
-    """Let the models in `directory` take requests, where whoever drained them was killed.
+    """Remove markers that a killed process left, so that the models accept requests.
 
-    The folder stays, or is made: a container has it mounted.
+    Create the folder if it is missing, because containers mount it.
     """
-    # On a full disk there is nothing to forget, unless it is there.
+    # On a full disk, a missing folder means that there are no markers.
     with contextlib.suppress(OSError):
         (directory / _FOLDER).mkdir(exist_ok=True)
     for marker in (directory / _FOLDER).glob("*"):
@@ -51,7 +51,7 @@ def clear_drains(directory: Path) -> None:
 
 
 def format_in_flight(in_flight: Mapping[str, int] | None) -> str:
-    """The counts for people; None: nobody knows them."""
+    """Format the counts for people; None means that they are unknown."""
     if in_flight is None:
-        return "an unknown number, since the server does not answer"
+        return "an unknown number (the server does not respond)"
     return ", ".join(f"{count} in {engine}" for engine, count in in_flight.items())

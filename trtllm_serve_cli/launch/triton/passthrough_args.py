@@ -1,4 +1,4 @@
-"""Options of Triton's own, as they are given to `tllm start` after `--`."""
+"""Check the Triton options that follow `--` on the command line of `tllm start`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.triton.triton_command import Flags
 
-_PORT = "tllm asks the server there, and looks whether the port is free"
-_HOST = "tllm has to know where the server listens"
-# What the supervisor relies on: why it cannot be said to Triton alone, and what to say instead.
+_PORT = "tllm sends requests to this port, and checks that it is free"
+_HOST = "tllm needs the address of the server"
+# Options that tllm sets itself: the reason, and what to use instead.
 _RESERVED: Mapping[str, tuple[str, str]] = {
-    "model-repository": ("what is served follows from the models", "-m NAME, or --repo DIR"),
-    "model-store": ("what is served follows from the models", "-m NAME, or --repo DIR"),
+    "model-repository": ("the models determine the repository", "-m NAME, or --repo DIR"),
+    "model-store": ("the models determine the repository", "-m NAME, or --repo DIR"),
     "model-control-mode": (
-        "tllm has to know which models may come and go", "--model-control-mode explicit",
+        "tllm needs to know whether models can be unloaded", "--model-control-mode explicit",
     ),
-    "load-model": ("tllm waits until what is loaded has answered", "--load-model NAME"),
+    "load-model": ("tllm waits until these models have responded", "--load-model NAME"),
     "http-port": (_PORT, "--http-port N"),
     "grpc-port": (_PORT, "--grpc-port N"),
     "metrics-port": (_PORT, "--metrics-port N"),
@@ -26,12 +26,12 @@ _RESERVED: Mapping[str, tuple[str, str]] = {
     "metrics-address": (_HOST, "--host ADDRESS"),
     "allow-http": ("a server is ready once it has generated a token over HTTP", "--host 127.0.0.1"),
     "allow-metrics": (
-        "a stop waits for the requests that the metrics page counts", "--metrics-port N",
+        "tllm stop waits for the requests that the metrics report", "--metrics-port N",
     ),
-    "exit-timeout-secs": ("how long a stop waits is said when it stops", "tllm stop --timeout N"),
-    "log-file": ("tllm reads what Triton says where it starts it", "tllm logs -f"),
+    "exit-timeout-secs": ("tllm stop sets the time limit", "tllm stop --timeout N"),
+    "log-file": ("tllm reads the log from Triton's output", "tllm logs -f"),
 }  # fmt: skip
-# Given again, these say more instead of something else.
+# Repeating these options adds values instead of replacing one.
 _REPEATABLE = frozenset(
     ("backend-config", "cache-config", "trace-config", "http-restricted-api",
      "grpc-restricted-protocol", "rate-limit-resource", "host-policy")
@@ -40,10 +40,10 @@ _VALUE = re.compile(r"-?[^-].*|-|")
 
 
 def find_names(words: Sequence[str]) -> frozenset[str]:
-    """The names of the options in `words`, each `--name=value`, `--name value` or `--name`.
+    """Return the names of the options in `words`, each `--name=value`, `--name value` or `--name`.
 
-    Raises `BadInput` for a word that is none of them, and for an option that a supervised server
-    cannot be given.
+    Raise `BadInput` for a word that is not an option or its value, and for an option that tllm sets
+    itself.
     """
     names: list[str] = []
     may_be_value = False
@@ -56,9 +56,9 @@ def find_names(words: Sequence[str]) -> frozenset[str]:
             may_be_value = False
         else:
             raise BadInput(
-                f"{word!r} is no option of Triton's.",
-                why="what follows -- is given to tritonserver, whose options are written "
-                "--name=value; models are chosen with -m",
+                f"{word!r} is not a Triton option.",
+                why="arguments after -- are passed to tritonserver, whose options have the form "
+                "--name=value; models are selected with -m",
                 next_step="tllm start -m NAME -- --http-thread-count=16",
             )
     for name in names:
@@ -67,16 +67,16 @@ def find_names(words: Sequence[str]) -> frozenset[str]:
 
 
 def _check(name: str) -> None:
-    # Triton takes any beginning of a name that is no other's.
+    # Triton accepts unambiguous prefixes of option names.
     reserved = next((each for each in _RESERVED if each.startswith(name)), None)
     if reserved is not None:
         why, instead = _RESERVED[reserved]
         raise BadInput(
-            f"--{name} cannot be handed on to Triton.", why=why, next_step=f"say it so: {instead}"
+            f"--{name} cannot be passed to Triton.", why=why, next_step=f"use instead: {instead}"
         )
 
 
 def drop_overridden(flags: Flags, names: frozenset[str]) -> Flags:
-    """`flags` less those that are given by hand and would contradict them."""
+    """Return `flags` without those that passthrough options of these names replace."""
     dropped = names - _REPEATABLE
     return {name: value for name, value in flags.items() if name not in dropped}

@@ -1,4 +1,4 @@
-"""What a server tells of its requests: log lines, and spans for OpenTelemetry."""
+"""Settings for request logs and OpenTelemetry spans."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trtllm_serve_cli.launch.launch_options import LaunchOptions
 
 
 def telemetry_environ(options: LaunchOptions) -> dict[str, str]:
-    """The variables that our models read (runtime/log.py, runtime/requests/request_record.py)."""
+    """Return the variables for runtime/log.py and runtime/requests/request_record.py."""
     environ: dict[str, str] = {}
     if options.log_format != "text":
         environ["TLLM_LOG_FORMAT"] = options.log_format
@@ -21,7 +21,7 @@ def telemetry_environ(options: LaunchOptions) -> dict[str, str]:
 
 
 def trace_settings(options: LaunchOptions) -> tuple[str, ...]:
-    """Triton's `--trace-config`, those that were given winning over ours. Raises `BadInput`."""
+    """Return Triton's `--trace-config`; options of the user win. Raise `BadInput` for a bad URL."""
     if options.otlp_endpoint is None:
         return options.trace_config
     defaults = {
@@ -36,12 +36,12 @@ def trace_settings(options: LaunchOptions) -> tuple[str, ...]:
 
 
 def traces_url(endpoint: str) -> str:
-    """Where a collector takes spans; OTLP has a path for them, below what is given without one."""
+    """Return the URL for spans: `endpoint`, with the path of OTLP if it has no path."""
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadInput(
-            f"{endpoint!r} is no address of a collector.",
+            f"{endpoint!r} is not a valid collector URL.",
             why="spans are sent over HTTP, not over gRPC (port 4317)",
-            next_step="say it as --otlp-endpoint http://localhost:4318",
+            next_step="use HTTP, for example --otlp-endpoint http://localhost:4318",
         )
     return endpoint.rstrip("/") + "/v1/traces" if parts.path in ("", "/") else endpoint

@@ -1,4 +1,4 @@
-"""The certificate of a server's gRPC, looked at before Triton does."""
+"""Check the TLS files of a gRPC server before Triton loads them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _FLIGHTS = 4
 
 
 def plan_tls(certificate: Path | None, key: Path | None, root: Path | None) -> Tls | None:
-    """How this machine's clients trust a server with these files; None for one without.
+    """Plan how clients on this machine trust a server with these files; None without TLS.
 
-    They trust this very certificate, whatever name it is for. Of clients that `root` has to vouch
-    for, ours shows the server's own certificate. Raises `BadInput` for files that cannot be read,
-    that do not belong together, and for one without the other.
+    Clients trust exactly this certificate, for any name. If `root` requires client certificates,
+    tllm's clients present the server's certificate. Raise `BadInput` for files that cannot be read
+    or do not match, and for a certificate or a key alone.
     """
     if certificate is None or key is None:
         if certificate is key is root:
             return None
         raise BadInput(
             "TLS needs a certificate and its key.",
-            why="only one of --grpc-server-cert and --grpc-server-key is given, or neither",
-            next_step="give both: --grpc-server-cert server.crt --grpc-server-key server.key",
+            why="--grpc-server-cert or --grpc-server-key is missing",
+            next_step="pass both: --grpc-server-cert server.crt --grpc-server-key server.key",
         )
     name = _read_name(certificate, key)
     if root is None:
@@ -35,13 +35,13 @@ def plan_tls(certificate: Path | None, key: Path | None, root: Path | None) -> T
 
 
 def _read_name(certificate: Path, key: Path) -> str | None:
-    """What the certificate calls its server, learnt in a handshake with ourselves."""
+    """Read the server's name from the certificate, with a handshake in memory."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
     try:
-        # Without a password of ours, OpenSSL would ask the terminal for one.
+        # Without a password argument, OpenSSL would prompt for one on the terminal.
         server.load_cert_chain(certificate, key, password="")
         client.load_verify_locations(certificate)
         facts = _handshake(client, server)
@@ -49,7 +49,7 @@ def _read_name(certificate: Path, key: Path) -> str | None:
         raise BadInput(
             f"{certificate} and {key} cannot be used for TLS.",
             why=str(error),
-            next_step="give a certificate in PEM and its own key, without a password: "
+            next_step="use a PEM certificate and its key, without a password: "
             "--grpc-server-cert server.crt --grpc-server-key server.key",
         ) from error
     names = [value for kind, value in facts.get("subjectAltName", ()) if kind == "DNS"]
@@ -59,7 +59,7 @@ def _read_name(certificate: Path, key: Path) -> str | None:
 
 
 def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> Any:
-    """What the client learns of the server's certificate."""
+    """Return the server's certificate as the client receives it."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ours = client.wrap_bio(to_client, to_server)
     theirs = server.wrap_bio(to_server, to_client, server_side=True)
@@ -77,7 +77,8 @@ def _check_root(root: Path) -> None:
         ssl.create_default_context(cafile=str(root))
     except (OSError, ssl.SSLError) as error:
         raise BadInput(
-            f"{root} holds no certificate.",
+            f"{root} does not contain a certificate.",
             why=str(error),
-            next_step="give the certificate of who signs the clients': --grpc-root-cert ca.crt",
+            next_step="use the certificate of the CA that signs client certificates: "
+            "--grpc-root-cert ca.crt",
         ) from error

@@ -1,4 +1,4 @@
-"""What a Triton on this machine is told: flags, environment, and where its backends lie."""
+"""Triton's flags, environment and links to backends on this machine."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from trtllm_serve_cli.launch.triton.telemetry_env import trace_settings
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 from trtllm_serve_cli.repository.model.store import ImportedModel
 
-# What a flag is told; several times for several, None for a flag that takes nothing.
+# Values of flags: a tuple repeats the flag, None is a flag without a value.
 Flags = dict[str, str | tuple[str, ...] | None]
 
 _RESTRICTED = "shared-memory,model-repository,trace,logging"
 
 
 def check_backend(model: ImportedModel, triton: TritonInstallation) -> None:
-    """A Triton that was installed may have any backend, the embedded one has only Python's."""
+    """Raise `MissingPart` if the model needs a backend that the embedded Triton does not have."""
     backends = find_kind(model.engine_kind).serving.backends or {}
     backend = backends.get(model.layout)
     if backend is not None and triton.backend_parts is not None:
@@ -36,14 +36,14 @@ def check_backend(model: ImportedModel, triton: TritonInstallation) -> None:
 def triton_command(
     triton: TritonInstallation, flags: Flags, more: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """The command line of `flags` and of `more` words that are Triton's already."""
+    """Return the command line with `flags`, then the arguments `more`."""
     return (str(triton.binary), *flag_words(flags), *more)
 
 
 def other_rank_flags(engines: tuple[str, ...]) -> Flags:
-    """What a process is told that only runs ranks of `engines`.
+    """Return the flags of a process that only runs ranks of `engines`.
 
-    It would open its ports as soon as it is let go of, so it is to have none.
+    They disable its ports, which it would open as soon as the backend releases it.
     """
     return {
         "allow-http": "false",
@@ -90,7 +90,7 @@ def triton_flags(
         "log-verbose": str(options.log_verbose),
     }
     if not has_gpu:
-        # It would only serve copies to a GPU.
+        # Pinned memory is only used for copies to a GPU.
         flags["pinned-memory-pool-byte-size"] = "0"
     if triton.backend_parts is not None:
         flags["backend-directory"] = str(directory / "backends")
@@ -100,7 +100,7 @@ def triton_flags(
 def chosen_flags(
     triton: TritonInstallation, options: LaunchOptions, loading: tuple[str, ...]
 ) -> Flags:
-    """What the user asked for; `loading` are the models to load at the start."""
+    """Return the flags of the user's options; `loading` are the models to load at startup."""
     flags: Flags = {}
     if options.model_control_mode == "explicit":
         flags["load-model"] = loading
@@ -123,7 +123,7 @@ def chosen_flags(
 def stub_environ(
     triton: TritonInstallation, libpython_dir: str, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Triton's Python stub takes its environment from the `python3` that PATH finds first."""
+    """Return the variables of Triton's Python stub, which uses the first `python3` on PATH."""
     if triton.backend_parts is None:
         return {}
     folder = str(Path(sys.prefix) / "bin")

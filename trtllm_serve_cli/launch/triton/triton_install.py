@@ -1,4 +1,4 @@
-"""What this machine has to run Triton with."""
+"""Find Triton and its requirements on this machine."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SYSTEM_TRITON = Path("/opt/tritonserver/bin/tritonserver")
 
 @dataclass(frozen=True, slots=True)
 class TritonInstallation:
-    """A `tritonserver` binary, and for the embedded one the parts of its Python backend.
+    """A `tritonserver` binary and, for the embedded Triton, the parts of its Python backend.
 
-    Triton wants a backend's library and its Python stub in one folder; the wheel keeps a stub per
-    Python version apart.
+    Triton requires a backend's library and its Python stub in one folder. The wheel has them in
+    separate folders, with one stub per Python version.
     """
 
     binary: Path
@@ -33,7 +33,7 @@ IN_CONTAINER = TritonInstallation(SYSTEM_TRITON, "the container")
 
 
 def find_embedded_root() -> Path | None:
-    """The folder of the Triton in `nvidia-pytriton`, whose Python code is not imported."""
+    """Return the folder of the Triton in `nvidia-pytriton`, without importing the package."""
     spec = importlib.util.find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -47,9 +47,9 @@ def find_triton(
     system: Path = SYSTEM_TRITON,
     find_embedded_root: Callable[[], Path | None] = find_embedded_root,
 ) -> TritonInstallation:
-    """The `tritonserver` on PATH, in /opt/tritonserver, or in the embedded wheel, in this order.
+    """Return the `tritonserver` on PATH, in /opt/tritonserver or in the wheel, in this order.
 
-    Raises `MissingPart` when there is none.
+    Raise `MissingPart` if there is no Triton.
     """
     if on_path := shutil.which("tritonserver", path=environ.get("PATH")):
         return TritonInstallation(Path(on_path), "PATH")
@@ -65,17 +65,17 @@ def find_triton(
             root / "python_backend_stubs" / version / "triton_python_backend_stub",
         )
     raise MissingPart(
-        "There is no Triton Inference Server here.",
-        why="no tritonserver on PATH or in /opt/tritonserver, and the package nvidia-pytriton, "
-        "which carries one, is not installed (it comes for Linux and Python up to 3.12)",
+        "Triton Inference Server is not installed.",
+        why="tritonserver is not on PATH or in /opt/tritonserver, and the package "
+        "nvidia-pytriton, which contains it, is not installed (for Linux and Python up to 3.12)",
         next_step="pip install 'trtllm-serve-cli[embedded]'",
     )
 
 
 def find_libpython() -> str | None:
-    """Where the `libpython` of the running version is: its folder, or "" for the system's own.
+    """Return the folder of this Python's `libpython`, "" for the system's, or None if missing.
 
-    Triton's Python stub is linked against it. None when there is none.
+    Triton's Python stub is linked against it.
     """
     name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
     for variable in ("LIBDIR", "LDLIBRARYDIR"):
@@ -86,12 +86,12 @@ def find_libpython() -> str | None:
 
 
 def has_nvidia_gpu() -> bool:
-    """Whether the NVIDIA driver is loaded."""
+    """Return whether the NVIDIA driver is loaded."""
     return Path("/dev/nvidiactl").exists()
 
 
 def count_nvidia_gpus() -> int:
-    """As many as a process here can see, a container's share in a container."""
+    """Count the GPUs of this machine or, in a container, of the container."""
     return sum(path.name.removeprefix("nvidia").isdigit() for path in Path("/dev").glob("nvidia*"))
 
 
