@@ -1,4 +1,4 @@
-"""Draws docs/images/demo.svg out of the transcript in docs/demo.md.
+"""Draws docs/images/demo.svg out of the transcript in docs/guides/laptop.md.
 
     python docs/picture.py
 
@@ -40,7 +40,7 @@ def draw(lines: list[str]) -> str:
 
 def main() -> None:
     """Draw the picture."""
-    page = (HERE / "demo.md").read_text(encoding="utf-8")
+    page = (HERE / "guides" / "laptop.md").read_text(encoding="utf-8")
     target = HERE / "images" / "demo.svg"
     target.write_text(draw(read_transcript(page)), encoding="utf-8")
 
