@@ -29,6 +29,9 @@ ContainerEngine = Literal["docker", "podman"]
 LogFormat = Literal["text", "json"]
 RequestLogging = Literal["no", "yes", "prompts"]
 
+# When the requests of a benchmark at a rate are sent.
+ArrivalProcess = Literal["poisson", "constant", "gamma"]
+
 # For which program metrics are prepared.
 MetricsExport = Literal["prometheus", "grafana"]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-ArrivalProcess = Literal["poisson", "constant", "gamma"]
+from trtllm_serve_cli.choices import ArrivalProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +98,21 @@ def plan_due_times_until(
 
 
 def _draw_gaps(load: AtRate, num_gaps: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Draw gaps for the full rate, without the ramp."""
-    mean_s = 1 / load.request_rate_per_s
-    match load.arrival:
-        case "constant":
-            return np.full(num_gaps, mean_s)
-        case "poisson":
-            return rng.exponential(mean_s, num_gaps)
-        case "gamma":
-            return rng.gamma(load.burstiness, mean_s / load.burstiness, num_gaps)
+    """Draw gaps for the full rate, without the ramp, in seconds."""
+    gaps: NDArray[np.float64] = _GAPS[load.arrival](
+        load, 1 / load.request_rate_per_s, num_gaps, rng
+    )
+    return gaps
+
+
+# Each arrival process: (load, mean gap in seconds, number of gaps, generator) -> the gaps.
+_GAPS: dict[ArrivalProcess, Callable[[AtRate, float, int, np.random.Generator], Any]] = {
+    "constant": lambda load, mean_s, num_gaps, rng: np.full(num_gaps, mean_s),
+    "poisson": lambda load, mean_s, num_gaps, rng: rng.exponential(mean_s, num_gaps),
+    "gamma": lambda load, mean_s, num_gaps, rng: rng.gamma(
+        load.burstiness, mean_s / load.burstiness, num_gaps
+    ),
+}
 
 
 def _stretch(times_s: NDArray[np.float64], load: AtRate) -> NDArray[np.float64]:

@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
+from trtllm_serve_cli.choices import ArrivalProcess
 from trtllm_serve_cli.cli.shared.option_signature import builds_options
 from trtllm_serve_cli.cli.shared.options import AsJson
 from trtllm_serve_cli.client.generate import Interface
@@ -20,9 +21,6 @@ _MEASURED = "What is measured"
 _WHERE = "Where"
 _RESULT = "Result"
 _SEARCH = "Search"
-
-
-Arrival = Literal["poisson", "constant", "gamma"]
 
 
 def check_positive(value: float) -> None:
@@ -75,7 +73,7 @@ class SharedOptions:
         Option("Seed of the requests and of their times.", panel=_AMOUNT),
     ] = 0
     arrival: Annotated[
-        Arrival | None,
+        ArrivalProcess | None,
         Option("Arrival process of --request-rate. Default: poisson.", panel=_LOAD),
     ] = None
     burstiness: Annotated[
