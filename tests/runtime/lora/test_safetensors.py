@@ -16,6 +16,7 @@ from hypothesis.extra import numpy as npst
 from trtllm_serve_cli.runtime.lora.safetensors import (
     narrow_to_bfloat16,
     read_safetensors,
+    read_shapes,
     widen_bfloat16,
     write_safetensors,
 )
@@ -66,6 +67,13 @@ def test_what_is_no_float_tensor_is_refused(tmp_path: Path, dtype: str, shape: A
     path = write_raw(tmp_path / "f", dtype, shape, b"12345678")
     with pytest.raises(ValueError, match="no whole safetensors file of floats"):
         read_safetensors(path)
+
+
+def test_read_shapes_rejects_a_git_lfs_pointer(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n")
+    with pytest.raises(ValueError, match="git lfs pull"):
+        read_shapes(path)
 
 
 @given(st.integers(0, 0xFFFF).filter(lambda bits: bits & 0x7F80 != 0x7F80))

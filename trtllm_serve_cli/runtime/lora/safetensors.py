@@ -1,8 +1,4 @@
-"""The safetensors format with NumPy alone: what adapters come in, and what OpenVINO GenAI takes.
-
-Layout: the header's length (8 bytes, little-endian), the header (JSON: name -> dtype, shape and
-`data_offsets`), then the tensors' bytes.
-"""
+"""The safetensors format with NumPy alone: what adapters come in, and what OpenVINO GenAI takes."""
 
 from __future__ import annotations
 
@@ -14,23 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from .safetensors_header import BadHeader, TensorEntry, read_header
+
 Array = np.ndarray[Any, np.dtype[Any]]
-_LENGTH = struct.Struct("<Q")
-# The format's own limit.
-_LONGEST_HEADER_BYTES = 100_000_000
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 def read_safetensors(path: Path) -> dict[str, Array]:
     """Name -> tensor, as float32. Raises `ValueError` for what is no file of such tensors."""
-    data = path.read_bytes()
     try:
-        (length,) = _LENGTH.unpack_from(data)
-        start = _LENGTH.size + length
-        header = json.loads(data[_LENGTH.size : start])
-        header.pop("__metadata__", None)
-        return {name: _read_tensor(data, start, entry) for name, entry in header.items()}
-    except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
+        entries = read_header(path)
+        data = path.read_bytes()
+        return {name: _read_tensor(data, entry) for name, entry in entries.items()}
+    except (BadHeader, LookupError) as error:
         raise ValueError(f"{path} is no whole safetensors file of floats: {error}") from error
 
 
@@ -40,12 +32,8 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     Raises `ValueError` for what is no such file.
     """
     try:
-        with path.open("rb") as file:
-            (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
-            header = json.loads(file.read(min(length, _LONGEST_HEADER_BYTES)))
-        header.pop("__metadata__", None)
-        return {name: tuple(map(int, entry["shape"])) for name, entry in header.items()}
-    except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
+        return {name: entry.shape for name, entry in read_header(path).items()}
+    except BadHeader as error:
         raise ValueError(f"{path} is no safetensors file: {error}") from error
 
 
@@ -60,7 +48,7 @@ def write_safetensors(tensors: Mapping[str, Array]) -> bytes:
         offset = end
     text = json.dumps(header).encode()
     blocks = [np.ascontiguousarray(tensor, dtype="<f4").tobytes() for tensor in tensors.values()]
-    return b"".join([_LENGTH.pack(len(text)), text, *blocks])
+    return b"".join([struct.pack("<Q", len(text)), text, *blocks])
 
 
 def widen_bfloat16(bits: Array) -> Array:
@@ -75,10 +63,7 @@ def narrow_to_bfloat16(values: Array) -> Array:
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
-def _read_tensor(data: bytes, start: int, entry: dict[str, Any]) -> Array:
-    begin, end = entry["data_offsets"]
-    if not 0 <= begin <= end <= len(data) - start:
-        raise ValueError("a tensor lies outside of it")
-    flat = np.frombuffer(data[start + begin : start + end], _DTYPES[entry["dtype"]])
-    tensor = flat.reshape(entry["shape"])
-    return widen_bfloat16(tensor) if entry["dtype"] == "BF16" else tensor.astype(np.float32)
+def _read_tensor(data: bytes, entry: TensorEntry) -> Array:
+    flat = np.frombuffer(data[entry.start : entry.end], _DTYPES[entry.dtype])
+    tensor = flat.reshape(entry.shape)
+    return widen_bfloat16(tensor) if entry.dtype == "BF16" else tensor.astype(np.float32)
