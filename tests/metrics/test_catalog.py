@@ -54,12 +54,12 @@ def test_each_family_is_named_once() -> None:
     )
 
 
-def test_every_expression_names_families_of_the_catalogue() -> None:
+def test_every_expression_uses_catalog_families() -> None:
     named = set().union(*map(find_families, queries()))
     assert {REQUESTS, TTFT} < named < set(CATALOG)
 
 
-def test_every_selector_has_a_label_that_its_family_has() -> None:
+def test_every_selector_uses_a_label_of_its_family() -> None:
     selected = list(selected_labels())
     assert ("nv_trt_llm_request_metrics", "request_type", "waiting") in selected
     for sample, label, value in selected:
@@ -73,13 +73,13 @@ def test_an_unknown_family_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("page", ["reference/server-metrics.md", "guides/kubernetes.md"])
-def test_docs_name_families_of_the_catalogue(page: str) -> None:
+def test_docs_name_only_catalog_families(page: str) -> None:
     names = set(re.findall(r"`(nv_\w+|tllm_\w+)`", (DOCS / page).read_text(encoding="utf-8")))
     assert names
     assert names <= {each.name for each in CATALOG}
 
 
-def test_every_family_of_ours_is_documented() -> None:
+def test_every_tllm_family_is_documented() -> None:
     page = (DOCS / "reference" / "server-metrics.md").read_text(encoding="utf-8")
     undocumented = [
         each.name for each in (*REQUEST_FAMILIES, *ENGINE_FAMILIES) if f"`{each.name}`" not in page

@@ -7,12 +7,12 @@ from trtllm_serve_cli.errors import NoServer, RequestFailed
 from trtllm_serve_cli.metrics.fetch import fetch_metrics
 
 
-def test_page_comes_as_it_is() -> None:
+def test_fetch_returns_the_page_unchanged() -> None:
     with FakeTriton() as triton:
         assert fetch_metrics(triton.endpoint.metrics) == triton.metrics_pages[0]
 
 
-def test_page_that_is_cut_is_an_error() -> None:
+def test_rejects_a_truncated_page() -> None:
     with FakeTriton() as triton:
         triton.metrics_length = 4096
         with pytest.raises(RequestFailed, match="no metrics page") as raised:
@@ -20,7 +20,7 @@ def test_page_that_is_cut_is_an_error() -> None:
     assert "cut" in raised.value.why
 
 
-def test_other_port_of_the_server_is_told() -> None:
+def test_rejects_another_port_of_the_server() -> None:
     with (
         FakeTriton() as triton,
         pytest.raises(RequestFailed, match="no metrics page") as raised,
@@ -30,7 +30,7 @@ def test_other_port_of_the_server_is_told() -> None:
     assert "8002" in raised.value.next_step
 
 
-def test_grpc_port_is_told() -> None:
+def test_rejects_the_grpc_port() -> None:
     with (
         FakeTriton() as triton,
         pytest.raises(RequestFailed, match="no metrics page"),
@@ -38,7 +38,7 @@ def test_grpc_port_is_told() -> None:
         fetch_metrics(triton.endpoint.grpc)
 
 
-def test_nobody_there() -> None:
+def test_reports_a_missing_server() -> None:
     with pytest.raises(NoServer, match=r"publishes metrics at 127.0.0.1:1") as raised:
         fetch_metrics("127.0.0.1:1")
     assert "tllm status" in raised.value.next_step

@@ -18,7 +18,7 @@ def page(counts: tuple[int, ...], total_s: float) -> str:
     return "".join(lines) + f'h_sum{{model="m"}} {total_s}\n'
 
 
-def test_percentiles_lie_within_their_buckets_as_prometheus_has_them() -> None:
+def test_percentiles_are_interpolated_as_in_prometheus() -> None:
     snapshot = parse_metrics(page((0, 8, 10, 10), 5.0), 0.0)
     latency = read_latency(snapshot, None, "h", {"model": "m"})
     assert latency is not None
@@ -27,7 +27,7 @@ def test_percentiles_lie_within_their_buckets_as_prometheus_has_them() -> None:
     assert latency.p90_ms == pytest.approx(100 + 900 * 1 / 2)
 
 
-def test_between_two_scrapes_only_what_came_counts() -> None:
+def test_latency_covers_the_time_between_two_scrapes() -> None:
     before = parse_metrics(page((0, 8, 10, 10), 5.0), 0.0)
     now = parse_metrics(page((2, 10, 12, 12), 5.02), 1.0)
     latency = read_latency(now, before, "h", {"model": "m"})
@@ -35,7 +35,7 @@ def test_between_two_scrapes_only_what_came_counts() -> None:
     assert (latency.count, round(latency.mean_ms), latency.p50_ms) == (2, 10, 5.0)
 
 
-def test_a_server_that_began_again_tells_what_came_since() -> None:
+def test_latency_after_a_restart_covers_the_time_since_the_restart() -> None:
     before = parse_metrics(page((0, 8, 10, 10), 5.0), 0.0)
     now = parse_metrics(page((1, 1, 1, 1), 0.004), 1.0)
     latency = read_latency(now, before, "h", {"model": "m"})
@@ -43,15 +43,13 @@ def test_a_server_that_began_again_tells_what_came_since() -> None:
     assert (latency.count, latency.mean_ms, latency.p50_ms) == (1, 4.0, 5.0)
 
 
-def test_nothing_is_known_of_no_requests() -> None:
+def test_latency_is_none_without_requests() -> None:
     assert read_latency(parse_metrics(page((0, 0, 0, 0), 0.0), 0.0), None, "h", {}) is None
     assert read_latency(parse_metrics("a 1\n", 0.0), None, "h", {}) is None
 
 
 @given(values=st.lists(st.floats(0.0001, 0.99), min_size=1), q=st.floats(0.01, 1.0))
-def test_a_percentile_is_in_the_bucket_of_the_value_that_it_stands_for(
-    values: list[float], q: float
-) -> None:
+def test_a_percentile_is_in_the_bucket_of_its_exact_value(values: list[float], q: float) -> None:
     buckets = {bound: float(sum(v <= bound for v in values)) for bound in (*BOUNDS, math.inf)}
     exact = sorted(values)[math.ceil(q * len(values)) - 1]
     upper = min(bound for bound in BOUNDS if exact <= bound)
@@ -59,5 +57,5 @@ def test_a_percentile_is_in_the_bucket_of_the_value_that_it_stands_for(
     assert lower <= quantile(buckets, q) <= upper
 
 
-def test_what_is_beyond_the_last_bound_is_that_bound() -> None:
+def test_quantile_is_capped_at_the_last_finite_bound() -> None:
     assert quantile({0.1: 0.0, 1.0: 1.0, math.inf: 10.0}, 0.9) == 1.0

@@ -31,7 +31,7 @@ def test_model_has_its_requests_and_mean_times() -> None:
     )
 
 
-def test_model_that_was_never_asked_has_no_times() -> None:
+def test_model_without_requests_has_no_times() -> None:
     row = summarize(SNAPSHOT).models[1]
     assert (row.num_succeeded, row.queue_ms, row.num_pending) == (0, None, None)
 
@@ -64,7 +64,7 @@ def test_host_has_its_gpus() -> None:
     assert summarize(SNAPSHOT).host == HostRow(0.985, 666636288, 25276510208, (gpu,))
 
 
-def test_empty_page_says_nothing() -> None:
+def test_empty_page_gives_an_empty_summary() -> None:
     summary = summarize(Snapshot(0.0, ()))
     assert (summary.models, summary.engines, summary.host) == (
         (),

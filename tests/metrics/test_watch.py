@@ -35,15 +35,15 @@ def _watch(durations_s: list[float], interval_s: float) -> list[float]:
     return begun
 
 
-def test_scrapes_keep_to_their_interval() -> None:
+def test_scrapes_keep_their_interval() -> None:
     assert _watch([0.5, 0.25, 0.0, 1.5], 2.0) == [100.0, 102.0, 104.0, 106.0]
 
 
-def test_slow_scrape_makes_the_next_wait_for_its_turn() -> None:
+def test_slow_scrape_delays_the_next_to_its_interval() -> None:
     assert _watch([5.0, 0.0, 0.0], 2.0) == [100.0, 106.0, 108.0]
 
 
-def test_watch_survives_the_server() -> None:
+def test_watch_continues_after_errors() -> None:
     clock = Clock()
     gone = NoServer("No server")
     pages = iter(["a 1\n", gone, "half a li", "a 2\n"])

@@ -11,7 +11,7 @@ from trtllm_serve_cli.errors import TllmError
 from trtllm_serve_cli.metrics.parse import Snapshot, parse_metrics
 
 Watch = Callable[[], Iterator[Snapshot | TllmError]]
-News = queue.SimpleQueue[tuple[str, Snapshot | TllmError]]
+WatchQueue = queue.SimpleQueue[tuple[str, Snapshot | TllmError]]
 
 
 def watch_metrics(
@@ -32,18 +32,18 @@ def watch_metrics(
             yield parse_metrics(page, clock())
         except TllmError as error:
             yield error
-        turns = (clock() - started_s) // interval_s + 1
-        sleep(max(0.0, started_s + turns * interval_s - clock()))
+        num_intervals = (clock() - started_s) // interval_s + 1
+        sleep(max(0.0, started_s + num_intervals * interval_s - clock()))
 
 
-def start_watches(sources: Mapping[str, Watch]) -> News:
+def start_watches(sources: Mapping[str, Watch]) -> WatchQueue:
     """Where the watches, each in a thread of its own, put what they give, with their names."""
-    news: News = queue.SimpleQueue()
+    results: WatchQueue = queue.SimpleQueue()
 
-    def follow(name: str) -> None:
+    def forward(name: str) -> None:
         for scraped in sources[name]():
-            news.put((name, scraped))
+            results.put((name, scraped))
 
     for name in sources:
-        threading.Thread(target=follow, args=(name,), daemon=True).start()
-    return news
+        threading.Thread(target=forward, args=(name,), daemon=True).start()
+    return results

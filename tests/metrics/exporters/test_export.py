@@ -30,13 +30,13 @@ def test_prometheus_scrapes_the_servers() -> None:
     assert config["rule_files"] == ["tllm-rules.yml"]
 
 
-def test_alerts_hold_for_as_long_as_is_said() -> None:
+def test_alerts_hold_for_the_given_time() -> None:
     held = {name: each["for"] for name, each in rules("30s").items() if "for" in each}
     assert set(held.values()) == {"30s"}
     assert "TllmQueueGrowing" in held and "TllmWorkerRestarted" not in held
 
 
-def test_every_alert_says_what_to_do() -> None:
+def test_every_alert_has_a_description_and_a_severity() -> None:
     for name, each in rules().items():
         if "alert" in each:
             assert each["annotations"]["description"], name
@@ -44,14 +44,14 @@ def test_every_alert_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("hold", ["", "5", "m", "5 m", "1m1h", "-5m"])
-def test_a_time_that_prometheus_would_not_take_is_refused(hold: str) -> None:
+def test_rejects_an_invalid_duration(hold: str) -> None:
     with pytest.raises(BadInput, match="is no duration"):
         plan_export("prometheus", ADDRESSES, hold)
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="apt-get install prometheus")
 @pytest.mark.parametrize("hold", ["0s", "1h30m", "500ms"])
-def test_promtool_finds_nothing_wrong(tmp_path: Path, hold: str) -> None:
+def test_promtool_accepts_the_files(tmp_path: Path, hold: str) -> None:
     write_export(tmp_path, plan_export("prometheus", ADDRESSES, hold), force=False)
     checked = subprocess.run(
         ("promtool", "check", "config", str(tmp_path / "prometheus.yml")),
@@ -63,7 +63,7 @@ def test_promtool_finds_nothing_wrong(tmp_path: Path, hold: str) -> None:
     assert "18 rules found" in checked.stdout
 
 
-def test_the_dashboards_panels_neither_overlap_nor_share_an_id() -> None:
+def test_panels_do_not_overlap_and_have_unique_ids() -> None:
     dashboard = json.loads(plan_export("grafana", (), "5m")["tllm-dashboard.json"])
     cells = [
         (x, y)
@@ -77,7 +77,7 @@ def test_the_dashboards_panels_neither_overlap_nor_share_an_id() -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_files_are_not_replaced_unless_asked(tmp_path: Path) -> None:
+def test_existing_files_are_replaced_only_with_force(tmp_path: Path) -> None:
     files = plan_export("grafana", (), "5m")
     (written,) = write_export(tmp_path / "new", files, force=False)
     written.write_text("mine")

@@ -23,33 +23,33 @@ def _inputs(model: str) -> set[str]:
     return {tensor.name for tensor in load_contracts()[model].inputs}
 
 
-def _served(kind: str) -> set[str]:
+def _supported(kind: str) -> set[str]:
     unsupported = find_kind(kind).capabilities.unsupported
     return {tensor for each in FEATURES if each not in unsupported for tensor in each.tensors}
 
 
 def test_every_input_belongs_to_one_feature() -> None:
     named = Counter(tensor for feature in FEATURES for tensor in feature.tensors)
-    asked = _inputs("tensorrt_llm") | _inputs("tensorrt_llm_bls")
-    assert named == Counter(asked - PLAIN)
+    inputs = _inputs("tensorrt_llm") | _inputs("tensorrt_llm_bls")
+    assert named == Counter(inputs - PLAIN)
 
 
 @pytest.mark.parametrize("kind", ["openvino", "pytorch"])
-def test_the_table_says_what_the_kinds_of_our_worker_understand(kind: str) -> None:
-    assert _served(kind) & _inputs("tensorrt_llm") == (SUPPORTED_INPUTS - PLAIN) & _inputs(
+def test_capabilities_match_the_tensors_that_the_worker_reads(kind: str) -> None:
+    assert _supported(kind) & _inputs("tensorrt_llm") == (SUPPORTED_INPUTS - PLAIN) & _inputs(
         "tensorrt_llm"
     )
 
 
-def test_vllm_understands_the_same_but_beams() -> None:
-    assert _served("pytorch") - _served("vllm") == {
+def test_vllm_supports_all_features_but_beams() -> None:
+    assert _supported("pytorch") - _supported("vllm") == {
         "beam_width", "len_penalty", "length_penalty", "early_stopping",
         "beam_search_diversity_rate",
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", kind_names())
-def test_a_kind_names_features_of_the_table(kind: str) -> None:
+def test_capabilities_name_known_features(kind: str) -> None:
     capabilities = find_kind(kind).capabilities
     assert {*capabilities.unsupported, *capabilities.notes} <= {*FEATURES}
     assert not {*capabilities.unsupported} & {*capabilities.notes}

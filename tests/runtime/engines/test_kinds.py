@@ -16,11 +16,11 @@ from trtllm_serve_cli.runtime.engines.kinds import (
 )
 
 
-def test_every_folder_beside_the_table_is_a_kind() -> None:
+def test_every_folder_is_an_engine_kind() -> None:
     assert kind_names() == ("openvino", "pytorch", "sim", "tensorrt", "vllm")
 
 
-def test_an_unknown_kind_is_refused() -> None:
+def test_rejects_an_unknown_kind() -> None:
     with pytest.raises(ValueError, match="unknown engine kind 'onnx'"):
         find_kind("onnx")
 
@@ -31,7 +31,7 @@ def test_a_kind_runs_in_a_worker_or_in_a_backend_of_triton(name: str) -> None:
     assert (kind.load is None) == (kind.worker_config is None)
 
 
-def test_a_refusal_names_the_tensor_the_kind_and_who_can() -> None:
+def test_a_refusal_names_the_tensor_and_the_kinds_that_support_it() -> None:
     assert explain_refusal("return_context_logits", "openvino") == (
         "return_context_logits (logits) is not supported by the engine kind openvino: OpenVINO "
         "GenAI keeps the logits to itself; leave it out, or serve this model with the engine kind "
@@ -40,14 +40,14 @@ def test_a_refusal_names_the_tensor_the_kind_and_who_can() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "values",
     [[[1]], [[0.0, 0.5]], [[True]], np.array([[b"", b"x"]], dtype=object), [[float("nan")]]],
     ids=str,
 )
-def test_a_tensor_that_nothing_acts_on_is_refused_when_it_asks_for_something(given: Any) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        refuse_set({"embedding_bias": np.asarray(given)}.get, ["embedding_bias"], "openvino")
-    assert str(refused.value) == (
+def test_rejects_an_unsupported_tensor_that_is_set(values: Any) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        refuse_set({"embedding_bias": np.asarray(values)}.get, ["embedding_bias"], "openvino")
+    assert str(raised.value) == (
         "embedding_bias (embedding bias) is not supported by the engine kind openvino: OpenVINO "
         "GenAI takes no bias on its logits; leave it out, or serve this model with the engine kind "
         "tensorrt"
@@ -55,10 +55,10 @@ def test_a_tensor_that_nothing_acts_on_is_refused_when_it_asks_for_something(giv
 
 
 @pytest.mark.parametrize(
-    "given",
+    "values",
     [None, [[0]], [[0.0]], [[False]], np.zeros((1, 0)), np.array([[b""]], dtype=object)],
     ids=str,
 )
-def test_a_tensor_that_asks_for_nothing_is_let_through(given: Any) -> None:
-    tensor = None if given is None else np.asarray(given)
+def test_accepts_an_unsupported_tensor_that_is_not_set(values: Any) -> None:
+    tensor = None if values is None else np.asarray(values)
     refuse_set({"embedding_bias": tensor}.get, ["embedding_bias"], "openvino")

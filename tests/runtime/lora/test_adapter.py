@@ -29,7 +29,7 @@ Q = "model.layers.0.self_attn.q_proj"
     seed=st.integers(0, 99),
     dtype=st.sampled_from(["float16", "float32"]),
 )
-def test_decoding_gives_back_what_was_encoded(
+def test_decode_adapter_reads_encode_adapter(
     modules: set[str], rank: int, seed: int, dtype: str
 ) -> None:
     sites = {module: SITES[module] for module in modules}
@@ -38,7 +38,7 @@ def test_decoding_gives_back_what_was_encoded(
     assert as_lists(decode_adapter(weights, config, SITES)) == as_lists(adapter)
 
 
-def test_layout_is_upstreams() -> None:
+def test_layout_is_that_of_tensorrt_llm() -> None:
     adapter = {
         "model.layers.1.mlp.gate_proj": LowRank(np.array([[1.0, 2.0]]), np.array([[3.0]])),
         "model.layers.0.mlp.up_proj": LowRank(np.array([[4.0]]), np.array([[5.0]])),
@@ -49,7 +49,7 @@ def test_layout_is_upstreams() -> None:
     assert config.tolist() == [[7, 0, 1], [5, 1, 1]]
 
 
-def test_bfloat16_is_read_back() -> None:
+def test_bfloat16_round_trip() -> None:
     sites = {Q: SITES[Q]}
     adapter = {Q: LowRank(np.full((1, 8), 1.5, np.float32), np.full((8, 1), -2.0, np.float32))}
     weights, config = encode_adapter(adapter, "bfloat16")
@@ -57,7 +57,7 @@ def test_bfloat16_is_read_back() -> None:
     assert as_lists(decode_adapter(weights, config, sites)) == as_lists(adapter)
 
 
-def test_halves_of_a_fused_gate_are_in_upstreams_order() -> None:
+def test_halves_of_a_fused_gate_are_swapped() -> None:
     module = "model.layers.0.mlp.gate_up_proj"
     adapter = {module: LowRank(np.array([[1.0]]), np.array([[2.0], [3.0], [4.0], [5.0]]))}
     weights, config = encode_adapter(adapter)
@@ -72,7 +72,9 @@ def test_halves_of_a_fused_gate_are_in_upstreams_order() -> None:
         (Q, 1e6, "the adapter's numbers do not fit into float16"),
     ],
 )
-def test_what_upstreams_tensors_cannot_say(module: str, value: float, why: str) -> None:
+def test_encode_adapter_rejects_what_the_tensors_cannot_hold(
+    module: str, value: float, why: str
+) -> None:
     adapter = {module: LowRank(np.array([[value]]), np.array([[1.0]]))}
     with pytest.raises(BadAdapter, match=why):
         encode_adapter(adapter)
@@ -107,7 +109,7 @@ def q_tensors(**changes: Any) -> tuple[Any, Any]:
         ),
     ],
 )
-def test_tensors_that_do_not_fit_are_named(changes: Any, why: str) -> None:
+def test_decode_adapter_rejects_invalid_tensors(changes: Any, why: str) -> None:
     with pytest.raises(BadAdapter, match=why):
         decode_adapter(*q_tensors(**changes), SITES)
 
@@ -122,7 +124,7 @@ def test_tensors_that_do_not_fit_are_named(changes: Any, why: str) -> None:
         elements=st.integers(-2, 8),
     ),
 )
-def test_any_tensors_are_taken_or_refused(weights: Any, config: Any) -> None:
+def test_any_tensors_are_decoded_or_rejected(weights: Any, config: Any) -> None:
     with contextlib.suppress(BadAdapter):
         check_adapter(decode_adapter(weights, config, SITES), SITES, 4)
 
@@ -141,7 +143,7 @@ def test_an_adapter_must_fit_the_model(module: str, a: Any, b: Any, why: str) ->
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_numbers_must_be_finite(bad: float) -> None:
+def test_rejects_values_that_are_not_finite(bad: float) -> None:
     adapter = {Q: LowRank(np.full((1, 8), bad), np.ones((8, 1)))}
     with pytest.raises(BadAdapter, match="holds NaN or infinity"):
         check_adapter(adapter, SITES, 4)

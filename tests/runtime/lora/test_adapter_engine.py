@@ -132,13 +132,13 @@ def run(engine: LoraEngine) -> list[SequenceUpdate]:
 
 
 def outcomes(updates: list[SequenceUpdate]) -> dict[int, Any]:
-    told: dict[int, Any] = defaultdict(list)
+    results: dict[int, Any] = defaultdict(list)
     for update in updates:
         if update.error is None:
-            told[update.request_id] += update.token_ids
+            results[update.request_id] += update.token_ids
         else:
-            told[update.request_id] = update.error
-    return dict(told)
+            results[update.request_id] = update.error
+    return dict(results)
 
 
 def test_each_request_runs_with_its_adapter(tmp_path: Path, load: Loader) -> None:
@@ -151,18 +151,18 @@ def test_each_request_runs_with_its_adapter(tmp_path: Path, load: Loader) -> Non
     assert (sorted(load.loaded), list(tmp_path.iterdir())) == ([1, 2], [])
 
 
-def test_others_go_on_while_an_adapter_loads(tmp_path: Path, load: Loader) -> None:
+def test_other_requests_continue_while_an_adapter_loads(tmp_path: Path, load: Loader) -> None:
     load.gate.clear()
     engine = make(load)
     engine.submit(request(1, lora_task_id=7, lora_file=sent(tmp_path, 1)))
     engine.submit(request(2, max_new_tokens=5))
-    told = [update.request_id for _ in range(8) for update in engine.step()]
-    assert told == [2] * 5
+    results = [update.request_id for _ in range(8) for update in engine.step()]
+    assert results == [2] * 5
     load.gate.set()
     assert finish(engine) == {1: [1, 1]}
 
 
-def test_a_known_id_needs_no_weights_and_keeps_its_own(tmp_path: Path, load: Loader) -> None:
+def test_a_known_task_id_keeps_its_weights(tmp_path: Path, load: Loader) -> None:
     engine = make(load)
     engine.submit(request(1, lora_task_id=7, lora_file=sent(tmp_path, 1)))
     finish(engine)
@@ -179,10 +179,10 @@ def test_a_known_id_needs_no_weights_and_keeps_its_own(tmp_path: Path, load: Loa
                              "lora_prefetch_dir is not set"),
     ],
 )  # fmt: skip
-def test_an_unknown_adapter_is_refused(load: Loader, fields: Any, why: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
+def test_rejects_an_unknown_adapter(load: Loader, fields: Any, why: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
         make(load).submit(request(1, **fields))
-    assert str(refused.value) == why
+    assert str(raised.value) == why
 
 
 def test_bad_weights_fail_their_requests_only(tmp_path: Path, load: Loader) -> None:
@@ -192,16 +192,16 @@ def test_bad_weights_fail_their_requests_only(tmp_path: Path, load: Loader) -> N
     engine.submit(request(3, lora_task_id=3, lora_file=str(tmp_path / "gone")))
     engine.submit(request(4))
     updates = run(engine)
-    told = outcomes(updates)
+    results = outcomes(updates)
     assert {each.request_id for each in updates if each.rejected} == {1, 2, 3}
-    assert "has the size (rank) 3; this server takes 1 to 2" in told[1]
-    assert "lora_config row 0 is for module 1 (attn_q) of layer 9" in told[2]
-    assert (told[3], told[4]) == (UNKNOWN.format(3), [0, 0])
+    assert "has the size (rank) 3; this server takes 1 to 2" in results[1]
+    assert "lora_config row 0 is for module 1 (attn_q) of layer 9" in results[2]
+    assert (results[3], results[4]) == (UNKNOWN.format(3), [0, 0])
     with pytest.raises(InvalidRequest, match="LoRA task 1 not found in cache"):
         engine.submit(request(5, lora_task_id=1))
 
 
-def test_an_adapter_that_does_not_load_fails_its_requests(tmp_path: Path, load: Loader) -> None:
+def test_an_adapter_that_fails_to_load_fails_its_requests(tmp_path: Path, load: Loader) -> None:
     engine = make(load)
     engine.submit(request(1, lora_task_id=1, lora_file=sent(tmp_path, 13)))
     updates = run(engine)
@@ -209,16 +209,16 @@ def test_an_adapter_that_does_not_load_fails_its_requests(tmp_path: Path, load: 
     assert not updates[0].rejected
 
 
-def test_what_the_engine_refuses_is_told(tmp_path: Path, load: Loader) -> None:
+def test_errors_of_the_engine_reach_the_request(tmp_path: Path, load: Loader) -> None:
     engine = make(load)
     file = sent(tmp_path, 1)
     engine.submit(request(1, lora_task_id=1, lora_file=file, max_new_tokens=51))
     engine.submit(request(2, lora_task_id=1, seed=13))
-    told = {1: "too many", 2: "the engine could not take the request: no luck"}
-    assert finish(engine) == told
+    results = {1: "too many", 2: "the engine could not take the request: no luck"}
+    assert finish(engine) == results
 
 
-def test_the_least_recently_used_makes_room(tmp_path: Path, load: Loader) -> None:
+def test_the_least_recently_used_adapter_is_unloaded(tmp_path: Path, load: Loader) -> None:
     engine = make(load, max_loras=2)
     for rank in (1, 2):
         engine.submit(request(rank, lora_task_id=rank, lora_file=sent(tmp_path, rank)))
@@ -232,21 +232,21 @@ def test_the_least_recently_used_makes_room(tmp_path: Path, load: Loader) -> Non
     assert [each.is_closed for each in load.engines] == [False, True, True, False]
 
 
-def test_an_adapter_that_is_always_in_use_makes_room(tmp_path: Path, load: Loader) -> None:
+def test_an_adapter_in_constant_use_is_unloaded(tmp_path: Path, load: Loader) -> None:
     engine = make(load, max_loras=1)
     engine.submit(request(1, lora_task_id=1, lora_file=sent(tmp_path, 1)))
     engine.submit(request(2, lora_task_id=2, lora_file=sent(tmp_path, 2)))
-    told: dict[int, int] = {}
+    results: dict[int, int] = {}
     for id in range(3, 100_000):
         engine.submit(request(id, lora_task_id=1))
-        told |= {update.request_id: update.token_ids[0] for update in engine.step()}
-        if 2 in told:
+        results |= {update.request_id: update.token_ids[0] for update in engine.step()}
+        if 2 in results:
             break
-    assert (told[2], load.loaded[:2]) == (2, [1, 2])
+    assert (results[2], load.loaded[:2]) == (2, [1, 2])
     assert set(finish(engine)[id]) == {1}
 
 
-def test_a_cancelled_request_waits_no_more(tmp_path: Path, load: Loader) -> None:
+def test_a_cancelled_request_does_not_wait(tmp_path: Path, load: Loader) -> None:
     load.gate.clear()
     engine = make(load)
     for id in (1, 2):
@@ -259,7 +259,7 @@ def test_a_cancelled_request_waits_no_more(tmp_path: Path, load: Loader) -> None
     assert not engine.has_work()
 
 
-def test_sent_adapters_are_forgotten_beyond_the_limit(tmp_path: Path, load: Loader) -> None:
+def test_sent_adapters_are_evicted_beyond_the_limit(tmp_path: Path, load: Loader) -> None:
     # Two rows of rank 1 with 8 features in and out: 128 bytes each.
     engine = make(load, max_loras=1, lora_cache_host_memory_bytes=300)
     for task in (1, 2, 3, 4):
@@ -271,13 +271,13 @@ def test_sent_adapters_are_forgotten_beyond_the_limit(tmp_path: Path, load: Load
     assert finish(engine) == {6: [1, 1]}
 
 
-def test_an_adapter_beyond_the_memory_is_refused(tmp_path: Path, load: Loader) -> None:
+def test_rejects_an_adapter_larger_than_the_memory_limit(tmp_path: Path, load: Loader) -> None:
     engine = make(load, lora_cache_host_memory_bytes=255)
     engine.submit(request(1, lora_task_id=1, lora_file=sent(tmp_path, 2)))
     assert "this server takes up to 255 (lora_cache_host_memory_bytes)" in finish(engine)[1]
 
 
-def test_prefetched_adapters_go_by_name_and_by_number(tmp_path: Path, load: Loader) -> None:
+def test_prefetched_adapters_are_found_by_name_and_number(tmp_path: Path, load: Loader) -> None:
     for name, rank in (("poet", 1), ("03", 2), (".hidden", 3)):
         write_peft(tmp_path / name, make_adapter(SITES, rank=rank))
     (tmp_path / "readme").write_text("")
@@ -291,13 +291,13 @@ def test_prefetched_adapters_go_by_name_and_by_number(tmp_path: Path, load: Load
         engine.submit(request(4, lora_name="x"))
 
 
-def test_a_bad_prefetched_adapter_is_named(tmp_path: Path, load: Loader) -> None:
+def test_names_an_invalid_prefetched_adapter(tmp_path: Path, load: Loader) -> None:
     write_peft(tmp_path / "poet", make_adapter(SITES, rank=65))
     with pytest.raises(BadAdapter, match=r"the adapter in .*/poet cannot be served: .*rank\) 65"):
         make(load, lora_prefetch_dir=str(tmp_path))
 
 
-def test_a_missing_prefetch_folder_is_named(tmp_path: Path, load: Loader) -> None:
+def test_names_a_missing_prefetch_folder(tmp_path: Path, load: Loader) -> None:
     with pytest.raises(BadAdapter, match=r"lora_prefetch_dir is .*/no: no such folder"):
         make(load, lora_prefetch_dir=str(tmp_path / "no"))
 

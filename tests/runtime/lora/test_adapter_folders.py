@@ -42,11 +42,11 @@ def folders(tmp_path: Path, **options: Any) -> AdapterFolders:
     return AdapterFolders(LoraOptions(**options), lambda: SITES, made)
 
 
-def test_plain_request_wants_none(tmp_path: Path) -> None:
+def test_find_returns_none_for_a_plain_request(tmp_path: Path) -> None:
     assert folders(tmp_path).find(request()) is None
 
 
-def test_prefetched_folders_are_used_as_they_are(tmp_path: Path) -> None:
+def test_prefetched_folders_are_used_in_place(tmp_path: Path) -> None:
     write_peft(tmp_path / "all" / "007", PIRATE)
     write_peft(tmp_path / "all" / "pirate", PIRATE)
     known = folders(tmp_path, lora_prefetch_dir=str(tmp_path / "all"))
@@ -59,7 +59,7 @@ def test_prefetched_folders_are_used_as_they_are(tmp_path: Path) -> None:
     assert {by_number.number, by_name.number} == {1, 2}
 
 
-def test_prefetched_tensors_become_a_folder(tmp_path: Path) -> None:
+def test_prefetched_tensors_are_converted_to_a_folder(tmp_path: Path) -> None:
     weights, config = encode_adapter(PIRATE)
     (tmp_path / "all" / "7").mkdir(parents=True)
     np.save(tmp_path / "all" / "7" / LORA_WEIGHTS, weights)
@@ -78,21 +78,21 @@ def test_a_sent_adapter_stays_known(tmp_path: Path) -> None:
     assert known.find(request(lora_task_id=7)) == first
 
 
-def test_the_longest_unused_makes_room(tmp_path: Path) -> None:
+def test_the_least_recently_used_adapter_is_evicted(tmp_path: Path) -> None:
     known = folders(tmp_path, lora_cache_host_memory_bytes=4000)
     for number in (1, 2, 1, 3):
-        wanted = request(lora_task_id=number, lora_file=send(PIRATE, tmp_path / "sent"))
-        known.find(wanted)
-        known.release(wanted)
+        sending = request(lora_task_id=number, lora_file=send(PIRATE, tmp_path / "sent"))
+        known.find(sending)
+        known.release(sending)
     assert known.find(request(lora_task_id=1)) and known.find(request(lora_task_id=3))
     with pytest.raises(InvalidRequest, match="LoRA task 2 not found in cache"):
         known.find(request(lora_task_id=2))
 
 
-def test_what_a_request_uses_stays(tmp_path: Path) -> None:
+def test_an_adapter_in_use_is_not_evicted(tmp_path: Path) -> None:
     """The engine reads the folder when it likes, also long after the request came."""
     known = folders(tmp_path, lora_cache_host_memory_bytes=1)
-    wanted = [
+    requests = [
         GenerationRequest(number, (5,), 3, lora_task_id=number % 3) for number in (1, 2, 3, 4)
     ]
 
@@ -102,16 +102,16 @@ def test_what_a_request_uses_stays(tmp_path: Path) -> None:
         assert found is not None
         return found.folder
 
-    first, second = find(wanted[0]), find(wanted[1])
+    first, second = find(requests[0]), find(requests[1])
     # Two requests for the task 1, of which one ends.
-    assert find(wanted[3]) == first
-    known.release(wanted[0])
-    known.release(wanted[1])
-    third = find(wanted[2])
+    assert find(requests[3]) == first
+    known.release(requests[0])
+    known.release(requests[1])
+    third = find(requests[2])
     assert [each.exists() for each in (first, second, third)] == [True, False, True]
-    known.release(wanted[3])
+    known.release(requests[3])
     known.release(request(lora_task_id=99))
-    assert find(wanted[1]).exists()
+    assert find(requests[1]).exists()
     assert not first.exists()
 
 
@@ -123,19 +123,19 @@ def test_what_a_request_uses_stays(tmp_path: Path) -> None:
         ({"lora_task_id": 9, "lora_file": "/gone"}, "LoRA task 9 not found in cache"),
     ],
 )
-def test_unknown_adapter_is_refused(tmp_path: Path, fields: dict[str, Any], why: str) -> None:
+def test_rejects_an_unknown_adapter(tmp_path: Path, fields: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidRequest, match=why):
         folders(tmp_path).find(request(**fields))
 
 
-def test_an_adapter_of_too_high_a_rank_is_refused(tmp_path: Path) -> None:
+def test_rejects_an_adapter_whose_rank_is_too_high(tmp_path: Path) -> None:
     known = folders(tmp_path, lora_cache_max_adapter_size=1)
     file = send(PIRATE, tmp_path / "sent")
     with pytest.raises(InvalidRequest, match="has the size"):
         known.find(request(lora_task_id=7, lora_file=file))
 
 
-def test_a_prefetched_adapter_that_does_not_fit_ends_the_load(tmp_path: Path) -> None:
+def test_an_unfit_prefetched_adapter_fails_the_load(tmp_path: Path) -> None:
     write_peft(tmp_path / "all" / "pirate", PIRATE)
     with pytest.raises(BadAdapter, match="pirate cannot be served"):
         folders(tmp_path, lora_prefetch_dir=str(tmp_path / "all"), lora_cache_max_adapter_size=1)
@@ -155,13 +155,13 @@ def test_modules_of_several_ranks_get_the_highest(tmp_path: Path) -> None:
         assert np.array_equal(read[module].b @ read[module].a, change.b @ change.a)
 
 
-def test_places_are_the_checkpoints_linear_layers(tmp_path: Path) -> None:
+def test_sites_are_the_linear_layers_of_the_checkpoint(tmp_path: Path) -> None:
     tensors = {f"{module}.weight": np.zeros(size) for module, size in SITES.items()}
     tensors["model.norm.weight"] = np.zeros(8)
     (tmp_path / "model.safetensors").write_bytes(write_safetensors(tensors))
     assert site_finder(tmp_path)() == SITES
 
 
-def test_a_checkpoint_without_safetensors_takes_no_adapter(tmp_path: Path) -> None:
+def test_rejects_a_checkpoint_without_safetensors(tmp_path: Path) -> None:
     with pytest.raises(BadAdapter, match="has no safetensors files"):
         site_finder(tmp_path)()

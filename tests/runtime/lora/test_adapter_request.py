@@ -25,19 +25,19 @@ def parse(folder: Path, name: str | None = None, **tensors: Any) -> list[dict[st
     return parse_lora(tensors.get, name, 2, folder)
 
 
-def test_a_plain_request_wants_none(tmp_path: Path) -> None:
+def test_a_plain_request_has_no_adapter(tmp_path: Path) -> None:
     assert parse(tmp_path) == [{}, {}]
 
 
-def test_each_row_has_a_task_id_of_its_own(tmp_path: Path) -> None:
+def test_each_row_has_its_own_task_id(tmp_path: Path) -> None:
     assert parse(tmp_path, lora_task_id=IDS) == [{"lora_task_id": 3}, {"lora_task_id": 2**63}]
 
 
-def test_a_name_is_for_all_rows(tmp_path: Path) -> None:
+def test_a_name_applies_to_all_rows(tmp_path: Path) -> None:
     assert parse(tmp_path, "poet") == [{"lora_name": "poet"}] * 2
 
 
-def test_weights_travel_in_private_files_that_reading_deletes(tmp_path: Path) -> None:
+def test_weights_are_sent_in_private_files_that_read_sent_deletes(tmp_path: Path) -> None:
     rows = parse(tmp_path, lora_task_id=IDS, lora_weights=WEIGHTS, lora_config=CONFIG)
     files = [Path(row["lora_file"]) for row in rows]
     assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]
@@ -46,7 +46,7 @@ def test_weights_travel_in_private_files_that_reading_deletes(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_nobody_reads_can_be_discarded(tmp_path: Path) -> None:
+def test_discard_deletes_unread_files(tmp_path: Path) -> None:
     rows = parse(tmp_path, lora_task_id=IDS, lora_weights=WEIGHTS, lora_config=CONFIG)
     read_sent(Path(rows[0]["lora_file"]))
     discard([*rows, {}])
@@ -73,7 +73,7 @@ def test_what_nobody_reads_can_be_discarded(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_bad_tensors_are_named_and_leave_no_file(
+def test_rejects_invalid_tensors_and_leaves_no_file(
     tmp_path: Path, name: str | None, tensors: Any, why: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=why):
@@ -81,7 +81,7 @@ def test_bad_tensors_are_named_and_leave_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_told(tmp_path: Path) -> None:
+def test_reports_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="No such file"):
         parse(tmp_path / "gone", lora_task_id=IDS, lora_weights=WEIGHTS, lora_config=CONFIG)
 
@@ -95,11 +95,11 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
         ('{"other": "lora_name"}', None),
     ],
 )
-def test_the_name_is_a_request_parameter(parameters: str, name: str | None) -> None:
+def test_read_lora_name(parameters: str, name: str | None) -> None:
     assert read_lora_name(parameters) == name
 
 
 @pytest.mark.parametrize("value", ["5", "true", '""'])
-def test_a_name_must_be_text(value: str) -> None:
+def test_rejects_a_name_that_is_not_text(value: str) -> None:
     with pytest.raises(InvalidRequest, match="send an adapter's name"):
         read_lora_name(f'{{"lora_name": {value}}}')

@@ -34,7 +34,7 @@ def test_scaling_is_folded_into_b(tmp_path: Path, config: Any, scaling: Any) -> 
     )
 
 
-def test_both_kinds_of_folder_give_the_same(tmp_path: Path) -> None:
+def test_both_formats_give_the_same_adapter(tmp_path: Path) -> None:
     adapter = make_adapter(SITES)
     weights, config = encode_adapter(adapter)
     (tmp_path / "npy").mkdir()
@@ -58,7 +58,7 @@ def test_both_kinds_of_folder_give_the_same(tmp_path: Path) -> None:
         ({"alpha_pattern": {"(": 1}}, "has no lora_alpha that is a number"),
     ],
 )
-def test_more_than_plain_lora_is_refused(tmp_path: Path, config: Any, why: str) -> None:
+def test_rejects_more_than_plain_lora(tmp_path: Path, config: Any, why: str) -> None:
     with pytest.raises(BadAdapter, match=why):
         read_peft(write_peft(tmp_path, make_adapter(SITES), config))
 
@@ -73,7 +73,7 @@ def test_more_than_plain_lora_is_refused(tmp_path: Path, config: Any, why: str) 
         ({f"{Q}.lora_A.weight": (0, 8), f"{Q}.lora_B.weight": (8, 0)}, "they must be"),
     ],
 )
-def test_tensors_that_are_no_adapter(tmp_path: Path, tensors: Any, why: str) -> None:
+def test_rejects_tensors_that_are_not_an_adapter(tmp_path: Path, tensors: Any, why: str) -> None:
     write_peft(tmp_path, {})
     data = write_safetensors({name: np.ones(shape) for name, shape in tensors.items()})
     (tmp_path / "adapter_model.safetensors").write_bytes(data)
@@ -81,7 +81,7 @@ def test_tensors_that_are_no_adapter(tmp_path: Path, tensors: Any, why: str) -> 
         read_peft(tmp_path)
 
 
-def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+def test_rejects_pickled_weights(tmp_path: Path) -> None:
     write_peft(tmp_path, {})
     (tmp_path / "adapter_model.safetensors").rename(tmp_path / "adapter_model.bin")
     with pytest.raises(BadAdapter, match="pickled weights"):
@@ -89,20 +89,20 @@ def test_pickled_weights_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{"])
-def test_a_broken_config_is_refused(tmp_path: Path, text: str) -> None:
+def test_rejects_an_invalid_config(tmp_path: Path, text: str) -> None:
     write_peft(tmp_path, make_adapter(SITES))
     (tmp_path / "adapter_config.json").write_text(text)
     with pytest.raises(BadAdapter, match=r"adapter_config\.json"):
         read_peft(tmp_path)
 
 
-def test_a_broken_npy_is_refused(tmp_path: Path) -> None:
+def test_rejects_an_invalid_npy_file(tmp_path: Path) -> None:
     for name in ("model.lora_weights.npy", "model.lora_config.npy"):
         (tmp_path / name).write_bytes(b"\x93NUMPY")
     with pytest.raises(BadAdapter, match="holds no array"):
         read_adapter(tmp_path, SITES)
 
 
-def test_an_empty_folder_is_no_adapter(tmp_path: Path) -> None:
+def test_rejects_an_empty_folder(tmp_path: Path) -> None:
     with pytest.raises(BadAdapter, match="has neither"):
         read_adapter(tmp_path, SITES)

@@ -30,7 +30,7 @@ def write_raw(path: Path, dtype: str, shape: list[int], data: bytes, *, end: int
 
 
 @given(st.dictionaries(st.text(), npst.arrays(np.float32, npst.array_shapes(max_side=4))))
-def test_what_is_written_is_read(tensors: dict[str, Any]) -> None:
+def test_read_safetensors_reads_write_safetensors(tensors: dict[str, Any]) -> None:
     import tempfile
 
     tensors.pop("__metadata__", None)
@@ -49,13 +49,13 @@ def test_what_is_written_is_read(tensors: dict[str, Any]) -> None:
         ("BF16", np.array([0x3FC0, 0xC000], "<u2")),
     ],
 )
-def test_other_floats_become_float32(tmp_path: Path, dtype: str, data: Any) -> None:
+def test_read_safetensors_converts_to_float32(tmp_path: Path, dtype: str, data: Any) -> None:
     path = write_raw(tmp_path / "f", dtype, [2], data.tobytes())
     assert read_safetensors(path)["t"].tolist() == [1.5, -2.0]
 
 
 @pytest.mark.parametrize("cut", [4, 20, -2])
-def test_a_cut_file_is_refused(tmp_path: Path, cut: int) -> None:
+def test_rejects_a_truncated_file(tmp_path: Path, cut: int) -> None:
     path = write_raw(tmp_path / "f", "F32", [2], b"12345678")
     path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(ValueError, match="no whole safetensors file of floats"):
@@ -63,7 +63,7 @@ def test_a_cut_file_is_refused(tmp_path: Path, cut: int) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "shape"), [("I8", [8]), ("F32", [3]), ("F32", ["x"])])
-def test_what_is_no_float_tensor_is_refused(tmp_path: Path, dtype: str, shape: Any) -> None:
+def test_rejects_tensors_that_are_not_floats(tmp_path: Path, dtype: str, shape: Any) -> None:
     path = write_raw(tmp_path / "f", dtype, shape, b"12345678")
     with pytest.raises(ValueError, match="no whole safetensors file of floats"):
         read_safetensors(path)
@@ -77,6 +77,6 @@ def test_read_shapes_rejects_a_git_lfs_pointer(tmp_path: Path) -> None:
 
 
 @given(st.integers(0, 0xFFFF).filter(lambda bits: bits & 0x7F80 != 0x7F80))
-def test_bfloat16_survives_the_way_through_float32(bits: int) -> None:
-    given_bits = np.array([bits], dtype=np.uint16)
-    assert narrow_to_bfloat16(widen_bfloat16(given_bits)).tolist() == [bits]
+def test_bfloat16_round_trip_through_float32(bits: int) -> None:
+    array = np.array([bits], dtype=np.uint16)
+    assert narrow_to_bfloat16(widen_bfloat16(array)).tolist() == [bits]

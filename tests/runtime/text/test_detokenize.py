@@ -118,17 +118,17 @@ _CUTS = st.lists(st.integers(0, 5), max_size=60)
 def _stream(decode: Decode, num_tokens: int, cuts: Sequence[int] = ()) -> str:
     """What comes out when the tokens 0, 1, 2 … are pushed `cuts` at a time, then one by one."""
     decoder = StreamDecoder(decode)
-    told, start = "", 0
+    pieces, start = "", 0
     for size in [*cuts, *[1] * num_tokens]:
-        told += decoder.push(range(start, min(start + size, num_tokens)))
+        pieces += decoder.push(range(start, min(start + size, num_tokens)))
         start += size
-    return told + decoder.finish()
+    return pieces + decoder.finish()
 
 
 @pytest.mark.parametrize("name", _FAMILIES)
 @settings(max_examples=300)
 @given(st.data())
-def test_pieces_make_the_whole_text(name: str, data: st.DataObject) -> None:
+def test_pieces_add_up_to_the_whole_text(name: str, data: st.DataObject) -> None:
     family, tokens = _FAMILIES[name]
     vocabulary = data.draw(st.lists(tokens, max_size=60))
     decode = family(vocabulary)  # type: ignore[operator]
@@ -138,7 +138,7 @@ def test_pieces_make_the_whole_text(name: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("errors", ["replace", "ignore"])
 @given(st.sampled_from(_TEXTS), st.lists(st.integers(1, 5), max_size=90))
-def test_text_of_any_script_arrives_whole_however_its_bytes_are_cut(
+def test_text_of_any_script_is_complete_for_any_split_of_its_bytes(
     errors: str, text: str, sizes: list[int]
 ) -> None:
     data, tokens = text.encode(), []
@@ -150,7 +150,7 @@ def test_text_of_any_script_arrives_whole_however_its_bytes_are_cut(
 
 @settings(max_examples=300)
 @given(st.lists(_PIECES, max_size=60), _CUTS)
-def test_streamed_and_whole_text_agree_even_where_a_broken_byte_spoils_others(
+def test_streamed_and_whole_text_agree_for_broken_bytes(
     vocabulary: list[str], cuts: list[int]
 ) -> None:
     decode = sentence_piece_all_or_nothing(vocabulary)
@@ -158,7 +158,7 @@ def test_streamed_and_whole_text_agree_even_where_a_broken_byte_spoils_others(
     assert _stream(decode, len(vocabulary), cuts) == whole
 
 
-def test_characters_told_before_a_broken_byte_stay_whole() -> None:
+def test_characters_emitted_before_a_broken_byte_stay_complete() -> None:
     tokens = ["a", "<0x0A>", "<0xE4>", "<0xBD>", "<0xA0>", "<0xF0>", "<0x9F>", "b"]
     decode = sentence_piece_all_or_nothing(tokens)
     assert (decode(list(range(8))), _stream(decode, 8)) == ("a" + "\ufffd" * 6 + "b", "a\n你��b")
@@ -166,7 +166,7 @@ def test_characters_told_before_a_broken_byte_stay_whole() -> None:
 
 @pytest.mark.parametrize("name", _FAMILIES)
 @given(st.data())
-def test_whole_text_is_the_decoders_own(name: str, data: st.DataObject) -> None:
+def test_whole_text_is_the_text_of_the_decoder(name: str, data: st.DataObject) -> None:
     family, tokens = _FAMILIES[name]
     vocabulary = data.draw(st.lists(tokens, max_size=60))
     decode, ids = family(vocabulary), list(range(len(vocabulary)))  # type: ignore[operator]
@@ -174,7 +174,7 @@ def test_whole_text_is_the_decoders_own(name: str, data: st.DataObject) -> None:
 
 
 @given(st.lists(st.sampled_from(["a", " ", ".", " .", " n", "'t", " '", "'", " b"]), max_size=40))
-def test_a_decoder_that_takes_spaces_back_loses_nothing_else(tokens: list[str]) -> None:
+def test_a_decoder_that_removes_spaces_loses_nothing_else(tokens: list[str]) -> None:
     def decode(ids: list[int]) -> str:
         text = "".join(tokens[each] for each in ids)
         return text.replace(" .", ".").replace(" ' ", "'").replace(" n't", "n't")
@@ -183,20 +183,20 @@ def test_a_decoder_that_takes_spaces_back_loses_nothing_else(tokens: list[str]) 
     assert streamed.replace(" ", "") == "".join(tokens).replace(" ", "")
 
 
-def test_a_piece_is_told_as_soon_as_its_character_is_whole() -> None:
+def test_a_piece_is_emitted_when_its_character_is_complete() -> None:
     tokens = [b"Hi", b" \xe4\xbd", b"\xa0", b"\xf0\x9f", b"\x98", b"\x80!"]
     decoder = StreamDecoder(byte_level("replace")(tokens))
     pieces = [decoder.push([each]) for each in range(len(tokens))]
     assert pieces == ["Hi", "", " 你", "", "", "😀!"]
 
 
-def test_what_is_held_back_at_the_end_is_told_once() -> None:
+def test_finish_emits_pending_text_once() -> None:
     decoder = StreamDecoder(byte_level("replace")([b"Hi", b"\xe4\xbd"]))
-    told = [decoder.push([0, 1]), decoder.finish(), decoder.finish()]
-    assert told == ["Hi", "\ufffd", ""]
+    pieces = [decoder.push([0, 1]), decoder.finish(), decoder.finish()]
+    assert pieces == ["Hi", "\ufffd", ""]
 
 
-def test_decoding_stays_short_however_long_the_sequence_is() -> None:
+def test_decoded_windows_stay_short_for_long_sequences() -> None:
     lengths = []
 
     def decode(ids: list[int]) -> str:

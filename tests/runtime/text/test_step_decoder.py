@@ -28,14 +28,14 @@ class Tokenizer:
 def _push(
     decoder: StepDecoder, streams: Sequence[StreamDecoder], step: Sequence[Sequence[int]]
 ) -> list[str]:
-    decoder.foresee([SequenceUpdate(7, index, tuple(ids)) for index, ids in enumerate(step)])
+    decoder.decode_ahead([SequenceUpdate(7, index, tuple(ids)) for index, ids in enumerate(step)])
     return [stream.push(ids) for stream, ids in zip(streams, step, strict=True)]
 
 
 @given(steps=_STEPS)
-def test_what_is_foreseen_changes_no_piece(steps: list[list[list[int]]]) -> None:
+def test_decoding_ahead_does_not_change_the_pieces(steps: list[list[list[int]]]) -> None:
     decoder = StepDecoder(Tokenizer().decode_all)
-    streams = [decoder.follow(7, index) for index in range(3)]
+    streams = [decoder.open_stream(7, index) for index in range(3)]
     alone = [StreamDecoder(lambda ids: Tokenizer().decode_all([ids])[0]) for _ in range(3)]
     for step in steps:
         expected = [stream.push(ids) for stream, ids in zip(alone, step, strict=True)]
@@ -43,19 +43,19 @@ def test_what_is_foreseen_changes_no_piece(steps: list[list[list[int]]]) -> None
     assert [each.finish() for each in streams] == [each.finish() for each in alone]
 
 
-def test_a_step_of_many_streams_is_one_call() -> None:
+def test_a_step_of_many_streams_makes_one_call() -> None:
     tokenizer = Tokenizer()
     decoder = StepDecoder(tokenizer.decode_all)
-    streams = [decoder.follow(7, index) for index in range(20)]
+    streams = [decoder.open_stream(7, index) for index in range(20)]
     for token_id in range(40, 100):
         _push(decoder, streams, [[token_id + index] for index in range(20)])
     assert tokenizer.num_calls == 60
 
 
-def test_one_that_nobody_follows_any_more_is_not_decoded() -> None:
+def test_a_closed_stream_is_not_decoded() -> None:
     tokenizer = Tokenizer()
     decoder = StepDecoder(tokenizer.decode_all)
-    streams = [decoder.follow(7, index) for index in range(2)]
+    streams = [decoder.open_stream(7, index) for index in range(2)]
     del streams
-    decoder.foresee([SequenceUpdate(7, index, (97,)) for index in range(2)])
+    decoder.decode_ahead([SequenceUpdate(7, index, (97,)) for index in range(2)])
     assert tokenizer.num_calls == 0

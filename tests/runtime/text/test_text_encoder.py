@@ -27,10 +27,10 @@ def _args(folder: Path, **values: str) -> dict[str, str]:
 def _encode(folder: Path, parameters: dict[str, str], **tensors: Any) -> dict[str, Any]:
     from trtllm_serve_cli.runtime.text.text_encoder import load_encoder
 
-    given = {"text_input": [[b"hi"]], "max_tokens": [[5]], **tensors}
+    values = {"text_input": [[b"hi"]], "max_tokens": [[5]], **tensors}
     arrays = {
         name: np.array(each, dtype=object if name.endswith(("input", "words")) else None)
-        for name, each in given.items()
+        for name, each in values.items()
     }
     encode = load_encoder(Parameters(_args(folder, **parameters)), load_tokenizer(folder))
     return {name: each.tolist() for name, each in encode(arrays.get).items()}
@@ -43,16 +43,16 @@ def preprocessing(
     """The model of that name, to be asked; which names it was asked by."""
     from trtllm_serve_cli.runtime.models.preprocessing import TritonPythonModel
 
-    model, asked = TritonPythonModel(), list[str]()
+    model, model_names = TritonPythonModel(), list[str]()
     model.initialize(_args(tmp_path))
 
     def execute(request: InferenceRequest) -> InferenceResponse:
-        asked.append(request.model_name)
+        model_names.append(request.model_name)
         (response,) = model.execute([Request(request.inputs)])
         return response
 
     monkeypatch.setattr(pb_utils.InferenceRequest, "exec", execute)
-    return asked
+    return model_names
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def preprocessing(
     ],
     ids=str,
 )
-def test_both_ways_make_the_same_of_a_request(
+def test_both_ways_return_the_same_inputs(
     preprocessing: list[str], tmp_path: Path, tensors: dict[str, Any]
 ) -> None:
     in_place = _encode(tmp_path, {}, **tensors)
@@ -89,7 +89,7 @@ def test_a_prompt_becomes_the_inputs_of_the_engine(
 
 
 @pytest.mark.parametrize("parameters", [{}, ASK], ids=str)
-def test_what_cannot_be_encoded_is_refused_either_way(
+def test_both_ways_reject_invalid_text(
     preprocessing: list[str], tmp_path: Path, parameters: dict[str, str]
 ) -> None:
     with pytest.raises(InvalidRequest) as raised:
@@ -97,12 +97,12 @@ def test_what_cannot_be_encoded_is_refused_either_way(
     assert str(raised.value) == "text_input (QUERY) is not valid UTF-8 at byte 0"
 
 
-def test_anothers_malformed_string_is_not_this_ones_fault(
+def test_retries_when_another_request_of_the_batch_is_malformed(
     tmp_path: Path, triton_utils: Any, transformers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     why = "incomplete string data for inference input 'QUERY', expecting string of length 9"
-    answers = [InferenceResponse(error=pb_utils.TritonError(each)) for each in (why, why, "over")]
-    monkeypatch.setattr(pb_utils.InferenceRequest, "exec", lambda self: answers.pop(0))
+    responses = [InferenceResponse(error=pb_utils.TritonError(each)) for each in (why, why, "over")]
+    monkeypatch.setattr(pb_utils.InferenceRequest, "exec", lambda self: responses.pop(0))
     with pytest.raises(InvalidRequest, match=r"^over$"):
         _encode(tmp_path, ASK)
-    assert answers == []
+    assert responses == []

@@ -53,16 +53,16 @@ def openvino_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_directory_with_an_openvino_tokenizer_gives_that(openvino_dir: Path) -> None:
+def test_load_tokenizer_prefers_an_openvino_tokenizer(openvino_dir: Path) -> None:
     assert isinstance(load_tokenizer(openvino_dir), OpenVinoTokenizer)
 
 
 @pytest.mark.usefixtures("transformers")
-def test_any_other_directory_gives_what_transformers_makes_of_it(tmp_path: Path) -> None:
+def test_load_tokenizer_falls_back_to_transformers(tmp_path: Path) -> None:
     assert isinstance(load_tokenizer(tmp_path), TransformersTokenizer)
 
 
-def test_openvinos_tokens_go_both_ways(openvino_dir: Path) -> None:
+def test_openvino_encodes_and_decodes(openvino_dir: Path) -> None:
     tokenizer = load_tokenizer(openvino_dir)
     assert (
         tokenizer.encode("a"),
@@ -75,12 +75,12 @@ def test_openvinos_tokens_go_both_ways(openvino_dir: Path) -> None:
 
 @pytest.mark.parametrize("hides_padding", [True, False])
 @pytest.mark.parametrize("skip", [True, False])
-def test_decoded_together_is_decoded_alike(
+def test_openvino_decodes_sequences_together(
     openvino_dir: Path, monkeypatch: pytest.MonkeyPatch, hides_padding: bool, skip: bool
 ) -> None:
     monkeypatch.setattr(_OpenVinoTokens, "hides_padding", hides_padding)
-    told = load_tokenizer(openvino_dir).decode_all([[5, 6], [7], []], skip_special_tokens=skip)
-    assert told == [f"[5, 6] {skip}", f"[7] {skip}", ""]
+    texts = load_tokenizer(openvino_dir).decode_all([[5, 6], [7], []], skip_special_tokens=skip)
+    assert texts == [f"[5, 6] {skip}", f"[7] {skip}", ""]
 
 
 @pytest.mark.usefixtures("transformers")
@@ -89,7 +89,7 @@ def test_transformers_decodes_several(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("transformers")
-def test_transformers_tokens_go_both_ways(tmp_path: Path) -> None:
+def test_transformers_encodes_and_decodes(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(tmp_path)
     assert (
         tokenizer.encode("a"),
@@ -100,11 +100,13 @@ def test_transformers_tokens_go_both_ways(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("transformers")
-def test_transformers_takes_no_space_back(tmp_path: Path) -> None:
+def test_transformers_keeps_spaces_before_punctuation(tmp_path: Path) -> None:
     assert load_tokenizer(tmp_path).decode([ord(each) for each in "a ."]) == "a ."
 
 
-def test_transformers_does_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transformers_is_loaded_without_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It would take seconds and hundreds of megabytes of each text process."""
     for name in ("torch", "transformers"):
         # Whatever is there at the end goes, too.
@@ -133,6 +135,6 @@ class AutoTokenizer:
     assert importlib.import_module("torch").__file__ == str(tmp_path / "torch.py")
 
 
-def test_padding_is_the_end_token_where_there_is_no_other(openvino_dir: Path) -> None:
+def test_the_padding_token_defaults_to_the_end_token(openvino_dir: Path) -> None:
     tokenizer = load_tokenizer(openvino_dir)
     assert (tokenizer.end_id, tokenizer.pad_id) == (2, 2)

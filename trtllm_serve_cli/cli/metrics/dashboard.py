@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from trtllm_serve_cli.metrics.parse import Snapshot
     from trtllm_serve_cli.metrics.summary import ModelRow, Summary
-    from trtllm_serve_cli.metrics.watch import News, Watch
+    from trtllm_serve_cli.metrics.watch import Watch, WatchQueue
 
 # What the figures of the table are means and percentiles of.
 _WINDOW_S = 30.0
@@ -111,7 +111,7 @@ def run_dashboard(sources: dict[str, Watch], interval_s: float) -> None:
                 )
 
 
-def _take_news(news: News, feeds: dict[str, Feed]) -> bool:
+def _take_news(news: WatchQueue, feeds: dict[str, Feed]) -> bool:
     has_come = False
     while not news.empty():
         address, scraped = news.get()

@@ -54,11 +54,11 @@ class ArgumentTable:
         entries: dict[str, str] = {}
         for parameter, (argument, _) in self.rows.items():
             parent, _, key = argument.rpartition(".")
-            there = rest.get(parent) if parent else rest
-            if not isinstance(there, dict) or there.get(key) is None:
+            group = rest.get(parent) if parent else rest
+            if not isinstance(group, dict) or group.get(key) is None:
                 continue
-            entries[parameter] = _spell(there.pop(key))
-            if parent and not there:
+            entries[parameter] = _format(group.pop(key))
+            if parent and not group:
                 del rest[parent]
         return {**entries, self.rest: json.dumps(rest, sort_keys=True)}
 
@@ -67,9 +67,9 @@ def merge_arguments(one: Mapping[str, Any], other: Mapping[str, Any]) -> Argumen
     """`one`, but where `other` says something else; groups of the second level are merged."""
     merged = dict(one)
     for key, value in other.items():
-        known = merged.get(key)
-        if isinstance(known, dict) and isinstance(value, dict):
-            merged[key] = {**known, **value}
+        current = merged.get(key)
+        if isinstance(current, dict) and isinstance(value, dict):
+            merged[key] = {**current, **value}
         else:
             merged[key] = value
     return merged
@@ -100,7 +100,7 @@ def read_numbers(text: str) -> list[int]:
     return [int(number) for number in text.split(",")]
 
 
-def _spell(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):

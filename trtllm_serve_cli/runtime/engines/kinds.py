@@ -51,20 +51,20 @@ def kind_names() -> tuple[str, ...]:
 def explain_refusal(tensor: str, engine_kind: str) -> str:
     """Explain why a request that sets `tensor` cannot be served, and which engine kinds can."""
     feature = find_feature(tensor)
-    why, able = "", []
+    why, kinds = "", []
     if feature is not None:
         unsupported = {name: find_kind(name).capabilities.unsupported for name in kind_names()}
         why = unsupported.get(engine_kind, {}).get(feature, "")
-        able = [
+        kinds = [
             name
             for name, cannot in unsupported.items()
             if name != engine_kind and feature not in cannot
         ]
-    asked = f" ({feature.name})" if feature else ""
+    feature_name = f" ({feature.name})" if feature else ""
     because = f": {why}" if why else ""
-    serve = f", or serve this model with the engine kind {' or '.join(able)}" if able else ""
+    serve = f", or serve this model with the engine kind {' or '.join(kinds)}" if kinds else ""
     return (
-        f"{tensor}{asked} is not supported by the engine kind {engine_kind}{because}; "
+        f"{tensor}{feature_name} is not supported by the engine kind {engine_kind}{because}; "
         f"leave it out{serve}"
     )
 

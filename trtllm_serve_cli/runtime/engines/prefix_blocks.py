@@ -19,7 +19,7 @@ class PrefixBlocks:
         self._capacity = capacity
         self._known: OrderedDict[int, None] = OrderedDict()
 
-    def take(self, token_ids: Sequence[int]) -> int:
+    def add(self, token_ids: Sequence[int]) -> int:
         """How many leading blocks of this prompt were known; all its whole blocks are now.
 
         The last token is always computed, so a prompt that ends with a block does not reuse it.

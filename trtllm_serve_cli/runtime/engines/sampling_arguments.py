@@ -10,16 +10,16 @@ from ..triton.word_lists import Words
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
-def choose_at_random(request: GenerationRequest) -> dict[str, Any]:
+def random_sampling(request: GenerationRequest) -> dict[str, Any]:
     """Return top_k, top_p and, if the request has one, the temperature.
 
     A limit that was not asked for is turned off: what None means differs between packages.
     """
-    choice: dict[str, Any] = {"top_k": request.top_k or 0, "top_p": request.top_p or 1.0}
-    return choice | copy_set(request, "temperature")
+    arguments: dict[str, Any] = {"top_k": request.top_k or 0, "top_p": request.top_p or 1.0}
+    return arguments | copy_set_fields(request, "temperature")
 
 
-def copy_set(request: GenerationRequest, *names: str) -> dict[str, Any]:
+def copy_set_fields(request: GenerationRequest, *names: str) -> dict[str, Any]:
     """Return those of the fields that the request sets."""
     return {name: value for name in names if (value := getattr(request, name)) is not None}
 

@@ -31,7 +31,7 @@ from .adapter_request import (
 from .peft import read_adapter
 
 # Between two looks at whether an adapter has been loaded, while nothing else is to do.
-_PATIENCE_S = 0.02
+_IDLE_WAIT_S = 0.02
 
 
 class LoraEngine:
@@ -58,9 +58,9 @@ class LoraEngine:
         self._sent: OrderedDict[str, Adapter] = OrderedDict()
         # Least recently used first.
         self._loaded: OrderedDict[str, Engine] = OrderedDict()
-        self._leaving: str | None = None
+        self._draining: str | None = None
         # What the engines of adapters had counted that are loaded no more.
-        self._counted = dict.fromkeys(COUNTS, 0)
+        self._retired_counts = dict.fromkeys(COUNTS, 0)
         self._reading: dict[str, Future[Adapter]] = {}
         self._loading: dict[str, Future[Engine]] = {}
         self._waiting: dict[str, list[GenerationRequest]] = {}
@@ -90,14 +90,14 @@ class LoraEngine:
         return bool(self._waiting) or any(engine.has_work() for engine in self._engines())
 
     def step(self) -> list[SequenceUpdate]:
-        updates = [*self._take_read(), *self._take_loaded(), *self._admit()]
+        updates = [*self._collect_read(), *self._collect_loaded(), *self._admit()]
         self._make_room()
         busy = [engine for engine in self._engines() if engine.has_work()]
         for engine in busy:
             updates += engine.step()
         if not busy and not updates:
             pending: list[Future[Any]] = [*self._reading.values(), *self._loading.values()]
-            wait(pending, timeout=_PATIENCE_S)
+            wait(pending, timeout=_IDLE_WAIT_S)
         return updates
 
     def stats(self) -> EngineStats:
@@ -108,7 +108,7 @@ class LoraEngine:
             for name in EngineStats.__slots__
             if name not in ("memory_bytes", "tokens_per_block")
         }
-        total |= {name: total[name] + self._counted[name] for name in COUNTS}
+        total |= {name: total[name] + self._retired_counts[name] for name in COUNTS}
         total["active_requests"] += num_waiting
         total["waiting_requests"] += num_waiting
         return replace(all_stats[0], **total)
@@ -151,12 +151,12 @@ class LoraEngine:
                 f"{limit} (lora_cache_host_memory_bytes)"
             )
 
-    def _take_read(self) -> list[SequenceUpdate]:
+    def _collect_read(self) -> list[SequenceUpdate]:
         updates: list[SequenceUpdate] = []
         for key in [key for key, future in self._reading.items() if future.done()]:
             try:
                 self._sent[key] = self._reading.pop(key).result()
-                self._forget_oldest(key)
+                self._evict_sent(key)
             except BadAdapter as error:
                 updates += self._fail(key, str(error), rejected=True)
             except FileNotFoundError:
@@ -167,7 +167,7 @@ class LoraEngine:
                 updates += self._fail(key, f"the adapter could not be read: {error}")
         return updates
 
-    def _take_loaded(self) -> list[SequenceUpdate]:
+    def _collect_loaded(self) -> list[SequenceUpdate]:
         updates: list[SequenceUpdate] = []
         for key in [key for key, future in self._loading.items() if future.done()]:
             try:
@@ -186,7 +186,7 @@ class LoraEngine:
     def _admit(self) -> list[SequenceUpdate]:
         """Submit what waits for an adapter that is loaded."""
         updates: list[SequenceUpdate] = []
-        for key in [key for key in self._waiting if key in self._loaded and key != self._leaving]:
+        for key in [key for key in self._waiting if key in self._loaded and key != self._draining]:
             self._loaded.move_to_end(key)
             if key in self._sent:
                 self._sent.move_to_end(key)
@@ -203,7 +203,7 @@ class LoraEngine:
 
     def _make_room(self) -> None:
         """Load the adapter that has waited longest, when there is room or none is in use."""
-        self._leaving = None
+        self._draining = None
         ready = (key for key in self._waiting if key in self._sent or key in self._prefetched)
         key = next((key for key in ready if key not in self._loaded), None)
         if key is None or self._loading:
@@ -212,19 +212,21 @@ class LoraEngine:
             idle = (key for key, engine in self._loaded.items() if not engine.has_work())
             # With none idle, the oldest takes no more requests until it is.
             oldest = next(iter(self._loaded))
-            leaving = next(idle, None)
-            if leaving is None:
-                self._leaving = oldest
+            evicted = next(idle, None)
+            if evicted is None:
+                self._draining = oldest
                 return
-            engine = self._loaded.pop(leaving)
+            engine = self._loaded.pop(evicted)
             stats = engine.stats()
-            self._counted = {name: self._counted[name] + getattr(stats, name) for name in COUNTS}
+            self._retired_counts = {
+                name: self._retired_counts[name] + getattr(stats, name) for name in COUNTS
+            }
             # It may have a guide to wait for that nobody wants any more.
             self._thread.submit(engine.close)
         adapter = self._prefetched.get(key) or self._sent[key]
         self._loading[key] = self._thread.submit(self._load, adapter)
 
-    def _forget_oldest(self, newest: str) -> None:
+    def _evict_sent(self, newest: str) -> None:
         """Keep what was sent within its limit, as far as it is not in use."""
         used = {newest, *self._loaded, *self._loading, *self._waiting}
         total = sum(map(_size, self._sent.values()))
@@ -235,12 +237,12 @@ class LoraEngine:
 
 
 def load_with_adapters(
-    make: Callable[..., Engine],
+    load: Callable[..., Engine],
     find_sites: Callable[[], Sites],
     config: Mapping[str, Any],
 ) -> LoraEngine:
     """`make(config)` for plain requests and `make(config, adapter)` for each adapter."""
-    return LoraEngine(make(config), partial(make, config), find_sites, LoraOptions.of(config))
+    return LoraEngine(load(config), partial(load, config), find_sites, LoraOptions.of(config))
 
 
 def _size(adapter: Adapter) -> int:

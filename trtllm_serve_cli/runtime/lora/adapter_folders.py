@@ -52,10 +52,12 @@ class AdapterFolders:
     that does not fit the model of `find_sites`.
     """
 
-    def __init__(self, options: LoraOptions, find_sites: Callable[[], Sites], made: Path) -> None:
+    def __init__(
+        self, options: LoraOptions, find_sites: Callable[[], Sites], work_dir: Path
+    ) -> None:
         self._options = options
         self._find_sites = cache(find_sites)
-        self._made = made
+        self._work_dir = work_dir
         self._num_known = 0
         self._prefetched: dict[str, KnownAdapter] = {}
         # Least recently used first.
@@ -78,8 +80,8 @@ class AdapterFolders:
         if key not in self._sent:
             if request.lora_file is None:
                 raise InvalidRequest(explain_unknown(request, self._prefetched))
-            self._sent[key] = self._take(key, Path(request.lora_file))
-            self._forget_oldest(key)
+            self._sent[key] = self._receive(key, Path(request.lora_file))
+            self._evict_sent(key)
         self._sent.move_to_end(key)
         self._users[key].add(request.id)
         return self._sent[key]
@@ -100,7 +102,7 @@ class AdapterFolders:
         self._check(adapter)
         return adapter
 
-    def _take(self, key: str, file: Path) -> KnownAdapter:
+    def _receive(self, key: str, file: Path) -> KnownAdapter:
         try:
             adapter = decode_adapter(*read_sent(file), self._find_sites())
             self._check(adapter)
@@ -122,7 +124,7 @@ class AdapterFolders:
         return KnownAdapter(key, self._num_known, folder)
 
     def _write(self, adapter: Adapter) -> Path:
-        folder = self._made / str(self._num_known + 1)
+        folder = self._work_dir / str(self._num_known + 1)
         config, weights = as_peft(adapter)
         try:
             folder.mkdir()
@@ -133,15 +135,15 @@ class AdapterFolders:
             raise
         return folder
 
-    def _forget_oldest(self, newest: str) -> None:
+    def _evict_sent(self, newest: str) -> None:
         total = sum(map(_size, self._sent.values()))
         for key in [key for key in self._sent if key != newest and not self._users[key]]:
             if total <= self._options.lora_cache_host_memory_bytes:
                 break
-            gone = self._sent.pop(key)
+            evicted = self._sent.pop(key)
             del self._users[key]
-            total -= _size(gone)
-            shutil.rmtree(gone.folder)
+            total -= _size(evicted)
+            shutil.rmtree(evicted.folder)
 
 
 class AdapterReader:
@@ -151,9 +153,9 @@ class AdapterReader:
     """
 
     def __init__(self, checkpoint: Path, config: Mapping[str, Any]) -> None:
-        self._made = tempfile.TemporaryDirectory(prefix="tllm-peft-")
+        self._work_dir = tempfile.TemporaryDirectory(prefix="tllm-peft-")
         self._folders = AdapterFolders(
-            LoraOptions.of(config), site_finder(checkpoint), Path(self._made.name)
+            LoraOptions.of(config), site_finder(checkpoint), Path(self._work_dir.name)
         )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lora")
 
@@ -170,7 +172,7 @@ class AdapterReader:
     def close(self) -> None:
         """Remove what was made."""
         self._thread.shutdown(cancel_futures=True)
-        self._made.cleanup()
+        self._work_dir.cleanup()
 
 
 def as_peft(adapter: Adapter) -> tuple[dict[str, Any], bytes]:

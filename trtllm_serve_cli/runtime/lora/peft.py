@@ -22,7 +22,7 @@ LORA_CONFIG = "model.lora_config.npy"
 _PREFIX = "base_model.model."
 _TENSOR = re.compile(rf"(?:{re.escape(_PREFIX)})?(.+)\.lora_([AB])(?:\.[^.]+)?\.weight")
 # Option of adapter_config.json -> what it makes of an adapter that is more than A, B and scaling.
-_BEYOND = {
+_UNSUPPORTED = {
     "use_dora": "DoRA",
     "lora_bias": "trained biases",
     "modules_to_save": "whole modules of its own",
@@ -37,8 +37,8 @@ _CHANGED_BASE = ("pissa", "olora", "corda")
 def read_adapter(folder: Path, sites: Sites) -> Adapter:
     """The adapter in `folder`, of either kind. Raises `BadAdapter` and `OSError`."""
     if (folder / LORA_CONFIG).exists():
-        weights = _without_batch(read_npy(folder / LORA_WEIGHTS))
-        return decode_adapter(weights, _without_batch(read_npy(folder / LORA_CONFIG)), sites)
+        weights = _drop_batch_dimension(read_npy(folder / LORA_WEIGHTS))
+        return decode_adapter(weights, _drop_batch_dimension(read_npy(folder / LORA_CONFIG)), sites)
     if (folder / PEFT_CONFIG).exists():
         return read_peft(folder)
     raise BadAdapter(
@@ -75,7 +75,7 @@ def read_peft(folder: Path) -> dict[str, LowRank]:
         halves.setdefault(match[1], {})[match[2]] = tensor
     if not halves:
         raise BadAdapter(f"{folder / PEFT_WEIGHTS} has no tensors")
-    return {module: _join(module, pair, config) for module, pair in halves.items()}
+    return {module: _combine(module, pair, config) for module, pair in halves.items()}
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise BadAdapter(f"{path} holds no JSON: {error}") from error
     if not isinstance(config, dict) or config.get("peft_type", "LORA") != "LORA":
         raise BadAdapter(f"{path} describes no LoRA adapter: its peft_type must be LORA")
-    for option, meaning in _BEYOND.items():
+    for option, meaning in _UNSUPPORTED.items():
         if config.get(option):
             raise BadAdapter(f"{path} says {option}: {meaning} cannot be served")
     if config.get("bias", "none") != "none":
@@ -98,7 +98,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _join(module: str, pair: Mapping[str, Array], config: Mapping[str, Any]) -> LowRank:
+def _combine(module: str, pair: Mapping[str, Array], config: Mapping[str, Any]) -> LowRank:
     if len(pair) != 2 or any(each.ndim != 2 for each in pair.values()):
         raise BadAdapter(f"{module} needs one lora_A and one lora_B of two dimensions")
     a, b = pair["A"], pair["B"]
@@ -126,6 +126,6 @@ def _alpha(module: str, config: Mapping[str, Any]) -> float:
         ) from error
 
 
-def _without_batch(array: Array) -> Array:
+def _drop_batch_dimension(array: Array) -> Array:
     """Upstream's files have the batch dimension of the tensors that are sent."""
     return array[0] if array.ndim == 3 and len(array) == 1 else array

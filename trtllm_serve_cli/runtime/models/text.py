@@ -108,7 +108,9 @@ class TritonPythonModel:
         self._watch = CancelWatch(parameters.number("cancellation_check_period_ms", 100) / 1000)
         self._streams = StreamKeeper()
         self._decoder = StepDecoder(self._decode_all)
-        self._worker = SharedWorkerClient(shared_socket_name(self._engine), self._decoder.foresee)
+        self._worker = SharedWorkerClient(
+            shared_socket_name(self._engine), self._decoder.decode_ahead
+        )
         self._in_flight = InFlight(self._worker, self._watch, is_decoupled=self._is_decoupled)
 
     def execute(self, requests: Sequence[Any]) -> None:

@@ -36,7 +36,7 @@ class RowTextResponseBuilder:
         """Add an update, and return the response to send now, if any."""
         sequence = update.sequence_index
         if self._is_streaming and sequence not in self._streams:
-            self._streams[sequence] = self._decoder.follow(update.request_id, sequence)
+            self._streams[sequence] = self._decoder.open_stream(update.request_id, sequence)
         tensors = self._token_responses.add(update)
         return tensors and self._decode_outputs(tensors, has_ended=update.finish_reason is not None)
 

@@ -29,47 +29,47 @@ class StreamDecoder:
         self._decode = decode
         self._window: list[int] = []
         # The window's first tokens, whose text has been told.
-        self._num_told = 0
-        self._told = ""
+        self._num_emitted = 0
+        self._emitted = ""
 
     def push(self, token_ids: Iterable[int]) -> str:
         """The text that `token_ids` add; may be empty when they end inside a character."""
         return "".join([self._push_one(token_id) for token_id in token_ids])
 
-    def foresee(self, token_ids: Sequence[int]) -> list[list[int]]:
+    def predict_windows(self, token_ids: Sequence[int]) -> list[list[int]]:
         """What `push` would most likely decode of these tokens."""
         numbers = range(1, len(token_ids) + 1)
         windows = [[*self._window, *token_ids[:number]] for number in numbers]
         if windows and len(windows[-1]) >= _LONG_WINDOW:
-            windows.append([*self._window[self._num_told :], *token_ids])
+            windows.append([*self._window[self._num_emitted :], *token_ids])
         return windows
 
     def finish(self) -> str:
         """What was held back, as decoding everything at once would have it."""
-        piece = self._untold()
+        piece = self._pending()
         self._restart([], 0, "")
         return piece
 
     def _push_one(self, token_id: int) -> str:
         self._window.append(token_id)
-        piece = self._untold()
+        piece = self._pending()
         if not piece or piece.endswith(_UNFINISHED_CHARACTER):
             return ""
-        self._tell(piece)
+        self._advance(piece)
         return piece
 
-    def _untold(self) -> str:
-        if self._num_told == len(self._window):
+    def _pending(self) -> str:
+        if self._num_emitted == len(self._window):
             return ""
         text = self._decode(self._window)
-        if not text.startswith(self._told):
-            self._restart(self._window[self._num_told :], 0, "")
+        if not text.startswith(self._emitted):
+            self._restart(self._window[self._num_emitted :], 0, "")
             text = self._decode(self._window)
-        return text[len(self._told) :]
+        return text[len(self._emitted) :]
 
-    def _tell(self, piece: str) -> None:
-        newest = self._window[self._num_told :]
-        self._restart(self._window, len(self._window), self._told + piece)
+    def _advance(self, piece: str) -> None:
+        newest = self._window[self._num_emitted :]
+        self._restart(self._window, len(self._window), self._emitted + piece)
         if len(self._window) < _LONG_WINDOW:
             return
         text = self._decode(newest)
@@ -77,8 +77,8 @@ class StreamDecoder:
         if text.strip():
             self._restart(newest, len(newest), text)
 
-    def _restart(self, window: list[int], num_told: int, told: str) -> None:
-        self._window, self._num_told, self._told = window, num_told, told
+    def _restart(self, window: list[int], num_emitted: int, emitted: str) -> None:
+        self._window, self._num_emitted, self._emitted = window, num_emitted, emitted
 
 
 def decode_whole(decode: Callable[[list[int]], str], token_ids: list[int]) -> str:

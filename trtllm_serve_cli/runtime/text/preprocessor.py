@@ -112,7 +112,7 @@ def _pad(rows: list[list[int]], pad_id: int) -> tuple[Array, Array]:
     return padded, np.array([[len(row)] for row in rows], dtype=np.int32)
 
 
-def _or_default(given: Array | None, default: int, num_rows: int) -> Array:
-    if given is not None:
-        return given.astype(np.int32)
+def _or_default(values: Array | None, default: int, num_rows: int) -> Array:
+    if values is not None:
+        return values.astype(np.int32)
     return np.full((num_rows, 1), default, dtype=np.int32)

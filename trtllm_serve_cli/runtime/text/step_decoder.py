@@ -20,25 +20,25 @@ class StepDecoder:
     def __init__(self, decode_all: Callable[[Sequence[Sequence[int]]], list[str]]) -> None:
         self._decode_all = decode_all
         self._streams: WeakValueDictionary[tuple[int, int], StreamDecoder] = WeakValueDictionary()
-        self._foreseen: dict[tuple[int, ...], str] = {}
+        self._texts: dict[tuple[int, ...], str] = {}
 
-    def follow(self, request_id: int, sequence_index: int) -> StreamDecoder:
+    def open_stream(self, request_id: int, sequence_index: int) -> StreamDecoder:
         """A decoder for the text of this sequence."""
         stream = StreamDecoder(self.decode)
         self._streams[request_id, sequence_index] = stream
         return stream
 
-    def foresee(self, updates: Iterable[SequenceUpdate]) -> None:
+    def decode_ahead(self, updates: Iterable[SequenceUpdate]) -> None:
         """Decode for the updates of one step, before anybody is told of them."""
         windows: list[list[int]] = []
         for update in updates:
             stream = self._streams.get((update.request_id, update.sequence_index))
             if stream is not None:
-                windows += stream.foresee(update.token_ids)
+                windows += stream.predict_windows(update.token_ids)
         texts = self._decode_all(windows) if len(windows) > 1 else []
-        self._foreseen = {tuple(window): text for window, text in zip(windows, texts, strict=False)}
+        self._texts = {tuple(window): text for window, text in zip(windows, texts, strict=False)}
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of these tokens."""
-        text = self._foreseen.get(tuple(token_ids))
+        text = self._texts.get(tuple(token_ids))
         return self._decode_all([token_ids])[0] if text is None else text

@@ -52,19 +52,19 @@ def load_encoder(parameters: Parameters, tokenizer: Tokenizer) -> Encode:
     """Makes the inputs of `tensorrt_llm` of those of a text model; raises `InvalidRequest`."""
     if parameters.flag("ask_preprocessing", False):
         model = parameters.text("preprocessing_model_name", "preprocessing")
-        return partial(_encode, partial(_ask, model))
+        return partial(_encode, partial(_call_model, model))
     preprocessor = Preprocessor.of(parameters, tokenizer)
     return partial(_encode, preprocessor.encode)
 
 
 def _encode(preprocess: Encode, get: GetTensor) -> dict[str, Array]:
-    made = preprocess(lambda name: get(_INPUTS[name]))
-    return {name: made[output] for output, name in _OUTPUTS.items() if output in made}
+    outputs = preprocess(lambda name: get(_INPUTS[name]))
+    return {name: outputs[output] for output, name in _OUTPUTS.items() if output in outputs}
 
 
-def _ask(model: str, get: GetTensor) -> dict[str, Array]:
-    given = {name: get(name) for name in _INPUTS}
-    inputs = [pb_utils.Tensor(name, array) for name, array in given.items() if array is not None]
+def _call_model(model: str, get: GetTensor) -> dict[str, Array]:
+    tensors = {name: get(name) for name in _INPUTS}
+    inputs = [pb_utils.Tensor(name, array) for name, array in tensors.items() if array is not None]
     for _ in range(_NUM_ATTEMPTS):
         response = pb_utils.InferenceRequest(
             model_name=model, requested_output_names=list(_OUTPUTS), inputs=inputs

@@ -72,20 +72,20 @@ def word(text: str) -> tuple[int, ...]:
         ),
     ],
 )
-def test_the_config_says_what_the_request_says(
+def test_config_has_the_fields_of_the_request(
     fields: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     expected = {**_DEFAULTS, **expected}
     config = config_of(**fields)
-    told = {name: getattr(config, name) for name in expected}
-    assert told == {
+    actual = {name: getattr(config, name) for name in expected}
+    assert actual == {
         name: pytest.approx(value) if isinstance(value, float) else value
         for name, value in expected.items()
     }
 
 
 @pytest.mark.parametrize(("are_looked_up", "max_ngram_size"), [(True, 3), (False, 0)])
-def test_the_config_asks_for_drafts(are_looked_up: bool, max_ngram_size: int) -> None:
+def test_config_enables_drafts(are_looked_up: bool, max_ngram_size: int) -> None:
     config = config_of(Drafts(4, are_looked_up))
     assert (config.num_assistant_tokens, config.max_ngram_size) == (4, max_ngram_size)
 
@@ -105,14 +105,14 @@ def test_the_config_asks_for_drafts(are_looked_up: bool, max_ngram_size: int) ->
         ),
     ],
 )
-def test_what_openvino_does_not_take_is_refused(fields: dict[str, Any], why: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
+def test_rejects_what_openvino_does_not_support(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
         config_of(**fields)
-    assert str(refused.value) == why
+    assert str(raised.value) == why
 
 
 @pytest.mark.parametrize("neutral", [{"repetition_penalty": 1.0}, {"presence_penalty": 0.0}])
-def test_a_penalty_that_changes_nothing_goes_with_beams(neutral: dict[str, float]) -> None:
+def test_beams_accept_a_neutral_penalty(neutral: dict[str, float]) -> None:
     assert config_of(beam_width=2, **neutral).num_beams == 2
 
 
@@ -125,7 +125,9 @@ def test_a_penalty_that_changes_nothing_goes_with_beams(neutral: dict[str, float
         ({"bad_words": (word("a"),)}, "do not work with speculative decoding"),
     ],
 )
-def test_drafting_refuses_what_does_not_go_with_it(fields: dict[str, Any], why: str) -> None:
+def test_speculative_decoding_rejects_incompatible_requests(
+    fields: dict[str, Any], why: str
+) -> None:
     with pytest.raises(InvalidRequest, match=why):
         config_of(Drafts(4, True), **fields)
 
@@ -139,7 +141,7 @@ def test_a_guide_is_passed_on() -> None:
     assert find_guide(request(guide_type="regex", guide="[0-9]"), Tokenizer()) == expected
 
 
-def test_bad_words_are_a_guide_that_names_the_shortest() -> None:
+def test_bad_words_become_a_guide_with_the_shortest_words() -> None:
     guide = find_guide(request(bad_words=(word("bad"), word("ba"), word("c"))), Tokenizer())
     form = {"type": "any_text", "excludes": ["c", "ba"]}
     assert guide == Guide(
@@ -155,6 +157,6 @@ def test_bad_words_are_a_guide_that_names_the_shortest() -> None:
         ({"bad_words": ((0,),)}, r"bad_words_list has the word \[0\], which is no text"),
     ],
 )
-def test_what_no_guide_can_say_is_refused(fields: dict[str, Any], why: str) -> None:
+def test_rejects_what_no_guide_can_express(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidRequest, match=why):
         find_guide(request(**fields), Tokenizer())

@@ -51,12 +51,12 @@ def test_entries_become_arguments() -> None:
     assert arguments_of(ENTRIES) == ARGUMENTS
 
 
-def test_the_adapters_cache_is_for_models_that_take_adapters() -> None:
+def test_the_adapter_cache_is_only_for_models_with_adapters() -> None:
     entries = ENTRIES | {"llm_args": '{"lora_config": {"max_lora_rank": 8}}'}
     assert arguments_of(entries)["peft_cache_config"] == {"device_cache_percent": 0.05}
 
 
-def test_an_entry_that_is_no_number_is_named() -> None:
+def test_rejects_an_entry_that_is_not_a_number() -> None:
     with pytest.raises(ValueError, match="max_num_seqs is 'many'"):
         arguments_of({"max_num_seqs": "many"})
 
@@ -80,7 +80,7 @@ _NUMBERS = st.integers(1, 10**6)
         },
     )
 )
-def test_what_is_split_is_put_together_again(arguments: dict[str, Any]) -> None:
+def test_arguments_of_reads_what_write_returns(arguments: dict[str, Any]) -> None:
     assert arguments_of(LLM_ARGUMENTS.write(arguments)) == arguments
 
 

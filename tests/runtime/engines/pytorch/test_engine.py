@@ -40,41 +40,43 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLoader]:
         yield load
 
 
-def asked(load: EngineLoader) -> Any:
+def last_request(load: EngineLoader) -> Any:
     """The last request that the package was sent."""
     return load.client.requests[-1]
 
 
-def test_tokens_come_as_they_are_made(load: EngineLoader) -> None:
+def test_tokens_arrive_as_they_are_generated(load: EngineLoader) -> None:
     engine = load()
     assert run(engine, request()) == [
         SequenceUpdate(1, 0, (11,)),
         SequenceUpdate(1, 0, (12,)),
         SequenceUpdate(1, 0, (13,), "length"),
     ]
-    assert (asked(load).inputs, asked(load).streaming) == ([5, 10], True)
+    assert (last_request(load).inputs, last_request(load).streaming) == ([5, 10], True)
 
 
-def test_the_end_token_ends_without_being_told(load: EngineLoader) -> None:
+def test_the_end_token_ends_the_sequence_and_is_not_returned(load: EngineLoader) -> None:
     assert run(load(), request(end_id=12)) == [
         SequenceUpdate(1, 0, (11,)),
         SequenceUpdate(1, 0, (), "stop"),
     ]
 
 
-def test_a_stop_word_of_several_tokens_ends_the_request_in_the_executor(load: EngineLoader) -> None:
+def test_a_stop_word_of_several_tokens_aborts_the_request_in_the_executor(
+    load: EngineLoader,
+) -> None:
     engine = load()
     updates = run(engine, request(stop_words=((11, 12),), max_new_tokens=500))
     assert updates == [SequenceUpdate(1, 0, (11,)), SequenceUpdate(1, 0, (12,), "stop")]
-    assert asked(load).result.is_aborted
+    assert last_request(load).result.is_aborted
 
 
-def test_bad_words_of_any_length_are_left_out(load: EngineLoader) -> None:
+def test_bad_words_of_any_length_are_not_generated(load: EngineLoader) -> None:
     updates = run(load(), request(bad_words=((11,), (12, 13))))
     assert [token for each in updates for token in each.token_ids] == [12, 14, 15]
 
 
-def test_each_of_several_sequences_ends_by_itself(load: EngineLoader) -> None:
+def test_sequences_end_independently(load: EngineLoader) -> None:
     updates = run(load(), request(num_return_sequences=2, stop_words=((12,),)))
     assert updates == [
         SequenceUpdate(1, 0, (11,)),
@@ -85,17 +87,17 @@ def test_each_of_several_sequences_ends_by_itself(load: EngineLoader) -> None:
     ]
 
 
-def test_beams_come_together(load: EngineLoader) -> None:
+def test_beams_arrive_together(load: EngineLoader) -> None:
     engine = load(max_beam_width=2)
     updates = run(engine, request(beam_width=2, num_return_sequences=2, max_new_tokens=2))
     assert updates == [
         SequenceUpdate(1, 0, (11, 12), "length"),
         SequenceUpdate(1, 1, (111, 112), "length"),
     ]
-    assert not asked(load).streaming
+    assert not last_request(load).streaming
 
 
-def test_log_probabilities_go_with_the_tokens(load: EngineLoader) -> None:
+def test_log_probabilities_arrive_with_the_tokens(load: EngineLoader) -> None:
     updates = run(load(), request(return_log_probs=True, max_new_tokens=2))
     assert updates == [
         SequenceUpdate(1, 0, (11,), None, (-0.5,), -0.5),
@@ -103,7 +105,7 @@ def test_log_probabilities_go_with_the_tokens(load: EngineLoader) -> None:
     ]
 
 
-def test_figures_are_those_of_the_executor(load: EngineLoader) -> None:
+def test_performance_metrics_are_those_of_the_executor(load: EngineLoader) -> None:
     (update,) = run(load(), request(return_perf_metrics=True, max_new_tokens=1))
     second = 1_000_000_000
     assert update.perf == PerfMetrics(4, 3, 1, 2 * second, 3 * second, 4 * second, 2, 4)
@@ -117,18 +119,20 @@ def test_requests_run_together(load: EngineLoader) -> None:
     assert order != sorted(order)
 
 
-def test_a_cancelled_request_is_aborted_and_told_no_more(load: EngineLoader) -> None:
+def test_a_cancelled_request_is_aborted_and_gets_no_more_updates(load: EngineLoader) -> None:
     engine = load()
     engine.submit(request(max_new_tokens=500))
     while not engine.step():
         pass
     engine.cancel(1)
-    assert (engine.has_work(), asked(load).result.is_aborted) == (False, True)
+    assert (engine.has_work(), last_request(load).result.is_aborted) == (False, True)
     assert {each.request_id for each in run(engine, request(2))} == {2}
     engine.cancel(3)
 
 
-def test_what_was_cancelled_at_once_never_reaches_the_executor(load: EngineLoader) -> None:
+def test_a_request_cancelled_before_its_first_step_never_reaches_the_executor(
+    load: EngineLoader,
+) -> None:
     engine = load()
     engine.submit(request(1))
     engine.cancel(1)
@@ -140,13 +144,13 @@ def test_what_was_cancelled_at_once_never_reaches_the_executor(load: EngineLoade
     ("first", "why"),
     [(991, "the request does not fit"), (994, "the engine ended the request: cancelled")],
 )
-def test_a_request_that_fails_leaves_the_others(load: EngineLoader, first: int, why: str) -> None:
+def test_a_failed_request_does_not_affect_others(load: EngineLoader, first: int, why: str) -> None:
     updates = run(load(), request(1, first), request(2))
     assert SequenceUpdate(1, error=why) in updates
     assert updates[-1] == SequenceUpdate(2, 0, (13,), "length")
 
 
-def test_an_executor_that_is_gone_ends_the_engine(load: EngineLoader) -> None:
+def test_a_dead_executor_ends_the_engine(load: EngineLoader) -> None:
     engine = load()
     with pytest.raises(RuntimeError, match="the executor is gone"):
         run(engine, request(1, 993), request(2, 992))
@@ -158,7 +162,9 @@ def test_a_step_does_not_wait_for_a_slow_request(load: EngineLoader) -> None:
     assert engine.step() == []
 
 
-def test_statistics_are_the_last_iterations_while_something_runs(load: EngineLoader) -> None:
+def test_statistics_of_the_last_iteration_are_reported_while_requests_run(
+    load: EngineLoader,
+) -> None:
     engine = load()
     assert engine.stats() == EngineStats()
     engine.submit(request(max_new_tokens=500))
@@ -186,7 +192,7 @@ def test_statistics_are_the_last_iterations_while_something_runs(load: EngineLoa
     assert engine.stats() == at_rest
 
 
-def test_without_guides_the_tokenizer_stays_unread(load: EngineLoader) -> None:
+def test_without_guides_no_tokenizer_is_loaded(load: EngineLoader) -> None:
     engine = load(tokenizer="/tok", max_beam_width=1)
     assert load.client.arguments == {
         "model": "/m",
@@ -200,12 +206,12 @@ def test_without_guides_the_tokenizer_stays_unread(load: EngineLoader) -> None:
 def test_guides_need_the_tokenizer(load: EngineLoader) -> None:
     engine = load(tokenizer="/tok", guided_decoding_backend="xgrammar")
     run(engine, request(guide_type="regex", guide="[0-9]"))
-    assert asked(load).params.guided_decoding.regex == "[0-9]"
+    assert last_request(load).params.guided_decoding.regex == "[0-9]"
     assert load.client.arguments["tokenizer"] == "/tok"
     assert "skip_tokenizer_init" not in load.client.arguments
 
 
-def test_arguments_that_the_version_does_not_take_are_named(load: EngineLoader) -> None:
+def test_rejects_arguments_that_the_version_does_not_accept(load: EngineLoader) -> None:
     with pytest.raises(ValueError, match="TensorRT-LLM does not take") as raised:
         load(kv_cache_dtype="fp8")
     assert str(raised.value) == (
@@ -214,13 +220,13 @@ def test_arguments_that_the_version_does_not_take_are_named(load: EngineLoader) 
     )
 
 
-def test_speculation_keeps_its_kind_for_the_checks(load: EngineLoader) -> None:
+def test_speculative_decoding_is_checked_by_its_type(load: EngineLoader) -> None:
     engine = load(speculative_config={"decoding_type": "NGram", "max_draft_len": 4})
     with pytest.raises(InvalidRequest, match=r"speculative decoding \(NGram\)"):
         engine.submit(request(return_log_probs=True))
 
 
-def test_a_request_brings_its_adapter(load: EngineLoader, tmp_path: Path) -> None:
+def test_a_request_runs_with_its_adapter(load: EngineLoader, tmp_path: Path) -> None:
     pirate = write_peft(tmp_path / "all" / "pirate", make_adapter(SITES, ["q_proj"]))
     options = {"lora_prefetch_dir": str(pirate.parent)}
     engine = load(options, model=write_checkpoint(tmp_path), lora_config={"max_lora_rank": 8})
@@ -232,17 +238,17 @@ def test_a_request_brings_its_adapter(load: EngineLoader, tmp_path: Path) -> Non
     assert run(engine, request(3, lora_name="monk")) == [unknown]
 
 
-def test_adapters_of_requests_in_flight_stay(load: EngineLoader, tmp_path: Path) -> None:
+def test_adapters_of_running_requests_are_kept(load: EngineLoader, tmp_path: Path) -> None:
     options = {"lora_cache_host_memory_bytes": 1}
     engine = load(options, model=write_checkpoint(tmp_path), lora_config={"max_lora_rank": 8})
 
     def submit(number: int, **fields: Any) -> Path:
         """The folder of its adapter, once it is asked for."""
-        num_asked = len(load.client.requests)
+        num_requests = len(load.client.requests)
         engine.submit(request_with_adapter(number, tmp_path, **fields))
-        while len(load.client.requests) == num_asked:
+        while len(load.client.requests) == num_requests:
             engine.step()
-        return Path(asked(load).lora.lora_path)
+        return Path(last_request(load).lora.lora_path)
 
     first, second = submit(1, max_new_tokens=1000), submit(2, max_new_tokens=1000)
     assert first.exists() and second.exists()
@@ -252,6 +258,6 @@ def test_adapters_of_requests_in_flight_stay(load: EngineLoader, tmp_path: Path)
     engine.cancel(2)
 
 
-def test_an_adapter_needs_a_model_that_takes_some(load: EngineLoader) -> None:
+def test_rejects_an_adapter_for_a_model_without_adapters(load: EngineLoader) -> None:
     with pytest.raises(InvalidRequest, match="this model was imported without"):
         load().submit(request(lora_name="pirate"))

@@ -19,9 +19,9 @@ def request(**fields: Any) -> GenerationRequest:
 
 
 def result(*token_ids: int, finished: bool = False, **output: Any) -> SimpleNamespace:
-    given = {"finish_reason": None, "logprobs": [-0.25] * len(token_ids), **output}
+    fields = {"finish_reason": None, "logprobs": [-0.25] * len(token_ids), **output}
     return SimpleNamespace(
-        outputs=[SimpleNamespace(token_ids=list(token_ids), **given)], finished=finished
+        outputs=[SimpleNamespace(token_ids=list(token_ids), **fields)], finished=finished
     )
 
 
@@ -38,7 +38,7 @@ def result(*token_ids: int, finished: bool = False, **output: Any) -> SimpleName
         ([1, 2, 3, 4, 5], 0, {"end_id": 5}, (4, "stop")),
     ],
 )
-def test_the_end_is_where_the_request_says(
+def test_find_end(
     tokens: list[int], start: int, fields: dict[str, Any], expected: tuple[int, str | None]
 ) -> None:
     assert find_end(tokens, start, request(**fields)) == expected
@@ -49,12 +49,12 @@ def test_the_end_is_where_the_request_says(
     st.lists(st.integers(1, 12), max_size=5),
     st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple), max_size=2).map(tuple),
 )
-def test_pieces_add_up_to_the_whole(
+def test_partial_reads_add_up_to_the_whole(
     tokens: list[int], cuts: list[int], words: tuple[tuple[int, ...], ...]
 ) -> None:
-    asked = request(end_id=0, stop_words=words, max_new_tokens=9)
-    at_once = ResultReader(asked).read(result(*tokens, finished=True))
-    reader = ResultReader(asked)
+    whole_request = request(end_id=0, stop_words=words, max_new_tokens=9)
+    at_once = ResultReader(whole_request).read(result(*tokens, finished=True))
+    reader = ResultReader(whole_request)
     pieces = []
     for cut in [*sorted(cut for cut in cuts if cut < len(tokens)), len(tokens)]:
         pieces += reader.read(result(*tokens[:cut], finished=cut == len(tokens)))
@@ -65,14 +65,14 @@ def test_pieces_add_up_to_the_whole(
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"), [("length", "length"), ("stop", "stop"), (None, "stop")]
+    ("finish_reason", "reason"), [("length", "length"), ("stop", "stop"), (None, "stop")]
 )
-def test_the_last_word_is_the_executors(told: str | None, reason: str) -> None:
-    updates = ResultReader(request()).read(result(7, finished=True, finish_reason=told))
+def test_the_finish_reason_is_the_executors(finish_reason: str | None, reason: str) -> None:
+    updates = ResultReader(request()).read(result(7, finished=True, finish_reason=finish_reason))
     assert updates == [SequenceUpdate(1, 0, (7,), reason)]
 
 
-def test_nothing_new_is_nothing_told() -> None:
+def test_no_new_tokens_give_no_update() -> None:
     reader = ResultReader(request())
     assert len(reader.read(result(7))) == 1
     assert reader.read(result(7)) == []
@@ -84,7 +84,7 @@ def test_log_probabilities_may_be_plain_numbers() -> None:
 
 
 @pytest.mark.parametrize("reason", ["timeout", "cancelled"])
-def test_an_end_that_nobody_asked_for_is_an_error(reason: str) -> None:
+def test_an_unexpected_end_is_an_error(reason: str) -> None:
     assert ResultReader(request()).read(result(finish_reason=reason)) == [
         SequenceUpdate(1, error=f"the engine ended the request: {reason}")
     ]

@@ -57,11 +57,11 @@ def request(**fields: Any) -> GenerationRequest:
     ],
     ids=str,
 )
-def test_request_in_the_apis_words(fields: dict[str, Any], differences: dict[str, Any]) -> None:
+def test_sampling_arguments(fields: dict[str, Any], differences: dict[str, Any]) -> None:
     assert sampling_arguments(request(**fields)) == GREEDY | differences
 
 
-def test_beams_are_searched_for() -> None:
+def test_beam_search_arguments() -> None:
     fields = {
         "beam_width": 4, "num_return_sequences": 2, "len_penalty": 1.5, "early_stopping": True,
         "beam_search_diversity_rate": 0.5,
@@ -74,7 +74,7 @@ def test_beams_are_searched_for() -> None:
     assert sampling_arguments(request(**fields)) == expected
 
 
-def test_only_long_bad_words_need_another_way() -> None:
+def test_long_bad_words_have_several_tokens() -> None:
     assert long_bad_words(request(bad_words=((6,), (7, 8)))) == [[7, 8]]
 
 
@@ -124,12 +124,12 @@ EAGLE = {"speculative_config": {"decoding_type": "Eagle"}}
     ],
     ids=str,
 )
-def test_what_the_model_cannot_run_is_refused(
+def test_rejects_what_the_model_cannot_run(
     fields: dict[str, Any], llm: dict[str, Any], why: str
 ) -> None:
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(InvalidRequest) as raised:
         check_servable(request(**fields), llm)
-    assert str(refused.value) == why
+    assert str(raised.value) == why
 
 
 @pytest.mark.parametrize(
@@ -144,5 +144,5 @@ def test_what_the_model_cannot_run_is_refused(
     ],
     ids=str,
 )
-def test_what_the_model_can_run_is_taken(fields: dict[str, Any], llm: dict[str, Any]) -> None:
+def test_accepts_what_the_model_can_run(fields: dict[str, Any], llm: dict[str, Any]) -> None:
     check_servable(request(**fields), llm)

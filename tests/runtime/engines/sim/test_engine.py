@@ -36,10 +36,10 @@ class StoppedClock:
         self.at_s = max(self.at_s, at_s)
 
 
-def config(folder: Path, **more: Any) -> dict[str, Any]:
+def config(folder: Path, **overrides: Any) -> dict[str, Any]:
     timing = {"step_s": 1.0, "prompt_token_s": 0.1}
     (folder / "simulation.json").write_text(json.dumps({"timing": timing}))
-    return {"engine_dir": str(folder), "max_seq_len": 100, "vocab_size": 1000, **more}
+    return {"engine_dir": str(folder), "max_seq_len": 100, "vocab_size": 1000, **overrides}
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def tokens(updates: list[SequenceUpdate]) -> list[int]:
     return [token for each in updates for token in each.token_ids]
 
 
-def test_tokens_come_when_the_timing_says(engine: SimEngine, clock: StoppedClock) -> None:
+def test_tokens_arrive_at_the_times_of_the_timing(engine: SimEngine, clock: StoppedClock) -> None:
     engine.submit(request())
     times = []
     while engine.has_work():
@@ -76,9 +76,7 @@ def test_tokens_come_when_the_timing_says(engine: SimEngine, clock: StoppedClock
     assert times == pytest.approx([102.0, 103.0, 104.0])
 
 
-def test_what_the_worker_does_between_steps_does_not_add_up(
-    engine: SimEngine, clock: StoppedClock
-) -> None:
+def test_time_between_steps_does_not_add_up(engine: SimEngine, clock: StoppedClock) -> None:
     engine.submit(request())
     times = []
     while engine.has_work():
@@ -88,9 +86,7 @@ def test_what_the_worker_does_between_steps_does_not_add_up(
     assert times == pytest.approx([102.0, 103.0, 104.0])
 
 
-def test_a_step_that_came_too_late_is_not_made_up_for(
-    engine: SimEngine, clock: StoppedClock
-) -> None:
+def test_a_late_step_does_not_shorten_later_steps(engine: SimEngine, clock: StoppedClock) -> None:
     engine.submit(request())
     engine.step()
     clock.at_s += 5.5
@@ -101,7 +97,9 @@ def test_a_step_that_came_too_late_is_not_made_up_for(
     assert times == pytest.approx([107.5, 108.5])
 
 
-def test_an_idle_engine_begins_when_a_request_comes(engine: SimEngine, clock: StoppedClock) -> None:
+def test_an_idle_engine_starts_when_a_request_arrives(
+    engine: SimEngine, clock: StoppedClock
+) -> None:
     engine.submit(request(max_new_tokens=9))
     engine.step()
     engine.cancel(1)
@@ -111,58 +109,58 @@ def test_an_idle_engine_begins_when_a_request_comes(engine: SimEngine, clock: St
     assert clock.at_s == pytest.approx(102.0 + 0.5 + 2.0)
 
 
-def test_an_answer_has_its_length_and_the_prompts_tokens(engine: SimEngine) -> None:
+def test_a_response_has_the_requested_length_and_tokens_of_the_prompt(engine: SimEngine) -> None:
     engine.submit(request())
     updates = run_out(engine)
     assert [each.finish_reason for each in updates] == [None, None, "length"]
     assert set(tokens(updates)) <= set(PROMPT)
 
 
-def test_the_same_seed_and_prompt_give_the_same_answer(engine: SimEngine) -> None:
-    answers = []
+def test_the_same_seed_and_prompt_give_the_same_response(engine: SimEngine) -> None:
+    responses = []
     for number, seed in enumerate((7, 7, 8)):
         engine.submit(request(number, seed=seed, max_new_tokens=20))
-        answers.append(tokens(run_out(engine)))
-    assert answers[0] == answers[1] != answers[2]
+        responses.append(tokens(run_out(engine)))
+    assert responses[0] == responses[1] != responses[2]
 
 
-def test_the_end_is_never_drawn(engine: SimEngine) -> None:
+def test_the_end_token_is_never_drawn(engine: SimEngine) -> None:
     engine.submit(request(input_ids=(5, 6), end_id=5, max_new_tokens=30))
     assert set(tokens(run_out(engine))) == {6}
 
 
 @pytest.mark.parametrize("prompt", [(0,), (0, 0)])
-def test_a_prompt_of_nothing_but_the_end_gets_another_token(
+def test_a_prompt_of_end_tokens_gets_another_token(
     engine: SimEngine, prompt: tuple[int, ...]
 ) -> None:
     engine.submit(request(input_ids=prompt, end_id=0))
     assert set(tokens(run_out(engine))) == {1}
 
 
-def test_a_stop_word_ends_the_answer_and_is_a_part_of_it(engine: SimEngine) -> None:
+def test_a_stop_word_ends_the_response_and_is_part_of_it(engine: SimEngine) -> None:
     engine.submit(request(input_ids=(5,), stop_words=((5, 5),)))
     updates = run_out(engine)
     assert (tokens(updates), updates[-1].finish_reason) == ([5, 5], "stop")
     assert engine.stats().kv_blocks_used == 0
 
 
-def test_bad_words_are_not_said(engine: SimEngine) -> None:
+def test_bad_words_are_not_generated(engine: SimEngine) -> None:
     bad_words = ((5,), (6, 7))
     engine.submit(request(input_ids=(5, 6, 7), bad_words=bad_words, max_new_tokens=60))
-    said = tokens(run_out(engine))
-    assert 5 not in said
-    assert (6, 7) not in list(pairwise(said))
+    generated = tokens(run_out(engine))
+    assert 5 not in generated
+    assert (6, 7) not in list(pairwise(generated))
 
 
 def test_several_sequences_differ(engine: SimEngine) -> None:
     engine.submit(request(num_return_sequences=3, max_new_tokens=20))
     updates = run_out(engine)
-    answers = [tuple(tokens([u for u in updates if u.sequence_index == i])) for i in range(3)]
-    assert [len(each) for each in answers] == [20, 20, 20]
-    assert len(set(answers)) == 3
+    responses = [tuple(tokens([u for u in updates if u.sequence_index == i])) for i in range(3)]
+    assert [len(each) for each in responses] == [20, 20, 20]
+    assert len(set(responses)) == 3
 
 
-def test_performance_figures_are_those_of_the_simulation(engine: SimEngine) -> None:
+def test_performance_metrics_are_those_of_the_simulation(engine: SimEngine) -> None:
     engine.submit(request(return_perf_metrics=True))
     perf = run_out(engine)[-1].perf
     assert perf is not None
@@ -171,7 +169,7 @@ def test_performance_figures_are_those_of_the_simulation(engine: SimEngine) -> N
     assert perf.kv_cache_alloc_total_blocks == 1
 
 
-def test_statistics_count_what_waits_and_what_runs(tmp_path: Path, clock: StoppedClock) -> None:
+def test_statistics_count_waiting_and_running_requests(tmp_path: Path, clock: StoppedClock) -> None:
     engine = SimEngine(config(tmp_path, max_batch_size=1), clock)
     engine.submit(request(1))
     engine.submit(request(2))
@@ -185,39 +183,39 @@ def test_statistics_count_what_waits_and_what_runs(tmp_path: Path, clock: Stoppe
     assert (stats.kv_blocks_reused, stats.kv_blocks_missed) == (0, 2)
 
 
-def test_what_it_cannot_do_is_refused_as_the_table_says(engine: SimEngine) -> None:
-    asked: dict[str, dict[str, Any]] = {
+def test_rejects_unsupported_features(engine: SimEngine) -> None:
+    unsupported: dict[str, dict[str, Any]] = {
         "beam_width": {"beam_width": 2},
         "return_log_probs": {"return_log_probs": True},
         "guided_decoding_guide_type": {"guide_type": "json"},
         "lora_task_id": {"lora_name": "a"},
     }
-    for tensor, fields in asked.items():
-        with pytest.raises(InvalidRequest) as refused:
+    for tensor, fields in unsupported.items():
+        with pytest.raises(InvalidRequest) as raised:
             engine.submit(request(**fields))
-        assert str(refused.value) == explain_refusal(tensor, "sim")
+        assert str(raised.value) == explain_refusal(tensor, "sim")
         feature = next(each for each in FEATURES if tensor in each.tensors)
         assert feature in find_kind("sim").capabilities.unsupported
 
 
-def test_a_request_that_could_never_run_is_refused(engine: SimEngine) -> None:
+def test_rejects_a_request_that_can_never_run(engine: SimEngine) -> None:
     with pytest.raises(InvalidRequest, match="max_tokens_in_paged_kv_cache"):
         engine.submit(request(max_new_tokens=1 << 21))
 
 
-def test_parameters_win_over_the_file(tmp_path: Path) -> None:
-    given = config(tmp_path, max_num_tokens=64, batch_scheduler_policy="max_utilization")
-    limits = load_simulation(given).limits
+def test_parameters_override_the_file(tmp_path: Path) -> None:
+    worker_config = config(tmp_path, max_num_tokens=64, batch_scheduler_policy="max_utilization")
+    limits = load_simulation(worker_config).limits
     assert (limits.max_num_tokens, limits.batch_scheduler_policy) == (64, "max_utilization")
     assert limits.max_batch_size == 256
 
 
-def test_the_worker_loads_it(tmp_path: Path) -> None:
+def test_the_worker_loads_the_engine(tmp_path: Path) -> None:
     limits = load_engine("sim", config(tmp_path)).limits
     assert limits == EngineLimits(max_seq_len=100, max_beam_width=64, vocab_size=1000)
 
 
-def test_the_real_clock_waits_until_then_and_not_for_the_past() -> None:
+def test_the_real_clock_waits_for_future_times_only() -> None:
     clock = RealClock()
     until_s = clock.now_s() + 0.001
     clock.wait_until(until_s)

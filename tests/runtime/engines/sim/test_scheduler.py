@@ -44,25 +44,25 @@ def request(number: int, num_input: int, max_new_tokens: int, num_sequences: int
     return SimRequest(number, ids, max_new_tokens, num_sequences)
 
 
-def submit(to: Scheduler, *lengths: tuple[int, ...]) -> list[SimRequest]:
+def submit(target: Scheduler, *lengths: tuple[int, ...]) -> list[SimRequest]:
     requests = [request(number, *each) for number, each in enumerate(lengths)]
     for each in requests:
-        to.submit(each)
+        target.submit(each)
     return requests
 
 
-def told(step: Step) -> list[int]:
+def request_ids(step: Step) -> list[int]:
     return [each.id for each in step.tokens]
 
 
-def run_out(of: Scheduler) -> list[Step]:
+def run_out(target: Scheduler) -> list[Step]:
     steps = []
-    while of.has_work:
-        steps.append(of.step())
+    while target.has_work:
+        steps.append(target.step())
     return steps
 
 
-def test_the_step_of_a_prompt_gives_the_first_token_and_each_later_one_another() -> None:
+def test_the_prompt_step_and_each_later_step_give_one_token() -> None:
     steps = scheduler()
     submit(steps, (20, 3))
     assert [step.work for step in run_out(steps)] == [
@@ -78,63 +78,63 @@ def test_a_step_takes_as_long_as_its_work() -> None:
     assert [step.duration_s for step in run_out(steps)] == pytest.approx([3.0, 1.031])
 
 
-def test_who_comes_later_joins_between_steps() -> None:
+def test_later_requests_join_between_steps() -> None:
     steps = scheduler()
     submit(steps, (10, 3))
     steps.step()
     steps.submit(request(7, 10, 2))
-    assert [told(step) for step in run_out(steps)] == [[7, 0], [0, 7]]
+    assert [request_ids(step) for step in run_out(steps)] == [[7, 0], [0, 7]]
 
 
-def test_no_more_run_than_the_batch_has_room_for() -> None:
+def test_running_requests_are_limited_by_the_batch_size() -> None:
     steps = scheduler(max_batch_size=2)
     submit(steps, (10, 2), (10, 2), (10, 1))
-    assert [told(step) for step in run_out(steps)] == [[0, 1], [0, 1], [2]]
+    assert [request_ids(step) for step in run_out(steps)] == [[0, 1], [0, 1], [2]]
 
 
-def test_prompts_beyond_the_tokens_of_a_step_wait_for_the_next() -> None:
+def test_prompts_beyond_the_token_budget_wait_for_the_next_step() -> None:
     steps = scheduler(max_num_tokens=100)
     submit(steps, (60, 2), (60, 1))
     assert [step.work.prompt_tokens for step in run_out(steps)] == [60, 60]
 
 
-def test_chunked_context_fills_a_step_with_a_part_of_a_prompt() -> None:
+def test_chunked_context_fills_a_step_with_part_of_a_prompt() -> None:
     steps = scheduler(max_num_tokens=100, enable_chunked_context=True)
     submit(steps, (60, 2), (60, 1))
     done = run_out(steps)
     assert [step.work.prompt_tokens for step in done] == [100, 20]
-    assert [told(step) for step in done] == [[0], [1, 0]]
+    assert [request_ids(step) for step in done] == [[0], [1, 0]]
     # The 20 tokens of the second chunk look back at 40 tokens before them, and at each other.
     assert done[1].work.prompt_pairs == 20 * 40 + 190
 
 
-def test_guaranteed_no_evict_starts_what_can_run_to_its_end() -> None:
+def test_guaranteed_no_evict_starts_requests_that_can_finish() -> None:
     steps = scheduler(max_tokens_in_paged_kv_cache=100)
     first, _ = submit(steps, (10, 50), (10, 50))
-    assert told(steps.step()) == [0]
+    assert request_ids(steps.step()) == [0]
     assert steps.num_waiting == 1
     while not first.is_done:
         steps.step()
-    assert told(steps.step()) == [1]
+    assert request_ids(steps.step()) == [1]
 
 
-def test_max_utilization_starts_what_fits_and_pauses_the_latest() -> None:
+def test_max_utilization_starts_what_fits_and_pauses_the_latest_request() -> None:
     steps = scheduler(max_tokens_in_paged_kv_cache=100, batch_scheduler_policy="max_utilization")
     first, second = submit(steps, (10, 50), (10, 50))
-    assert told(steps.step()) == [0, 1]
+    assert request_ids(steps.step()) == [0, 1]
     while steps.num_waiting == 0:
         step = steps.step()
     # Each had 50 tokens, five blocks of ten, when the first wanted one more.
     assert (first.num_generated, second.num_generated) == (41, 40)
-    assert told(step) == [0]
+    assert request_ids(step) == [0]
     while not first.is_done:
         steps.step()
     again = steps.step()
     assert again.work.prompt_tokens == 50
-    assert (told(again), second.num_generated) == ([1], 41)
+    assert (request_ids(again), second.num_generated) == ([1], 41)
 
 
-def test_a_paused_request_that_outgrew_a_step_runs_alone() -> None:
+def test_a_paused_request_larger_than_a_step_runs_alone() -> None:
     steps = scheduler(
         max_num_tokens=20,
         max_tokens_in_paged_kv_cache=60,
@@ -165,14 +165,14 @@ def test_several_sequences_share_the_prompt() -> None:
 
 
 @pytest.mark.parametrize("num_steps", [0, 1, 3], ids=["waiting", "alone", "beside another"])
-def test_who_is_removed_leaves_nothing(num_steps: int) -> None:
+def test_removing_a_request_frees_its_blocks(num_steps: int) -> None:
     steps = scheduler()
     submit(steps, (10, 9), (10, 5))
     for _ in range(num_steps):
         steps.step()
     steps.remove(0)
     steps.remove(99)
-    assert all(told(step) == [1] for step in run_out(steps))
+    assert all(request_ids(step) == [1] for step in run_out(steps))
     assert steps.count_used_blocks() == 0
 
 
@@ -198,7 +198,7 @@ def test_jitter_follows_its_seed_and_keeps_the_mean() -> None:
     ],
     ids=str,
 )
-def test_what_could_never_run_has_a_problem(
+def test_find_problem_explains_requests_that_can_never_run(
     lengths: tuple[int, ...], limits: dict[str, Any], why: str | None
 ) -> None:
     problem = find_problem(dataclasses.replace(LIMITS, **limits), *lengths)
@@ -232,7 +232,7 @@ def test_every_request_gets_its_tokens_within_the_limits(
         assert step.tokens or is_chunked
         assert step.work.sequences <= limits.max_batch_size
         assert steps.count_used_blocks() <= num_blocks
-        tokens.update(told(step))
+        tokens.update(request_ids(step))
         computed += step.work.prompt_tokens
     assert tokens == {each.id: each.max_new_tokens for each in requests}
     assert steps.count_used_blocks() == 0
@@ -240,7 +240,7 @@ def test_every_request_gets_its_tokens_within_the_limits(
         assert computed == sum(len(each.input_ids) for each in requests)
 
 
-def test_blocks_of_a_request() -> None:
+def test_count_blocks() -> None:
     assert [count_blocks(LIMITS, *each) for each in ((10, 0), (10, 1), (25, 5), (25, 6, 3))] == [
         1, 2, 3, 2 + 3 * 2,
     ]  # fmt: skip

@@ -24,7 +24,7 @@ def test_a_step_is_the_sum_of_its_parts() -> None:
     assert timing.duration_s(work) == pytest.approx(1.2345)
 
 
-def test_what_is_written_is_read_again() -> None:
+def test_parse_simulation_reads_to_json() -> None:
     simulation = Simulation(
         StepTiming(0.02, 1e-5, jitter=0.1),
         SchedulerLimits(max_batch_size=7, batch_scheduler_policy="max_utilization"),
@@ -38,7 +38,7 @@ def test_a_timing_alone_is_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("document", "why"),
     [
         ([], "it has no object `timing`"),
         ({"timing": 1}, "it has no object `timing`"),
@@ -53,13 +53,13 @@ def test_a_timing_alone_is_enough() -> None:
     ],
     ids=str,
 )
-def test_what_is_wrong_is_named(said: Any, why: str) -> None:
-    with pytest.raises(ValueError) as refused:
-        parse_simulation(json.dumps(said))
-    assert str(refused.value) == why
+def test_rejects_an_invalid_simulation(document: Any, why: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        parse_simulation(json.dumps(document))
+    assert str(raised.value) == why
 
 
-def test_an_unknown_field_of_the_timing_is_named() -> None:
+def test_rejects_an_unknown_field_of_the_timing() -> None:
     with pytest.raises(ValueError, match=r"timing\.steps is no field; known are step_s, "):
         parse_simulation('{"timing": {"steps": 1}}')
 
@@ -85,7 +85,7 @@ def test_an_unknown_field_of_the_timing_is_named() -> None:
     ],
     ids=str,
 )
-def test_a_limit_that_cannot_be_is_named(limits: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError) as refused:
+def test_rejects_invalid_limits(limits: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError) as raised:
         parse_simulation(json.dumps({**STEP, "limits": limits}))
-    assert str(refused.value) == f"limits.{why}"
+    assert str(raised.value) == f"limits.{why}"

@@ -45,22 +45,22 @@ def tokens_of(updates: list[SequenceUpdate], sequence: int = 0) -> list[int]:
     ]
 
 
-def asked(load: EngineLoader) -> Any:
+def last_request(load: EngineLoader) -> Any:
     """The last request that the package was sent."""
     return load.client.requests[-1]
 
 
-def test_tokens_come_as_they_are_made(load: EngineLoader) -> None:
+def test_tokens_arrive_as_they_are_generated(load: EngineLoader) -> None:
     engine = load()
     assert run(engine, request()) == [
         SequenceUpdate(1, 0, (11,)),
         SequenceUpdate(1, 0, (12,)),
         SequenceUpdate(1, 0, (13,), "length"),
     ]
-    assert asked(load).prompt_token_ids == [5, 10]
+    assert last_request(load).prompt_token_ids == [5, 10]
 
 
-def test_the_end_token_ends_without_being_told(load: EngineLoader) -> None:
+def test_the_end_token_ends_the_sequence_and_is_not_returned(load: EngineLoader) -> None:
     engine = load()
     assert run(engine, request(end_id=12)) == [
         SequenceUpdate(1, 0, (11,)),
@@ -69,24 +69,24 @@ def test_the_end_token_ends_without_being_told(load: EngineLoader) -> None:
     assert load.client.aborted == []
 
 
-def test_a_stop_word_of_one_token_ends_in_the_engine(load: EngineLoader) -> None:
+def test_a_stop_word_of_one_token_ends_the_sequence_in_vllm(load: EngineLoader) -> None:
     engine = load()
     assert run(engine, request(stop_words=((11,),))) == [SequenceUpdate(1, 0, (11,), "stop")]
     assert load.client.aborted == []
 
 
-def test_a_stop_word_of_several_tokens_is_found_here_and_aborted_there(load: EngineLoader) -> None:
+def test_a_stop_word_of_several_tokens_aborts_the_sequence_in_vllm(load: EngineLoader) -> None:
     engine = load()
     updates = run(engine, request(stop_words=((11, 12),), max_new_tokens=500))
     assert updates == [SequenceUpdate(1, 0, (11,)), SequenceUpdate(1, 0, (12,), "stop")]
     assert load.client.aborted == ["1-0"]
 
 
-def test_bad_words_of_any_length_are_left_out(load: EngineLoader) -> None:
+def test_bad_words_of_any_length_are_not_generated(load: EngineLoader) -> None:
     assert tokens_of(run(load(), request(bad_words=((11,), (12, 13))))) == [12, 14, 15]
 
 
-def test_each_of_several_sequences_has_a_seed_and_ends_by_itself(load: EngineLoader) -> None:
+def test_sequences_have_different_seeds_and_end_independently(load: EngineLoader) -> None:
     engine = load()
     updates = run(engine, request(num_return_sequences=2, top_k=5, seed=2**63 - 1))
     assert [tokens_of(updates, sequence) for sequence in (0, 1)] == [[11, 12, 13]] * 2
@@ -94,7 +94,7 @@ def test_each_of_several_sequences_has_a_seed_and_ends_by_itself(load: EngineLoa
     assert [each.sequence_index for each in updates if each.finish_reason] == [0, 1]
 
 
-def test_log_probabilities_go_with_the_tokens(load: EngineLoader) -> None:
+def test_log_probabilities_arrive_with_the_tokens(load: EngineLoader) -> None:
     updates = run(load(), request(return_log_probs=True, max_new_tokens=2))
     assert updates == [
         SequenceUpdate(1, 0, (11,), None, (-0.5,), -0.5),
@@ -102,7 +102,7 @@ def test_log_probabilities_go_with_the_tokens(load: EngineLoader) -> None:
     ]
 
 
-def test_figures_follow_from_what_the_scheduler_tells(load: EngineLoader) -> None:
+def test_performance_metrics_come_from_the_scheduler(load: EngineLoader) -> None:
     (update,) = run(load(), request(return_perf_metrics=True, max_new_tokens=1))
     assert update.perf is not None
     first_ns = update.perf.first_token_time_ns
@@ -117,7 +117,7 @@ def test_requests_run_together(load: EngineLoader) -> None:
     assert order != sorted(order)
 
 
-def test_a_cancelled_request_is_aborted_and_told_no_more(load: EngineLoader) -> None:
+def test_a_cancelled_request_is_aborted_and_gets_no_more_updates(load: EngineLoader) -> None:
     engine = load()
     engine.submit(request(max_new_tokens=500))
     while not engine.step():
@@ -128,20 +128,20 @@ def test_a_cancelled_request_is_aborted_and_told_no_more(load: EngineLoader) -> 
     engine.cancel(3)
 
 
-def test_a_request_that_fails_leaves_the_others(load: EngineLoader) -> None:
+def test_a_failed_request_does_not_affect_others(load: EngineLoader) -> None:
     updates = run(load(), request(1, 991), request(2))
     assert SequenceUpdate(1, error="the engine ended the request: an error inside it") in updates
     assert updates[-1] == SequenceUpdate(2, 0, (13,), "length")
 
 
 @pytest.mark.parametrize("first", [992, 994], ids=["told", "silent"])
-def test_a_core_that_is_gone_ends_the_engine(load: EngineLoader, first: int) -> None:
+def test_a_dead_engine_core_ends_the_engine(load: EngineLoader, first: int) -> None:
     engine = load()
     with pytest.raises(Exception, match=r"core has failed|EngineCore encountered"):
         run(engine, request(1, 993), request(2, first))
 
 
-def test_a_core_that_dies_while_nothing_runs_is_found_out(load: EngineLoader) -> None:
+def test_an_engine_core_that_dies_while_idle_is_detected(load: EngineLoader) -> None:
     engine = load()
     assert not engine.has_work()
     load.client.resources.engine_dead = True
@@ -156,7 +156,7 @@ def test_a_step_does_not_wait_for_a_slow_request(load: EngineLoader) -> None:
     assert engine.step() == []
 
 
-def test_statistics_are_the_last_steps_while_something_runs(load: EngineLoader) -> None:
+def test_statistics_of_the_last_step_are_reported_while_requests_run(load: EngineLoader) -> None:
     engine = load()
     assert engine.stats() == EngineStats(kv_blocks_max=100, tokens_per_block=4)
     engine.submit(request(max_new_tokens=500))
@@ -186,7 +186,7 @@ def test_statistics_are_the_last_steps_while_something_runs(load: EngineLoader) 
     )
 
 
-def test_sequences_that_lost_their_place_are_counted(load: EngineLoader) -> None:
+def test_preemptions_are_counted(load: EngineLoader) -> None:
     engine = load()
     from vllm.v1.engine import (
         EngineCoreEvent,
@@ -202,11 +202,11 @@ def test_sequences_that_lost_their_place_are_counted(load: EngineLoader) -> None
     assert engine.stats().preemptions == 2
 
 
-def test_the_context_is_what_vllm_found_room_for(load: EngineLoader) -> None:
+def test_the_context_length_is_the_one_that_vllm_has_room_for(load: EngineLoader) -> None:
     assert load(max_model_len=512).limits == EngineLimits(512, 1, 1000)
 
 
-def test_groups_become_what_vllm_wants(load: EngineLoader) -> None:
+def test_argument_groups_become_vllm_objects(load: EngineLoader) -> None:
     load(structured_outputs_config={"backend": "xgrammar"}, tensor_parallel_size=2)
     assert load.client.config.structured_outputs_config.backend == "xgrammar"
     assert load.client.config.arguments.tensor_parallel_size == 2
@@ -224,9 +224,7 @@ def test_groups_become_what_vllm_wants(load: EngineLoader) -> None:
     ],
     ids=["unknown", "out of range"],
 )
-def test_arguments_that_are_not_taken_are_named(
-    load: EngineLoader, arguments: dict[str, Any], why: str
-) -> None:
+def test_rejects_invalid_arguments(load: EngineLoader, arguments: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError) as raised:
         load(**arguments)
     assert str(raised.value) == why
@@ -235,16 +233,16 @@ def test_arguments_that_are_not_taken_are_named(
 def test_a_guide_ends_with_the_tokenizers_end_token(load: EngineLoader) -> None:
     engine = load()
     run(engine, request(guide_type="regex", guide="[0-9]"))
-    params = asked(load).sampling_params
+    params = last_request(load).sampling_params
     assert (params.structured_outputs.regex, params.stop_token_ids) == ("[0-9]", [2])
 
 
-def test_a_guide_that_is_none_is_refused(load: EngineLoader) -> None:
+def test_rejects_an_invalid_guide(load: EngineLoader) -> None:
     with pytest.raises(InvalidRequest, match=r"vLLM refuses it: missing \)"):
         load().submit(request(guide_type="regex", guide="("))
 
 
-def test_a_request_brings_its_adapter(load: EngineLoader, tmp_path: Path) -> None:
+def test_a_request_runs_with_its_adapter(load: EngineLoader, tmp_path: Path) -> None:
     pirate = write_peft(tmp_path / "all" / "pirate", make_adapter(SITES, ["q_proj"]))
     options = {"lora_prefetch_dir": str(pirate.parent)}
     engine = load(options, model=write_checkpoint(tmp_path), enable_lora=True)
@@ -259,17 +257,17 @@ def test_a_request_brings_its_adapter(load: EngineLoader, tmp_path: Path) -> Non
     assert run(engine, request(4, lora_name="pirate")) == [gone]
 
 
-def test_adapters_of_requests_in_flight_stay(load: EngineLoader, tmp_path: Path) -> None:
+def test_adapters_of_running_requests_are_kept(load: EngineLoader, tmp_path: Path) -> None:
     options = {"lora_cache_host_memory_bytes": 1}
     engine = load(options, model=write_checkpoint(tmp_path), enable_lora=True)
 
     def submit(number: int, **fields: Any) -> Path:
         """The folder of its adapter, once it is asked for."""
-        num_asked = len(load.client.requests)
+        num_requests = len(load.client.requests)
         engine.submit(request_with_adapter(number, tmp_path, **fields))
-        while len(load.client.requests) == num_asked:
+        while len(load.client.requests) == num_requests:
             engine.step()
-        return Path(asked(load).lora_request.lora_path)
+        return Path(last_request(load).lora_request.lora_path)
 
     first, second = submit(1, max_new_tokens=1000), submit(2, max_new_tokens=1000)
     assert first.exists() and second.exists()
@@ -279,7 +277,7 @@ def test_adapters_of_requests_in_flight_stay(load: EngineLoader, tmp_path: Path)
     engine.cancel(2)
 
 
-def test_adapters_of_requests_that_ended_make_room(load: EngineLoader, tmp_path: Path) -> None:
+def test_adapters_of_finished_requests_are_evicted(load: EngineLoader, tmp_path: Path) -> None:
     options = {"lora_cache_host_memory_bytes": 1}
     engine = load(options, model=write_checkpoint(tmp_path), enable_lora=True)
     for number in (1, 2):
@@ -288,6 +286,6 @@ def test_adapters_of_requests_that_ended_make_room(load: EngineLoader, tmp_path:
     assert [each.exists() for each in folders] == [False, True]
 
 
-def test_an_adapter_needs_a_model_that_takes_some(load: EngineLoader) -> None:
+def test_rejects_an_adapter_for_a_model_without_adapters(load: EngineLoader) -> None:
     with pytest.raises(InvalidRequest, match="this model was imported without"):
         load().submit(request(lora_name="pirate"))

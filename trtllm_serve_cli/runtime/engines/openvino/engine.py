@@ -131,11 +131,11 @@ class OpenVinoEngine:
         started_ns = time.monotonic_ns()
         self._pipeline.step()
         self._iteration += 1
-        self._note_scheduled(started_ns)
+        self._record_scheduled(started_ns)
         for running in list(self._running.values()):
             new = self._read(running)
             updates += new
-            self._note_pause(running, has_tokens=bool(new))
+            self._record_pause(running, has_tokens=bool(new))
             if new and (new[-1].error or all(each.finish_reason for each in new)):
                 del self._running[running.request.id]
                 if running.handle.get_status() == _STATUS.RUNNING:
@@ -181,8 +181,8 @@ class OpenVinoEngine:
                     raise InvalidRequest(problem)
                 self._add(request, each.config)
             except (InvalidRequest, OSError, RuntimeError) as error:
-                is_its_fault = isinstance(error, InvalidRequest)
-                updates.append(SequenceUpdate(request.id, error=str(error), rejected=is_its_fault))
+                is_invalid = isinstance(error, InvalidRequest)
+                updates.append(SequenceUpdate(request.id, error=str(error), rejected=is_invalid))
         return updates
 
     def _find_problem(self, guide: Guide) -> str | None:
@@ -195,12 +195,12 @@ class OpenVinoEngine:
             handle = self._pipeline.add_request(request.id, input_ids, config)
         except RuntimeError as error:
             raise InvalidRequest(last_line(error)) from error
-        num_reused = self._prefix_blocks.take(request.input_ids)
+        num_reused = self._prefix_blocks.add(request.input_ids)
         self._num_blocks_reused += num_reused
         self._num_blocks_missed += -(-len(request.input_ids) // TOKENS_PER_BLOCK) - num_reused
         self._running[request.id] = _Running(request, handle, num_reused)
 
-    def _note_scheduled(self, started_ns: int) -> None:
+    def _record_scheduled(self, started_ns: int) -> None:
         """The scheduler takes requests in the order in which they came, and says how many."""
         num_scheduled = self._pipeline.get_metrics().scheduled_requests
         for _, running in zip(range(num_scheduled), self._running.values(), strict=False):
@@ -218,42 +218,46 @@ class OpenVinoEngine:
         outputs: dict[int, Any] = {}
         while running.handle.can_read():
             for sequence, output in running.handle.read().items():
-                if known := outputs.get(sequence):
-                    known[0].extend(output.generated_ids)
-                    known[1].extend(output.generated_log_probs)
-                    known[2] = output
+                if collected := outputs.get(sequence):
+                    collected[0].extend(output.generated_ids)
+                    collected[1].extend(output.generated_log_probs)
+                    collected[2] = output
                 else:
                     outputs[sequence] = [
                         list(output.generated_ids),
                         list(output.generated_log_probs),
                         output,
                     ]
-        wanted = running.request.num_return_sequences
+        num_requested = running.request.num_return_sequences
         if not outputs and status != _STATUS.FINISHED:
             return []
         if running.request.beam_width > 1:
-            best = sorted(outputs, key=lambda sequence: -outputs[sequence][2].score)[:wanted]
+            best = sorted(outputs, key=lambda sequence: -outputs[sequence][2].score)[:num_requested]
         else:
-            best = sorted(outputs)[:wanted]
+            best = sorted(outputs)[:num_requested]
         if outputs:
-            self._note_tokens(running, sum(len(outputs[key][0]) for key in best))
+            self._record_tokens(running, sum(len(outputs[key][0]) for key in best))
         updates = [self._update(running, index, *outputs[key]) for index, key in enumerate(best)]
         if status == _STATUS.FINISHED:
             # Beams that ended alike are fewer than wanted.
-            missing = range(len(best), wanted) if running.request.beam_width > 1 or not best else ()
+            missing = (
+                range(len(best), num_requested)
+                if running.request.beam_width > 1 or not best
+                else ()
+            )
             updates += [
                 SequenceUpdate(running.request.id, index, finish_reason="stop") for index in missing
             ]
         return updates
 
-    def _note_tokens(self, running: _Running, number: int) -> None:
+    def _record_tokens(self, running: _Running, num_tokens: int) -> None:
         now_ns = time.monotonic_ns()
         running.first_token_ns = running.first_token_ns or now_ns
         running.last_token_ns = now_ns
-        running.num_tokens += number
+        running.num_tokens += num_tokens
         running.num_steps += 1
 
-    def _note_pause(self, running: _Running, *, has_tokens: bool) -> None:
+    def _record_pause(self, running: _Running, *, has_tokens: bool) -> None:
         """The scheduler serves sequences that have begun before any other.
 
         So one without a token of a step has lost its KV cache to others. Of several sequences
@@ -314,10 +318,10 @@ class OpenVinoEngine:
         request = running.request
         if not request.stop_words or request.beam_width > 1:
             return None
-        known = running.tokens.setdefault(index, [])
-        start = len(known)
-        known += ids
-        end = find_word_end(known, start, request.stop_words)
+        collected = running.tokens.setdefault(index, [])
+        start = len(collected)
+        collected += ids
+        end = find_word_end(collected, start, request.stop_words)
         return None if end is None else end - start
 
 
@@ -348,9 +352,9 @@ def _reuses_blocks(config: dict[str, Any]) -> bool:
     return bool(config["enable_kv_cache_reuse"] and not config["draft_model_dir"])
 
 
-def _find_model(directory: Path, what: str) -> Path:
+def _find_model(directory: Path, description: str) -> Path:
     if not (directory / "openvino_model.xml").exists():
-        raise FileNotFoundError(f"{what} {directory} has no OpenVINO model; build it again")
+        raise FileNotFoundError(f"{description} {directory} has no OpenVINO model; build it again")
     return directory
 
 

@@ -41,44 +41,44 @@ class GrammarCheck:
         self._arguments = (str(engine_dir), str(vocab_size))
         self._process: subprocess.Popen[str] | None = None
         # What was found of a guide once need not be found again.
-        self._found: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._problems: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def find_problem(self, guide_type: str, guide: str) -> str | None:
         """Why `guide` cannot be used, if so; takes as long as compiling it, some 2 s at most."""
         key = (guide_type, guide)
-        if key not in self._found:
-            found = self._ask({"type": guide_type, "guide": guide})
-            if found is None:
+        if key not in self._problems:
+            problem = self._query({"type": guide_type, "guide": guide})
+            if problem is None:
                 # Not remembered: the machine may be less busy the next time.
                 limit = f"{COMPILE_LIMIT_S:g} s"
                 return f"takes more than {limit} or too much memory to compile; make it simpler"
-            self._found[key] = found
-        self._found.move_to_end(key)
-        if len(self._found) > _NUM_REMEMBERED:
-            self._found.popitem(last=False)
-        return self._found[key] or None
+            self._problems[key] = problem
+        self._problems.move_to_end(key)
+        if len(self._problems) > _NUM_REMEMBERED:
+            self._problems.popitem(last=False)
+        return self._problems[key] or None
 
     def close(self) -> None:
         """End the process, if there is one; the next guide starts another."""
         if self._process is not None:
-            self._end()
+            self._stop()
 
-    def _ask(self, question: dict[str, str]) -> str | None:
+    def _query(self, request: dict[str, str]) -> str | None:
         """What is wrong, or nothing; None when that took too long."""
-        process = self._started()
+        process = self._start_if_needed()
         assert process.stdin is not None
         try:
-            process.stdin.write(json.dumps(question) + "\n")
+            process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
-            answer = self._read_line(COMPILE_LIMIT_S)
+            response = self._read_line(COMPILE_LIMIT_S)
         except BrokenPipeError:
-            answer = None
-        if answer is None:
-            self._end()
+            response = None
+        if response is None:
+            self._stop()
             return None
-        return str(json.loads(answer))
+        return str(json.loads(response))
 
-    def _started(self) -> subprocess.Popen[str]:
+    def _start_if_needed(self) -> subprocess.Popen[str]:
         if self._process is None:
             self._process = subprocess.Popen(
                 (sys.executable, "-m", f"{__package__}.grammar_check", *self._arguments),
@@ -87,11 +87,11 @@ class GrammarCheck:
                 text=True,
             )
             if self._read_line(_START_LIMIT_S) is None:
-                self._end()
+                self._stop()
                 raise RuntimeError("the process that checks guides did not start")
         return self._process
 
-    def _end(self) -> None:
+    def _stop(self) -> None:
         assert self._process is not None
         self._process.kill()
         # What it did not read any more cannot be flushed.
@@ -173,21 +173,23 @@ def main() -> None:
     engine_dir, vocab_size = Path(sys.argv[1]), int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_AS, (_LIMIT_BYTES, _LIMIT_BYTES))
     # What the libraries print must not be taken for an answer.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    responses = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory() as folder:
         for file in engine_dir.glob("openvino_*tokenizer.*"):
             (Path(folder) / file.name).symlink_to(file)
         openvino.save_model(make_model(vocab_size), Path(folder) / "openvino_model.xml")
         pipeline = _load(folder)
-        answers.write('"ready"\n')
+        responses.write('"ready"\n')
         for line in sys.stdin:
-            question = json.loads(line)
+            request = json.loads(line)
             # Whoever asked kills it in time, or has died.
             signal.alarm(int(COMPILE_LIMIT_S) + 3)
-            problem = _try_out(pipeline, structured_output(question["type"], question["guide"]))
+            problem = _find_compile_error(
+                pipeline, structured_output(request["type"], request["guide"])
+            )
             signal.alarm(0)
-            answers.write(json.dumps(problem) + "\n")
+            responses.write(json.dumps(problem) + "\n")
             if problem:
                 # A pipeline whose step has raised once raises for ever.
                 pipeline = _load(folder)
@@ -201,7 +203,7 @@ def _load(folder: str) -> Any:
     return openvino_genai.ContinuousBatchingPipeline(folder, scheduler, "CPU", {})
 
 
-def _try_out(pipeline: Any, config: Any) -> str:
+def _find_compile_error(pipeline: Any, config: Any) -> str:
     """Why no token can be sampled with this guide, or nothing."""
     import numpy as np
     import openvino
@@ -220,11 +222,11 @@ def _try_out(pipeline: Any, config: Any) -> str:
             pipeline.step()
         del handle
     except Exception as error:  # whatever the grammar's compiler has to say
-        return f"cannot be used: {_without_place(last_line(error))}"
+        return f"cannot be used: {_strip_location(last_line(error))}"
     return ""
 
 
-def _without_place(message: str) -> str:
+def _strip_location(message: str) -> str:
     """`message` without the time, the place in the compiler's source and the check that failed."""
     return re.sub(r"^\[[\d:]+\] \S+:\d+: (Check failed: .* is false: )?", "", message)
 

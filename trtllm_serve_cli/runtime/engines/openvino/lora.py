@@ -34,9 +34,9 @@ def adapter_properties(adapter: Adapter) -> dict[str, Any]:
         tensors[f"base_model.model.{module}.lora_A.weight"] = change.a
         tensors[f"base_model.model.{module}.lora_B.weight"] = change.b
     file = np.frombuffer(write_safetensors(tensors), dtype=np.uint8)
-    made = openvino_genai.Adapter(openvino.Tensor(file))
+    genai_adapter = openvino_genai.Adapter(openvino.Tensor(file))
     mode = openvino_genai.AdapterConfig.Mode.MODE_STATIC
-    return {"adapters": openvino_genai.AdapterConfig(made, mode=mode)}
+    return {"adapters": openvino_genai.AdapterConfig(genai_adapter, mode=mode)}
 
 
 def _find_sites(engine_dir: Path) -> Sites:

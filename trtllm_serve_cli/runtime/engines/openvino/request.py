@@ -71,7 +71,7 @@ def find_guide(request: GenerationRequest, tokenizer: Any) -> Guide | None:
         return None
     if request.guide_type is None:
         texts = _texts(request.bad_words, "bad_words_list", tokenizer)
-        return Guide("structural_tag", _ban(texts), "bad_words_list")
+        return Guide("structural_tag", _exclusion_guide(texts), "bad_words_list")
     if request.bad_words:
         raise InvalidRequest(
             "bad_words_list cannot be combined with guided_decoding_guide_type: both steer the "
@@ -113,7 +113,7 @@ def _set_penalties(config: Any, request: GenerationRequest) -> None:
             setattr(config, name, value)
 
 
-def _ban(texts: set[str]) -> str:
+def _exclusion_guide(texts: set[str]) -> str:
     """The guide that allows any text without `texts`."""
     # Its automaton takes no word that starts with another.
     shortest = leave_out_longer(texts)

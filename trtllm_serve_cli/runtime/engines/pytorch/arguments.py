@@ -36,7 +36,9 @@ LLM_ARGUMENTS = ArgumentTable(
     },
 )
 # Of the adapters' cache nothing is said to a model that takes none.
-_OF_ADAPTERS = tuple(name for name in LLM_ARGUMENTS.parameters if name.startswith("lora_cache_"))
+_ADAPTER_CACHE_PARAMETERS = tuple(
+    name for name in LLM_ARGUMENTS.parameters if name.startswith("lora_cache_")
+)
 
 
 def arguments_of(parameters: Mapping[str, str]) -> Arguments:
@@ -47,5 +49,5 @@ def arguments_of(parameters: Mapping[str, str]) -> Arguments:
     if "lora_config" in json.loads(parameters.get(LLM_ARGUMENTS.rest) or "{}"):
         return LLM_ARGUMENTS.read(parameters)
     return LLM_ARGUMENTS.read(
-        {name: text for name, text in parameters.items() if name not in _OF_ADAPTERS}
+        {name: text for name, text in parameters.items() if name not in _ADAPTER_CACHE_PARAMETERS}
     )

@@ -41,10 +41,10 @@ from .results import ResultReader
 from .sampling import check_servable, long_bad_words, sampling_arguments
 
 # How long a step waits for tokens while new requests may be waiting for it.
-_PATIENCE_S = 0.01
+_STEP_WAIT_S = 0.01
 # Statistics are asked for so often. In some versions the event loop stands still for the answer.
 _STATS_PERIOD_S = 0.5
-_STATS_PATIENCE_S = 0.01
+_STATS_TIMEOUT_S = 0.01
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class PyTorchEngine:
         self._loop = asyncio.new_event_loop()
         self._running: dict[int, _Running] = {}
         self._updates: list[SequenceUpdate] = []
-        self._news = asyncio.Event()
+        self._has_updates = asyncio.Event()
         self._failure: Exception | None = None
         # The last that the executor has told, as it writes it.
         self._iteration: dict[str, Any] = {}
@@ -116,13 +116,13 @@ class PyTorchEngine:
     def stats(self) -> EngineStats:
         cache = self._iteration.get("kvCacheStats") or {}
         # What the last iteration was about is over when nothing runs.
-        now = self._iteration if self._running else {}
-        batch = now.get("inflightBatchingStats") or {}
+        latest = self._iteration if self._running else {}
+        batch = latest.get("inflightBatchingStats") or {}
         return EngineStats(
             active_requests=len(self._running),
             scheduled_requests=min(batch.get("numScheduledRequests", 0), len(self._running)),
             context_requests=batch.get("numContextRequests", 0),
-            waiting_requests=now.get("numQueuedRequests", 0),
+            waiting_requests=latest.get("numQueuedRequests", 0),
             kv_blocks_max=cache.get("maxNumBlocks", 0),
             kv_blocks_used=cache.get("usedNumBlocks", 0) if self._running else 0,
             tokens_per_block=cache.get("tokensPerBlock", 0),
@@ -153,9 +153,9 @@ class PyTorchEngine:
         self._poll_stats()
         if self._updates or self._failure is not None:
             return
-        self._news.clear()
+        self._has_updates.clear()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._news.wait(), _PATIENCE_S)
+            await asyncio.wait_for(self._has_updates.wait(), _STEP_WAIT_S)
 
     async def _run(self, request: GenerationRequest, params: Any) -> None:
         """Follow one request to its end."""
@@ -163,11 +163,13 @@ class PyTorchEngine:
             await self._follow(request, params)
         except (InvalidRequest, RequestError, ValueError) as error:
             refused = isinstance(error, InvalidRequest)
-            self._tell([SequenceUpdate(request.id, error=last_line(error), rejected=refused)])
+            self._add_updates(
+                [SequenceUpdate(request.id, error=last_line(error), rejected=refused)]
+            )
         except Exception as error:
             # Whatever else is raised, the executor has ended with it, and all requests.
             self._failure = error
-            self._news.set()
+            self._has_updates.set()
         finally:
             if self._adapters is not None:
                 self._adapters.release(request)
@@ -187,7 +189,7 @@ class PyTorchEngine:
         reader = ResultReader(request)
         try:
             async for _ in result:
-                self._tell(reader.read(result))
+                self._add_updates(reader.read(result))
                 if reader.is_done:
                     break
         finally:
@@ -196,13 +198,13 @@ class PyTorchEngine:
     async def _lora_request(self, request: GenerationRequest) -> Any:
         if self._adapters is None or key_of(request) is None:
             return None
-        known = await asyncio.wrap_future(self._adapters.find(request), loop=self._loop)
-        return known and LoRARequest(known.name, known.number, str(known.folder))
+        adapter = await asyncio.wrap_future(self._adapters.find(request), loop=self._loop)
+        return adapter and LoRARequest(adapter.name, adapter.number, str(adapter.folder))
 
-    def _tell(self, updates: list[SequenceUpdate]) -> None:
+    def _add_updates(self, updates: list[SequenceUpdate]) -> None:
         if updates:
             self._updates += updates
-            self._news.set()
+            self._has_updates.set()
 
     def _poll_stats(self) -> None:
         is_over = self._stats_task is None or self._stats_task.done()
@@ -212,7 +214,7 @@ class PyTorchEngine:
 
     async def _read_stats(self) -> None:
         try:
-            async for iteration in self._llm.get_stats_async(_STATS_PATIENCE_S):
+            async for iteration in self._llm.get_stats_async(_STATS_TIMEOUT_S):
                 self._iteration = iteration
                 batch = iteration.get("inflightBatchingStats") or {}
                 self._num_preemptions += batch.get("numPausedRequests", 0)
@@ -225,13 +227,13 @@ def _load(arguments: Arguments) -> Any:
     """The LLM; raises `ValueError` that names the arguments which it does not take."""
     # Only its grammars need the tokenizer: requests come and go as ids.
     needs_tokenizer = bool(arguments.get("guided_decoding_backend"))
-    ours: Arguments = {"enable_iter_perf_stats": True}
+    defaults: Arguments = {"enable_iter_perf_stats": True}
     if not needs_tokenizer:
-        ours["skip_tokenizer_init"] = True
+        defaults["skip_tokenizer_init"] = True
         arguments = {key: value for key, value in arguments.items() if key != "tokenizer"}
     with explaining_refusals("TensorRT-LLM"):
         # It makes the classes of the groups that have one, out of what it is given.
-        return LLM(**update_llm_args_with_extra_dict({}, deepcopy({**ours, **arguments})))
+        return LLM(**update_llm_args_with_extra_dict({}, deepcopy({**defaults, **arguments})))
 
 
 def _sampling_params(request: GenerationRequest) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...engine import GenerationRequest, InvalidRequest
-from ..sampling_arguments import PENALTIES, choose_at_random, copy_set, single_tokens
+from ..sampling_arguments import PENALTIES, copy_set_fields, random_sampling, single_tokens
 
 # How the executor is told that no token ends a sequence; None would be the tokenizer's end token.
 _NO_END = -1
@@ -32,8 +32,8 @@ def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
         "best_of": request.beam_width if is_beam_search else request.num_return_sequences,
         "detokenize": False,
         "include_stop_str_in_output": True,
-        **(_beams(request) if is_beam_search else _choice(request)),
-        **copy_set(request, *PENALTIES, "min_tokens", "seed"),
+        **(_beam_search(request) if is_beam_search else _sampling(request)),
+        **copy_set_fields(request, *PENALTIES, "min_tokens", "seed"),
     }
     if stops := single_tokens(request.stop_words):
         arguments["stop_token_ids"] = stops
@@ -51,12 +51,12 @@ def long_bad_words(request: GenerationRequest) -> list[list[int]]:
     return [list(word) for word in request.bad_words if len(word) > 1]
 
 
-def check_servable(request: GenerationRequest, llm: Mapping[str, Any]) -> None:
+def check_servable(request: GenerationRequest, arguments: Mapping[str, Any]) -> None:
     """Raise `InvalidRequest` for what a model loaded with the arguments `llm` cannot run.
 
     Much of it the LLM API would take, and then ignore.
     """
-    max_beam_width = int(llm.get("max_beam_width") or 1)
+    max_beam_width = int(arguments.get("max_beam_width") or 1)
     if request.beam_width != max_beam_width:
         raise InvalidRequest(
             f"beam_width is {request.beam_width}; this model was loaded for {max_beam_width} "
@@ -67,28 +67,28 @@ def check_servable(request: GenerationRequest, llm: Mapping[str, Any]) -> None:
             "stop_words_list has a word of several tokens, which does not go with a beam_width of "
             f"{request.beam_width}; leave it out"
         )
-    if request.guide_type is not None and not llm.get("guided_decoding_backend"):
+    if request.guide_type is not None and not arguments.get("guided_decoding_backend"):
         raise InvalidRequest(
             "guided_decoding_guide_type needs a model that is served with "
             "guided_decoding_backend=xgrammar, and this one is not"
         )
-    max_num_tokens = llm.get("max_num_tokens")
+    max_num_tokens = arguments.get("max_num_tokens")
     if (
         max_num_tokens
         and len(request.input_ids) > max_num_tokens
-        and not llm.get("enable_chunked_prefill")
+        and not arguments.get("enable_chunked_prefill")
     ):
         raise InvalidRequest(
             f"the prompt has {len(request.input_ids)} tokens, and one step of the engine takes "
             f"{max_num_tokens} (max_num_tokens); shorten it, or serve the model with "
             "enable_chunked_context=true"
         )
-    if speculative := llm.get("speculative_config"):
+    if speculative := arguments.get("speculative_config"):
         _check_speculative(request, speculative)
 
 
 def _check_speculative(request: GenerationRequest, config: Mapping[str, Any]) -> None:
-    asked = {
+    requested = {
         "num_return_sequences": request.num_return_sequences > 1,
         "return_log_probs": request.return_log_probs,
         "bad_words_list": bool(request.bad_words),
@@ -97,8 +97,8 @@ def _check_speculative(request: GenerationRequest, config: Mapping[str, Any]) ->
     }
     decoding_type = config.get("decoding_type")
     if decoding_type in _GREEDY_ONLY and not config.get("allow_advanced_sampling"):
-        asked["runtime_top_k (or runtime_top_p)"] = not request.is_greedy
-    for tensor, is_set in asked.items():
+        requested["runtime_top_k (or runtime_top_p)"] = not request.is_greedy
+    for tensor, is_set in requested.items():
         if is_set:
             raise InvalidRequest(
                 f"{tensor} does not work with speculative decoding ({decoding_type}); leave it "
@@ -106,14 +106,14 @@ def _check_speculative(request: GenerationRequest, config: Mapping[str, Any]) ->
             )
 
 
-def _choice(request: GenerationRequest) -> dict[str, Any]:
-    return {"top_k": 1} if request.is_greedy else choose_at_random(request)
+def _sampling(request: GenerationRequest) -> dict[str, Any]:
+    return {"top_k": 1} if request.is_greedy else random_sampling(request)
 
 
-def _beams(request: GenerationRequest) -> dict[str, Any]:
-    asked = {
+def _beam_search(request: GenerationRequest) -> dict[str, Any]:
+    requested = {
         "length_penalty": request.len_penalty,
         "early_stopping": None if request.early_stopping is None else int(request.early_stopping),
         "beam_search_diversity_rate": request.beam_search_diversity_rate,
     }
-    return {"use_beam_search": True, **{k: v for k, v in asked.items() if v is not None}}
+    return {"use_beam_search": True, **{k: v for k, v in requested.items() if v is not None}}

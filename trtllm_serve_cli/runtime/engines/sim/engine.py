@@ -30,7 +30,7 @@ from .timing import SIMULATION_FILE, SchedulerLimits, Simulation, parse_limits, 
 
 _KIND = "sim"
 # A sleep ends some 0.1 ms late on a machine at rest; the last bit is waited for awake.
-_AWAKE_S = 0.0002
+_SPIN_S = 0.0002
 # Above what the limits on requests say, so that what is refused is refused by what it is.
 _MAX_BEAM_WIDTH = 64
 
@@ -51,9 +51,9 @@ class RealClock:
 
     def wait_until(self, at_s: float) -> None:
         """Return at `at_s` as closely as Python can tell."""
-        rest_s = at_s - time.monotonic() - _AWAKE_S
-        if rest_s > 0:
-            time.sleep(rest_s)
+        sleep_s = at_s - time.monotonic() - _SPIN_S
+        if sleep_s > 0:
+            time.sleep(sleep_s)
         while time.monotonic() < at_s:
             pass
 
@@ -65,9 +65,9 @@ def load_simulation(config: Mapping[str, Any]) -> Simulation:
     """
     path = Path(config["engine_dir"], SIMULATION_FILE)
     simulation = parse_simulation(path.read_text(encoding="utf-8"))
-    said = {name: config[name] for name in SchedulerLimits.__slots__ if name in config}
-    known = {name: getattr(simulation.limits, name) for name in SchedulerLimits.__slots__}
-    return replace(simulation, limits=parse_limits({**known, **said}))
+    overrides = {name: config[name] for name in SchedulerLimits.__slots__ if name in config}
+    defaults = {name: getattr(simulation.limits, name) for name in SchedulerLimits.__slots__}
+    return replace(simulation, limits=parse_limits({**defaults, **overrides}))
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class _Sequence:
 class _Running:
     request: GenerationRequest
     sim: SimRequest
-    words: tuple[int, ...]
+    vocabulary: tuple[int, ...]
     sequences: list[_Sequence]
     first_scheduled_ns: int = 0
     first_token_ns: int = 0
@@ -105,7 +105,7 @@ class SimEngine:
         self._num_blocks_reused = self._num_blocks_missed = 0
         self._context_tokens = 0
         # When the step before ended, if there was work for the next.
-        self._goes_on_from_s: float | None = None
+        self._next_start_s: float | None = None
         self.limits = EngineLimits(
             max_seq_len=int(config["max_seq_len"]),
             max_beam_width=_MAX_BEAM_WIDTH,
@@ -119,11 +119,11 @@ class SimEngine:
         if problem is not None:
             raise InvalidRequest(problem)
         if not self._scheduler.has_work:
-            self._goes_on_from_s = None
+            self._next_start_s = None
         sim = SimRequest(request.id, request.input_ids, request.max_new_tokens, number)
         sequences = [_Sequence(Random(f"{request.seed or 0} {each}")) for each in range(number)]
-        words = _choose_words(request, self.limits.vocab_size)
-        self._running[request.id] = _Running(request, sim, words, sequences)
+        vocabulary = _choose_vocabulary(request, self.limits.vocab_size)
+        self._running[request.id] = _Running(request, sim, vocabulary, sequences)
         self._scheduler.submit(sim)
 
     def cancel(self, request_id: int) -> None:
@@ -134,15 +134,15 @@ class SimEngine:
         return self._scheduler.has_work
 
     def step(self) -> list[SequenceUpdate]:
-        begun_s = self._clock.now_s()
+        started_s = self._clock.now_s()
         step = self._scheduler.step()
         self._iteration += 1
         self._context_tokens = step.work.prompt_tokens
         # A step that is late is not made up for: the ones after it would come too soon.
-        from_s = begun_s if self._goes_on_from_s is None else self._goes_on_from_s
-        end_s = max(from_s + step.duration_s, begun_s)
-        updates = self._tell(step, _ns(from_s), _ns(end_s))
-        self._goes_on_from_s = end_s if self._scheduler.has_work else None
+        from_s = started_s if self._next_start_s is None else self._next_start_s
+        end_s = max(from_s + step.duration_s, started_s)
+        updates = self._collect_updates(step, _ns(from_s), _ns(end_s))
+        self._next_start_s = end_s if self._scheduler.has_work else None
         self._clock.wait_until(end_s)
         return updates
 
@@ -166,9 +166,9 @@ class SimEngine:
     def close(self) -> None:
         """Nothing outlives this process."""
 
-    def _tell(self, step: Step, begun_ns: int, end_ns: int) -> list[SequenceUpdate]:
+    def _collect_updates(self, step: Step, started_ns: int, end_ns: int) -> list[SequenceUpdate]:
         for sim in step.started:
-            self._running[sim.id].first_scheduled_ns = begun_ns
+            self._running[sim.id].first_scheduled_ns = started_ns
             needed = -(-len(sim.input_ids) // self._simulation.limits.tokens_per_block)
             self._num_blocks_reused += sim.num_reused_blocks
             self._num_blocks_missed += needed - sim.num_reused_blocks
@@ -180,7 +180,7 @@ class SimEngine:
             perf = self._perf(running) if running.request.return_perf_metrics else None
             for index, sequence in enumerate(running.sequences):
                 if not sequence.is_done:
-                    token, finish_reason = _say(running, sequence)
+                    token, finish_reason = _next_token(running, sequence)
                     updates.append(
                         SequenceUpdate(sim.id, index, (token,), finish_reason, perf=perf)
                     )
@@ -207,7 +207,7 @@ class SimEngine:
 
 def _check_servable(request: GenerationRequest) -> None:
     """Raise `InvalidRequest` for what its capabilities say it cannot do."""
-    asked = {
+    requested = {
         "beam_width": request.beam_width > 1,
         "return_log_probs": request.return_log_probs,
         "guided_decoding_guide_type": request.guide_type is not None,
@@ -215,19 +215,21 @@ def _check_servable(request: GenerationRequest) -> None:
             request.lora_task_id is None and request.lora_name is None and request.lora_file is None
         ),
     }
-    for tensor, is_set in asked.items():
+    for tensor, is_set in requested.items():
         if is_set:
             raise InvalidRequest(explain_refusal(tensor, _KIND))
 
 
-def _choose_words(request: GenerationRequest, vocab_size: int) -> tuple[int, ...]:
+def _choose_vocabulary(request: GenerationRequest, vocab_size: int) -> tuple[int, ...]:
     """The tokens that an answer is made of: no end, and no word that is banned."""
     banned = {word[0] for word in request.bad_words if len(word) == 1} | {request.end_id}
-    words = tuple(token for token in request.input_ids if token not in banned)
-    return words or tuple(token for token in range(vocab_size) if token not in banned)[:1] or (0,)
+    vocabulary = tuple(token for token in request.input_ids if token not in banned)
+    return (
+        vocabulary or tuple(token for token in range(vocab_size) if token not in banned)[:1] or (0,)
+    )
 
 
-def _say(running: _Running, sequence: _Sequence) -> tuple[int, FinishReason | None]:
+def _next_token(running: _Running, sequence: _Sequence) -> tuple[int, FinishReason | None]:
     """The next token of a sequence, and why it ends with it, if it does."""
     request = running.request
     token = _draw(running, sequence)
@@ -242,16 +244,16 @@ def _say(running: _Running, sequence: _Sequence) -> tuple[int, FinishReason | No
 
 def _draw(running: _Running, sequence: _Sequence) -> int:
     """A word, and the next one where that would complete a banned one."""
-    words, bad_words = running.words, running.request.bad_words
-    start = sequence.rng.randrange(len(words))
+    vocabulary, bad_words = running.vocabulary, running.request.bad_words
+    start = sequence.rng.randrange(len(vocabulary))
     if not bad_words:
-        return words[start]
-    in_turn = (words[(start + each) % len(words)] for each in range(len(words)))
+        return vocabulary[start]
+    candidates = (vocabulary[(start + each) % len(vocabulary)] for each in range(len(vocabulary)))
     end = len(sequence.tokens) + 1
-    fitting = (
-        each for each in in_turn if not ends_with_word([*sequence.tokens, each], end, bad_words)
+    allowed = (
+        each for each in candidates if not ends_with_word([*sequence.tokens, each], end, bad_words)
     )
-    return next(fitting, words[start])
+    return next(allowed, vocabulary[start])
 
 
 def _ns(seconds: float) -> int:

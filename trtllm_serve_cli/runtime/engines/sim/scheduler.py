@@ -73,7 +73,7 @@ class Scheduler:
         self._reserves = self._limits.batch_scheduler_policy == "guaranteed_no_evict"
         self._rng = random.Random(seed)
         capacity = self._limits.num_blocks if self._limits.enable_kv_cache_reuse else 0
-        self._known = PrefixBlocks(self._limits.tokens_per_block, capacity)
+        self._cached_blocks = PrefixBlocks(self._limits.tokens_per_block, capacity)
         self._waiting: deque[SimRequest] = deque()
         self._prompts: dict[int, SimRequest] = {}
         self._decoding: dict[int, SimRequest] = {}
@@ -108,7 +108,7 @@ class Scheduler:
     def count_used_blocks(self) -> int:
         """Blocks with tokens in them; `guaranteed_no_evict` keeps more free than it has used."""
         running = (*self._prompts.values(), *self._decoding.values())
-        return sum(self._needs(each, each.num_generated) for each in running)
+        return sum(self._blocks_for(each, each.num_generated) for each in running)
 
     def submit(self, request: SimRequest) -> None:
         """Queue a request for which `find_problem` finds none."""
@@ -145,7 +145,7 @@ class Scheduler:
         while self._waiting:
             request = self._waiting[0]
             answer = request.max_new_tokens if self._reserves else request.num_generated + 1
-            blocks = self._needs(request, answer)
+            blocks = self._blocks_for(request, answer)
             if (
                 self._num_sequences + request.num_sequences > slots
                 or self._blocks + blocks > self._limits.num_blocks
@@ -156,7 +156,7 @@ class Scheduler:
             self._prompts[request.id] = request
             if not request.was_started:
                 request.was_started = True
-                request.num_reused_blocks = self._known.take(request.input_ids)
+                request.num_reused_blocks = self._cached_blocks.add(request.input_ids)
                 request.num_computed = request.num_reused_blocks * self._limits.tokens_per_block
                 started.append(request)
         return started
@@ -166,7 +166,7 @@ class Scheduler:
         for request in list(self._decoding.values()):
             if request.id not in self._decoding:
                 continue
-            more = self._needs(request, request.num_generated + 1) - request.blocks
+            more = self._blocks_for(request, request.num_generated + 1) - request.blocks
             if more <= 0:
                 continue
             while self._blocks + more > self._limits.num_blocks:
@@ -210,21 +210,21 @@ class Scheduler:
         num_tokens = num_pairs = 0
         for request in list(self._prompts.values()):
             start = request.num_computed
-            rest = request.num_context_tokens - start
-            take = min(rest, budget) if is_chunked else rest
-            if take <= 0 or (take > budget and (num_tokens or num_decoded)):
+            remaining = request.num_context_tokens - start
+            chunk = min(remaining, budget) if is_chunked else remaining
+            if chunk <= 0 or (chunk > budget and (num_tokens or num_decoded)):
                 break
-            budget -= take
-            num_tokens += take
-            num_pairs += take * start + take * (take - 1) // 2
-            request.num_computed += take
-            if take == rest:
+            budget -= chunk
+            num_tokens += chunk
+            num_pairs += chunk * start + chunk * (chunk - 1) // 2
+            request.num_computed += chunk
+            if chunk == remaining:
                 del self._prompts[request.id]
-                self._begin_to_decode(request)
+                self._start_decoding(request)
                 completed.append(request)
         return completed, num_tokens, num_pairs
 
-    def _begin_to_decode(self, request: SimRequest) -> None:
+    def _start_decoding(self, request: SimRequest) -> None:
         """The step that completes a prompt gives its first token."""
         request.num_generated += 1
         if request.is_done:
@@ -232,13 +232,13 @@ class Scheduler:
             return
         self._decoding[request.id] = request
         self._num_decoding += request.num_sequences
-        self._kv_tokens += self._looks_back_at(request)
+        self._kv_tokens += self._count_attended(request)
 
     def _stop_decoding(self, request: SimRequest) -> None:
         self._num_decoding -= request.num_sequences
-        self._kv_tokens -= self._looks_back_at(request)
+        self._kv_tokens -= self._count_attended(request)
 
-    def _looks_back_at(self, request: SimRequest) -> int:
+    def _count_attended(self, request: SimRequest) -> int:
         return request.num_sequences * (len(request.input_ids) + request.num_generated)
 
     def _hold(self, request: SimRequest, blocks: int) -> None:
@@ -251,7 +251,7 @@ class Scheduler:
         request.blocks = 0
         self._num_sequences -= request.num_sequences
 
-    def _needs(self, request: SimRequest, num_generated: int) -> int:
+    def _blocks_for(self, request: SimRequest, num_generated: int) -> int:
         return count_blocks(
             self._limits, len(request.input_ids), num_generated, request.num_sequences
         )
@@ -261,8 +261,8 @@ def count_blocks(
     limits: SchedulerLimits, num_input: int, num_generated: int, num_sequences: int = 1
 ) -> int:
     """Of a request with so many tokens in each of its sequences."""
-    shared, rest = divmod(num_input, limits.tokens_per_block)
-    return shared + num_sequences * -(-(rest + num_generated) // limits.tokens_per_block)
+    shared, remaining = divmod(num_input, limits.tokens_per_block)
+    return shared + num_sequences * -(-(remaining + num_generated) // limits.tokens_per_block)
 
 
 def find_problem(

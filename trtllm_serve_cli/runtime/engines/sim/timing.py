@@ -95,30 +95,30 @@ class Simulation:
 
 def parse_simulation(text: str) -> Simulation:
     """What a `simulation.json` says; raises `ValueError` that names the field."""
-    said = json.loads(text)
-    if not isinstance(said, dict) or not isinstance(said.get("timing"), dict):
+    fields = json.loads(text)
+    if not isinstance(fields, dict) or not isinstance(fields.get("timing"), dict):
         raise ValueError("it has no object `timing`")
-    if said.get("schema", SCHEMA) != SCHEMA:
-        raise ValueError(f"its schema is {said['schema']}, and this reads {SCHEMA}")
-    _refuse_unknown("", said, ("schema", "timing", "limits", "origin"))
+    if fields.get("schema", SCHEMA) != SCHEMA:
+        raise ValueError(f"its schema is {fields['schema']}, and this reads {SCHEMA}")
+    _reject_unknown("", fields, ("schema", "timing", "limits", "origin"))
     return Simulation(
-        _parse_timing(said["timing"]),
-        parse_limits(said.get("limits", {})),
-        str(said.get("origin", "")),
+        _parse_timing(fields["timing"]),
+        parse_limits(fields.get("limits", {})),
+        str(fields.get("origin", "")),
     )
 
 
-def parse_limits(said: Mapping[str, Any]) -> SchedulerLimits:
+def parse_limits(fields: Mapping[str, Any]) -> SchedulerLimits:
     """Limits with those of `said` that are not the usual ones; raises `ValueError`."""
-    usual = SchedulerLimits()
-    _refuse_unknown("limits.", said, SchedulerLimits.__slots__)
-    for name, value in said.items():
-        wanted = type(getattr(usual, name))
-        if type(value) is not wanted:
-            raise ValueError(f"limits.{name} is {value!r}, no {wanted.__name__}")
-        if wanted is int and value < 1:
+    defaults = SchedulerLimits()
+    _reject_unknown("limits.", fields, SchedulerLimits.__slots__)
+    for name, value in fields.items():
+        expected = type(getattr(defaults, name))
+        if type(value) is not expected:
+            raise ValueError(f"limits.{name} is {value!r}, no {expected.__name__}")
+        if expected is int and value < 1:
             raise ValueError(f"limits.{name} is {value}, and must be at least 1")
-    limits = dataclasses.replace(usual, **said)
+    limits = dataclasses.replace(defaults, **fields)
     if limits.batch_scheduler_policy not in POLICIES:
         raise ValueError(
             f"limits.batch_scheduler_policy is {limits.batch_scheduler_policy!r}; it must be "
@@ -129,18 +129,18 @@ def parse_limits(said: Mapping[str, Any]) -> SchedulerLimits:
     return limits
 
 
-def _parse_timing(said: Mapping[str, Any]) -> StepTiming:
-    _refuse_unknown("timing.", said, StepTiming.__slots__)
-    for name, value in said.items():
+def _parse_timing(fields: Mapping[str, Any]) -> StepTiming:
+    _reject_unknown("timing.", fields, StepTiming.__slots__)
+    for name, value in fields.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError(f"timing.{name} is {value!r}, no number")
         if not 0 <= value < math.inf:
             raise ValueError(f"timing.{name} is {value:g}, and must not be negative")
-    if not said.get("step_s"):
+    if not fields.get("step_s"):
         raise ValueError("timing.step_s is missing or 0: no step takes no time")
-    return StepTiming(**{name: float(value) for name, value in said.items()})
+    return StepTiming(**{name: float(value) for name, value in fields.items()})
 
 
-def _refuse_unknown(place: str, said: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    if unknown := sorted(set(said) - set(known)):
-        raise ValueError(f"{place}{unknown[0]} is no field; known are {', '.join(known)}")
+def _reject_unknown(prefix: str, fields: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    if unknown := sorted(set(fields) - set(known)):
+        raise ValueError(f"{prefix}{unknown[0]} is no field; known are {', '.join(known)}")

@@ -44,7 +44,7 @@ from .outputs import SequenceReader
 from .sampling import check_servable, sampling_arguments, seed_of
 
 # How long a step waits for tokens while new requests may be waiting for it.
-_PATIENCE_S = 0.002
+_STEP_WAIT_S = 0.002
 
 
 @dataclass(slots=True)
@@ -123,10 +123,10 @@ class VllmEngine:
         return bool(self._running or self._updates or self._core.resources.engine_dead)
 
     def step(self) -> list[SequenceUpdate]:
-        self._start_those_with_adapters()
+        self._start_waiting()
         if not self._updates:
             with contextlib.suppress(queue.Empty):
-                self._read(self._next_outputs(_PATIENCE_S))
+                self._read(self._next_outputs(_STEP_WAIT_S))
                 # All that has come meanwhile goes along.
                 while True:
                     self._read(self._next_outputs(0))
@@ -137,19 +137,19 @@ class VllmEngine:
         cache = self._config.cache_config
         num_blocks = cache.num_gpu_blocks or 0
         # What the last step was about is over when nothing runs.
-        now = self._scheduler if self._running else None
-        waiting = now.num_waiting_reqs + now.num_skipped_waiting_reqs if now else 0
+        latest = self._scheduler if self._running else None
+        waiting = latest.num_waiting_reqs + latest.num_skipped_waiting_reqs if latest else 0
         unread = sum(not each.has_begun for each in self._readers.values())
         return EngineStats(
             active_requests=len(self._running),
-            scheduled_requests=now.num_running_reqs if now else 0,
+            scheduled_requests=latest.num_running_reqs if latest else 0,
             context_requests=max(unread - waiting, 0),
             waiting_requests=waiting,
             kv_blocks_max=num_blocks,
-            kv_blocks_used=round(now.kv_cache_usage * num_blocks) if now else 0,
+            kv_blocks_used=round(latest.kv_cache_usage * num_blocks) if latest else 0,
             tokens_per_block=cache.block_size or 0,
             iteration=self._num_steps,
-            context_tokens=self._num_context_tokens if now else 0,
+            context_tokens=self._num_context_tokens if latest else 0,
             preemptions=self._num_preemptions,
             # It tells them in tokens.
             kv_blocks_reused=self._num_cached // (cache.block_size or 1),
@@ -173,8 +173,8 @@ class VllmEngine:
         try:
             if guide := guide_arguments(request.guide_type, request.guide):
                 arguments["structured_outputs"] = StructuredOutputsParams(**guide)
-            made = [SamplingParams(**arguments, seed=seed) for seed in seeds]
-            made[0].verify(
+            all_params = [SamplingParams(**arguments, seed=seed) for seed in seeds]
+            all_params[0].verify(
                 self._config.model_config,
                 self._config.speculative_config,
                 self._config.structured_outputs_config,
@@ -182,18 +182,18 @@ class VllmEngine:
             )
         except ValueError as error:
             raise InvalidRequest(f"vLLM refuses it: {last_line(error)}") from error
-        for params in made:
+        for params in all_params:
             if request.bad_words:
                 # What vLLM would make of texts, with a tokenizer.
                 params._bad_words_token_ids = [list(word) for word in request.bad_words]
-        return made
+        return all_params
 
-    def _start_those_with_adapters(self) -> None:
+    def _start_waiting(self) -> None:
         """Those whose adapters' files are there by now."""
         for request_id in [each for each, found in self._waiting.items() if found.done()]:
             try:
-                known = self._waiting.pop(request_id).result()
-                lora = known and LoRARequest(known.name, known.number, str(known.folder))
+                adapter = self._waiting.pop(request_id).result()
+                lora = adapter and LoRARequest(adapter.name, adapter.number, str(adapter.folder))
                 # What fails here fails one request; in a step it would end the engine.
                 if lora is not None:
                     self._core.add_lora(lora)
@@ -226,10 +226,10 @@ class VllmEngine:
                 )
             )
 
-    def _next_outputs(self, patience_s: float) -> Any:
+    def _next_outputs(self, timeout_s: float) -> Any:
         """What a step has brought. Raises `queue.Empty`, and what has ended the engine core."""
         try:
-            outputs = self._core.outputs_queue.get(block=patience_s > 0, timeout=patience_s or None)
+            outputs = self._core.outputs_queue.get(block=timeout_s > 0, timeout=timeout_s or None)
         except queue.Empty:
             self._core.ensure_alive()
             raise

@@ -14,7 +14,7 @@ from ..sequence_end import find_end
 # Of `EngineCoreEventType`.
 _SCHEDULED = 2
 # Why a sequence ended that should have gone on, in words.
-_UNWANTED = {"abort": "it was aborted", "error": "an error inside it"}
+_ABNORMAL_ENDS = {"abort": "it was aborted", "error": "an error inside it"}
 
 
 class SequenceReader:
@@ -41,10 +41,10 @@ class SequenceReader:
     def read(self, output: Any, timestamp_s: float) -> SequenceUpdate | None:
         """What `output` brings, if anything; its step ended at that time of the monotonic clock."""
         why = None if output.finish_reason is None else str(output.finish_reason)
-        if why in _UNWANTED:
+        if why in _ABNORMAL_ENDS:
             self.is_done = True
             return SequenceUpdate(
-                self.request.id, error=f"the engine ended the request: {_UNWANTED[why]}"
+                self.request.id, error=f"the engine ended the request: {_ABNORMAL_ENDS[why]}"
             )
         start = len(self._token_ids)
         self._token_ids += output.new_token_ids
@@ -86,8 +86,8 @@ class SequenceReader:
             )
         self._times_ns = [scheduled_ns, first_token_ns or now_ns]
         # The last token is in no block yet.
-        held = len(self.request.input_ids) + num_tokens - 1
-        total = -(-held // self._tokens_per_block)
+        num_stored = len(self.request.input_ids) + num_tokens - 1
+        total = -(-num_stored // self._tokens_per_block)
         return PerfMetrics(
             kv_cache_alloc_total_blocks=total,
             kv_cache_alloc_new_blocks=max(total - self._num_reused_blocks, 0),

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...engine import GenerationRequest, InvalidRequest
-from ..sampling_arguments import PENALTIES, choose_at_random, copy_set, single_tokens
+from ..sampling_arguments import PENALTIES, copy_set_fields, random_sampling, single_tokens
 
 # Request -> the largest that vLLM takes, either side of zero for penalties.
-_NARROWER = {"temperature": 2.0, "presence_penalty": 2.0, "frequency_penalty": 2.0}
+_LARGEST = {"temperature": 2.0, "presence_penalty": 2.0, "frequency_penalty": 2.0}
 # Seeds are kept as signed numbers of 64 bits.
 _NUM_SEEDS = 2**63
 
@@ -24,8 +24,8 @@ def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "max_tokens": request.max_new_tokens,
         "detokenize": False,
-        **({"temperature": 0.0} if request.is_greedy else choose_at_random(request)),
-        **copy_set(request, *PENALTIES, "min_tokens"),
+        **({"temperature": 0.0} if request.is_greedy else random_sampling(request)),
+        **copy_set_fields(request, *PENALTIES, "min_tokens"),
     }
     if stops := _stop_tokens(request):
         arguments["stop_token_ids"] = stops
@@ -42,7 +42,7 @@ def seed_of(request: GenerationRequest, sequence: int) -> int | None:
 
 def check_servable(request: GenerationRequest) -> None:
     """Raise `InvalidRequest`, naming the tensor, for what is beyond vLLM's ranges."""
-    for tensor, largest in _NARROWER.items():
+    for tensor, largest in _LARGEST.items():
         if abs(value := getattr(request, tensor) or 0.0) > largest:
             raise InvalidRequest(
                 f"{tensor} is {value:g}; vLLM takes up to {largest:g}"
