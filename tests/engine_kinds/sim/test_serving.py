@@ -99,7 +99,7 @@ def test_limits_are_read_as_the_engine_reads_them(
     ("parameter", "value", "why"),
     [
         ("max_num_seqs", "many", "invalid literal"),
-        ("max_num_tokens", "0", "limits.max_num_tokens is 0, and must be at least 1"),
+        ("max_num_tokens", "0", "limits.max_num_tokens is 0; it must be at least 1"),
         ("max_tokens_in_paged_kv_cache", "31", "less than tokens_per_block"),
         ("batch_scheduler_policy", "static_batch", "limits.batch_scheduler_policy is"),
     ],

@@ -1,4 +1,4 @@
-"""What each engine kind can do with upstream's tensors."""
+"""The support of upstream's tensors by each engine kind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtllm_serve_cli.runtime.engines.capabilities import FEATURES
 from trtllm_serve_cli.runtime.engines.kinds import find_kind, kind_names
 from trtllm_serve_cli.runtime.triton.tensors import SUPPORTED_INPUTS
 
-# What is no wish: the prompt, how long to go on, how to answer.
+# Inputs of plain generation: the prompt, the length and the format of the response.
 PLAIN = {
     "input_ids", "input_lengths", "request_output_len", "end_id", "pad_id", "streaming", "stop",
     "exclude_input_in_output", "decoder_input_ids", "decoder_input_lengths",

@@ -1,4 +1,4 @@
-"""The runtime half of the engine kinds, found by name."""
+"""The lookup of engine kinds by name, and the errors for unsupported tensors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_kind_runs_in_a_worker_or_in_a_backend_of_triton(name: str) -> None:
 def test_a_refusal_names_the_tensor_and_the_kinds_that_support_it() -> None:
     assert explain_refusal("return_context_logits", "openvino") == (
         "return_context_logits (logits) is not supported by the engine kind openvino: OpenVINO "
-        "GenAI keeps the logits to itself; leave it out, or serve this model with the engine kind "
+        "GenAI does not return logits; leave it out, or serve this model with the engine kind "
         "tensorrt"
     )
 
@@ -49,8 +49,8 @@ def test_rejects_an_unsupported_tensor_that_is_set(values: Any) -> None:
         refuse_set({"embedding_bias": np.asarray(values)}.get, ["embedding_bias"], "openvino")
     assert str(raised.value) == (
         "embedding_bias (embedding bias) is not supported by the engine kind openvino: OpenVINO "
-        "GenAI takes no bias on its logits; leave it out, or serve this model with the engine kind "
-        "tensorrt"
+        "GenAI does not accept a bias on its logits; leave it out, or serve this model with the "
+        "engine kind tensorrt"
     )
 
 

@@ -1,4 +1,4 @@
-"""How much of a prompt the KV cache holds already."""
+"""The estimate of reused prefix blocks."""
 
 from __future__ import annotations
 

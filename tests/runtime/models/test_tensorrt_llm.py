@@ -231,8 +231,8 @@ def test_text_model_receives_only_the_requested_outputs(model: Any) -> None:
         (
             {"embedding_bias": [[3.0]]},
             "embedding_bias (embedding bias) is not supported by the engine kind openvino: "
-            "OpenVINO GenAI takes no bias on its logits; leave it out, or serve this model with "
-            "the engine kind tensorrt",
+            "OpenVINO GenAI does not accept a bias on its logits; leave it out, or serve this "
+            "model with the engine kind tensorrt",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""The engines, one folder per engine kind, and what they share.
+"""The engines, one folder per engine kind, and the code that they share.
 
-A folder has the name of its engine kind. `engine.py` in it implements `runtime.engine.Engine`.
+A folder is named after its engine kind. Its `engine.py` implements `runtime.engine.Engine`.
 """

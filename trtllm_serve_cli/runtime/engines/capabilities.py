@@ -1,8 +1,9 @@
-"""What a request may ask for beyond plain generation, and which engine kinds can do it.
+"""The optional features of requests, and which engine kinds support them.
 
-Each engine kind declares in its `kind.py` what it cannot do and why (`Capabilities`). A request
-for something the engine kind cannot do gets one error that names the tensor, the reason and
-the kinds that can. `docs/engines.md` is generated from these tables.
+Each engine kind declares in its `kind.py` the features that it does not support, with the reason
+(`Capabilities`). A request for an unsupported feature gets one error that names the tensor, the
+reason and the kinds that support it. `docs/reference/capabilities.md` is generated from these
+tables.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """Something that a request asks for by setting one of `tensors`, of any model."""
+    """A feature that a request uses by setting one of `tensors`, of any model."""
 
     name: str
     tensors: tuple[str, ...]
@@ -21,9 +22,9 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine kind cannot do, with the reason, and how it differs where it can.
+    """The features that an engine kind does not support, with the reason, and its differences.
 
-    `notes` describe differences from TensorRT-LLM.
+    `notes` describe differences from TensorRT-LLM in supported features.
     """
 
     unsupported: Mapping[Feature, str] = field(default_factory=dict)
@@ -75,8 +76,8 @@ GUIDED_DECODING = Feature(
     ("guided_decoding_guide_type", "guided_decoding_guide"),
 )
 
-PERFORMANCE_FIGURES = Feature(
-    "performance figures",
+PERFORMANCE_METRICS = Feature(
+    "performance metrics",
     ("return_perf_metrics", "return_num_input_tokens", "return_num_output_tokens"),
 )
 
@@ -95,8 +96,8 @@ LORA = Feature(
     ("lora_task_id", "lora_weights", "lora_config"),
 )
 
-CALLER_DRAFTS = Feature(
-    "draft tokens of the caller's",
+CLIENT_DRAFTS = Feature(
+    "draft tokens from the client",
     (
         "draft_input_ids",
         "draft_logits",
@@ -168,11 +169,11 @@ FEATURES = (
     STOP_AND_BAD_WORDS,
     LOG_PROBABILITIES,
     GUIDED_DECODING,
-    PERFORMANCE_FIGURES,
+    PERFORMANCE_METRICS,
     LOGITS,
     EMBEDDING_BIAS,
     LORA,
-    CALLER_DRAFTS,
+    CLIENT_DRAFTS,
     LOOKAHEAD_DECODING,
     PROMPT_TUNING,
     MULTIMODAL,
@@ -183,5 +184,5 @@ FEATURES = (
 
 
 def find_feature(tensor: str) -> Feature | None:
-    """Return the feature that a request asks for by this tensor."""
+    """Return the feature that a request uses by setting this tensor."""
     return next((each for each in FEATURES if tensor in each.tensors), None)

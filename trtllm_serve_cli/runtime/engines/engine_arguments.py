@@ -1,4 +1,4 @@
-"""What an engine's package is loaded with, and which of it `config.pbtxt` has as parameters."""
+"""The arguments of an engine's package, and their parameters in `config.pbtxt`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ Read = Callable[[str], Any]
 
 @dataclass(frozen=True, slots=True)
 class ArgumentTable:
-    """Parameter -> argument, those of the second level as `key.key`, and how its text is read.
+    """A table of parameter -> argument, and the function that parses the parameter's text.
 
-    `rest` is the parameter for all that no other is for, as a JSON object.
+    An argument of the second level is written as `key.key`. The parameter `rest` has all other
+    arguments as a JSON object.
     """
 
     rest: str
@@ -24,13 +25,13 @@ class ArgumentTable:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The names of all, and of the rest."""
+        """The names of all parameters, including `rest`."""
         return (*self.rows, self.rest)
 
     def read(self, parameters: Mapping[str, str]) -> Arguments:
-        """The arguments that the entries of a `config.pbtxt` say; what is empty is not said.
+        """Return the arguments for the entries of a `config.pbtxt`; empty entries are ignored.
 
-        Raises `ValueError` for an entry that cannot be read.
+        Raise `ValueError` for an entry that cannot be parsed.
         """
         arguments: Arguments = json.loads(parameters.get(self.rest) or "{}")
         for parameter, (argument, read) in self.rows.items():
@@ -48,7 +49,7 @@ class ArgumentTable:
         return arguments
 
     def write(self, arguments: Mapping[str, Any]) -> dict[str, str]:
-        """The entries of a `config.pbtxt` that say `arguments`; `read` is the way back."""
+        """Return the entries of a `config.pbtxt` for `arguments`, the inverse of `read`."""
         rest = {key: dict(value) if isinstance(value, dict) else value
                 for key, value in arguments.items()}  # fmt: skip
         entries: dict[str, str] = {}
@@ -64,7 +65,7 @@ class ArgumentTable:
 
 
 def merge_arguments(one: Mapping[str, Any], other: Mapping[str, Any]) -> Arguments:
-    """`one`, but where `other` says something else; groups of the second level are merged."""
+    """Return `one` overridden by `other`; groups of the second level are merged."""
     merged = dict(one)
     for key, value in other.items():
         current = merged.get(key)
@@ -77,26 +78,26 @@ def merge_arguments(one: Mapping[str, Any], other: Mapping[str, Any]) -> Argumen
 
 @contextlib.contextmanager
 def explaining_refusals(package: str) -> Iterator[None]:
-    """Raise `ValueError` that says in one line which arguments the package's Pydantic refused."""
+    """Convert the package's Pydantic errors to a one-line `ValueError` that names the arguments."""
     try:
         yield
     except Exception as error:
         if not hasattr(error, "errors"):
             raise
-        # Its own text ends with where to read more.
+        # The error's own text has a link to Pydantic's documentation after each problem.
         problems = "; ".join(
             f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()
         )
-        raise ValueError(f"{package} does not take the model's arguments: {problems}") from error
+        raise ValueError(f"{package} rejects the model's arguments: {problems}") from error
 
 
 def read_flag(text: str) -> bool:
-    """Of a parameter that is true or false."""
+    """Parse a parameter that is true or false."""
     return text.lower() in ("1", "true")
 
 
 def read_numbers(text: str) -> list[int]:
-    """Of a parameter that is a list, such as 4096,1024."""
+    """Parse a parameter that is a list of integers, such as 4096,1024."""
     return [int(number) for number in text.split(",")]
 
 

@@ -1,6 +1,6 @@
-"""The runtime half of the engine kinds: what a model in Triton and a worker need of each.
+"""The runtime half of the engine kinds, used by models in Triton and by engine workers.
 
-A kind is found by its name: `engines/KIND/kind.py` has its description as `KIND`.
+A kind is found by its name: `engines/KIND/kind.py` defines its description as `KIND`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .capabilities import Capabilities, find_feature
 
 @dataclass(frozen=True, slots=True)
 class RuntimeKind:
-    """How an engine kind runs inside Triton.
+    """The runtime description of an engine kind.
 
-    `worker_config` turns the parameters of the model `tensorrt_llm` into the configuration of its
-    engine worker, which is plain JSON; `load` makes the engine of that configuration in the
-    worker's process, and is the only place that imports the engine's packages. Both are None for an
-    engine that a backend of Triton's own runs. `read_model_yaml`, for an engine whose package
-    defines what a `model.yaml` holds, turns its arguments into entries of a `config.pbtxt`.
+    `worker_config` converts the parameters of the model `tensorrt_llm` to the configuration of its
+    engine worker, which is plain JSON. `load` creates the engine from that configuration in the
+    worker process, and is the only function that imports the engine's packages. An engine that one
+    of Triton's backends runs has neither. If the engine's package defines the format of
+    `model.yaml`, `read_model_yaml` converts its arguments to entries of a `config.pbtxt`.
     """
 
     capabilities: Capabilities
@@ -36,7 +36,7 @@ class RuntimeKind:
 
 
 def find_kind(name: str) -> RuntimeKind:
-    """Return the engine kind of this name. Raise `ValueError` for an unknown one."""
+    """Return the engine kind with this name; raise `ValueError` if it is unknown."""
     if name not in kind_names():
         raise ValueError(f"unknown engine kind {name!r}")
     kind: RuntimeKind = import_module(f"{__package__}.{name}.kind").KIND
@@ -44,12 +44,12 @@ def find_kind(name: str) -> RuntimeKind:
 
 
 def kind_names() -> tuple[str, ...]:
-    """Return the names of all engine kinds: the folders beside this module."""
+    """Return the names of all engine kinds: the sub-packages next to this module."""
     return tuple(each.name for each in pkgutil.iter_modules(_folders()) if each.ispkg)
 
 
 def explain_refusal(tensor: str, engine_kind: str) -> str:
-    """Explain why a request that sets `tensor` cannot be served, and which engine kinds can."""
+    """Explain why a request that sets `tensor` is rejected, and which engine kinds support it."""
     feature = find_feature(tensor)
     why, kinds = "", []
     if feature is not None:
@@ -70,9 +70,9 @@ def explain_refusal(tensor: str, engine_kind: str) -> str:
 
 
 def refuse_set(get: Callable[[str], Any], names: Iterable[str], engine_kind: str) -> None:
-    """Raise `InvalidRequest` if one of the tensors `names`, which no code reads, is set.
+    """Raise `InvalidRequest` if one of the unsupported tensors `names` is set.
 
-    Zero and false count as not set, so that clients which always send a tensor still work.
+    Zero and false count as not set, so clients that always send a tensor still work.
     """
     for name in names:
         tensor = get(name)

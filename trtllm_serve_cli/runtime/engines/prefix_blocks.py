@@ -1,4 +1,4 @@
-"""How much of a prompt the KV cache holds already, for engines that do not tell."""
+"""Estimate the reused blocks of the KV cache, for engines that do not report them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 
 class PrefixBlocks:
-    """The whole blocks of the prompts seen, the least recently used forgotten beyond `capacity`.
+    """The full blocks of earlier prompts, an LRU cache of `capacity` blocks.
 
-    This is how engines with block reuse keep them: a block is known by its own tokens and all
-    before it. What an engine had to evict for answers in flight is not known here, so under
-    pressure the count may be too high.
+    Engines with block reuse do the same: a block is identified by its own tokens and all tokens
+    before it. Blocks that an engine evicts for running requests are not tracked, so the count may
+    be too high under memory pressure.
     """
 
     def __init__(self, tokens_per_block: int, capacity: int) -> None:
@@ -20,9 +20,10 @@ class PrefixBlocks:
         self._known: OrderedDict[int, None] = OrderedDict()
 
     def add(self, token_ids: Sequence[int]) -> int:
-        """How many leading blocks of this prompt were known; all its whole blocks are now.
+        """Return how many leading blocks of this prompt are cached, then cache all its full blocks.
 
-        The last token is always computed, so a prompt that ends with a block does not reuse it.
+        The last token is always computed, so a prompt that ends at a block boundary does not reuse
+        its last block.
         """
         size = self._tokens_per_block
         num_whole = (len(token_ids) - 1) // size if self._capacity else 0

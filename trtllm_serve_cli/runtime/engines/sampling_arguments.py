@@ -1,4 +1,4 @@
-"""Sampling arguments that the packages of several engine kinds have under the same names."""
+"""Sampling arguments with the same names in the packages of several engine kinds."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
 def random_sampling(request: GenerationRequest) -> dict[str, Any]:
-    """Return top_k, top_p and, if the request has one, the temperature.
+    """Return top_k, top_p and, if the request sets it, the temperature.
 
-    A limit that was not asked for is turned off: what None means differs between packages.
+    A limit that the request does not set is turned off: packages interpret None differently.
     """
     arguments: dict[str, Any] = {"top_k": request.top_k or 0, "top_p": request.top_p or 1.0}
     return arguments | copy_set_fields(request, "temperature")
 
 
 def copy_set_fields(request: GenerationRequest, *names: str) -> dict[str, Any]:
-    """Return those of the fields that the request sets."""
+    """Return the given fields that the request sets."""
     return {name: value for name in names if (value := getattr(request, name)) is not None}
 
 
 def single_tokens(words: Words) -> list[int]:
-    """Return the words that are one token."""
+    """Return the words that consist of a single token."""
     return [word[0] for word in words if len(word) == 1]

@@ -1,4 +1,4 @@
-"""Where a sequence ends, for engines that do not find all of its ends themselves."""
+"""Find the end of a sequence, for engines that do not detect all end conditions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..triton.word_lists import ends_with_word
 def find_end(
     token_ids: Sequence[int], start: int, request: GenerationRequest
 ) -> tuple[int, FinishReason | None]:
-    """Up to where `token_ids` belong to the sequence, and why it ended there if it did.
+    """Return the length of the sequence in `token_ids`, and its finish reason or None.
 
-    They are looked at from `start` on. A stop word is part of the sequence, the end token is not.
+    The search begins at `start`. A stop word is part of the sequence, the end token is not.
     """
     for position in range(start, len(token_ids)):
         if token_ids[position] == request.end_id:

@@ -1,4 +1,4 @@
-"""What the parameters of `tensorrt_llm` mean for an engine worker, whatever its engine kind."""
+"""Convert parameters of the model `tensorrt_llm` to an engine worker's configuration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..triton.parameters import Parameters
 
 
 def scheduler_config(parameters: Parameters) -> dict[str, Any]:
-    """Return the configuration of a worker whose engine is a folder with a scheduler of its own."""
+    """Return the configuration of a worker for an engine folder with its own scheduler."""
     return {
         "engine_dir": parameters.text("gpt_model_path"),
         "max_batch_size": parameters.number("max_num_seqs"),
@@ -25,7 +25,7 @@ def scheduler_config(parameters: Parameters) -> dict[str, Any]:
 def llm_config(arguments: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
     """Return the configuration of a worker whose package serves a checkpoint.
 
-    `arguments` are those that the package is loaded with; the rest is read by the worker itself.
+    `arguments` are passed to the package; the worker reads the other values.
     """
     config: dict[str, Any] = {
         "llm": dict(arguments),

@@ -1,4 +1,4 @@
-"""What OpenVINO GenAI is told of a request."""
+"""The conversion of requests to OpenVINO GenAI's config and guides."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DEFAULTS = {
 
 
 class Tokenizer:
-    """Token 97 is `a`, and so on; token 0 is a special one without text."""
+    """Token 97 is `a`, and so on; token 0 is a special token without text."""
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
         assert not skip_special_tokens
@@ -96,12 +96,12 @@ def test_config_enables_drafts(are_looked_up: bool, max_ngram_size: int) -> None
         ({"presence_penalty": 2.5}, "presence_penalty is 2.5; it must be from -2 to 2"),
         (
             {"beam_width": 2, "repetition_penalty": 1.5},
-            "repetition_penalty is 1.5, which does not go with a beam_width of 2; leave it out, or "
-            "ask for one beam",
+            "repetition_penalty is 1.5, which does not work with a beam_width of 2; leave it out, "
+            "or set beam_width to 1",
         ),
         (
             {"stop_words": ((0,),)},
-            "stop_words_list has the word [0], which is no text; send words that are",
+            "stop_words_list has the word [0], which decodes to no text; leave it out",
         ),
     ],
 )
@@ -153,8 +153,8 @@ def test_bad_words_become_a_guide_with_the_shortest_words() -> None:
     ("fields", "why"),
     [
         ({"guide_type": "regex", "bad_words": (word("a"),)}, "bad_words_list cannot be combined"),
-        ({"bad_words": (word("a\0"),)}, "bad_words_list has a word with a NUL; leave it out"),
-        ({"bad_words": ((0,),)}, r"bad_words_list has the word \[0\], which is no text"),
+        ({"bad_words": (word("a\0"),)}, "bad_words_list has a word with a NUL character"),
+        ({"bad_words": ((0,),)}, r"bad_words_list has the word \[0\], which decodes to no text"),
     ],
 )
 def test_rejects_what_no_guide_can_express(fields: dict[str, Any], why: str) -> None:

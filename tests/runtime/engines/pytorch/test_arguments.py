@@ -1,4 +1,4 @@
-"""Entries of a `config.pbtxt` as arguments of `LLM`, and back."""
+"""The conversion of `config.pbtxt` entries to arguments of `LLM`, and back."""
 
 from __future__ import annotations
 

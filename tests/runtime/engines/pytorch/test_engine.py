@@ -1,4 +1,4 @@
-"""The LLM API as an engine, on a stand-in of it: what goes in and what comes out."""
+"""Inputs and outputs of the LLM API's engine, with a fake LLM API."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trtllm_serve_cli.runtime.engine import (
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLoader]:
-    """Loads an engine with these arguments of the LLM."""
+    """Return a function that loads an engine with arguments of the LLM."""
     with engines_on(
         "engines.pytorch.engine",
         "PyTorchEngine",
@@ -41,7 +41,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLoader]:
 
 
 def last_request(load: EngineLoader) -> Any:
-    """The last request that the package was sent."""
+    """Return the last request that the package received."""
     return load.client.requests[-1]
 
 
@@ -212,11 +212,10 @@ def test_guides_need_the_tokenizer(load: EngineLoader) -> None:
 
 
 def test_rejects_arguments_that_the_version_does_not_accept(load: EngineLoader) -> None:
-    with pytest.raises(ValueError, match="TensorRT-LLM does not take") as raised:
+    with pytest.raises(ValueError, match="TensorRT-LLM rejects") as raised:
         load(kv_cache_dtype="fp8")
     assert str(raised.value) == (
-        "TensorRT-LLM does not take the model's arguments: kv_cache_dtype: Extra inputs are not "
-        "permitted"
+        "TensorRT-LLM rejects the model's arguments: kv_cache_dtype: Extra inputs are not permitted"
     )
 
 
@@ -233,7 +232,7 @@ def test_a_request_runs_with_its_adapter(load: EngineLoader, tmp_path: Path) -> 
     assert len(run(engine, request(1), request(2, lora_name="pirate"))) == 6
     adapters = [each.lora and each.lora.lora_path for each in load.client.requests]
     assert adapters == [None, str(pirate)]
-    why = "lora_name is 'monk', which is no adapter here; there are: pirate"
+    why = "lora_name is 'monk', which is unknown; known adapters: pirate"
     unknown = SequenceUpdate(3, error=why, rejected=True)
     assert run(engine, request(3, lora_name="monk")) == [unknown]
 
@@ -243,7 +242,7 @@ def test_adapters_of_running_requests_are_kept(load: EngineLoader, tmp_path: Pat
     engine = load(options, model=write_checkpoint(tmp_path), lora_config={"max_lora_rank": 8})
 
     def submit(number: int, **fields: Any) -> Path:
-        """The folder of its adapter, once it is asked for."""
+        """Submit a request and return the folder of its adapter."""
         num_requests = len(load.client.requests)
         engine.submit(request_with_adapter(number, tmp_path, **fields))
         while len(load.client.requests) == num_requests:

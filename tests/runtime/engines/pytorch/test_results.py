@@ -1,4 +1,4 @@
-"""Where a sequence ends, found in its tokens."""
+"""Updates from results of the LLM API, and the end of sequences."""
 
 from __future__ import annotations
 

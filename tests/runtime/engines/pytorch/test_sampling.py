@@ -1,4 +1,4 @@
-"""What a request becomes in the LLM API's words, compared whole."""
+"""The conversion of requests to arguments of the LLM API."""
 
 from __future__ import annotations
 
@@ -88,38 +88,38 @@ EAGLE = {"speculative_config": {"decoding_type": "Eagle"}}
         (
             {"beam_width": 2},
             {"max_beam_width": 4},
-            "beam_width is 2; this model was loaded for 4 (max_beam_width), and TensorRT-LLM's "
-            "PyTorch backend takes no other width",
+            "beam_width is 2, but this model was loaded with max_beam_width=4, and TensorRT-LLM's "
+            "PyTorch backend supports no other width; set beam_width to 4",
         ),
         (
             {"beam_width": 2, "stop_words": ((1, 2),)},
             {"max_beam_width": 2},
-            "stop_words_list has a word of several tokens, which does not go with a beam_width of "
-            "2; leave it out",
+            "stop_words_list has a word of several tokens, which does not work with a beam_width "
+            "of 2; leave it out",
         ),
         (
             {"guide_type": "json"},
             {},
-            "guided_decoding_guide_type needs a model that is served with "
-            "guided_decoding_backend=xgrammar, and this one is not",
+            "guided_decoding_guide_type is set, but this model is served without guided decoding; "
+            "leave it out, or serve the model with guided_decoding_backend=xgrammar",
         ),
         (
             {"input_ids": (1,) * 9},
             {"max_num_tokens": 8},
-            "the prompt has 9 tokens, and one step of the engine takes 8 (max_num_tokens); shorten "
-            "it, or serve the model with enable_chunked_context=true",
+            "the prompt has 9 tokens, but one step of the engine processes at most 8 "
+            "(max_num_tokens); shorten it, or serve the model with enable_chunked_context=true",
         ),
         (
             {"repetition_penalty": 1.1},
             SPECULATIVE,
             "repetition_penalty does not work with speculative decoding (NGram); leave it out, or "
-            "serve the model without",
+            "serve the model without speculative decoding",
         ),
         (
             {"top_p": 0.9},
             EAGLE,
             "runtime_top_k (or runtime_top_p) does not work with speculative decoding (Eagle); "
-            "leave it out, or serve the model without",
+            "leave it out, or serve the model without speculative decoding",
         ),
     ],
     ids=str,

@@ -1,4 +1,4 @@
-"""The simulated engine on a clock that the test moves."""
+"""The simulated engine, with a clock that the test controls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROMPT = tuple(range(10, 20))
 
 
 class StoppedClock:
-    """Moves when somebody waits, or when the test says so."""
+    """A clock that advances only when the engine waits or the test sets it."""
 
     def __init__(self) -> None:
         self.at_s = 100.0

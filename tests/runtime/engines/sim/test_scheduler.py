@@ -1,4 +1,4 @@
-"""In-flight batching of lengths: who runs when, and what a step has to do."""
+"""The simulated scheduler: the order of requests and the work of steps."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_chunked_context_fills_a_step_with_part_of_a_prompt() -> None:
     done = run_out(steps)
     assert [step.work.prompt_tokens for step in done] == [100, 20]
     assert [request_ids(step) for step in done] == [[0], [1, 0]]
-    # The 20 tokens of the second chunk look back at 40 tokens before them, and at each other.
+    # The 20 tokens of the second chunk attend to 40 earlier tokens and to each other.
     assert done[1].work.prompt_pairs == 20 * 40 + 190
 
 
@@ -124,7 +124,7 @@ def test_max_utilization_starts_what_fits_and_pauses_the_latest_request() -> Non
     assert request_ids(steps.step()) == [0, 1]
     while steps.num_waiting == 0:
         step = steps.step()
-    # Each had 50 tokens, five blocks of ten, when the first wanted one more.
+    # Each had 50 tokens, five blocks of ten, when the first needed another block.
     assert (first.num_generated, second.num_generated) == (41, 40)
     assert request_ids(step) == [0]
     while not first.is_done:
@@ -164,7 +164,7 @@ def test_several_sequences_share_the_prompt() -> None:
     ]
 
 
-@pytest.mark.parametrize("num_steps", [0, 1, 3], ids=["waiting", "alone", "beside another"])
+@pytest.mark.parametrize("num_steps", [0, 1, 3], ids=["waiting", "alone", "with another"])
 def test_removing_a_request_frees_its_blocks(num_steps: int) -> None:
     steps = scheduler()
     submit(steps, (10, 9), (10, 5))
@@ -192,9 +192,17 @@ def test_jitter_follows_its_seed_and_keeps_the_mean() -> None:
     [
         ((90, 10), {}, None),
         ((100, 910), {}, "the request may need 1010 tokens of the KV cache, which has 1000"),
-        ((101, 1), {}, "the prompt has 101 tokens, and one step of the engine takes 100"),
+        (
+            (101, 1),
+            {},
+            "the prompt has 101 tokens, but one step of the engine processes at most 100",
+        ),
         ((101, 1), {"enable_chunked_context": True}, None),
-        ((10, 1, 5), {}, "the request has 5 sequences, and a step of the engine takes 4"),
+        (
+            (10, 1, 5),
+            {},
+            "the request has 5 sequences, but one step of the engine processes at most 4",
+        ),
     ],
     ids=str,
 )

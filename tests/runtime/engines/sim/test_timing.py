@@ -1,4 +1,4 @@
-"""What a simulation.json may say, and what a step takes."""
+"""The fields of a simulation.json, and the duration of a step."""
 
 from __future__ import annotations
 
@@ -42,14 +42,17 @@ def test_a_timing_alone_is_enough() -> None:
     [
         ([], "it has no object `timing`"),
         ({"timing": 1}, "it has no object `timing`"),
-        ({"timing": {}}, "timing.step_s is missing or 0: no step takes no time"),
-        ({"timing": {"step_s": 0}}, "timing.step_s is missing or 0: no step takes no time"),
-        ({"timing": {"step_s": -1}}, "timing.step_s is -1, and must not be negative"),
-        ({"timing": {"step_s": "1"}}, "timing.step_s is '1', no number"),
-        ({"timing": {"step_s": True}}, "timing.step_s is True, no number"),
-        ({"timing": {"step_s": float("nan")}}, "timing.step_s is nan, and must not be negative"),
-        ({**STEP, "schema": 2}, "its schema is 2, and this reads 1"),
-        ({**STEP, "more": 2}, "more is no field; known are schema, timing, limits, origin"),
+        ({"timing": {}}, "timing.step_s is missing or 0; it must be greater than 0"),
+        ({"timing": {"step_s": 0}}, "timing.step_s is missing or 0; it must be greater than 0"),
+        ({"timing": {"step_s": -1}}, "timing.step_s is -1; it must be finite and not negative"),
+        ({"timing": {"step_s": "1"}}, "timing.step_s is '1'; it must be a number"),
+        ({"timing": {"step_s": True}}, "timing.step_s is True; it must be a number"),
+        (
+            {"timing": {"step_s": float("nan")}},
+            "timing.step_s is nan; it must be finite and not negative",
+        ),
+        ({**STEP, "schema": 2}, "its schema is 2, but only 1 is supported"),
+        ({**STEP, "more": 2}, "more is not a field; fields are schema, timing, limits, origin"),
     ],
     ids=str,
 )
@@ -60,16 +63,16 @@ def test_rejects_an_invalid_simulation(document: Any, why: str) -> None:
 
 
 def test_rejects_an_unknown_field_of_the_timing() -> None:
-    with pytest.raises(ValueError, match=r"timing\.steps is no field; known are step_s, "):
+    with pytest.raises(ValueError, match=r"timing\.steps is not a field; fields are step_s, "):
         parse_simulation('{"timing": {"steps": 1}}')
 
 
 @pytest.mark.parametrize(
     ("limits", "why"),
     [
-        ({"max_batch_size": 0}, "max_batch_size is 0, and must be at least 1"),
-        ({"max_batch_size": 1.5}, "max_batch_size is 1.5, no int"),
-        ({"enable_chunked_context": 1}, "enable_chunked_context is 1, no bool"),
+        ({"max_batch_size": 0}, "max_batch_size is 0; it must be at least 1"),
+        ({"max_batch_size": 1.5}, "max_batch_size is 1.5; its type must be int"),
+        ({"enable_chunked_context": 1}, "enable_chunked_context is 1; its type must be bool"),
         (
             {"batch_scheduler_policy": "x"},
             "batch_scheduler_policy is 'x'; it must be guaranteed_no_evict or max_utilization",
@@ -80,7 +83,7 @@ def test_rejects_an_unknown_field_of_the_timing() -> None:
         ),
         (
             {"max_batch": 31},
-            "max_batch is no field; known are " + ", ".join(SchedulerLimits.__slots__),
+            "max_batch is not a field; fields are " + ", ".join(SchedulerLimits.__slots__),
         ),
     ],
     ids=str,

@@ -1,4 +1,4 @@
-"""vLLM as an engine, on a stand-in of it: what goes in and what comes out."""
+"""Inputs and outputs of the vLLM engine, with a fake vLLM."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trtllm_serve_cli.runtime.engine import (
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLoader]:
-    """Loads an engine with these engine arguments."""
+    """Return a function that loads an engine with engine arguments."""
     with engines_on(
         "engines.vllm.engine",
         "VllmEngine",
@@ -46,7 +46,7 @@ def tokens_of(updates: list[SequenceUpdate], sequence: int = 0) -> list[int]:
 
 
 def last_request(load: EngineLoader) -> Any:
-    """The last request that the package was sent."""
+    """Return the last request that the package received."""
     return load.client.requests[-1]
 
 
@@ -130,11 +130,11 @@ def test_a_cancelled_request_is_aborted_and_gets_no_more_updates(load: EngineLoa
 
 def test_a_failed_request_does_not_affect_others(load: EngineLoader) -> None:
     updates = run(load(), request(1, 991), request(2))
-    assert SequenceUpdate(1, error="the engine ended the request: an error inside it") in updates
+    assert SequenceUpdate(1, error="the engine ended the request: internal error") in updates
     assert updates[-1] == SequenceUpdate(2, 0, (13,), "length")
 
 
-@pytest.mark.parametrize("first", [992, 994], ids=["told", "silent"])
+@pytest.mark.parametrize("first", [992, 994], ids=["reported", "silent"])
 def test_a_dead_engine_core_ends_the_engine(load: EngineLoader, first: int) -> None:
     engine = load()
     with pytest.raises(Exception, match=r"core has failed|EngineCore encountered"):
@@ -218,8 +218,7 @@ def test_argument_groups_become_vllm_objects(load: EngineLoader) -> None:
         ({"paged": True}, "vLLM has no engine argument paged; leave it out"),
         (
             {"gpu_memory_utilization": 2.0},
-            "vLLM does not take the model's arguments: gpu_memory_utilization: Input should be at "
-            "most 1",
+            "vLLM rejects the model's arguments: gpu_memory_utilization: Input should be at most 1",
         ),
     ],
     ids=["unknown", "out of range"],
@@ -238,7 +237,7 @@ def test_a_guide_ends_with_the_tokenizers_end_token(load: EngineLoader) -> None:
 
 
 def test_rejects_an_invalid_guide(load: EngineLoader) -> None:
-    with pytest.raises(InvalidRequest, match=r"vLLM refuses it: missing \)"):
+    with pytest.raises(InvalidRequest, match=r"vLLM rejects the request: missing \)"):
         load().submit(request(guide_type="regex", guide="("))
 
 
@@ -249,7 +248,7 @@ def test_a_request_runs_with_its_adapter(load: EngineLoader, tmp_path: Path) -> 
     assert len(run(engine, request(1), request(2, lora_name="pirate"))) == 6
     adapters = [each.lora_request and each.lora_request.lora_path for each in load.client.requests]
     assert adapters == [None, str(pirate)]
-    why = "lora_name is 'monk', which is no adapter here; there are: pirate"
+    why = "lora_name is 'monk', which is unknown; known adapters: pirate"
     unknown = SequenceUpdate(3, error=why, rejected=True)
     assert run(engine, request(3, lora_name="monk")) == [unknown]
     (pirate / "adapter_config.json").unlink()
@@ -262,7 +261,7 @@ def test_adapters_of_running_requests_are_kept(load: EngineLoader, tmp_path: Pat
     engine = load(options, model=write_checkpoint(tmp_path), enable_lora=True)
 
     def submit(number: int, **fields: Any) -> Path:
-        """The folder of its adapter, once it is asked for."""
+        """Submit a request and return the folder of its adapter."""
         num_requests = len(load.client.requests)
         engine.submit(request_with_adapter(number, tmp_path, **fields))
         while len(load.client.requests) == num_requests:

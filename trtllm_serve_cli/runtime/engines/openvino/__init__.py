@@ -1,1 +1,1 @@
-"""OpenVINO GenAI as an engine."""
+"""The engine kind `openvino`: OpenVINO GenAI."""

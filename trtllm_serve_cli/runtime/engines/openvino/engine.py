@@ -1,4 +1,4 @@
-"""OpenVINO GenAI's continuous batching as an engine. Needs the package `openvino-genai`."""
+"""An engine that uses OpenVINO GenAI's continuous batching. Requires `openvino-genai`."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from .grammar_check import GrammarCheck, structured_output
 from .lora import adapter_properties
 from .request import Drafts, Guide, find_guide, make_config
 
-# How long a step waits for a guide to be checked when there is nothing else to do.
+# How long an otherwise idle step waits for a guide to be checked.
 _IDLE_S = 0.02
-# Fixed by OpenVINO's paged attention on a CPU (its plugin's KV cache block size).
+# Fixed by OpenVINO's paged attention on a CPU (the KV cache block size of its CPU plugin).
 TOKENS_PER_BLOCK = 32
 _STATUS = openvino_genai.GenerationStatus
 _FINISH = openvino_genai.GenerationFinishReason
@@ -40,7 +40,7 @@ _FINISH = openvino_genai.GenerationFinishReason
 
 @dataclass(frozen=True, slots=True)
 class _Unchecked:
-    """A request whose guide is being tried out; `problem` is what will be said of it."""
+    """A request whose guide is being checked; `problem` is the result of the check."""
 
     request: GenerationRequest
     config: Any
@@ -63,14 +63,14 @@ class _Running:
 
 
 class OpenVinoEngine:
-    """Continuous batching, paged KV cache and prefix caching on a CPU.
+    """An engine with continuous batching, paged KV cache and prefix caching on a CPU.
 
     `config` has engine_dir, max_batch_size, max_beam_width, max_seq_len, max_num_tokens,
-    max_tokens_in_paged_kv_cache, enable_kv_cache_reuse, vocab_size, num_threads (0: all cores), and
-    for speculative decoding num_draft_tokens (0: none) with draft_model_dir, an engine whose drafts
-    are verified ("": drafts are looked up in the prompt).
+    max_tokens_in_paged_kv_cache, enable_kv_cache_reuse, vocab_size and num_threads (0: all cores).
+    For speculative decoding it also has num_draft_tokens (0: off) and draft_model_dir, the engine
+    of the draft model ("": drafts are looked up in the prompt).
 
-    An `adapter` is on for all requests.
+    An `adapter` applies to all requests.
     """
 
     def __init__(self, config: dict[str, Any], adapter: Adapter | None = None) -> None:
@@ -99,8 +99,8 @@ class OpenVinoEngine:
         if (needed := _num_blocks(request)) > self._num_blocks:
             raise InvalidRequest(
                 f"the request may need {needed * TOKENS_PER_BLOCK} tokens of the KV cache, which "
-                f"has {self._num_blocks * TOKENS_PER_BLOCK} (max_tokens_in_paged_kv_cache); ask "
-                "for fewer tokens or sequences"
+                f"has {self._num_blocks * TOKENS_PER_BLOCK} (max_tokens_in_paged_kv_cache); "
+                "request fewer tokens or sequences"
             )
         config = make_config(request, self._tokenizer, self._drafts)
         guide = find_guide(request, self._tokenizer)
@@ -113,14 +113,14 @@ class OpenVinoEngine:
 
     def cancel(self, request_id: int) -> None:
         if (unchecked := self._unchecked.pop(request_id, None)) is not None:
-            # The others' guides wait for it.
+            # Guides of other requests wait in the same queue.
             unchecked.problem.cancel()
         running = self._running.pop(request_id, None)
         if running is not None:
             running.handle.cancel()
 
     def has_work(self) -> bool:
-        # A cancelled request leaves the scheduler in the next step, so ask the pipeline too.
+        # A cancelled request leaves the scheduler in the next step, so check the pipeline, too.
         return bool(self._running or self._unchecked or self._pipeline.has_non_finished_requests())
 
     def step(self) -> list[SequenceUpdate]:
@@ -169,7 +169,7 @@ class OpenVinoEngine:
         self._grammar_check.close()
 
     def _admit_checked(self) -> list[SequenceUpdate]:
-        """Add the requests whose guides have been tried out, or tell what is wrong with them."""
+        """Submit the requests whose guides are valid, and return errors for the others."""
         updates = []
         for each in list(self._unchecked.values()):
             if not each.problem.done():
@@ -201,15 +201,18 @@ class OpenVinoEngine:
         self._running[request.id] = _Running(request, handle, num_reused)
 
     def _record_scheduled(self, started_ns: int) -> None:
-        """The scheduler takes requests in the order in which they came, and says how many."""
+        """Record when requests were first scheduled.
+
+        The scheduler serves requests in order of arrival and reports only how many it scheduled.
+        """
         num_scheduled = self._pipeline.get_metrics().scheduled_requests
         for _, running in zip(range(num_scheduled), self._running.values(), strict=False):
             running.first_scheduled_ns = running.first_scheduled_ns or started_ns
 
     def _read(self, running: _Running) -> list[SequenceUpdate]:
-        """What the last step brought for one request.
+        """Return the updates of one request from the last step.
 
-        One sequence streams; beams and parallel samples arrive whole, when the request ends.
+        A single sequence is streamed; beams and parallel samples arrive when the request ends.
         """
         status = running.handle.get_status()
         if status == _STATUS.IGNORED:
@@ -239,7 +242,7 @@ class OpenVinoEngine:
             self._record_tokens(running, sum(len(outputs[key][0]) for key in best))
         updates = [self._update(running, index, *outputs[key]) for index, key in enumerate(best)]
         if status == _STATUS.FINISHED:
-            # Beams that ended alike are fewer than wanted.
+            # Identical beams are merged, so there may be fewer than requested.
             missing = (
                 range(len(best), num_requested)
                 if running.request.beam_width > 1 or not best
@@ -258,10 +261,10 @@ class OpenVinoEngine:
         running.num_steps += 1
 
     def _record_pause(self, running: _Running, *, has_tokens: bool) -> None:
-        """The scheduler serves sequences that have begun before any other.
+        """Record whether a request is preempted.
 
-        So one without a token of a step has lost its KV cache to others. Of several sequences
-        nothing comes before the end.
+        The scheduler prefers sequences that have started, so one without a token in this step has
+        lost its KV cache to others. Requests with several sequences return nothing before the end.
         """
         request = running.request
         if not running.num_tokens or max(request.beam_width, request.num_return_sequences) > 1:
@@ -276,7 +279,7 @@ class OpenVinoEngine:
             return None
         num_sequences = max(request.beam_width, request.num_return_sequences)
         total = _blocks(len(request.input_ids), running.num_tokens // num_sequences, num_sequences)
-        # Each step verifies its drafts and adds one token of its own.
+        # Each step verifies its drafts and adds one token.
         num_drafts = self._drafts.num_tokens if self._drafts else 0
         accepted = running.num_tokens - running.num_steps if num_drafts else 0
         return PerfMetrics(
@@ -294,11 +297,11 @@ class OpenVinoEngine:
         self, running: _Running, index: int, ids: list[int], log_probs: list[float], output: Any
     ) -> SequenceUpdate:
         request = running.request
-        # The end token ends the sequence without being part of it, as in TensorRT-LLM.
+        # As in TensorRT-LLM, the end token is not part of the sequence.
         if output.finish_reason == _FINISH.STOP and ids and ids[-1] == request.end_id:
             ids, log_probs = ids[:-1], log_probs[:-1]
         finish_reason = _finish_reason(output.finish_reason)
-        # OpenVINO GenAI looks for the words' texts, and misses some of white space alone.
+        # OpenVINO GenAI searches the text for stop words, and misses some of only whitespace.
         if (end := self._find_stop(running, index, ids)) is not None:
             ids, log_probs, finish_reason = ids[:end], log_probs[:end], "stop"
         cum = running.cum_log_prob.get(index, 0.0) + sum(log_probs)
@@ -314,7 +317,7 @@ class OpenVinoEngine:
         )
 
     def _find_stop(self, running: _Running, index: int, ids: list[int]) -> int | None:
-        """Where a stop word is whole in `ids`, the next tokens of that sequence; not of beams."""
+        """Return the index after a stop word in the new tokens `ids`; always None for beams."""
         request = running.request
         if not request.stop_words or request.beam_width > 1:
             return None
@@ -348,7 +351,7 @@ def _load_pipeline(
 
 
 def _reuses_blocks(config: dict[str, Any]) -> bool:
-    # With a draft model, a step that samples beside reused blocks raises (seen with 2026.4.1).
+    # With a draft model, a sampling step with reused blocks raises an error (seen with 2026.4.1).
     return bool(config["enable_kv_cache_reuse"] and not config["draft_model_dir"])
 
 
@@ -364,7 +367,7 @@ def _num_blocks(request: GenerationRequest) -> int:
 
 
 def _blocks(num_input_tokens: int, num_output_tokens: int, num_sequences: int) -> int:
-    """What a request takes of the KV cache at most: sequences share the prompt's whole blocks."""
+    """Return the most KV blocks that a request uses; sequences share the prompt's full blocks."""
     shared, rest = divmod(num_input_tokens, TOKENS_PER_BLOCK)
     return shared + num_sequences * -(-(rest + num_output_tokens) // TOKENS_PER_BLOCK)
 

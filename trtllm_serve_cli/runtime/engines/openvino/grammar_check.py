@@ -1,14 +1,14 @@
-"""Tries guides out in a process of their own before the engine gets them.
+"""Check guides in a separate process before they reach the engine.
 
     python3 -m tllm_runtime.engines.openvino.grammar_check ENGINE_DIR VOCAB_SIZE
 
-OpenVINO GenAI (2026.4) compiles a guide in the step that samples the first token. One that does not
-compile makes that step raise, and every step after it: all requests would be lost. One that nests
-repetitions, such as `([a-z]{1,1000}){1,1000}`, takes minutes and all memory. So each guide is first
-used on a model of one layer with the engine's tokenizer, where it may fail and be killed.
+OpenVINO GenAI (2026.4) compiles a guide in the step that samples the first token. If compilation
+fails, that step and all later steps raise an error, so all requests would fail. Nested repetitions
+such as `([a-z]{1,1000}){1,1000}` take minutes and all memory. Each guide is therefore first tried
+with a one-layer model and the engine's tokenizer, in a process that can be killed.
 
-The process reads one JSON object a line, {"type": ..., "guide": ...}, and answers one line: why the
-guide cannot be used, or nothing.
+The process reads one JSON object per line, {"type": ..., "guide": ...}. It responds with one line:
+a JSON string with the reason why the guide cannot be used, empty if it can.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ _WIDTH = 16
 
 
 class GrammarCheck:
-    """The process, started with the first guide; use from one thread at a time."""
+    """The checking process, started for the first guide; use it from one thread at a time."""
 
     def __init__(self, engine_dir: Path, vocab_size: int) -> None:
         self._arguments = (str(engine_dir), str(vocab_size))
         self._process: subprocess.Popen[str] | None = None
-        # What was found of a guide once need not be found again.
+        # Results by guide, so that each guide is compiled once.
         self._problems: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def find_problem(self, guide_type: str, guide: str) -> str | None:
-        """Why `guide` cannot be used, if so; takes as long as compiling it, some 2 s at most."""
+        """Return why `guide` cannot be used, or None; compiles it, which takes up to about 2 s."""
         key = (guide_type, guide)
         if key not in self._problems:
             problem = self._query({"type": guide_type, "guide": guide})
             if problem is None:
-                # Not remembered: the machine may be less busy the next time.
+                # Not cached: the machine may be less busy the next time.
                 limit = f"{COMPILE_LIMIT_S:g} s"
                 return f"takes more than {limit} or too much memory to compile; make it simpler"
             self._problems[key] = problem
@@ -59,12 +59,12 @@ class GrammarCheck:
         return self._problems[key] or None
 
     def close(self) -> None:
-        """End the process, if there is one; the next guide starts another."""
+        """Stop the process if it runs; the next guide starts a new one."""
         if self._process is not None:
             self._stop()
 
     def _query(self, request: dict[str, str]) -> str | None:
-        """What is wrong, or nothing; None when that took too long."""
+        """Return the problem, empty if the guide is valid, or None if the check took too long."""
         process = self._start_if_needed()
         assert process.stdin is not None
         try:
@@ -94,20 +94,20 @@ class GrammarCheck:
     def _stop(self) -> None:
         assert self._process is not None
         self._process.kill()
-        # What it did not read any more cannot be flushed.
+        # Unread input cannot be flushed to a killed process.
         with contextlib.suppress(BrokenPipeError), self._process:
             pass
         self._process = None
 
     def _read_line(self, limit_s: float) -> str | None:
-        """The process's next line, if it comes in time and the process does not end before."""
+        """Return the next line of the process, or None if it times out or the process ends."""
         assert self._process is not None and self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], limit_s)
         return (self._process.stdout.readline() or None) if ready else None
 
 
 def structured_output(guide_type: str, guide: str) -> Any:
-    """OpenVINO GenAI's form of a guide."""
+    """Return the guide as an OpenVINO GenAI configuration."""
     import openvino_genai
 
     config = openvino_genai.StructuredOutputConfig()
@@ -126,7 +126,7 @@ def structured_output(guide_type: str, guide: str) -> Any:
 
 
 def make_model(vocab_size: int) -> Any:
-    """A language model of one attention layer, whose every token is as likely as any other."""
+    """Return a language model with one attention layer that makes all tokens equally likely."""
     import numpy as np
     import openvino
     from openvino import opset13 as ops
@@ -167,12 +167,12 @@ def make_model(vocab_size: int) -> Any:
 
 
 def main() -> None:
-    """Answer questions until standard input ends."""
+    """Check guides from standard input until it ends."""
     import openvino
 
     engine_dir, vocab_size = Path(sys.argv[1]), int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_AS, (_LIMIT_BYTES, _LIMIT_BYTES))
-    # What the libraries print must not be taken for an answer.
+    # Output of the libraries must not be read as a response.
     responses = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory() as folder:
@@ -183,7 +183,7 @@ def main() -> None:
         responses.write('"ready"\n')
         for line in sys.stdin:
             request = json.loads(line)
-            # Whoever asked kills it in time, or has died.
+            # Normally the parent kills this process in time; the alarm covers a parent that died.
             signal.alarm(int(COMPILE_LIMIT_S) + 3)
             problem = _find_compile_error(
                 pipeline, structured_output(request["type"], request["guide"])
@@ -191,7 +191,7 @@ def main() -> None:
             signal.alarm(0)
             responses.write(json.dumps(problem) + "\n")
             if problem:
-                # A pipeline whose step has raised once raises for ever.
+                # After an error in a step, all later steps of a pipeline fail.
                 pipeline = _load(folder)
 
 
@@ -204,7 +204,7 @@ def _load(folder: str) -> Any:
 
 
 def _find_compile_error(pipeline: Any, config: Any) -> str:
-    """Why no token can be sampled with this guide, or nothing."""
+    """Return why no token can be sampled with this guide, or an empty string."""
     import numpy as np
     import openvino
     import openvino_genai
@@ -216,18 +216,18 @@ def _find_compile_error(pipeline: Any, config: Any) -> str:
     generation.structured_output_config = config
     prompt = openvino.Tensor(np.array([[1]], dtype=np.int64))
     try:
-        # A request whose handle is let go of is dropped.
+        # The pipeline drops a request when its handle is deleted.
         handle = pipeline.add_request(0, prompt, generation)
         while pipeline.has_non_finished_requests():
             pipeline.step()
         del handle
-    except Exception as error:  # whatever the grammar's compiler has to say
+    except Exception as error:  # the grammar compiler raises any type
         return f"cannot be used: {_strip_location(last_line(error))}"
     return ""
 
 
 def _strip_location(message: str) -> str:
-    """`message` without the time, the place in the compiler's source and the check that failed."""
+    """Remove the time, the source location and the failed check from a compiler message."""
     return re.sub(r"^\[[\d:]+\] \S+:\d+: (Check failed: .* is false: )?", "", message)
 
 

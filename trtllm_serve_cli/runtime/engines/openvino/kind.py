@@ -1,4 +1,4 @@
-"""OpenVINO GenAI's continuous batching: `openvino`."""
+"""The engine kind `openvino`: OpenVINO GenAI's continuous batching."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from .. import capabilities as caps
 from ..kinds import RuntimeKind
 from ..worker_config import scheduler_config
 
+_OWN_DRAFTS = "it drafts tokens itself if the model is served with num_draft_tokens"
 _CAPABILITIES = caps.Capabilities(
     unsupported={
-        caps.TOP_P_DECAY: "OpenVINO GenAI samples with one top-p for the whole answer",
-        caps.LOGITS: "OpenVINO GenAI keeps the logits to itself",
-        caps.EMBEDDING_BIAS: "OpenVINO GenAI takes no bias on its logits",
-        caps.CALLER_DRAFTS: "it drafts by itself, when served with num_draft_tokens",
-        caps.LOOKAHEAD_DECODING: "it drafts by itself, when served with num_draft_tokens",
-        caps.PROMPT_TUNING: "OpenVINO GenAI takes token ids alone",
+        caps.TOP_P_DECAY: "OpenVINO GenAI uses one top-p for the whole response",
+        caps.LOGITS: "OpenVINO GenAI does not return logits",
+        caps.EMBEDDING_BIAS: "OpenVINO GenAI does not accept a bias on its logits",
+        caps.CLIENT_DRAFTS: _OWN_DRAFTS,
+        caps.LOOKAHEAD_DECODING: _OWN_DRAFTS,
+        caps.PROMPT_TUNING: "OpenVINO GenAI accepts only token ids",
         caps.MULTIMODAL: "only text models are served",
         caps.ENCODERS: "only models without an encoder are served",
         caps.KV_CACHE_RETENTION: "OpenVINO GenAI evicts the least recently used blocks first",
-        caps.DISAGGREGATED_SERVING: "one process does both phases",
+        caps.DISAGGREGATED_SERVING: "one process runs both phases",
     },
     notes={
         caps.PENALTIES: "presence and frequency penalties from -2 to 2; no penalties with beams",
-        caps.SEVERAL_SEQUENCES: "streams them when they end, not token by token",
-        caps.BEAM_SEARCH: "the beams arrive together, when they end",
-        caps.DIVERSE_BEAMS: "as diverse beam search with a group for each beam",
+        caps.SEVERAL_SEQUENCES: "each is returned when it ends, not streamed token by token",
+        caps.BEAM_SEARCH: "the beams are returned together, when they end",
+        caps.DIVERSE_BEAMS: "diverse beam search with one group per beam",
         caps.STOP_AND_BAD_WORDS: (
-            "they work on the text, so however a word is tokenised; bad words not together "
-            "with guided decoding"
+            "matched in the text, however a word is tokenized; no bad words with guided decoding"
         ),
-        caps.GUIDED_DECODING: "a guide that takes over 2 s to compile is refused",
-        caps.PERFORMANCE_FIGURES: "reused blocks are deduced from the prompts seen",
+        caps.GUIDED_DECODING: "rejects a guide that takes more than 2 s to compile",
+        caps.PERFORMANCE_METRICS: "reused blocks are estimated from earlier prompts",
         caps.LORA: (
-            "by `lora_name`, too; each loaded adapter (max_loras) takes a copy of the model's "
-            "memory, and has its own batch and KV cache"
+            "also by `lora_name`; each loaded adapter (max_loras) needs a copy of the model in "
+            "memory and has its own batch and KV cache"
         ),
     },
 )

@@ -1,4 +1,4 @@
-"""LoRA adapters on OpenVINO GenAI: where a model takes one, and how an engine gets it."""
+"""LoRA adapters for OpenVINO GenAI: find a model's linear layers and apply an adapter."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ import openvino_genai
 from ...lora.adapter import Adapter, BadAdapter, Sites
 from ...lora.safetensors import write_safetensors
 
-# What an export from PyTorch, and the naming of a GGUF file's layers, puts before a module's name.
+# Prefix of module names in a model exported from PyTorch or converted from GGUF.
 _PREFIX = "__module."
 
 
 def site_finder(config: Mapping[str, Any]) -> Callable[[], Sites]:
-    """What finds the linear layers of the engine of `config`; they are looked for only once."""
+    """Return a function that finds the linear layers of the engine in `config`, cached."""
     return cache(lambda: _find_sites(Path(config["engine_dir"])))
 
 
 def adapter_properties(adapter: Adapter) -> dict[str, Any]:
-    """For a pipeline that runs with `adapter`, all of whose modules the model must have.
+    """Return the properties of a pipeline that applies `adapter`; the model must have its modules.
 
-    Static: constants beside the weights. Fusing takes uncompressed weights only, and continuous
-    batching sets no dynamic adapters (seen with 2026.4.1).
+    The mode is static: constants next to the weights. Fusing requires uncompressed weights, and
+    continuous batching does not set dynamic adapters (seen with 2026.4.1).
     """
     tensors = {}
     for module, change in adapter.items():
@@ -52,7 +52,7 @@ def _find_sites(engine_dir: Path) -> Sites:
             sites[name.removeprefix(_PREFIX).partition("/")[0]] = (num_out, num_in)
     if not sites:
         raise BadAdapter(
-            "the layers of this model's engine have no names, so no LoRA adapter fits; build it "
-            "again (tllm import --force, or tllm build --force)"
+            "the layers of this model's engine have no names, so LoRA adapters cannot be applied; "
+            "rebuild the engine (tllm import --force, or tllm build --force)"
         )
     return sites

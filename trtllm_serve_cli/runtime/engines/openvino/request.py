@@ -1,4 +1,4 @@
-"""What makes a request OpenVINO GenAI's: its generation config, and the guide of its text."""
+"""Convert a request to OpenVINO GenAI's generation config and guide."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import openvino_genai
 from ...engine import GenerationRequest, InvalidRequest
 from ...triton.word_lists import Words, leave_out_longer
 
-# Drafts are what followed the last time that so many tokens, or fewer, stood as they do now.
+# Prompt lookup drafts the tokens after the last occurrence of up to this many latest tokens.
 _NGRAM_SIZE = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """A guide in the text of its type, and the tensor that asked for it."""
+    """A guide, its type, and the tensor that requests it."""
 
     type: str
     text: str
@@ -26,14 +26,14 @@ class Guide:
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """How many tokens speculative decoding drafts for each step, and where they come from."""
+    """The number of draft tokens per step of speculative decoding, and their source."""
 
     num_tokens: int
     are_looked_up: bool
 
 
 def make_config(request: GenerationRequest, tokenizer: Any, drafts: Drafts | None) -> Any:
-    """The generation config of `request`, without its guide. Raises `InvalidRequest`."""
+    """Return the generation config of `request`, without its guide; raise `InvalidRequest`."""
     if drafts is not None:
         _check_speculative(request)
     _check_penalties(request)
@@ -63,9 +63,9 @@ def make_config(request: GenerationRequest, tokenizer: Any, drafts: Drafts | Non
 
 
 def find_guide(request: GenerationRequest, tokenizer: Any) -> Guide | None:
-    """What steers the text of `request`: its guide, or any text without its bad words.
+    """Return the guide of `request`, or one that excludes its bad words, or None.
 
-    Raises `InvalidRequest` for what no guide can say.
+    Raise `InvalidRequest` for words that no guide can exclude.
     """
     if request.guide_type is None and not request.bad_words:
         return None
@@ -74,8 +74,8 @@ def find_guide(request: GenerationRequest, tokenizer: Any) -> Guide | None:
         return Guide("structural_tag", _exclusion_guide(texts), "bad_words_list")
     if request.bad_words:
         raise InvalidRequest(
-            "bad_words_list cannot be combined with guided_decoding_guide_type: both steer the "
-            "same automaton; forbid the words in the guide"
+            "bad_words_list cannot be combined with guided_decoding_guide_type: both use the same "
+            "automaton; exclude the words in the guide"
         )
     return Guide(request.guide_type, request.guide, "guided_decoding_guide")
 
@@ -86,7 +86,7 @@ def _set_beams(config: Any, request: GenerationRequest) -> None:
     if request.early_stopping:
         config.stop_criteria = openvino_genai.StopCriteria.EARLY
     if request.beam_search_diversity_rate:
-        # A group for each beam: what one has said costs the others at the same place.
+        # A group for each beam: a token of one beam is penalized at the same place in the others.
         config.num_beam_groups = request.beam_width
         config.diversity_penalty = request.beam_search_diversity_rate
 
@@ -114,30 +114,30 @@ def _set_penalties(config: Any, request: GenerationRequest) -> None:
 
 
 def _exclusion_guide(texts: set[str]) -> str:
-    """The guide that allows any text without `texts`."""
-    # Its automaton takes no word that starts with another.
+    """Return the structural tag that allows any text without `texts`."""
+    # The automaton does not accept a word that starts with another.
     shortest = leave_out_longer(texts)
     if any("\0" in text for text in shortest):
-        raise InvalidRequest("bad_words_list has a word with a NUL; leave it out")
+        raise InvalidRequest("bad_words_list has a word with a NUL character; leave it out")
     form = {"type": "any_text", "excludes": shortest}
     return json.dumps({"type": "structural_tag", "format": form})
 
 
 def _texts(words: Words, tensor: str, tokenizer: Any) -> set[str]:
-    """Words are looked for in the text, so no other way to tokenise a word escapes them."""
+    """Return the texts of words. Matching text finds a word however it is tokenized."""
     texts = set()
     for word in words:
         text = str(tokenizer.decode(list(word), skip_special_tokens=False))
         if not text:
             raise InvalidRequest(
-                f"{tensor} has the word {list(word)}, which is no text; send words that are"
+                f"{tensor} has the word {list(word)}, which decodes to no text; leave it out"
             )
         texts.add(text)
     return texts
 
 
 def _check_penalties(request: GenerationRequest) -> None:
-    """Raise `InvalidRequest` for what OpenVINO GenAI does not take of the penalties."""
+    """Raise `InvalidRequest` for penalties that OpenVINO GenAI does not support."""
     for tensor, value, neutral in (
         ("repetition_penalty", request.repetition_penalty, 1.0),
         ("presence_penalty", request.presence_penalty, 0.0),
@@ -147,8 +147,8 @@ def _check_penalties(request: GenerationRequest) -> None:
             continue
         if request.beam_width > 1:
             raise InvalidRequest(
-                f"{tensor} is {value:g}, which does not go with a beam_width of "
-                f"{request.beam_width}; leave it out, or ask for one beam"
+                f"{tensor} is {value:g}, which does not work with a beam_width of "
+                f"{request.beam_width}; leave it out, or set beam_width to 1"
             )
         if neutral == 0.0 and not -2.0 <= value <= 2.0:
             raise InvalidRequest(f"{tensor} is {value:g}; it must be from -2 to 2")
@@ -161,11 +161,11 @@ def _check_speculative(request: GenerationRequest) -> None:
     ):
         if value > 1:
             raise InvalidRequest(
-                f"{tensor} is {value}, but speculative decoding (num_draft_tokens) makes one "
-                "sequence; leave it out, or serve the model without"
+                f"{tensor} is {value}, but speculative decoding (num_draft_tokens) returns one "
+                "sequence; leave it out, or serve the model without speculative decoding"
             )
     if request.guide_type is not None or request.bad_words:
         raise InvalidRequest(
             "guided_decoding_guide_type and bad_words_list do not work with speculative decoding "
-            "(num_draft_tokens); leave them out, or serve the model without"
+            "(num_draft_tokens); leave them out, or serve the model without speculative decoding"
         )

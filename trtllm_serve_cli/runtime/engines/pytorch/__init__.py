@@ -1,1 +1,1 @@
-"""TensorRT-LLM's LLM API as an engine."""
+"""The engine kind `pytorch`: TensorRT-LLM's LLM API."""

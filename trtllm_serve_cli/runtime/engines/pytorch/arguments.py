@@ -1,4 +1,4 @@
-"""The arguments of TensorRT-LLM's `LLM`, and which of them `config.pbtxt` has as parameters.
+"""The arguments of TensorRT-LLM's `LLM`, and their parameters in `config.pbtxt`.
 
 Source of the names: NVIDIA/TensorRT-LLM, tensorrt_llm/llmapi/llm_args.py (1.0 to 1.3).
 """
@@ -35,16 +35,16 @@ LLM_ARGUMENTS = ArgumentTable(
         "lora_cache_host_memory_bytes": ("peft_cache_config.host_cache_size", int),
     },
 )
-# Of the adapters' cache nothing is said to a model that takes none.
+# Only passed to a model that serves adapters.
 _ADAPTER_CACHE_PARAMETERS = tuple(
     name for name in LLM_ARGUMENTS.parameters if name.startswith("lora_cache_")
 )
 
 
 def arguments_of(parameters: Mapping[str, str]) -> Arguments:
-    """The arguments that the entries of a `config.pbtxt` say; what is empty or missing is not said.
+    """Return the arguments for the entries of a `config.pbtxt`; empty entries are ignored.
 
-    Raises `ValueError` for an entry that cannot be read.
+    Raise `ValueError` for an entry that cannot be parsed.
     """
     if "lora_config" in json.loads(parameters.get(LLM_ARGUMENTS.rest) or "{}"):
         return LLM_ARGUMENTS.read(parameters)

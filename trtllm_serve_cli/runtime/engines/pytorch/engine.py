@@ -1,7 +1,7 @@
-"""TensorRT-LLM's LLM API (PyTorch backend, 1.0 to 1.3) as an engine. Needs `tensorrt_llm`.
+"""An engine that uses TensorRT-LLM's LLM API (PyTorch backend, 1.0 to 1.3).
 
-The API batches by itself, in processes of its own. An event loop that runs only within a step hands
-over what has come of all requests since the last one.
+Requires `tensorrt_llm`. The API batches requests in its own processes. An event loop that runs only
+during a step collects the results of all requests since the previous step.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from ..engine_arguments import Arguments, explaining_refusals
 from .results import ResultReader
 from .sampling import check_servable, long_bad_words, sampling_arguments
 
-# How long a step waits for tokens while new requests may be waiting for it.
+# How long a step waits for tokens; new requests are submitted between steps.
 _STEP_WAIT_S = 0.01
-# Statistics are asked for so often. In some versions the event loop stands still for the answer.
+# Interval between queries of statistics, which block the event loop in some versions.
 _STATS_PERIOD_S = 0.5
 _STATS_TIMEOUT_S = 0.01
 
@@ -55,9 +55,9 @@ class _Running:
 
 
 class PyTorchEngine:
-    """In-flight batching on GPUs, with all that `LLM` does by itself.
+    """An engine with in-flight batching on GPUs, run by TensorRT-LLM's `LLM`.
 
-    `config` has llm (the arguments of `LLM`), max_seq_len, vocab_size and the options of adapters.
+    `config` has llm (the arguments of `LLM`), max_seq_len, vocab_size and the adapter options.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -67,7 +67,7 @@ class PyTorchEngine:
             if "lora_config" in self._arguments
             else None
         )
-        # Several greedy sequences are a waste, but what upstream's backend gives.
+        # Several greedy sequences are wasteful, but upstream's backend allows them.
         os.environ.setdefault("TLLM_ALLOW_N_GREEDY_DECODING", "1")
         self._llm = _load(self._arguments)
         self._loop = asyncio.new_event_loop()
@@ -75,9 +75,9 @@ class PyTorchEngine:
         self._updates: list[SequenceUpdate] = []
         self._has_updates = asyncio.Event()
         self._failure: Exception | None = None
-        # The last that the executor has told, as it writes it.
+        # The executor's latest iteration statistics, in its format.
         self._iteration: dict[str, Any] = {}
-        # Those of the iterations that it has told of.
+        # Counted from the reported iterations.
         self._num_preemptions = 0
         self._stats_due_s = 0.0
         self._stats_task: asyncio.Task[None] | None = None
@@ -115,7 +115,7 @@ class PyTorchEngine:
 
     def stats(self) -> EngineStats:
         cache = self._iteration.get("kvCacheStats") or {}
-        # What the last iteration was about is over when nothing runs.
+        # The latest iteration is outdated when nothing runs.
         latest = self._iteration if self._running else {}
         batch = latest.get("inflightBatchingStats") or {}
         return EngineStats(
@@ -142,14 +142,14 @@ class PyTorchEngine:
         self._llm.shutdown()
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
-        # One more turn, in which they hear of it.
+        # Run the loop once so that the tasks end.
         self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
         if self._adapters is not None:
             self._adapters.close()
 
     async def _wait(self) -> None:
-        """Until something has come, or others should have their turn."""
+        """Wait for updates, a failure or the end of the step."""
         self._poll_stats()
         if self._updates or self._failure is not None:
             return
@@ -158,7 +158,7 @@ class PyTorchEngine:
             await asyncio.wait_for(self._has_updates.wait(), _STEP_WAIT_S)
 
     async def _run(self, request: GenerationRequest, params: Any) -> None:
-        """Follow one request to its end."""
+        """Run one request to its end."""
         try:
             await self._follow(request, params)
         except (InvalidRequest, RequestError, ValueError) as error:
@@ -167,7 +167,7 @@ class PyTorchEngine:
                 [SequenceUpdate(request.id, error=last_line(error), rejected=refused)]
             )
         except Exception as error:
-            # Whatever else is raised, the executor has ended with it, and all requests.
+            # Any other error means that the executor, and all requests with it, has ended.
             self._failure = error
             self._has_updates.set()
         finally:
@@ -181,7 +181,7 @@ class PyTorchEngine:
             list(request.input_ids),
             params,
             lora_request=lora_request,
-            # Of beams, nothing is certain before the end.
+            # Beams are not final before the end.
             streaming=request.beam_width == 1,
         )
         running = self._running[request.id]
@@ -218,21 +218,21 @@ class PyTorchEngine:
                 self._iteration = iteration
                 batch = iteration.get("inflightBatchingStats") or {}
                 self._num_preemptions += batch.get("numPausedRequests", 0)
-        except Exception:  # without statistics there are still tokens
+        except Exception:  # generation works without statistics
             write_traceback()
             self._stats_due_s = math.inf
 
 
 def _load(arguments: Arguments) -> Any:
-    """The LLM; raises `ValueError` that names the arguments which it does not take."""
-    # Only its grammars need the tokenizer: requests come and go as ids.
+    """Return the LLM; raise `ValueError` that names the arguments that it rejects."""
+    # Requests and results are token ids, so only guided decoding needs the tokenizer.
     needs_tokenizer = bool(arguments.get("guided_decoding_backend"))
     defaults: Arguments = {"enable_iter_perf_stats": True}
     if not needs_tokenizer:
         defaults["skip_tokenizer_init"] = True
         arguments = {key: value for key, value in arguments.items() if key != "tokenizer"}
     with explaining_refusals("TensorRT-LLM"):
-        # It makes the classes of the groups that have one, out of what it is given.
+        # This function converts argument groups to their classes.
         return LLM(**update_llm_args_with_extra_dict({}, deepcopy({**defaults, **arguments})))
 
 
@@ -242,7 +242,7 @@ def _sampling_params(request: GenerationRequest) -> Any:
         arguments["guided_decoding"] = GuidedDecodingParams(**guide)
     params = SamplingParams(**arguments)
     if words := long_bad_words(request):
-        # What the API would make of texts, with a tokenizer. It looks for them only beside texts.
+        # The token ids that the API would derive from texts. It reads them only if texts are set.
         params.bad = [""] * len(words)
         params._bad_word_ids = words
     return params

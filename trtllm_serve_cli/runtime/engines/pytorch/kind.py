@@ -1,4 +1,4 @@
-"""TensorRT-LLM's LLM API: `pytorch`."""
+"""The engine kind `pytorch`: TensorRT-LLM's LLM API."""
 
 from __future__ import annotations
 
@@ -17,28 +17,33 @@ from .arguments import LLM_ARGUMENTS, arguments_of
 
 _CAPABILITIES = caps.Capabilities(
     unsupported={
-        caps.TOP_P_DECAY: "requests reach it with one top-p for the whole answer",
-        caps.LOGITS: "they would not fit between the engine's process and Triton's",
-        caps.EMBEDDING_BIAS: "requests reach it without one",
-        caps.CALLER_DRAFTS: "it drafts by itself, when imported with speculative_decoding_mode",
-        caps.LOOKAHEAD_DECODING: "TensorRT-LLM has it for its own engines only",
-        caps.PROMPT_TUNING: "TensorRT-LLM's PyTorch backend takes no prompt table",
+        caps.TOP_P_DECAY: "the engine gets one top-p for the whole response",
+        caps.LOGITS: "logits are too large to send from the engine worker to Triton",
+        caps.EMBEDDING_BIAS: "the bias is not passed to the engine",
+        caps.CLIENT_DRAFTS: (
+            "it drafts tokens itself if the model is imported with speculative_decoding_mode"
+        ),
+        caps.LOOKAHEAD_DECODING: "TensorRT-LLM supports it for TensorRT engines only",
+        caps.PROMPT_TUNING: "TensorRT-LLM's PyTorch backend does not accept a prompt table",
         caps.MULTIMODAL: "only text models are served",
         caps.ENCODERS: "only models without an encoder are served",
-        caps.KV_CACHE_RETENTION: "requests reach it without priorities for blocks",
-        caps.DISAGGREGATED_SERVING: "one engine does both phases",
+        caps.KV_CACHE_RETENTION: "block priorities are not passed to the engine",
+        caps.DISAGGREGATED_SERVING: "one engine runs both phases",
     },
     notes={
-        caps.SAMPLING: "greedy with drafts of eagle or mtp",
-        caps.PENALTIES: "none with speculative decoding",
+        caps.SAMPLING: "greedy with speculative decoding by eagle or mtp",
+        caps.PENALTIES: "not with speculative decoding",
         caps.SEVERAL_SEQUENCES: "not with speculative decoding",
         caps.BEAM_SEARCH: (
-            "they arrive together, too, and all requests are as wide as max_beam_width"
+            "the beams are returned together, and all requests must use a beam_width of "
+            "max_beam_width"
         ),
-        caps.STOP_AND_BAD_WORDS: "as tokens; with beams, stop words of one token each",
+        caps.STOP_AND_BAD_WORDS: "matched as tokens; with beams, only stop words of one token",
         caps.LOG_PROBABILITIES: "not with speculative decoding",
-        caps.GUIDED_DECODING: "of a model served with guided_decoding_backend",
-        caps.LORA: "by `lora_name`, too, of a model imported with lora_target_modules or lora_dir",
+        caps.GUIDED_DECODING: "if the model is served with guided_decoding_backend",
+        caps.LORA: (
+            "also by `lora_name`, if the model is imported with lora_target_modules or lora_dir"
+        ),
     },
 )
 
@@ -58,7 +63,7 @@ def _load(config: dict[str, Any]) -> Engine:
 
 
 def _read_model_yaml(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the entries of a `config.pbtxt` for these arguments of TensorRT-LLM's `LLM`."""
+    """Return the entries of a `config.pbtxt` for arguments of TensorRT-LLM's `LLM`."""
     nested = nest(dict(arguments))
     nested.pop("triton_config", None)
     return LLM_ARGUMENTS.write(nested)

@@ -1,7 +1,7 @@
-"""From the results of TensorRT-LLM's LLM API to an engine's updates.
+"""Convert results of TensorRT-LLM's LLM API to an engine's updates.
 
-A result grows in place: its outputs, one per sequence, have all their tokens so far. Source of the
-names: NVIDIA/TensorRT-LLM, tensorrt_llm/executor/result.py, 1.0 to 1.3.
+A result grows in place: its outputs, one per sequence, hold all tokens so far. Source of the names:
+NVIDIA/TensorRT-LLM, tensorrt_llm/executor/result.py, 1.0 to 1.3.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from ..sequence_end import find_end
 
 
 class ResultReader:
-    """Tells what is new in the result of one request, each time it is asked.
+    """Reads the new tokens from the result of one request.
 
-    The end of a sequence is found in its tokens, since the API finds only the last one's for
-    certain, and takes no stop words of several tokens as ids.
+    It searches the tokens for the end of each sequence: the API reliably reports only the end of
+    the last sequence, and does not accept stop words of several tokens as ids.
     """
 
     def __init__(self, request: GenerationRequest) -> None:
@@ -26,11 +26,10 @@ class ResultReader:
 
     @property
     def is_done(self) -> bool:
-        """Whether all sequences have ended."""
         return all(each.is_done for each in self._sequences)
 
     def read(self, result: Any) -> list[SequenceUpdate]:
-        """What has come since the last call; of beams, all at the end."""
+        """Return the updates since the last call; beams are returned at the end."""
         if self._request.beam_width > 1 and not result.finished:
             return []
         updates = []
@@ -84,7 +83,7 @@ class _Sequence:
 
 
 def _log_prob(entry: Any, token: int) -> float:
-    """Of the token itself; an entry is its number, or that of each of the likeliest tokens."""
+    """Return the token's log probability; an entry is its value, or a mapping by likely token."""
     if not isinstance(entry, dict):
         return float(entry)
     return float(entry[token].logprob)
@@ -108,5 +107,5 @@ def _perf(metrics: Any) -> PerfMetrics | None:
 
 
 def _ns(since_boot: timedelta) -> int:
-    """Of the C++ steady clock, which is the monotonic one."""
+    """Convert a time of the C++ steady clock, which is the monotonic clock, to nanoseconds."""
     return since_boot // timedelta(microseconds=1) * 1000

@@ -1,7 +1,7 @@
-"""From a generation request to the parameters of TensorRT-LLM's LLM API, as plain data.
+"""Convert a generation request to parameters of TensorRT-LLM's LLM API, as plain data.
 
-Source of the names and of what is refused: NVIDIA/TensorRT-LLM, tensorrt_llm/sampling_params.py and
-the executor of its PyTorch backend, 1.0 to 1.3.
+Source of the names and limits: NVIDIA/TensorRT-LLM, tensorrt_llm/sampling_params.py and the
+executor of its PyTorch backend, 1.0 to 1.3.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 from ...engine import GenerationRequest, InvalidRequest
 from ..sampling_arguments import PENALTIES, copy_set_fields, random_sampling, single_tokens
 
-# How the executor is told that no token ends a sequence; None would be the tokenizer's end token.
+# The executor's value for "no end token"; None would mean the tokenizer's end token.
 _NO_END = -1
-# Speculative decoding with these samples greedily, whatever a request asks for.
+# Speculative decoding of these types always decodes greedily.
 _GREEDY_ONLY = ("Eagle", "Eagle3", "MTP")
 
 
 def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
-    """What `SamplingParams` takes for `request`; what was not asked for is left to its defaults.
+    """Return the arguments of `SamplingParams` for `request`; unset fields keep its defaults.
 
-    Words of several tokens are not among it: the API takes text for them, and its own tokenizer.
+    Words of several tokens are omitted: the API accepts them only as text for its own tokenizer.
     """
     is_beam_search = request.beam_width > 1
     arguments: dict[str, Any] = {
@@ -47,30 +47,31 @@ def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
 
 
 def long_bad_words(request: GenerationRequest) -> list[list[int]]:
-    """The bad words that are more than one token."""
+    """Return the bad words with more than one token."""
     return [list(word) for word in request.bad_words if len(word) > 1]
 
 
 def check_servable(request: GenerationRequest, arguments: Mapping[str, Any]) -> None:
-    """Raise `InvalidRequest` for what a model loaded with the arguments `llm` cannot run.
+    """Raise `InvalidRequest` for a request that a model loaded with `arguments` cannot run.
 
-    Much of it the LLM API would take, and then ignore.
+    The LLM API would accept and ignore many of these fields.
     """
     max_beam_width = int(arguments.get("max_beam_width") or 1)
     if request.beam_width != max_beam_width:
         raise InvalidRequest(
-            f"beam_width is {request.beam_width}; this model was loaded for {max_beam_width} "
-            "(max_beam_width), and TensorRT-LLM's PyTorch backend takes no other width"
+            f"beam_width is {request.beam_width}, but this model was loaded with max_beam_width="
+            f"{max_beam_width}, and TensorRT-LLM's PyTorch backend supports no other width; set "
+            f"beam_width to {max_beam_width}"
         )
     if request.beam_width > 1 and any(len(word) > 1 for word in request.stop_words):
         raise InvalidRequest(
-            "stop_words_list has a word of several tokens, which does not go with a beam_width of "
-            f"{request.beam_width}; leave it out"
+            "stop_words_list has a word of several tokens, which does not work with a beam_width "
+            f"of {request.beam_width}; leave it out"
         )
     if request.guide_type is not None and not arguments.get("guided_decoding_backend"):
         raise InvalidRequest(
-            "guided_decoding_guide_type needs a model that is served with "
-            "guided_decoding_backend=xgrammar, and this one is not"
+            "guided_decoding_guide_type is set, but this model is served without guided decoding; "
+            "leave it out, or serve the model with guided_decoding_backend=xgrammar"
         )
     max_num_tokens = arguments.get("max_num_tokens")
     if (
@@ -79,8 +80,8 @@ def check_servable(request: GenerationRequest, arguments: Mapping[str, Any]) -> 
         and not arguments.get("enable_chunked_prefill")
     ):
         raise InvalidRequest(
-            f"the prompt has {len(request.input_ids)} tokens, and one step of the engine takes "
-            f"{max_num_tokens} (max_num_tokens); shorten it, or serve the model with "
+            f"the prompt has {len(request.input_ids)} tokens, but one step of the engine processes "
+            f"at most {max_num_tokens} (max_num_tokens); shorten it, or serve the model with "
             "enable_chunked_context=true"
         )
     if speculative := arguments.get("speculative_config"):
@@ -102,7 +103,7 @@ def _check_speculative(request: GenerationRequest, config: Mapping[str, Any]) ->
         if is_set:
             raise InvalidRequest(
                 f"{tensor} does not work with speculative decoding ({decoding_type}); leave it "
-                "out, or serve the model without"
+                "out, or serve the model without speculative decoding"
             )
 
 

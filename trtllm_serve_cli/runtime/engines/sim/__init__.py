@@ -1,1 +1,1 @@
-"""A simulated engine: a scheduler and a timing, no model."""
+"""The engine kind `sim`: a simulated engine with a scheduler and a timing, but no model."""

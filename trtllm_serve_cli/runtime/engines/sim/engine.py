@@ -1,7 +1,7 @@
-"""A simulated engine: the scheduler of one, its timing, and tokens that mean nothing.
+"""A simulated engine: a scheduler, a timing model and meaningless tokens.
 
-An answer is made of the prompt's own tokens, drawn by the request's seed, so it is text wherever
-the prompt is. A step ends when its timing says so, counted from the end of the step before.
+A response consists of tokens of the prompt, drawn with the request's seed, so it is text if the
+prompt is text. A step ends after the simulated duration, counted from the end of the previous step.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from .scheduler import Scheduler, SimRequest, Step, count_blocks, find_problem
 from .timing import SIMULATION_FILE, SchedulerLimits, Simulation, parse_limits, parse_simulation
 
 _KIND = "sim"
-# A sleep ends some 0.1 ms late on a machine at rest; the last bit is waited for awake.
+# A sleep ends about 0.1 ms late on an idle machine, so the end of a wait spins.
 _SPIN_S = 0.0002
-# Above what the limits on requests say, so that what is refused is refused by what it is.
+# High enough that beam search is rejected as unsupported, not as beyond this limit.
 _MAX_BEAM_WIDTH = 64
 
 
 class Clock(Protocol):
-    """Monotonic seconds."""
+    """A monotonic clock, in seconds."""
 
     def now_s(self) -> float: ...
 
@@ -44,13 +44,13 @@ class Clock(Protocol):
 
 
 class RealClock:
-    """The machine's."""
+    """The machine's monotonic clock."""
 
     def now_s(self) -> float:
         return time.monotonic()
 
     def wait_until(self, at_s: float) -> None:
-        """Return at `at_s` as closely as Python can tell."""
+        """Return at `at_s`, as precisely as Python allows."""
         sleep_s = at_s - time.monotonic() - _SPIN_S
         if sleep_s > 0:
             time.sleep(sleep_s)
@@ -59,9 +59,9 @@ class RealClock:
 
 
 def load_simulation(config: Mapping[str, Any]) -> Simulation:
-    """That of the folder `engine_dir`, within the limits that `config` has.
+    """Return the simulation in the folder `engine_dir`, with its limits overridden by `config`.
 
-    Raises `ValueError` for a file that is none.
+    Raise `ValueError` if the file is not valid.
     """
     path = Path(config["engine_dir"], SIMULATION_FILE)
     simulation = parse_simulation(path.read_text(encoding="utf-8"))
@@ -72,7 +72,7 @@ def load_simulation(config: Mapping[str, Any]) -> Simulation:
 
 @dataclass(slots=True)
 class _Sequence:
-    """One sequence of an answer; `tokens` are kept while stop or bad words look back at them."""
+    """One sequence of a response; `tokens` are kept only to match stop and bad words."""
 
     rng: Random
     tokens: list[int] = field(default_factory=list)
@@ -91,9 +91,9 @@ class _Running:
 
 
 class SimEngine:
-    """Answers as late as a `Simulation` says.
+    """An engine that generates tokens at the times of a `Simulation`.
 
-    `config` has engine_dir, max_seq_len and vocab_size, and any of the fields of `SchedulerLimits`.
+    `config` has engine_dir, max_seq_len and vocab_size, and any fields of `SchedulerLimits`.
     """
 
     def __init__(self, config: Mapping[str, Any], clock: Clock | None = None) -> None:
@@ -104,7 +104,7 @@ class SimEngine:
         self._iteration = 0
         self._num_blocks_reused = self._num_blocks_missed = 0
         self._context_tokens = 0
-        # When the step before ended, if there was work for the next.
+        # The end of the previous step, or None if the engine was idle after it.
         self._next_start_s: float | None = None
         self.limits = EngineLimits(
             max_seq_len=int(config["max_seq_len"]),
@@ -138,7 +138,7 @@ class SimEngine:
         step = self._scheduler.step()
         self._iteration += 1
         self._context_tokens = step.work.prompt_tokens
-        # A step that is late is not made up for: the ones after it would come too soon.
+        # A late step does not shorten later steps: their tokens would arrive too early.
         from_s = started_s if self._next_start_s is None else self._next_start_s
         end_s = max(from_s + step.duration_s, started_s)
         updates = self._collect_updates(step, _ns(from_s), _ns(end_s))
@@ -164,7 +164,7 @@ class SimEngine:
         )
 
     def close(self) -> None:
-        """Nothing outlives this process."""
+        """Do nothing: the engine has no resources outside of this process."""
 
     def _collect_updates(self, step: Step, started_ns: int, end_ns: int) -> list[SequenceUpdate]:
         for sim in step.started:
@@ -206,7 +206,7 @@ class SimEngine:
 
 
 def _check_servable(request: GenerationRequest) -> None:
-    """Raise `InvalidRequest` for what its capabilities say it cannot do."""
+    """Raise `InvalidRequest` for features that the capabilities list as unsupported."""
     requested = {
         "beam_width": request.beam_width > 1,
         "return_log_probs": request.return_log_probs,
@@ -221,7 +221,7 @@ def _check_servable(request: GenerationRequest) -> None:
 
 
 def _choose_vocabulary(request: GenerationRequest, vocab_size: int) -> tuple[int, ...]:
-    """The tokens that an answer is made of: no end, and no word that is banned."""
+    """Return the tokens of a response: those of the prompt but the end token and bad words."""
     banned = {word[0] for word in request.bad_words if len(word) == 1} | {request.end_id}
     vocabulary = tuple(token for token in request.input_ids if token not in banned)
     return (
@@ -230,7 +230,7 @@ def _choose_vocabulary(request: GenerationRequest, vocab_size: int) -> tuple[int
 
 
 def _next_token(running: _Running, sequence: _Sequence) -> tuple[int, FinishReason | None]:
-    """The next token of a sequence, and why it ends with it, if it does."""
+    """Return the next token of a sequence, and the finish reason if it is the last."""
     request = running.request
     token = _draw(running, sequence)
     finish_reason: FinishReason | None = "length" if running.sim.is_done else None
@@ -243,7 +243,7 @@ def _next_token(running: _Running, sequence: _Sequence) -> tuple[int, FinishReas
 
 
 def _draw(running: _Running, sequence: _Sequence) -> int:
-    """A word, and the next one where that would complete a banned one."""
+    """Draw a token; skip tokens that would complete a bad word."""
     vocabulary, bad_words = running.vocabulary, running.request.bad_words
     start = sequence.rng.randrange(len(vocabulary))
     if not bad_words:

@@ -1,4 +1,4 @@
-"""A simulated engine: `sim`."""
+"""The engine kind `sim`: a simulated engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .. import capabilities as caps
 from ..kinds import RuntimeKind
 from ..worker_config import scheduler_config
 
-_NO_MODEL = "it has a timing, and no model"
+_NO_MODEL = "a simulated engine has no model"
 _CAPABILITIES = caps.Capabilities(
     unsupported={
         caps.TOP_P_DECAY: _NO_MODEL,
@@ -21,18 +21,18 @@ _CAPABILITIES = caps.Capabilities(
         caps.LOGITS: _NO_MODEL,
         caps.EMBEDDING_BIAS: _NO_MODEL,
         caps.LORA: _NO_MODEL,
-        caps.CALLER_DRAFTS: "its steps give each sequence one token",
-        caps.LOOKAHEAD_DECODING: "its steps give each sequence one token",
+        caps.CLIENT_DRAFTS: "each step generates one token per sequence",
+        caps.LOOKAHEAD_DECODING: "each step generates one token per sequence",
         caps.PROMPT_TUNING: _NO_MODEL,
         caps.MULTIMODAL: "only text models are simulated",
         caps.ENCODERS: "only models without an encoder are simulated",
         caps.KV_CACHE_RETENTION: "it evicts the least recently used blocks first",
-        caps.DISAGGREGATED_SERVING: "one engine does both phases",
+        caps.DISAGGREGATED_SERVING: "one engine runs both phases",
     },
     notes={
-        caps.SAMPLING: "tokens of the prompt, drawn by the seed, whatever else is asked for",
-        caps.PENALTIES: "they change nothing",
-        caps.STOP_AND_BAD_WORDS: "as tokens",
+        caps.SAMPLING: "draws tokens of the prompt with the seed and ignores the other parameters",
+        caps.PENALTIES: "accepted and ignored",
+        caps.STOP_AND_BAD_WORDS: "matched as tokens",
     },
 )
 

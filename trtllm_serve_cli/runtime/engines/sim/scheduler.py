@@ -1,15 +1,16 @@
-"""In-flight batching as TensorRT-LLM does it, of requests that have lengths and no content.
+"""Simulate TensorRT-LLM's in-flight batching, for requests that have lengths but no content.
 
-The simulated engine and the virtual clock are driven by it alike. A step gives a token to every
-sequence that has its prompt in the KV cache, and computes prompts with what is left of
-`max_num_tokens`: whole, or with chunked context as far as there is room. First come, first served.
+The simulated engine and the virtual clock use the same scheduler. A step generates a token for each
+sequence whose prompt is in the KV cache. It computes prompts with the rest of `max_num_tokens`:
+complete prompts only or, with chunked context, parts of them. Requests are served in order of
+arrival.
 
-- `guaranteed_no_evict`: a request starts when the KV cache has room for its longest answer.
-- `max_utilization`: it starts when there is room for its prompt. When the blocks run out, the
-  request that started last is paused; later its prompt and all it has said are computed again.
+- `guaranteed_no_evict`: a request starts when the KV cache has room for its longest response.
+- `max_utilization`: a request starts when there is room for its prompt. When the blocks run out,
+  the request that started last is paused; later its prompt and its tokens are computed again.
 
-Blocks that are known from earlier prompts (`enable_kv_cache_reuse`) need not be computed again, but
-take room as if they were. The sequences of one request share the whole blocks of its prompt.
+Blocks of earlier prompts (`enable_kv_cache_reuse`) are not computed again, but occupy memory as if
+they were. The sequences of one request share the full blocks of its prompt.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from .timing import SchedulerLimits, Simulation, StepWork
 
 @dataclass(slots=True, eq=False)
 class SimRequest:
-    """One request: what it wants, and how far it is.
+    """A request and its progress.
 
-    `num_generated` counts the tokens of each sequence, `num_computed` those of the prompt (and, of
-    a paused request, of its answer) that are in the KV cache. `blocks` are held for it.
+    `num_generated` counts the tokens of each sequence. `num_computed` counts the tokens of the
+    prompt (and, for a paused request, of its response) in the KV cache. `blocks` are the KV blocks
+    reserved for it.
     """
 
     id: int
@@ -43,7 +45,7 @@ class SimRequest:
 
     @property
     def num_context_tokens(self) -> int:
-        """What has to be in the KV cache before the next token."""
+        """The number of tokens that must be in the KV cache before the next token."""
         return len(self.input_ids) + self.num_sequences * self.num_generated
 
     @property
@@ -53,9 +55,9 @@ class SimRequest:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: `tokens` are the requests whose sequences have a new token when it ends.
+    """One step: `tokens` are the requests whose sequences have a new token at its end.
 
-    Those with their first token come first. `started` are those that were in no step before.
+    Requests with their first token come first. `started` are the requests in their first step.
     """
 
     duration_s: float
@@ -65,7 +67,7 @@ class Step:
 
 
 class Scheduler:
-    """Decides what each step does. Pure: it looks at no clock, and draws jitter from its seed."""
+    """Decides what each step does. Deterministic: it reads no clock and seeds its jitter."""
 
     def __init__(self, simulation: Simulation, *, seed: int = 0) -> None:
         self._timing = simulation.timing
@@ -79,7 +81,7 @@ class Scheduler:
         self._decoding: dict[int, SimRequest] = {}
         self._num_sequences = 0
         self._blocks = 0
-        # Of all that is decoding: sequences, and the tokens that they look back at.
+        # Totals over decoding requests: their sequences, and the tokens that these attend to.
         self._num_decoding = 0
         self._kv_tokens = 0
 
@@ -89,12 +91,12 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        """Requests that have not started, or are paused."""
+        """The number of requests that have not started or are paused."""
         return len(self._waiting)
 
     @property
     def num_in_context(self) -> int:
-        """Requests whose prompts are being computed."""
+        """The number of requests whose prompts are being computed."""
         return len(self._prompts)
 
     @property
@@ -106,16 +108,16 @@ class Scheduler:
         return self.num_running + self.num_waiting
 
     def count_used_blocks(self) -> int:
-        """Blocks with tokens in them; `guaranteed_no_evict` keeps more free than it has used."""
+        """Return the number of blocks with tokens; `guaranteed_no_evict` reserves more."""
         running = (*self._prompts.values(), *self._decoding.values())
         return sum(self._blocks_for(each, each.num_generated) for each in running)
 
     def submit(self, request: SimRequest) -> None:
-        """Queue a request for which `find_problem` finds none."""
+        """Queue a request; `find_problem` must have returned None for it."""
         self._waiting.append(request)
 
     def remove(self, request_id: int) -> None:
-        """Forget a request wherever it is, and free its blocks; unknown ids are ignored."""
+        """Remove a request in any state and free its blocks; unknown ids are ignored."""
         if request := self._prompts.pop(request_id, None):
             self._release(request)
         elif request := self._decoding.pop(request_id, None):
@@ -125,7 +127,7 @@ class Scheduler:
             self._waiting = deque(each for each in self._waiting if each.id != request_id)
 
     def step(self) -> Step:
-        """What the next step does; the requests are afterwards as they are when it ends."""
+        """Run the next step and update the requests to their state at its end."""
         if not self._reserves:
             self._make_room()
         started = self._admit()
@@ -139,7 +141,7 @@ class Scheduler:
         return Step(duration_s, work, completed + decoded, started)
 
     def _admit(self) -> list[SimRequest]:
-        """Start what has room, in order; returns what never ran before."""
+        """Start waiting requests that fit, in order; return those that start for the first time."""
         slots = min(self._limits.max_batch_size, self._limits.max_num_tokens)
         started = []
         while self._waiting:
@@ -162,7 +164,7 @@ class Scheduler:
         return started
 
     def _make_room(self) -> None:
-        """Hold a block for each sequence whose next token needs one, the oldest first."""
+        """Reserve a block for each sequence whose next token needs one, oldest first."""
         for request in list(self._decoding.values()):
             if request.id not in self._decoding:
                 continue
@@ -199,10 +201,10 @@ class Scheduler:
         return tokens
 
     def _compute_prompts(self, num_decoded: int) -> tuple[list[SimRequest], int, int]:
-        """Compute prompts within the budget: those that are whole then, tokens, pairs of them.
+        """Compute prompts within the budget; return completed requests, tokens and token pairs.
 
-        A prompt that is alone is computed whatever the budget: with all that it has said, a paused
-        request may have outgrown it.
+        A prompt that is alone in a step may exceed the budget: a paused request may have grown
+        larger than the budget with its generated tokens.
         """
         budget = self._limits.max_num_tokens - num_decoded
         is_chunked = self._limits.enable_chunked_context
@@ -225,7 +227,7 @@ class Scheduler:
         return completed, num_tokens, num_pairs
 
     def _start_decoding(self, request: SimRequest) -> None:
-        """The step that completes a prompt gives its first token."""
+        """Start decoding; the step that completes a prompt generates its first token."""
         request.num_generated += 1
         if request.is_done:
             self._release(request)
@@ -260,7 +262,7 @@ class Scheduler:
 def count_blocks(
     limits: SchedulerLimits, num_input: int, num_generated: int, num_sequences: int = 1
 ) -> int:
-    """Of a request with so many tokens in each of its sequences."""
+    """Return the KV blocks of a request with `num_generated` tokens in each sequence."""
     shared, remaining = divmod(num_input, limits.tokens_per_block)
     return shared + num_sequences * -(-(remaining + num_generated) // limits.tokens_per_block)
 
@@ -268,21 +270,24 @@ def count_blocks(
 def find_problem(
     limits: SchedulerLimits, num_input: int, max_new_tokens: int, num_sequences: int = 1
 ) -> str | None:
-    """Why such a request could never run; None if it can."""
+    """Return why a request with these lengths can never run, or None if it can."""
     size = limits.tokens_per_block
     if (needed := count_blocks(limits, num_input, max_new_tokens, num_sequences)) > (
         limits.num_blocks
     ):
         return (
             f"the request may need {needed * size} tokens of the KV cache, which has "
-            f"{limits.num_blocks * size} (max_tokens_in_paged_kv_cache); ask for fewer tokens or "
+            f"{limits.num_blocks * size} (max_tokens_in_paged_kv_cache); request fewer tokens or "
             "sequences"
         )
     if num_sequences > (slots := min(limits.max_batch_size, limits.max_num_tokens)):
-        return f"the request has {num_sequences} sequences, and a step of the engine takes {slots}"
+        return (
+            f"the request has {num_sequences} sequences, but one step of the engine processes at "
+            f"most {slots}; request fewer sequences"
+        )
     if num_input > limits.max_num_tokens and not limits.enable_chunked_context:
         return (
-            f"the prompt has {num_input} tokens, and one step of the engine takes "
+            f"the prompt has {num_input} tokens, but one step of the engine processes at most "
             f"{limits.max_num_tokens} (max_num_tokens); shorten it, or serve the model with "
             "enable_chunked_context=true"
         )

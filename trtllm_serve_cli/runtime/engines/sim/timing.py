@@ -1,6 +1,6 @@
-"""What a simulated engine is: how long its steps take, and what its scheduler may do.
+"""The definition of a simulated engine: the duration of its steps and its scheduler limits.
 
-`simulation.json` in an engine's folder says it, and `tllm bench calibrate` writes one.
+It is stored as `simulation.json` in the engine's folder; `tllm bench calibrate` writes one.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ POLICIES: tuple[SchedulerPolicy, ...] = ("guaranteed_no_evict", "max_utilization
 
 @dataclass(frozen=True, slots=True)
 class StepTiming:
-    """How long one step of the engine takes:
+    """The duration of one step of the engine:
 
         step_s + prompt_token_s * p + prompt_pair_s * q + sequence_s * n + kv_token_s * k
 
-    p are the prompt tokens that the step computes, q the tokens before them that they look back at,
-    added up; n are the sequences that get a token from it without a prompt, and k the tokens of the
-    KV cache that those look back at. All are seconds.
+    p is the number of prompt tokens that the step computes, and q the sum of the earlier tokens
+    that each of them attends to. n is the number of sequences that decode a token in the step, and
+    k the number of tokens in the KV cache that these attend to. The coefficients are in seconds.
 
-    `jitter` is the coefficient of variation of a step, gamma-distributed around what is said above;
-    0 for none. `request_s` is what a server and its network add to each request: the virtual clock
-    takes it, a simulated engine behind a real server does not.
+    `jitter` is the coefficient of variation of a step, gamma-distributed around this duration; 0
+    for none. `request_s` is the time that a server and its network add to each request: the virtual
+    clock adds it, a simulated engine behind a real server does not.
     """
 
     step_s: float
@@ -42,7 +42,7 @@ class StepTiming:
     request_s: float = 0.0
 
     def duration_s(self, work: StepWork) -> float:
-        """Of a step with this work, without jitter."""
+        """Return the duration of a step with this work, without jitter."""
         return (
             self.step_s
             + self.prompt_token_s * work.prompt_tokens
@@ -54,7 +54,7 @@ class StepTiming:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """What a step does: p, q, n and k of `StepTiming`."""
+    """The work of a step: p, q, n and k of `StepTiming`."""
 
     prompt_tokens: int = 0
     prompt_pairs: int = 0
@@ -64,7 +64,7 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """What a scheduler may do; names are upstream's parameters, sizes are tokens."""
+    """The limits of a scheduler; names are upstream's parameters, sizes are tokens."""
 
     max_batch_size: int = 256
     max_num_tokens: int = 8192
@@ -76,30 +76,30 @@ class SchedulerLimits:
 
     @property
     def num_blocks(self) -> int:
-        """Of the KV cache."""
+        """The number of blocks of the KV cache."""
         return self.max_tokens_in_paged_kv_cache // self.tokens_per_block
 
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """A simulated engine; `origin` says in words where its timing comes from."""
+    """A simulated engine; `origin` describes the source of its timing."""
 
     timing: StepTiming
     limits: SchedulerLimits = field(default_factory=SchedulerLimits)
     origin: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """What `simulation.json` holds."""
+        """Return the content of `simulation.json`."""
         return {"schema": SCHEMA, **dataclasses.asdict(self)}
 
 
 def parse_simulation(text: str) -> Simulation:
-    """What a `simulation.json` says; raises `ValueError` that names the field."""
+    """Parse a `simulation.json`; raise `ValueError` that names an invalid field."""
     fields = json.loads(text)
     if not isinstance(fields, dict) or not isinstance(fields.get("timing"), dict):
         raise ValueError("it has no object `timing`")
     if fields.get("schema", SCHEMA) != SCHEMA:
-        raise ValueError(f"its schema is {fields['schema']}, and this reads {SCHEMA}")
+        raise ValueError(f"its schema is {fields['schema']}, but only {SCHEMA} is supported")
     _reject_unknown("", fields, ("schema", "timing", "limits", "origin"))
     return Simulation(
         _parse_timing(fields["timing"]),
@@ -109,15 +109,15 @@ def parse_simulation(text: str) -> Simulation:
 
 
 def parse_limits(fields: Mapping[str, Any]) -> SchedulerLimits:
-    """Limits with those of `said` that are not the usual ones; raises `ValueError`."""
+    """Return the default limits overridden by `fields`; raise `ValueError` if one is invalid."""
     defaults = SchedulerLimits()
     _reject_unknown("limits.", fields, SchedulerLimits.__slots__)
     for name, value in fields.items():
         expected = type(getattr(defaults, name))
         if type(value) is not expected:
-            raise ValueError(f"limits.{name} is {value!r}, no {expected.__name__}")
+            raise ValueError(f"limits.{name} is {value!r}; its type must be {expected.__name__}")
         if expected is int and value < 1:
-            raise ValueError(f"limits.{name} is {value}, and must be at least 1")
+            raise ValueError(f"limits.{name} is {value}; it must be at least 1")
     limits = dataclasses.replace(defaults, **fields)
     if limits.batch_scheduler_policy not in POLICIES:
         raise ValueError(
@@ -133,14 +133,14 @@ def _parse_timing(fields: Mapping[str, Any]) -> StepTiming:
     _reject_unknown("timing.", fields, StepTiming.__slots__)
     for name, value in fields.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError(f"timing.{name} is {value!r}, no number")
+            raise ValueError(f"timing.{name} is {value!r}; it must be a number")
         if not 0 <= value < math.inf:
-            raise ValueError(f"timing.{name} is {value:g}, and must not be negative")
+            raise ValueError(f"timing.{name} is {value:g}; it must be finite and not negative")
     if not fields.get("step_s"):
-        raise ValueError("timing.step_s is missing or 0: no step takes no time")
+        raise ValueError("timing.step_s is missing or 0; it must be greater than 0")
     return StepTiming(**{name: float(value) for name, value in fields.items()})
 
 
 def _reject_unknown(prefix: str, fields: Mapping[str, Any], known: tuple[str, ...]) -> None:
     if unknown := sorted(set(fields) - set(known)):
-        raise ValueError(f"{prefix}{unknown[0]} is no field; known are {', '.join(known)}")
+        raise ValueError(f"{prefix}{unknown[0]} is not a field; fields are {', '.join(known)}")

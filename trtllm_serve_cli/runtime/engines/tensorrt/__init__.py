@@ -1,1 +1,1 @@
-"""TensorRT engines, which Triton's C++ backend runs: only their capabilities are declared here."""
+"""The engine kind `tensorrt`, which Triton's C++ backend runs: only its capabilities."""

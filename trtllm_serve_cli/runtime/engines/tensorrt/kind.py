@@ -1,6 +1,6 @@
-"""TensorRT engines, run by Triton's C++ backend: `tensorrt`.
+"""The engine kind `tensorrt`: TensorRT engines, run by Triton's C++ backend.
 
-What the backend can do is what NVIDIA documents of `tensorrt_llm`.
+Its capabilities are those that NVIDIA documents for the model `tensorrt_llm`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""vLLM as an engine."""
+"""The engine kind `vllm`: vLLM."""

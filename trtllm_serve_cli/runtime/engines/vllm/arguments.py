@@ -1,4 +1,4 @@
-"""vLLM's engine arguments, and which of them `config.pbtxt` has as parameters.
+"""vLLM's engine arguments, and their parameters in `config.pbtxt`.
 
 Source of the names: vllm-project/vllm, vllm/engine/arg_utils.py (0.26).
 """

@@ -1,8 +1,8 @@
-"""vLLM as an engine. Needs `vllm`; written against 0.26.
+"""An engine that uses vLLM. Requires `vllm`; written for 0.26.
 
-vLLM batches in processes of its own. What is spoken to is the client of its engine core, which
-every interface of vLLM has underneath: one message per step, with the new token ids of all
-sequences. No text is made here, and nothing runs per request but the reading of its tokens.
+vLLM batches requests in its own processes. This engine uses the client of vLLM's engine core, on
+which all interfaces of vLLM are built. The core sends one message per step, with the new token ids
+of all sequences. No text is decoded here; the only work per request is to read its tokens.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from ..engine_arguments import Arguments, explaining_refusals
 from .outputs import SequenceReader
 from .sampling import check_servable, sampling_arguments, seed_of
 
-# How long a step waits for tokens while new requests may be waiting for it.
+# How long a step waits for tokens; new requests are submitted between steps.
 _STEP_WAIT_S = 0.002
 
 
@@ -51,14 +51,14 @@ _STEP_WAIT_S = 0.002
 class _Running:
     request: GenerationRequest
     params: list[SamplingParams]
-    # By the name that the engine core knows the sequence by.
+    # By the sequence's request id in the engine core.
     readers: dict[str, SequenceReader] = field(default_factory=dict)
 
 
 class VllmEngine:
-    """In-flight batching on GPUs, with all that vLLM does by itself.
+    """An engine with in-flight batching on GPUs, run by vLLM.
 
-    `config` has llm (vLLM's engine arguments), max_seq_len, vocab_size and the options of adapters.
+    `config` has llm (vLLM's engine arguments), max_seq_len, vocab_size and the adapter options.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -77,21 +77,21 @@ class VllmEngine:
             log_stats=True,
         )
         self._running: dict[int, _Running] = {}
-        # Those of them whose adapters' files are not there yet.
+        # Running requests whose adapter files are still being written.
         self._waiting: dict[int, Future[KnownAdapter | None]] = {}
         self._readers: dict[str, SequenceReader] = {}
         self._updates: list[SequenceUpdate] = []
-        # The last that the scheduler has told.
+        # The scheduler's latest statistics.
         self._scheduler: Any = None
         self._num_steps = self._num_preemptions = self._num_cached = self._num_uncached = 0
         self._num_context_tokens = 0
         self.limits = EngineLimits(
-            # It may have found less room than was asked for.
+            # vLLM may have room for less than the configured length.
             max_seq_len=min(int(config["max_seq_len"]), self._config.model_config.max_model_len),
             max_beam_width=1,
             vocab_size=int(config["vocab_size"]),
         )
-        # What is there now stays: looking through it again and again would hold tokens up.
+        # Objects created so far are permanent: scanning them in each collection would delay tokens.
         gc.collect()
         gc.freeze()
 
@@ -100,7 +100,7 @@ class VllmEngine:
         if self._adapters is None:
             check_no_adapter(request, "the largest rank that adapters may have (max_lora_rank)")
         if request.guide_type is not None and request.end_id is None:
-            # After the guide's last token only this one may come.
+            # After the guide's last token, only the end token is allowed.
             request = replace(request, end_id=self._tokenizer.eos_token_id)
         running = _Running(request, self._sampling_params(request))
         self._running[request.id] = running
@@ -119,7 +119,7 @@ class VllmEngine:
             self._updates = [each for each in self._updates if each.request_id != request_id]
 
     def has_work(self) -> bool:
-        # One that has died by itself has something to tell.
+        # After the engine core dies, `step` raises its error.
         return bool(self._running or self._updates or self._core.resources.engine_dead)
 
     def step(self) -> list[SequenceUpdate]:
@@ -127,7 +127,7 @@ class VllmEngine:
         if not self._updates:
             with contextlib.suppress(queue.Empty):
                 self._read(self._next_outputs(_STEP_WAIT_S))
-                # All that has come meanwhile goes along.
+                # Read all further outputs that have arrived.
                 while True:
                     self._read(self._next_outputs(0))
         updates, self._updates = self._updates, []
@@ -136,7 +136,7 @@ class VllmEngine:
     def stats(self) -> EngineStats:
         cache = self._config.cache_config
         num_blocks = cache.num_gpu_blocks or 0
-        # What the last step was about is over when nothing runs.
+        # The latest statistics are outdated when nothing runs.
         latest = self._scheduler if self._running else None
         waiting = latest.num_waiting_reqs + latest.num_skipped_waiting_reqs if latest else 0
         unread = sum(not each.has_begun for each in self._readers.values())
@@ -151,7 +151,7 @@ class VllmEngine:
             iteration=self._num_steps,
             context_tokens=self._num_context_tokens if latest else 0,
             preemptions=self._num_preemptions,
-            # It tells them in tokens.
+            # vLLM counts cached tokens, not blocks.
             kv_blocks_reused=self._num_cached // (cache.block_size or 1),
             kv_blocks_missed=self._num_uncached // (cache.block_size or 1),
         )
@@ -163,11 +163,11 @@ class VllmEngine:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        """For guides alone: requests come and go as ids."""
+        """The tokenizer, used only for guides: requests and results are token ids."""
         return cached_tokenizer_from_config(self._config.model_config)
 
     def _sampling_params(self, request: GenerationRequest) -> list[SamplingParams]:
-        """One for each sequence. Raises `InvalidRequest`."""
+        """Return the parameters of each sequence; raise `InvalidRequest`."""
         arguments = sampling_arguments(request)
         seeds = [seed_of(request, index) for index in range(request.num_return_sequences)]
         try:
@@ -181,20 +181,20 @@ class VllmEngine:
                 self._tokenizer if guide else None,
             )
         except ValueError as error:
-            raise InvalidRequest(f"vLLM refuses it: {last_line(error)}") from error
+            raise InvalidRequest(f"vLLM rejects the request: {last_line(error)}") from error
         for params in all_params:
             if request.bad_words:
-                # What vLLM would make of texts, with a tokenizer.
+                # The token ids that vLLM would derive from texts.
                 params._bad_words_token_ids = [list(word) for word in request.bad_words]
         return all_params
 
     def _start_waiting(self) -> None:
-        """Those whose adapters' files are there by now."""
+        """Start the requests whose adapter files are complete."""
         for request_id in [each for each, found in self._waiting.items() if found.done()]:
             try:
                 adapter = self._waiting.pop(request_id).result()
                 lora = adapter and LoRARequest(adapter.name, adapter.number, str(adapter.folder))
-                # What fails here fails one request; in a step it would end the engine.
+                # An error here fails one request; in a step it would end the engine.
                 if lora is not None:
                     self._core.add_lora(lora)
             except Exception as error:
@@ -227,7 +227,7 @@ class VllmEngine:
             )
 
     def _next_outputs(self, timeout_s: float) -> Any:
-        """What a step has brought. Raises `queue.Empty`, and what has ended the engine core."""
+        """Return the outputs of a step; raise `queue.Empty`, or the error that ended the core."""
         try:
             outputs = self._core.outputs_queue.get(block=timeout_s > 0, timeout=timeout_s or None)
         except queue.Empty:
@@ -251,7 +251,7 @@ class VllmEngine:
             )
             if output.prefill_stats is not None:
                 self._num_context_tokens += output.prefill_stats.num_computed_tokens
-            # None: it was cancelled, or has ended with a stop word.
+            # None if it was cancelled or has ended with a stop word.
             if (reader := self._readers.get(output.request_id)) is None:
                 continue
             if (update := reader.read(output, outputs.timestamp)) is not None:
@@ -260,7 +260,7 @@ class VllmEngine:
                 self._end(output, reader.request.id, failed=bool(update and update.error))
 
     def _end(self, output: Any, request_id: int, *, failed: bool) -> None:
-        """A sequence has ended; with an error, its request has, too."""
+        """Remove an ended sequence, and its request if it failed or has no other sequence."""
         running = self._running[request_id]
         del self._readers[output.request_id], running.readers[output.request_id]
         if output.finish_reason is None:
@@ -283,15 +283,15 @@ class VllmEngine:
 
 
 def _configure(arguments: Arguments) -> Any:
-    """The config of vLLM; raises `ValueError` that says which arguments it does not take."""
-    # It would tell its makers of each start, and wait for a network that may not be there.
+    """Return vLLM's config; raise `ValueError` that names the arguments that it rejects."""
+    # Usage reports would wait for a network that may be missing.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     unknown = sorted(set(arguments) - set(EngineArgs.__dataclass_fields__))
     if unknown:
         raise ValueError(f"vLLM has no engine argument {', '.join(unknown)}; leave it out")
     arguments = deepcopy(arguments)
     with explaining_refusals("vLLM"):
-        # Of its groups, the only one that may not be a plain object.
+        # The only argument group that must be an instance of its class.
         if guided := arguments.get("structured_outputs_config"):
             arguments["structured_outputs_config"] = StructuredOutputsConfig(**guided)
         return EngineArgs(**arguments).create_engine_config()

@@ -1,4 +1,4 @@
-"""vLLM: `vllm`."""
+"""The engine kind `vllm`: vLLM."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from .arguments import VLLM_ARGUMENTS
 
 _CAPABILITIES = caps.Capabilities(
     unsupported={
-        caps.TOP_P_DECAY: "requests reach it with one top-p for the whole answer",
-        caps.BEAM_SEARCH: "vLLM's engine has no beam search",
-        caps.DIVERSE_BEAMS: "vLLM's engine has no beam search",
-        caps.LOGITS: "they would not fit between the engine's process and Triton's",
-        caps.EMBEDDING_BIAS: "requests reach it without one",
-        caps.CALLER_DRAFTS: (
-            "it drafts by itself, when served with speculative_config in vllm_args"
+        caps.TOP_P_DECAY: "the engine gets one top-p for the whole response",
+        caps.BEAM_SEARCH: "vLLM's engine does not support beam search",
+        caps.DIVERSE_BEAMS: "vLLM's engine does not support beam search",
+        caps.LOGITS: "logits are too large to send from the engine worker to Triton",
+        caps.EMBEDDING_BIAS: "the bias is not passed to the engine",
+        caps.CLIENT_DRAFTS: (
+            "it drafts tokens itself if the model is served with speculative_config in vllm_args"
         ),
-        caps.LOOKAHEAD_DECODING: "TensorRT-LLM has it for its own engines only",
-        caps.PROMPT_TUNING: "requests reach it as token ids alone",
+        caps.LOOKAHEAD_DECODING: "TensorRT-LLM supports it for TensorRT engines only",
+        caps.PROMPT_TUNING: "the engine gets only token ids",
         caps.MULTIMODAL: "only text models are served",
         caps.ENCODERS: "only models without an encoder are served",
         caps.KV_CACHE_RETENTION: "vLLM evicts the least recently used blocks first",
-        caps.DISAGGREGATED_SERVING: "one engine does both phases",
+        caps.DISAGGREGATED_SERVING: "one engine runs both phases",
     },
     notes={
         caps.SAMPLING: "temperatures up to 2",
         caps.PENALTIES: "presence and frequency penalties from -2 to 2",
-        caps.STOP_AND_BAD_WORDS: "as tokens",
+        caps.STOP_AND_BAD_WORDS: "matched as tokens",
         caps.GUIDED_DECODING: (
-            "an answer whose request names no end token ends with the tokenizer's"
+            "a response ends with the tokenizer's end token if the request does not set one"
         ),
-        caps.PERFORMANCE_FIGURES: "blocks are deduced from the numbers of tokens",
-        caps.LORA: "by `lora_name`, too, of a model imported with max_lora_rank",
+        caps.PERFORMANCE_METRICS: "blocks are estimated from the token counts",
+        caps.LORA: "also by `lora_name`, if the model is imported with max_lora_rank",
     },
 )
 

@@ -1,4 +1,4 @@
-"""From the outputs of vLLM's engine core to an engine's updates.
+"""Convert outputs of vLLM's engine core to an engine's updates.
 
 Each output has the new tokens of one sequence. Source of the names: vllm-project/vllm,
 vllm/v1/engine/__init__.py and vllm/v1/outputs.py (0.26).
@@ -11,16 +11,16 @@ from typing import Any
 from ...engine import FinishReason, GenerationRequest, PerfMetrics, SequenceUpdate
 from ..sequence_end import find_end
 
-# Of `EngineCoreEventType`.
+# Value in `EngineCoreEventType`.
 _SCHEDULED = 2
-# Why a sequence ended that should have gone on, in words.
-_ABNORMAL_ENDS = {"abort": "it was aborted", "error": "an error inside it"}
+# Finish reason of a sequence that ended abnormally -> text of the error.
+_ABNORMAL_ENDS = {"abort": "it was aborted", "error": "internal error"}
 
 
 class SequenceReader:
-    """Tells what is new in one sequence of a request, output by output.
+    """Converts the outputs of one sequence of a request to updates.
 
-    Stop words of several tokens are found here; vLLM looks for them only in texts of its own.
+    It searches for stop words of several tokens, which vLLM finds only in text that it decodes.
     """
 
     def __init__(self, request: GenerationRequest, index: int, tokens_per_block: int) -> None:
@@ -35,11 +35,11 @@ class SequenceReader:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the prompt has been read."""
+        """True after the prompt has been processed."""
         return bool(self._token_ids) or self.is_done
 
     def read(self, output: Any, timestamp_s: float) -> SequenceUpdate | None:
-        """What `output` brings, if anything; its step ended at that time of the monotonic clock."""
+        """Return the update for `output`, if any; its step ended at `timestamp_s` (monotonic)."""
         why = None if output.finish_reason is None else str(output.finish_reason)
         if why in _ABNORMAL_ENDS:
             self.is_done = True
@@ -85,7 +85,7 @@ class SequenceReader:
                 output.prefill_stats.num_cached_tokens // self._tokens_per_block
             )
         self._times_ns = [scheduled_ns, first_token_ns or now_ns]
-        # The last token is in no block yet.
+        # The last token is not in a block yet.
         num_stored = len(self.request.input_ids) + num_tokens - 1
         total = -(-num_stored // self._tokens_per_block)
         return PerfMetrics(
@@ -99,7 +99,7 @@ class SequenceReader:
 
 
 def _log_probs(output: Any, num_tokens: int) -> tuple[float, ...]:
-    """Those of the tokens themselves, which stand first in each row."""
+    """Return the log probability of each token, the first value of its row."""
     if not num_tokens:
         return ()
     return tuple(float(row[0]) for row in output.new_logprobs.logprobs[:num_tokens])

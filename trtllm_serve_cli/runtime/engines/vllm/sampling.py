@@ -1,6 +1,6 @@
-"""From a generation request to vLLM's sampling parameters, as plain data.
+"""Convert a generation request to vLLM's sampling parameters, as plain data.
 
-Source of the names and of what is refused: vllm-project/vllm, vllm/sampling_params.py (0.26).
+Source of the names and limits: vllm-project/vllm, vllm/sampling_params.py (0.26).
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from typing import Any
 from ...engine import GenerationRequest, InvalidRequest
 from ..sampling_arguments import PENALTIES, copy_set_fields, random_sampling, single_tokens
 
-# Request -> the largest that vLLM takes, either side of zero for penalties.
+# Field -> the largest absolute value that vLLM accepts; penalties may be negative.
 _LARGEST = {"temperature": 2.0, "presence_penalty": 2.0, "frequency_penalty": 2.0}
-# Seeds are kept as signed numbers of 64 bits.
+# vLLM stores seeds as signed 64-bit integers.
 _NUM_SEEDS = 2**63
 
 
 def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
-    """What `SamplingParams` takes for one sequence of `request`, but for seed, guide and bad words.
+    """Return the arguments of `SamplingParams` for one sequence of `request`.
 
-    What was not asked for is left to its defaults.
+    Seed, guide and bad words are omitted. Unset fields keep the defaults of `SamplingParams`.
     """
     arguments: dict[str, Any] = {
         "max_tokens": request.max_new_tokens,
@@ -30,23 +30,27 @@ def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
     if stops := _stop_tokens(request):
         arguments["stop_token_ids"] = stops
     if request.return_log_probs:
-        # None of the likeliest beside the token itself.
+        # 0: only the sampled token, no other likely tokens.
         arguments["logprobs"] = 0
     return arguments
 
 
 def seed_of(request: GenerationRequest, sequence: int) -> int | None:
-    """The seed of one of the request's sequences, each of which has its own."""
+    """Return the seed of one sequence; each sequence of a request has a different seed."""
     return None if request.seed is None else (request.seed + sequence) % _NUM_SEEDS
 
 
 def check_servable(request: GenerationRequest) -> None:
-    """Raise `InvalidRequest`, naming the tensor, for what is beyond vLLM's ranges."""
+    """Raise `InvalidRequest` that names a tensor whose value exceeds vLLM's range."""
     for tensor, largest in _LARGEST.items():
         if abs(value := getattr(request, tensor) or 0.0) > largest:
             raise InvalidRequest(
-                f"{tensor} is {value:g}; vLLM takes up to {largest:g}"
-                + (f", and down to {-largest:g}" if tensor in PENALTIES else "")
+                f"{tensor} is {value:g}; vLLM accepts values "
+                + (
+                    f"from {-largest:g} to {largest:g}"
+                    if tensor in PENALTIES
+                    else f"up to {largest:g}"
+                )
             )
 
 
