@@ -1,6 +1,6 @@
-"""Streamed pieces make the text that decoding everything at once makes, for any tokenizer.
+"""Streamed pieces add up to the text of one decoding, for any tokenizer.
 
-Each family below decodes as its tokenizers do; the tests draw the vocabulary with the tokens.
+Each family below decodes like its tokenizers; the tests draw the vocabulary with the tokens.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _TEXTS = (
     "مرحبا \u200f بالعالم ไทย",
     "Hello,  world.\n\n\tdef f(x):\n        return x \ufffd!",
 )
-# Lead bytes, continuation bytes, and bytes that no UTF-8 has, besides plain ones.
+# Plain bytes, lead bytes, continuation bytes, and bytes that are invalid in UTF-8.
 _BYTES = st.sampled_from(b"aB \n\x80\x98\x9f\xa0\xbd\xbf\xc0\xc3\xe0\xe4\xed\xef\xf0\xf4\xf5\xff")
 
 
 def byte_level(errors: str) -> Callable[[Sequence[bytes]], Decode]:
-    """GPT-2's family: tokens are any bytes. Broken ones are replaced, or dropped (OpenVINO)."""
+    """Byte-level BPE (GPT-2): tokens are any bytes; invalid ones are replaced or dropped."""
 
     def family(vocabulary: Sequence[bytes]) -> Decode:
         return lambda ids: b"".join(vocabulary[each] for each in ids).decode(errors=errors)
@@ -39,12 +39,12 @@ def byte_level(errors: str) -> Callable[[Sequence[bytes]], Decode]:
 
 
 def sentence_piece(vocabulary: Sequence[str]) -> Decode:
-    """Llama 2's family as SentencePiece has it: each broken byte is one U+FFFD."""
+    """Llama 2's family in SentencePiece: each invalid byte becomes one U+FFFD."""
     return _metaspace(vocabulary, lambda run: run.decode(errors="replace"))
 
 
 def sentence_piece_all_or_nothing(vocabulary: Sequence[str]) -> Decode:
-    """The same as Transformers has it: one broken byte spoils the whole run of byte tokens."""
+    """Llama 2's family in Transformers: one invalid byte replaces the run of byte tokens."""
 
     def decode_run(run: bytes) -> str:
         try:
@@ -56,19 +56,19 @@ def sentence_piece_all_or_nothing(vocabulary: Sequence[str]) -> Decode:
 
 
 def sentence_piece_stripped(vocabulary: Sequence[str]) -> Decode:
-    """T5's family, in Python: space is stripped from both ends."""
+    """T5's family in Python: whitespace is stripped from both ends."""
     decode = sentence_piece(vocabulary)
     return lambda ids: decode(ids).strip()
 
 
 def sentence_piece_without_leading_space(vocabulary: Sequence[str]) -> Decode:
-    """The same, stripped of all the space that the text starts with."""
+    """T5's family with only leading whitespace stripped."""
     decode = sentence_piece(vocabulary)
     return lambda ids: decode(ids).lstrip()
 
 
 def word_piece(vocabulary: Sequence[str]) -> Decode:
-    """BERT's family: words are joined by spaces, `##` goes on with a word."""
+    """BERT's family: words are joined by spaces, `##` continues a word."""
 
     def decode(ids: list[int]) -> str:
         words = [vocabulary[each] for each in ids]
@@ -116,7 +116,7 @@ _CUTS = st.lists(st.integers(0, 5), max_size=60)
 
 
 def _stream(decode: Decode, num_tokens: int, cuts: Sequence[int] = ()) -> str:
-    """What comes out when the tokens 0, 1, 2 … are pushed `cuts` at a time, then one by one."""
+    """Return the text when the tokens 0, 1, 2 … are pushed `cuts` at a time, then one by one."""
     decoder = StreamDecoder(decode)
     pieces, start = "", 0
     for size in [*cuts, *[1] * num_tokens]:
@@ -205,5 +205,5 @@ def test_decoded_windows_stay_short_for_long_sequences() -> None:
 
     streamed = _stream(decode, 1000)
     assert (streamed, max(lengths)) == (" word" * 1000, 16)
-    # Little more than one decoding a token.
+    # Little more than one decoding per token.
     assert len(lengths) < 1100

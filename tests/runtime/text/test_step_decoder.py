@@ -1,4 +1,4 @@
-"""Many streams, few calls of the tokenizer, and the same text."""
+"""Decoding many streams with few tokenizer calls."""
 
 from __future__ import annotations
 

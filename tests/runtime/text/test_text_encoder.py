@@ -1,4 +1,4 @@
-"""Token ids of a text model's request: made in its place, or by asking `preprocessing`."""
+"""Token ids of a text model's request, encoded in place or by `preprocessing`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _encode(folder: Path, parameters: dict[str, str], **tensors: Any) -> dict[st
 def preprocessing(
     tmp_path: Path, triton_utils: Any, transformers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
-    """The model of that name, to be asked; which names it was asked by."""
+    """Serve `preprocessing` and return the names of the models called."""
     from trtllm_serve_cli.runtime.models.preprocessing import TritonPythonModel
 
     model, model_names = TritonPythonModel(), list[str]()

@@ -1,4 +1,4 @@
-"""Which tokenizer a directory gives. The packages are faked: real tokenizers take seconds."""
+"""The tokenizer of a directory, with fake packages: real tokenizers take seconds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trtllm_serve_cli.runtime.text.tokenizer import (
 
 
 class _OpenVinoTokens:
-    """What `openvino_genai.Tokenizer` answers, for a model without a padding token."""
+    """A fake `openvino_genai.Tokenizer` of a model without a padding token."""
 
     hides_padding = True
 
@@ -107,9 +107,9 @@ def test_transformers_keeps_spaces_before_punctuation(tmp_path: Path) -> None:
 def test_transformers_is_loaded_without_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would take seconds and hundreds of megabytes of each text process."""
+    """PyTorch would cost seconds and hundreds of megabytes in each text process."""
     for name in ("torch", "transformers"):
-        # Whatever is there at the end goes, too.
+        # monkeypatch also removes modules that the test imports.
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
         del sys.modules[name]
     monkeypatch.syspath_prepend(tmp_path)
@@ -126,12 +126,12 @@ class AutoTokenizer:
 
     @classmethod
     def from_pretrained(cls, directory, padding_side):
-        assert torch is None
+        assert not torch
         return cls()
 """
     )
     assert isinstance(load_tokenizer(tmp_path), TransformersTokenizer)
-    # Whoever wants it later has it.
+    # A later import works.
     assert importlib.import_module("torch").__file__ == str(tmp_path / "torch.py")
 
 

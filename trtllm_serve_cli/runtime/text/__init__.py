@@ -1,1 +1,1 @@
-"""Text to token ids and back: the tokenizer, its callers, and text that streams without loss."""
+"""Text to token ids and back: the tokenizer, its users, and lossless streaming of text."""

@@ -1,16 +1,17 @@
-"""Text from tokens as they come, with nothing lost and nothing said twice.
+"""Decode a stream of tokens to text, without loss or repetition.
 
-The pieces of one sequence, in order, make the text that decoding all its tokens at once makes,
-however the tokens are cut into pushes. A token alone does not decide its text: its space may depend
-on the token before it, and one character may take several tokens. So each piece is the difference
-between two decodings of a window of tokens, one up to the last piece and one up to now, and is held
-back while it ends inside a character. The window starts where a piece started, so its length stays
-bounded; its start may have lost a space or the first bytes of a character, but in both decodings
-alike.
+The pieces of one sequence add up to the text of all its tokens decoded together, for any split of
+the tokens into calls of `push`. The text of a token depends on its context: its leading space may
+depend on the token before it, and one character may need several tokens. Each piece is therefore
+the difference between two decodings of a window of tokens: up to the previous piece, and up to now.
+A piece that ends inside a character is held back. The window starts where a piece started, so its
+length is bounded. Its start may lack a space or the first bytes of a character, but equally in both
+decodings.
 
-Some decoders take back text when tokens follow: one broken byte spoils all the bytes before it
-(Transformers' byte fallback), or a space goes before a full stop (`clean_up_tokenization_spaces`).
-What has been told stays told then, and the next piece is that of the untold tokens alone.
+Some decoders change earlier text when tokens follow: one broken byte replaces all bytes before it
+(Transformers' byte fallback), or the space before a full stop is removed
+(`clean_up_tokenization_spaces`). Emitted text is never changed: the next piece is then the text of
+the tokens after it.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 _UNFINISHED_CHARACTER = "\ufffd"
-# Shortening costs a decoding of its own, so it waits until it pays.
+# Shortening the window requires another decoding, so it is done only for long windows.
 _LONG_WINDOW = 16
 
 
 class StreamDecoder:
-    """The text of one growing sequence, in pieces."""
+    """A decoder for the text of one growing sequence, in pieces."""
 
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
         self._decode = decode
         self._window: list[int] = []
-        # The window's first tokens, whose text has been told.
+        # The number of tokens at the window's start whose text has been emitted.
         self._num_emitted = 0
         self._emitted = ""
 
     def push(self, token_ids: Iterable[int]) -> str:
-        """The text that `token_ids` add; may be empty when they end inside a character."""
+        """Return the text that `token_ids` add; it may be empty if they end inside a character."""
         return "".join([self._push_one(token_id) for token_id in token_ids])
 
     def predict_windows(self, token_ids: Sequence[int]) -> list[list[int]]:
-        """What `push` would most likely decode of these tokens."""
+        """Return the windows that `push` will probably decode for these tokens."""
         numbers = range(1, len(token_ids) + 1)
         windows = [[*self._window, *token_ids[:number]] for number in numbers]
         if windows and len(windows[-1]) >= _LONG_WINDOW:
@@ -45,7 +46,7 @@ class StreamDecoder:
         return windows
 
     def finish(self) -> str:
-        """What was held back, as decoding everything at once would have it."""
+        """Return the text that was held back, as in a decoding of all tokens."""
         piece = self._pending()
         self._restart([], 0, "")
         return piece
@@ -73,7 +74,7 @@ class StreamDecoder:
         if len(self._window) < _LONG_WINDOW:
             return
         text = self._decode(newest)
-        # Decoders may strip all space that a text starts with: start where something can be seen.
+        # Decoders may strip leading whitespace: start the window at visible text.
         if text.strip():
             self._restart(newest, len(newest), text)
 
@@ -82,7 +83,7 @@ class StreamDecoder:
 
 
 def decode_whole(decode: Callable[[list[int]], str], token_ids: list[int]) -> str:
-    """All at once the text that a `StreamDecoder` gives in pieces, broken characters included."""
+    """Return the text that a `StreamDecoder` returns in pieces, including broken characters."""
     text = decode(token_ids) if token_ids else ""
     if _UNFINISHED_CHARACTER not in text:
         return text

@@ -1,4 +1,4 @@
-"""From the text of a request to token ids: what the `preprocessing` model does."""
+"""Convert the text of a request to token ids, as the `preprocessing` model does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tokenizer import Tokenizer, load_tokenizer
 
 
 class Preprocessor:
-    """Encodes with one tokenizer; inputs and outputs go by the names of `preprocessing`."""
+    """Encodes requests with one tokenizer; tensors have the names of `preprocessing`."""
 
     def __init__(self, tokenizer: Tokenizer, *, adds_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
@@ -23,18 +23,18 @@ class Preprocessor:
 
     @classmethod
     def of(cls, parameters: Parameters, tokenizer: Tokenizer | None = None) -> Preprocessor:
-        """What a model's parameters say; with its tokenizer, if it has loaded that."""
+        """Create a preprocessor from a model's parameters; load its tokenizer if not passed."""
         if tokenizer is None:
             tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
         return cls(tokenizer, adds_special_tokens=parameters.flag("add_special_tokens", True))
 
     def encode(self, get: GetTensor) -> dict[str, Array]:
-        """Its outputs by name, of the inputs that `get` knows; raises `InvalidRequest`."""
+        """Return the outputs by name for the inputs that `get` returns; raise `InvalidRequest`."""
         queries = get("QUERY")
         output_len = get("REQUEST_OUTPUT_LEN")
         if queries is None or output_len is None:
             raise InvalidRequest(
-                "text_input (QUERY) and max_tokens (REQUEST_OUTPUT_LEN) are needed"
+                "text_input (QUERY) and max_tokens (REQUEST_OUTPUT_LEN) are required"
             )
         if not queries.size:
             raise InvalidRequest("text_input (QUERY) has no rows; send a prompt")
@@ -44,7 +44,7 @@ class Preprocessor:
         return bias | {
             "INPUT_ID": input_ids,
             "REQUEST_INPUT_LEN": lengths,
-            # For encoder-decoder models; a decoder-only one has no use for them.
+            # For encoder-decoder models; decoder-only models ignore them.
             "DECODER_INPUT_ID": np.zeros((len(rows), 1), dtype=np.int32),
             "REQUEST_DECODER_INPUT_LEN": np.ones((len(rows), 1), dtype=np.int32),
             "STOP_WORDS_IDS": self._encode_word_lists(get, "STOP_WORDS_DICT", len(rows)),
@@ -55,20 +55,20 @@ class Preprocessor:
         }
 
     def _embedding_bias(self, get: GetTensor, num_rows: int) -> dict[str, Array]:
-        """EMBEDDING_BIAS [rows, vocabulary], when a request says how much to prefer which words."""
+        """Return EMBEDDING_BIAS [rows, vocabulary] if the request sets weights of words."""
         words, weights = get("EMBEDDING_BIAS_WORDS"), get("EMBEDDING_BIAS_WEIGHTS")
         if words is None and weights is None:
             return {}
         if words is None or weights is None or words.shape != weights.shape:
             raise InvalidRequest(
-                "embedding_bias_words and embedding_bias_weights go together; send as many weights "
-                "as words"
+                "embedding_bias_words and embedding_bias_weights must have the same shape; send "
+                "one weight for each word"
             )
         bias = np.zeros((num_rows, self._tokenizer.vocab_size()), dtype=np.float32)
         for row, (texts, values) in enumerate(zip(words, weights, strict=True)):
             for text, value in zip(texts, values, strict=True):
                 word = _as_text(text, "embedding_bias_words")
-                # A word adds to each of its tokens, as upstream's does.
+                # As in upstream, the weight is added to each token of the word.
                 for token in self._tokenizer.encode(word, add_special_tokens=False):
                     bias[row, token] += value
         return {"EMBEDDING_BIAS": bias}
@@ -83,7 +83,7 @@ class Preprocessor:
         words = get(tensor)
         if words is None:
             return encode_words([[]] * num_rows)
-        # As the text models call it: stop_words, bad_words.
+        # The name in the text models: stop_words, bad_words.
         name = f"{tensor.removesuffix('_DICT').lower()} ({tensor})"
         return encode_words(
             [

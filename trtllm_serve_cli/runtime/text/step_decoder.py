@@ -1,8 +1,9 @@
-"""Text for all sequences that a step of the engine goes on with, in one call of the tokenizer.
+"""Decode the tokens of all sequences of an engine step in one call of the tokenizer.
 
-A call of OpenVINO's tokenizer takes as long for one sequence as for twenty, and such a call for
-each token was a third of what a text model cost. So what the streams are about to decode is decoded
-together before the step is told, and looked up by its tokens: a wrong guess costs time only.
+A call of OpenVINO's tokenizer takes as long for one sequence as for twenty, and one call per token
+was a third of the cost of a text model. The windows that the streams will decode are therefore
+decoded together before the step's updates are delivered, and looked up by their tokens. A wrong
+prediction costs only time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .detokenize import StreamDecoder
 
 
 class StepDecoder:
-    """Decodes for one model, whose streams live as long as whoever follows them."""
+    """Decodes for one model; a stream lives as long as the caller references it."""
 
     def __init__(self, decode_all: Callable[[Sequence[Sequence[int]]], list[str]]) -> None:
         self._decode_all = decode_all
@@ -23,13 +24,13 @@ class StepDecoder:
         self._texts: dict[tuple[int, ...], str] = {}
 
     def open_stream(self, request_id: int, sequence_index: int) -> StreamDecoder:
-        """A decoder for the text of this sequence."""
+        """Return a decoder for the text of this sequence."""
         stream = StreamDecoder(self.decode)
         self._streams[request_id, sequence_index] = stream
         return stream
 
     def decode_ahead(self, updates: Iterable[SequenceUpdate]) -> None:
-        """Decode for the updates of one step, before anybody is told of them."""
+        """Decode the updates of one step, before they are delivered."""
         windows: list[list[int]] = []
         for update in updates:
             stream = self._streams.get((update.request_id, update.sequence_index))
@@ -39,6 +40,6 @@ class StepDecoder:
         self._texts = {tuple(window): text for window, text in zip(windows, texts, strict=False)}
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of these tokens."""
+        """Return the text of these tokens."""
         text = self._texts.get(tuple(token_ids))
         return self._decode_all([token_ids])[0] if text is None else text

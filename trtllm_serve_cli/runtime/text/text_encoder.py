@@ -1,7 +1,7 @@
-"""How a text model has the token ids of a request made.
+"""Create the token ids of a text model's request.
 
-By itself, unless `ask_preprocessing` says to ask the model `preprocessing`, which may be somebody's
-own. That is a hop through Triton, which takes longer than the tokenizer
+The text model encodes requests itself, unless `ask_preprocessing` is set: then it calls the model
+`preprocessing`, which may be a custom one. This call through Triton takes longer than the tokenizer
 (benchmarks/contract.py).
 """
 
@@ -18,7 +18,7 @@ from ..triton.tensors import Array, GetTensor
 from .preprocessor import Preprocessor
 from .tokenizer import Tokenizer
 
-# By the names of `preprocessing`: a text model's inputs, and what `tensorrt_llm` calls the outputs.
+# Inputs of `preprocessing` -> inputs of a text model; its outputs -> inputs of `tensorrt_llm`.
 _INPUTS = {
     "QUERY": "text_input",
     "REQUEST_OUTPUT_LEN": "max_tokens",
@@ -40,8 +40,8 @@ _OUTPUTS = {
     "OUT_PAD_ID": "pad_id",
 }
 TEXT_INPUTS = frozenset(_INPUTS.values())
-# A string that is cut short makes Triton 2.51 refuse all requests that it has put into one batch.
-# Those of a text model are whole, so it is somebody else's, and the next batch is another one.
+# Triton 2.51 rejects a whole batch if one of its requests has a truncated string. Requests of a
+# text model are valid, so another request caused the error; the next batch is a different one.
 _MALFORMED = "string data for inference input"
 _NUM_ATTEMPTS = 10
 
@@ -49,7 +49,10 @@ Encode = Callable[[GetTensor], dict[str, Array]]
 
 
 def load_encoder(parameters: Parameters, tokenizer: Tokenizer) -> Encode:
-    """Makes the inputs of `tensorrt_llm` of those of a text model; raises `InvalidRequest`."""
+    """Return a function that converts inputs of a text model to those of `tensorrt_llm`.
+
+    It raises `InvalidRequest`.
+    """
     if parameters.flag("ask_preprocessing", False):
         model = parameters.text("preprocessing_model_name", "preprocessing")
         return partial(_encode, partial(_call_model, model))

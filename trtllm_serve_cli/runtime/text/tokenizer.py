@@ -1,4 +1,4 @@
-"""The model's tokenizer: an OpenVINO one where its files lie, else Transformers'."""
+"""The model's tokenizer: OpenVINO's if its files are present, otherwise Transformers'."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back."""
+    """A conversion of text to token ids and back."""
 
     end_id: int
     pad_id: int
@@ -28,21 +28,21 @@ class Tokenizer(Protocol):
     def decode_all(
         self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
     ) -> list[str]:
-        """Of each what `decode` gives, sooner."""
+        """Return the result of `decode` for each sequence, faster if possible."""
 
 
 class OpenVinoTokenizer:
-    """The tokenizer beside an OpenVINO IR (`openvino_tokenizer.xml`)."""
+    """The tokenizer of an OpenVINO IR (`openvino_tokenizer.xml`)."""
 
     def __init__(self, directory: Path) -> None:
         import openvino_genai
 
-        # One thread: a piece of text is too little to share, and idle helpers take turns spinning.
+        # One thread: a piece of text is too small to parallelize, and idle threads would spin.
         self._tokenizer: Any = openvino_genai.Tokenizer(directory, INFERENCE_NUM_THREADS=1)
         self.end_id = int(self._tokenizer.get_eos_token_id())
         pad_id = int(self._tokenizer.get_pad_token_id())
         self.pad_id = pad_id if pad_id >= 0 else self.end_id
-        # Of sequences decoded together the shorter ones are padded, which may become text.
+        # Shorter sequences are padded in a batch, and some tokenizers decode the padding to text.
         self._hides_padding = self._decode_together([[0, 0], [0]])[1] == self.decode([0])
 
     def vocab_size(self) -> int:
@@ -71,7 +71,7 @@ class OpenVinoTokenizer:
 
 
 class TransformersTokenizer:
-    """Whatever `AutoTokenizer` makes of a Hugging Face directory."""
+    """The `AutoTokenizer` of a Hugging Face directory."""
 
     def __init__(self, directory: Path) -> None:
         with _no_torch():
@@ -87,12 +87,12 @@ class TransformersTokenizer:
         return len(self._tokenizer)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        # It sets its padding and truncation anew each time, which others must not see half done.
+        # Each call sets the tokenizer's padding and truncation, which is not thread-safe.
         with self._encoding:
             return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        # Cleaning up takes back spaces that a stream has told by then, and spoils code besides.
+        # Cleaning up removes spaces that a stream has already emitted, and damages code.
         text = self._tokenizer.decode(
             token_ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
         )
@@ -106,17 +106,17 @@ class TransformersTokenizer:
 
 @contextlib.contextmanager
 def _no_torch() -> Iterator[None]:
-    """Have Transformers believe that there is no PyTorch, unless it is loaded already.
+    """Hide PyTorch from Transformers, unless it is already loaded.
 
-    It imports PyTorch where it can: seconds and hundreds of megabytes for each of a model's text
-    processes, none of which a tokenizer needs.
+    Transformers imports PyTorch if it is installed. That takes seconds and hundreds of megabytes in
+    each text process of a model, and a tokenizer does not need it.
     """
     modules: dict[str, Any] = sys.modules
     if "torch" in modules:
         yield
         return
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that models need PyTorch
-    modules["torch"] = None  # an import of it fails, and whoever looks for it finds none
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # "models require PyTorch"
+    modules["torch"] = None  # importing it fails, and it is not found
     try:
         yield
     finally:
@@ -124,7 +124,7 @@ def _no_torch() -> Iterator[None]:
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
-    """The tokenizer in `directory`."""
+    """Return the tokenizer in `directory`."""
     if (directory / "openvino_tokenizer.xml").exists():
         return OpenVinoTokenizer(directory)
     return TransformersTokenizer(directory)
