@@ -150,7 +150,7 @@ def test_text_models_pass_the_adapter_on(server: Endpoint, model: str) -> None:
     by_name = generate(server, model, parameters={"lora_name": "7"})
     by_id = generate(server, model, lora_task_id=7)
     assert by_name == by_id != generate(server, model)
-    assert "no adapter here; there are: 7, poet" in generate(server, model, lora_name="x")
+    assert "known adapters: 7, poet" in generate(server, model, lora_name="x")
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_text_models_pass_the_adapter_on(server: Endpoint, model: str) -> None:
                 "lora_weights": np.full((1, 1152), np.nan, np.float16),
                 "lora_config": np.array([[1, 0, 1]], np.int32),
             },
-            "holds NaN or infinity",
+            "contains NaN or infinity",
         ),
         (
             {

@@ -70,20 +70,20 @@ def test_file_cut_anywhere_is_refused(find_flaw, length):
     ids=range(13),
 )
 def test_header_that_is_no_table_is_refused(find_flaw, header):
-    assert find_flaw(pack(header)) == "its header is not the JSON of a table of tensors"
+    assert find_flaw(pack(header)) == "its header is not a valid JSON table of tensors"
 
 
 @pytest.mark.parametrize(
     ("header", "num_bytes", "flaw"),
     [
-        ({"a": tensor(0, 4), "b": tensor(2, 6)}, 6, "its header puts b where it overlaps the "
+        ({"a": tensor(0, 4), "b": tensor(2, 6)}, 6, "its header places b where it overlaps the "
          "tensor before it"),
-        ({"a": tensor(0, 4), "b": tensor(5, 6)}, 6, "its header puts b where it leaves a gap "
+        ({"a": tensor(0, 4), "b": tensor(5, 6)}, 6, "its header places b where it leaves a gap "
          "before it"),
-        ({"a": tensor(1, 4)}, 4, "its header puts a where it leaves a gap before it"),
+        ({"a": tensor(1, 4)}, 4, "its header places a where it leaves a gap before it"),
         ({"a": tensor(0, 4, dtype="BF16", shape=[2, 2])}, 4, "its header gives a 4 bytes, which "
-         "is not what BF16 of shape [2, 2] takes"),
-        ({"a": tensor(0, 4)}, 5, "it has 73 bytes, and its header tells of 72"),
+         "does not match BF16 of shape [2, 2]"),
+        ({"a": tensor(0, 4)}, 5, "it has 73 bytes, but its header describes 72"),
     ],
     ids=["overlap", "gap", "start", "shape", "longer"],
 )  # fmt: skip
@@ -100,7 +100,7 @@ def test_type_that_is_newer_than_this_table_passes(tmp_path):
 def test_pointer_of_git_lfs_is_told_as_one(find_flaw):
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
     assert find_flaw(pointer) == (
-        "it is a pointer of Git LFS in place of the file; `git lfs pull` gets that"
+        "it is a Git LFS pointer, not the file itself; run `git lfs pull`"
     )
 
 

@@ -1,4 +1,4 @@
-"""Upstream's two tensors of an adapter: made, read, and refused."""
+"""Upstream's two tensors of an adapter: encoded, decoded and rejected."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_halves_of_a_fused_gate_are_swapped() -> None:
 @pytest.mark.parametrize(
     ("module", "value", "why"),
     [
-        ("lm_head", 1.0, "the adapter changes lm_head, which upstream's tensors have no module"),
-        (Q, 1e6, "the adapter's numbers do not fit into float16"),
+        ("lm_head", 1.0, "the adapter changes lm_head, which has no module id"),
+        (Q, 1e6, "values of the adapter overflow float16"),
     ],
 )
 def test_encode_adapter_rejects_what_the_tensors_cannot_hold(
@@ -81,7 +81,7 @@ def test_encode_adapter_rejects_what_the_tensors_cannot_hold(
 
 
 def q_tensors(**changes: Any) -> tuple[Any, Any]:
-    """One row for q_proj of layer 0 with rank 1, which takes 16 values."""
+    """Return one row for q_proj of layer 0 with rank 1, which has 16 values."""
     row = {"weights": [[1.0] * 16], "config": [[1, 0, 1]], **changes}
     return np.array(row["weights"], np.float16), np.array(row["config"], np.int32)
 
@@ -92,17 +92,17 @@ def q_tensors(**changes: Any) -> tuple[Any, Any]:
         ({"config": [[1, 0]]}, r"lora_config has the shape \[1, 2\]; send \[n, 3\]"),
         ({"config": np.zeros((0, 3))}, r"lora_config has the shape \[0, 3\]"),
         ({"weights": [[1.0], [1.0]]}, r"lora_weights has the shape \[2, 1\]; send \[1, longest"),
-        ({"config": [[1, 0, 1, 1]]}, "lora_config row 0 asks for DoRA"),
-        ({"config": [[8, 0, 1]]}, r"row 0 has the module id 8; ids are from 0 \(attn_qkv\) to 7"),
+        ({"config": [[1, 0, 1, 1]]}, "lora_config row 0 uses DoRA"),
+        ({"config": [[8, 0, 1]]}, r"row 0 has the module id 8; valid ids: 0 \(attn_qkv\) to 7"),
         ({"config": [[-1, 0, 1]]}, "row 0 has the module id -1"),
         (
             {"config": [[0, 0, 1]]},
             r"module 0 \(attn_qkv\) of layer 0; this model has the modules",
         ),
-        ({"config": [[1, 2, 1]]}, r"module 1 \(attn_q\) of layer 2; .* of the layers 0 to 1"),
+        ({"config": [[1, 2, 1]]}, r"module 1 \(attn_q\) of layer 2; .* of layers 0 to 1"),
         ({"config": [[1, 0, 0]]}, "row 0 has the adapter size 0; send 1 or more"),
-        ({"config": [[1, 0, 2]]}, f"row 0 has 16 values; the adapter of {Q} with the size 2 .* 32"),
-        ({"weights": [[1.0] * 17]}, "row 0 goes on after the 16 values"),
+        ({"config": [[1, 0, 2]]}, f"row 0 has 16 values, but the adapter of {Q} with size 2 .* 32"),
+        ({"weights": [[1.0] * 17]}, "row 0 is not zero after the 16 values"),
         (
             {"weights": [[1.0] * 16] * 2, "config": [[1, 0, 1]] * 2},
             f"lora_config has two rows for {Q}",
@@ -132,9 +132,14 @@ def test_any_tensors_are_decoded_or_rejected(weights: Any, config: Any) -> None:
 @pytest.mark.parametrize(
     ("module", "a", "b", "why"),
     [
-        ("model.layers.2.mlp.up_proj", (1, 8), (12, 1), "this model has no such module; it has"),
-        (Q, (5, 8), (8, 5), r"has the size \(rank\) 5; this server takes 1 to 4"),
-        (Q, (1, 9), (8, 1), "is for 9 features in and 8 out; this model's has 8 and 8"),
+        (
+            "model.layers.2.mlp.up_proj",
+            (1, 8),
+            (12, 1),
+            "which this model does not have; its modules are",
+        ),
+        (Q, (5, 8), (8, 5), r"has the size \(rank\) 5; this server accepts 1 to 4"),
+        (Q, (1, 9), (8, 1), "has 9 input and 8 output features; this model has 8 and 8"),
     ],
 )
 def test_an_adapter_must_fit_the_model(module: str, a: Any, b: Any, why: str) -> None:
@@ -145,5 +150,5 @@ def test_an_adapter_must_fit_the_model(module: str, a: Any, b: Any, why: str) ->
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_rejects_values_that_are_not_finite(bad: float) -> None:
     adapter = {Q: LowRank(np.full((1, 8), bad), np.ones((8, 1)))}
-    with pytest.raises(BadAdapter, match="holds NaN or infinity"):
+    with pytest.raises(BadAdapter, match="contains NaN or infinity"):
         check_adapter(adapter, SITES, 4)

@@ -1,4 +1,4 @@
-"""Several adapters at once, of an engine that is loaded with one each time."""
+"""Several adapters on engines that are loaded with one each."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from trtllm_serve_cli.runtime.lora.adapter_request import LoraOptions
 
 UNKNOWN = (
     "LoRA task {} not found in cache. Please send LoRA weights with request (lora_weights and "
-    "lora_config beside lora_task_id)"
+    "lora_config with lora_task_id)"
 )
 
 
 class TaggedEngine:
-    """Gives each request a token a step that tells which adapter it ran with: 0 for none."""
+    """An engine whose tokens are the number of its adapter, 0 without an adapter."""
 
     limits = EngineLimits(max_seq_len=100, max_beam_width=1, vocab_size=100)
 
@@ -73,12 +73,12 @@ class TaggedEngine:
 
 
 def tag_of(adapter: Adapter) -> int:
-    """Sample adapters differ by the size of their matrices."""
+    """Return the rank, by which sample adapters differ."""
     return len(next(iter(adapter.values())).a)
 
 
 class Loader:
-    """Loads, and counts it; waits for `gate` first."""
+    """Loads engines and records them; waits for `gate` first."""
 
     def __init__(self) -> None:
         self.loaded: list[int] = []
@@ -109,7 +109,7 @@ def request(id: int, *, max_new_tokens: int = 2, **fields: Any) -> GenerationReq
 
 
 def sent(folder: Path, rank: int, *, config: Any = None) -> str:
-    """A file with an adapter of this size, as the model writes it for the worker."""
+    """Write a file with an adapter of this rank, as the model writes it for the worker."""
     weights, rows = encode_adapter(make_adapter(SITES, ["q_proj"], rank=rank))
     folder.mkdir(exist_ok=True)
     file = folder / f"{len(list(folder.iterdir()))}"
@@ -120,7 +120,7 @@ def sent(folder: Path, rank: int, *, config: Any = None) -> str:
 
 
 def finish(engine: LoraEngine) -> dict[int, Any]:
-    """Step to the end; request id -> its tokens, or its error."""
+    """Run all steps; return request id -> tokens or error."""
     return outcomes(run(engine))
 
 
@@ -175,7 +175,7 @@ def test_a_known_task_id_keeps_its_weights(tmp_path: Path, load: Loader) -> None
     ("fields", "why"),
     [
         ({"lora_task_id": 9}, UNKNOWN.format(9)),
-        ({"lora_name": "x"}, "lora_name is 'x', which is no adapter here; there are: none, since "
+        ({"lora_name": "x"}, "lora_name is 'x', which is unknown; known adapters: none, since "
                              "lora_prefetch_dir is not set"),
     ],
 )  # fmt: skip
@@ -194,7 +194,7 @@ def test_bad_weights_fail_their_requests_only(tmp_path: Path, load: Loader) -> N
     updates = run(engine)
     results = outcomes(updates)
     assert {each.request_id for each in updates if each.rejected} == {1, 2, 3}
-    assert "has the size (rank) 3; this server takes 1 to 2" in results[1]
+    assert "has the size (rank) 3; this server accepts 1 to 2" in results[1]
     assert "lora_config row 0 is for module 1 (attn_q) of layer 9" in results[2]
     assert (results[3], results[4]) == (UNKNOWN.format(3), [0, 0])
     with pytest.raises(InvalidRequest, match="LoRA task 1 not found in cache"):
@@ -214,7 +214,7 @@ def test_errors_of_the_engine_reach_the_request(tmp_path: Path, load: Loader) ->
     file = sent(tmp_path, 1)
     engine.submit(request(1, lora_task_id=1, lora_file=file, max_new_tokens=51))
     engine.submit(request(2, lora_task_id=1, seed=13))
-    results = {1: "too many", 2: "the engine could not take the request: no luck"}
+    results = {1: "too many", 2: "the engine could not accept the request: no luck"}
     assert finish(engine) == results
 
 
@@ -228,7 +228,7 @@ def test_the_least_recently_used_adapter_is_unloaded(tmp_path: Path, load: Loade
         engine.submit(request(9, lora_task_id=task, lora_file=file))
         assert finish(engine) == {9: [task, task]}
     assert load.loaded == [1, 2, 3, 2]
-    # What an engine has started beside itself, such as a process that checks guides, ends with it.
+    # Unloaded engines are closed, so that their processes, such as the guide check, end.
     assert [each.is_closed for each in load.engines] == [False, True, True, False]
 
 
@@ -274,7 +274,7 @@ def test_sent_adapters_are_evicted_beyond_the_limit(tmp_path: Path, load: Loader
 def test_rejects_an_adapter_larger_than_the_memory_limit(tmp_path: Path, load: Loader) -> None:
     engine = make(load, lora_cache_host_memory_bytes=255)
     engine.submit(request(1, lora_task_id=1, lora_file=sent(tmp_path, 2)))
-    assert "this server takes up to 255 (lora_cache_host_memory_bytes)" in finish(engine)[1]
+    assert "this server accepts up to 255 (lora_cache_host_memory_bytes)" in finish(engine)[1]
 
 
 def test_prefetched_adapters_are_found_by_name_and_number(tmp_path: Path, load: Loader) -> None:
@@ -287,7 +287,7 @@ def test_prefetched_adapters_are_found_by_name_and_number(tmp_path: Path, load: 
     engine.submit(request(2, lora_task_id=3))
     engine.submit(request(3, lora_name="3"))
     assert finish(engine) == {1: [1, 1], 2: [2, 2], 3: [2, 2]}
-    with pytest.raises(InvalidRequest, match="no adapter here; there are: 3, poet"):
+    with pytest.raises(InvalidRequest, match="known adapters: 3, poet"):
         engine.submit(request(4, lora_name="x"))
 
 
@@ -298,7 +298,7 @@ def test_names_an_invalid_prefetched_adapter(tmp_path: Path, load: Loader) -> No
 
 
 def test_names_a_missing_prefetch_folder(tmp_path: Path, load: Loader) -> None:
-    with pytest.raises(BadAdapter, match=r"lora_prefetch_dir is .*/no: no such folder"):
+    with pytest.raises(BadAdapter, match=r"lora_prefetch_dir is .*/no, which does not exist"):
         make(load, lora_prefetch_dir=str(tmp_path / "no"))
 
 

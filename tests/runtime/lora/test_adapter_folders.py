@@ -1,4 +1,4 @@
-"""Adapters as folders in PEFT's format, however they came."""
+"""Adapters from all sources as folders in PEFT's format."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_least_recently_used_adapter_is_evicted(tmp_path: Path) -> None:
 
 
 def test_an_adapter_in_use_is_not_evicted(tmp_path: Path) -> None:
-    """The engine reads the folder when it likes, also long after the request came."""
+    """The engine may read the folder at any time until the request ends."""
     known = folders(tmp_path, lora_cache_host_memory_bytes=1)
     requests = [
         GenerationRequest(number, (5,), 3, lora_task_id=number % 3) for number in (1, 2, 3, 4)
@@ -119,7 +119,7 @@ def test_an_adapter_in_use_is_not_evicted(tmp_path: Path) -> None:
     ("fields", "why"),
     [
         ({"lora_task_id": 9}, "LoRA task 9 not found in cache"),
-        ({"lora_name": "monk"}, "lora_name is 'monk', which is no adapter here"),
+        ({"lora_name": "monk"}, "lora_name is 'monk', which is unknown"),
         ({"lora_task_id": 9, "lora_file": "/gone"}, "LoRA task 9 not found in cache"),
     ],
 )

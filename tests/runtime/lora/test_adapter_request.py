@@ -1,4 +1,4 @@
-"""Which adapter a request wants, and how its weights get to the worker."""
+"""The adapter of a request, and the transfer of its weights to the worker."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_discard_deletes_unread_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "tensors", "why"),
     [
-        ("poet", {"lora_task_id": IDS}, "send one of both"),
+        ("poet", {"lora_task_id": IDS}, "send only one of them"),
         (None, {"lora_weights": WEIGHTS, "lora_config": CONFIG}, "lora_task_id must be set for"),
         (None, {"lora_task_id": IDS[:1]}, r"lora_task_id has the shape \[1\]; send one for each"),
         (None, {"lora_task_id": IDS, "lora_weights": WEIGHTS}, "lora_config is missing"),
@@ -101,5 +101,5 @@ def test_read_lora_name(parameters: str, name: str | None) -> None:
 
 @pytest.mark.parametrize("value", ["5", "true", '""'])
 def test_rejects_a_name_that_is_not_text(value: str) -> None:
-    with pytest.raises(InvalidRequest, match="send an adapter's name"):
+    with pytest.raises(InvalidRequest, match="send the name of an adapter"):
         read_lora_name(f'{{"lora_name": {value}}}')

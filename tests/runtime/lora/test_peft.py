@@ -1,4 +1,4 @@
-"""Adapters out of folders, their scaling folded in."""
+"""Adapters from folders, with their scaling applied."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def test_both_formats_give_the_same_adapter(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        ({"peft_type": "IA3"}, "describes no LoRA adapter"),
+        ({"peft_type": "IA3"}, "does not describe a LoRA adapter"),
         ({"use_dora": True}, "use_dora: DoRA cannot be served"),
-        ({"modules_to_save": ["lm_head"]}, "modules_to_save: whole modules of its own"),
-        ({"bias": "lora_only"}, "bias 'lora_only': trained biases"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save: fully trained modules"),
+        ({"bias": "lora_only"}, "bias to 'lora_only': trained biases"),
         ({"lora_bias": True}, "lora_bias: trained biases"),
         ({"init_lora_weights": "pissa_niter_16"}, "needs changed base weights"),
-        ({"lora_alpha": None}, "has no lora_alpha that is a number"),
-        ({"alpha_pattern": {"(": 1}}, "has no lora_alpha that is a number"),
+        ({"lora_alpha": None}, "does not have a numeric lora_alpha"),
+        ({"alpha_pattern": {"(": 1}}, "does not have a numeric lora_alpha"),
     ],
 )
 def test_rejects_more_than_plain_lora(tmp_path: Path, config: Any, why: str) -> None:
@@ -67,7 +67,7 @@ def test_rejects_more_than_plain_lora(tmp_path: Path, config: Any, why: str) -> 
     ("tensors", "why"),
     [
         ({}, "has no tensors"),
-        ({"base_model.model.lm_head.weight": (1, 1)}, "lm_head.weight, which is no LoRA tensor"),
+        ({"base_model.model.lm_head.weight": (1, 1)}, "lm_head.weight, which is not a LoRA tensor"),
         ({f"{Q}.lora_A.weight": (1, 8)}, "needs one lora_A and one lora_B"),
         ({f"{Q}.lora_A.weight": (1, 8), f"{Q}.lora_B.weight": (8, 2)}, "they must be"),
         ({f"{Q}.lora_A.weight": (0, 8), f"{Q}.lora_B.weight": (8, 0)}, "they must be"),
@@ -99,7 +99,7 @@ def test_rejects_an_invalid_config(tmp_path: Path, text: str) -> None:
 def test_rejects_an_invalid_npy_file(tmp_path: Path) -> None:
     for name in ("model.lora_weights.npy", "model.lora_config.npy"):
         (tmp_path / name).write_bytes(b"\x93NUMPY")
-    with pytest.raises(BadAdapter, match="holds no array"):
+    with pytest.raises(BadAdapter, match="is not a valid array"):
         read_adapter(tmp_path, SITES)
 
 

@@ -1,1 +1,1 @@
-"""LoRA adapters: their files, how a request names one, and an engine that serves several."""
+"""LoRA adapters: their files, their use in requests, and an engine that serves several."""

@@ -1,8 +1,8 @@
-"""LoRA adapters, and the two tensors that upstream's clients send them as.
+"""LoRA adapters, and their encoding in the two tensors that upstream's clients send.
 
-`lora_config` has a row per adapted module: its id, its layer, and the adapter's size r.
-`lora_weights` has a row for each of these: A [r, in], then B [out, r] with the scaling folded in,
-then zeros up to the longest row. Layout, ids and names: NVIDIA/TensorRT-LLM,
+`lora_config` has a row per adapted module: its id, its layer and the adapter size r. `lora_weights`
+has a row for each of these: A [r, in], then B [out, r] multiplied by the scaling, then zeros up to
+the length of the longest row. Layout, ids and names: NVIDIA/TensorRT-LLM,
 examples/hf_lora_convert.py and tensorrt_llm/lora_manager.py.
 """
 
@@ -18,10 +18,10 @@ import numpy as np
 from .safetensors import narrow_to_bfloat16, widen_bfloat16
 
 Array = np.ndarray[Any, np.dtype[Any]]
-# Module -> (features out, features in): what of a model an adapter can change.
+# Module -> (features out, features in) of the modules that an adapter can change.
 Sites = Mapping[str, tuple[int, int]]
 
-# A module's name in Hugging Face's models -> its id. The gate of an MLP is upstream's h_to_4h.
+# Name of a module in Hugging Face models -> its id. The gate of an MLP is upstream's h_to_4h.
 _MODULE_IDS = {
     "qkv_proj": 0,
     "query_key_value": 0,
@@ -40,35 +40,35 @@ _MODULE_IDS = {
 _ID_NAMES = (
     "attn_qkv", "attn_q", "attn_k", "attn_v", "attn_dense", "mlp_h_to_4h", "mlp_4h_to_h", "mlp_gate"
 )  # fmt: skip
-# Upstream keeps the two halves of this one in the other order.
+# Upstream stores the two halves of this module in reverse order.
 _SWAPPED = "gate_up_proj"
 _MODULE = re.compile(r"(?:.*\.)?layers\.([0-9]+)\.(?:self_attn|mlp)\.([a-z_]+)")
-# The fourth column tells of DoRA; clients of before it send three.
+# The fourth column marks DoRA; older clients send three columns.
 _CONFIG_COLUMNS = (3, 4)
-# How a `.npy` file calls bfloat16: two bytes without a meaning.
+# The type of bfloat16 in a `.npy` file: two untyped bytes.
 _BFLOAT16 = np.dtype("V2")
 
 
 class BadAdapter(ValueError):
-    """An adapter that cannot be used; the message says what of it, and what would be right."""
+    """An adapter that cannot be used; the message has the reason and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """The change of one module: `b` [out, r], its scaling folded in, times `a` [r, in]."""
+    """The change of one module: `b` [out, r], multiplied by the scaling, times `a` [r, in]."""
 
     a: Array
     b: Array
 
 
-# Module -> its change. Modules are named as in Hugging Face's models: model.layers.0.mlp.up_proj.
+# Module -> its change. Names are those of Hugging Face models: model.layers.0.mlp.up_proj.
 Adapter = Mapping[str, LowRank]
 
 
 def encode_adapter(adapter: Adapter, dtype: str = "float16") -> tuple[Array, Array]:
-    """`lora_weights` [n, longest] and `lora_config` [n, 3]; `dtype` may be bfloat16.
+    """Return `lora_weights` [n, longest] and `lora_config` [n, 3]; `dtype` may be bfloat16.
 
-    Raises `BadAdapter` for a module that upstream has no id for, and for what `dtype` cannot hold.
+    Raise `BadAdapter` for a module without an id in upstream, or values that overflow `dtype`.
     """
     rows = sorted((*_layer_and_id(module), module) for module in adapter)
     flat = [_flatten(module, adapter[module]) for _, _, module in rows]
@@ -80,7 +80,10 @@ def encode_adapter(adapter: Adapter, dtype: str = "float16") -> tuple[Array, Arr
 
 
 def decode_adapter(weights: Array, config: Array, sites: Sites) -> dict[str, LowRank]:
-    """The adapter for a model with `sites`, in float32. Raises `BadAdapter` naming the tensor."""
+    """Return the adapter for a model with `sites`, in float32.
+
+    Raise `BadAdapter` that names the invalid tensor.
+    """
     check_shapes(weights, config)
     values = widen_bfloat16(weights.view(np.uint16)) if weights.dtype == _BFLOAT16 else weights
     places = {place: module for module in sites if (place := _find_place(module))}
@@ -94,7 +97,7 @@ def decode_adapter(weights: Array, config: Array, sites: Sites) -> dict[str, Low
 
 
 def check_shapes(weights: Array, config: Array) -> None:
-    """Raise `BadAdapter` for tensors of one adapter that do not go together."""
+    """Raise `BadAdapter` if the types or shapes of an adapter's tensors are not valid."""
     if config.ndim != 2 or config.shape[1] not in _CONFIG_COLUMNS or not len(config):
         raise BadAdapter(
             f"lora_config has the shape {list(config.shape)}; send [n, 3] with a row (module id, "
@@ -105,42 +108,44 @@ def check_shapes(weights: Array, config: Array) -> None:
     if weights.ndim != 2 or len(weights) != len(config):
         raise BadAdapter(
             f"lora_weights has the shape {list(weights.shape)}; send [{len(config)}, longest row], "
-            "a row for each of lora_config"
+            "with a row for each row of lora_config"
         )
     if weights.dtype.kind != "f" and weights.dtype != _BFLOAT16:
         raise BadAdapter(f"lora_weights has the type {weights.dtype}; send FP16")
 
 
 def check_adapter(adapter: Adapter, sites: Sites, max_rank: int) -> None:
-    """Raise `BadAdapter` unless all of `adapter` changes something of a model with `sites`."""
+    """Raise `BadAdapter` unless all modules of `adapter` fit a model with `sites`."""
     for module, change in adapter.items():
         if module not in sites:
             raise BadAdapter(
-                f"the adapter changes {module}, and this model has no such module; it has "
+                f"the adapter changes {module}, which this model does not have; its modules are "
                 f"{_describe(sites)}"
             )
         rank = len(change.a)
         if not 1 <= rank <= max_rank:
             raise BadAdapter(
-                f"the adapter of {module} has the size (rank) {rank}; this server takes 1 to "
+                f"the adapter of {module} has the size (rank) {rank}; this server accepts 1 to "
                 f"{max_rank} (lora_cache_max_adapter_size)"
             )
         features = (len(change.b), change.a.shape[1])
         if features != sites[module]:
             raise BadAdapter(
-                f"the adapter of {module} is for {features[1]} features in and {features[0]} out; "
-                f"this model's has {sites[module][1]} and {sites[module][0]}"
+                f"the adapter of {module} has {features[1]} input and {features[0]} output "
+                f"features; this model has {sites[module][1]} and {sites[module][0]}"
             )
         if not (np.isfinite(change.a).all() and np.isfinite(change.b).all()):
-            raise BadAdapter(f"the adapter of {module} holds NaN or infinity; send finite numbers")
+            raise BadAdapter(
+                f"the adapter of {module} contains NaN or infinity; send finite numbers"
+            )
 
 
 def _layer_and_id(module: str) -> tuple[int, int]:
     match = _MODULE.fullmatch(module)
     if match is None or match[2] not in _MODULE_IDS:
         raise BadAdapter(
-            f"the adapter changes {module}, which upstream's tensors have no module id for; they "
-            f"have {', '.join(_MODULE_IDS)} of layers"
+            f"the adapter changes {module}, which has no module id in upstream's tensors; modules "
+            f"with an id are {', '.join(_MODULE_IDS)} of layers"
         )
     return int(match[1]), _MODULE_IDS[match[2]]
 
@@ -153,10 +158,12 @@ def _find_place(module: str) -> tuple[int, int] | None:
 def _module_of(index: int, entry: list[int], places: Mapping[tuple[int, int], str]) -> str:
     kind, layer, rank = entry[:3]
     if any(entry[3:]):
-        raise BadAdapter(f"lora_config row {index} asks for DoRA, which is not supported")
+        raise BadAdapter(
+            f"lora_config row {index} uses DoRA, which is not supported; send a LoRA adapter"
+        )
     if not 0 <= kind < len(_ID_NAMES):
         raise BadAdapter(
-            f"lora_config row {index} has the module id {kind}; ids are from 0 ({_ID_NAMES[0]}) to "
+            f"lora_config row {index} has the module id {kind}; valid ids: 0 ({_ID_NAMES[0]}) to "
             f"{len(_ID_NAMES) - 1} ({_ID_NAMES[-1]})"
         )
     if rank < 1:
@@ -167,7 +174,7 @@ def _module_of(index: int, entry: list[int], places: Mapping[tuple[int, int], st
         layers = [each for each, _ in places]
         raise BadAdapter(
             f"lora_config row {index} is for module {kind} ({_ID_NAMES[kind]}) of layer {layer}; "
-            f"this model has the modules {kinds} of the layers 0 to {max(layers, default=-1)}"
+            f"this model has the modules {kinds} of layers 0 to {max(layers, default=-1)}"
         )
     return module
 
@@ -181,13 +188,13 @@ def _unflatten(index: int, row: Array, module: str, rank: int, site: tuple[int, 
     size = rank * (num_in + num_out)
     if size > len(row):
         raise BadAdapter(
-            f"lora_weights row {index} has {len(row)} values; the adapter of {module} with the "
-            f"size {rank} that lora_config says has {size}"
+            f"lora_weights row {index} has {len(row)} values, but the adapter of {module} with "
+            f"size {rank} (lora_config) needs {size}"
         )
     if np.any(row[size:]):
         raise BadAdapter(
-            f"lora_weights row {index} goes on after the {size} values of {module} with the size "
-            f"{rank} that lora_config says; it must be zero there"
+            f"lora_weights row {index} is not zero after the {size} values of {module} with size "
+            f"{rank} (lora_config); pad it with zeros"
         )
     values = row[:size].astype(np.float32)
     a = values[: rank * num_in].reshape(rank, num_in)
@@ -195,7 +202,7 @@ def _unflatten(index: int, row: Array, module: str, rank: int, site: tuple[int, 
 
 
 def _swap(module: str, b: Array) -> Array:
-    """Between Hugging Face's order of rows and upstream's; the one way is the other."""
+    """Convert between Hugging Face's and upstream's order of rows, in either direction."""
     if not module.endswith(_SWAPPED):
         return b
     half = len(b) // 2
@@ -208,7 +215,7 @@ def _narrow(weights: Array, dtype: str) -> Array:
     with np.errstate(over="ignore"):
         narrow = weights.astype(dtype)
     if not np.isfinite(narrow).all():
-        raise BadAdapter(f"the adapter's numbers do not fit into {dtype}")
+        raise BadAdapter(f"values of the adapter overflow {dtype}")
     return narrow
 
 

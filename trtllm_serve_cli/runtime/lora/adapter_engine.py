@@ -1,10 +1,10 @@
-"""An engine with LoRA adapters, made of one that can be loaded with an adapter each time.
+"""An engine with LoRA adapters, for engines that are loaded with one fixed adapter.
 
-Requests of several adapters, and plain ones, are in flight together: every loaded adapter has an
-engine of its own, and a step steps them all. Adapters are read and loaded in a thread, so nobody
-else's tokens wait for that. Of loaded adapters there are at most `max_loras`; beyond, the one that
-was used least recently makes room once its requests have ended. The adapters themselves are small
-and stay known, those that were sent up to `lora_cache_host_memory_bytes`.
+Requests with different adapters and without one run concurrently: each loaded adapter has its own
+engine, and a step runs one step of each. Adapters are read and loaded in a thread, so other
+requests do not wait. At most `max_loras` adapters are loaded. When another one is needed, the least
+recently used is unloaded after its requests have ended. The weights of an adapter are small and
+stay in memory; those sent by requests, up to `lora_cache_host_memory_bytes`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from .adapter_request import (
 )
 from .peft import read_adapter
 
-# Between two looks at whether an adapter has been loaded, while nothing else is to do.
+# How long an otherwise idle step waits for an adapter to load.
 _IDLE_WAIT_S = 0.02
 
 
 class LoraEngine:
-    """`base` for plain requests, and what `load` makes of an adapter for each that is wanted.
+    """An engine that runs plain requests on `base` and others on engines that `load` creates.
 
-    `find_sites` tells what of the model an adapter can change; it raises `BadAdapter` when that is
-    nothing. Adapters are known by their name, those of a `lora_task_id` by the number as text.
+    `find_sites` returns the modules that an adapter can change; it raises `BadAdapter` if there are
+    no such modules. The key of an adapter is its name, or its `lora_task_id` as text.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class LoraEngine:
         # Least recently used first.
         self._loaded: OrderedDict[str, Engine] = OrderedDict()
         self._draining: str | None = None
-        # What the engines of adapters had counted that are loaded no more.
+        # Counters of the engines that have been unloaded.
         self._retired_counts = dict.fromkeys(COUNTS, 0)
         self._reading: dict[str, Future[Adapter]] = {}
         self._loading: dict[str, Future[Engine]] = {}
@@ -124,7 +124,7 @@ class LoraEngine:
         return key in self._prefetched or key in self._sent or key in self._reading
 
     def _prefetch(self, folder: Path) -> None:
-        """Read all adapters in `folder`, and load as many as may be."""
+        """Read all adapters in `folder`, and load up to `max_loras`."""
         sites = self._find_sites()
 
         def read(each: Path) -> Adapter:
@@ -147,7 +147,7 @@ class LoraEngine:
         limit = self._options.lora_cache_host_memory_bytes
         if _size(adapter) > limit:
             raise BadAdapter(
-                f"the adapter has {_size(adapter)} bytes in float32; this server takes up to "
+                f"the adapter has {_size(adapter)} bytes in float32; this server accepts up to "
                 f"{limit} (lora_cache_host_memory_bytes)"
             )
 
@@ -160,9 +160,9 @@ class LoraEngine:
             except BadAdapter as error:
                 updates += self._fail(key, str(error), rejected=True)
             except FileNotFoundError:
-                # Whoever sent it has cancelled, and took it along.
+                # The client cancelled the request, which deleted the file.
                 updates += self._fail(key, explain_not_found(key), rejected=True)
-            except Exception as error:  # must not end what runs
+            except Exception as error:  # must not end the other requests
                 write_traceback()
                 updates += self._fail(key, f"the adapter could not be read: {error}")
         return updates
@@ -172,7 +172,7 @@ class LoraEngine:
         for key in [key for key, future in self._loading.items() if future.done()]:
             try:
                 self._loaded[key] = self._loading.pop(key).result()
-            except Exception as error:  # an engine's packages raise what they like
+            except Exception as error:  # an engine's packages raise any type
                 write_traceback()
                 updates += self._fail(key, f"the adapter could not be loaded: {error}")
         return updates
@@ -184,7 +184,7 @@ class LoraEngine:
         ]
 
     def _admit(self) -> list[SequenceUpdate]:
-        """Submit what waits for an adapter that is loaded."""
+        """Submit the requests whose adapters are loaded."""
         updates: list[SequenceUpdate] = []
         for key in [key for key in self._waiting if key in self._loaded and key != self._draining]:
             self._loaded.move_to_end(key)
@@ -195,14 +195,14 @@ class LoraEngine:
                     self._loaded[key].submit(request)
                 except InvalidRequest as error:
                     updates.append(SequenceUpdate(request.id, error=str(error), rejected=True))
-                except Exception as error:  # must not end what runs
+                except Exception as error:  # must not end the other requests
                     write_traceback()
-                    why = f"the engine could not take the request: {error}"
+                    why = f"the engine could not accept the request: {error}"
                     updates.append(SequenceUpdate(request.id, error=why))
         return updates
 
     def _make_room(self) -> None:
-        """Load the adapter that has waited longest, when there is room or none is in use."""
+        """Start loading the adapter that has waited longest; unload an idle one if necessary."""
         self._draining = None
         ready = (key for key in self._waiting if key in self._sent or key in self._prefetched)
         key = next((key for key in ready if key not in self._loaded), None)
@@ -210,7 +210,7 @@ class LoraEngine:
             return
         if len(self._loaded) >= self._options.max_loras:
             idle = (key for key, engine in self._loaded.items() if not engine.has_work())
-            # With none idle, the oldest takes no more requests until it is.
+            # If none is idle, the oldest gets no more requests until it is.
             oldest = next(iter(self._loaded))
             evicted = next(idle, None)
             if evicted is None:
@@ -221,13 +221,13 @@ class LoraEngine:
             self._retired_counts = {
                 name: self._retired_counts[name] + getattr(stats, name) for name in COUNTS
             }
-            # It may have a guide to wait for that nobody wants any more.
+            # Closing may wait for the check of a cancelled request's guide.
             self._thread.submit(engine.close)
         adapter = self._prefetched.get(key) or self._sent[key]
         self._loading[key] = self._thread.submit(self._load, adapter)
 
     def _evict_sent(self, newest: str) -> None:
-        """Keep what was sent within its limit, as far as it is not in use."""
+        """Evict sent adapters that are not in use until the rest is within the limit."""
         used = {newest, *self._loaded, *self._loading, *self._waiting}
         total = sum(map(_size, self._sent.values()))
         for key in [key for key in self._sent if key not in used]:
@@ -241,7 +241,7 @@ def load_with_adapters(
     find_sites: Callable[[], Sites],
     config: Mapping[str, Any],
 ) -> LoraEngine:
-    """`make(config)` for plain requests and `make(config, adapter)` for each adapter."""
+    """Return an engine on `load(config)`, and `load(config, adapter)` for each adapter."""
     return LoraEngine(load(config), partial(load, config), find_sites, LoraOptions.of(config))
 
 

@@ -1,7 +1,7 @@
-"""LoRA adapters for an engine that takes each as a folder in PEFT's format.
+"""LoRA adapters for an engine that loads each from a folder in PEFT's format.
 
-What requests bring as tensors, and folders in upstream's other format, become such folders here;
-which of them are in the GPU's memory is up to the engine.
+Tensors of requests, and folders in upstream's other format, are converted to such folders. The
+engine decides which of them are in GPU memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WEIGHT = ".weight"
 
 @dataclass(frozen=True, slots=True)
 class KnownAdapter:
-    """An adapter as `LoRARequest` takes it: `number` is unique among all."""
+    """The arguments of a `LoRARequest`; `number` is unique among all adapters."""
 
     name: str
     number: int
@@ -45,11 +45,11 @@ class KnownAdapter:
 
 
 class AdapterFolders:
-    """The adapters of `lora_prefetch_dir`, and those that requests have sent.
+    """The adapters of `lora_prefetch_dir` and those that requests have sent.
 
-    What was sent lies in `made`, up to `lora_cache_host_memory_bytes`: when one comes, those that
-    no request uses make room, the longest unused first. Raises `BadAdapter` for a prefetched one
-    that does not fit the model of `find_sites`.
+    Sent adapters are stored in `work_dir`, up to `lora_cache_host_memory_bytes`. A new one evicts
+    adapters that no request uses, least recently used first. Raises `BadAdapter` if a prefetched
+    adapter does not fit the model of `find_sites`.
     """
 
     def __init__(
@@ -62,15 +62,15 @@ class AdapterFolders:
         self._prefetched: dict[str, KnownAdapter] = {}
         # Least recently used first.
         self._sent: OrderedDict[str, KnownAdapter] = OrderedDict()
-        # Requests in flight, by what they use; the engine may read its folder at any time.
+        # Adapter -> requests that use it; the engine may read its folder until they end.
         self._users: defaultdict[str, set[int]] = defaultdict(set)
         if options.lora_prefetch_dir:
             self._prefetch(Path(options.lora_prefetch_dir))
 
     def find(self, request: GenerationRequest) -> KnownAdapter | None:
-        """What `request` wants, which stays until `release`; reads and writes files.
+        """Return the adapter of `request`, if any, and keep it until `release`.
 
-        Raises `InvalidRequest`.
+        Reads and writes files. Raise `InvalidRequest` if the adapter is unknown or not valid.
         """
         key = key_of(request)
         if key is None:
@@ -87,7 +87,7 @@ class AdapterFolders:
         return self._sent[key]
 
     def release(self, request: GenerationRequest) -> None:
-        """`request` has ended, whether it was found an adapter or not."""
+        """Release the adapter of a request that has ended, if it has one."""
         key = key_of(request)
         if key is not None and (users := self._users.get(key)):
             users.discard(request.id)
@@ -109,12 +109,12 @@ class AdapterFolders:
         except BadAdapter as error:
             raise InvalidRequest(str(error)) from error
         except FileNotFoundError as error:
-            # Whoever sent it has cancelled, and took it along.
+            # The client cancelled the request, which deleted the file.
             raise InvalidRequest(explain_not_found(key)) from error
         try:
             return self._add(key, self._write(adapter))
         except OSError as error:
-            raise InvalidRequest(f"the adapter cannot be kept: {error.strerror}") from error
+            raise InvalidRequest(f"the adapter cannot be stored: {error.strerror}") from error
 
     def _check(self, adapter: Adapter) -> None:
         check_adapter(adapter, self._find_sites(), self._options.lora_cache_max_adapter_size)
@@ -147,9 +147,9 @@ class AdapterFolders:
 
 
 class AdapterReader:
-    """`AdapterFolders` of a checkpoint, read and written in a thread, so that no tokens wait.
+    """The `AdapterFolders` of a checkpoint, read and written in a thread so that no tokens wait.
 
-    `config` has the options of adapters. Raises `BadAdapter` as `AdapterFolders` does.
+    `config` has the adapter options. Raises `BadAdapter` as `AdapterFolders` does.
     """
 
     def __init__(self, checkpoint: Path, config: Mapping[str, Any]) -> None:
@@ -160,28 +160,28 @@ class AdapterReader:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lora")
 
     def find(self, request: GenerationRequest) -> Future[KnownAdapter | None]:
-        """What `request` wants, which stays until `release`; or `InvalidRequest`."""
+        """Return a future of the adapter of `request`, which is kept until `release`."""
         return self._thread.submit(self._folders.find, request)
 
     def release(self, request: GenerationRequest) -> None:
-        """`request` has ended, whether it was found an adapter or not."""
+        """Release the adapter of a request that has ended, if it has one."""
         if key_of(request) is not None:
-            # After the search for it, which may go on in that thread.
+            # In the same thread, so after `find` for this request.
             self._thread.submit(self._folders.release, request)
 
     def close(self) -> None:
-        """Remove what was made."""
+        """Stop the thread and remove the stored adapters."""
         self._thread.shutdown(cancel_futures=True)
         self._work_dir.cleanup()
 
 
 def as_peft(adapter: Adapter) -> tuple[dict[str, Any], bytes]:
-    """The config and the weights of `adapter` in PEFT's format, all modules of one rank."""
+    """Return config and weights of `adapter` in PEFT's format, padded to the same rank."""
     rank = max(len(change.a) for change in adapter.values())
     config = {
         "peft_type": "LORA",
         "r": rank,
-        # The scaling is in B already.
+        # B already includes the scaling.
         "lora_alpha": rank,
         "target_modules": sorted({module.rpartition(".")[2] for module in adapter}),
     }
@@ -194,7 +194,7 @@ def as_peft(adapter: Adapter) -> tuple[dict[str, Any], bytes]:
 
 
 def site_finder(checkpoint: Path) -> Callable[[], Sites]:
-    """What finds the linear layers of the Hugging Face checkpoint in a folder."""
+    """Return a function that finds the linear layers of a Hugging Face checkpoint."""
     return lambda: _find_sites(checkpoint)
 
 
@@ -206,8 +206,8 @@ def _find_sites(checkpoint: Path) -> Sites:
                 sites[name.removesuffix(_WEIGHT)] = (shape[0], shape[1])
     if not sites:
         raise BadAdapter(
-            f"{checkpoint} has no safetensors files that tell the model's layers, so no LoRA "
-            "adapter can be checked; serve a checkpoint in that format"
+            f"{checkpoint} has no safetensors files with linear layers, so LoRA adapters cannot be "
+            "checked; serve a checkpoint in safetensors format"
         )
     return sites
 

@@ -1,6 +1,6 @@
-"""Which adapter a request wants: upstream's tensors `lora_*`, or the request parameter `lora_name`.
+"""The adapter of a request: upstream's tensors `lora_*`, or the request parameter `lora_name`.
 
-Adapters are large, so what is sent goes to the engine worker in a private file, not in a frame.
+Adapters are large, so they are sent to the engine worker in a private file, not in a frame.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..engine import GenerationRequest, InvalidRequest
 from .adapter import Adapter, Array, BadAdapter, check_shapes
 
 LORA_TENSORS = ("lora_task_id", "lora_weights", "lora_config")
-# As Triton's vLLM backend calls it.
+# The name in Triton's vLLM backend.
 NAME_PARAMETER = "lora_name"
 
 
 @dataclass(frozen=True, slots=True)
 class LoraOptions:
-    """How many adapters, and how large; names are those of the parameters in `config.pbtxt`."""
+    """The limits of adapters; names are those of the parameters in `config.pbtxt`."""
 
     lora_prefetch_dir: str = ""
     max_loras: int = 4
@@ -35,38 +35,38 @@ class LoraOptions:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> LoraOptions:
-        """Those in an engine worker's config."""
+        """Return the options in an engine worker's config."""
         return cls(**{name: config[name] for name in cls.__slots__ if name in config})
 
 
 def key_of(request: GenerationRequest) -> str | None:
-    """What the adapter that `request` wants is known by, if it wants one."""
+    """Return the key of the adapter that `request` uses, or None."""
     return request.lora_name if request.lora_task_id is None else str(request.lora_task_id)
 
 
 def check_no_adapter(request: GenerationRequest, needed: str) -> None:
-    """Raise `InvalidRequest` for a request of an adapter; the model's import lacked `needed`."""
+    """Raise `InvalidRequest` if the request uses an adapter; the import option is `needed`."""
     if key_of(request) is not None:
         raise InvalidRequest(
-            "lora_task_id or lora_name asks for an adapter, and this model was imported without; "
-            f"import it with {needed}"
+            "lora_task_id or lora_name selects an adapter, but this model was imported without "
+            f"adapters; import it with {needed}"
         )
 
 
 def prefetched_key(name: str) -> str:
-    """A folder whose name is a number is that task id, however many zeros it starts with."""
+    """Return the key of a folder; a number is a task id, without its leading zeros."""
     return str(int(name)) if name.isascii() and name.isdecimal() else name
 
 
 def read_prefetched(
     folder: Path, read: Callable[[Path], Adapter]
 ) -> Iterator[tuple[str, Path, Adapter]]:
-    """Of each adapter in `lora_prefetch_dir`: what it is known by, its folder, what `read` makes.
+    """Yield the key, the folder and the result of `read` for each adapter in `folder`.
 
-    Raises `BadAdapter`, which names the folder of one that `read` does not take.
+    Raise `BadAdapter` that names the folder if `read` rejects an adapter.
     """
     if not folder.is_dir():
-        raise BadAdapter(f"lora_prefetch_dir is {folder}: no such folder; give its full path")
+        raise BadAdapter(f"lora_prefetch_dir is {folder}, which does not exist; set its full path")
     for each in sorted(folder.iterdir()):
         if not each.is_dir() or each.name.startswith("."):
             continue
@@ -78,29 +78,29 @@ def read_prefetched(
 
 
 def explain_unknown(request: GenerationRequest, prefetched: Iterable[str]) -> str:
-    """Why the adapter that `request` names cannot be had."""
+    """Explain why the adapter of `request` is not available."""
     if request.lora_task_id is not None:
         return explain_not_found(str(request.lora_task_id))
     names = ", ".join(prefetched) or "none, since lora_prefetch_dir is not set"
-    return f"lora_name is {request.lora_name!r}, which is no adapter here; there are: {names}"
+    return f"lora_name is {request.lora_name!r}, which is unknown; known adapters: {names}"
 
 
 def explain_not_found(task_id: str) -> str:
-    """Upstream's words, since clients look for them, and the names of its tensors."""
+    """Return upstream's message, which clients match, with the names of its tensors."""
     return (
         f"LoRA task {task_id} not found in cache. Please send LoRA weights with request "
-        "(lora_weights and lora_config beside lora_task_id)"
+        "(lora_weights and lora_config with lora_task_id)"
     )
 
 
 def read_lora_name(parameters: str) -> str | None:
-    """The adapter that a request's parameters, as Triton gives them, name."""
+    """Return the adapter name in a request's parameters, which Triton passes as JSON."""
     if NAME_PARAMETER not in parameters:
         return None
     name = json.loads(parameters).get(NAME_PARAMETER)
     if name is not None and (not isinstance(name, str) or not name):
         raise InvalidRequest(
-            f"the request parameter {NAME_PARAMETER} is {name!r}; send an adapter's name"
+            f"the request parameter {NAME_PARAMETER} is {name!r}; send the name of an adapter"
         )
     return name
 
@@ -108,10 +108,10 @@ def read_lora_name(parameters: str) -> str | None:
 def parse_lora(
     get: Callable[[str], Array | None], name: str | None, num_rows: int, folder: Path
 ) -> list[dict[str, Any]]:
-    """For each row, GenerationRequest's fields of an adapter, if it wants one.
+    """Return the adapter fields of `GenerationRequest` for each row, empty without an adapter.
 
-    Weights that are sent go into new files in `folder`, to be deleted by whoever reads them, or
-    with `discard`. Raises `InvalidRequest`, and has left no file then.
+    Sent weights are written to new files in `folder`; the reader deletes them, or `discard`. Raise
+    `InvalidRequest` for invalid tensors, without leaving files.
     """
     task_ids, weights, config = (get(each) for each in LORA_TENSORS)
     if task_ids is None and weights is None and config is None:
@@ -119,18 +119,18 @@ def parse_lora(
     if name is not None:
         raise InvalidRequest(
             f"the request has the parameter {NAME_PARAMETER} and the tensor lora_task_id, "
-            "lora_weights or lora_config; send one of both"
+            "lora_weights or lora_config; send only one of them"
         )
     if task_ids is None:
         raise InvalidRequest("lora_task_id must be set for LoRA inference; send one per row")
     if task_ids.size != num_rows:
         raise InvalidRequest(
-            f"lora_task_id has the shape {list(task_ids.shape)}; send one for each of {num_rows} "
-            "rows"
+            f"lora_task_id has the shape {list(task_ids.shape)}; send one for each of the "
+            f"{num_rows} rows"
         )
     if (weights is None) != (config is None):
         missing = "lora_weights" if weights is None else "lora_config"
-        raise InvalidRequest(f"{missing} is missing; lora_weights and lora_config go together")
+        raise InvalidRequest(f"{missing} is missing; send both lora_weights and lora_config")
     rows: list[dict[str, Any]] = [{"lora_task_id": int(each)} for each in task_ids.reshape(-1)]
     if weights is not None and config is not None:
         for row, file in zip(rows, _write_rows(weights, config, num_rows, folder), strict=True):
@@ -139,14 +139,14 @@ def parse_lora(
 
 
 def read_sent(file: Path) -> tuple[Array, Array]:
-    """`lora_weights` and `lora_config` out of a file of `parse_lora`'s, which is deleted."""
+    """Return `lora_weights` and `lora_config` from a file that `parse_lora` wrote; delete it."""
     with file.open("rb") as opened:
         file.unlink()
         return np.load(opened, allow_pickle=False), np.load(opened, allow_pickle=False)
 
 
 def discard(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Delete the files of rows that nobody will read any more."""
+    """Delete the files of rows that will not be read."""
     for row in rows:
         if file := row.get("lora_file"):
             Path(file).unlink(missing_ok=True)

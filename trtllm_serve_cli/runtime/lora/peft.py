@@ -1,4 +1,4 @@
-"""Reads adapters from folders: PEFT's, and those with upstream's two `.npy` files."""
+"""Read adapters from folders in PEFT's format or with upstream's two `.npy` files."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ LORA_CONFIG = "model.lora_config.npy"
 
 _PREFIX = "base_model.model."
 _TENSOR = re.compile(rf"(?:{re.escape(_PREFIX)})?(.+)\.lora_([AB])(?:\.[^.]+)?\.weight")
-# Option of adapter_config.json -> what it makes of an adapter that is more than A, B and scaling.
+# Option of adapter_config.json -> its feature that A, B and scaling cannot express.
 _UNSUPPORTED = {
     "use_dora": "DoRA",
     "lora_bias": "trained biases",
-    "modules_to_save": "whole modules of its own",
-    "trainable_token_indices": "embeddings of its own",
-    "target_parameters": "parameters that are no linear layers",
+    "modules_to_save": "fully trained modules",
+    "trainable_token_indices": "trained embeddings",
+    "target_parameters": "parameters outside of linear layers",
     "layer_replication": "repeated layers",
 }
-# These start from changed base weights, which only the training's own model has.
+# These change the base weights before training, so they need the changed weights.
 _CHANGED_BASE = ("pissa", "olora", "corda")
 
 
 def read_adapter(folder: Path, sites: Sites) -> Adapter:
-    """The adapter in `folder`, of either kind. Raises `BadAdapter` and `OSError`."""
+    """Return the adapter in `folder`, of either format; raise `BadAdapter` or `OSError`."""
     if (folder / LORA_CONFIG).exists():
         weights = _drop_batch_dimension(read_npy(folder / LORA_WEIGHTS))
         return decode_adapter(weights, _drop_batch_dimension(read_npy(folder / LORA_CONFIG)), sites)
@@ -48,15 +48,15 @@ def read_adapter(folder: Path, sites: Sites) -> Adapter:
 
 
 def read_npy(path: Path) -> Array:
-    """The array in `path`. Raises `BadAdapter` for what is none, `OSError`."""
+    """Return the array in `path`; raise `BadAdapter` if it is not valid, or `OSError`."""
     try:
         return np.asarray(np.load(path, allow_pickle=False))
     except (ValueError, EOFError) as error:
-        raise BadAdapter(f"{path} holds no array: {error}") from error
+        raise BadAdapter(f"{path} is not a valid array: {error}") from error
 
 
 def read_peft(folder: Path) -> dict[str, LowRank]:
-    """The PEFT adapter in `folder`, in float32. Raises `BadAdapter` and `OSError`."""
+    """Return the PEFT adapter in `folder`, in float32; raise `BadAdapter` or `OSError`."""
     if not (folder / PEFT_WEIGHTS).exists() and (folder / "adapter_model.bin").exists():
         raise BadAdapter(
             f"{folder} has pickled weights (adapter_model.bin), which can run code; save the "
@@ -71,7 +71,7 @@ def read_peft(folder: Path) -> dict[str, LowRank]:
     for name, tensor in tensors.items():
         match = _TENSOR.fullmatch(name)
         if match is None:
-            raise BadAdapter(f"{folder / PEFT_WEIGHTS} has {name}, which is no LoRA tensor")
+            raise BadAdapter(f"{folder / PEFT_WEIGHTS} has {name}, which is not a LoRA tensor")
         halves.setdefault(match[1], {})[match[2]] = tensor
     if not halves:
         raise BadAdapter(f"{folder / PEFT_WEIGHTS} has no tensors")
@@ -82,17 +82,17 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise BadAdapter(f"{path} holds no JSON: {error}") from error
+        raise BadAdapter(f"{path} is not valid JSON: {error}") from error
     if not isinstance(config, dict) or config.get("peft_type", "LORA") != "LORA":
-        raise BadAdapter(f"{path} describes no LoRA adapter: its peft_type must be LORA")
+        raise BadAdapter(f"{path} does not describe a LoRA adapter: its peft_type must be LORA")
     for option, meaning in _UNSUPPORTED.items():
         if config.get(option):
-            raise BadAdapter(f"{path} says {option}: {meaning} cannot be served")
+            raise BadAdapter(f"{path} sets {option}: {meaning} cannot be served")
     if config.get("bias", "none") != "none":
-        raise BadAdapter(f"{path} says bias {config['bias']!r}: trained biases cannot be served")
+        raise BadAdapter(f"{path} sets bias to {config['bias']!r}: trained biases cannot be served")
     if str(config.get("init_lora_weights", "")).lower().startswith(_CHANGED_BASE):
         raise BadAdapter(
-            f"{path} says init_lora_weights {config['init_lora_weights']!r}: such an adapter needs "
+            f"{path} sets init_lora_weights to {config['init_lora_weights']!r}: the adapter needs "
             "changed base weights; convert it to plain LoRA with PEFT first"
         )
     return config
@@ -114,7 +114,7 @@ def _combine(module: str, pair: Mapping[str, Array], config: Mapping[str, Any]) 
 
 
 def _alpha(module: str, config: Mapping[str, Any]) -> float:
-    """The alpha of this module: a pattern's, which names the end of a module, or everyone's."""
+    """Return the alpha of this module: from a pattern that matches its end, or the default."""
     try:
         for pattern, alpha in (config.get("alpha_pattern") or {}).items():
             if re.match(rf"(.*\.)?({pattern})$", module):
@@ -122,10 +122,10 @@ def _alpha(module: str, config: Mapping[str, Any]) -> float:
         return float(config["lora_alpha"])
     except (LookupError, TypeError, ValueError, AttributeError, re.error) as error:
         raise BadAdapter(
-            f"{PEFT_CONFIG} has no lora_alpha that is a number for {module}"
+            f"{PEFT_CONFIG} does not have a numeric lora_alpha for {module}"
         ) from error
 
 
 def _drop_batch_dimension(array: Array) -> Array:
-    """Upstream's files have the batch dimension of the tensors that are sent."""
+    """Drop the batch dimension, which upstream's files have like the tensors of a request."""
     return array[0] if array.ndim == 3 and len(array) == 1 else array

@@ -1,4 +1,4 @@
-"""The safetensors format with NumPy alone: what adapters come in, and what OpenVINO GenAI takes."""
+"""Read and write safetensors files of floats with NumPy, for adapters and OpenVINO GenAI."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 def read_safetensors(path: Path) -> dict[str, Array]:
-    """Name -> tensor, as float32. Raises `ValueError` for what is no file of such tensors."""
+    """Return name -> tensor as float32; raise `ValueError` if the file is not valid."""
     try:
         entries = read_header(path)
         data = path.read_bytes()
         return {name: _read_tensor(data, entry) for name, entry in entries.items()}
     except (BadHeader, LookupError) as error:
-        raise ValueError(f"{path} is no whole safetensors file of floats: {error}") from error
+        raise ValueError(f"{path} is not a complete safetensors file of floats: {error}") from error
 
 
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of the tensors in `path`; of the file only the header is read.
+    """Return name -> shape of the tensors in `path`; only the header is read.
 
-    Raises `ValueError` for what is no such file.
+    Raise `ValueError` if the file is not valid.
     """
     try:
         return {name: entry.shape for name, entry in read_header(path).items()}
     except BadHeader as error:
-        raise ValueError(f"{path} is no safetensors file: {error}") from error
+        raise ValueError(f"{path} is not a complete safetensors file: {error}") from error
 
 
 def write_safetensors(tensors: Mapping[str, Array]) -> bytes:
-    """The bytes of a file that holds `tensors` as float32."""
+    """Return the bytes of a file with `tensors` as float32."""
     header: dict[str, Any] = {}
     offset = 0
     for name, tensor in tensors.items():
@@ -52,14 +52,14 @@ def write_safetensors(tensors: Mapping[str, Array]) -> bytes:
 
 
 def widen_bfloat16(bits: Array) -> Array:
-    """The float32 values of bfloat16 numbers, which NumPy lacks, given as 16-bit integers."""
+    """Convert bfloat16 numbers, which NumPy lacks, from 16-bit integers to float32."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def narrow_to_bfloat16(values: Array) -> Array:
-    """The 16-bit integers of the bfloat16 numbers nearest to finite float32 `values`."""
+    """Convert finite float32 `values` to the nearest bfloat16 numbers, as 16-bit integers."""
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
-    # To the nearest, and to the even one of two that are as near.
+    # Round to nearest, ties to even.
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 

@@ -1,4 +1,4 @@
-"""Read the header of a safetensors file and check that the file is whole, without its tensors.
+"""Read the header of a safetensors file and check that the file is complete.
 
 Layout: the header's length (8 bytes, little-endian), the header (JSON: name -> dtype, shape and
 `data_offsets`), the tensors without gaps. The header therefore gives the length of the file, and
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# The format's own limit, kept by its reference reader.
+# The limit of the format, enforced by its reference reader.
 _MAX_HEADER_BYTES = 100_000_000
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-# Types that are not here are newer; of those, only the places of the tensors are checked.
+# For types that are missing here, only the positions of the tensors are checked.
 _BITS = {
     "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
@@ -29,7 +29,7 @@ _BITS = {
 
 
 class BadHeader(Exception):
-    """What is wrong with the file, in a sentence."""
+    """An error in a safetensors file; the message describes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +43,15 @@ class TensorEntry:
 
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
-    """Return name -> tensor. Raise `BadHeader` if the file is not whole, or `OSError`."""
+    """Return name -> tensor. Raise `BadHeader` if the file is not complete, or `OSError`."""
     size = path.stat().st_size
     with path.open("rb") as file:
         first = file.read(len(_LFS_POINTER))
         if first == _LFS_POINTER:
-            raise BadHeader(
-                "it is a pointer of Git LFS in place of the file; `git lfs pull` gets that"
-            )
+            raise BadHeader("it is a Git LFS pointer, not the file itself; run `git lfs pull`")
         length = struct.unpack("<Q", first[:8])[0] if len(first) >= 8 else 0
         if not 0 < length <= min(_MAX_HEADER_BYTES, size - 8):
-            raise BadHeader(f"its header does not fit into its {size} bytes")
+            raise BadHeader(f"its header does not fit into the file's {size} bytes")
         file.seek(8)
         header = file.read(length)
     tensors = _parse_header(header)
@@ -71,7 +69,7 @@ def _parse_header(header: bytes) -> dict[str, TensorEntry]:
             raise TypeError
         return {name: _parse_entry(name, entry, 8 + len(header)) for name, entry in table.items()}
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise BadHeader("its header is not the JSON of a table of tensors") from error
+        raise BadHeader("its header is not a valid JSON table of tensors") from error
 
 
 def _parse_entry(name: str, entry: Mapping[str, Any], data_start: int) -> TensorEntry:
@@ -80,27 +78,27 @@ def _parse_entry(name: str, entry: Mapping[str, Any], data_start: int) -> Tensor
     bits = _BITS.get(entry["dtype"])
     if start > end or (bits is not None and math.prod(shape) * bits != (end - start) * 8):
         raise BadHeader(
-            f"its header gives {name} {end - start} bytes, which is not what {entry['dtype']} of "
-            f"shape {shape} takes"
+            f"its header gives {name} {end - start} bytes, which does not match {entry['dtype']} "
+            f"of shape {shape}"
         )
     return TensorEntry(entry["dtype"], tuple(shape), data_start + start, data_start + end)
 
 
 def _read_count(value: Any) -> int:
-    # A bool is an int to Python, and none to the format.
+    # In Python a bool is an int, in the format it is not.
     if type(value) is not int or value < 0:
         raise ValueError
     return value
 
 
 def _check_places(tensors: Mapping[str, TensorEntry], end: int, size: int) -> None:
-    """Raise `BadHeader` unless the tensors fill the file from `end`, the header's, to `size`."""
+    """Raise `BadHeader` unless the tensors fill the file from the header's `end` to `size`."""
     for name, tensor in sorted(tensors.items(), key=lambda each: (each[1].start, each[1].end)):
         if tensor.start != end:
             between = (
                 "overlaps the tensor before it" if tensor.start < end else "leaves a gap before it"
             )
-            raise BadHeader(f"its header puts {name} where it {between}")
+            raise BadHeader(f"its header places {name} where it {between}")
         end = tensor.end
     if end != size:
-        raise BadHeader(f"it has {size} bytes, and its header tells of {end}")
+        raise BadHeader(f"it has {size} bytes, but its header describes {end}")
