@@ -243,5 +243,5 @@ def check_dashboard(ask: Callable[[str], Any], path: Path) -> None:
             if not told["result"]:
                 without_data.add(panel["title"])
     assert without_data <= {
-        "GPU and CPU use", "Memory", "GPU power", "Prompts found in the KV cache",
+        "GPU and CPU utilization", "Memory", "GPU power", "Prefix cache hit rate",
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""One catalogue: what is watched, exported and documented is in it, and named nowhere else."""
+"""The catalog of metrics: all exported and documented metrics are declared in it, once."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from trtllm_serve_cli.runtime.telemetry.families import (
 
 PACKAGE = Path(trtllm_serve_cli.__file__).parent
 DOCS = Path(__file__).parents[2] / "docs"
-# Labels that every family of models may have, or that Prometheus adds.
+# Labels that all families of models may have, or that Prometheus adds.
 COMMON = {"model", "version", "instance", "job", "le"}
 _SELECTOR = re.compile(r"(\w+)\{([^}]*)\}")
 _LABEL = re.compile(r'(\w+)(?:=|!=|=~)"([^"]*)"')
 
 
 def queries() -> Iterator[str]:
-    """Every expression that Grafana and Prometheus are given."""
+    """Yield all expressions of the dashboard and the rules."""
     for panel in PANELS:
         yield from panel.queries.values()
     for group in make_rules("5m")["groups"]:
@@ -38,7 +38,7 @@ def queries() -> Iterator[str]:
 
 
 def selected_labels() -> Iterator[tuple[str, str, str]]:
-    """Sample, label and value of every selector in them, but for common labels."""
+    """Yield sample, label and value of all selectors in `queries`, except common labels."""
     for query in queries():
         for sample, labels in _SELECTOR.findall(query):
             for label, value in _LABEL.findall(labels):

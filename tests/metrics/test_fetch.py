@@ -15,15 +15,15 @@ def test_fetch_returns_the_page_unchanged() -> None:
 def test_rejects_a_truncated_page() -> None:
     with FakeTriton() as triton:
         triton.metrics_length = 4096
-        with pytest.raises(RequestFailed, match="no metrics page") as raised:
+        with pytest.raises(RequestFailed, match="is not a metrics page") as raised:
             fetch_metrics(triton.endpoint.metrics)
-    assert "cut" in raised.value.why
+    assert "truncated" in raised.value.why
 
 
 def test_rejects_another_port_of_the_server() -> None:
     with (
         FakeTriton() as triton,
-        pytest.raises(RequestFailed, match="no metrics page") as raised,
+        pytest.raises(RequestFailed, match="is not a metrics page") as raised,
     ):
         fetch_metrics(f"{triton.endpoint.metrics}/v2")
     assert "HTTP 404" in raised.value.why
@@ -33,7 +33,7 @@ def test_rejects_another_port_of_the_server() -> None:
 def test_rejects_the_grpc_port() -> None:
     with (
         FakeTriton() as triton,
-        pytest.raises(RequestFailed, match="no metrics page"),
+        pytest.raises(RequestFailed, match="is not a metrics page"),
     ):
         fetch_metrics(triton.endpoint.grpc)
 

@@ -54,7 +54,7 @@ def test_empty_page_has_no_samples() -> None:
     "page", ["nv_cpu_util", "<html>\n", 'a{b="c\n', "a{b=c} 1\n", "a one\n"], ids=repr
 )
 def test_rejects_an_invalid_page(page: str) -> None:
-    with pytest.raises(RequestFailed, match="metrics page is broken") as raised:
+    with pytest.raises(RequestFailed, match="metrics page is not valid") as raised:
         parse_metrics(page, 1.0)
     assert raised.value.next_step
 

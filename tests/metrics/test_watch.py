@@ -8,7 +8,7 @@ from trtllm_serve_cli.metrics.watch import watch_metrics
 
 
 class Clock:
-    """A clock that moves when it is slept on, or when a scrape takes its time."""
+    """A clock that advances when the code sleeps or a scrape takes time."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -57,4 +57,4 @@ def test_watch_continues_after_errors() -> None:
     first, second, third, fourth = islice(watch_metrics(fetch, 1.0, clock.read, clock.pass_by), 4)
     assert isinstance(first, Snapshot) and isinstance(fourth, Snapshot)
     assert second is gone
-    assert "broken" in str(third)
+    assert "not valid" in str(third)

@@ -1,8 +1,7 @@
-"""What a running server says about itself: scrape, parse, summarize.
+"""Scrape, parse and summarize the metrics of a running server.
 
-Takes the address of a server's metrics service; gives its page, a `Snapshot` of the samples, and a
-`Summary` in the units people read; also the files by which Prometheus and Grafana watch it.
-Guarantees: a page that is cut, or that is no metrics page, is a
-`TllmError`; a value that the page lacks is `None`; a counter that began again gives no negative
-rate.
+Input: the address of a server's metrics service. Output: its page, a `Snapshot` of the samples, and
+a `Summary` in readable units; also the files with which Prometheus and Grafana monitor the server.
+Guarantees: a truncated page, or a page in another format, raises a `TllmError`; a value that the
+page lacks is `None`; a counter that restarted does not give a negative rate.
 """

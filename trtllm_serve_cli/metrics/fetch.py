@@ -1,4 +1,4 @@
-"""The metrics page of a running server."""
+"""Fetch the metrics page of a running server, or read a saved one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from trtllm_serve_cli.metrics.parse import Snapshot, parse_metrics
 
 
 def fetch_metrics(address: str, timeout_s: float = 5.0) -> str:
-    """The page at `address` (`host:port` of the metrics service), in Prometheus' text format.
+    """Return the page at `address` (`host:port` of the metrics service) in Prometheus' format.
 
-    Raises `NoServer` when nobody answers in time, `RequestFailed` when the answer is no such page
-    or ends before its declared length.
+    Raise `NoServer` if there is no response in time, or `RequestFailed` if the response is not such
+    a page or ends before its declared length.
     """
-    # A proxy from the environment has no business between us and a server on our own network.
+    # Ignore proxies of the environment: the server is on the local network.
     opener = build_opener(ProxyHandler({}))
     try:
         with opener.open(f"http://{address}/metrics", timeout=timeout_s) as response:
@@ -26,26 +26,26 @@ def fetch_metrics(address: str, timeout_s: float = 5.0) -> str:
         return page.decode()
     except HTTPError as error:
         error.close()
-        raise _no_page(address, f"it answers HTTP {error.code} to /metrics") from error
+        raise _no_page(address, f"it responds with HTTP {error.code} to /metrics") from error
     except (HTTPException, UnicodeDecodeError) as error:
-        raise _no_page(address, "the answer is cut, or is not text over HTTP") from error
+        raise _no_page(address, "the response is truncated, or is not text over HTTP") from error
     except (URLError, OSError) as error:
         raise NoServer(
             f"No server publishes metrics at {address}.",
             why=str(getattr(error, "reason", None) or error),
-            next_step="`tllm status` shows what is running; Triton's metrics port is 8002, unless "
-            "it was started with another or with metrics off",
+            next_step="run `tllm status` to see the running servers; Triton's metrics port is 8002 "
+            "unless it was started with another port or without metrics",
         ) from error
 
 
 def read_saved_metrics(path: Path) -> Snapshot:
-    """A page that was saved, as of when its file was last written; raises `BadInput`."""
+    """Return a saved page, with the file's modification time; raise `BadInput`."""
     try:
         return parse_metrics(path.read_text(encoding="utf-8"), path.stat().st_mtime)
     except (OSError, UnicodeDecodeError, RequestFailed) as error:
         why = error.why if isinstance(error, RequestFailed) else str(error)
         raise BadInput(
-            f"{path} is no saved metrics page.",
+            f"{path} is not a saved metrics page.",
             why=why,
             next_step=f"save one: tllm metrics --raw > {shlex.quote(str(path))}",
         ) from error
@@ -53,8 +53,8 @@ def read_saved_metrics(path: Path) -> Snapshot:
 
 def _no_page(address: str, why: str) -> RequestFailed:
     return RequestFailed(
-        f"What {address} sent is no metrics page.",
+        f"The response of {address} is not a metrics page.",
         why=why,
         next_step="check the address: Triton's metrics port is 8002 unless it was started with "
-        "another; its HTTP and gRPC ports have no metrics",
+        "another port; its HTTP and gRPC ports do not publish metrics",
     )

@@ -1,4 +1,4 @@
-"""What the buckets of a Prometheus histogram tell of times."""
+"""Compute latencies from the buckets of a Prometheus histogram."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from trtllm_serve_cli.metrics.parse import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """A distribution in milliseconds, by its buckets: no percentile is finer than they are.
+    """A distribution in milliseconds; the buckets limit the resolution of its percentiles.
 
-    One that falls into the last bucket, which has no upper bound, is that bucket's lower one.
+    A percentile in the last bucket, which has no upper bound, is the lower bound of that bucket.
     """
 
     count: int
@@ -26,12 +26,12 @@ class Latency:
 def read_latency(
     now: Snapshot, before: Snapshot | None, name: str, labels: Mapping[str, str]
 ) -> Latency | None:
-    """The histogram of seconds `name`, since `before` if that is given; `None` when it is empty."""
+    """Return the latency of a histogram in seconds, since `before` if set; `None` if empty."""
     buckets = _read_buckets(now, name, labels)
     total_s = now.value(f"{name}_sum", **labels)
     if before is not None:
         earlier = _read_buckets(before, name, labels)
-        # One that went down began again at zero in between.
+        # A lower count means that the server restarted and counts from zero.
         if all(count >= earlier.get(bound, 0.0) for bound, count in buckets.items()):
             buckets = {bound: count - earlier.get(bound, 0.0) for bound, count in buckets.items()}
             total_s = (total_s or 0.0) - (before.value(f"{name}_sum", **labels) or 0.0)
@@ -43,9 +43,9 @@ def read_latency(
 
 
 def quantile(buckets: Mapping[float, float], q: float) -> float:
-    """As Prometheus' `histogram_quantile`: linear within the bucket that has it.
+    """Compute a quantile as Prometheus' `histogram_quantile` does: linear within its bucket.
 
-    `buckets` are upper bound -> how many up to there, the last bound infinite and its count not 0.
+    `buckets` maps upper bounds to cumulative counts; the last bound is infinite, its count not 0.
     """
     rank = q * buckets[math.inf]
     lower, below = 0.0, 0.0

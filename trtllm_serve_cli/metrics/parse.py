@@ -1,4 +1,4 @@
-"""A metrics page as a snapshot that can be asked for values."""
+"""Parse a metrics page to a snapshot that can be queried."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtllm_serve_cli.errors import RequestFailed
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One line of the page. A counter has its name without `_total`, as Triton writes it."""
+    """One line of the page. The name of a counter has no `_total`, as in Triton."""
 
     name: str
     labels: Mapping[str, str]
@@ -22,13 +22,13 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All samples of one page; `taken_at_s` is whatever clock the caller gave."""
+    """All samples of one page; `taken_at_s` is a time of the caller's clock."""
 
     taken_at_s: float
     samples: tuple[Sample, ...]
 
     def find(self, name: str, **labels: str) -> tuple[Sample, ...]:
-        """The samples of that name, with or without `_total`, whose labels include `labels`."""
+        """Return the samples of a name, with or without `_total`, whose labels include `labels`."""
         plain = name.removesuffix("_total")
         return tuple(
             sample
@@ -37,12 +37,12 @@ class Snapshot:
         )
 
     def value(self, name: str, **labels: str) -> float | None:
-        """The sum of what `find` gives, `None` when it gives nothing."""
+        """Return the sum of the samples that `find` returns, or `None` without samples."""
         found = self.find(name, **labels)
         return sum(sample.value for sample in found) if found else None
 
     def models(self, *prefixes: str) -> tuple[tuple[str, str], ...]:
-        """Name and version of every model that has a sample whose name begins with a prefix."""
+        """Return name and version of the models that have a sample with one of the prefixes."""
         return tuple(
             sorted(
                 {
@@ -55,10 +55,10 @@ class Snapshot:
 
 
 def parse_metrics(page: str, taken_at_s: float) -> Snapshot:
-    """The samples of a page in Prometheus' text format; raises `RequestFailed` for a broken one.
+    """Parse a page in Prometheus' text format; raise `RequestFailed` if it is not valid.
 
-    A page that was cut shows it by its last line, which has no end. Families that we do not know
-    are kept; a value that is no number (NaN) or infinite is none.
+    The last line of a truncated page has no line end. Unknown families are kept; NaN and infinite
+    values are dropped.
     """
     if page and not page.endswith("\n"):
         raise _broken("it ends in the middle of a line")
@@ -70,18 +70,18 @@ def parse_metrics(page: str, taken_at_s: float) -> Snapshot:
             if math.isfinite(sample.value)
         )
     except (ValueError, LookupError) as error:
-        raise _broken(f"a line of it is not in Prometheus' format ({error})") from error
+        raise _broken(f"a line is not in Prometheus' format ({error})") from error
     return Snapshot(taken_at_s, samples)
 
 
 def _plain_name(name: str, family_type: str) -> str:
-    # The parser puts the suffix where a page lacks it: OpenMetrics wants it, Triton has none.
+    # The parser adds the suffix, which OpenMetrics requires and Triton omits.
     return name.removesuffix("_total") if family_type == "counter" else name
 
 
 def _broken(why: str) -> RequestFailed:
     return RequestFailed(
-        "The metrics page is broken.",
+        "The metrics page is not valid.",
         why=why,
-        next_step="try again; `tllm metrics --raw` shows the page as it comes",
+        next_step="try again; `tllm metrics --raw` prints the page unchanged",
     )

@@ -1,9 +1,9 @@
-"""What a snapshot means: the models, the engines behind them, the host.
+"""Summarize a snapshot: the models, their engines and the host.
 
-Counters count since the server (or the model) started; a rate needs an earlier snapshot. A value
-that the page does not have is `None`, never zero. Names are those of Triton (`nv_inference_…`,
-`nv_cpu_…`, `nv_gpu_…`), of its TensorRT-LLM backend (`nv_trt_llm_…`) and of our models and engine
-worker (`tllm_…`).
+Counters start at zero when the server (or the model) starts; a rate requires an earlier snapshot. A
+value that the page lacks is `None`, never zero. Names are those of Triton (`nv_inference_…`,
+`nv_cpu_…`, `nv_gpu_…`), of its TensorRT-LLM backend (`nv_trt_llm_…`) and of this project's models
+and engine workers (`tllm_…`).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _SUCCESSES = ("stop", "length")
 class ModelRow:
     """One Triton model. `num_inferences` counts batch rows, `num_succeeded` requests.
 
-    Of our models `num_succeeded` and `failures` are what became of clients' requests. Triton's own
-    counts, which stand for those of others, take every request of a decoupled model for a success.
-    `queue_ms` and `compute_ms` are means over all requests that Triton counts as successes;
-    `requests_per_s` counts those that succeeded since the earlier snapshot. `ttft` and `itl` are
-    since then, too, or since the server started when there is none.
+    For this project's models, `num_succeeded` and `failures` are the outcomes of clients' requests.
+    For other models they are Triton's counts, in which all requests of a decoupled model succeed.
+    `queue_ms` and `compute_ms` are means over all requests that Triton counts as successful.
+    `requests_per_s` counts the successful requests since the earlier snapshot. `ttft` and `itl`
+    also cover that time or, without an earlier snapshot, the time since the server started.
     """
 
     model: str
@@ -75,9 +75,10 @@ class ModelRow:
 class EngineRow:
     """One engine: its requests, its paged KV cache (in blocks), its memory, its worker process.
 
-    Of several instances of a model it is their sum, and up only if all of them are. `num_scheduled`
-    is the batch size of the last step. `prefix_hit_fraction` is how many of the blocks that prompts
-    needed were in the KV cache already. `v1` is what static batching, upstream's V1, tells.
+    Values of several instances of a model are summed; the worker is up only if all instances are.
+    `num_scheduled` is the batch size of the last step. `prefix_hit_fraction` is the fraction of the
+    prompts' blocks that were already in the KV cache. `v1` are the metrics of static batching,
+    upstream's V1.
     """
 
     model: str
@@ -128,7 +129,7 @@ class HostRow:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One screen of a server's state."""
+    """The state of a server, on one screen."""
 
     models: tuple[ModelRow, ...]
     engines: tuple[EngineRow, ...]
@@ -136,7 +137,7 @@ class Summary:
 
 
 def summarize(now: Snapshot, before: Snapshot | None = None) -> Summary:
-    """What `now` says; rates since `before`, or none without it."""
+    """Summarize `now`, with rates since `before` if it is set."""
     return Summary(
         models=tuple(
             _summarize_model(now, before, model, version)
@@ -156,9 +157,9 @@ def summarize(now: Snapshot, before: Snapshot | None = None) -> Summary:
 
 
 def rate_per_s(now: Snapshot, before: Snapshot | None, name: str, **labels: str) -> float | None:
-    """How fast a counter grew between two snapshots; `None` when that cannot be known.
+    """Return the growth rate of a counter between two snapshots, or `None` if it is unknown.
 
-    A counter that went down began again at zero in between: what it shows is what came since.
+    A lower value means that the counter restarted at zero, so the value itself is the growth.
     """
     if before is None or now.taken_at_s <= before.taken_at_s:
         return None
@@ -206,7 +207,7 @@ def _count_successes(now: Snapshot, labels: Mapping[str, str]) -> int:
 
 
 def _read_failures(now: Snapshot, labels: Mapping[str, str], *, is_ours: bool) -> dict[str, int]:
-    """Why requests failed -> how many, where there are any."""
+    """Return reason -> number of failed requests, if not 0."""
     family = REQUESTS if is_ours else catalog.FAILURES
     failures: dict[str, int] = {}
     for sample in now.find(family.name, **labels):
@@ -217,7 +218,7 @@ def _read_failures(now: Snapshot, labels: Mapping[str, str], *, is_ours: bool) -
 
 
 def sum_known(values: Iterable[float | None]) -> float | None:
-    """`None` where nothing is known."""
+    """Return the sum of the known values, or `None` if all are unknown."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 

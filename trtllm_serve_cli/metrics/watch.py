@@ -1,4 +1,4 @@
-"""Scraping again and again."""
+"""Scrape metrics repeatedly."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def watch_metrics(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Snapshot | TllmError]:
-    """A snapshot every `interval_s`, for ever; where a scrape fails, what went wrong instead.
+    """Yield a snapshot every `interval_s`, without end; yield the error if a scrape fails.
 
-    Scrapes are due at multiples of the interval from the first, so they do not drift; a scrape
-    that takes longer than that makes the next one wait for its own turn.
+    Scrapes are due at multiples of the interval after the first, so they do not drift. If a scrape
+    takes longer than the interval, the next one waits for the next multiple.
     """
     started_s = clock()
     while True:
@@ -37,7 +37,7 @@ def watch_metrics(
 
 
 def start_watches(sources: Mapping[str, Watch]) -> WatchQueue:
-    """Where the watches, each in a thread of its own, put what they give, with their names."""
+    """Start each watch in its own thread; return the queue of their names and results."""
     results: WatchQueue = queue.SimpleQueue()
 
     def forward(name: str) -> None:

@@ -132,7 +132,7 @@ def test_the_screen_lives_through_resizing_and_the_servers_absence(triton: FakeT
         terminal.resize(200, 60)
         until(f"{'q quits':>100}")
         triton.metrics_pages = ["half a pa"]
-        until("The metrics page is broken.")
+        until("The metrics page is not valid.")
         triton.metrics_pages = [LATER]
         until("active             9")
         terminal.type("q")

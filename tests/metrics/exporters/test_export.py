@@ -1,4 +1,4 @@
-"""What Prometheus and Grafana are given, checked by Prometheus' own tool where it is there."""
+"""Files for Prometheus and Grafana, checked with promtool if it is installed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_alert_has_a_description_and_a_severity() -> None:
 
 @pytest.mark.parametrize("hold", ["", "5", "m", "5 m", "1m1h", "-5m"])
 def test_rejects_an_invalid_duration(hold: str) -> None:
-    with pytest.raises(BadInput, match="is no duration"):
+    with pytest.raises(BadInput, match="is not a duration"):
         plan_export("prometheus", ADDRESSES, hold)
 
 
@@ -81,7 +81,7 @@ def test_existing_files_are_replaced_only_with_force(tmp_path: Path) -> None:
     files = plan_export("grafana", (), "5m")
     (written,) = write_export(tmp_path / "new", files, force=False)
     written.write_text("mine")
-    with pytest.raises(BadInput, match="is there already"):
+    with pytest.raises(BadInput, match="already exists"):
         write_export(tmp_path / "new", files, force=False)
     assert written.read_text() == "mine"
     write_export(tmp_path / "new", files, force=True)

@@ -1,1 +1,1 @@
-"""Files for the programs that monitor a server: Prometheus and Grafana."""
+"""Configuration files for the programs that monitor a server: Prometheus and Grafana."""

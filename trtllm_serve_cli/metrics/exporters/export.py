@@ -1,4 +1,4 @@
-"""Files for the programs that watch a server for long: Prometheus and Grafana."""
+"""Generate and write the files for Prometheus and Grafana."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ CONFIG_FILE = "prometheus.yml"
 RULES_FILE = "tllm-rules.yml"
 DASHBOARD_FILE = "tllm-dashboard.json"
 _JOB = "tllm"
-# As Prometheus has it: "1m30s", units falling.
+# Prometheus' format: "1m30s", largest unit first.
 _DURATION = re.compile(r"0|(?=\d)(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?")
 
 
 def plan_export(what: MetricsExport, addresses: Sequence[str], hold: str) -> dict[str, str]:
-    """Name -> content of the files for `what`; raises `BadInput` when `hold` is no duration.
+    """Return name -> content of the files for `what`; raise `BadInput` if `hold` is not valid.
 
-    Prometheus scrapes `addresses`, and an alert fires when its state has lasted for `hold`.
+    Prometheus scrapes `addresses`. An alert fires when its condition has been true for `hold`.
     """
     if not hold or not _DURATION.fullmatch(hold):
         raise BadInput(
-            f"{hold!r} is no duration.",
-            why="Prometheus wants numbers with units, the largest first",
-            next_step="say --for 5m, --for 30s or --for 1h30m",
+            f"{hold!r} is not a duration.",
+            why="Prometheus requires numbers with units, the largest unit first",
+            next_step="use --for 5m, --for 30s or --for 1h30m",
         )
     if what == "grafana":
         return {DASHBOARD_FILE: json.dumps(make_dashboard(), indent=2) + "\n"}
@@ -44,14 +44,14 @@ def plan_export(what: MetricsExport, addresses: Sequence[str], hold: str) -> dic
 
 
 def write_export(folder: Path, files: Mapping[str, str], *, force: bool) -> tuple[Path, ...]:
-    """The paths of the files, written; raises `BadInput` for one that exists, unless `force`."""
+    """Write the files and return their paths; raise `BadInput` if one exists, unless `force`."""
     paths = tuple(folder / name for name in files)
-    there = [path for path in paths if path.exists()]
-    if there and not force:
+    existing = [path for path in paths if path.exists()]
+    if existing and not force:
         raise BadInput(
-            f"{there[0]} is there already.",
+            f"{existing[0]} already exists.",
             why="it may have been changed since it was written",
-            next_step="choose another folder with -o DIR, or replace it with --force",
+            next_step="choose another folder with -o DIR, or replace the file with --force",
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -59,13 +59,15 @@ def write_export(folder: Path, files: Mapping[str, str], *, force: bool) -> tupl
             write_text(path, files[path.name])
     except OSError as error:
         raise BadInput(
-            f"{folder} cannot be written.", why=str(error), next_step="choose another with -o DIR"
+            f"{folder} cannot be written.",
+            why=str(error),
+            next_step="choose another folder with -o DIR",
         ) from error
     return paths
 
 
 def make_config(addresses: Sequence[str]) -> dict[str, Any]:
-    """What `prometheus --config.file` reads, the rules beside it."""
+    """Return the configuration for `prometheus --config.file`; it references the rules file."""
     return {
         "global": {"scrape_interval": "15s", "evaluation_interval": "15s"},
         "rule_files": [RULES_FILE],
@@ -74,7 +76,7 @@ def make_config(addresses: Sequence[str]) -> dict[str, Any]:
 
 
 def make_rules(hold: str) -> dict[str, Any]:
-    """The rules of `rules.yaml`, each alert but those of single events held for `hold`."""
+    """Return the rules of `rules.yaml`; alerts on a lasting condition wait for `hold`."""
     folder = resources.files("trtllm_serve_cli.metrics.exporters")
     text = folder.joinpath("rules.yaml").read_text("utf-8")
     rules: dict[str, Any] = yaml.safe_load(text)

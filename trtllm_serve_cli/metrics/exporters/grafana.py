@@ -1,4 +1,4 @@
-"""A Grafana dashboard of a server's figures, as Grafana imports it."""
+"""Generate a Grafana dashboard of a server's metrics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _WIDTH, _HEIGHT, _PER_ROW = 8, 8, 3
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One graph: legend -> PromQL. `unit` is Grafana's name of it, `most` where its axis ends."""
+    """One graph: legend -> PromQL. `unit` is Grafana's name; `most` is the axis maximum."""
 
     title: str
     help: str
@@ -73,20 +73,20 @@ def _legend(*labels: str) -> str:
 
 PANELS: Sequence[Panel] = (
     Panel(
-        "Requests by how they ended",
-        "Good: no error. Rejected are bad requests, or a full queue.",
+        "Requests by outcome",
+        "Good: no errors. Requests are rejected if they are not valid or the queue is full.",
         "reqps",
         {_legend("model", REQUESTS.label): _rate(REQUESTS, f"model, {REQUESTS.label}")},
     ),
     Panel(
-        "Tokens generated",
-        "The throughput. It levels off when the engine is full.",
+        "Generated tokens",
+        "Throughput. It levels off when the engine is saturated.",
         "cps",
         {"{{model}}": _rate(GENERATION_TOKENS)},
     ),
     Panel(
         "Requests in the engine",
-        "Bad when waiting keeps growing: more come than are served.",
+        "Bad if the waiting requests keep growing: the server is overloaded.",
         "short",
         {
             _legend(ENGINE_REQUESTS.label): f"sum by ({ENGINE_REQUESTS.label}) "
@@ -95,40 +95,40 @@ PANELS: Sequence[Panel] = (
     ),
     Panel(
         "Time to first token",
-        "Grows with the queue, and with long prompts.",
+        "Grows with the queue and with the length of prompts.",
         "s",
         _quantiles(TTFT),
     ),
     Panel(
         "Inter-token latency",
-        "Grows with the batch. Readers notice it above 0.1 s.",
+        "Grows with the batch size. Users notice values above 0.1 s.",
         "s",
         _quantiles(ITL),
     ),
     Panel(
-        "Duration of requests",
-        "From arrival to end, of those that ended by themselves.",
+        "Request duration",
+        "From arrival to end, without cancelled and failed requests.",
         "s",
         _quantiles(DURATION),
     ),
     Panel(
         "KV cache",
-        "Near full, requests wait or are preempted.",
+        "If it is nearly full, requests wait or are preempted.",
         "percentunit",
         {"{{model}}": f"{_blocks('used')} / {_blocks('max')}"},
         most=1,
         warn_above=0.9,
     ),
     Panel(
-        "Prompts found in the KV cache",
-        "The more, the sooner first tokens come.",
+        "Prefix cache hit rate",
+        "Higher values shorten the time to first token.",
         "percentunit",
         {"{{model}}": f"{_rate(PREFIX_HITS)} / ({_rate(PREFIX_QUERIES)} > 0)"},
         most=1,
     ),
     Panel(
         "Preemptions and worker restarts",
-        "Good: none.",
+        "Good: zero.",
         "short",
         {
             "preemptions {{model}}": _increase(PREEMPTIONS),
@@ -136,8 +136,8 @@ PANELS: Sequence[Panel] = (
         },
     ),
     Panel(
-        "GPU and CPU use",
-        "A GPU well below full with requests waiting is held up by something else.",
+        "GPU and CPU utilization",
+        "Low GPU utilization with waiting requests means that the bottleneck is elsewhere.",
         "percentunit",
         {
             _legend(GPU_UTILIZATION.label): f"{GPU_UTILIZATION.name}{{{_HOST}}}",
@@ -147,7 +147,7 @@ PANELS: Sequence[Panel] = (
     ),
     Panel(
         "Memory",
-        "Of the GPUs, and of the machine.",
+        "Used memory of the GPUs and of the machine.",
         "bytes",
         {
             _legend(GPU_MEMORY_USED.label): f"{GPU_MEMORY_USED.name}{{{_HOST}}}",
@@ -156,7 +156,7 @@ PANELS: Sequence[Panel] = (
     ),
     Panel(
         "GPU power",
-        "At its limit a GPU is well used, and lowers its clocks.",
+        "A GPU at its power limit is well utilized and lowers its clocks.",
         "watt",
         {_legend(GPU_POWER.label): f"{GPU_POWER.name}{{{_HOST}}}"},
     ),
@@ -164,7 +164,7 @@ PANELS: Sequence[Panel] = (
 
 
 def make_dashboard() -> dict[str, Any]:
-    """What Grafana imports; the data source, the servers and the models are chosen there."""
+    """Return the dashboard to import; data source, servers and models are chosen in Grafana."""
     return {
         "title": "tllm",
         "uid": "tllm",
