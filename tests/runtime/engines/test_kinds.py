@@ -9,10 +9,10 @@ import pytest
 
 from trtllm_serve_cli.runtime.engine import InvalidRequest
 from trtllm_serve_cli.runtime.engines.kinds import (
-    explain_refusal,
+    explain_rejection,
     find_kind,
     kind_names,
-    refuse_set,
+    reject_tensors,
 )
 
 
@@ -31,8 +31,8 @@ def test_a_kind_runs_in_a_worker_or_in_a_backend_of_triton(name: str) -> None:
     assert (kind.load is None) == (kind.worker_config is None)
 
 
-def test_a_refusal_names_the_tensor_and_the_kinds_that_support_it() -> None:
-    assert explain_refusal("return_context_logits", "openvino") == (
+def test_a_rejection_names_the_tensor_and_the_kinds_that_support_it() -> None:
+    assert explain_rejection("return_context_logits", "openvino") == (
         "return_context_logits (logits) is not supported by the engine kind openvino: OpenVINO "
         "GenAI does not return logits; leave it out, or serve this model with the engine kind "
         "tensorrt"
@@ -46,7 +46,7 @@ def test_a_refusal_names_the_tensor_and_the_kinds_that_support_it() -> None:
 )
 def test_rejects_an_unsupported_tensor_that_is_set(values: Any) -> None:
     with pytest.raises(InvalidRequest) as raised:
-        refuse_set({"embedding_bias": np.asarray(values)}.get, ["embedding_bias"], "openvino")
+        reject_tensors({"embedding_bias": np.asarray(values)}.get, ["embedding_bias"], "openvino")
     assert str(raised.value) == (
         "embedding_bias (embedding bias) is not supported by the engine kind openvino: OpenVINO "
         "GenAI does not accept a bias on its logits; leave it out, or serve this model with the "
@@ -61,4 +61,4 @@ def test_rejects_an_unsupported_tensor_that_is_set(values: Any) -> None:
 )
 def test_accepts_an_unsupported_tensor_that_is_not_set(values: Any) -> None:
     tensor = None if values is None else np.asarray(values)
-    refuse_set({"embedding_bias": tensor}.get, ["embedding_bias"], "openvino")
+    reject_tensors({"embedding_bias": tensor}.get, ["embedding_bias"], "openvino")

@@ -35,7 +35,7 @@ class _OpenVinoTokens:
         return SimpleNamespace(input_ids=SimpleNamespace(data=[[1, 5][not add_special_tokens :]]))
 
     def decode(self, ids: Any, *, skip_special_tokens: bool) -> Any:
-        assert ids, "OpenVINO refuses an empty list"
+        assert ids, "OpenVINO rejects an empty list"
         if isinstance(ids[0], int):
             return f"{ids} {skip_special_tokens}"
         longest = max(map(len, ids))

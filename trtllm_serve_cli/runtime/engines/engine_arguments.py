@@ -77,7 +77,7 @@ def merge_arguments(one: Mapping[str, Any], other: Mapping[str, Any]) -> Argumen
 
 
 @contextlib.contextmanager
-def explaining_refusals(package: str) -> Iterator[None]:
+def explaining_rejections(package: str) -> Iterator[None]:
     """Convert the package's Pydantic errors to a one-line `ValueError` that names the arguments."""
     try:
         yield

@@ -48,7 +48,7 @@ def kind_names() -> tuple[str, ...]:
     return tuple(each.name for each in pkgutil.iter_modules(_folders()) if each.ispkg)
 
 
-def explain_refusal(tensor: str, engine_kind: str) -> str:
+def explain_rejection(tensor: str, engine_kind: str) -> str:
     """Explain why a request that sets `tensor` is rejected, and which engine kinds support it."""
     feature = find_feature(tensor)
     why, kinds = "", []
@@ -69,7 +69,7 @@ def explain_refusal(tensor: str, engine_kind: str) -> str:
     )
 
 
-def refuse_set(get: Callable[[str], Any], names: Iterable[str], engine_kind: str) -> None:
+def reject_tensors(get: Callable[[str], Any], names: Iterable[str], engine_kind: str) -> None:
     """Raise `InvalidRequest` if one of the unsupported tensors `names` is set.
 
     Zero and false count as not set, so clients that always send a tensor still work.
@@ -77,7 +77,7 @@ def refuse_set(get: Callable[[str], Any], names: Iterable[str], engine_kind: str
     for name in names:
         tensor = get(name)
         if tensor is not None and tensor.size and np.any(tensor.astype(bool)):
-            raise InvalidRequest(explain_refusal(name, engine_kind))
+            raise InvalidRequest(explain_rejection(name, engine_kind))
 
 
 def _folders() -> list[str]:

@@ -20,7 +20,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from ..engine import InvalidRequest
-from ..engines.kinds import find_kind, refuse_set
+from ..engines.kinds import find_kind, reject_tensors
 from ..requests.cancel_watch import CancelWatch
 from ..requests.in_flight import InFlight, reject
 from ..requests.request_record import RequestLedger, RequestRecord
@@ -138,7 +138,7 @@ class TritonPythonModel:
     ) -> None:
         reject_if_draining(self._name)
         arrival_time_ns = record.arrival_ns if record else time.monotonic_ns()
-        refuse_set(get, self._unsupported_inputs, self._engine_kind)
+        reject_tensors(get, self._unsupported_inputs, self._engine_kind)
         is_streaming = _is_set(get("streaming"))
         if is_streaming and not self._is_decoupled:
             raise InvalidRequest(

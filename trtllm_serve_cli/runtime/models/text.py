@@ -21,7 +21,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from ..engine import PERF_OUTPUTS, InvalidRequest
-from ..engines.kinds import refuse_set
+from ..engines.kinds import reject_tensors
 from ..log import write_traceback
 from ..lora.adapter_request import NAME_PARAMETER, read_lora_name
 from ..requests.cancel_watch import CancelWatch
@@ -140,7 +140,7 @@ class TritonPythonModel:
     def _generate(self, request: Any, sender: Any, record: RequestRecord) -> None:
         reject_if_draining(self._name)
         received = read_inputs(request)
-        refuse_set(received.get, _UNSUPPORTED_INPUTS, self._engine_kind)
+        reject_tensors(received.get, _UNSUPPORTED_INPUTS, self._engine_kind)
         if np.any(received.get("stream", False)) and not self._is_decoupled:
             raise InvalidRequest(
                 "stream requires a decoupled model, but decoupled_mode is false; omit stream, or "
@@ -168,7 +168,7 @@ class TritonPythonModel:
         Through that model, each token would be a response to a business-logic request.
         """
         get = inputs.get
-        refuse_set(get, sorted(inputs.keys() - SUPPORTED_INPUTS), self._engine_kind)
+        reject_tensors(get, sorted(inputs.keys() - SUPPORTED_INPUTS), self._engine_kind)
         rows = parse_rows(get, exclude_input=self._worker.excludes_input)
         new_response_builder = partial(
             RowTextResponseBuilder,

@@ -16,7 +16,7 @@ from trtllm_serve_cli.runtime.engine import (
     SequenceUpdate,
 )
 from trtllm_serve_cli.runtime.engines.capabilities import FEATURES
-from trtllm_serve_cli.runtime.engines.kinds import explain_refusal, find_kind
+from trtllm_serve_cli.runtime.engines.kinds import explain_rejection, find_kind
 from trtllm_serve_cli.runtime.engines.sim.engine import RealClock, SimEngine, load_simulation
 from trtllm_serve_cli.runtime.worker.worker import load_engine
 
@@ -193,7 +193,7 @@ def test_rejects_unsupported_features(engine: SimEngine) -> None:
     for tensor, fields in unsupported.items():
         with pytest.raises(InvalidRequest) as raised:
             engine.submit(request(**fields))
-        assert str(raised.value) == explain_refusal(tensor, "sim")
+        assert str(raised.value) == explain_rejection(tensor, "sim")
         feature = next(each for each in FEATURES if tensor in each.tensors)
         assert feature in find_kind("sim").capabilities.unsupported
 

@@ -36,7 +36,7 @@ from ...guide import guide_arguments
 from ...log import write_traceback
 from ...lora.adapter_folders import AdapterReader
 from ...lora.adapter_request import check_no_adapter, key_of
-from ..engine_arguments import Arguments, explaining_refusals
+from ..engine_arguments import Arguments, explaining_rejections
 from .results import ResultReader
 from .sampling import check_servable, long_bad_words, sampling_arguments
 
@@ -162,9 +162,9 @@ class PyTorchEngine:
         try:
             await self._follow(request, params)
         except (InvalidRequest, RequestError, ValueError) as error:
-            refused = isinstance(error, InvalidRequest)
+            rejected = isinstance(error, InvalidRequest)
             self._add_updates(
-                [SequenceUpdate(request.id, error=last_line(error), rejected=refused)]
+                [SequenceUpdate(request.id, error=last_line(error), rejected=rejected)]
             )
         except Exception as error:
             # Any other error means that the executor, and all requests with it, has ended.
@@ -231,7 +231,7 @@ def _load(arguments: Arguments) -> Any:
     if not needs_tokenizer:
         defaults["skip_tokenizer_init"] = True
         arguments = {key: value for key, value in arguments.items() if key != "tokenizer"}
-    with explaining_refusals("TensorRT-LLM"):
+    with explaining_rejections("TensorRT-LLM"):
         # This function converts argument groups to their classes.
         return LLM(**update_llm_args_with_extra_dict({}, deepcopy({**defaults, **arguments})))
 

@@ -24,7 +24,7 @@ from ...engine import (
     SequenceUpdate,
 )
 from ...triton.word_lists import ends_with_word
-from ..kinds import explain_refusal
+from ..kinds import explain_rejection
 from .scheduler import Scheduler, SimRequest, Step, count_blocks, find_problem
 from .timing import SIMULATION_FILE, SchedulerLimits, Simulation, parse_limits, parse_simulation
 
@@ -217,7 +217,7 @@ def _check_servable(request: GenerationRequest) -> None:
     }
     for tensor, is_set in requested.items():
         if is_set:
-            raise InvalidRequest(explain_refusal(tensor, _KIND))
+            raise InvalidRequest(explain_rejection(tensor, _KIND))
 
 
 def _choose_vocabulary(request: GenerationRequest, vocab_size: int) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ from ...engine import (
 from ...guide import guide_arguments
 from ...lora.adapter_folders import AdapterReader, KnownAdapter
 from ...lora.adapter_request import check_no_adapter, key_of
-from ..engine_arguments import Arguments, explaining_refusals
+from ..engine_arguments import Arguments, explaining_rejections
 from .outputs import SequenceReader
 from .sampling import check_servable, sampling_arguments, seed_of
 
@@ -199,9 +199,9 @@ class VllmEngine:
                     self._core.add_lora(lora)
             except Exception as error:
                 self._forget(request_id)
-                refused = isinstance(error, InvalidRequest)
+                rejected = isinstance(error, InvalidRequest)
                 self._updates.append(
-                    SequenceUpdate(request_id, error=last_line(error), rejected=refused)
+                    SequenceUpdate(request_id, error=last_line(error), rejected=rejected)
                 )
                 continue
             self._start(self._running[request_id], lora)
@@ -290,7 +290,7 @@ def _configure(arguments: Arguments) -> Any:
     if unknown:
         raise ValueError(f"vLLM has no engine argument {', '.join(unknown)}; leave it out")
     arguments = deepcopy(arguments)
-    with explaining_refusals("vLLM"):
+    with explaining_rejections("vLLM"):
         # The only argument group that must be an instance of its class.
         if guided := arguments.get("structured_outputs_config"):
             arguments["structured_outputs_config"] = StructuredOutputsConfig(**guided)
