@@ -72,9 +72,9 @@ def describe_values(field: OptionField) -> str:
 
 def describe_default(field: OptionField) -> str:
     """What holds without the key: as the help says it, or the value itself."""
-    _, _, said = field.option.help.partition(" Default: ")
-    if said:
-        return said.rstrip(".")
+    _, _, stated = field.option.help.partition(" Default: ")
+    if stated:
+        return stated.rstrip(".")
     if field.is_required:
         return "required"
     if field.default in (None, (), {}):

@@ -74,11 +74,11 @@ ensemble_scheduling { step [
         ("parameters.y", []),
     ],
 )
-def test_value_is_found_in_an_unfilled_template(place: str, values: list[str]) -> None:
+def test_finds_values_in_an_unfilled_template(place: str, values: list[str]) -> None:
     assert find_values(TEMPLATE, place) == values
 
 
-def test_line_of_a_value() -> None:
+def test_finds_the_line_of_a_value() -> None:
     assert (line_of(TEMPLATE, "input.draft_logits.data_type"), line_of(TEMPLATE, "x")) == (14, None)
 
 
@@ -100,7 +100,7 @@ def test_line_of_a_value() -> None:
         ),
     ],
 )  # fmt: skip
-def test_only_the_value_changes(place: str, value: str, old: str, new: str) -> None:
+def test_change_replaces_only_the_value(place: str, value: str, old: str, new: str) -> None:
     assert TEMPLATE.count(old) == 1
     assert change(TEMPLATE, place, value) == TEMPLATE.replace(old, new)
 
@@ -121,22 +121,22 @@ def test_only_the_value_changes(place: str, value: str, old: str, new: str) -> N
          'parameters { key: "k"  value { string_value: "1" } }'),
     ],
 )  # fmt: skip
-def test_missing_value_is_added(text: str, place: str, new: str) -> None:
+def test_change_adds_a_missing_value(text: str, place: str, new: str) -> None:
     assert change(text, place, "1") == new
     parse_config(new)
 
 
-def test_missing_tensor_is_not_added() -> None:
+def test_change_does_not_add_a_missing_tensor() -> None:
     with pytest.raises(KeyError):
         change(TEMPLATE, "output.context_logits.data_type", "TYPE_FP32")
 
 
-def test_list_becomes_the_one_value() -> None:
+def test_change_replaces_a_list_with_one_value() -> None:
     text = "dynamic_batching { preferred_batch_size: [ 4, 8 ] }"
     assert change(text, "dynamic_batching.preferred_batch_size", "2") == text.replace("4, 8", "2")
 
 
-def test_step_of_an_ensemble_is_renamed() -> None:
+def test_change_renames_a_step_of_an_ensemble() -> None:
     changed = change(ENSEMBLE, "ensemble_scheduling.step.a.llm.model_name", "b.llm")
     assert changed == ENSEMBLE.replace("a.llm", "b.llm")
     assert [step.model_name for step in parse_config(changed).ensemble_scheduling.step] == [
@@ -145,7 +145,7 @@ def test_step_of_an_ensemble_is_renamed() -> None:
     ]
 
 
-def test_unfilled_variables_are_listed_with_their_lines() -> None:
+def test_lists_unfilled_variables_with_their_lines() -> None:
     assert list_unfilled(TEMPLATE)[:3] == [
         Unfilled("triton_backend", 3, True),
         Unfilled("triton_max_batch_size", 4, False),
@@ -153,7 +153,7 @@ def test_unfilled_variables_are_listed_with_their_lines() -> None:
     ]
 
 
-def test_filled_template_is_what_triton_reads() -> None:
+def test_triton_can_read_a_filled_template() -> None:
     values = {
         "triton_backend": 'a"', "triton_max_batch_size": "8", "decoupled_mode": "True",
         "max_queue_size": "0", "logits_datatype": "TYPE_FP32", "n": "1", "not_this": "x",
@@ -174,7 +174,7 @@ def test_filled_template_is_what_triton_reads() -> None:
         ("input [\n", 2, "Expected"),
     ],
 )
-def test_what_triton_cannot_read_is_said_with_its_line(text: str, line: int, what: str) -> None:
+def test_parse_error_has_its_line(text: str, line: int, what: str) -> None:
     with pytest.raises(PbtxtError) as raised:
         parse_config(text)
     assert what in raised.value.what
@@ -192,7 +192,7 @@ def test_what_triton_cannot_read_is_said_with_its_line(text: str, line: int, wha
         ("a", "line 1: the file ends where a value should be"),
     ],
 )
-def test_text_that_is_no_pbtxt(text: str, message: str) -> None:
+def test_rejects_text_that_is_not_pbtxt(text: str, message: str) -> None:
     with pytest.raises(PbtxtError) as raised:
         change(text, "name", "x")
     assert str(raised.value) == message
@@ -273,7 +273,7 @@ def expected(text: str, place: str, value: str) -> Any:
 
 
 @given(changes())
-def test_change_is_that_value_and_nothing_else(each: tuple[str, str, str]) -> None:
+def test_change_keeps_every_other_byte(each: tuple[str, str, str]) -> None:
     text, place, value = each
     new = change(text, place, value)
     assert parse_config(new) == expected(text, place, value)
@@ -287,7 +287,7 @@ def test_change_is_that_value_and_nothing_else(each: tuple[str, str, str]) -> No
 
 
 @given(texts())
-def test_every_value_is_read_as_protobuf_reads_it(text: str) -> None:
+def test_reads_every_value_as_protobuf_does(text: str) -> None:
     config = parse_config(text)
     assert {key: find_values(text, f"parameters.{key}") for key in config.parameters} == {
         key: [value.string_value] for key, value in config.parameters.items()

@@ -15,7 +15,7 @@ from trtllm_serve_cli.importing.sections import EngineSection, ModelSection, Rep
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
 from trtllm_serve_cli.option_fields import PartOf
 from trtllm_serve_cli.repository.model.model_repository import OpenRepository
-from trtllm_serve_cli.repository.model.parameters import with_paths_from
+from trtllm_serve_cli.repository.model.parameters import resolve_paths
 from trtllm_serve_cli.repository.model.render import MANIFEST
 from trtllm_serve_cli.repository.model.store import ImportedModel, is_imported
 from trtllm_serve_cli.repository.settings.settings import Setting, list_settings
@@ -75,7 +75,7 @@ def _repository_in(folder: Path, repository: RepositorySection) -> RepositorySec
     return dataclasses.replace(
         repository,
         dir=_join(folder, repository.dir),
-        parameters=with_paths_from(repository.parameters, folder),
+        parameters=resolve_paths(repository.parameters, folder),
     )
 
 

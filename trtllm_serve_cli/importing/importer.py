@@ -37,7 +37,7 @@ from trtllm_serve_cli.repository.model.model_config import RepositoryPlan
 from trtllm_serve_cli.repository.model.render import MANIFEST, write_repository
 from trtllm_serve_cli.repository.model.store import read_manifest
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
-from trtllm_serve_cli.repository.settings.engine_references import remember_use
+from trtllm_serve_cli.repository.settings.engine_references import record_references
 from trtllm_serve_cli.sources.engine_source import EngineSource
 from trtllm_serve_cli.sources.fetch import fetch_checkpoint
 from trtllm_serve_cli.sources.progress import Watch
@@ -119,7 +119,7 @@ def import_model(
             rendered = _plan_repository(plan, engine, preserved.kept)
             rendered = dataclasses.replace(rendered, declaration=plain_changes(asked))
             write_repository(rendered, plan.repository)
-            remember_use(home, plan.repository)
+            record_references(home, plan.repository)
     return rendered, plan.repository
 
 
@@ -129,7 +129,7 @@ def _plan_repository(plan: ImportPlan, engine: Engine, kept: Mapping[str, str]) 
     rendered = plan_repository(plan.asked.model.name, engine, options)
     return dataclasses.replace(
         rendered,
-        asked=tuple(name for name in rendered.asked if name not in kept),
+        requested=tuple(name for name in rendered.requested if name not in kept),
         preserved={name: rendered.parameters[name] for name in kept},
     )
 

@@ -113,13 +113,13 @@ def change(text: str, place: str, value: str) -> str:
     when `place` is in a tensor or step that is not there.
     """
     steps = _steps(place)
-    written = write_value(place, value)
+    literal = write_value(place, value)
     root = _read(text)
     found = _find(text, root, steps)
     if not found:
-        return _add(text, root, steps, written)
+        return _add(text, root, steps, literal)
     for each in sorted(found, key=lambda each: each.start, reverse=True):
-        text = text[: each.start] + written + text[each.end :]
+        text = text[: each.start] + literal + text[each.end :]
     return text
 
 
@@ -142,8 +142,8 @@ def fill(text: str, values: Mapping[str, str]) -> str:
         for found in _TEMPLATE.finditer(text, start, end):
             if found[1] in values:
                 value = values[found[1]]
-                written = quote_pbtxt(value)[1:-1] if kind == "string" else value
-                pieces += [text[last : found.start()], written]
+                literal = quote_pbtxt(value)[1:-1] if kind == "string" else value
+                pieces += [text[last : found.start()], literal]
                 last = found.end()
     return "".join(pieces) + text[last:]
 
@@ -219,7 +219,7 @@ def _items(value: _Value | _List | _Message, *, keep_lists: bool) -> tuple[_Valu
     return value.items
 
 
-def _add(text: str, root: _Message, steps: _Steps, written: str) -> str:
+def _add(text: str, root: _Message, steps: _Steps, literal: str) -> str:
     """The text with the missing rest of the path put at the end of the innermost message there."""
     parents, depth = [root], 0
     for name, element in steps[:-1]:
@@ -228,7 +228,7 @@ def _add(text: str, root: _Message, steps: _Steps, written: str) -> str:
         if not inner:
             break
         parents, depth = inner, depth + 1
-    snippet = f"{steps[-1][0]}: {written}"
+    snippet = f"{steps[-1][0]}: {literal}"
     for name, element in reversed(steps[depth:-1]):
         if element is None:
             snippet = f"{name} {{ {snippet} }}"
@@ -254,15 +254,15 @@ def _plain(text: str, value: _Value) -> str:
     from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2
 
-    written = text[value.start : value.end]
-    if written[:1] not in ("'", '"'):
-        return written
-    if "\\" not in written and written.count(written[0]) == 2:
-        return written[1:-1]
+    literal = text[value.start : value.end]
+    if literal[:1] not in ("'", '"'):
+        return literal
+    if "\\" not in literal and literal.count(literal[0]) == 2:
+        return literal[1:-1]
     try:
-        parsed = text_format.Parse(f"name: {written}", model_config_pb2.ModelConfig())
+        parsed = text_format.Parse(f"name: {literal}", model_config_pb2.ModelConfig())
     except text_format.ParseError as error:
-        raise PbtxtError(f"{written} is no string", _line(text, value.start)) from error
+        raise PbtxtError(f"{literal} is no string", _line(text, value.start)) from error
     return str(parsed.name)
 
 
@@ -306,14 +306,14 @@ class _Reader:
         kind, start, end = self._tokens[self._next]
         return self._text[start:end] if kind == "sign" else ""
 
-    def _fail(self, wanted: str) -> PbtxtError:
+    def _fail(self, expected: str) -> PbtxtError:
         if self._next == len(self._tokens):
             return PbtxtError(
-                f"the file ends where {wanted} should be", _line(self._text, len(self._text))
+                f"the file ends where {expected} should be", _line(self._text, len(self._text))
             )
         _, start, end = self._tokens[self._next]
         return PbtxtError(
-            f"{self._text[start:end]!r} where {wanted} should be", _line(self._text, start)
+            f"{self._text[start:end]!r} where {expected} should be", _line(self._text, start)
         )
 
     def _read_fields(

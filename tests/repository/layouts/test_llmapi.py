@@ -23,9 +23,9 @@ def render(**options: Any) -> dict[str, str]:
     return render_files(plan_repository("mine", ENGINE, ServingOptions(**options)))
 
 
-def test_model_yaml_has_upstreams_arguments_and_ours() -> None:
-    given = {"tokenizer_dir": "/tok", "max_queue_size": "9", "enable_kv_cache_reuse": "false"}
-    files = render(max_batch_size=8, max_seq_len=1024, parameters=given)
+def test_model_yaml_has_all_arguments() -> None:
+    parameters = {"tokenizer_dir": "/tok", "max_queue_size": "9", "enable_kv_cache_reuse": "false"}
+    files = render(max_batch_size=8, max_seq_len=1024, parameters=parameters)
     arguments = yaml.safe_load(files["tensorrt_llm/1/model.yaml"])
     assert {
         "backend": "openvino",
@@ -43,7 +43,7 @@ def test_model_yaml_has_upstreams_arguments_and_ours() -> None:
     }.items() <= arguments.items()
 
 
-def test_there_is_one_model_without_a_batch_dimension() -> None:
+def test_layout_has_one_model_without_a_batch_dimension() -> None:
     files = render(parameters={"decoupled_mode": "false"})
     assert {path.split("/")[0] for path in files} == {"tensorrt_llm"}
     config = text_format.Parse(files["tensorrt_llm/config.pbtxt"], model_config_pb2.ModelConfig())
@@ -61,13 +61,13 @@ def test_there_is_one_model_without_a_batch_dimension() -> None:
         ("instances_share_engine", "true"),
     ],
 )
-def test_parameter_without_a_place_is_refused(name: str, value: str) -> None:
+def test_rejects_a_parameter_without_effect(name: str, value: str) -> None:
     assert name not in yaml.safe_load(render()["tensorrt_llm/1/model.yaml"])
     with pytest.raises(BadInput, match=f"{name} has no effect in the layout llmapi"):
         render(parameters={name: value})
 
 
-def test_tensorrt_engine_is_refused(tmp_path: Path) -> None:
+def test_rejects_a_tensorrt_engine(tmp_path: Path) -> None:
     engine = tensorrt_engine(tmp_path)
     with pytest.raises(BadInput, match="tensorrt cannot be served in the layout llmapi"):
         plan_repository("mine", engine, ServingOptions(layout="llmapi"))

@@ -25,7 +25,7 @@ def render(**options: Any) -> dict[str, str]:
     return render_files(plan_repository("mine", CHECKPOINT, ServingOptions(**options)))
 
 
-def test_config_is_that_of_the_backends_sample() -> None:
+def test_config_matches_the_sample_of_the_backend() -> None:
     text = render()["mine/config.pbtxt"]
     assert text_format.Parse(text, model_config_pb2.ModelConfig()) == text_format.Parse(
         """
@@ -43,11 +43,11 @@ def test_config_is_that_of_the_backends_sample() -> None:
     )
 
 
-def test_there_is_one_model_of_two_files() -> None:
+def test_layout_has_one_model_with_two_files() -> None:
     assert sorted(render()) == ["mine/1/model.json", "mine/config.pbtxt"]
 
 
-def test_what_nothing_was_asked_for_is_vllms_to_decide() -> None:
+def test_vllm_chooses_what_was_not_requested() -> None:
     assert json.loads(render()["mine/1/model.json"]) == {
         "model": "/models/hf",
         "tensor_parallel_size": 1,
@@ -55,13 +55,13 @@ def test_what_nothing_was_asked_for_is_vllms_to_decide() -> None:
 
 
 def test_options_and_parameters_become_engine_arguments() -> None:
-    given = {
+    parameters = {
         "tensor_parallel_size": "2",
         "gpu_memory_utilization": "0.85",
         "enable_kv_cache_reuse": "false",
         "tokenizer_dir": "/tok",
     }
-    files = render(max_batch_size=32, max_seq_len=4096, max_num_tokens=2048, parameters=given)
+    files = render(max_batch_size=32, max_seq_len=4096, max_num_tokens=2048, parameters=parameters)
     assert json.loads(files["mine/1/model.json"]) == {
         "model": "/models/hf",
         "tensor_parallel_size": 2,
@@ -74,12 +74,12 @@ def test_options_and_parameters_become_engine_arguments() -> None:
     }
 
 
-def test_parameter_that_the_backend_does_not_know_is_refused() -> None:
+def test_rejects_a_parameter_that_the_backend_does_not_have() -> None:
     with pytest.raises(BadInput, match="bls_instance_count has no effect in the layout vllm"):
         render(parameters={"bls_instance_count": "2"})
 
 
-def test_other_engine_kinds_are_refused() -> None:
+def test_rejects_other_engine_kinds() -> None:
     with pytest.raises(BadInput) as raised:
         plan_repository("mine", ENGINE, ServingOptions(layout="vllm"))
     assert str(raised.value) == (

@@ -23,7 +23,7 @@ def test_contract_covers_every_model_of_the_layouts() -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_no_tensor_is_there_twice(model: str) -> None:
+def test_tensor_names_are_unique(model: str) -> None:
     contract = load_contracts()[model]
     for side in (contract.inputs, contract.outputs):
         names = [tensor.name for tensor in side]
@@ -31,7 +31,7 @@ def test_no_tensor_is_there_twice(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_types_are_tritons_and_dims_are_sizes(model: str) -> None:
+def test_types_and_dims_are_valid_in_triton(model: str) -> None:
     contract = load_contracts()[model]
     for tensor in (*contract.inputs, *contract.outputs):
         assert model_config_pb2.DataType.Value(tensor.type) > 0

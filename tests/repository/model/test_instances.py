@@ -25,7 +25,7 @@ from trtllm_serve_cli.repository.validation.validate import validate_repository
 COUNT = "tensorrt_llm_instance_count"
 
 
-def test_import_renders_the_instances() -> None:
+def test_plan_has_the_requested_instances() -> None:
     plan = plan_repository("mine", ENGINE, ServingOptions(parameters={COUNT: "2"}))
     counts = {model.name: model.instance_count for model in plan.models}
     assert counts == dict.fromkeys(counts, 1) | {"tensorrt_llm": 2}
@@ -35,25 +35,25 @@ SHARED = "instances_share_engine"
 
 
 @pytest.mark.parametrize(("gpus", "count"), [("0", "1"), ("0,1", "1"), ("0,1;2,3", "2")])
-def test_there_is_an_instance_for_each_group_of_gpus(gpus: str, count: str) -> None:
+def test_each_group_of_gpus_gets_an_instance(gpus: str, count: str) -> None:
     expected = {"gpu_device_ids": gpus, COUNT: count}
     assert with_instance_count({"gpu_device_ids": gpus}, "tensorrt") == expected
     assert with_instance_count(expected, "tensorrt") == expected
 
 
-@pytest.mark.parametrize("wanted", [{}, {COUNT: "3"}, {"gpu_device_ids": ""}])
-def test_without_groups_nothing_follows(wanted: dict[str, str]) -> None:
-    assert with_instance_count(wanted, "tensorrt") == wanted
+@pytest.mark.parametrize("overrides", [{}, {COUNT: "3"}, {"gpu_device_ids": ""}])
+def test_overrides_without_groups_stay_unchanged(overrides: dict[str, str]) -> None:
+    assert with_instance_count(overrides, "tensorrt") == overrides
 
 
-def test_several_groups_of_gpus_are_several_engines() -> None:
+def test_several_groups_of_gpus_get_separate_engines() -> None:
     one, two = {"gpu_device_ids": "0,1"}, {"gpu_device_ids": "0;1"}
     assert with_instance_count(one, "vllm") == one
     assert with_instance_count(two, "vllm") == {**two, COUNT: "2", SHARED: "false"}
 
 
 @pytest.mark.parametrize(("name", "value"), [(COUNT, "3"), (SHARED, "true")])
-def test_what_contradicts_the_groups_of_gpus_is_refused(name: str, value: str) -> None:
+def test_rejects_an_instance_count_that_contradicts_the_groups(name: str, value: str) -> None:
     with pytest.raises(BadInput) as raised:
         with_instance_count({"gpu_device_ids": "0;1", name: value}, "vllm")
     assert str(raised.value) == (
@@ -63,17 +63,17 @@ def test_what_contradicts_the_groups_of_gpus_is_refused(name: str, value: str) -
     )
 
 
-def test_setting_the_gpus_of_upstreams_copy_sets_its_instances(tmp_path: Path) -> None:
+def test_setting_gpus_sets_the_instance_count(tmp_path: Path) -> None:
     copy = open_repository(copy_upstream(tmp_path / "copy"))
     changes = plan_changes(copy, {"gpu_device_ids": "0,1;2,3"})
-    told = [(each.model, each.place, each.new) for each in changes]
-    assert told == [
+    summary = [(each.model, each.place, each.new) for each in changes]
+    assert summary == [
         ("tensorrt_llm", "parameters.gpu_device_ids", "0,1;2,3"),
         ("tensorrt_llm", "instance_group.count", "2"),
     ]
 
 
-def test_groups_without_their_instances_are_found(tmp_path: Path) -> None:
+def test_validation_finds_groups_without_instances(tmp_path: Path) -> None:
     copy = open_repository(copy_upstream(tmp_path / "copy"))
     (text,) = apply_changes(copy, plan_changes(copy, {"gpu_device_ids": "0;1;2"})).values()
     path = copy.path / "tensorrt_llm" / "config.pbtxt"
@@ -85,14 +85,14 @@ def test_groups_without_their_instances_are_found(tmp_path: Path) -> None:
     assert not [what for what in found if what.startswith("gpu_device_ids")]
 
 
-def filled_copy(directory: Path, **wanted: str) -> OpenRepository:
+def filled_copy(directory: Path, **overrides: str) -> OpenRepository:
     copy = open_repository(copy_upstream(directory))
-    wanted = {"triton_backend": "tensorrtllm", **wanted}
-    texts = apply_changes(copy, plan_changes(copy, wanted))
+    overrides = {"triton_backend": "tensorrtllm", **overrides}
+    texts = apply_changes(copy, plan_changes(copy, overrides))
     return dataclasses.replace(copy, texts={**copy.texts, **texts})
 
 
-def test_instances_of_upstreams_copy(tmp_path: Path) -> None:
+def test_reads_instances_of_an_upstream_copy(tmp_path: Path) -> None:
     one = filled_copy(tmp_path / "one")
     assert read_instances(one, 2) == EngineInstances("tensorrt_llm", 2)
     two = filled_copy(tmp_path / "two", gpu_device_ids="0,1;2,3", participant_ids="1,2;3,4")
@@ -101,12 +101,12 @@ def test_instances_of_upstreams_copy(tmp_path: Path) -> None:
     assert [EngineInstances("mine", 2).count, expected.count] == [1, 2]
 
 
-def test_engine_that_python_serves_has_no_instances_of_that_kind(tmp_path: Path) -> None:
+def test_python_model_has_no_backend_instances(tmp_path: Path) -> None:
     write_repository(plan_repository("mine", ENGINE, ServingOptions()), tmp_path / "mine")
     assert read_instances(open_repository(tmp_path / "mine"), 1) is None
 
 
-def test_groups_that_are_no_numbers(tmp_path: Path) -> None:
+def test_rejects_groups_that_are_not_numbers(tmp_path: Path) -> None:
     copy = filled_copy(tmp_path / "copy", gpu_device_ids="0")
     text = copy.texts["tensorrt_llm"].replace('string_value: "0"', 'string_value: "first"')
     texts = {**copy.texts, "tensorrt_llm": text}

@@ -35,7 +35,7 @@ FIELDS = {
 TABLE = load_parameters()
 
 
-def test_renamed_row_compared_whole() -> None:
+def test_row_of_the_table_becomes_a_parameter() -> None:
     assert TABLE["batching_strategy"] == Parameter(
         name="batching_strategy",
         type="choice",
@@ -50,7 +50,7 @@ def test_renamed_row_compared_whole() -> None:
 
 
 @pytest.mark.parametrize("parameter", TABLE.values(), ids=lambda parameter: parameter.name)
-def test_row_is_sound(parameter: Parameter) -> None:
+def test_row_is_consistent(parameter: Parameter) -> None:
     assert set(parameter.fills) <= ROLES
     assert set(parameter.engines) <= set(kind_names())
     assert bool(parameter.choices) == (parameter.type == "choice")
@@ -63,11 +63,11 @@ def test_row_is_sound(parameter: Parameter) -> None:
 
 
 @pytest.mark.parametrize("kind", kind_names())
-def test_defaults_fit_their_own_rows(kind: str) -> None:
+def test_defaults_are_valid(kind: str) -> None:
     assert check_parameters(defaults_for(kind), kind) == defaults_for(kind)
 
 
-def test_everything_that_is_rendered_is_in_the_table() -> None:
+def test_table_has_every_rendered_entry() -> None:
     keys = {
         key for model in plan_repository("mine", ENGINE, ServingOptions()).models
         for key in model.parameters
@@ -83,21 +83,21 @@ def test_everything_that_is_rendered_is_in_the_table() -> None:
         ("zzz", "the engine kind openvino has add_special_tokens, ask_preprocessing, "),
     ],
 )
-def test_unknown_parameter_lists_near_ones(name: str, next_step: str) -> None:
+def test_unknown_parameter_error_suggests_similar_names(name: str, next_step: str) -> None:
     with pytest.raises(BadInput, match=f"There is no parameter '{name}'") as raised:
         check_parameters({name: "1"}, "openvino")
     assert raised.value.next_step.startswith(next_step)
 
 
-def test_entry_of_another_engine_kind_is_idle() -> None:
-    given = {"kv_cache_free_gpu_mem_fraction": "0.9", "max_beam_width": "2"}
-    assert check_parameters(given, "openvino") == given
-    assert [each.name for each in list_unused(given, "openvino")] == [
+def test_entry_of_another_engine_kind_is_unused() -> None:
+    overrides = {"kv_cache_free_gpu_mem_fraction": "0.9", "max_beam_width": "2"}
+    assert check_parameters(overrides, "openvino") == overrides
+    assert [each.name for each in list_unused(overrides, "openvino")] == [
         "kv_cache_free_gpu_mem_fraction"
     ]
 
 
-def test_field_of_another_engine_kind_is_refused() -> None:
+def test_rejects_a_field_of_another_engine_kind() -> None:
     with pytest.raises(BadInput) as raised:
         check_parameters({"logits_datatype": "TYPE_FP16"}, "openvino")
     assert str(raised.value) == (
@@ -107,7 +107,7 @@ def test_field_of_another_engine_kind_is_refused() -> None:
     )
 
 
-def test_fact_of_the_engine_is_no_choice() -> None:
+def test_rejects_an_override_of_an_engine_fact() -> None:
     with pytest.raises(BadInput, match="The parameter vocab_size cannot be chosen"):
         check_parameters({"vocab_size": "7"}, "openvino")
 
@@ -127,7 +127,7 @@ def test_fact_of_the_engine_is_no_choice() -> None:
         ("tensorrt_llm_model_name", "a/b", "say tensorrt_llm_model_name=… with the name of a"),
     ],
 )
-def test_wrong_value_is_refused(name: str, value: str, next_step: str) -> None:
+def test_rejects_an_invalid_value(name: str, value: str, next_step: str) -> None:
     with pytest.raises(BadInput, match=f"The parameter {name} is ") as raised:
         check_parameters({name: value}, "openvino")
     assert raised.value.next_step.startswith(next_step)
@@ -145,14 +145,16 @@ def test_wrong_value_is_refused(name: str, value: str, next_step: str) -> None:
         ("medusa_choices", "0,1", "=… with a tree such as {0, 0}, {0, 1}"),
     ],
 )
-def test_wrong_value_for_the_gpu_is_refused(name: str, value: str, next_step: str) -> None:
+def test_rejects_an_invalid_value_of_a_tensorrt_parameter(
+    name: str, value: str, next_step: str
+) -> None:
     with pytest.raises(BadInput) as raised:
         check_parameters({name: value}, "tensorrt")
     assert raised.value.next_step.startswith(f"say {name}{next_step}")
 
 
-def test_values_have_one_spelling() -> None:
-    given = {
+def test_check_normalizes_booleans() -> None:
+    overrides = {
         "enable_kv_cache_reuse": "FALSE",
         "exclude_input_in_output": "1",
         "kv_cache_free_gpu_mem_fraction": "0.85",
@@ -163,10 +165,10 @@ def test_values_have_one_spelling() -> None:
         "lora_prefetch_dir": "",
     }
     spelled = {"enable_kv_cache_reuse": "false", "exclude_input_in_output": "true"}
-    assert check_parameters(given, "tensorrt") == given | spelled
+    assert check_parameters(overrides, "tensorrt") == overrides | spelled
 
 
-def test_empty_value_leaves_it_to_the_c_backend_only() -> None:
+def test_only_the_cpp_backend_accepts_an_empty_value() -> None:
     parameter = TABLE["max_tokens_in_paged_kv_cache"]
     assert check_value(parameter, "", "tensorrt") == ""
     with pytest.raises(BadInput):

@@ -52,9 +52,9 @@ def queue_of(batching: Any) -> QueuePolicy:
 
 
 @pytest.mark.parametrize("model", PLAN.models, ids=lambda model: model.name)
-def test_config_says_what_the_plan_says(model: ModelConfig) -> None:
+def test_rendered_config_matches_the_plan(model: ModelConfig) -> None:
     config = parse(model)
-    said = ModelConfig(
+    rendered = ModelConfig(
         name=config.name,
         title=model.title,
         module=model.module,
@@ -69,11 +69,11 @@ def test_config_says_what_the_plan_says(model: ModelConfig) -> None:
         queue=queue_of(config.dynamic_batching),
         backend=config.backend,
     )
-    assert said == model
+    assert rendered == model
 
 
 @pytest.mark.parametrize("model", PLAN.models, ids=lambda model: model.name)
-def test_instances_need_no_gpu(model: ModelConfig) -> None:
+def test_instances_do_not_need_a_gpu(model: ModelConfig) -> None:
     groups = parse(model).instance_group
     assert [group.kind for group in groups] == [model_config_pb2.ModelInstanceGroup.KIND_CPU]
 
@@ -83,7 +83,7 @@ def test_every_rendered_python_file_compiles(path: str) -> None:
     ast.parse(FILES[path])
 
 
-def test_every_model_brings_the_runtime_along() -> None:
+def test_every_model_contains_the_runtime() -> None:
     root = Path("trtllm_serve_cli/runtime")
     package = [str(path.relative_to(root)) for path in root.rglob("*.py")]
     for model in PLAN.models:
@@ -93,7 +93,7 @@ def test_every_model_brings_the_runtime_along() -> None:
         )
 
 
-def test_written_repository_is_the_rendered_files_and_a_manifest(tmp_path: Path) -> None:
+def test_write_repository_writes_files_and_manifest(tmp_path: Path) -> None:
     write_repository(PLAN, tmp_path / "mine")
     there = {
         str(path.relative_to(tmp_path / "mine")): path.read_text(encoding="utf-8")
@@ -105,7 +105,7 @@ def test_written_repository_is_the_rendered_files_and_a_manifest(tmp_path: Path)
     assert manifest == json.loads(json.dumps(manifest_of(PLAN, manifest["created_at"])))
 
 
-def test_manifest_says_what_the_repository_was_made_of() -> None:
+def test_manifest_describes_the_repository() -> None:
     manifest = manifest_of(PLAN, 1700000000)
     assert manifest.pop("engine")["chat_template"] == ENGINE.chat_template
     assert manifest == {
@@ -116,13 +116,13 @@ def test_manifest_says_what_the_repository_was_made_of() -> None:
         "created_by": f"tllm {__version__}",
         "models": [model.name for model in PLAN.models],
         "parameters": PLAN.parameters,
-        "asked": list(PLAN.asked),
+        "asked": list(PLAN.requested),
         "set": {},
         "declaration": {},
     }
 
 
-def test_disk_error_leaves_the_old_repository(tmp_path: Path) -> None:
+def test_disk_error_keeps_the_old_repository(tmp_path: Path) -> None:
     destination = tmp_path / "mine"
     with write_aside(destination) as aside:
         (aside / "tllm.json").write_text("old")

@@ -23,7 +23,7 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path, tmp_path / "engines")
 
 
-def test_manifest_is_read_as_it_was_written(home: Home) -> None:
+def test_reads_the_written_manifest(home: Home) -> None:
     model = add_model(home, "mine")
     assert model == ImportedModel(
         name="mine",
@@ -40,7 +40,7 @@ def test_manifest_is_read_as_it_was_written(home: Home) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"engine": 1}', "null"])
-def test_broken_manifest(home: Home, text: str) -> None:
+def test_rejects_a_broken_manifest(home: Home, text: str) -> None:
     add_model(home, "mine")
     (home.models / "mine" / "tllm.json").write_text(text)
     with pytest.raises(RepositoryError) as raised:
@@ -50,37 +50,37 @@ def test_broken_manifest(home: Home, text: str) -> None:
     assert raised.value.next_step == "import it again: tllm import -m mine -s SOURCE --force"
 
 
-def test_models_are_listed_by_name(home: Home) -> None:
+def test_lists_models_sorted_by_name(home: Home) -> None:
     models = [add_model(home, name) for name in ("b", "a")]
     (home.models / "not-ours").mkdir()
     add_model(home, ".b.aside-dead")
     assert list_models(home) == models[::-1]
 
 
-def test_nothing_is_listed_in_an_empty_home(home: Home) -> None:
+def test_empty_home_has_no_models(home: Home) -> None:
     assert list_models(home) == []
 
 
-def test_model_is_found_by_name(home: Home) -> None:
+def test_finds_a_model_by_name(home: Home) -> None:
     model = add_model(home, "mine")
     assert (find_model(home, "mine"), find_model(home, "other")) == (model, None)
     assert load_model(home, "mine") == load_model(home, None) == model
 
 
-def test_no_model_at_all(home: Home) -> None:
+def test_load_fails_without_models(home: Home) -> None:
     with pytest.raises(UnknownModel) as raised:
         load_model(home, None)
     assert str(raised.value) == "No model has been imported yet.\nNext: tllm import -m demo"
 
 
-def test_several_models_to_choose_from(home: Home) -> None:
+def test_load_requires_a_name_if_there_are_several_models(home: Home) -> None:
     add_model(home, "a"), add_model(home, "b")
     with pytest.raises(UnknownModel) as raised:
         load_model(home, None)
     assert str(raised.value) == "There are 2 models: a, b.\nNext: choose one with -m NAME"
 
 
-def test_unknown_model_lists_near_ones(home: Home) -> None:
+def test_unknown_model_error_suggests_similar_names(home: Home) -> None:
     add_model(home, "llama-7b")
     with pytest.raises(UnknownModel) as raised:
         load_model(home, "lama-7b")
@@ -97,13 +97,13 @@ def test_name_is_not_a_path(home: Home, name: str) -> None:
         load_model(home, name)
 
 
-def test_model_left_half_written_by_a_kill_is_not_there(home: Home) -> None:
+def test_ignores_a_partially_written_model(home: Home) -> None:
     add_model(home, ".a.aside-dead")
     with pytest.raises(UnknownModel, match="No model has been imported yet"):
         load_model(home, None)
 
 
-def test_manifest_of_a_newer_version_is_read(home: Home) -> None:
+def test_reads_a_manifest_of_a_newer_version(home: Home) -> None:
     path = add_model(home, "mine").path / "tllm.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"new": 1}))
     assert load_model(home, "mine").name == "mine"

@@ -29,24 +29,24 @@ def imported(home: Home, *names: str) -> list[OpenRepository]:
 
 
 def expected_of(home: Home, owner: str) -> set[tuple[str, str, tuple[tuple[str, str], ...]]]:
-    asked = (
+    references = (
         ("parameters.preprocessing_model_name", f"{owner}_preprocessing"),
         ("parameters.tensorrt_llm_model_name", f"{owner}_tensorrt_llm"),
     )
     around = ("preprocessing", "tensorrt_llm", "postprocessing")
     return {
-        (owner, owner, asked),
+        (owner, owner, references),
         *((f"{owner}_{role}", role, (("name", f"{owner}_{role}"),)) for role in around),
         *(
-            (f"{owner}_{role}", role, (("name", f"{owner}_{role}"), *asked))
+            (f"{owner}_{role}", role, (("name", f"{owner}_{role}"), *references))
             for role in ("ensemble", "tensorrt_llm_bls")
         ),
     }
 
 
-def test_two_models_compared_whole(home: Home) -> None:
+def test_combination_prefixes_the_models_of_two_repositories(home: Home) -> None:
     placed = plan_combination(imported(home, "a", "b"))
-    told = {
+    plans = {
         owner: {
             (each.name, each.source.name, tuple(sorted(each.changes.items())))
             for each in placed
@@ -54,11 +54,11 @@ def test_two_models_compared_whole(home: Home) -> None:
         }
         for owner in ("a", "b")
     }
-    assert told == {"a": expected_of(home, "a"), "b": expected_of(home, "b")}
+    assert plans == {"a": expected_of(home, "a"), "b": expected_of(home, "b")}
     assert len(placed) == 12
 
 
-def test_ensemble_of_tritons_own_asks_the_prefixed_steps(tmp_path: Path) -> None:
+def test_steps_of_a_triton_ensemble_get_prefixed_names(tmp_path: Path) -> None:
     texts = {name: UPSTREAM[name] for name in ("preprocessing", "tensorrt_llm", "ensemble")}
     manifest = {"name": "up", "engine": {"kind": "tensorrt"}}
     assert plan_combination([OpenRepository(tmp_path, texts, manifest)])[-1] == PlacedModel(
@@ -72,7 +72,7 @@ def test_ensemble_of_tritons_own_asks_the_prefixed_steps(tmp_path: Path) -> None
     )
 
 
-def test_what_is_not_said_is_asked_by_its_usual_name(home: Home) -> None:
+def test_missing_model_name_becomes_the_prefixed_default(home: Home) -> None:
     (repository,) = imported(home, "a")
     text = repository.texts["ensemble"].replace("preprocessing_model_name", "forgotten")
     texts = {**repository.texts, "ensemble": text}
@@ -81,7 +81,7 @@ def test_what_is_not_said_is_asked_by_its_usual_name(home: Home) -> None:
     assert ensemble.changes["parameters.preprocessing_model_name"] == "a_preprocessing"
 
 
-def test_model_elsewhere_is_asked_as_it_was(home: Home) -> None:
+def test_reference_to_a_model_elsewhere_stays(home: Home) -> None:
     (repository,) = imported(home, "a")
     text = repository.texts["a"].replace('string_value: "tensorrt_llm"', 'string_value: "other"')
     texts = {**repository.texts, "a": text}
@@ -90,7 +90,7 @@ def test_model_elsewhere_is_asked_as_it_was(home: Home) -> None:
     assert own.changes == {"parameters.preprocessing_model_name": "a_preprocessing"}
 
 
-def test_two_models_of_one_name_are_refused(home: Home, tmp_path: Path) -> None:
+def test_rejects_two_models_of_the_same_name(home: Home, tmp_path: Path) -> None:
     (first,), (second,) = imported(home, "a"), imported(Home(tmp_path / "x", home.engines), "a")
     with pytest.raises(BadInput) as raised:
         plan_combination([first, second])
@@ -101,38 +101,38 @@ def test_two_models_of_one_name_are_refused(home: Home, tmp_path: Path) -> None:
     )
 
 
-def test_own_name_that_is_a_prefixed_one_is_refused(home: Home) -> None:
+def test_rejects_a_name_that_equals_a_prefixed_name(home: Home) -> None:
     with pytest.raises(BadInput) as raised:
         plan_combination(imported(home, "a", "a_ensemble"))
     assert raised.value.what == "a and a_ensemble cannot be served together."
     assert raised.value.why == "a_ensemble would be the name of a model of both"
 
 
-def test_file_that_cannot_be_read_is_named(home: Home) -> None:
+def test_error_names_an_unreadable_file(home: Home) -> None:
     (repository,) = imported(home, "a")
     texts = {**repository.texts, "ensemble": "name: {"}
     with pytest.raises(RepositoryError, match=r"ensemble/config\.pbtxt, line 1"):
         plan_combination([OpenRepository(repository.path, texts, repository.manifest)])
 
 
-def test_written_models_have_their_names_and_share_the_rest(home: Home, tmp_path: Path) -> None:
+def test_written_models_have_new_configs_and_link_to_the_rest(home: Home, tmp_path: Path) -> None:
     write_combination(plan_combination(imported(home, "a", "b")), tmp_path / "served")
     folder = tmp_path / "served" / "b_ensemble"
     config = parse_config((folder / "config.pbtxt").read_text())
-    asked = {key: value.string_value for key, value in config.parameters.items()}
-    assert (config.name, asked["tensorrt_llm_model_name"]) == ("b_ensemble", "b_tensorrt_llm")
+    references = {key: value.string_value for key, value in config.parameters.items()}
+    assert (config.name, references["tensorrt_llm_model_name"]) == ("b_ensemble", "b_tensorrt_llm")
     assert (folder / "1").readlink() == home.models / "b" / "ensemble" / "1"
     assert len(list((tmp_path / "served").iterdir())) == 12
 
 
-def test_sources_stay_as_they_were(home: Home, tmp_path: Path) -> None:
+def test_write_combination_does_not_change_its_sources(home: Home, tmp_path: Path) -> None:
     repositories = imported(home, "a", "b")
     write_combination(plan_combination(repositories), tmp_path / "served")
     again = [open_repository(each.path) for each in repositories]
     assert again == repositories
 
 
-def test_upstreams_copy_keeps_its_comments(tmp_path: Path) -> None:
+def test_combined_upstream_copy_keeps_its_comments(tmp_path: Path) -> None:
     copied = copy_upstream(tmp_path / "up")
     (copied / "tllm.json").write_text(json.dumps({"name": "up", "engine": {"kind": "tensorrt"}}))
     write_combination(plan_combination([open_repository(copied)]), tmp_path / "served")

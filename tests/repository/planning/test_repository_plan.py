@@ -24,13 +24,13 @@ def plan(**options) -> dict[str, ModelConfig]:
     return {model.name: model for model in models}
 
 
-def test_repository_has_upstreams_models_and_the_models_own() -> None:
+def test_repository_has_upstream_models_and_a_named_model() -> None:
     assert list(plan()) == [
         "preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls", "mine",
     ]  # fmt: skip
 
 
-def test_engines_model_compared_whole() -> None:
+def test_plan_of_the_engine_model() -> None:
     contract = load_contracts()["tensorrt_llm"]
     options = {"max_batch_size": 8, "max_seq_len": 1024, "max_num_tokens": 99, "max_beam_width": 2}
     assert plan(**options)["tensorrt_llm"] == ModelConfig(
@@ -67,7 +67,7 @@ def test_engines_model_compared_whole() -> None:
     )
 
 
-def test_own_model_tells_clients_how_to_ask_it() -> None:
+def test_named_model_has_the_prompt_format_for_clients() -> None:
     parameters = plan()["mine"].parameters
     names = ("chat_template", "bos_token", "eos_token", "adds_bos", "max_seq_len")
     assert [parameters[name] for name in names] == [
@@ -75,13 +75,13 @@ def test_own_model_tells_clients_how_to_ask_it() -> None:
     ]  # fmt: skip
 
 
-def test_kv_cache_holds_at_least_one_whole_sequence() -> None:
+def test_kv_cache_holds_at_least_one_sequence() -> None:
     parameters = plan(max_batch_size=1)["tensorrt_llm"].parameters
     assert parameters["max_tokens_in_paged_kv_cache"] == "8192"
 
 
-def test_parameters_win_over_options() -> None:
-    given = {
+def test_parameters_override_options() -> None:
+    parameters = {
         "triton_max_batch_size": "3",
         "max_beam_width": "1",
         "enable_kv_cache_reuse": "FALSE",
@@ -89,7 +89,7 @@ def test_parameters_win_over_options() -> None:
         "max_queue_delay_microseconds": "5",
         "skip_special_tokens": "False",
     }
-    models = plan(max_batch_size=8, parameters=given)
+    models = plan(max_batch_size=8, parameters=parameters)
     assert {model.max_batch_size for model in models.values()} == {3}
     assert models["tensorrt_llm"].parameters["enable_kv_cache_reuse"] == "false"
     assert models["tensorrt_llm"].parameters["max_beam_width"] == "1"
@@ -98,22 +98,21 @@ def test_parameters_win_over_options() -> None:
     assert models["mine"].parameters["skip_special_tokens"] == "false"
 
 
-def test_limits_of_the_engine_are_parameters_too() -> None:
-    given = {"max_num_seqs": "2", "max_seq_len": "99", "max_num_tokens": "7"}
-    models = plan(max_batch_size=8, max_seq_len=50, max_num_tokens=9, parameters=given)
+def test_engine_limits_can_be_set_as_parameters() -> None:
+    parameters = {"max_num_seqs": "2", "max_seq_len": "99", "max_num_tokens": "7"}
+    models = plan(max_batch_size=8, max_seq_len=50, max_num_tokens=9, parameters=parameters)
     engine = models["tensorrt_llm"]
-    assert {name: engine.parameters[name] for name in given} == given
+    assert {name: engine.parameters[name] for name in parameters} == parameters
     assert (engine.max_batch_size, models["mine"].parameters["max_seq_len"]) == (8, "99")
 
 
-def test_names_of_other_models_can_be_given() -> None:
-    given = {"tensorrt_llm_model_name": "b.tensorrt_llm", "preprocessing_model_name": "b.pre"}
-    parameters = plan(parameters=given)["mine"].parameters
-    assert {name: parameters[name] for name in given} == given
+def test_names_of_other_models_can_be_set() -> None:
+    names = {"tensorrt_llm_model_name": "b.tensorrt_llm", "preprocessing_model_name": "b.pre"}
+    assert names.items() <= plan(parameters=names)["mine"].parameters.items()
 
 
 @pytest.mark.parametrize(
-    ("given", "batched"),
+    ("parameters", "batched"),
     [
         ({}, []),
         ({"max_queue_delay_microseconds": "100"}, ["preprocessing", "tensorrt_llm"]),
@@ -123,41 +122,43 @@ def test_names_of_other_models_can_be_given() -> None:
     ],
     ids=str,
 )
-def test_triton_batches_only_where_something_asks_for_it(
-    given: dict[str, str], batched: list[str]
+def test_dynamic_batcher_is_rendered_only_if_needed(
+    parameters: dict[str, str], batched: list[str]
 ) -> None:
-    assert [model.name for model in plan(parameters=given).values() if model.is_batched] == batched
+    assert [
+        model.name for model in plan(parameters=parameters).values() if model.is_batched
+    ] == batched
 
 
-def test_full_queue_refuses_requests() -> None:
+def test_queue_size_is_rendered() -> None:
     models = plan(parameters={"max_queue_size": "9"})
     assert models["preprocessing"].queue == QueuePolicy(max_queue_size=9)
     assert models["tensorrt_llm"].queue == QueuePolicy(max_queue_size=9)
 
 
-def test_queue_has_priorities_and_timeouts() -> None:
-    given = {
+def test_queue_priorities_and_timeouts_are_rendered() -> None:
+    parameters = {
         "default_timeout_microseconds": "5000",
         "priority_levels": "3",
         "default_priority_level": "2",
     }
-    assert plan(parameters=given)["tensorrt_llm"].queue == QueuePolicy(0, 5000, 3, 2)
+    assert plan(parameters=parameters)["tensorrt_llm"].queue == QueuePolicy(0, 5000, 3, 2)
 
 
 @pytest.mark.parametrize(
-    "given",
+    "parameters",
     [
         {"priority_levels": "3"},
         {"priority_levels": "3", "default_priority_level": "4"},
         {"default_priority_level": "1"},
     ],
 )
-def test_default_priority_is_one_of_the_levels(given: dict[str, str]) -> None:
+def test_rejects_a_default_priority_outside_the_levels(parameters: dict[str, str]) -> None:
     with pytest.raises(BadInput, match="default_priority_level is"):
-        plan(parameters=given)
+        plan(parameters=parameters)
 
 
-def test_model_of_one_answer_is_one_throughout() -> None:
+def test_decoupled_mode_applies_to_all_models() -> None:
     models = plan(parameters={"decoupled_mode": "false"})
     assert not any(model.is_decoupled for model in models.values())
 
@@ -165,7 +166,7 @@ def test_model_of_one_answer_is_one_throughout() -> None:
 @pytest.mark.parametrize(
     "options", [{"max_seq_len": 8193}, {"parameters": {"max_seq_len": "8193"}}]
 )
-def test_more_than_the_context_is_refused(options: dict[str, Any]) -> None:
+def test_rejects_a_length_beyond_the_context(options: dict[str, Any]) -> None:
     with pytest.raises(BadInput) as raised:
         plan(**options)
     assert str(raised.value) == (
@@ -181,7 +182,7 @@ def test_names_of_the_layout_are_reserved(name: str) -> None:
         plan_repository(name, ENGINE, ServingOptions())
 
 
-def test_engine_without_a_template() -> None:
+def test_engine_without_a_chat_template() -> None:
     bare = dataclasses.replace(ENGINE, chat_template="", adds_bos=True)
     model = plan_repository("mine", bare, ServingOptions()).models[-1]
     assert (model.parameters["chat_template"], model.parameters["adds_bos"]) == ("", "true")

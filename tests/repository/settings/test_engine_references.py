@@ -22,7 +22,7 @@ from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 from trtllm_serve_cli.repository.settings.engine_references import (
     find_users,
     plan_removal,
-    remember_use,
+    record_references,
     remove,
 )
 
@@ -37,7 +37,7 @@ def add_elsewhere(home: Home, repository: Path, engine: Path, **parameters: str)
     served = dataclasses.replace(ENGINE, path=engine)
     options = ServingOptions(parameters=parameters)
     write_repository(plan_repository("mine", served, options), repository)
-    remember_use(home, repository)
+    record_references(home, repository)
     return repository
 
 
@@ -49,24 +49,24 @@ def removed(home: Home, *models: ImportedModel, unused: bool = False) -> list[st
     return [path.name for path in removal.sizes()]
 
 
-def test_removed_model_takes_its_engine_with_it(home: Home) -> None:
+def test_removing_a_model_removes_its_engine(home: Home) -> None:
     model, other = add_model(home, "mine"), add_model(home, "other")
     assert removed(home, model) == ["mine", "mine"]
     assert (list_models(home), other.engine_path.exists()) == ([other], True)
 
 
-def test_engine_outside_the_store_stays(home: Home, tmp_path: Path) -> None:
+def test_keeps_an_engine_outside_the_store(home: Home, tmp_path: Path) -> None:
     model = add_model(home, "mine", tmp_path / "my-engine")
     removed(home, model, unused=True)
     assert (list_models(home), model.engine_path.exists()) == ([], True)
 
 
-def test_store_itself_is_never_removed(home: Home) -> None:
+def test_never_removes_the_store(home: Home) -> None:
     model = add_model(home, "mine", home.engines)
     assert plan_removal(home, [model], unused=True).engines == ()
 
 
-def test_engine_that_another_model_uses_stays(home: Home) -> None:
+def test_keeps_an_engine_that_another_model_uses(home: Home) -> None:
     model, other = add_model(home, "mine"), add_model(home, "other", home.engines / "mine")
     assert find_users(home) == {model.engine_path: [model.path, other.path]}
     assert removed(home, model) == ["mine"]
@@ -74,14 +74,14 @@ def test_engine_that_another_model_uses_stays(home: Home) -> None:
     assert removed(home, other) == ["other", "mine"]
 
 
-def test_model_whose_engine_is_gone_can_be_removed(home: Home) -> None:
+def test_removes_a_model_whose_engine_is_missing(home: Home) -> None:
     model = add_model(home, "mine")
     shutil.rmtree(model.engine_path)
     removed(home, model)
     assert list_models(home) == []
 
 
-def test_engine_of_a_repository_elsewhere_stays(home: Home, tmp_path: Path) -> None:
+def test_keeps_an_engine_that_a_repository_elsewhere_uses(home: Home, tmp_path: Path) -> None:
     model = add_model(home, "mine")
     repository = add_elsewhere(home, tmp_path / "elsewhere", model.engine_path)
     assert find_users(home) == {model.engine_path: [repository, model.path]}
@@ -92,24 +92,24 @@ def test_engine_of_a_repository_elsewhere_stays(home: Home, tmp_path: Path) -> N
     assert list((home.engines / ".used-by").iterdir()) == []
 
 
-def test_repository_of_another_home_with_the_same_store(home: Home, tmp_path: Path) -> None:
-    theirs = Home(tmp_path / "theirs", home.engines)
-    model, other = add_model(home, "mine"), add_model(theirs, "other", home.engines / "mine")
-    remember_use(theirs, other.path)
+def test_keeps_an_engine_that_another_home_uses(home: Home, tmp_path: Path) -> None:
+    other_home = Home(tmp_path / "theirs", home.engines)
+    model, other = add_model(home, "mine"), add_model(other_home, "other", home.engines / "mine")
+    record_references(other_home, other.path)
     assert removed(home, model, unused=True) == ["mine"]
     assert model.engine_path.exists()
 
 
-def test_engine_in_the_store_of_another_home(home: Home, tmp_path: Path) -> None:
+def test_keeps_an_engine_that_another_store_references(home: Home, tmp_path: Path) -> None:
     model = add_model(home, "mine")
     (home.engines / ".locks").mkdir()
-    theirs = Home(tmp_path / "theirs", tmp_path / "theirs" / "engines")
-    remember_use(theirs, add_model(theirs, "other", model.engine_path).path)
+    other_home = Home(tmp_path / "theirs", tmp_path / "theirs" / "engines")
+    record_references(other_home, add_model(other_home, "other", model.engine_path).path)
     assert removed(home, model) == ["mine"]
     assert model.engine_path.exists()
 
 
-def test_engine_of_a_draft_model_is_in_use(home: Home, tmp_path: Path) -> None:
+def test_draft_engine_is_in_use(home: Home, tmp_path: Path) -> None:
     draft, model = add_model(home, "draft"), add_model(home, "mine")
     repository = tmp_path / "elsewhere"
     add_elsewhere(home, repository, model.engine_path, draft_model_dir=str(draft.engine_path))
@@ -119,7 +119,7 @@ def test_engine_of_a_draft_model_is_in_use(home: Home, tmp_path: Path) -> None:
     }
 
 
-def test_engine_that_was_set_later_is_in_use(home: Home) -> None:
+def test_engine_from_tllm_set_is_in_use(home: Home) -> None:
     model, other = add_model(home, "mine"), add_model(home, "other")
     manifest = json.loads((model.path / "tllm.json").read_text())
     manifest["set"] = {"engine_dir": str(other.engine_path), "max_queue_size": "3"}
@@ -127,7 +127,7 @@ def test_engine_that_was_set_later_is_in_use(home: Home) -> None:
     assert removed(home, other) == ["other"]
 
 
-def test_store_by_another_name_is_the_same_store(home: Home, tmp_path: Path) -> None:
+def test_resolves_links_to_the_store(home: Home, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(home.engines.parent)
     model = add_model(home, "mine", link / "engines" / "mine")
@@ -135,7 +135,7 @@ def test_store_by_another_name_is_the_same_store(home: Home, tmp_path: Path) -> 
     assert removed(home, model) == ["mine", "mine"]
 
 
-def test_unused_engines_go_when_asked_for(home: Home) -> None:
+def test_removes_unused_engines_if_requested(home: Home) -> None:
     model = add_model(home, "mine")
     for name in ("old", "broken"):
         (home.engines / name).mkdir()
@@ -146,7 +146,7 @@ def test_unused_engines_go_when_asked_for(home: Home) -> None:
     assert model.engine_path.exists()
 
 
-def test_builds_that_are_not_done_go_with_their_model(home: Home) -> None:
+def test_removing_a_model_removes_its_partial_builds(home: Home) -> None:
     model = add_model(home, "mine")
     for name, engine in (("mine", "mine-f2"), ("other", "other-f3")):
         resume_or_start(
@@ -157,7 +157,7 @@ def test_builds_that_are_not_done_go_with_their_model(home: Home) -> None:
     assert removed(home, unused=True) == [".other-f3.partial"]
 
 
-def test_engine_that_someone_needs_by_now_stays(home: Home) -> None:
+def test_keeps_locked_engines(home: Home) -> None:
     model = add_model(home, "mine")
     plan = build_plan(home.engines / "mine-f2", fingerprint="f2")
     resume_or_start(plan, rebuild=True)
@@ -169,7 +169,7 @@ def test_engine_that_someone_needs_by_now_stays(home: Home) -> None:
     assert model.engine_path.exists() and partial.exists()
 
 
-def test_engine_that_is_in_use_by_now_stays(home: Home) -> None:
+def test_keeps_an_engine_that_was_imported_meanwhile(home: Home) -> None:
     model = add_model(home, "mine")
     removal = plan_removal(home, [model], unused=False)
     add_model(home, "other", model.engine_path)
@@ -177,6 +177,6 @@ def test_engine_that_is_in_use_by_now_stays(home: Home) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"engine": {}}', '{"engine": {"path": 1}}', "null"])
-def test_broken_manifest_uses_nothing(home: Home, text: str) -> None:
+def test_broken_manifest_references_no_engine(home: Home, text: str) -> None:
     (add_model(home, "mine").path / "tllm.json").write_text(text)
     assert find_users(home) == {}

@@ -17,7 +17,7 @@ _GPUS = {"gpu_device_ids": "0;1", "tensorrt_llm_instance_count": "2"}
 
 
 @pytest.mark.parametrize(
-    ("was", "kind", "options", "kept"),
+    ("previous", "kind", "options", "kept"),
     [
         ({"num_threads": "2"}, "openvino", {}, {"num_threads"}),
         # The engine kind that has the parameter now has no use for it, or none for its value.
@@ -30,13 +30,17 @@ _GPUS = {"gpu_device_ids": "0;1", "tensorrt_llm_instance_count": "2"}
         ({"max_num_seqs": "3"}, "openvino", {"layout": "llmapi"}, set()),
     ],
 )
-def test_what_fits_is_kept_and_the_rest_is_told(
-    home_folder: object, was: dict[str, str], kind: str, options: dict[str, Any], kept: set[str]
+def test_keeps_settings_that_fit_and_reports_the_rest(
+    home_folder: object,
+    previous: dict[str, str],
+    kind: str,
+    options: dict[str, Any],
+    kept: set[str],
 ) -> None:
-    known = dataclasses.replace(add_model(find_home(), "mine"), preserved=was)
+    known = dataclasses.replace(add_model(find_home(), "mine"), preserved=previous)
     assert choose_preserved(known, ServingOptions(**options), kind) == PreservedSettings(
-        {name: value for name, value in was.items() if name in kept},
-        {name: value for name, value in was.items() if name not in kept},
+        {name: value for name, value in previous.items() if name in kept},
+        {name: value for name, value in previous.items() if name not in kept},
     )
 
 
@@ -48,7 +52,7 @@ def test_what_fits_is_kept_and_the_rest_is_told(
         ({"parameters": {"tensorrt_llm_instance_count": "2"}}, {"gpu_device_ids": "0;1"}),
     ],
 )
-def test_instances_follow_the_gpus_that_the_import_says(
+def test_instance_count_follows_the_gpus_of_the_import(
     home_folder: object, options: dict[str, Any], kept: dict[str, str]
 ) -> None:
     known = dataclasses.replace(
@@ -57,7 +61,7 @@ def test_instances_follow_the_gpus_that_the_import_says(
     assert choose_preserved(known, ServingOptions(**options), "tensorrt") == PreservedSettings(kept)
 
 
-def test_each_kind_has_its_line() -> None:
+def test_describe_has_a_line_for_kept_and_for_dropped_settings() -> None:
     assert PreservedSettings().describe() == []
     assert PreservedSettings({"a": "1", "b": ""}, {"c": "2"}).describe() == [
         "Kept what was set: a=1; b=",

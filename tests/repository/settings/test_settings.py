@@ -38,10 +38,10 @@ def copy(tmp_path: Path) -> Path:
     return copy_upstream(tmp_path / "copy")
 
 
-def set_parameters(directory: Path, **wanted: str) -> OpenRepository:
+def set_parameters(directory: Path, **requested: str) -> OpenRepository:
     repository = open_repository(directory)
-    changes = plan_changes(repository, wanted)
-    write_changes(repository, apply_changes(repository, changes), wanted)
+    changes = plan_changes(repository, requested)
+    write_changes(repository, apply_changes(repository, changes), requested)
     return open_repository(directory)
 
 
@@ -49,7 +49,7 @@ def origins(repository: OpenRepository) -> dict[str, tuple[str, str]]:
     return {each.parameter.name: (each.value, each.origin) for each in list_settings(repository)}
 
 
-def test_value_in_several_models_changes_in_all_of_them(ours: Path) -> None:
+def test_change_applies_to_every_model_with_the_value(ours: Path) -> None:
     changes = plan_changes(open_repository(ours), {"bls_instance_count": "3"})
     place = "instance_group.count"
     assert changes == [
@@ -58,7 +58,7 @@ def test_value_in_several_models_changes_in_all_of_them(ours: Path) -> None:
     ]
 
 
-def test_only_the_lines_of_the_value_change(ours: Path) -> None:
+def test_change_edits_only_the_lines_of_the_value(ours: Path) -> None:
     before = open_repository(ours).texts
     after = set_parameters(ours, max_beam_width="2").texts
     entry = '"max_beam_width" value: { string_value: "4" }'
@@ -68,7 +68,7 @@ def test_only_the_lines_of_the_value_change(ours: Path) -> None:
     assert sorted(path.name for path in ours.iterdir()) == sorted([*before, "tllm.json"])
 
 
-def test_every_field_of_a_value_changes(tmp_path: Path) -> None:
+def test_change_applies_to_every_field_of_a_parameter(tmp_path: Path) -> None:
     options = ServingOptions(max_batch_size=8, parameters={"max_queue_size": "2"})
     write_repository(plan_repository("mine", ENGINE, options), tmp_path / "mine")
     after = set_parameters(tmp_path / "mine", triton_max_batch_size="3")
@@ -76,7 +76,7 @@ def test_every_field_of_a_value_changes(tmp_path: Path) -> None:
     assert after.value("tensorrt_llm", "dynamic_batching.preferred_batch_size") == "3"
 
 
-def test_value_that_stands_nowhere_is_added(ours: Path) -> None:
+def test_adds_a_missing_value(ours: Path) -> None:
     place = "dynamic_batching.priority_levels"
     changes = plan_changes(open_repository(ours), {"priority_levels": "5"})
     assert changes == [Change("priority_levels", "tensorrt_llm", place, None, "5")]
@@ -84,7 +84,7 @@ def test_value_that_stands_nowhere_is_added(ours: Path) -> None:
     assert after.value("tensorrt_llm", place) == "5"
 
 
-def test_timeout_of_the_queue_lets_a_request_have_its_own(ours: Path) -> None:
+def test_queue_timeout_allows_request_timeouts(ours: Path) -> None:
     policy = "dynamic_batching.default_queue_policy"
     own = Change("allow_timeout_override", "tensorrt_llm", f"{policy}.allow_timeout_override",
                  None, "true")  # fmt: skip
@@ -99,7 +99,7 @@ def test_timeout_of_the_queue_lets_a_request_have_its_own(ours: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["enable_kv_cache_reuse=TRUE", "max_queue_size=0"])
-def test_same_value_again_changes_nothing(ours: Path, name: str) -> None:
+def test_setting_the_current_value_changes_nothing(ours: Path, name: str) -> None:
     assert plan_changes(open_repository(ours), dict([name.split("=")])) == []
 
 
@@ -114,13 +114,13 @@ def test_same_value_again_changes_nothing(ours: Path, name: str) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused(ours: Path, name: str, value: str, what: str) -> None:
+def test_rejects_invalid_parameters(ours: Path, name: str, value: str, what: str) -> None:
     with pytest.raises(BadInput) as raised:
         plan_changes(open_repository(ours), {name: value})
     assert raised.value.what == what
 
 
-def test_what_the_engine_does_not_heed_is_written_and_shown(ours: Path) -> None:
+def test_parameter_without_effect_is_written_and_listed(ours: Path) -> None:
     after = set_parameters(ours, kv_cache_free_gpu_mem_fraction="0.9")
     place = "parameters.kv_cache_free_gpu_mem_fraction"
     assert after.value("tensorrt_llm", place) == "0.9"
@@ -129,7 +129,7 @@ def test_what_the_engine_does_not_heed_is_written_and_shown(ours: Path) -> None:
     assert "batch_scheduler_policy" not in shown
 
 
-def test_value_beyond_the_engine_is_refused(tmp_path: Path) -> None:
+def test_rejects_a_value_beyond_the_engine(tmp_path: Path) -> None:
     engine = tmp_path / "engine"
     engine.mkdir()
     (engine / "engine.json").write_text('{"vocab_size": 49152, "max_position_embeddings": 8192}')
@@ -149,7 +149,7 @@ def priorities(levels: int, usual: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("before", "wanted", "error"),
+    ("before", "requested", "error"),
     [
         (
             {}, {"default_priority_level": "3"},
@@ -170,18 +170,18 @@ def priorities(levels: int, usual: int) -> dict[str, str]:
         ),
     ],
 )  # fmt: skip
-def test_values_that_contradict_each_other_are_refused(
-    ours: Path, before: dict[str, str], wanted: dict[str, str], error: str
+def test_rejects_contradicting_values(
+    ours: Path, before: dict[str, str], requested: dict[str, str], error: str
 ) -> None:
     set_parameters(ours, **before)
     files = {path: path.read_bytes() for path in ours.rglob("*") if path.is_file()}
     with pytest.raises(BadInput) as raised:
-        set_parameters(ours, **wanted)
+        set_parameters(ours, **requested)
     assert str(raised.value) == error.format(ours=ours)
     assert {path: path.read_bytes() for path in ours.rglob("*") if path.is_file()} == files
 
 
-def test_contradiction_of_an_editors_keeps_nothing_else_from_being_set(ours: Path) -> None:
+def test_existing_contradiction_does_not_block_other_settings(ours: Path) -> None:
     path = ours / "tensorrt_llm" / "config.pbtxt"
     path.write_text(path.read_text() + "dynamic_batching { priority_levels: 3 }\n")
     assert set_parameters(ours, max_queue_size="5").value("tensorrt_llm", "max_batch_size") == "8"
@@ -189,7 +189,7 @@ def test_contradiction_of_an_editors_keeps_nothing_else_from_being_set(ours: Pat
     assert not [each for each in validate_repository(after) if each.what.startswith("default_p")]
 
 
-def test_half_filled_template_can_be_filled_in_any_order(copy: Path) -> None:
+def test_template_can_be_filled_in_any_order(copy: Path) -> None:
     path = copy / "tensorrt_llm" / "config.pbtxt"
     path.write_text(
         path.read_text().replace(
@@ -202,7 +202,7 @@ def test_half_filled_template_can_be_filled_in_any_order(copy: Path) -> None:
     assert set_parameters(copy, priority_levels="3")
 
 
-def test_origin_of_every_kind(ours: Path) -> None:
+def test_lists_the_origin_of_each_value(ours: Path) -> None:
     set_parameters(ours, max_beam_width="2")
     path = ours / "tensorrt_llm" / "config.pbtxt"
     path.write_text(path.read_text().replace('"256"', '"300"'))
@@ -224,27 +224,27 @@ def test_origin_of_every_kind(ours: Path) -> None:
     }
 
 
-def test_value_that_models_do_not_share_is_told_by_model(ours: Path) -> None:
+def test_value_that_differs_between_models_is_listed_by_model(ours: Path) -> None:
     path = ours / "mine" / "config.pbtxt"
     path.write_text(path.read_text().replace("count: 1", "count: 2"))
     value, origin = origins(open_repository(ours))["bls_instance_count"]
     assert (value, origin) == ("ensemble: 1, mine: 2, tensorrt_llm_bls: 1", "file")
 
 
-def test_manifest_remembers_what_was_set(ours: Path) -> None:
+def test_manifest_records_settings(ours: Path) -> None:
     set_parameters(ours, max_beam_width="2")
     set_parameters(ours, enable_kv_cache_reuse="FALSE")
     manifest = json.loads((ours / "tllm.json").read_text())
     assert manifest["set"] == {"max_beam_width": "2", "enable_kv_cache_reuse": "false"}
 
 
-def test_template_is_filled_wherever_the_variable_stands(copy: Path) -> None:
+def test_fills_a_template_variable_everywhere(copy: Path) -> None:
     after = set_parameters(copy, triton_max_batch_size="8")
     variable = "${triton_max_batch_size}"
     assert after.texts == {model: text.replace(variable, "8") for model, text in UPSTREAM.items()}
 
 
-def test_template_under_another_key_than_usual_is_filled(copy: Path) -> None:
+def test_fills_a_template_variable_under_another_key(copy: Path) -> None:
     path = copy / "tensorrt_llm" / "config.pbtxt"
     path.write_text(path.read_text().replace('"gpt_model_path"', '"engine_dir"'))
     changes = plan_changes(open_repository(copy), {"engine_dir": "/e"})
@@ -255,19 +255,19 @@ def test_template_under_another_key_than_usual_is_filled(copy: Path) -> None:
     )
 
 
-def test_parameter_that_an_older_copy_lacks_is_added(copy: Path) -> None:
+def test_adds_a_parameter_that_an_older_copy_lacks(copy: Path) -> None:
     after = set_parameters(copy, kv_cache_free_gpu_mem_fraction="0.9")
     assert after.texts["tensorrt_llm"] == UPSTREAM["tensorrt_llm"] + (
         'parameters { key: "kv_cache_free_gpu_mem_fraction" value { string_value: "0.9" } }\n'
     )
 
 
-def test_tensor_that_a_copy_lacks_is_not_invented(copy: Path) -> None:
+def test_does_not_add_a_tensor_that_a_copy_lacks(copy: Path) -> None:
     with pytest.raises(BadInput, match="The parameter logits_datatype has no place in"):
         plan_changes(open_repository(copy), {"logits_datatype": "TYPE_FP16"})
 
 
-def test_origins_in_a_copy(copy: Path) -> None:
+def test_lists_origins_in_an_upstream_copy(copy: Path) -> None:
     found = origins(set_parameters(copy, max_beam_width="2"))
     assert (found["max_beam_width"], found["engine_dir"]) == (
         ("2", "file"), ("${engine_dir}", "unset"),
@@ -275,7 +275,7 @@ def test_origins_in_a_copy(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["max_batch_size: {", "max_batchsize: 8"])
-def test_broken_file_is_not_changed(ours: Path, broken: str) -> None:
+def test_does_not_change_a_broken_file(ours: Path, broken: str) -> None:
     path = ours / "tensorrt_llm" / "config.pbtxt"
     path.write_text(broken + "\n" + path.read_text())
     with pytest.raises(RepositoryError, match=r"tensorrt_llm/config\.pbtxt, line \d+: "):
@@ -283,7 +283,7 @@ def test_broken_file_is_not_changed(ours: Path, broken: str) -> None:
     assert path.read_text().startswith(broken)
 
 
-def test_disk_error_leaves_every_file(ours: Path) -> None:
+def test_disk_error_changes_no_file(ours: Path) -> None:
     repository = open_repository(ours)
     with pytest.raises(FileNotFoundError):
         write_changes(repository, {"tensorrt_llm": "new", "gone": "new"}, {})
@@ -291,7 +291,7 @@ def test_disk_error_leaves_every_file(ours: Path) -> None:
     assert [path.name for path in ours.rglob(".config*")] == []
 
 
-def test_change_by_someone_else_meanwhile_is_not_lost(ours: Path) -> None:
+def test_rejects_a_write_over_a_concurrent_change(ours: Path) -> None:
     repository = open_repository(ours)
     changes = plan_changes(repository, {"max_beam_width": "2"})
     set_parameters(ours, num_threads="7")
@@ -301,24 +301,24 @@ def test_change_by_someone_else_meanwhile_is_not_lost(ours: Path) -> None:
     assert [path.name for path in ours.rglob(".*")] == []
 
 
-def test_folder_without_models_is_no_repository(tmp_path: Path) -> None:
+def test_rejects_a_folder_without_models(tmp_path: Path) -> None:
     with pytest.raises(RepositoryError, match="is no model repository"):
         open_repository(tmp_path)
 
 
-def test_file_that_is_no_text(copy: Path) -> None:
+def test_rejects_a_file_that_is_not_text(copy: Path) -> None:
     (copy / "ensemble" / "config.pbtxt").write_bytes(b"\xff")
     with pytest.raises(RepositoryError, match="cannot be read"):
         open_repository(copy)
 
 
-def test_other_layouts_name_the_file_of_their_settings(tmp_path: Path) -> None:
+def test_error_names_the_settings_file_of_other_layouts(tmp_path: Path) -> None:
     options = ServingOptions(layout="llmapi")
     write_repository(plan_repository("mine", ENGINE, options), tmp_path / "mine")
     repository = open_repository(tmp_path / "mine")
-    for ask in (list_settings, partial(plan_changes, wanted={"max_beam_width": "2"})):
+    for call in (list_settings, partial(plan_changes, requested={"max_beam_width": "2"})):
         with pytest.raises(BadInput) as raised:
-            ask(repository)
+            call(repository)
         assert str(raised.value) == (
             "The settings of mine are not in a config.pbtxt.\n"
             "Why: its layout is llmapi, whose engine arguments are in model.yaml\n"

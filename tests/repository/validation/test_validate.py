@@ -46,14 +46,14 @@ def copy(tmp_path: Path) -> Path:
     vocabulary = {"model": {"vocab": {"a": 0, "b": 1}}, "added_tokens": [{"id": 3}]}
     (engine / "tokenizer.json").write_text(json.dumps(vocabulary))
     copy = copy_upstream(tmp_path / "copy")
-    wanted = {
+    requested = {
         "triton_max_batch_size": "8", "tokenizer_dir": str(engine), "engine_dir": str(engine),
         "preprocessing_instance_count": "1", "decoupled_mode": "true", "max_beam_width": "2",
         "triton_backend": "tensorrtllm", "batching_strategy": "inflight_fused_batching",
     }  # fmt: skip
     repository = open_repository(copy)
-    changes = plan_changes(repository, wanted)
-    write_changes(repository, apply_changes(repository, changes), wanted)
+    changes = plan_changes(repository, requested)
+    write_changes(repository, apply_changes(repository, changes), requested)
     return copy
 
 
@@ -74,11 +74,11 @@ def edit(directory: Path, model: str, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
 
 
-def test_what_is_rendered_is_valid(ours: Path) -> None:
+def test_rendered_repository_is_valid(ours: Path) -> None:
     assert findings(ours, lacks=True) == []
 
 
-def test_filled_copy_of_upstreams_is_valid(copy: Path) -> None:
+def test_filled_upstream_copy_is_valid(copy: Path) -> None:
     assert findings(copy) == []
 
 
@@ -119,7 +119,7 @@ def test_filled_copy_of_upstreams_is_valid(copy: Path) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) and len(value) < 20 else "",
 )  # fmt: skip
-def test_hand_edit_is_found(
+def test_finds_an_invalid_edit(
     ours: Path, model: str, old: str, new: str, found: tuple[str, int | None, str]
 ) -> None:
     edit(ours, model, old, new)
@@ -140,28 +140,28 @@ def test_hand_edit_is_found(
         ("mine/1", ("mine", "no folder of a version is in it")),
     ],
 )
-def test_missing_code_is_found(ours: Path, remove: str, found: tuple[str, str]) -> None:
+def test_finds_missing_code(ours: Path, remove: str, found: tuple[str, str]) -> None:
     path = ours / remove
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert findings(ours) == [("error", found[0], None, found[1])]
 
 
-def test_next_step_names_a_folder_as_a_shell_takes_it(tmp_path: Path) -> None:
+def test_next_step_quotes_the_folder(tmp_path: Path) -> None:
     copy = copy_upstream(tmp_path / "my repo")
     (copy / "tensorrt_llm" / "1").rmdir()
     found = {each.what: each.next_step for each in validate_repository(open_repository(copy))}
     assert found["no folder of a version is in it"] == f"mkdir '{copy}/tensorrt_llm/1'"
 
 
-def test_missing_model_is_found(ours: Path) -> None:
+def test_finds_a_missing_model(ours: Path) -> None:
     shutil.rmtree(ours / "preprocessing")
-    asked = "it asks the model preprocessing, which is not here"
-    assert [each for each in findings(ours) if each[3] != asked] == [
+    reference_error = "it asks the model preprocessing, which is not here"
+    assert [each for each in findings(ours) if each[3] != reference_error] == [
         ("error", "preprocessing/config.pbtxt", None, "it is missing")
     ]
 
 
-def test_unfilled_template_says_what_to_fill(tmp_path: Path) -> None:
+def test_unfilled_template_lists_the_variables_to_fill(tmp_path: Path) -> None:
     copy = copy_upstream(tmp_path / "copy")
     found = validate_repository(open_repository(copy))
     unfilled = [each for each in found if each.path.parent.name == "preprocessing"]
@@ -174,7 +174,7 @@ def test_unfilled_template_says_what_to_fill(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def bare(name: str, place: str) -> str:
+def unquoted(name: str, place: str) -> str:
     """A field with a variable that stands there without quotes."""
     if place.startswith("parameters."):
         key = place.removeprefix("parameters.")
@@ -183,17 +183,17 @@ def bare(name: str, place: str) -> str:
     if first in ("input", "output"):
         return f'{first} {{ name: "{fields[0]}" {fields[1]}: ${{{name}}} dims: [ -1 ] }}\n'
     if fields:
-        return f"{first} {{ {bare(name, '.'.join(fields))} }}\n"
+        return f"{first} {{ {unquoted(name, '.'.join(fields))} }}\n"
     return f"{first}: ${{{name}}}\n"
 
 
 @pytest.mark.parametrize("name", load_parameters())
-def test_bare_variable_of_any_parameter_is_a_finding(tmp_path: Path, name: str) -> None:
+def test_finds_an_unquoted_variable_of_any_parameter(tmp_path: Path, name: str) -> None:
     # Those of another layout fill no config.pbtxt, and may stand in one by mistake.
     fills = load_parameters()[name].fills or {"tensorrt_llm": ("max_batch_size",)}
     for model, places in fills.items():
         (tmp_path / model / "1").mkdir(parents=True)
-        lines = "".join(bare(name, place) for place in places)
+        lines = "".join(unquoted(name, place) for place in places)
         (tmp_path / model / "config.pbtxt").write_text(f'name: "{model}"\n{lines}')
     found = findings(tmp_path, lacks=True)
     for model in fills:
@@ -236,14 +236,14 @@ STEP = "ensemble/config.pbtxt"
          ("error", "tensorrt_llm/config.pbtxt", 11, "batching_strategy is 'v2'")),
     ],
 )  # fmt: skip
-def test_broken_join_is_found(
+def test_finds_a_broken_ensemble(
     copy: Path, model: str, old: str, new: str, found: tuple[str, str, int | None, str]
 ) -> None:
     edit(copy, model, old, new)
     assert found in findings(copy)
 
 
-def test_missing_model_of_a_step_is_one_finding(copy: Path) -> None:
+def test_missing_model_of_a_step_yields_one_error(copy: Path) -> None:
     edit(copy, "ensemble", 'model_name: "preprocessing"', 'model_name: "reprocessing"')
     found, *others = validate_repository(open_repository(copy))
     assert {each.severity for each in others} == {"warning"}
@@ -252,7 +252,7 @@ def test_missing_model_of_a_step_is_one_finding(copy: Path) -> None:
     )  # fmt: skip
 
 
-def test_layout_of_one_model_has_a_contract_of_its_own(tmp_path: Path) -> None:
+def test_one_model_layout_is_not_checked_against_the_contract(tmp_path: Path) -> None:
     model = tmp_path / "tensorrt_llm"
     (model / "1").mkdir(parents=True)
     (model / "config.pbtxt").write_text(f"""\
@@ -273,7 +273,7 @@ def change_json(path: Path, change: Callable[[dict], None]) -> None:
     path.write_text(json.dumps(facts))
 
 
-def test_tokenizer_of_another_model_is_found(copy: Path) -> None:
+def test_finds_the_tokenizer_of_another_model(copy: Path) -> None:
     change_json(
         copy.parent / "engine" / "tokenizer.json",
         lambda facts: facts["added_tokens"].append({"id": 4}),
@@ -284,13 +284,13 @@ def test_tokenizer_of_another_model_is_found(copy: Path) -> None:
     ]  # fmt: skip
 
 
-def test_missing_rank_is_found(copy: Path) -> None:
+def test_finds_a_missing_rank(copy: Path) -> None:
     config = copy.parent / "engine" / "config.json"
     change_json(config, lambda facts: facts["pretrained_config"]["mapping"].update(world_size=2))
     assert findings(copy) == [("error", str(config), None, "the engine is of 2 ranks, 1 are there")]
 
 
-def test_instance_with_too_few_gpus_is_found(copy: Path) -> None:
+def test_finds_an_instance_with_too_few_gpus(copy: Path) -> None:
     engine = copy.parent / "engine"
     change_json(
         engine / "config.json",
@@ -298,8 +298,10 @@ def test_instance_with_too_few_gpus_is_found(copy: Path) -> None:
     )
     (engine / "rank1.engine").touch()
     repository = open_repository(copy)
-    wanted = {"gpu_device_ids": "0,1;2"}
-    write_changes(repository, apply_changes(repository, plan_changes(repository, wanted)), wanted)
+    requested = {"gpu_device_ids": "0,1;2"}
+    write_changes(
+        repository, apply_changes(repository, plan_changes(repository, requested)), requested
+    )
     (found,) = (
         each
         for each in validate_repository(open_repository(copy))
@@ -309,7 +311,7 @@ def test_instance_with_too_few_gpus_is_found(copy: Path) -> None:
     assert found.next_step == f'tllm set --repo {copy} "gpu_device_ids=0,1;2,3"'
 
 
-def test_engine_of_another_vocabulary_is_found(ours: Path) -> None:
+def test_finds_an_engine_with_another_vocabulary(ours: Path) -> None:
     engine = ours.parents[1] / "engines" / "mine"
     facts = {"vocab_size": 7, "max_position_embeddings": 16}
     (engine / "engine.json").write_text(json.dumps(facts))
@@ -324,7 +326,7 @@ def test_engine_of_another_vocabulary_is_found(ours: Path) -> None:
     ["", "[]", "{", '{"model": null}', '{"build_config": null}', '{"build_config": [], "model": 1}',
      '{"build_config": {"a": 1}, "pretrained_config": 3, "added_tokens": 3}'],
 )  # fmt: skip
-def test_files_beside_the_engine_that_say_nothing(copy: Path, text: str) -> None:
+def test_ignores_engine_files_without_known_fields(copy: Path, text: str) -> None:
     for name in ("config.json", "tokenizer.json"):
         (copy.parent / "engine" / name).write_text(text)
     assert findings(copy) == []
@@ -332,23 +334,23 @@ def test_files_beside_the_engine_that_say_nothing(copy: Path, text: str) -> None
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_whatever_an_editor_leaves_behind_gives_findings(copy: Path, data: st.DataObject) -> None:
+def test_arbitrary_edits_raise_no_error(copy: Path, data: st.DataObject) -> None:
     """Whatever is cut out or put in, there are findings or none, but no other error."""
     path = copy / data.draw(st.sampled_from(["tensorrt_llm", "ensemble", "preprocessing"]))
     config = path / "config.pbtxt"
     text = config.read_text(encoding="utf-8")
     start = data.draw(st.integers(0, len(text)))
     end = min(len(text), start + data.draw(st.integers(0, 40)))
-    put = data.draw(st.sampled_from(["", "{", "}", "]", '"', "${x}", "#", "name: 1", "\\x"]))
+    insertion = data.draw(st.sampled_from(["", "{", "}", "]", '"', "${x}", "#", "name: 1", "\\x"]))
     try:
-        config.write_text(text[:start] + put + text[end:], encoding="utf-8")
+        config.write_text(text[:start] + insertion + text[end:], encoding="utf-8")
         findings(copy, lacks=True)
     finally:
         config.write_text(text, encoding="utf-8")
 
 
 @pytest.mark.parametrize("layout", ["inflight", "llmapi", "vllm"])
-def test_fresh_repository_of_any_layout_is_sound(tmp_path: Path, layout: Layout) -> None:
+def test_new_repository_of_any_layout_is_valid(tmp_path: Path, layout: Layout) -> None:
     write_tokenizer(tmp_path)
     engine = replace(ENGINE, path=tmp_path, kind="vllm" if layout == "vllm" else ENGINE.kind)
     plan = plan_repository("mine", engine, ServingOptions(layout=layout))
@@ -356,7 +358,7 @@ def test_fresh_repository_of_any_layout_is_sound(tmp_path: Path, layout: Layout)
     assert findings(tmp_path / "mine") == []
 
 
-def test_fresh_repository_of_a_tensorrt_engine_is_sound(tmp_path: Path) -> None:
+def test_new_repository_of_a_tensorrt_engine_is_valid(tmp_path: Path) -> None:
     engine = tensorrt_engine(tmp_path)
     options = ServingOptions(parameters={"tokenizer_dir": str(tmp_path / "tokenizer")})
     write_repository(plan_repository("mine", engine, options), tmp_path / "mine")

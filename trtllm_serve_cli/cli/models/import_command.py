@@ -139,7 +139,7 @@ def _declare(
         read_declaration,
         with_absolute_paths,
     )
-    from trtllm_serve_cli.repository.model.parameters import with_paths_from
+    from trtllm_serve_cli.repository.model.parameters import resolve_paths
     from trtllm_serve_cli.yaml_schema import parse_words
 
     if file is not None:
@@ -152,7 +152,7 @@ def _declare(
     named = parse_words(EngineOptions, words, where="--build-option")
     overrides = {**sections, "build": {**named, **sections["build"]}}
     if parameters := overrides.get("repository", {}).get("parameters"):
-        overrides["repository"]["parameters"] = with_paths_from(parameters, Path.cwd())
+        overrides["repository"]["parameters"] = resolve_paths(parameters, Path.cwd())
     declared = override(declared, overrides)
     return replace(declared, build=with_absolute_paths(declared.build, Path.cwd()))
 

@@ -91,12 +91,12 @@ def set_(
 
     Example:  tllm set --repo ./inflight_batcher_llm kv_cache_free_gpu_mem_fraction=0.9
     """
-    from trtllm_serve_cli.repository.model.parameters import with_paths_from
+    from trtllm_serve_cli.repository.model.parameters import resolve_paths
     from trtllm_serve_cli.repository.settings import settings
 
     has_name = repo is None and "=" not in words[0]
     said = parse_pairs(words[1:] if has_name else words, option="")
-    wanted = with_paths_from(said, Path.cwd())
+    wanted = resolve_paths(said, Path.cwd())
     if not wanted:
         raise BadInput(
             "Nothing was said to set.",

@@ -73,10 +73,10 @@ def start(
             print(plan.describe())
         return
     if repo:
-        from trtllm_serve_cli.repository.settings.engine_references import remember_use
+        from trtllm_serve_cli.repository.settings.engine_references import record_references
 
         for each in repo:
-            remember_use(home, each.absolute())
+            record_references(home, each.absolute())
     prepare_and_notify(plan)
     if foreground:
         _serve_attached(plan)

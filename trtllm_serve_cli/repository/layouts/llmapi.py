@@ -28,12 +28,12 @@ _NOT_ARGUMENTS = (
     "instances_share_engine",
 )
 _SPECIAL_TOKENS = ("add_special_tokens", "skip_special_tokens")
-_OF_THE_TEXT = ("tokenizer_dir", *_SPECIAL_TOKENS)
+_TOKENIZER_PARAMETERS = ("tokenizer_dir", *_SPECIAL_TOKENS)
 _TRITON_CONFIG = ("decoupled_mode", "cancellation_check_period_ms", "max_queue_size")
 
 
 def plan_llmapi(
-    engine: Engine, values: Mapping[str, str], of_engine: Mapping[str, str]
+    engine: Engine, values: Mapping[str, str], core_parameters: Mapping[str, str]
 ) -> tuple[ModelConfig, ...]:
     """The model `tensorrt_llm`; `of_engine` are the parameters that it has in the other layout."""
     contract = load_contracts()["llmapi"]
@@ -45,12 +45,12 @@ def plan_llmapi(
         "max_queue_size": int(values["max_queue_size"]),
     }
     if model_yaml := find_kind(engine.kind).serving.model_yaml:
-        llm_arguments, beside = model_yaml(of_engine)
+        llm_arguments, entries = model_yaml(core_parameters)
         arguments = render_arguments(llm_arguments, triton_config)
-        beside |= {name: values[name] for name in _SPECIAL_TOKENS}
+        entries |= {name: values[name] for name in _SPECIAL_TOKENS}
     else:
-        arguments = render_model_yaml(_arguments(values, of_engine), triton_config)
-        beside = {}
+        arguments = render_model_yaml(_arguments(values, core_parameters), triton_config)
+        entries = {}
     model = ModelConfig(
         name="tensorrt_llm",
         title=f"text to text with {engine.model_name} ({engine.kind})",
@@ -58,7 +58,7 @@ def plan_llmapi(
         inputs=contract.inputs,
         outputs=contract.outputs,
         # For clients: what `tllm infer` needs to ask the model as it wants to be asked.
-        parameters=beside
+        parameters=entries
         | {
             "engine_kind": engine.kind,
             "max_seq_len": values["max_seq_len"],
@@ -74,13 +74,15 @@ def plan_llmapi(
     return (model,)
 
 
-def llmapi_uses(values: Mapping[str, str], of_engine: Mapping[str, str]) -> set[str]:
+def list_llmapi_parameters(
+    values: Mapping[str, str], core_parameters: Mapping[str, str]
+) -> set[str]:
     """The parameters that have an effect in this layout."""
-    keys = set(_arguments(values, of_engine))
+    keys = set(_arguments(values, core_parameters))
     arguments = {each.name for each in load_parameters().values() if keys.intersection(each.keys)}
     return arguments.union(_TRITON_CONFIG)
 
 
-def _arguments(values: Mapping[str, str], of_engine: Mapping[str, str]) -> dict[str, str]:
-    arguments = {key: value for key, value in of_engine.items() if key not in _NOT_ARGUMENTS}
-    return arguments | {name: values[name] for name in _OF_THE_TEXT}
+def _arguments(values: Mapping[str, str], core_parameters: Mapping[str, str]) -> dict[str, str]:
+    arguments = {key: value for key, value in core_parameters.items() if key not in _NOT_ARGUMENTS}
+    return arguments | {name: values[name] for name in _TOKENIZER_PARAMETERS}

@@ -36,7 +36,7 @@ def vllm_values(engine: Engine, options: ServingOptions) -> dict[str, str]:
     return values | check_parameters(options.parameters, engine.kind)
 
 
-def vllm_uses() -> set[str]:
+def list_vllm_parameters() -> set[str]:
     """The parameters that have an effect in this layout."""
     return set(_ARGUMENTS)
 
@@ -48,7 +48,7 @@ def plan_vllm(name: str, engine: Engine, values: Mapping[str, str]) -> tuple[Mod
     arguments |= engine.llm_arguments or {}
     for parameter, argument in _ARGUMENTS.items():
         if parameter in values:
-            arguments[argument] = _plain(values[parameter])
+            arguments[argument] = _parse_value(values[parameter])
     model = ModelConfig(
         name=name,
         title=f"{engine.model_name} in Triton's vLLM backend",
@@ -65,7 +65,7 @@ def plan_vllm(name: str, engine: Engine, values: Mapping[str, str]) -> tuple[Mod
     return (model,)
 
 
-def _plain(value: str) -> Any:
+def _parse_value(value: str) -> Any:
     """Numbers and truths as JSON has them; the table has checked their types."""
     try:
         return json.loads(value)

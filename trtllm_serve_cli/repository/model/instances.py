@@ -88,28 +88,28 @@ def _groups(repository: OpenRepository, parameter: str) -> tuple[tuple[int, ...]
         ) from error
 
 
-def with_instance_count(wanted: Mapping[str, str], kind: str) -> dict[str, str]:
+def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, str]:
     """`wanted` with as many engines of `kind` as groups of GPUs.
 
     Raises `BadInput` if it says another number, or that several groups share an engine.
     """
-    gpus = wanted.get(_GPUS)
+    gpus = overrides.get(_GPUS)
     if not gpus:
-        return dict(wanted)
+        return dict(overrides)
     can_share = load_parameters()[_SHARED].applies_to(kind)
     count = count_gpu_groups(gpus)
     if can_share and count == 1:
         # One engine has as many instances as it has front ends.
-        return dict(wanted)
+        return dict(overrides)
     implied = {_COUNT: str(count)} | ({_SHARED: "false"} if can_share else {})
     for name, value in implied.items():
-        if wanted.get(name, value) != value:
+        if overrides.get(name, value) != value:
             raise BadInput(
-                f"{name} is {wanted[name]}, and the GPUs {gpus} are for {count}.",
+                f"{name} is {overrides[name]}, and the GPUs {gpus} are for {count}.",
                 why=f"each instance needs a group of {_GPUS} of its own",
                 next_step=f"leave {name} out, or give {_GPUS} as many groups, such as 0,1;2,3",
             )
-    return {**wanted, **implied}
+    return {**overrides, **implied}
 
 
 def list_implied(names: Iterable[str]) -> set[str]:
@@ -128,11 +128,11 @@ def check_instances(checked: Checked, model: str) -> Iterator[Finding]:
     num_instances = sum(group.count for group in config.instance_group) or 1
     is_shared = checked.repository.value(model, f"parameters.{_SHARED}").lower() in ("true", "1")
     if gpus and count_gpu_groups(gpus) != (1 if is_shared else num_instances):
-        there = "they share an engine" if is_shared else f"there are {num_instances}"
+        instances = "they share an engine" if is_shared else f"there are {num_instances}"
         yield checked.finding(
             "error",
             model,
-            f"{_GPUS} {gpus} is for {count_gpu_groups(gpus)} instances, and {there}",
+            f"{_GPUS} {gpus} is for {count_gpu_groups(gpus)} instances, and {instances}",
             f'{checked.set_command} "{_GPUS}={gpus}" {_COUNT}={count_gpu_groups(gpus)}',
             place=f"parameters.{_GPUS}",
         )
@@ -157,18 +157,19 @@ def check_ranks_of_instances(
     if not gpus or world_size is None:
         return
     groups = gpus.split(";")
-    odd = [group for group in groups if group.count(",") + 1 != world_size]
-    if odd:
+    mismatched = [group for group in groups if group.count(",") + 1 != world_size]
+    if mismatched:
         yield checked.finding(
             "error",
             model,
-            f"{_GPUS} {gpus} has the group {odd[0]}, and the engine is of {world_size} ranks",
-            f'{checked.set_command} "{_GPUS}={_such_as(world_size, len(groups))}"',
+            f"{_GPUS} {gpus} has the group {mismatched[0]}, and the engine is of "
+            f"{world_size} ranks",
+            f'{checked.set_command} "{_GPUS}={_example_groups(world_size, len(groups))}"',
             place=f"parameters.{_GPUS}",
         )
 
 
-def _such_as(world_size: int, num_instances: int) -> str:
+def _example_groups(world_size: int, num_instances: int) -> str:
     """GPUs for the instances, from the first one on."""
     return ";".join(
         ",".join(str(each * world_size + gpu) for gpu in range(world_size))

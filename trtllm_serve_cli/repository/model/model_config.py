@@ -62,6 +62,6 @@ class RepositoryPlan:
     models: tuple[ModelConfig, ...]
     layout: Layout = "inflight"
     parameters: Mapping[str, str] = field(default_factory=dict)
-    asked: tuple[str, ...] = ()
+    requested: tuple[str, ...] = ()
     preserved: Mapping[str, str] = field(default_factory=dict)
     declaration: Mapping[str, Any] = field(default_factory=dict)

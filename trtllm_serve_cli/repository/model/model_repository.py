@@ -42,7 +42,7 @@ class OpenRepository:
         return target_of(self.path, self.name)
 
     @property
-    def is_ours(self) -> bool:
+    def has_manifest(self) -> bool:
         return bool(self.manifest)
 
     @property
@@ -106,9 +106,11 @@ def open_repository(directory: Path) -> OpenRepository:
     try:
         for path in sorted(directory.glob(f"*/{CONFIG}")):
             texts[path.parent.name] = path.read_bytes().decode("utf-8")
-        manifest = directory / MANIFEST
-        ours = json.loads(manifest.read_text(encoding="utf-8")) if manifest.exists() else {}
-        if ours and not isinstance(ours["engine"]["kind"], str):
+        manifest_path = directory / MANIFEST
+        manifest = (
+            json.loads(manifest_path.read_text(encoding="utf-8")) if manifest_path.exists() else {}
+        )
+        if manifest and not isinstance(manifest["engine"]["kind"], str):
             raise TypeError("the engine kind is no text")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RepositoryError(
@@ -122,7 +124,7 @@ def open_repository(directory: Path) -> OpenRepository:
             why=f"no folder in it has a {CONFIG}",
             next_step="name the folder that Triton would be given with --repo DIR",
         )
-    return OpenRepository(directory, texts, ours)
+    return OpenRepository(directory, texts, manifest)
 
 
 def unreadable(repository: OpenRepository, model: str, error: PbtxtError) -> RepositoryError:

@@ -106,14 +106,14 @@ def defaults_for(kind: str) -> dict[str, str]:
     }
 
 
-def check_parameters(given: Mapping[str, str], kind: str) -> dict[str, str]:
+def check_parameters(values: Mapping[str, str], kind: str) -> dict[str, str]:
     """`given` with its values in their one spelling; raises `BadInput` for what does not fit."""
     return {
-        name: check_value(find_parameter(name, kind), value, kind) for name, value in given.items()
+        name: check_value(find_parameter(name, kind), value, kind) for name, value in values.items()
     }
 
 
-def with_paths_from(given: Mapping[str, str], folder: Path) -> dict[str, str]:
+def resolve_paths(values: Mapping[str, str], folder: Path) -> dict[str, str]:
     """`given` with its paths where they are, seen from `folder`: a server runs elsewhere.
 
     What may be a name instead stays as it is, unless it is a path that exists or begins as one.
@@ -123,7 +123,7 @@ def with_paths_from(given: Mapping[str, str], folder: Path) -> dict[str, str]:
         name: _absolute(name, value, folder)
         if value and name in table and table[name].type == "path"
         else value
-        for name, value in given.items()
+        for name, value in values.items()
     }
 
 
@@ -151,9 +151,9 @@ def type_tensors(model: str, contract: Contract, values: Mapping[str, str]) -> C
     return Contract(typed("input", contract.inputs), typed("output", contract.outputs))
 
 
-def refuse_unused(given: Iterable[str], used: Container[str], layout: str) -> None:
+def refuse_unused(names: Iterable[str], used: Container[str], layout: str) -> None:
     """Raise `BadInput` for a parameter that no model of the layout heeds."""
-    for name in given:
+    for name in names:
         if name not in used:
             raise BadInput(
                 f"The parameter {name} has no effect in the layout {layout}.",
@@ -214,13 +214,13 @@ def check_value(parameter: Parameter, value: str, kind: str) -> str:
     """
     if not value and may_be_empty(parameter, kind):
         return value
-    known = _spell(parameter, value)
-    if known is None:
+    normalized = _normalize(parameter, value)
+    if normalized is None:
         raise BadInput(
             f"The parameter {parameter.name} is {value[:20]!r}.",
-            next_step=f"say {takes(parameter)}",
+            next_step=f"say {describe_accepted(parameter)}",
         )
-    return known
+    return normalized
 
 
 def may_be_empty(parameter: Parameter, kind: str) -> bool:
@@ -230,7 +230,7 @@ def may_be_empty(parameter: Parameter, kind: str) -> bool:
     )
 
 
-def takes(parameter: Parameter) -> str:
+def describe_accepted(parameter: Parameter) -> str:
     """What the parameter takes, as `name=…` with a few words."""
     name, low, high = parameter.name, parameter.at_least, parameter.at_most
     match parameter.type:
@@ -250,7 +250,7 @@ def takes(parameter: Parameter) -> str:
             return f"{name}=… with {_PATTERNS[parameter.type][1]}"
 
 
-def _spell(parameter: Parameter, value: str) -> str | None:
+def _normalize(parameter: Parameter, value: str) -> str | None:
     """The one spelling of a value, or None."""
     match parameter.type:
         case "bool":

@@ -69,7 +69,7 @@ def manifest_of(plan: RepositoryPlan, created_at: int) -> dict[str, Any]:
         "engine": _facts_of(plan.engine),
         "models": [model.name for model in plan.models],
         "parameters": dict(plan.parameters),
-        "asked": list(plan.asked),
+        "asked": list(plan.requested),
         "set": dict(plan.preserved),
         "declaration": dict(plan.declaration),
     }

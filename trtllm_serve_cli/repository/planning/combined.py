@@ -46,13 +46,13 @@ def plan_combination(repositories: Sequence[OpenRepository]) -> tuple[PlacedMode
     Raises `BadInput` for two models of one name, `RepositoryError` for a file that cannot be read.
     """
     owners = [repository.name for repository in repositories]
-    if twice := [name for name, count in Counter(owners).items() if count > 1]:
+    if duplicates := [name for name, count in Counter(owners).items() if count > 1]:
         raise BadInput(
-            f"One server cannot serve two models called {twice[0]}.",
-            why=" and ".join(str(each.path) for each in repositories if each.name == twice[0]),
+            f"One server cannot serve two models called {duplicates[0]}.",
+            why=" and ".join(str(each.path) for each in repositories if each.name == duplicates[0]),
             next_step="import one of them under another name: tllm import -m NAME -s SOURCE",
         )
-    placed = tuple(each for repository in repositories for each in _place(repository))
+    placed = tuple(each for repository in repositories for each in _rename_models(repository))
     counts = Counter(each.name for each in placed)
     if clash := next((name for name, count in counts.items() if count > 1), None):
         owner, other = (each.source.parent.name for each in placed if each.name == clash)
@@ -70,39 +70,39 @@ def write_combination(models: Sequence[PlacedModel], destination: Path) -> None:
         for model in models:
             folder = aside / model.name
             folder.mkdir()
-            for beside in model.source.iterdir():
-                if beside.name != CONFIG:
-                    (folder / beside.name).symlink_to(beside)
+            for entry in model.source.iterdir():
+                if entry.name != CONFIG:
+                    (folder / entry.name).symlink_to(entry)
             text = (model.source / CONFIG).read_bytes().decode("utf-8")
             for place, value in model.changes.items():
                 text = change(text, place, value)
             (folder / CONFIG).write_bytes(text.encode("utf-8"))
 
 
-def _place(repository: OpenRepository) -> Iterator[PlacedModel]:
+def _rename_models(repository: OpenRepository) -> Iterator[PlacedModel]:
     owner = repository.name
     for model in repository.texts:
         name = prefixed(owner, model)
         changes = {} if name == model else {"name": name}
         changes |= dict(_renamed_steps(repository, model))
-        changes |= dict(_renamed_asked(repository, model))
+        changes |= dict(_renamed_references(repository, model))
         yield PlacedModel(name, repository.path / model, changes)
 
 
 def _renamed_steps(repository: OpenRepository, model: str) -> Iterator[tuple[str, str]]:
     """The steps of an ensemble of Triton's own."""
-    for asked in repository.texts:
-        place = f"ensemble_scheduling.step.{asked}.model_name"
+    for other in repository.texts:
+        place = f"ensemble_scheduling.step.{other}.model_name"
         if repository.values(model, place):
-            yield place, prefixed(repository.name, asked)
+            yield place, prefixed(repository.name, other)
 
 
-def _renamed_asked(repository: OpenRepository, model: str) -> Iterator[tuple[str, str]]:
+def _renamed_references(repository: OpenRepository, model: str) -> Iterator[tuple[str, str]]:
     """The models that a text model asks; one that is not said is asked by its usual name."""
     for parameter in load_parameters().values():
         if parameter.type != "model":
             continue
         for place in parameter.fills.get(repository.role(model) or "", ()):
-            asked = repository.value(model, place) or parameter.default
-            if asked is not None and asked in repository.texts:
-                yield place, prefixed(repository.name, asked)
+            other = repository.value(model, place) or parameter.default
+            if other is not None and other in repository.texts:
+                yield place, prefixed(repository.name, other)

@@ -11,8 +11,8 @@ from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.engine_kinds.selection import kinds_in_layout
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository.layouts.llmapi import llmapi_uses, plan_llmapi
-from trtllm_serve_cli.repository.layouts.vllm import plan_vllm, vllm_uses, vllm_values
+from trtllm_serve_cli.repository.layouts.llmapi import list_llmapi_parameters, plan_llmapi
+from trtllm_serve_cli.repository.layouts.vllm import list_vllm_parameters, plan_vllm, vllm_values
 from trtllm_serve_cli.repository.model.contract import load_contracts
 from trtllm_serve_cli.repository.model.instances import with_instance_count
 from trtllm_serve_cli.repository.model.model_config import ModelConfig, QueuePolicy, RepositoryPlan
@@ -50,7 +50,7 @@ def plan_repository(name: str, engine: Engine, options: ServingOptions) -> Repos
         models=plan.models,
         layout=options.layout,
         parameters=plan.values,
-        asked=list_asked(options),
+        requested=list_requested(options),
     )
 
 
@@ -91,14 +91,14 @@ def _plan_inflight(name: str, engine: Engine, options: ServingOptions) -> _Layou
 
 def _plan_llmapi(name: str, engine: Engine, options: ServingOptions) -> _LayoutPlan:
     values = _values(engine, options)
-    of_engine = _tensorrt_llm(engine, values).parameters
-    models = plan_llmapi(engine, values, of_engine)
-    return _LayoutPlan(values, models, llmapi_uses(values, of_engine))
+    core_parameters = _tensorrt_llm(engine, values).parameters
+    models = plan_llmapi(engine, values, core_parameters)
+    return _LayoutPlan(values, models, list_llmapi_parameters(values, core_parameters))
 
 
 def _plan_vllm(name: str, engine: Engine, options: ServingOptions) -> _LayoutPlan:
     values = vllm_values(engine, options)
-    return _LayoutPlan(values, plan_vllm(name, engine, values), vllm_uses())
+    return _LayoutPlan(values, plan_vllm(name, engine, values), list_vllm_parameters())
 
 
 _LAYOUTS: Mapping[Layout, Callable[[str, Engine, ServingOptions], _LayoutPlan]] = {
@@ -119,13 +119,13 @@ def check_name_is_free_in_layout(name: str) -> None:
 
 
 def _with_unused(
-    model: ModelConfig, idle: Sequence[Parameter], values: Mapping[str, str]
+    model: ModelConfig, unused: Sequence[Parameter], values: Mapping[str, str]
 ) -> ModelConfig:
     """`model` with those of the `idle` parameters that its upstream counterpart has."""
     role = "tensorrt_llm_bls" if model.name not in load_contracts() else model.name
     entries = {
         place.removeprefix("parameters."): values[each.name]
-        for each in idle
+        for each in unused
         for place in each.fills.get(role, ())
     }
     return replace(model, parameters=model.parameters | entries)
@@ -146,20 +146,20 @@ def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
 
 def _used(models: Sequence[ModelConfig]) -> set[str]:
     """The parameters that some model of the repository has a place for."""
-    there = {model.name: model.parameters for model in models}
+    entries = {model.name: model.parameters for model in models}
     return {
         each.name
         for each in load_parameters().values()
         for model, places in each.fills.items()
         for place in places
-        if model in there
-        and (not place.startswith("parameters.") or place[len("parameters.") :] in there[model])
+        if model in entries
+        and (not place.startswith("parameters.") or place[len("parameters.") :] in entries[model])
     }
 
 
-def list_asked(options: ServingOptions) -> tuple[str, ...]:
+def list_requested(options: ServingOptions) -> tuple[str, ...]:
     """The parameters that are as they are because someone said so."""
-    usual = ServingOptions()
+    defaults = ServingOptions()
     of_options = {
         "max_batch_size": ("triton_max_batch_size", "max_num_seqs", "max_tokens_in_paged_kv_cache"),
         "max_seq_len": ("max_seq_len", "max_tokens_in_paged_kv_cache"),
@@ -169,7 +169,7 @@ def list_asked(options: ServingOptions) -> tuple[str, ...]:
     chosen = [
         parameter
         for option, parameters in of_options.items()
-        if getattr(options, option) != getattr(usual, option)
+        if getattr(options, option) != getattr(defaults, option)
         for parameter in parameters
     ]
     return tuple(dict.fromkeys([*chosen, *options.parameters]))

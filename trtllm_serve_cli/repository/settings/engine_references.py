@@ -38,7 +38,7 @@ class Removal:
         return sizes | {build.path: find_size(build.path) for build in self.unfinished}
 
 
-def remember_use(home: Home, repository: Path) -> None:
+def record_references(home: Home, repository: Path) -> None:
     """Have the engine stores that the repository uses engines of know that it does."""
     mark = hashlib.sha256(str(repository).encode()).hexdigest()[:16]
     for store in {path.parent for path in _paths_in(repository)}:
@@ -67,13 +67,13 @@ def plan_removal(home: Home, models: Iterable[ImportedModel], *, unused: bool) -
     paths = {model.path for model in models}
     names = {model.name for model in models}
     users = find_users(home, without=paths)
-    theirs = {engine for path in paths for engine in _engines_of(path, home.engines)}
+    candidates = {engine for path in paths for engine in _engines_of(path, home.engines)}
     return Removal(
         models,
         tuple(
             each
             for each in list_engines(home.engines)
-            if each.path not in users and (unused or each.path in theirs)
+            if each.path not in users and (unused or each.path in candidates)
         ),
         tuple(
             build
@@ -102,8 +102,8 @@ def remove(home: Home, removal: Removal) -> list[Path]:
 
 
 def _remove_unused(home: Home, path: Path, engine_dir: Path, fingerprint: str) -> bool:
-    with try_lock(lock_of(home, engine_dir, fingerprint)) as is_ours:
-        if not is_ours or path in find_users(home):
+    with try_lock(lock_of(home, engine_dir, fingerprint)) as is_locked:
+        if not is_locked or path in find_users(home):
             return False
         with contextlib.suppress(FileNotFoundError):
             remove_folder(path)
@@ -112,9 +112,9 @@ def _remove_unused(home: Home, path: Path, engine_dir: Path, fingerprint: str) -
 
 def _repositories(home: Home) -> set[Path]:
     """Those of this home, and those that the store knows."""
-    ours = {file.parent for file in home.models.glob(f"*/{MANIFEST}")}
+    local = {file.parent for file in home.models.glob(f"*/{MANIFEST}")}
     known = {link.readlink() for link in (home.engines / _LINKS).glob("*") if link.is_symlink()}
-    return {path for path in ours if not path.name.startswith(".")} | known
+    return {path for path in local if not path.name.startswith(".")} | known
 
 
 def _engines_of(repository: Path, store: Path) -> set[Path]:

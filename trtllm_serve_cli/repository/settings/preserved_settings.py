@@ -10,7 +10,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.model.instances import list_implied
 from trtllm_serve_cli.repository.model.parameters import check_parameters, list_unused
 from trtllm_serve_cli.repository.model.store import ImportedModel
-from trtllm_serve_cli.repository.planning.repository_plan import list_asked
+from trtllm_serve_cli.repository.planning.repository_plan import list_requested
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +32,19 @@ class PreservedSettings:
         ]
 
 
-def choose_preserved(known: ImportedModel, options: ServingOptions, kind: str) -> PreservedSettings:
+def choose_preserved(
+    existing: ImportedModel, options: ServingOptions, kind: str
+) -> PreservedSettings:
     """What is kept under what the import's options say, as far as it fits layout and engine kind.
 
     What they say themselves is neither kept nor dropped.
     """
-    said = list_implied(list_asked(options))
-    rest = {name: value for name, value in known.preserved.items() if name not in said}
+    requested = list_implied(list_requested(options))
+    rest = {name: value for name, value in existing.preserved.items() if name not in requested}
     # Only this layout has a place for what is set.
     if options.layout != "inflight":
         return PreservedSettings(dropped=rest)
-    is_same = known.engine_kind == kind
+    is_same = existing.engine_kind == kind
     kept = {name: value for name, value in rest.items() if _fits(name, value, kind, is_same)}
     return PreservedSettings(
         kept, {name: value for name, value in rest.items() if name not in kept}

@@ -95,7 +95,7 @@ def list_settings(repository: OpenRepository) -> list[Setting]:
     return settings
 
 
-def plan_changes(repository: OpenRepository, wanted: Mapping[str, str]) -> list[Change]:
+def plan_changes(repository: OpenRepository, requested: Mapping[str, str]) -> list[Change]:
     """What setting the parameters to these values changes.
 
     A value that stands in several models changes in all of them; one that stands in none is added
@@ -103,10 +103,10 @@ def plan_changes(repository: OpenRepository, wanted: Mapping[str, str]) -> list[
     `RepositoryError` for a file that cannot be read.
     """
     _check_layout(repository)
-    given = with_instance_count(check_parameters(wanted, repository.kind), repository.kind)
+    values = with_instance_count(check_parameters(requested, repository.kind), repository.kind)
     return [
         each
-        for name, value in given.items()
+        for name, value in values.items()
         for each in _changes_of(repository, load_parameters()[name], value)
     ]
 
@@ -150,7 +150,7 @@ def apply_changes(repository: OpenRepository, changes: list[Change]) -> dict[str
 
 
 def write_changes(
-    repository: OpenRepository, texts: Mapping[str, str], wanted: Mapping[str, str]
+    repository: OpenRepository, texts: Mapping[str, str], requested: Mapping[str, str]
 ) -> None:
     """Write `texts`, and into a manifest of ours what was set: each file changes at once or not.
 
@@ -158,39 +158,39 @@ def write_changes(
     Raises `RepositoryError` when a file is not what it was when the repository was opened.
     """
     files = {repository.path / model / CONFIG: text for model, text in texts.items()}
-    if repository.is_ours:
-        given = with_instance_count(check_parameters(wanted, repository.kind), repository.kind)
-        known = {**repository.manifest.get("set", {}), **given}
+    if repository.has_manifest:
+        values = with_instance_count(check_parameters(requested, repository.kind), repository.kind)
+        known = {**repository.manifest.get("set", {}), **values}
         manifest = {**repository.manifest, "set": known}
         files[repository.path / MANIFEST] = json.dumps(manifest, indent=2) + "\n"
-    asides: dict[Path, Path] = {}
+    temporary_paths: dict[Path, Path] = {}
     try:
         for path, text in files.items():
-            asides[path] = _write_beside(path, text)
+            temporary_paths[path] = _write_temporary(path, text)
         if open_repository(repository.path) != repository:
             raise RepositoryError(
                 f"{repository.path} was changed by someone else meanwhile.",
                 why="what was to be written is based on older files",
                 next_step="run the same command again",
             )
-        for path, aside in asides.items():
-            aside.replace(path)
+        for path, temporary_path in temporary_paths.items():
+            temporary_path.replace(path)
     finally:
-        for aside in asides.values():
-            aside.unlink(missing_ok=True)
+        for temporary_path in temporary_paths.values():
+            temporary_path.unlink(missing_ok=True)
 
 
-def _write_beside(path: Path, text: str) -> Path:
+def _write_temporary(path: Path, text: str) -> Path:
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    aside = Path(name)
+    temporary_path = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(text.encode())
-        shutil.copymode(path, aside)
+        shutil.copymode(path, temporary_path)
     except BaseException:
-        aside.unlink()
+        temporary_path.unlink()
         raise
-    return aside
+    return temporary_path
 
 
 def _changes_of(repository: OpenRepository, parameter: Parameter, value: str) -> list[Change]:
@@ -228,15 +228,15 @@ def _changes_of(repository: OpenRepository, parameter: Parameter, value: str) ->
 
 
 def _origin(repository: OpenRepository, parameter: Parameter, values: Mapping[str, str]) -> str:
-    said = {value for value in values.values() if value and not is_unfilled(value)}
-    if not said:
+    filled = {value for value in values.values() if value and not is_unfilled(value)}
+    if not filled:
         return "unset"
     name, manifest = parameter.name, repository.manifest
-    if said == {manifest.get("set", {}).get(name)}:
+    if filled == {manifest.get("set", {}).get(name)}:
         return "set"
     if parameter.is_fact:
         return "engine" if manifest else "file"
-    if said != {manifest.get("parameters", {}).get(name)}:
+    if filled != {manifest.get("parameters", {}).get(name)}:
         return "file"
     if name in manifest.get("asked", {}):
         return "import"

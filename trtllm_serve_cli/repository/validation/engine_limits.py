@@ -33,7 +33,7 @@ class EngineLimits:
     world_size: int | None = None
 
 
-def check_served(checked: Checked) -> Iterator[Finding]:
+def check_engine_and_paths(checked: Checked) -> Iterator[Finding]:
     """Findings about paths, and about the engine and the tokenizer at their ends."""
     yield from _check_paths(checked)
     for model in checked.configs:
@@ -69,17 +69,17 @@ def _limits_of(checked: Checked, model: str) -> EngineLimits | None:
 
 def read_limits(directory: Path) -> EngineLimits | None:
     """What is known of the engine in the folder; None for a folder that says nothing."""
-    ours, upstream = directory / ENGINE_FILE, directory / "config.json"
-    facts = _read_json(upstream)
+    engine_file, config_file = directory / ENGINE_FILE, directory / "config.json"
+    facts = _read_json(config_file)
     if not facts.get("build_config"):
-        path = ours if ours.exists() else upstream
-        facts = _read_json(ours) or facts.get("text_config", facts)
+        path = engine_file if engine_file.exists() else config_file
+        facts = _read_json(engine_file) or facts.get("text_config", facts)
         tokens, positions = _number(facts, "vocab_size"), _number(facts, "max_position_embeddings")
         return EngineLimits(path, tokens, max_seq_len=positions) if facts else None
     model, build = facts.get("pretrained_config"), facts["build_config"]
     mapping = model.get("mapping") if isinstance(model, dict) else None
     return EngineLimits(
-        upstream,
+        config_file,
         _number(model, "vocab_size"),
         _number(build, "max_batch_size"),
         _number(build, "max_beam_width"),
@@ -130,7 +130,7 @@ def _check_limits(checked: Checked, model: str, limits: EngineLimits) -> Iterato
         ("triton_max_batch_size", "max_batch_size", limits.max_batch_size),
         ("max_seq_len", "parameters.max_seq_len", limits.max_seq_len),
     ):
-        value = _whole(checked.repository.value(model, place))
+        value = _parse_int(checked.repository.value(model, place))
         if limit is not None and value is not None and value > limit:
             yield checked.finding(
                 "warning" if place == "max_batch_size" else "error", model,
@@ -151,25 +151,26 @@ def _check_ranks(limits: EngineLimits) -> Iterator[Finding]:
 
 def _check_vocabulary(checked: Checked, model: str, limits: EngineLimits) -> Iterator[Finding]:
     repository = checked.repository
-    said = _whole(repository.value(model, "parameters.vocab_size"))
-    if said is not None and limits.vocab_size not in (None, said):
+    vocab_size = _parse_int(repository.value(model, "parameters.vocab_size"))
+    if vocab_size is not None and limits.vocab_size not in (None, vocab_size):
         yield checked.finding(
-            "error", model, f"vocab_size is {said}, the engine knows {limits.vocab_size} tokens",
+            "error", model,
+            f"vocab_size is {vocab_size}, the engine knows {limits.vocab_size} tokens",
             command_to_import_again(repository.path, repository.name),
             place="parameters.vocab_size",
         )  # fmt: skip
-    for asked, place in repository.places(load_parameters()["tokenizer_dir"].fills):
-        value = repository.value(asked, place)
+    for text_model, place in repository.places(load_parameters()["tokenizer_dir"].fills):
+        value = repository.value(text_model, place)
         tokens = count_tokens(Path(value)) if value else None
         if tokens and limits.vocab_size is not None and tokens > limits.vocab_size:
             yield checked.finding(
-                "error", asked,
+                "error", text_model,
                 f"the tokenizer has {tokens} tokens, the engine knows {limits.vocab_size}",
                 f"{checked.set_command} tokenizer_dir=PATH", place=place,
             )  # fmt: skip
 
 
-def _whole(text: str) -> int | None:
+def _parse_int(text: str) -> int | None:
     return int(text) if re.fullmatch("[0-9]{1,19}", text) else None
 
 

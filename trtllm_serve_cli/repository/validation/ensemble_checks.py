@@ -10,30 +10,30 @@ from trtllm_serve_cli.repository.model.findings import Checked, Finding, type_na
 from trtllm_serve_cli.repository.model.parameters import load_parameters
 
 # Tensor within an ensemble -> its type, None if it cannot be known, and who makes it.
-_Made = dict[str, tuple[int | None, str]]
+_Producers = dict[str, tuple[int | None, str]]
 
 
-def check_joins(checked: Checked) -> Iterator[Finding]:
+def check_ensembles(checked: Checked) -> Iterator[Finding]:
     """Findings about more than one model."""
     for model, config in checked.configs.items():
         if config.HasField("ensemble_scheduling"):
             yield from _check_ensemble(checked, model)
-        yield from _check_asked_models(checked, model)
+        yield from _check_referenced_models(checked, model)
         yield from check_batches(checked, model)
 
 
-def _check_asked_models(checked: Checked, model: str) -> Iterator[Finding]:
+def _check_referenced_models(checked: Checked, model: str) -> Iterator[Finding]:
     """The models that a text model asks must be there."""
     repository = checked.repository
     for parameter in load_parameters().values():
         if parameter.type != "model":
             continue
         for place in parameter.fills.get(repository.role(model) or "", ()):
-            asked = repository.value(model, place)
-            if asked and asked not in repository.texts:
+            target = repository.value(model, place)
+            if target and target not in repository.texts:
                 yield checked.finding(
-                    "error", model, f"it asks the model {asked}, which is not here",
-                    f"{checked.set_command} {parameter.name}={_nearest(asked, checked)}",
+                    "error", model, f"it asks the model {target}, which is not here",
+                    f"{checked.set_command} {parameter.name}={_nearest(target, checked)}",
                     place=place,
                 )  # fmt: skip
 
@@ -55,14 +55,14 @@ def check_batches(checked: Checked, model: str) -> Iterator[Finding]:
             f"{checked.set_command} triton_max_batch_size={max(preferred)}",
             place="dynamic_batching.preferred_batch_size",
         )  # fmt: skip
-    levels, usual = (
+    levels, default = (
         config.dynamic_batching.priority_levels,
         config.dynamic_batching.default_priority_level,
     )
-    if not min(levels, 1) <= usual <= levels:
+    if not min(levels, 1) <= default <= levels:
         yield checked.finding(
             "error", model,
-            f"default_priority_level is {usual}, and there are {levels} priority_levels",
+            f"default_priority_level is {default}, and there are {levels} priority_levels",
             f"{checked.set_command} priority_levels={levels} "
             f"default_priority_level={min(levels, 1)}",
             place="dynamic_batching.default_priority_level",
@@ -73,7 +73,7 @@ def _check_ensemble(checked: Checked, model: str) -> Iterator[Finding]:
     """Every tensor that a step or the ensemble wants must come from somewhere, in its type."""
     ensemble = checked.configs[model]
     steps = list(ensemble.ensemble_scheduling.step)
-    made: _Made = {
+    producers: _Producers = {
         each.name: (each.data_type, f"the ensemble's input {each.name}") for each in ensemble.input
     }
     for step in steps:
@@ -83,39 +83,41 @@ def _check_ensemble(checked: Checked, model: str) -> Iterator[Finding]:
                 "error", model, f"a step asks the model {step.model_name}, which is not here",
                 _did_you_mean(step.model_name, checked.repository.texts), place=place,
             )  # fmt: skip
-        served = checked.configs.get(step.model_name)
-        if served is None:
+        step_config = checked.configs.get(step.model_name)
+        if step_config is None:
             # One finding is enough: what it would make is taken as right.
-            made |= dict.fromkeys(step.output_map.values(), (None, ""))
+            producers |= dict.fromkeys(step.output_map.values(), (None, ""))
             continue
-        outputs = {each.name: each.data_type for each in served.output}
+        outputs = {each.name: each.data_type for each in step_config.output}
         for key, name in sorted(step.output_map.items()):
             if key in outputs:
-                made[name] = (outputs[key], f"the output {key} of {step.model_name}")
+                producers[name] = (outputs[key], f"the output {key} of {step.model_name}")
             else:
                 yield checked.finding(
                     "error", model, f"{step.model_name} has no output {key}",
                     _did_you_mean(key, outputs), place=place,
                 )  # fmt: skip
-        if ensemble.max_batch_size > served.max_batch_size:
+        if ensemble.max_batch_size > step_config.max_batch_size:
             yield checked.finding(
                 "error", model,
                 f"it takes batches of {ensemble.max_batch_size}, its step {step.model_name} of "
-                f"{served.max_batch_size}",
+                f"{step_config.max_batch_size}",
                 f"{checked.set_command} triton_max_batch_size={ensemble.max_batch_size}",
                 place="max_batch_size",
             )  # fmt: skip
     for step in steps:
         if step.model_name in checked.configs:
-            yield from _check_step(checked, model, step, made)
+            yield from _check_step(checked, model, step, producers)
     for output in ensemble.output:
-        yield from _check_joint(
+        yield from _check_tensor(
             checked, model, output.name, output.data_type, f"the ensemble's output {output.name}",
-            made, f"output.{output.name}.name",
+            producers, f"output.{output.name}.name",
         )  # fmt: skip
 
 
-def _check_step(checked: Checked, model: str, step: Any, made: _Made) -> Iterator[Finding]:
+def _check_step(
+    checked: Checked, model: str, step: Any, producers: _Producers
+) -> Iterator[Finding]:
     place = f"ensemble_scheduling.step.{step.model_name}.model_name"
     inputs = {each.name: each for each in checked.configs[step.model_name].input}
     for key, name in sorted(step.input_map.items()):
@@ -125,8 +127,10 @@ def _check_step(checked: Checked, model: str, step: Any, made: _Made) -> Iterato
                 _did_you_mean(key, inputs), place=place,
             )  # fmt: skip
             continue
-        wanted = f"the input {key} of {step.model_name}"
-        yield from _check_joint(checked, model, name, inputs[key].data_type, wanted, made, place)
+        consumer = f"the input {key} of {step.model_name}"
+        yield from _check_tensor(
+            checked, model, name, inputs[key].data_type, consumer, producers, place
+        )
     for key, tensor in inputs.items():
         if not tensor.optional and key not in step.input_map:
             yield checked.finding(
@@ -135,26 +139,26 @@ def _check_step(checked: Checked, model: str, step: Any, made: _Made) -> Iterato
             )  # fmt: skip
 
 
-def _check_joint(
+def _check_tensor(
     checked: Checked,
     model: str,
     name: str,
     data_type: int,
-    wanted_by: str,
-    made: _Made,
+    consumer: str,
+    producers: _Producers,
     place: str,
 ) -> Iterator[Finding]:
-    if name not in made:
+    if name not in producers:
         yield checked.finding(
-            "error", model, f"nothing makes {name}, which is {wanted_by}",
-            _did_you_mean(name, made), place=place,
+            "error", model, f"nothing makes {name}, which is {consumer}",
+            _did_you_mean(name, producers), place=place,
         )  # fmt: skip
         return
-    made_type, made_by = made[name]
-    if made_type is not None and made_type != data_type:
+    produced_type, producer = producers[name]
+    if produced_type is not None and produced_type != data_type:
         yield checked.finding(
             "error", model,
-            f"{wanted_by} is {type_name(data_type)}, but {made_by} is {type_name(made_type)}",
+            f"{consumer} is {type_name(data_type)}, but {producer} is {type_name(produced_type)}",
             "give both one type", place=place,
         )  # fmt: skip
 

@@ -16,9 +16,9 @@ from trtllm_serve_cli.repository.model.model_repository import CONFIG, OpenRepos
 from trtllm_serve_cli.repository.model.parameters import (
     Parameter,
     check_value,
+    describe_accepted,
     load_parameters,
     may_be_empty,
-    takes,
 )
 from trtllm_serve_cli.repository.model.render import RUNTIME_PACKAGE
 from trtllm_serve_cli.repository.model.store import command_to_import_again
@@ -29,11 +29,14 @@ from trtllm_serve_cli.repository.pbtxt import (
     parse_config,
     write_value,
 )
-from trtllm_serve_cli.repository.validation.engine_limits import check_served, list_beyond_engine
-from trtllm_serve_cli.repository.validation.ensemble_checks import check_batches, check_joins
+from trtllm_serve_cli.repository.validation.engine_limits import (
+    check_engine_and_paths,
+    list_beyond_engine,
+)
+from trtllm_serve_cli.repository.validation.ensemble_checks import check_batches, check_ensembles
 
 # What an unfilled variable is taken for while the rest of its file is looked at.
-_STAND_INS = {"bool": "true", "int": "1", "float": "1"}
+_PLACEHOLDERS = {"bool": "true", "int": "1", "float": "1"}
 
 
 def validate_repository(repository: OpenRepository) -> list[Finding]:
@@ -44,7 +47,7 @@ def validate_repository(repository: OpenRepository) -> list[Finding]:
     for model in repository.texts:
         findings += _check_unfilled(checked, model)
         try:
-            configs[model] = parse_config(_with_stand_ins(repository, model))
+            configs[model] = parse_config(_with_placeholders(repository, model))
         except PbtxtError as error:
             path = repository.path / model / CONFIG
             findings.append(
@@ -56,8 +59,8 @@ def validate_repository(repository: OpenRepository) -> list[Finding]:
         findings += _check_tensors(checked, model)
         findings += _check_parameters(checked, model)
     findings += _check_models(checked)
-    findings += check_joins(checked)
-    findings += check_served(checked)
+    findings += check_ensembles(checked)
+    findings += check_engine_and_paths(checked)
     return sorted(
         findings, key=lambda each: (each.severity, str(each.path), each.line or 0, each.what)
     )
@@ -81,21 +84,23 @@ def list_contradictions(repository: OpenRepository) -> list[Finding]:
     return [each for each in found if each.severity == "error"]
 
 
-def _with_stand_ins(repository: OpenRepository, model: str) -> str:
+def _with_placeholders(repository: OpenRepository, model: str) -> str:
     table = load_parameters()
     values = {}
     for each in unfilled(repository, model):
         parameter = table.get(each.name)
         if not each.is_quoted:
-            values[each.name] = _stand_in(parameter) if parameter else "1"
+            values[each.name] = _placeholder(parameter) if parameter else "1"
     return fill(repository.texts[model], values)
 
 
-def _stand_in(parameter: Parameter) -> str:
+def _placeholder(parameter: Parameter) -> str:
     """A value that the parameter's field takes, as it is written there."""
-    usual = parameter.default or _STAND_INS.get(parameter.type) or next(iter(parameter.choices), "")
+    value = (
+        parameter.default or _PLACEHOLDERS.get(parameter.type) or next(iter(parameter.choices), "")
+    )
     places = [place for places in parameter.fills.values() for place in places]
-    return write_value(places[0], usual) if places else usual
+    return write_value(places[0], value) if places else value
 
 
 def _check_unfilled(checked: Checked, model: str) -> Iterator[Finding]:
@@ -109,7 +114,7 @@ def _check_unfilled(checked: Checked, model: str) -> Iterator[Finding]:
             continue
         seen.add(each.name)
         next_step = (
-            f"{checked.set_command} {takes(parameter).split(' ')[0]}"
+            f"{checked.set_command} {describe_accepted(parameter).split(' ')[0]}"
             if parameter and not parameter.is_fact
             else f"write a value in place of ${{{each.name}}}"
         )
@@ -138,10 +143,14 @@ def _check_folder(checked: Checked, model: str) -> Iterator[Finding]:
     if config.backend == "python":
         code = versions[-1] / (config.default_model_filename or "model.py")
         if not code.is_file():
-            yield Finding("error", code, None, "it is missing", _again(checked))
-        elif checked.repository.is_ours and not (code.parent / RUNTIME_PACKAGE).is_dir():
+            yield Finding("error", code, None, "it is missing", _restore(checked))
+        elif checked.repository.has_manifest and not (code.parent / RUNTIME_PACKAGE).is_dir():
             yield Finding(
-                "error", code.parent / RUNTIME_PACKAGE, None, "it is missing", _again(checked)
+                "error",
+                code.parent / RUNTIME_PACKAGE,
+                None,
+                "it is missing",
+                _restore(checked),
             )
 
 
@@ -150,12 +159,16 @@ def _check_models(checked: Checked) -> Iterator[Finding]:
     for model in repository.manifest.get("models", ()):
         if model not in repository.texts:
             yield Finding(
-                "error", repository.path / model / CONFIG, None, "it is missing", _again(checked)
+                "error",
+                repository.path / model / CONFIG,
+                None,
+                "it is missing",
+                _restore(checked),
             )
 
 
-def _again(checked: Checked) -> str:
-    if checked.repository.is_ours:
+def _restore(checked: Checked) -> str:
+    if checked.repository.has_manifest:
         return command_to_import_again(checked.repository.path, checked.repository.name)
     return "copy it from where the repository came from"
 
@@ -175,27 +188,28 @@ def _check_tensors(checked: Checked, model: str) -> Iterator[Finding]:
 
 
 def _check_side(
-    checked: Checked, model: str, side: str, wanted: dict[str, Tensor]
+    checked: Checked, model: str, side: str, expected: dict[str, Tensor]
 ) -> Iterator[Finding]:
     """A copy of upstream's may be of an older version, with fewer tensors; ours may not."""
-    is_ours = checked.repository.is_ours
-    there = {each.name: each for each in getattr(checked.configs[model], side)}
-    for name, tensor in there.items():
-        known = wanted.get(name)
+    has_manifest = checked.repository.has_manifest
+    actual = {each.name: each for each in getattr(checked.configs[model], side)}
+    for name, tensor in actual.items():
+        known = expected.get(name)
         place = f"{side}.{name}.data_type"
         if known and type_name(tensor.data_type) not in _types(known, model, place, checked):
             yield checked.finding(
-                "error" if is_ours else "warning", model,
+                "error" if has_manifest else "warning", model,
                 f"the {side} {name} is {type_name(tensor.data_type)}, clients expect {known.type}",
                 f"say data_type: {known.type}", place=place,
             )  # fmt: skip
-    if missing := [name for name in wanted if name not in there]:
+    if missing := [name for name in expected if name not in actual]:
         yield checked.finding(
-            "error" if is_ours else "warning", model,
+            "error" if has_manifest else "warning", model,
             f"it lacks {_count(missing, side)} that clients may want: {', '.join(missing)}",
-            _again(checked) if is_ours else "nothing, if the repository is of an older version",
+            _restore(checked) if has_manifest
+            else "nothing, if the repository is of an older version",
         )  # fmt: skip
-    if extra := [name for name in there if name not in wanted]:
+    if extra := [name for name in actual if name not in expected]:
         yield checked.finding(
             "warning", model,
             f"it has {_count(extra, side)} beyond the contract: {', '.join(extra)}",
@@ -224,7 +238,7 @@ def _check_parameters(checked: Checked, model: str) -> Iterator[Finding]:
         for place in parameter.fills.get(role, ()):
             known.add(place)
             for value in find_values(repository.texts[model], place):
-                yield from _check_one(checked, model, parameter, place, value)
+                yield from _check_parameter_value(checked, model, parameter, place, value)
     for key in checked.configs[model].parameters:
         place = f"parameters.{key}"
         if place not in known:
@@ -235,7 +249,7 @@ def _check_parameters(checked: Checked, model: str) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _check_one(
+def _check_parameter_value(
     checked: Checked, model: str, parameter: Parameter, place: str, value: str
 ) -> Iterator[Finding]:
     kind = checked.repository.kind
