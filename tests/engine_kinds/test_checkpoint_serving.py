@@ -10,7 +10,7 @@ COUNT, SHARED = "tensorrt_llm_instance_count", "instances_share_engine"
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("overrides", "expected"),
     [
         ({}, ("4", "true")),
         ({"gpu_device_ids": "0,1"}, ("4", "true")),
@@ -20,7 +20,7 @@ COUNT, SHARED = "tensorrt_llm_instance_count", "instances_share_engine"
         ({"priority_levels": "0"}, ("4", "true")),
     ],
 )
-def test_an_engine_on_a_gpu_has_front_ends(
-    given: dict[str, str], expected: tuple[str, str]
+def test_gpu_engine_has_several_front_ends_unless_its_queue_has_an_order(
+    overrides: dict[str, str], expected: tuple[str, str]
 ) -> None:
-    assert front_ends(given) == {COUNT: expected[0], SHARED: expected[1]}
+    assert front_ends(overrides) == {COUNT: expected[0], SHARED: expected[1]}

@@ -16,14 +16,14 @@ from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import describe_source
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
 
-def test_engine_gets_its_tokenizer_and_says_what_it_is(tmp_path: Path) -> None:
+def test_step_copies_the_tokenizer_and_writes_engine_json(tmp_path: Path) -> None:
     checkpoint = write_tokenizer(tmp_path / "checkpoint")
     for name in ("config.json", "model.safetensors.index.json", "model.safetensors"):
         (checkpoint / name).write_text("{}")
     engine = write_engine(tmp_path / "engine")
-    there = Checkpoint(checkpoint, "hf", "hf:a/b@c", "c", "LlamaForCausalLM", 1)
+    source = Checkpoint(checkpoint, "hf", "hf:a/b@c", "c", "LlamaForCausalLM", 1)
     step = plan_describe_step(
-        BuildRequest("mine", there, engine, "tensorrt"),
+        BuildRequest("mine", source, engine, "tensorrt"),
         Toolchain(sys.executable),
         title="Describe",
         weights="auto",

@@ -56,19 +56,19 @@ def plan(checkpoint: Checkpoint, kind: str, tools: Toolchain = TOOLS, **options)
     return plan_build(request, tools)
 
 
-def test_tensorrt_engine_is_converted_built_and_described(llama: Checkpoint) -> None:
+def test_plan_of_a_tensorrt_engine(llama: Checkpoint) -> None:
     planned = plan(llama, "tensorrt", tp=2)
     assert [step.command[:2] for step in planned.steps] == [
         ("python3", "/tensorrtllm_backend/tensorrt_llm/examples/llama/convert_checkpoint.py"),
         ("trtllm-build", "--checkpoint_dir"),
         ("/venv/bin/python", "-m"),
     ]
-    told = json.loads(planned.steps[-1].command[-1])
+    engine_facts = json.loads(planned.steps[-1].command[-1])
     assert planned.steps[-1].command[2:-1] == (
         "trtllm_serve_cli.engine_kinds.describe_step", "{work}",
         "--checkpoint", str(llama.path), "--engine",
     )  # fmt: skip
-    assert told == {
+    assert engine_facts == {
         "kind": "tensorrt", "model_name": "mine", "source": "hf:a/llama@c",
         "architecture": "LlamaForCausalLM", "weights": "auto", "fingerprint": planned.fingerprint,
     }  # fmt: skip
@@ -78,7 +78,7 @@ def test_tensorrt_engine_is_converted_built_and_described(llama: Checkpoint) -> 
     assert planned.estimated_bytes == sum(step.estimated_bytes for step in planned.steps) > 13e9
 
 
-def test_other_version_card_or_option_makes_another_engine(llama: Checkpoint) -> None:
+def test_fingerprint_depends_on_version_gpu_and_options(llama: Checkpoint) -> None:
     plans = [
         plan(llama, "tensorrt"),
         plan(llama, "tensorrt", OLD),
@@ -88,9 +88,7 @@ def test_other_version_card_or_option_makes_another_engine(llama: Checkpoint) ->
     assert len({each.fingerprint for each in plans}) == len(plans)
 
 
-def test_heads_that_were_trained_again_make_another_engine(
-    llama: Checkpoint, tmp_path: Path
-) -> None:
+def test_fingerprint_depends_on_the_files_of_adapters(llama: Checkpoint, tmp_path: Path) -> None:
     (tmp_path / "adapter").mkdir()
     plans = []
     for text in ("one", "other"):
@@ -100,12 +98,12 @@ def test_heads_that_were_trained_again_make_another_engine(
 
 
 @pytest.mark.parametrize("kind", ["pytorch", "vllm"])
-def test_checkpoint_that_is_served_as_it_is_has_no_steps(llama: Checkpoint, kind: str) -> None:
+def test_kinds_that_serve_checkpoints_have_no_build_steps(llama: Checkpoint, kind: str) -> None:
     planned = plan(llama, kind, NEW)
     assert (planned.steps, planned.engine_dir, planned.kind) == ((), llama.path, kind)
 
 
-def test_options_of_the_pytorch_kind_are_arguments(llama: Checkpoint) -> None:
+def test_options_of_the_pytorch_kind_become_arguments(llama: Checkpoint) -> None:
     options = EngineOptions(tp=2, max_batch_size=8)
     arguments = plan_llm_arguments(options, "1.2.0")
     planned = plan(llama, "pytorch", NEW, tp=2, max_batch_size=8)
@@ -117,7 +115,7 @@ def test_options_of_the_pytorch_kind_are_arguments(llama: Checkpoint) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "tools", "options", "says"),
+    ("kind", "tools", "options", "message"),
     [
         ("tensorrt", TOOLS, {"tp": 8}, "tp x pp is 8 GPUs, and this machine has 4."),
         ("pytorch", TOOLS, {"tp": 4, "pp": 2}, "tp x pp is 8 GPUs, and this machine has 4."),
@@ -129,21 +127,21 @@ def test_options_of_the_pytorch_kind_are_arguments(llama: Checkpoint) -> None:
         ("tensorrt", Toolchain("p", trtllm_version="1.3.0"), {}, "builds no engines"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_is_run(
-    llama: Checkpoint, kind: str, tools: Toolchain, options: dict[str, int], says: str
+def test_plan_rejects_impossible_requests(
+    llama: Checkpoint, kind: str, tools: Toolchain, options: dict[str, int], message: str
 ) -> None:
     with pytest.raises(BadInput) as raised:
         plan(llama, kind, tools, **options)
-    assert says in raised.value.what
+    assert message in raised.value.what
 
 
 @pytest.mark.parametrize("kind", ["tensorrt", "pytorch", "vllm"])
-def test_gguf_file_is_for_openvino_only(kind: str) -> None:
+def test_rejects_a_gguf_file_for_gpu_kinds(kind: str) -> None:
     with pytest.raises(BadInput, match="needs a Hugging Face checkpoint"):
         plan(GGUF, kind)
 
 
-def test_stated_version_takes_the_place_of_the_installed_one() -> None:
+def test_requested_version_replaces_the_installed_version() -> None:
     assert find_tools("24.07").trtllm_version == "0.11.0"
     with pytest.raises(BadInput, match="'newest' is no version of TensorRT-LLM"):
         find_tools("newest")
@@ -152,7 +150,7 @@ def test_stated_version_takes_the_place_of_the_installed_one() -> None:
 @pytest.mark.parametrize(
     ("gpu", "timing"), [("h200", None), (None, Path("t.json"))], ids=["gpu", "timing"]
 )
-def test_other_kinds_have_no_card_and_no_timing(gpu: str | None, timing: Path | None) -> None:
+def test_rejects_gpu_and_timing_for_other_kinds(gpu: str | None, timing: Path | None) -> None:
     with pytest.raises(BadInput, match="The engine kind openvino takes no --") as refused:
         refuse_foreign_options("openvino", {"gpu": gpu, "timing": timing})
     assert "--engine sim --" in refused.value.next_step

@@ -20,7 +20,7 @@ OLD_CONTAINER = Machine(gpus=("NVIDIA A100-SXM4-80GB",), versions={"tensorrt_llm
 
 
 @pytest.mark.parametrize(
-    ("wanted", "machine", "kind", "reason"),
+    ("requested", "machine", "kind", "reason"),
     [
         ("auto", LAPTOP, "openvino", "it runs on any CPU, and openvino-genai is installed."),
         ("openvino", LAPTOP, "openvino", None),
@@ -62,22 +62,24 @@ OLD_CONTAINER = Machine(gpus=("NVIDIA A100-SXM4-80GB",), versions={"tensorrt_llm
         ),
     ],
 )
-def test_choice_says_why(wanted: str, machine: Machine, kind: str, reason: str | None) -> None:
+def test_choice_has_its_reason(
+    requested: str, machine: Machine, kind: str, reason: str | None
+) -> None:
     expected = f"Engine kind {kind}: {reason}" if reason else f"Engine kind {kind}, as asked for."
-    assert choose_engine_kind(wanted, machine) == EngineChoice(kind, expected)
+    assert choose_engine_kind(requested, machine) == EngineChoice(kind, expected)
 
 
 @pytest.mark.parametrize(("version", "kind"), [("0.9.0", "tensorrt"), ("1.0.0", "pytorch")])
-def test_version_that_is_stated_counts_as_one_that_is_here(version: str, kind: str) -> None:
+def test_requested_version_counts_as_installed(version: str, kind: str) -> None:
     choice = choose_engine_kind("auto", LAPTOP, trtllm_version=version)
     assert choice.kind == kind
     assert choice.reason.startswith(f"Engine kind {kind}: TensorRT-LLM {version}, as stated, ")
 
 
-@pytest.mark.parametrize("wanted", ["auto", "openvino"])
-def test_missing_package_comes_with_the_command_that_installs_it(wanted: str) -> None:
+@pytest.mark.parametrize("requested", ["auto", "openvino"])
+def test_missing_package_error_has_the_install_command(requested: str) -> None:
     with pytest.raises(MissingPart) as raised:
-        choose_engine_kind(wanted, Machine())
+        choose_engine_kind(requested, Machine())
     assert str(raised.value) == (
         "The engine kind openvino is not installed.\n"
         "Why: the package openvino-genai is missing\n"
@@ -85,7 +87,7 @@ def test_missing_package_comes_with_the_command_that_installs_it(wanted: str) ->
     )
 
 
-def test_vllm_runs_in_the_python_that_has_it() -> None:
+def test_chooses_the_python_that_has_vllm() -> None:
     machine = Machine(gpus=("NVIDIA H200",), pythons={"vllm": "/vllm/bin/python3"})
     assert choose_engine_kind("vllm", machine) == EngineChoice(
         "vllm", "Engine kind vllm, as asked for.", "/vllm/bin/python3"
@@ -98,7 +100,7 @@ def test_vllm_runs_in_the_python_that_has_it() -> None:
     )
 
 
-def test_vllm_that_no_python_has_comes_with_the_commands_that_install_it() -> None:
+def test_missing_vllm_error_has_the_install_commands() -> None:
     with pytest.raises(MissingPart, match="The engine kind vllm is not installed") as raised:
         choose_engine_kind("vllm", LAPTOP)
     assert "--param engine_python=$PWD/vllm-env/bin/python3" in (raised.value.next_step or "")
@@ -112,7 +114,7 @@ def _write_program(path: Path, script: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "named", "found"),
+    ("requested", "named", "found"),
     [
         ("auto", "", "on-path/python3"),
         ("auto", "with/python3", "with/python3"),
@@ -123,18 +125,18 @@ def _write_program(path: Path, script: str) -> str:
         ("openvino", "with/python3", None),
     ],
 )
-def test_python_named_for_the_engine_is_vllms_if_it_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str, named: str, found: str | None
+def test_engine_python_is_used_for_vllm_if_it_has_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requested: str, named: str, found: str | None
 ) -> None:
     for folder, code in (("on-path", 0), ("with", 0), ("without", 1)):
         _write_program(tmp_path / folder / "python3", f"exit {code}")
     _write_program(tmp_path / "on-path" / "nvidia-smi", "echo '0, NVIDIA H200, 143771, Disabled'")
     monkeypatch.setenv("PATH", str(tmp_path / "on-path"))
-    machine = detect_machine(wanted, named and str(tmp_path / named))
+    machine = detect_machine(requested, named and str(tmp_path / named))
     assert machine.gpus == ("NVIDIA H200",)
     assert machine.pythons.get("vllm") == (found and str(tmp_path / found))
 
 
-def test_this_machine_has_what_the_tests_run_on() -> None:
+def test_detects_the_installed_openvino() -> None:
     version = find_version("openvino-genai")
     assert detect_machine().versions["openvino-genai"] == version is not None

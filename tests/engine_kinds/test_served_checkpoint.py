@@ -24,35 +24,40 @@ def checkpoint(folder: Path, **config: object) -> Checkpoint:
     return Checkpoint(folder, "hf", f"local:{folder}", None, "LlamaForCausalLM", 1_000_000)
 
 
-def describe(kind: str, there: Checkpoint, **options: Any) -> Engine:
-    trusts = options.pop("trust_remote_code", False)
+def describe(kind: str, source: Checkpoint, **options: Any) -> Engine:
+    trust_remote_code = options.pop("trust_remote_code", False)
     request = BuildRequest(
-        "mine", there, there.path, kind, EngineOptions(**options), trust_remote_code=trusts
+        "mine",
+        source,
+        source.path,
+        kind,
+        EngineOptions(**options),
+        trust_remote_code=trust_remote_code,
     )
     return describe_checkpoint(request, Toolchain("python3", trtllm_version="1.2.0"))
 
 
-def test_checkpoint_for_vllm_is_its_own_engine(tmp_path: Path) -> None:
-    there = checkpoint(tmp_path, vocab_size=7, max_position_embeddings=512, torch_dtype="bfloat16")
-    engine = describe("vllm", there, tp=2)
+def test_vllm_serves_the_checkpoint_as_the_engine(tmp_path: Path) -> None:
+    source = checkpoint(tmp_path, vocab_size=7, max_position_embeddings=512, torch_dtype="bfloat16")
+    engine = describe("vllm", source, tp=2)
     assert (engine.path, engine.kind, engine.weights) == (tmp_path, "vllm", "bfloat16")
     assert engine.llm_arguments == {"tensor_parallel_size": 2, "pipeline_parallel_size": 1}
     assert (engine.vocab_size, engine.max_position_embeddings, engine.adds_bos) == (7, 512, True)
 
 
-def test_gguf_file_is_refused_for_vllm() -> None:
+def test_vllm_rejects_a_gguf_file() -> None:
     with pytest.raises(BadInput, match="The engine kind vllm needs a Hugging Face checkpoint"):
         describe("vllm", GGUF)
 
 
-def test_checkpoint_without_a_vocabulary_is_refused_for_vllm(tmp_path: Path) -> None:
+def test_vllm_rejects_a_checkpoint_without_a_vocabulary(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="does not describe a language model"):
         describe("vllm", checkpoint(tmp_path, max_position_embeddings=512))
 
 
 def test_checkpoint_for_the_llm_api_has_its_arguments(tmp_path: Path) -> None:
-    there = checkpoint(tmp_path, vocab_size=7, max_position_embeddings=512, torch_dtype="bfloat16")
-    engine = describe("pytorch", there, tp=2, trust_remote_code=True)
+    source = checkpoint(tmp_path, vocab_size=7, max_position_embeddings=512, torch_dtype="bfloat16")
+    engine = describe("pytorch", source, tp=2, trust_remote_code=True)
     assert (engine.path, engine.kind, engine.weights) == (tmp_path, "pytorch", "bfloat16")
     assert engine.llm_arguments == {
         "tensor_parallel_size": 2,
@@ -77,18 +82,18 @@ def test_checkpoint_for_the_llm_api_has_its_arguments(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_quantised_checkpoint_is_served_as_it_is(
+def test_quantised_checkpoint_keeps_its_weights(
     tmp_path: Path, file: str, facts: dict[str, object]
 ) -> None:
-    there = checkpoint(tmp_path, vocab_size=7, max_position_embeddings=512)
+    source = checkpoint(tmp_path, vocab_size=7, max_position_embeddings=512)
     (tmp_path / file).write_text(json.dumps(facts))
-    engine = describe("pytorch", there, quantization="fp8")
+    engine = describe("pytorch", source, quantization="fp8")
     assert engine.weights == "fp8"
     with pytest.raises(BadInput, match="cannot make the weights nvfp4"):
-        describe("pytorch", there, quantization="nvfp4")
+        describe("pytorch", source, quantization="nvfp4")
 
 
-def test_other_options_make_another_engine_for_the_llm_api(tmp_path: Path) -> None:
-    there = checkpoint(tmp_path, vocab_size=7, max_position_embeddings=512)
-    engines = [describe("pytorch", there, tp=tp) for tp in (1, 2)]
+def test_fingerprint_depends_on_options(tmp_path: Path) -> None:
+    source = checkpoint(tmp_path, vocab_size=7, max_position_embeddings=512)
+    engines = [describe("pytorch", source, tp=tp) for tp in (1, 2)]
     assert engines[0].fingerprint != engines[1].fingerprint

@@ -86,7 +86,7 @@ class Building:
     needs_weights: bool = True
     request_options: frozenset[str] = frozenset()
     describe: Callable[[BuildRequest, Toolchain], Engine] | None = None
-    as_it_is: str = ""
+    no_build_reason: str = ""
     describe_built: Callable[[Path, Path, Mapping[str, Any]], dict[str, Any]] | None = None
     describe_source: Callable[[str, Path, Path, str], Engine] | None = None
     read_details: Callable[[Path], Any] | None = None

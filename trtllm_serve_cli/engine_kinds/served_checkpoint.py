@@ -37,7 +37,7 @@ from trtllm_serve_cli.sources.checkpoint import Checkpoint, read_object
 PlanArguments = Callable[[BuildRequest, Toolchain, "str | None"], dict[str, Any]]
 
 
-def serve_as_it_is(plan_arguments: PlanArguments, as_it_is: str) -> Building:
+def serve_checkpoint(plan_arguments: PlanArguments, no_build_reason: str) -> Building:
     """Return the `Building` of a kind whose package is loaded with what `plan_arguments` returns.
 
     `as_it_is` is a sentence that says why nothing is built.
@@ -56,7 +56,7 @@ def serve_as_it_is(plan_arguments: PlanArguments, as_it_is: str) -> Building:
         arguments = plan_arguments(request, tools, weights)
         return _with_arguments(engine, request.checkpoint, weights, arguments)
 
-    return Building(plan=plan, describe=describe, as_it_is=as_it_is)
+    return Building(plan=plan, describe=describe, no_build_reason=no_build_reason)
 
 
 def _plan(request: BuildRequest, arguments: dict[str, Any]) -> BuildPlan:

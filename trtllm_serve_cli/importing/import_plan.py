@@ -95,7 +95,7 @@ class ImportPlan:
         lines = [self.fetch.description, self.choice.reason]
         if isinstance(self.source, EngineSource):
             lines.append("There is nothing to build: the engine is there.")
-        elif sentence := find_kind(self.choice.kind).building.as_it_is:
+        elif sentence := find_kind(self.choice.kind).building.no_build_reason:
             lines.append(sentence)
             lines += self.build.describe().splitlines() if self.build else ()
         elif self.build is None:

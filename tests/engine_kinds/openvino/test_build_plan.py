@@ -122,17 +122,17 @@ def test_plan_for_a_hugging_face_checkpoint(
     assert [module.name for module in planned.requires] == ["optimum.intel"]
 
 
-def test_remote_code_is_run_only_when_trusted() -> None:
+def test_remote_code_runs_only_if_trusted() -> None:
     commands = [plan(HF, trusted=trusted).steps[0].command for trusted in (False, True)]
     assert commands[1] == (*commands[0][:-1], "--trust-remote-code", "{work}")
 
 
-def test_quantization_does_not_go_with_a_gguf_file() -> None:
+def test_rejects_quantization_of_a_gguf_file() -> None:
     with pytest.raises(BadInput, match="--quantization int8 does not go with a GGUF file"):
         plan(quantization="int8")
 
 
-def test_option_of_gpus_is_refused() -> None:
+def test_rejects_gpu_options() -> None:
     with pytest.raises(BadInput) as raised:
         plan(HF, tp=2)
     assert raised.value.what == "The engine kind openvino has no option tp."
@@ -140,11 +140,11 @@ def test_option_of_gpus_is_refused() -> None:
         plan(HF, quantization="fp8")
 
 
-def test_limits_of_serving_make_no_other_engine() -> None:
+def test_fingerprint_does_not_depend_on_serving_limits() -> None:
     assert fingerprint(HF, max_batch_size=8) == fingerprint(HF)
 
 
-def test_gguf_architecture_that_cannot_be_read() -> None:
+def test_rejects_an_unknown_gguf_architecture() -> None:
     checkpoint = dataclasses.replace(GGUF, architecture="mamba")
     with pytest.raises(BadInput) as raised:
         plan(checkpoint)
@@ -155,7 +155,7 @@ def test_gguf_architecture_that_cannot_be_read() -> None:
     )
 
 
-def test_fingerprint_is_that_of_source_and_options() -> None:
+def test_fingerprint_depends_on_source_options_and_tools() -> None:
     other_source = dataclasses.replace(HF, source="hf:a/b@c")
     larger = dataclasses.replace(HF, size_bytes=2)
     marks = [
@@ -171,7 +171,7 @@ def test_fingerprint_is_that_of_source_and_options() -> None:
     assert len(set(marks)) == len(marks)
 
 
-def test_fingerprint_is_the_same_for_the_same_engine() -> None:
+def test_fingerprint_does_not_depend_on_name_folder_and_unused_tools() -> None:
     elsewhere = plan_build(
         BuildRequest("other", HF, Path("/else"), "openvino"), Toolchain("python3")
     )
@@ -182,7 +182,7 @@ def test_fingerprint_is_the_same_for_the_same_engine() -> None:
     assert len(marks) == 1
 
 
-def test_plan_shows_commands_ready_to_paste() -> None:
+def test_plan_shows_commands_that_a_shell_accepts() -> None:
     spaced = dataclasses.replace(GGUF, path=Path("/my models/mine.gguf"))
     lines = plan(spaced).describe().splitlines()
     assert lines[:4] == [
@@ -194,7 +194,7 @@ def test_plan_shows_commands_ready_to_paste() -> None:
     ]
 
 
-def test_plan_as_json_has_the_commands() -> None:
+def test_plan_as_json() -> None:
     planned = plan()
     shown = planned.as_dict()
     steps = shown.pop("steps")

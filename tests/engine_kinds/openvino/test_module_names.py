@@ -48,7 +48,7 @@ def make_model(num_layers: int, *, has_activation: bool = True) -> Any:
     return openvino.Model([x], [entry])
 
 
-def test_modules_are_found_by_structure() -> None:
+def test_finds_modules_by_structure() -> None:
     found = find_modules(make_model(3))
     assert {name: node.get_friendly_name() for name, node in found.items()} == {
         f"model.layers.{layer}.{name}": f"made {layer} {name}"
@@ -57,14 +57,14 @@ def test_modules_are_found_by_structure() -> None:
     }
 
 
-def test_modules_get_the_names_of_an_export() -> None:
+def test_modules_get_the_names_of_a_pytorch_export() -> None:
     model = make_model(1)
     name_modules(model)
     names = {node.get_friendly_name() for node in model.get_ops()}
     assert {f"__module.model.layers.0.{name}/ov_ext::linear/MatMul" for name in SIZES} <= names
 
 
-def test_another_kind_of_model_is_left_as_it_is() -> None:
+def test_does_not_rename_nodes_of_an_unknown_structure() -> None:
     model = make_model(1, has_activation=False)
     with pytest.raises(LookupError, match="a layer has no such node"):
         name_modules(model)

@@ -77,7 +77,7 @@ def plan(version: str = "1.2.0", weights: str | None = None, **options: Any) -> 
     ],
     ids=str,
 )
-def test_options_in_the_apis_words(options: dict[str, Any], more: dict[str, Any]) -> None:
+def test_options_become_llm_arguments(options: dict[str, Any], more: dict[str, Any]) -> None:
     assert plan(**options) == PLAIN | more
 
 
@@ -121,7 +121,7 @@ def test_options_in_the_apis_words(options: dict[str, Any], more: dict[str, Any]
     ],
     ids=str,
 )
-def test_drafts_in_the_apis_words(
+def test_speculative_decoding_options_become_llm_arguments(
     options: dict[str, Any], version: str, config: dict[str, Any], more: dict[str, Any]
 ) -> None:
     assert plan(version, **options) == DRAFTING | {"speculative_config": config} | more
@@ -137,21 +137,21 @@ def test_drafts_in_the_apis_words(
         ("1.3.0rc26", {}),
     ],
 )
-def test_the_sampler_that_heeds_penalties_is_each_versions_own(
+def test_each_version_gets_the_sampler_that_applies_penalties(
     version: str, sampler: dict[str, Any]
 ) -> None:
     expected = DRAFTING | {"cuda_graph_config": {"enable_padding": True}} | sampler
     assert plan(version) == expected
 
 
-def test_remote_code_is_trusted_when_told_to() -> None:
+def test_remote_code_is_trusted_if_requested() -> None:
     arguments = plan_llm_arguments(EngineOptions(), "1.2.0", trust_remote_code=True)
     assert arguments == PLAIN | {"trust_remote_code": True}
 
 
-@pytest.mark.parametrize("wanted", [None, "fp8"])
-def test_weights_stay_as_the_checkpoint_has_them(wanted: str | None) -> None:
-    assert plan(weights="fp8", quantization=wanted) == PLAIN
+@pytest.mark.parametrize("requested", [None, "fp8"])
+def test_weights_keep_the_quantization_of_the_checkpoint(requested: str | None) -> None:
+    assert plan(weights="fp8", quantization=requested) == PLAIN
 
 
 @pytest.mark.parametrize(
@@ -184,12 +184,12 @@ def test_weights_stay_as_the_checkpoint_has_them(wanted: str | None) -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_had_is_refused(options: dict[str, Any], version: str, why: str) -> None:
+def test_rejects_unsupported_options(options: dict[str, Any], version: str, why: str) -> None:
     with pytest.raises(BadInput, match=why):
         plan(version, **options)
 
 
-def test_a_refusal_names_the_version_that_has_it() -> None:
+def test_error_names_the_version_that_has_the_option() -> None:
     with pytest.raises(BadInput) as refused:
         plan("1.0.0", tokens_per_block=64)
     assert str(refused.value) == (

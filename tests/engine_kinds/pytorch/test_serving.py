@@ -112,19 +112,19 @@ GUIDES = {
 
 
 @pytest.mark.parametrize(("of", "arguments"), GUIDES.values(), ids=GUIDES)
-def test_model_yaml_is_upstreams(of: Engine, arguments: dict[str, Any]) -> None:
+def test_model_yaml_matches_upstreams_guides(of: Engine, arguments: dict[str, Any]) -> None:
     assert model_yaml(of) == arguments
 
 
-def test_parameters_become_arguments_by_their_own_names() -> None:
-    given = {
+def test_parameters_become_llm_arguments() -> None:
+    parameters = {
         "kv_cache_free_gpu_mem_fraction": "0.8",
         "enable_chunked_context": "true",
         "guided_decoding_backend": "xgrammar",
         "llm_args": '{"attn_backend": "FLASHINFER", "kv_cache_config": {"tokens_per_block": 64}}',
         "tokenizer_dir": "/tok",
     }
-    assert model_yaml(engine(), max_batch_size=8, parameters=given) == expected(
+    assert model_yaml(engine(), max_batch_size=8, parameters=parameters) == expected(
         4096,
         tokenizer="/tok",
         max_batch_size=8,
@@ -143,24 +143,30 @@ def worker_config(files: dict[str, str], **more: str) -> dict[str, Any]:
     """What the model's Python code makes of its `config.pbtxt`."""
     text = files["tensorrt_llm/config.pbtxt"]
     config = text_format.Parse(text, model_config_pb2.ModelConfig())
-    said = {name: {"string_value": value.string_value} for name, value in config.parameters.items()}
-    args = {"model_config": json.dumps({"parameters": said}), "model_name": "tensorrt_llm"}
+    entries = {
+        name: {"string_value": value.string_value} for name, value in config.parameters.items()
+    }
+    args = {"model_config": json.dumps({"parameters": entries}), "model_name": "tensorrt_llm"}
     parameters = Parameters({**args, "model_version": "1", **more})
     worker_config = find_kind("pytorch").worker_config
     assert worker_config is not None
     return worker_config(parameters)
 
 
-def test_worker_gets_the_same_arguments_in_the_other_layout() -> None:
+def test_worker_gets_the_same_arguments_in_the_inflight_layout() -> None:
     for of, arguments in GUIDES.values():
         config = worker_config(render_files(plan_repository("mine", of, ServingOptions())))
         assert {"backend": "pytorch", **config["llm"]} == arguments
 
 
-def test_worker_is_told_of_its_place_and_its_adapters() -> None:
+def test_worker_config_has_gpus_and_adapters() -> None:
     of = engine(lora_target_modules=("attn_q",), max_lora_rank=8)
-    given = {"lora_prefetch_dir": "/adapters", "gpu_device_ids": "0,1;2,3", "max_queue_size": "5"}
-    files = render_files(plan_repository("mine", of, ServingOptions(parameters=given)))
+    parameters = {
+        "lora_prefetch_dir": "/adapters",
+        "gpu_device_ids": "0,1;2,3",
+        "max_queue_size": "5",
+    }
+    files = render_files(plan_repository("mine", of, ServingOptions(parameters=parameters)))
     config = worker_config(files, model_instance_name="tensorrt_llm_0_1")
     del config["llm"]
     assert config == {
@@ -175,29 +181,29 @@ def test_worker_is_told_of_its_place_and_its_adapters() -> None:
     }
 
 
-def test_what_is_no_argument_of_the_llm_stays_in_config_pbtxt() -> None:
-    given = {"engine_python": "/venv/bin/python", "add_special_tokens": "false"}
-    serving = ServingOptions(layout="llmapi", parameters=given)
+def test_other_parameters_stay_in_config_pbtxt() -> None:
+    parameters = {"engine_python": "/venv/bin/python", "add_special_tokens": "false"}
+    serving = ServingOptions(layout="llmapi", parameters=parameters)
     files = render_files(plan_repository("mine", engine(), serving))
     config = text_format.Parse(files["tensorrt_llm/config.pbtxt"], model_config_pb2.ModelConfig())
-    said = {name: value.string_value for name, value in config.parameters.items()}
+    entries = {name: value.string_value for name, value in config.parameters.items()}
     assert {"add_special_tokens": "false", "engine_python": "/venv/bin/python",
-            "vocab_size": "49152", "engine_kind": "pytorch"}.items() <= said.items()  # fmt: skip
-    assert not {"max_num_seqs", "llm_args", "gpt_model_path"} & set(said)
+            "vocab_size": "49152", "engine_kind": "pytorch"}.items() <= entries.items()  # fmt: skip
+    assert not {"max_num_seqs", "llm_args", "gpt_model_path"} & set(entries)
 
 
-def test_beams_are_more_than_a_number() -> None:
+def test_rejects_a_beam_width_that_differs_from_the_arguments() -> None:
     with pytest.raises(BadInput, match="max_beam_width cannot be 4 alone"):
         plan_repository("mine", engine(), ServingOptions(parameters={"max_beam_width": "4"}))
 
 
-def test_a_context_beyond_the_models_is_refused() -> None:
+def test_rejects_a_length_beyond_the_context() -> None:
     with pytest.raises(BadInput, match="beyond the context"):
         plan_repository("mine", engine(), ServingOptions(max_seq_len=8192))
 
 
 @pytest.mark.parametrize("value", ["[1]", "no", "{"])
-def test_other_arguments_are_a_json_object(value: str) -> None:
+def test_rejects_llm_args_that_are_not_a_json_object(value: str) -> None:
     with pytest.raises(BadInput, match="llm_args"):
         plan_repository("mine", engine(), ServingOptions(parameters={"llm_args": value}))
 
@@ -212,14 +218,14 @@ def written(tmp_path: Path) -> Path:
     return tmp_path / "repository"
 
 
-def test_a_fresh_repository_has_no_findings(written: Path) -> None:
+def test_new_repository_is_valid(written: Path) -> None:
     assert validate_repository(open_repository(written)) == []
 
 
-def test_parameters_can_be_changed_and_left_open(written: Path) -> None:
+def test_parameters_can_be_set_and_cleared(written: Path) -> None:
     repository = open_repository(written)
-    wanted = {"kv_cache_free_gpu_mem_fraction": "0.5", "guided_decoding_backend": ""}
-    texts = apply_changes(repository, plan_changes(repository, wanted))
+    requested = {"kv_cache_free_gpu_mem_fraction": "0.5", "guided_decoding_backend": ""}
+    texts = apply_changes(repository, plan_changes(repository, requested))
     assert (
         '"kv_cache_free_gpu_mem_fraction" value: { string_value: "0.5" }' in texts["tensorrt_llm"]
     )
@@ -227,7 +233,7 @@ def test_parameters_can_be_changed_and_left_open(written: Path) -> None:
     assert origins["llm_args"] == "engine"
 
 
-def test_limits_beyond_the_checkpoint_are_found(written: Path) -> None:
+def test_validation_finds_limits_beyond_the_checkpoint(written: Path) -> None:
     folder = written.parent / "hf"
     (folder / "config.json").write_text('{"vocab_size": 7, "max_position_embeddings": 2048}')
     found = [each.what for each in validate_repository(open_repository(written))]

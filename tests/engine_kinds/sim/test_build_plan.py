@@ -56,7 +56,7 @@ def simulation_of(plan: BuildPlan) -> dict[str, Any]:
     return dict(plan.facts["simulation"])
 
 
-def test_a_card_gives_timing_and_room(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_gpu_determines_timing_and_kv_cache(checkpoint: Checkpoint, tmp_path: Path) -> None:
     found = simulation_of(plan(checkpoint, tmp_path / "e", gpu="h200"))
     # 15 GB of weights in bfloat16 and half of an answer's KV cache, at 4.3 TB/s.
     assert found["timing"]["step_s"] == pytest.approx(15.0e9 / 4.3e12, rel=0.01)
@@ -69,7 +69,7 @@ def test_a_card_gives_timing_and_room(checkpoint: Checkpoint, tmp_path: Path) ->
     )
 
 
-def test_two_gpus_take_half_the_time(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_two_gpus_halve_the_step_time(checkpoint: Checkpoint, tmp_path: Path) -> None:
     one, two = (
         simulation_of(plan(checkpoint, tmp_path / "e", gpu="h200", tp=tp))["timing"]
         for tp in (1, 2)
@@ -78,22 +78,24 @@ def test_two_gpus_take_half_the_time(checkpoint: Checkpoint, tmp_path: Path) -> 
     assert two["prompt_token_s"] == pytest.approx(one["prompt_token_s"] / 2, rel=0.01)
 
 
-def test_the_card_that_is_here_is_the_one(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_default_gpu_is_that_of_this_machine(checkpoint: Checkpoint, tmp_path: Path) -> None:
     here = dataclasses.replace(TOOLS, gpu=load_gpu("l4"))
     assert "1 x l4" in simulation_of(plan(checkpoint, tmp_path / "e", tools=here))["origin"]
 
 
-def test_a_timing_is_taken_as_it_is(checkpoint: Checkpoint, timing: Path, tmp_path: Path) -> None:
+def test_timing_file_is_used_unchanged(
+    checkpoint: Checkpoint, timing: Path, tmp_path: Path
+) -> None:
     found = plan(checkpoint, tmp_path / "e", timing=timing)
     assert simulation_of(found) == Simulation(StepTiming(0.02)).to_json()
 
 
-def test_another_timing_is_another_engine(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_fingerprint_depends_on_the_timing(checkpoint: Checkpoint, tmp_path: Path) -> None:
     plans = [plan(checkpoint, tmp_path / "e", gpu=gpu) for gpu in ("h200", "h100", "h200")]
     assert plans[0].fingerprint == plans[2].fingerprint != plans[1].fingerprint
 
 
-def test_it_is_built_of_a_checkpoint_without_weights(
+def test_builds_from_a_checkpoint_without_weights(
     checkpoint: Checkpoint, timing: Path, tmp_path: Path
 ) -> None:
     planned = plan(checkpoint, tmp_path / "engine", timing=timing)
@@ -104,7 +106,7 @@ def test_it_is_built_of_a_checkpoint_without_weights(
     assert read_engine(tmp_path / "engine") == engine
 
 
-def test_an_engine_whose_timing_is_broken_is_none(
+def test_rejects_an_engine_with_a_broken_timing(
     checkpoint: Checkpoint, timing: Path, tmp_path: Path
 ) -> None:
     engine = build_engine(
@@ -115,7 +117,7 @@ def test_an_engine_whose_timing_is_broken_is_none(
         load_engine(engine.path)
 
 
-def test_of_a_gguf_file_only_the_tokenizer_is_taken(timing: Path, tmp_path: Path) -> None:
+def test_converts_only_the_tokenizer_of_a_gguf_file(timing: Path, tmp_path: Path) -> None:
     convert, _ = plan(GGUF, tmp_path / "e", timing=timing).steps
     assert convert.command[1:] == (
         "-m", "trtllm_serve_cli.engine_kinds.openvino.gguf_step", str(GGUF.path), "{work}",
@@ -123,9 +125,7 @@ def test_of_a_gguf_file_only_the_tokenizer_is_taken(timing: Path, tmp_path: Path
     )  # fmt: skip
 
 
-def test_without_card_or_timing_it_is_told_what_to_say(
-    checkpoint: Checkpoint, tmp_path: Path
-) -> None:
+def test_requires_a_gpu_or_a_timing(checkpoint: Checkpoint, tmp_path: Path) -> None:
     with pytest.raises(BadInput) as refused:
         plan(checkpoint, tmp_path / "e")
     assert str(refused.value) == (
@@ -135,9 +135,7 @@ def test_without_card_or_timing_it_is_told_what_to_say(
     )
 
 
-def test_a_model_that_does_not_fit_is_told_how_to_find_out(
-    checkpoint: Checkpoint, tmp_path: Path
-) -> None:
+def test_rejects_a_model_that_does_not_fit(checkpoint: Checkpoint, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="does not fit on 1 x t4") as refused:
         plan(checkpoint, tmp_path / "e", gpu="t4")
     assert "tllm plan -s local:/models/hf --gpu t4" in refused.value.next_step
@@ -147,7 +145,7 @@ def test_a_model_that_does_not_fit_is_told_how_to_find_out(
     ("text", "why"),
     [(None, "No such file"), ("{", "Expecting"), ('{"timing": {}}', "step_s is missing")],
 )
-def test_a_timing_that_is_none_is_told_why(
+def test_rejects_an_invalid_timing_file(
     checkpoint: Checkpoint, tmp_path: Path, text: str | None, why: str
 ) -> None:
     path = tmp_path / "none.json"
@@ -158,14 +156,14 @@ def test_a_timing_that_is_none_is_told_why(
     assert why in refused.value.why
 
 
-def test_a_card_beside_a_timing_is_refused(
+def test_rejects_a_gpu_together_with_a_timing(
     checkpoint: Checkpoint, timing: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(BadInput, match="A card and a timing are named"):
         plan(checkpoint, tmp_path / "e", gpu="h200", timing=timing)
 
 
-def test_beams_and_tp_beside_a_timing_are_refused(
+def test_rejects_beams_and_tp_together_with_a_timing(
     checkpoint: Checkpoint, timing: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(BadInput, match="sim has no option max_beam_width"):
@@ -177,7 +175,7 @@ def test_beams_and_tp_beside_a_timing_are_refused(
 @pytest.mark.parametrize(
     ("checkpoint", "package"), [(HF, "transformers"), (GGUF, "openvino-genai")]
 )
-def test_what_loads_the_tokenizer_has_to_be_here(
+def test_requires_the_package_that_loads_the_tokenizer(
     checkpoint: Checkpoint, package: str, tmp_path: Path
 ) -> None:
     with pytest.raises(MissingPart) as missing:

@@ -27,7 +27,7 @@ def entries(plan: RepositoryPlan) -> dict[str, str]:
     return next(each.parameters for each in plan.models if each.name == "tensorrt_llm")
 
 
-def test_parameters_are_those_of_the_simulation() -> None:
+def test_parameters_have_the_limits_of_the_simulation() -> None:
     assert entries(plan()) == {
         "engine_kind": "sim",
         "gpt_model_path": "/engines/mine",
@@ -47,8 +47,8 @@ def test_parameters_are_those_of_the_simulation() -> None:
     }
 
 
-def test_what_is_asked_for_wins() -> None:
-    asked = entries(
+def test_options_and_parameters_override_the_simulation() -> None:
+    parameters = entries(
         plan(
             max_batch_size=8,
             max_num_tokens=64,
@@ -56,13 +56,13 @@ def test_what_is_asked_for_wins() -> None:
             parameters={"batch_scheduler_policy": "guaranteed_no_evict"},
         )
     )
-    assert [asked[name] for name in ("max_num_seqs", "max_num_tokens", "max_seq_len")] == [
+    assert [parameters[name] for name in ("max_num_seqs", "max_num_tokens", "max_seq_len")] == [
         "8", "64", "100",
     ]  # fmt: skip
-    assert asked["batch_scheduler_policy"] == "guaranteed_no_evict"
+    assert parameters["batch_scheduler_policy"] == "guaranteed_no_evict"
 
 
-def test_a_context_beyond_the_models_is_refused() -> None:
+def test_rejects_a_length_beyond_the_context() -> None:
     with pytest.raises(BadInput, match="beyond the context"):
         plan(max_seq_len=8193)
 
@@ -89,7 +89,7 @@ def limits_of(folder: Path, parameter: str, value: str) -> SchedulerLimits:
         ("batch_scheduler_policy", "MAX_UTILIZATION", {}),
     ],
 )
-def test_limits_are_read_as_the_engine_reads_them(
+def test_reads_limits_as_the_engine_does(
     tmp_path: Path, parameter: str, value: str, limits: dict[str, Any]
 ) -> None:
     assert limits_of(tmp_path / "r", parameter, value) == dataclasses.replace(SIM_LIMITS, **limits)
@@ -104,7 +104,7 @@ def test_limits_are_read_as_the_engine_reads_them(
         ("batch_scheduler_policy", "static_batch", "limits.batch_scheduler_policy is"),
     ],
 )
-def test_limits_that_no_scheduler_can_have_are_told(
+def test_rejects_invalid_scheduler_limits(
     tmp_path: Path, parameter: str, value: str, why: str
 ) -> None:
     with pytest.raises(RepositoryError, match="invalid scheduler limits") as raised:
@@ -113,7 +113,7 @@ def test_limits_that_no_scheduler_can_have_are_told(
     assert raised.value.next_step == f"tllm validate --repo {tmp_path / 'r'}"
 
 
-def test_the_llmapi_layout_has_the_same_in_its_file() -> None:
+def test_llmapi_layout_has_the_same_arguments_in_model_yaml() -> None:
     (model,) = plan(layout="llmapi").models
     text = model.files["model.yaml"]
     assert 'backend: "sim"' in text

@@ -21,7 +21,7 @@ from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import (
 from trtllm_serve_cli.errors import BadInput
 
 
-def test_engine_says_what_it_was_built_for(tmp_path: Path) -> None:
+def test_reads_the_build_of_an_engine(tmp_path: Path) -> None:
     assert read_tensorrt_build(write_engine(tmp_path)) == TensorRtBuild(
         version="1.1.0",
         architecture="LlamaForCausalLM",
@@ -37,19 +37,19 @@ def test_engine_says_what_it_was_built_for(tmp_path: Path) -> None:
     )
 
 
-def test_older_engine_has_the_lengths_of_prompt_and_answer(tmp_path: Path) -> None:
+def test_length_of_an_older_engine_is_the_sum_of_input_and_output(tmp_path: Path) -> None:
     config = engine_config(max_seq_len=None, max_output_len=500)
     assert read_tensorrt_build(write_engine(tmp_path, config)).max_seq_len == 1524
 
 
-def test_engine_built_anew_has_another_fingerprint(tmp_path: Path) -> None:
+def test_rebuilt_engine_has_another_fingerprint(tmp_path: Path) -> None:
     build = read_tensorrt_build(write_engine(tmp_path))
     before = fingerprint_of(tmp_path, build)
     (tmp_path / "rank1.engine").write_bytes(b"another")
     assert fingerprint_of(tmp_path, build) != before
 
 
-def test_missing_rank_is_named(tmp_path: Path) -> None:
+def test_error_names_a_missing_rank(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as raised:
         read_tensorrt_build(write_engine(tmp_path, num_ranks=1))
     assert raised.value.why == "it was built for 2 GPUs, and lacks rank1.engine"
@@ -65,14 +65,14 @@ def test_missing_rank_is_named(tmp_path: Path) -> None:
         ('{"pretrained_config": 1, "build_config": {}}', "is not that of a TensorRT engine"),
     ],
 )
-def test_what_is_no_engine_is_refused(tmp_path: Path, text: str | None, what: str) -> None:
+def test_rejects_a_folder_without_an_engine(tmp_path: Path, text: str | None, what: str) -> None:
     if text is not None:
         (tmp_path / "config.json").write_text(text)
     with pytest.raises(BadInput, match=what):
         read_tensorrt_build(tmp_path)
 
 
-def test_tensorrt_engine_compared_whole(tmp_path: Path) -> None:
+def test_describes_a_tensorrt_engine(tmp_path: Path) -> None:
     engine = tensorrt_engine(tmp_path)
     assert engine == Engine(
         path=tmp_path / "engine",

@@ -44,7 +44,7 @@ def model(tmp_path: Path, home_folder: Path) -> ImportedModel:
         dataclasses.replace(HERE, versions={}),
     ],
 )
-def test_engine_that_may_fit(model: ImportedModel, machine: Machine) -> None:
+def test_accepts_an_engine_that_may_fit(model: ImportedModel, machine: Machine) -> None:
     check_engine_fits(model, machine)
 
 
@@ -69,7 +69,7 @@ def test_engine_that_may_fit(model: ImportedModel, machine: Machine) -> None:
         ),
     ],
 )
-def test_engine_that_does_not_fit_is_said_before_the_start(
+def test_rejects_an_engine_that_does_not_fit(
     model: ImportedModel, machine: Machine, what: str, next_step: str
 ) -> None:
     with pytest.raises(BadInput) as raised:
@@ -77,16 +77,16 @@ def test_engine_that_does_not_fit_is_said_before_the_start(
     assert (raised.value.what, raised.value.next_step) == (what, next_step)
 
 
-def test_gpus_of_other_machines_count_where_there_are_some(model: ImportedModel) -> None:
+def test_gpus_of_other_machines_count(model: ImportedModel) -> None:
     check_engine_fits(model, Machine(gpus=("NVIDIA H200",)), is_one_machine=False)
 
 
-def test_engine_of_the_users_own_is_not_built_again_by_us(model: ImportedModel) -> None:
+def test_next_step_for_an_engine_source_is_a_build_by_the_user(model: ImportedModel) -> None:
     model = dataclasses.replace(model, source=f"engine:{model.engine_path}")
     with pytest.raises(BadInput) as raised:
         check_engine_fits(model, Machine(gpus=("NVIDIA L4",) * 2))
     assert raised.value.next_step == "build it again here, and import what that leaves"
 
 
-def test_other_engine_kinds_fit_anywhere(model: ImportedModel) -> None:
+def test_other_engine_kinds_fit_any_machine(model: ImportedModel) -> None:
     check_engine_fits(dataclasses.replace(model, engine_kind="openvino"), Machine())

@@ -91,14 +91,14 @@ def types_of(config: Any) -> dict[str, str]:
     return {each.name: name(each.data_type) for each in (*config.input, *config.output)}
 
 
-def test_config_has_upstreams_parameters_and_no_others(engine: Engine) -> None:
+def test_config_has_exactly_the_upstream_parameters(engine: Engine) -> None:
     expected = {
         key: value.format(engine=engine.path, tokenizer="/tok") for key, value in PARAMETERS.items()
     }
     assert parameters_of(render(engine)) == expected
 
 
-def test_config_is_upstreams_beside_tensors_and_parameters(engine: Engine) -> None:
+def test_config_matches_upstream_except_tensors_and_parameters(engine: Engine) -> None:
     config = render(engine)
     for field in ("input", "output", "parameters"):
         config.ClearField(field)
@@ -118,7 +118,7 @@ def test_config_is_upstreams_beside_tensors_and_parameters(engine: Engine) -> No
     )
 
 
-def test_tensors_are_the_contracts_but_for_the_engines_types(engine: Engine) -> None:
+def test_tensors_match_the_contract_except_types_of_the_engine(engine: Engine) -> None:
     contract = load_contracts()["tensorrt_llm"]
     expected = {each.name: each.type for each in (*contract.inputs, *contract.outputs)}
     expected["prompt_embedding_table"] = "TYPE_BF16"
@@ -126,31 +126,31 @@ def test_tensors_are_the_contracts_but_for_the_engines_types(engine: Engine) -> 
 
 
 def test_logits_type_reaches_every_model_that_has_logits(engine: Engine) -> None:
-    given = {"logits_datatype": "TYPE_FP16"}
+    parameters = {"logits_datatype": "TYPE_FP16"}
     for model, tensors in {
         "tensorrt_llm": ("draft_logits", "context_logits", "generation_logits"),
         "ensemble": ("context_logits", "generation_logits"),
         "tensorrt_llm_bls": ("context_logits", "generation_logits"),
         "mine": ("context_logits", "generation_logits"),
     }.items():
-        types = types_of(render(engine, model, parameters=given))
+        types = types_of(render(engine, model, parameters=parameters))
         assert {types[name] for name in tensors} == {"TYPE_FP16"}
 
 
-def test_backend_brings_its_own_code(engine: Engine) -> None:
+def test_cpp_backend_model_has_no_python_code(engine: Engine) -> None:
     files = render_files(plan_repository("mine", engine, ServingOptions()))
     mine = {path: text for path, text in files.items() if path.startswith("tensorrt_llm/")}
     assert sorted(mine) == ["tensorrt_llm/1/.keep", "tensorrt_llm/config.pbtxt"]
     assert "tensorrt_llm_bls/1/model.py" in files
 
 
-def test_static_batching_of_the_old_layout(engine: Engine) -> None:
+def test_static_batching_is_rendered(engine: Engine) -> None:
     config = render(engine, parameters={"batching_strategy": "V1", "decoupled_mode": "false"})
     assert parameters_of(config)["gpt_model_type"] == "V1"
     assert not config.model_transaction_policy.decoupled
 
 
-def test_options_within_the_engine_are_taken(engine: Engine) -> None:
+def test_options_within_the_engine_limits_are_rendered(engine: Engine) -> None:
     config = render(engine, max_batch_size=4, max_beam_width=1)
     assert (config.max_batch_size, parameters_of(config)["max_beam_width"]) == (4, "1")
 
@@ -169,7 +169,7 @@ def test_options_within_the_engine_are_taken(engine: Engine) -> None:
         ({"layout": "vllm"}, "The engine kind tensorrt cannot be served in the layout vllm."),
     ],
 )  # fmt: skip
-def test_what_the_engine_cannot_do_is_refused(
+def test_rejects_options_beyond_the_engine(
     engine: Engine, options: dict[str, Any], what: str
 ) -> None:
     with pytest.raises(BadInput) as raised:
@@ -177,7 +177,7 @@ def test_what_the_engine_cannot_do_is_refused(
     assert raised.value.what == what
 
 
-def test_each_group_of_gpus_is_an_instance(engine: Engine) -> None:
+def test_each_group_of_gpus_gets_an_instance(engine: Engine) -> None:
     config = render(engine, parameters={"gpu_device_ids": "0,1;2,3"})
     assert config.instance_group[0].count == 2
     assert config.parameters["gpu_device_ids"].string_value == "0,1;2,3"

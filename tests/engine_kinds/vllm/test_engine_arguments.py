@@ -47,7 +47,7 @@ def test_options_become_engine_arguments(
         ({"max_beam_width": 4}, None, "has no option max_beam_width"),
     ],
 )
-def test_what_vllm_cannot_do_is_refused(
+def test_rejects_unsupported_options(
     options: dict[str, Any], weights: str | None, why: str
 ) -> None:
     with pytest.raises(BadInput) as raised:
@@ -55,7 +55,7 @@ def test_what_vllm_cannot_do_is_refused(
     assert why in raised.value.what
 
 
-def test_adapters_at_the_build_are_said_otherwise() -> None:
+def test_lora_dir_error_names_the_parameter_to_use() -> None:
     with pytest.raises(BadInput) as raised:
         plan_vllm_arguments(EngineOptions(lora_dir=("/a",)))
     assert raised.value.next_step == (

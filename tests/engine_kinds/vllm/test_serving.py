@@ -37,15 +37,17 @@ def worker_config(of: Engine, **options: Any) -> dict[str, Any]:
     """What the model's Python code makes of its `config.pbtxt`."""
     files = render_files(plan_repository("mine", of, ServingOptions(**options)))
     config = text_format.Parse(files["tensorrt_llm/config.pbtxt"], model_config_pb2.ModelConfig())
-    said = {name: {"string_value": value.string_value} for name, value in config.parameters.items()}
-    args = {"model_config": json.dumps({"parameters": said}), "model_name": "tensorrt_llm"}
+    entries = {
+        name: {"string_value": value.string_value} for name, value in config.parameters.items()
+    }
+    args = {"model_config": json.dumps({"parameters": entries}), "model_name": "tensorrt_llm"}
     worker_config = find_kind("vllm").worker_config
     assert worker_config is not None
     return worker_config(Parameters({**args, "model_version": "1"}))
 
 
-def test_the_worker_gets_vllms_engine_arguments() -> None:
-    given = {
+def test_worker_gets_engine_arguments() -> None:
+    parameters = {
         "kv_cache_free_gpu_mem_fraction": "0.8",
         "enable_kv_cache_reuse": "false",
         "guided_decoding_backend": "xgrammar",
@@ -54,7 +56,7 @@ def test_the_worker_gets_vllms_engine_arguments() -> None:
     }
     config = worker_config(
         engine(tp=2, dtype="bfloat16"),
-        max_batch_size=512, max_num_tokens=16384, max_seq_len=2048, parameters=given,
+        max_batch_size=512, max_num_tokens=16384, max_seq_len=2048, parameters=parameters,
     )  # fmt: skip
     assert config == {
         "llm": {
@@ -86,7 +88,7 @@ def test_the_worker_gets_vllms_engine_arguments() -> None:
     }
 
 
-def test_the_rank_of_adapters_is_that_of_the_engine() -> None:
+def test_lora_rank_is_that_of_the_engine() -> None:
     config = worker_config(engine(max_lora_rank=16))
     assert (config["llm"]["max_lora_rank"], config["lora_cache_max_adapter_size"]) == (16, 16)
     assert config["llm"]["enable_lora"]
@@ -97,18 +99,18 @@ def test_the_rank_of_adapters_is_that_of_the_engine() -> None:
     [{"lora_cache_max_adapter_size": "48"}, {"vllm_args": '{"max_lora_rank": 48}'}],
     ids=lambda parameters: next(iter(parameters)),
 )
-def test_a_rank_that_vllm_has_no_kernels_for_is_refused(parameters: dict[str, str]) -> None:
+def test_rejects_a_lora_rank_without_kernels(parameters: dict[str, str]) -> None:
     options = ServingOptions(parameters=parameters)
     with pytest.raises(BadInput, match="has no lora_cache_max_adapter_size 48"):
         plan_repository("mine", engine(max_lora_rank=16), options)
 
 
-def test_the_rank_of_a_model_without_adapters_does_not_matter() -> None:
-    given = {"lora_cache_max_adapter_size": "48"}
-    planned = plan_repository("mine", engine(), ServingOptions(parameters=given))
-    assert given.items() <= planned.parameters.items()
+def test_lora_rank_is_not_checked_without_adapters() -> None:
+    parameters = {"lora_cache_max_adapter_size": "48"}
+    planned = plan_repository("mine", engine(), ServingOptions(parameters=parameters))
+    assert parameters.items() <= planned.parameters.items()
 
 
-def test_upstreams_own_layout_of_one_model_is_not_for_vllm() -> None:
+def test_rejects_the_llmapi_layout() -> None:
     with pytest.raises(BadInput, match="vllm cannot be served in the layout llmapi"):
         plan_repository("mine", engine(), ServingOptions(layout="llmapi"))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.engine_kinds.kind import ContainerFit, Deployment, EngineKind, Serving
-from trtllm_serve_cli.engine_kinds.served_checkpoint import serve_as_it_is
+from trtllm_serve_cli.engine_kinds.served_checkpoint import serve_checkpoint
 from trtllm_serve_cli.engine_kinds.serving import (
     WORKER_PARAMETERS,
     ServingOptions,
@@ -38,7 +38,7 @@ KIND = EngineKind(
     name="toy",
     summary="Returns the prompt in reverse order",
     building=dataclasses.replace(
-        serve_as_it_is(lambda request, tools, quantized: {}, "A toy requires no engine."),
+        serve_checkpoint(lambda request, tools, quantized: {}, "A toy requires no engine."),
         needs_weights=False,
     ),
     serving=Serving(("inflight",), WORKER_PARAMETERS, _plan_values),

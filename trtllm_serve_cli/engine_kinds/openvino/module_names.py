@@ -56,20 +56,20 @@ def _layer_modules(attention: Any) -> dict[str, Any]:
 
 
 def _nearest(
-    start: Iterable[Any], step: Callable[[Any], list[Any]], is_wanted: Callable[[Any], bool]
+    start: Iterable[Any], step: Callable[[Any], list[Any]], matches: Callable[[Any], bool]
 ) -> Any:
     """Breadth first. Nodes are told apart by name: their Python objects are made anew each time."""
     seen: set[str] = set()
-    ahead = list(start)
-    while ahead:
-        behind, ahead = ahead, []
-        for node in behind:
+    pending = list(start)
+    while pending:
+        current, pending = pending, []
+        for node in current:
             if node.get_friendly_name() in seen:
                 continue
             seen.add(node.get_friendly_name())
-            if is_wanted(node):
+            if matches(node):
                 return node
-            ahead += step(node)
+            pending += step(node)
     raise LookupError("a layer has no such node")
 
 

@@ -11,7 +11,7 @@ from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Machine
 from trtllm_serve_cli.engine_kinds.pytorch.deployment import DEPLOYMENT
 from trtllm_serve_cli.engine_kinds.pytorch.llm_arguments import plan_llm_arguments
 from trtllm_serve_cli.engine_kinds.pytorch.serving import SERVING
-from trtllm_serve_cli.engine_kinds.served_checkpoint import serve_as_it_is
+from trtllm_serve_cli.engine_kinds.served_checkpoint import serve_checkpoint
 from trtllm_serve_cli.engine_kinds.tensorrt_llm import (
     PACKAGE,
     describe_trtllm,
@@ -46,7 +46,7 @@ KIND = EngineKind(
     summary="TensorRT-LLM's LLM API, on NVIDIA GPUs",
     package=PACKAGE,
     offer=_offer,
-    building=serve_as_it_is(
+    building=serve_checkpoint(
         _plan_arguments, "There is nothing to build: TensorRT-LLM serves the checkpoint as it is."
     ),
     serving=SERVING,

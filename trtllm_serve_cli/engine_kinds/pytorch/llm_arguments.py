@@ -17,7 +17,7 @@ Arguments = dict[str, Any]
 Version = tuple[int, int]
 
 # What each version has and the ones before it have not. A version after the last is taken for it.
-_NAMED_AFTER_MODELS: Version = (1, 3)
+_SPECULATIVE_MODEL_RENAMED: Version = (1, 3)
 _ONE_SAMPLER: Version = (1, 3)
 _SAMPLER_TYPE: Version = (1, 1)
 _TOKENS_PER_BLOCK: Version = (1, 1)
@@ -102,11 +102,11 @@ def _kv_cache(options: EngineOptions, version: Version) -> Arguments:
             next_step="choose fp8, or --engine tensorrt",
         )
     if dtype == "nvfp4":
-        _need(version, _NVFP4_KV_CACHE, "kv_cache_dtype nvfp4")
+        _require_version(version, _NVFP4_KV_CACHE, "kv_cache_dtype nvfp4")
     if dtype not in (None, "auto"):
         config["dtype"] = dtype
     if options.tokens_per_block is not None:
-        _need(version, _TOKENS_PER_BLOCK, "tokens_per_block")
+        _require_version(version, _TOKENS_PER_BLOCK, "tokens_per_block")
         config["tokens_per_block"] = options.tokens_per_block
     return config
 
@@ -170,7 +170,7 @@ def _sampler(version: Version) -> Arguments:
 def _speculation(options: EngineOptions, version: Version) -> Arguments:
     mode, length = options.speculative_decoding_mode, options.max_draft_len
     # The drafter of these two takes its turn between steps, which may not overlap then.
-    apart = {"disable_overlap_scheduler": True}
+    no_overlap = {"disable_overlap_scheduler": True}
     if mode == "mtp":
         _refuse_speculative_model(options)
         config: Arguments = {"decoding_type": "MTP", "num_nextn_predict_layers": length or 1}
@@ -178,12 +178,12 @@ def _speculation(options: EngineOptions, version: Version) -> Arguments:
     if mode == "ngram":
         _refuse_speculative_model(options)
         drafts = {"max_draft_len": _need_length(options), "max_matching_ngram_size": _NGRAM_SIZE}
-        return {"speculative_config": {"decoding_type": "NGram", **drafts}, **apart}
+        return {"speculative_config": {"decoding_type": "NGram", **drafts}, **no_overlap}
     if mode == "eagle":
         return {"speculative_config": {"decoding_type": "Eagle", **_drafter(options, version)}}
     if mode == "draft_tokens_external":
         config = {"decoding_type": "DraftTarget", **_drafter(options, version)}
-        return {"speculative_config": config, **apart}
+        return {"speculative_config": config, **no_overlap}
     raise BadInput(
         f"The engine kind pytorch has no speculative_decoding_mode {mode}.",
         why="TensorRT-LLM's PyTorch backend drafts with eagle, mtp, ngram or another model "
@@ -199,7 +199,7 @@ def _drafter(options: EngineOptions, version: Version) -> Arguments:
             "drafts.",
             next_step="name its folder: speculative_model DIR",
         )
-    name = "speculative_model" if version >= _NAMED_AFTER_MODELS else "speculative_model_dir"
+    name = "speculative_model" if version >= _SPECULATIVE_MODEL_RENAMED else "speculative_model_dir"
     return {"max_draft_len": _need_length(options), name: options.speculative_model}
 
 
@@ -232,24 +232,24 @@ def _check_always(options: EngineOptions) -> None:
 
 def _check_weights(options: EngineOptions, weights: str | None) -> None:
     """Weights are served as the checkpoint has them."""
-    wanted = options.quantization
-    if wanted is None or wanted == (weights or "none"):
+    requested = options.quantization
+    if requested is None or requested == (weights or "none"):
         return
     raise BadInput(
-        f"The engine kind pytorch cannot make the weights {wanted}.",
+        f"The engine kind pytorch cannot make the weights {requested}.",
         why=f"it serves a checkpoint as it is, and this one's are {weights or 'not quantised'}",
         next_step="name a checkpoint that is quantised so, such as NVIDIA's on the hub, or choose "
         "--engine tensorrt"
-        if wanted != "none"
+        if requested != "none"
         else "leave --quantization out, or name the checkpoint that is not quantised",
     )
 
 
-def _need(version: Version, since: Version, option: str) -> None:
+def _require_version(version: Version, since: Version, option: str) -> None:
     if version < since:
-        known, asked = (".".join(map(str, each)) for each in (since, version))
+        first, current = (".".join(map(str, each)) for each in (since, version))
         raise BadInput(
-            f"TensorRT-LLM {asked} has no {option} in its LLM API.",
-            why=f"it came with {known}",
-            next_step=f"leave it out, or use TensorRT-LLM {known} or later",
+            f"TensorRT-LLM {current} has no {option} in its LLM API.",
+            why=f"it came with {first}",
+            next_step=f"leave it out, or use TensorRT-LLM {first} or later",
         )

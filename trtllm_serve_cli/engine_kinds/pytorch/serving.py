@@ -29,7 +29,7 @@ from trtllm_serve_cli.runtime.engines.engine_arguments import Arguments, merge_a
 from trtllm_serve_cli.runtime.engines.pytorch.arguments import LLM_ARGUMENTS, arguments_of
 
 # Entries that the model or the worker reads, not the engine.
-_OF_THE_MODEL = ("exclude_input_in_output", "cancellation_check_period_ms")
+_MODEL_ENTRIES = ("exclude_input_in_output", "cancellation_check_period_ms")
 
 
 def _plan_values(
@@ -50,14 +50,14 @@ def _model_yaml(entries: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, s
     """Return the arguments in `model.yaml`, and the entries that no argument stands for."""
     arguments = arguments_of(entries)
     first = {name: arguments.pop(name) for name in ("model", "tokenizer")}
-    named = (*LLM_ARGUMENTS.parameters, *_OF_THE_MODEL)
+    named = (*LLM_ARGUMENTS.parameters, *_MODEL_ENTRIES)
     # The worker reads how adapters are cached, too.
-    beside = {
+    remaining = {
         name: value
         for name, value in entries.items()
         if value and (name not in named or name.startswith("lora_cache_"))
     }
-    return {**first, "backend": "pytorch", **arguments}, beside
+    return {**first, "backend": "pytorch", **arguments}, remaining
 
 
 def _merge(engine: Engine, options: ServingOptions, overrides: Mapping[str, str]) -> Arguments:

@@ -30,7 +30,7 @@ from trtllm_serve_cli.sizing.roofline import estimate_step_cost
 from trtllm_serve_cli.sizing.size_options import SizeOptions
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
-_OF_A_CARD = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dtype")
+_GPU_OPTIONS = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dtype")
 _TOKENIZER_FILES = tuple(f"{WORK}/openvino_{name}.xml" for name in ("tokenizer", "detokenizer"))
 # What loads the tokenizer where it is served, by the checkpoint's format.
 TOKENIZER_PACKAGES = {"gguf": "openvino-genai", "hf": "transformers"}
@@ -83,14 +83,14 @@ def read_simulation(path: Path) -> Simulation:
 
 def plan_simulation(facts: ModelFacts, gpu: Gpu, options: EngineOptions) -> Simulation:
     """What the model could do at best on that card. Raises `BadInput` where it does not fit."""
-    usual = SchedulerLimits()
+    defaults = SchedulerLimits()
     sized = plan_size(
         facts,
         gpu,
         options=SizeOptions(
-            **{name: getattr(options, name) for name in _OF_A_CARD},
-            max_batch_size=options.max_batch_size or usual.max_batch_size,
-            max_num_tokens=options.max_num_tokens or usual.max_num_tokens,
+            **{name: getattr(options, name) for name in _GPU_OPTIONS},
+            max_batch_size=options.max_batch_size or defaults.max_batch_size,
+            max_num_tokens=options.max_num_tokens or defaults.max_num_tokens,
         ),
     )
     plan = sized.plans[0]
@@ -128,7 +128,7 @@ def _find_simulation(request: BuildRequest, tools: Toolchain) -> Simulation:
                 next_step="leave one of them out",
             )
         return read_simulation(request.timing)
-    refuse_unsupported(request.options, request.kind, supported=(*_OF_A_CARD, *LIMITS))
+    refuse_unsupported(request.options, request.kind, supported=(*_GPU_OPTIONS, *LIMITS))
     gpu = load_gpu(request.gpu) if request.gpu else tools.gpu
     if gpu is None:
         raise BadInput(

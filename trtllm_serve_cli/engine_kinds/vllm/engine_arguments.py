@@ -45,13 +45,13 @@ def plan_vllm_arguments(
 
 def _quantization(options: EngineOptions, weights: str | None) -> dict[str, Any]:
     """A checkpoint's own needs no word; FP8 is what vLLM makes of others by itself."""
-    wanted = options.quantization
-    if wanted is None or wanted == (weights or "none"):
+    requested = options.quantization
+    if requested is None or requested == (weights or "none"):
         return {}
-    if wanted == "fp8" and weights is None:
+    if requested == "fp8" and weights is None:
         return {"quantization": "fp8"}
     raise BadInput(
-        f"The engine kind vllm cannot make the weights {wanted}.",
+        f"The engine kind vllm cannot make the weights {requested}.",
         why=f"it makes fp8 of weights that are not quantised, and this checkpoint's are "
         f"{weights or 'not quantised'}",
         next_step="name a checkpoint that is quantised so, or leave --quantization out",

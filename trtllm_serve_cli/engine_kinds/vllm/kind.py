@@ -15,7 +15,7 @@ from trtllm_serve_cli.engine_kinds.kind import (
     RepositoryView,
 )
 from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Finding, Machine
-from trtllm_serve_cli.engine_kinds.served_checkpoint import serve_as_it_is
+from trtllm_serve_cli.engine_kinds.served_checkpoint import serve_checkpoint
 from trtllm_serve_cli.engine_kinds.vllm.engine_arguments import plan_vllm_arguments
 from trtllm_serve_cli.engine_kinds.vllm.serving import SERVING
 from trtllm_serve_cli.errors import MissingPart
@@ -83,7 +83,7 @@ KIND = EngineKind(
     offer=_offer,
     require=_require,
     check_machine=_check_machine,
-    building=serve_as_it_is(
+    building=serve_checkpoint(
         _plan_arguments, "There is nothing to build: vLLM serves the checkpoint as it is."
     ),
     serving=SERVING,
