@@ -1,8 +1,8 @@
-"""Writes the pages and tables that are generated from the code.
+"""Write the pages and tables that are generated from the code.
 
     python docs/generate.py [--check]
 
-With `--check` it writes nothing, and the exit code is 1 if a page is not up to date.
+With `--check`, write nothing, and exit with 1 if a page is not up to date.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
         if "--check" not in sys.argv:
             target.write_text(page, encoding="utf-8")
         elif not target.exists() or target.read_text(encoding="utf-8") != page:
-            sys.exit(f"{target} is stale: run `make docs`")
+            sys.exit(f"{target} is out of date: run `make docs`")
 
 
 if __name__ == "__main__":

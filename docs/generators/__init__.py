@@ -1,1 +1,1 @@
-"""One module per page, or per group of tables, that is generated from the code."""
+"""Generators of pages and tables; one module per page or group of tables."""

@@ -1,4 +1,4 @@
-"""The tables of metrics.md, and the metrics in the JSON schema of results."""
+"""Generate the tables of benchmark-metrics.md, and the metrics in the JSON schema of results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ METRIC_COLUMNS = (
 
 
 def render_metrics() -> str:
-    """metrics.md with its tables of times and rates."""
+    """Return benchmark-metrics.md with its tables of times and rates."""
     tables = {
         name: render_table(METRIC_COLUMNS, map(describe_metric, metrics))
         for name, metrics in (("times", TIMES), ("rates", RATES))
@@ -30,7 +30,7 @@ def render_metrics() -> str:
 
 
 def describe_metric(metric: TimeMetric | RateMetric) -> tuple[str, ...]:
-    """One row in the order of METRIC_COLUMNS."""
+    """Return a row in the order of METRIC_COLUMNS."""
     return (
         metric.title,
         metric.label,
@@ -42,7 +42,7 @@ def describe_metric(metric: TimeMetric | RateMetric) -> tuple[str, ...]:
 
 
 def render_result_schema() -> str:
-    """The JSON schema of results, with each rate and time in the order of `summary.json`."""
+    """Return the JSON schema of results, with rates and times in the order of `summary.json`."""
     schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     summary = schema["$defs"]["Summary"]
     number_or_null = {"type": ["number", "null"]}

@@ -1,4 +1,4 @@
-"""commands.md: the help of every command."""
+"""Generate commands.md from the help of every command."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import typer
 from trtllm_serve_cli.cli.command_groups import walk_commands
 from trtllm_serve_cli.cli.main import app
 
-# What Click leaves of a terminal of 80 columns.
+# Click's text width in a terminal of 80 columns.
 _WIDTH = 78
 
 
 def render_commands() -> str:
-    """The whole of commands.md."""
+    """Return the text of commands.md."""
     parts = ["# Commands\n\nGenerated from `--help` by `make docs`.\n"]
     for title, text in list_helps():
         parts.append(f"## {title}\n\n```text\n{text.rstrip()}\n```\n")
@@ -23,7 +23,7 @@ def render_commands() -> str:
 
 
 def list_helps() -> Iterator[tuple[str, str]]:
-    """Each command of the application and of its groups, with its help."""
+    """Yield each command of the application and of its groups, with its help."""
     root = typer.main.get_command(app)
     settings = {"terminal_width": _WIDTH, "max_content_width": _WIDTH, **root.context_settings}
     for names, command in [((), root), *walk_commands(root)]:
@@ -32,6 +32,6 @@ def list_helps() -> Iterator[tuple[str, str]]:
 
 
 def get_help(command: Any, title: str, settings: dict[str, Any]) -> str:
-    """The help of one command, as its `--help` prints it."""
+    """Return the help of a command as `--help` prints it."""
     context = command.context_class(command, info_name=title, **settings)
     return str(command.get_help(context))

@@ -1,4 +1,4 @@
-"""The keys of a tllm.yaml: its JSON schema, and the tables of declaration.md."""
+"""Generate the JSON schema of a tllm.yaml, and the tables of keys in tllm-yaml.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PARAMETER_TYPES = {"bool": "boolean", "int": "integer", "float": "number"}
 
 
 def render_declaration_schema() -> str:
-    """The JSON schema of a tllm.yaml, with the parameters that `tllm show` explains."""
+    """Return the JSON schema of a tllm.yaml, with the parameters that `tllm show` explains."""
     schema = render_schema(Declaration, "tllm.yaml")
     parameters = schema["properties"]["repository"]["properties"]["parameters"]
     parameters["properties"] = {
@@ -28,7 +28,10 @@ def render_declaration_schema() -> str:
 
 
 def describe_parameter(parameter: Parameter) -> dict[str, Any]:
-    """A parameter's JSON schema. As text it may have every spelling that `--param` takes."""
+    """Return the JSON schema of a parameter.
+
+    A string is always valid, because `--param` accepts several spellings of a value.
+    """
     schema: dict[str, Any] = {"description": parameter.explanation}
     if parameter.choices:
         return {"enum": list(parameter.choices), **schema}
@@ -39,7 +42,7 @@ def describe_parameter(parameter: Parameter) -> dict[str, Any]:
 
 
 def render_declaration_page() -> str:
-    """declaration.md with the keys of each section."""
+    """Return tllm-yaml.md with the keys of each section."""
     sections = {}
     for section in option_fields(Declaration):
         options = section.part_of.options if section.part_of else section.kind
@@ -49,13 +52,13 @@ def render_declaration_page() -> str:
 
 
 def describe_key(field: OptionField) -> tuple[str, ...]:
-    """One key in the order of KEY_COLUMNS."""
+    """Return a key in the order of KEY_COLUMNS."""
     help_text, _, _ = field.option.help.partition(" Default: ")
     return f"`{field.name}`", describe_values(field), describe_default(field), help_text
 
 
 def describe_values(field: OptionField) -> str:
-    """What the key may be set to."""
+    """Return the accepted values of the key."""
     if field.words:
         return ", ".join(f"`{word}`" for word in field.words)
     if field.is_list:
@@ -71,7 +74,7 @@ def describe_values(field: OptionField) -> str:
 
 
 def describe_default(field: OptionField) -> str:
-    """What holds without the key: as the help says it, or the value itself."""
+    """Return the default of the key: from its help, or the value itself."""
     _, _, stated = field.option.help.partition(" Default: ")
     if stated:
         return stated.rstrip(".")

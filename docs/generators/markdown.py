@@ -1,4 +1,4 @@
-"""Tables and pages of Markdown."""
+"""Render tables and pages of Markdown."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ DOCS = Path(__file__).parents[1]
 
 
 def render_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table of Markdown."""
+    """Return a Markdown table."""
     columns = tuple(columns)
     lines = (columns, ("---",) * len(columns), *rows)
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def fill_in(page: Path, parts: Mapping[str, str]) -> str:
-    """A page with each part between its comment (`<!-- name -->`) and `<!-- end -->` made anew."""
+    """Return the page with each part inserted between `<!-- name -->` and `<!-- end -->`."""
     text = page.read_text(encoding="utf-8")
     for name, part in parts.items():
         before, begin, rest = text.partition(f"<!-- {name} -->\n")

@@ -1,4 +1,4 @@
-"""reference/parameters.md: the parameters of a model repository."""
+"""Generate parameters.md: the parameters of a model repository."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COLUMNS = ("parameter", "value", "default", "since", "engine kinds", "meaning")
 
 
 def render_parameters() -> str:
-    """Return the whole page."""
+    """Return the text of parameters.md."""
     rows = [_describe(each) for each in load_parameters().values() if not each.is_fact]
     return f"{PAGE}\n{render_table(_COLUMNS, rows)}"
 

@@ -1,4 +1,4 @@
-"""The tables of metric families in reference/server-metrics.md."""
+"""Generate the tables of metric families in server-metrics.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAMILY_COLUMNS = ("family", "type", "unit", "label", "what", "shown in")
 
 
 def render_families() -> str:
-    """reference/server-metrics.md with its tables of metric families."""
+    """Return server-metrics.md with its tables of metric families."""
     shown = {
         "`tllm metrics`": {each for each in CATALOG if is_on_screen(each)},
         "Grafana": find_families(" ".join(q for p in PANELS for q in p.queries.values())),
@@ -47,19 +47,22 @@ def render_families() -> str:
 
 
 def describe_family(family: Family) -> tuple[str, ...]:
-    """A family in the order of FAMILY_COLUMNS, but for where it is shown."""
+    """Return a family in the order of FAMILY_COLUMNS, without the column "shown in"."""
     label = f"`{family.label}`" if family.label else ""
     values = f": {', '.join(family.values)}" if family.values else ""
     return f"`{family.name}`", family.type, family.unit, f"{label}{values}", family.help
 
 
 def is_on_screen(family: Family) -> bool:
-    """Whether `tllm metrics` shows it: its summary of a page is another one without the family."""
+    """Return whether `tllm metrics` shows the family.
+
+    It does if its summary of a page changes without the family.
+    """
     return summarize_families(CATALOG) != summarize_families(set(CATALOG) - {family})
 
 
 def summarize_families(families: Iterable[Family]) -> Summary:
-    """The summary of a page with these families, of a model of ours and of another."""
+    """Return the summary of a page with these families, of one of our models and another model."""
     labels = {"version": "1", "le": "+Inf"}
     samples = (
         Sample(name.removesuffix("_total"), {**labels, "model": model, **own}, 1.0)
