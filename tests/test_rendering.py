@@ -38,7 +38,7 @@ def test_comments_of_a_template_are_not_rendered() -> None:
         ("model_repository/config.pbtxt.j2", "# Rendered by tllm 1.2.3 for text in, text out."),
         (
             "model_repository/model.py.j2",
-            '"""Rendered by tllm 1.2.3: text in, text out. The code lies beside this file."""',
+            '"""Rendered by tllm 1.2.3: text in, text out. The code is in tllm_runtime."""',
         ),
         ("report/report.html.j2", "<!DOCTYPE html>"),
         ("slurm/job.sbatch.j2", "#!/bin/bash"),

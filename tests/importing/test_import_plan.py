@@ -36,7 +36,7 @@ def test_unknown_name_lists_near_aliases(home: Home) -> None:
     ("request_", "says"),
     [
         (Declaration(ModelSection("../up")), "cannot be a model's name"),
-        (Declaration(ModelSection("ensemble")), "A model cannot be called ensemble"),
+        (Declaration(ModelSection("ensemble")), "A model cannot be named ensemble"),
         (Declaration(ModelSection("m", "gguf:/no/such.gguf")), "/no/such.gguf does not exist"),
         (Declaration(ModelSection("m", "local:/no/such")), "/no/such does not exist"),
         (Declaration(ModelSection("m", "nonsense")), "does not say what kind of source it is"),

@@ -126,7 +126,7 @@ def test_import_again_keeps_what_was_set(
     before = said_of(home.models / "mine")
     served = RepositorySection(parameters={"num_threads": "1"})
     asked = Declaration(ModelSection("mine", gguf), repository=served)
-    line = "Kept what was set: max_queue_size=100; max_beam_width=2; engine_python=/py"
+    line = "Kept settings: max_queue_size=100; max_beam_width=2; engine_python=/py"
     assert plan_import(asked, home).preserved.describe() == [line]
     said = run(home, builder, "mine", gguf, repository=served, force=force)
     assert (said[-1], said_of(home.models / "mine")) == (line, before)
@@ -140,7 +140,7 @@ def test_import_wins_over_what_was_set(home: Home, builder: Builder, gguf: str) 
     served = RepositorySection(parameters={"max_queue_size": "5"})
     said = run(home, builder, "mine", gguf, build=options, repository=served)
     now = settings_of(home.models / "mine")
-    assert said[-1] == "Kept what was set: max_num_tokens=9"
+    assert said[-1] == "Kept settings: max_num_tokens=9"
     assert [now[name] for name in ("max_queue_size", "max_num_seqs", "max_num_tokens")] == [
         ("5", "import"), ("2", "import"), ("9", "set"),
     ]  # fmt: skip
@@ -150,7 +150,7 @@ def test_setting_that_empties_a_parameter_is_kept(home: Home, builder: Builder, 
     served = RepositorySection(parameters={"engine_python": "/py"})
     run(home, builder, "mine", gguf, repository=served)
     change(home.models / "mine", engine_python="")
-    assert run(home, builder, "mine", gguf)[-1] == "Kept what was set: engine_python="
+    assert run(home, builder, "mine", gguf)[-1] == "Kept settings: engine_python="
     assert settings_of(home.models / "mine")["engine_python"] == ("", "unset")
 
 
@@ -161,7 +161,7 @@ def test_what_was_set_for_another_source_is_dropped_and_said(
     change(home.models / "mine", max_beam_width="2")
     said = run(home, builder, "mine", other_gguf, force=True)
     assert said[-1] == (
-        "Dropped what was set for another source, layout or engine kind: max_beam_width=2"
+        "Dropped settings of another source, layout or engine kind: max_beam_width=2"
     )
     assert settings_of(home.models / "mine")["max_beam_width"] == ("4", "default")
 

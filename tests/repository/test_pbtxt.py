@@ -1,4 +1,4 @@
-"""Values of a config.pbtxt, read and changed where they stand."""
+"""Values of a config.pbtxt: reading and changing them in place."""
 
 from __future__ import annotations
 
@@ -184,12 +184,12 @@ def test_parse_error_has_its_line(text: str, line: int, what: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('name: "a', "line 1: a quote is not closed: '\"a'"),
-        ("a {\n", "line 2: the file ends where a field should be"),
-        ("a: ]", "line 1: ']' where a value should be"),
-        ("\na: [ 1 2 ]", "line 2: '2' where ',' or ']' should be"),
-        ("}", "line 1: '}' where a field should be"),
-        ("a", "line 1: the file ends where a value should be"),
+        ('name: "a', "line 1: unterminated string: '\"a'"),
+        ("a {\n", "line 2: unexpected end of file, expected a field"),
+        ("a: ]", "line 1: unexpected ']', expected a value"),
+        ("\na: [ 1 2 ]", "line 2: unexpected '2', expected ',' or ']'"),
+        ("}", "line 1: unexpected '}', expected a field"),
+        ("a", "line 1: unexpected end of file, expected a value"),
     ],
 )
 def test_rejects_text_that_is_not_pbtxt(text: str, message: str) -> None:
@@ -219,7 +219,7 @@ def configs(draw: st.DrawFn) -> Any:
 
 @st.composite
 def texts(draw: st.DrawFn) -> str:
-    """A configuration in one of many layouts, with comments between its lines."""
+    """Draw a configuration in one of many layouts, with comments between its lines."""
     text = text_format.MessageToString(
         draw(configs()),
         as_one_line=draw(st.booleans()),
@@ -253,7 +253,7 @@ def changes(draw: st.DrawFn) -> tuple[str, str, str]:
 
 
 def expected(text: str, place: str, value: str) -> Any:
-    """The old configuration with one value changed, by protobuf's own means."""
+    """Return the old configuration with one value changed by protobuf."""
     config = parse_config(text)
     match place.split(".", 1):
         case ["parameters", key]:

@@ -1,6 +1,6 @@
-"""From an engine to a Triton model repository, and what is known of the repositories there are.
+"""Render Triton model repositories, and read, change and validate them.
 
-Takes an `Engine` of the build stage and `ServingOptions`; gives a directory that Triton serves with
-`--disable-auto-complete-config`, self-contained but for the engine's own files. A repository is
-there whole or not at all.
+Takes an `Engine` of the build stage and `ServingOptions`; writes a directory that Triton serves
+with `--disable-auto-complete-config`. The directory is self-contained except for the engine's
+files, and it is written completely or not at all.
 """

@@ -1,12 +1,13 @@
-"""Reading a `config.pbtxt`, and changing one value in it while every other byte stays.
+"""Read a `config.pbtxt`, and change one value in it without touching any other byte.
 
-protobuf's own parser says what a text means; `_Reader` only finds where each value stands, which
-protobuf forgets. It also reads what protobuf cannot: upstream's templates, where an unfilled
-`${name}` may stand bare.
+protobuf's parser interprets the text but discards the positions of values; `_Reader` finds them. It
+also reads what protobuf rejects: upstream's templates, in which a `${name}` variable may be
+unquoted.
 
-A place is a path such as `max_batch_size`, `instance_group.count`, `input.input_ids.data_type`,
-`parameters.KEY` or `ensemble_scheduling.step.MODEL.model_name`: an element of `input`, `output`,
-`parameters` or `step` is chosen by its name, of other lists every one is meant.
+A place is the path of a field, for example `max_batch_size`, `instance_group.count`,
+`input.input_ids.data_type`, `parameters.KEY` or `ensemble_scheduling.step.MODEL.model_name`.
+Elements of `input`, `output`, `parameters` and `step` are selected by name; a path through any
+other list selects all its elements.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 from trtllm_serve_cli.rendering import quote_pbtxt
 
-# What tells the elements of a list apart.
+# The field that identifies the elements of a list.
 _SELECTED_BY = {"input": "name", "output": "name", "parameters": "key", "step": "model_name"}
 _TOKEN = re.compile(
     r"""(?P<skip>[\s]+|\#[^\n]*)
@@ -32,12 +33,12 @@ _CLOSED_BY = {"{": "}", "<": ">", "[": "]"}
 _TEMPLATE = re.compile(r"\$\{([^}\n]*)\}")
 
 
-# The field names of a path, each with the element chosen of it, if one is.
+# The field names of a path, each with the selected element or None.
 _Steps = tuple[tuple[str, str | None], ...]
 
 
 class PbtxtError(ValueError):
-    """The text is no model configuration; `line` counts from 1."""
+    """Error for a text that is not a model configuration; `line` counts from 1."""
 
     def __init__(self, what: str, line: int) -> None:
         super().__init__(f"line {line}: {what}")
@@ -47,7 +48,7 @@ class PbtxtError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Unfilled:
-    """A `${name}` that nobody filled; bare ones make the file unreadable for Triton."""
+    """A `${name}` variable without a value; Triton cannot read a file with unquoted ones."""
 
     name: str
     line: int
@@ -56,7 +57,7 @@ class Unfilled:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A scalar: `start` to `end` of the text, with several quoted pieces in a row as one."""
+    """A scalar from `start` to `end` of the text; adjacent quoted strings are one scalar."""
 
     start: int
     end: int
@@ -71,7 +72,7 @@ class _List:
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """`start` and `end` are those of what stands between the braces."""
+    """A message; `start` and `end` delimit the text between its braces."""
 
     start: int
     end: int
@@ -79,7 +80,7 @@ class _Message:
 
 
 def parse_config(text: str) -> Any:
-    """`text` as Triton reads it: a `ModelConfig` of its protobuf schema. Raises `PbtxtError`."""
+    """Parse `text` as Triton does, into a `ModelConfig` message. Raise `PbtxtError`."""
     from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2
 
@@ -91,26 +92,26 @@ def parse_config(text: str) -> Any:
 
 
 def find_values(text: str, place: str) -> list[str]:
-    """What stands at `place`, in the text's order; empty when nothing does.
+    """Return the values at `place` in the order of the text, or an empty list.
 
-    Raises `PbtxtError` for a text that cannot be read.
+    Raise `PbtxtError` if the text cannot be read.
     """
     found = _find(text, _read(text), _steps(place))
     return [_plain(text, each) for each in found]
 
 
 def line_of(text: str, place: str) -> int | None:
-    """The line of the first value at `place`, from 1."""
+    """Return the line of the first value at `place`, counted from 1, or None."""
     found = _find(text, _read(text), _steps(place))
     return _line(text, found[0].start) if found else None
 
 
 def change(text: str, place: str, value: str) -> str:
-    """`text` with `value` at `place`; where nothing stood, it is added.
+    """Return `text` with `value` at `place`, adding the field if it is missing.
 
-    `value` is plain text: quotes are put around it where the schema has a string. A list of numbers
-    becomes the list of this one. Raises `PbtxtError` for a text that cannot be read, and `KeyError`
-    when `place` is in a tensor or step that is not there.
+    `value` is plain text, which is quoted if the schema has a string. A list of numbers is replaced
+    with one value. Raise `PbtxtError` if the text cannot be read, and `KeyError` if `place` is in a
+    missing tensor or step.
     """
     steps = _steps(place)
     literal = write_value(place, value)
@@ -124,7 +125,7 @@ def change(text: str, place: str, value: str) -> str:
 
 
 def list_unfilled(text: str) -> list[Unfilled]:
-    """Every `${name}` in the text, comments aside."""
+    """Return every `${name}` variable in the text, except in comments."""
     return [
         Unfilled(found[1], _line(text, found.start()), kind == "string")
         for kind, start, end in _tokens(text)
@@ -134,7 +135,7 @@ def list_unfilled(text: str) -> list[Unfilled]:
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """`text` with each `${name}` of `values` replaced by its value, comments aside."""
+    """Return `text` with the variables in `values` replaced, except in comments."""
     pieces, last = [], 0
     for kind, start, end in _tokens(text):
         if kind not in ("string", "word"):
@@ -149,7 +150,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def write_value(place: str, value: str) -> str:
-    """`value` as the schema has it at `place`. Raises `KeyError` for no such field."""
+    """Return `value` as a literal of the field at `place`. Raise `KeyError` without that field."""
     from google.protobuf import descriptor
     from tritonclient.grpc import model_config_pb2
 
@@ -162,7 +163,7 @@ def write_value(place: str, value: str) -> str:
 
 
 def is_unfilled(value: str) -> bool:
-    """Whether the value is a template's `${name}`."""
+    """Return whether the value is a template's `${name}` variable."""
     return _TEMPLATE.fullmatch(value) is not None
 
 
@@ -174,7 +175,7 @@ def _steps(place: str) -> _Steps:
         if name == "parameters":
             return (*steps, (name, rest), ("value", None), ("string_value", None))
         if name in _SELECTED_BY:
-            # An element's name may have dots; what follows it has none.
+            # An element's name may contain dots; the field after it does not.
             element, _, rest = rest.rpartition(".")
             steps.append((name, element))
         else:
@@ -183,7 +184,7 @@ def _steps(place: str) -> _Steps:
 
 
 def _find(text: str, message: _Message, steps: _Steps) -> list[_Value]:
-    """The scalars at the path. A list of several is one value: all that is between its brackets."""
+    """Return the scalars at the path. A list of several is one: the text between its brackets."""
     (name, element), *rest = steps
     found: list[_Value] = []
     for each in _elements(text, message, name, element, keep_lists=not rest):
@@ -220,7 +221,7 @@ def _items(value: _Value | _List | _Message, *, keep_lists: bool) -> tuple[_Valu
 
 
 def _add(text: str, root: _Message, steps: _Steps, literal: str) -> str:
-    """The text with the missing rest of the path put at the end of the innermost message there."""
+    """Return the text with the missing part of the path added to the innermost existing message."""
     parents, depth = [root], 0
     for name, element in steps[:-1]:
         inner = [each for each in _elements(text, parents[0], name, element)
@@ -250,7 +251,7 @@ def _insert(text: str, position: int, snippet: str, *, is_top: bool) -> str:
 
 
 def _plain(text: str, value: _Value) -> str:
-    """The value without quotes and escapes."""
+    """Return the value without quotes and escapes."""
     from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2
 
@@ -262,7 +263,7 @@ def _plain(text: str, value: _Value) -> str:
     try:
         parsed = text_format.Parse(f"name: {literal}", model_config_pb2.ModelConfig())
     except text_format.ParseError as error:
-        raise PbtxtError(f"{literal} is no string", _line(text, value.start)) from error
+        raise PbtxtError(f"{literal} is not a valid string", _line(text, value.start)) from error
     return str(parsed.name)
 
 
@@ -275,7 +276,7 @@ def _tokens(text: str) -> Iterator[tuple[str, int, int]]:
     while position < len(text):
         found = _TOKEN.match(text, position)
         if found is None:
-            raise PbtxtError(f"a quote is not closed: {text[position:position + 20]!r}",
+            raise PbtxtError(f"unterminated string: {text[position:position + 20]!r}",
                              _line(text, position))  # fmt: skip
         if found.lastgroup is not None and found.lastgroup != "skip":
             yield found.lastgroup, *found.span()
@@ -288,7 +289,7 @@ def _read(text: str) -> _Message:
 
 
 class _Reader:
-    """Recursive descent over the tokens of the text format."""
+    """A recursive descent parser of protobuf's text format."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -300,7 +301,7 @@ class _Reader:
         return _Message(0, len(self._text), fields)
 
     def _peek(self) -> str:
-        """The next sign; "" for a word or a string, "end" when there is nothing left."""
+        """Return the next sign, "" before a word or a string, "end" after the last token."""
         if self._next == len(self._tokens):
             return "end"
         kind, start, end = self._tokens[self._next]
@@ -309,11 +310,11 @@ class _Reader:
     def _fail(self, expected: str) -> PbtxtError:
         if self._next == len(self._tokens):
             return PbtxtError(
-                f"the file ends where {expected} should be", _line(self._text, len(self._text))
+                f"unexpected end of file, expected {expected}", _line(self._text, len(self._text))
             )
         _, start, end = self._tokens[self._next]
         return PbtxtError(
-            f"{self._text[start:end]!r} where {expected} should be", _line(self._text, start)
+            f"unexpected {self._text[start:end]!r}, expected {expected}", _line(self._text, start)
         )
 
     def _read_fields(

@@ -52,8 +52,8 @@ def model(tmp_path: Path) -> str:
         (
             ("build", "-m", "ensemble"),
             [
-                "Error: A model cannot be called ensemble.",
-                "  Why: every model repository has a model of that name already",
+                "Error: A model cannot be named ensemble.",
+                "  Why: every model repository already has a model of that name",
                 " Next: choose another name with -m NAME",
             ],
         ),
@@ -75,8 +75,8 @@ def model(tmp_path: Path) -> str:
         (
             ("import", "-m", "demo", "--param", "max_beam_width=0"),
             [
-                "Error: The parameter max_beam_width is '0'.",
-                " Next: say max_beam_width=N with a whole number N from 1 to 999999999",
+                "Error: The parameter max_beam_width cannot be '0'.",
+                " Next: set max_beam_width=N with a whole number N from 1 to 999999999",
             ],
         ),
         (
@@ -208,7 +208,7 @@ def test_dry_run_tells_what_was_set_and_is_kept(tllm: Tllm, model: str) -> None:
     tllm("set", "m", "max_beam_width=2")
     asked = ("import", "-m", "m", "-s", model, "--dry-run")
     _, out, _ = tllm(*asked)
-    assert out.splitlines()[-2] == "Kept what was set: max_beam_width=2"
+    assert out.splitlines()[-2] == "Kept settings: max_beam_width=2"
     _, out, _ = tllm(*asked, "--json")
     assert [json.loads(out)[key] for key in ("kept", "dropped")] == [{"max_beam_width": "2"}, {}]
     _, out, _ = tllm("build", *asked[1:])

@@ -138,7 +138,7 @@ def test_set_tells_of_a_running_server(tllm: Tllm, home: Home) -> None:
         (("set", "a"), "Error: Nothing was said to set."),
         (("set", "b", "max_beam_width=2"), "Error: No model 'b' has been imported."),
         (("show", "a", "--repo", "x"), "Error: Both a and --repo x were named."),
-        (("validate", "--repo", "/nowhere"), "Error: /nowhere is no model repository."),
+        (("validate", "--repo", "/nowhere"), "Error: /nowhere is not a model repository."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -158,7 +158,7 @@ def test_show_explains_each_value_in_80_columns(tllm: Tllm, home: Home) -> None:
     assert (code, err) == (0, "")
     assert (
         "max_beam_width = 2  (set since)\n"
-        "    The widest beam search that a request may ask for.\n"
+        "    Maximum beam width of a request.\n"
     ) in out  # fmt: skip
     assert "engine_python  (not set; then: the Python that Triton runs)\n" in out
     paths = str(home.root)
@@ -176,7 +176,7 @@ def test_show_as_json(tllm: Tllm, home: Home) -> None:
         "value": "0",
         "values": {"tensorrt_llm": "0"},
         "from": "default",
-        "explanation": "Threads of the engine; 0 is one per core.",
+        "explanation": "Number of engine threads; 0 is one per core.",
         "since": None,
     }
 
@@ -190,7 +190,7 @@ def test_copy_of_upstreams_is_shown_and_changed(tllm: Tllm, home: Home, tmp_path
     )  # fmt: skip
     assert (
         "max_beam_width = 2  (as in the file)\n"
-        "    The widest beam search that a request may ask for. Since TensorRT-LLM 0.6.\n"
+        "    Maximum beam width of a request. Since TensorRT-LLM 0.6.\n"
     ) in tllm("show", "--repo", copy)[1]
 
 
@@ -207,8 +207,8 @@ def test_broken_model(tllm: Tllm, home: Home) -> None:
     assert tllm("validate", "a") == (
         3,
         "error: a/config.pbtxt:2\n"
-        "    the model is called b, its folder a\n"
-        "    Next: give both one name\n",
+        "    the model is named b, but its folder a\n"
+        "    Next: give both the same name\n",
         f"{path}: 1 error, 0 warnings in 6 models.\n",
     )
     code, out, err = tllm("validate", "a", "--json")
@@ -220,8 +220,8 @@ def test_broken_model(tllm: Tllm, home: Home) -> None:
                 "severity": "error",
                 "path": str(config),
                 "line": 2,
-                "what": "the model is called b, its folder a",
-                "next_step": "give both one name",
+                "what": "the model is named b, but its folder a",
+                "next_step": "give both the same name",
             }
         ],
     )
@@ -234,7 +234,7 @@ def test_odd_model_is_no_failure(tllm: Tllm, home: Home) -> None:
     assert (code, out.splitlines()[1:]) == (
         0,
         [
-            "    nothing is known to heed the parameter num_thread",
+            "    the parameter num_thread is unknown",
             "    Next: did you mean num_threads?",
         ],
     )

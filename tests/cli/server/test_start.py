@@ -125,7 +125,7 @@ def test_port_in_use_names_the_process(tllm: Tllm, ports: list[str]) -> None:
     ("arguments", "says"),
     [
         (("start", "-m", "nope"), "Error: No model 'nope' has been imported."),
-        (("start", "-m", "m", "-m", "m"), "Error: One server cannot serve two models called m."),
+        (("start", "-m", "m", "-m", "m"), "Error: One server cannot serve two models named m."),
         (("start", "--http-port", "8001"), "are not distinct."),
         (("start", "--image", "mine:1"), "Error: --image requires container mode."),
         (("start", "--host", "::1"), "Error: The server cannot listen on ::1."),

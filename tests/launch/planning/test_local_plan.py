@@ -142,7 +142,7 @@ def test_unfilled_upstream_repository_is_rejected(home: Home, tmp_path: Path) ->
     copy = copy_upstream(tmp_path / "copy")
     with pytest.raises(RepositoryError, match="are not filled in") as raised:
         plan_for_this_machine(home, [], {}, repositories=[copy])
-    assert raised.value.next_step == f"tllm validate --repo {copy}, which says what to set"
+    assert raised.value.next_step == f"tllm validate --repo {copy}, which lists what to set"
     copy = copy_of_upstream(tmp_path / "b", 1)
     config = copy / "tensorrt_llm" / "config.pbtxt"
     text = config.read_text()
@@ -156,7 +156,7 @@ def test_other_repository_error_names_the_command_that_serves_it(
     home: Home, tmp_path: Path
 ) -> None:
     copy = copy_of_upstream(tmp_path, 1, triton_backend="python")
-    with pytest.raises(RepositoryError, match="neither a model repository of tllm's nor") as raised:
+    with pytest.raises(RepositoryError, match="neither a model repository of tllm nor") as raised:
         plan_for_this_machine(home, [], {}, repositories=[copy])
     assert raised.value.next_step.endswith(f": tritonserver --model-repository={copy}")
 

@@ -1,4 +1,4 @@
-"""The layout for Triton's own vLLM backend."""
+"""The layout for Triton's vLLM backend."""
 
 from __future__ import annotations
 
@@ -84,6 +84,6 @@ def test_rejects_other_engine_kinds() -> None:
         plan_repository("mine", ENGINE, ServingOptions(layout="vllm"))
     assert str(raised.value) == (
         "The engine kind openvino cannot be served in the layout vllm.\n"
-        "Why: that is for vllm\n"
+        "Why: that layout is for vllm\n"
         "Next: choose --layout inflight or llmapi"
     )

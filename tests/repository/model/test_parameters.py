@@ -1,4 +1,4 @@
-"""The table of parameters, and what is refused against it."""
+"""The table of parameters, and what it rejects."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def test_row_of_the_table_becomes_a_parameter() -> None:
         name="batching_strategy",
         type="choice",
         fills={"tensorrt_llm": ("parameters.gpt_model_type",)},
-        explanation="In-flight batching, or V1, which starts a batch when the last one is done.",
+        explanation="In-flight batching, or V1, which starts a batch when the previous one has "
+        "finished.",
         default="inflight_fused_batching",
         choices=("inflight_fused_batching", "inflight_batching", "V1", "v1"),
         of_engine=True,
@@ -102,33 +103,33 @@ def test_rejects_a_field_of_another_engine_kind() -> None:
         check_parameters({"logits_datatype": "TYPE_FP16"}, "openvino")
     assert str(raised.value) == (
         "The parameter logits_datatype has no effect on the engine kind openvino.\n"
-        "Why: only tensorrt heeds it\n"
+        "Why: it applies to tensorrt only\n"
         "Next: leave it out"
     )
 
 
 def test_rejects_an_override_of_an_engine_fact() -> None:
-    with pytest.raises(BadInput, match="The parameter vocab_size cannot be chosen"):
+    with pytest.raises(BadInput, match="The parameter vocab_size cannot be set"):
         check_parameters({"vocab_size": "7"}, "openvino")
 
 
 @pytest.mark.parametrize(
     ("name", "value", "next_step"),
     [
-        ("enable_kv_cache_reuse", "yes", "say enable_kv_cache_reuse=true or"),
-        ("max_beam_width", "0", "say max_beam_width=N with a whole number N from 1 to 999999999"),
-        ("max_beam_width", "2.5", "say max_beam_width=N"),
-        ("max_beam_width", "-1", "say max_beam_width=N"),
-        ("max_beam_width", "", "say max_beam_width=N"),
-        ("max_beam_width", "²", "say max_beam_width=N"),
-        ("triton_max_batch_size", "9" * 5000, "say triton_max_batch_size=N"),
-        ("num_threads", "many", "say num_threads=N with a whole number N from 0 to 999999999"),
-        ("engine_dir", "", "say engine_dir=PATH"),
-        ("tensorrt_llm_model_name", "a/b", "say tensorrt_llm_model_name=… with the name of a"),
+        ("enable_kv_cache_reuse", "yes", "set enable_kv_cache_reuse=true or"),
+        ("max_beam_width", "0", "set max_beam_width=N with a whole number N from 1 to 999999999"),
+        ("max_beam_width", "2.5", "set max_beam_width=N"),
+        ("max_beam_width", "-1", "set max_beam_width=N"),
+        ("max_beam_width", "", "set max_beam_width=N"),
+        ("max_beam_width", "²", "set max_beam_width=N"),
+        ("triton_max_batch_size", "9" * 5000, "set triton_max_batch_size=N"),
+        ("num_threads", "many", "set num_threads=N with a whole number N from 0 to 999999999"),
+        ("engine_dir", "", "set engine_dir=PATH"),
+        ("tensorrt_llm_model_name", "a/b", "set tensorrt_llm_model_name=… with the name of a"),
     ],
 )
 def test_rejects_an_invalid_value(name: str, value: str, next_step: str) -> None:
-    with pytest.raises(BadInput, match=f"The parameter {name} is ") as raised:
+    with pytest.raises(BadInput, match=f"The parameter {name} cannot be ") as raised:
         check_parameters({name: value}, "openvino")
     assert raised.value.next_step.startswith(next_step)
 
@@ -140,9 +141,13 @@ def test_rejects_an_invalid_value(name: str, value: str, next_step: str) -> None
         ("kv_cache_free_gpu_mem_fraction", "nan", "=X with a number X from 0 to 1"),
         ("kv_cache_free_gpu_mem_fraction", "half", "=X with a number X from 0 to 1"),
         ("batching_strategy", "v2", "=inflight_fused_batching or batching_strategy=inflight_ba"),
-        ("max_attention_window_size", "1;2", "=… with whole numbers such as 4096 or 4096,1024"),
-        ("gpu_device_ids", "0,,1", "=… with whole numbers such as 0,1 or, for each instance,"),
-        ("medusa_choices", "0,1", "=… with a tree such as {0, 0}, {0, 1}"),
+        (
+            "max_attention_window_size",
+            "1;2",
+            "=… with whole numbers, for example 4096 or 4096,1024",
+        ),
+        ("gpu_device_ids", "0,,1", "=… with whole numbers, for example 0,1 or, for two"),
+        ("medusa_choices", "0,1", "=… with a tree, for example {0, 0}, {0, 1}"),
     ],
 )
 def test_rejects_an_invalid_value_of_a_tensorrt_parameter(
@@ -150,7 +155,7 @@ def test_rejects_an_invalid_value_of_a_tensorrt_parameter(
 ) -> None:
     with pytest.raises(BadInput) as raised:
         check_parameters({name: value}, "tensorrt")
-    assert raised.value.next_step.startswith(f"say {name}{next_step}")
+    assert raised.value.next_step.startswith(f"set {name}{next_step}")
 
 
 def test_check_normalizes_booleans() -> None:

@@ -1,4 +1,4 @@
-"""Rendered files, read back as Triton reads them."""
+"""Rendered files, parsed as Triton parses them."""
 
 from __future__ import annotations
 

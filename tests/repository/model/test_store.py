@@ -45,7 +45,7 @@ def test_rejects_a_broken_manifest(home: Home, text: str) -> None:
     (home.models / "mine" / "tllm.json").write_text(text)
     with pytest.raises(RepositoryError) as raised:
         load_model(home, "mine")
-    assert raised.value.what == f"{home.models / 'mine'} is no model repository of tllm's."
+    assert raised.value.what == f"{home.models / 'mine'} is not a model repository of tllm."
     assert raised.value.why.startswith("its tllm.json cannot be read: ")
     assert raised.value.next_step == "import it again: tllm import -m mine -s SOURCE --force"
 

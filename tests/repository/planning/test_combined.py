@@ -1,4 +1,4 @@
-"""Several repositories as one, the plan compared whole."""
+"""Several repositories combined into one."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_rejects_two_models_of_the_same_name(home: Home, tmp_path: Path) -> None
     with pytest.raises(BadInput) as raised:
         plan_combination([first, second])
     assert str(raised.value) == (
-        "One server cannot serve two models called a.\n"
+        "One server cannot serve two models named a.\n"
         f"Why: {first.path} and {second.path}\n"
         "Next: import one of them under another name: tllm import -m NAME -s SOURCE"
     )
@@ -105,7 +105,7 @@ def test_rejects_a_name_that_equals_a_prefixed_name(home: Home) -> None:
     with pytest.raises(BadInput) as raised:
         plan_combination(imported(home, "a", "a_ensemble"))
     assert raised.value.what == "a and a_ensemble cannot be served together."
-    assert raised.value.why == "a_ensemble would be the name of a model of both"
+    assert raised.value.why == "both would have a model named a_ensemble"
 
 
 def test_error_names_an_unreadable_file(home: Home) -> None:

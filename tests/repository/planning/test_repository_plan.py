@@ -1,4 +1,4 @@
-"""What a repository will hold, and which wishes are refused."""
+"""The planned contents of a repository, and rejected options."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_rejects_a_length_beyond_the_context(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", sorted(RESERVED_NAMES))
 def test_names_of_the_layout_are_reserved(name: str) -> None:
-    with pytest.raises(BadInput, match=f"A model cannot be called {name}"):
+    with pytest.raises(BadInput, match=f"A model cannot be named {name}"):
         plan_repository(name, ENGINE, ServingOptions())
 
 

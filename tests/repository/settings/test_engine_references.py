@@ -1,4 +1,4 @@
-"""What uses an engine, and what goes when a model is removed."""
+"""Engines in use, and what the removal of a model deletes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def home(tmp_path: Path) -> Home:
 
 
 def add_elsewhere(home: Home, repository: Path, engine: Path, **parameters: str) -> Path:
-    """A repository outside of the home, as `tllm import --repo DIR` leaves it."""
+    """Write a repository outside of the home, as `tllm import --repo DIR` does."""
     served = dataclasses.replace(ENGINE, path=engine)
     options = ServingOptions(parameters=parameters)
     write_repository(plan_repository("mine", served, options), repository)
@@ -42,7 +42,7 @@ def add_elsewhere(home: Home, repository: Path, engine: Path, **parameters: str)
 
 
 def removed(home: Home, *models: ImportedModel, unused: bool = False) -> list[str]:
-    """What a removal of the models deletes, by name."""
+    """Remove the models, and return the names of the deleted folders."""
     removal = plan_removal(home, models, unused=unused)
     assert remove(home, removal) == []
     assert not any(path.exists() for path in removal.sizes())

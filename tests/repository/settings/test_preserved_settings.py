@@ -20,13 +20,13 @@ _GPUS = {"gpu_device_ids": "0;1", "tensorrt_llm_instance_count": "2"}
     ("previous", "kind", "options", "kept"),
     [
         ({"num_threads": "2"}, "openvino", {}, {"num_threads"}),
-        # The engine kind that has the parameter now has no use for it, or none for its value.
+        # The new engine kind does not have the parameter, or does not accept its value.
         ({"num_threads": "2", "max_num_seqs": "3"}, "sim", {}, {"max_num_seqs"}),
         ({"max_beam_width": "", "lora_prefetch_dir": ""}, "openvino", {}, {"lora_prefetch_dir"}),
         ({"of_an_older_version": "1"}, "openvino", {}, set()),
-        # Of no use to the engine kind then as now, and written down all the same.
+        # Without effect before and now, but written nevertheless.
         ({"gpu_weights_percent": "1"}, "openvino", {}, {"gpu_weights_percent"}),
-        # The other layouts have no place for it.
+        # The other layouts do not store it.
         ({"max_num_seqs": "3"}, "openvino", {"layout": "llmapi"}, set()),
     ],
 )
@@ -64,6 +64,6 @@ def test_instance_count_follows_the_gpus_of_the_import(
 def test_describe_has_a_line_for_kept_and_for_dropped_settings() -> None:
     assert PreservedSettings().describe() == []
     assert PreservedSettings({"a": "1", "b": ""}, {"c": "2"}).describe() == [
-        "Kept what was set: a=1; b=",
-        "Dropped what was set for another source, layout or engine kind: c=2",
+        "Kept settings: a=1; b=",
+        "Dropped settings of another source, layout or engine kind: c=2",
     ]

@@ -1,4 +1,4 @@
-"""Parameters of a repository on disk: what they are, where they came from, changing them."""
+"""Parameters of a repository on disk: their values, origins and changes."""
 
 from __future__ import annotations
 
@@ -107,10 +107,10 @@ def test_setting_the_current_value_changes_nothing(ours: Path, name: str) -> Non
     ("name", "value", "what"),
     [
         ("max_beam", "1", "There is no parameter 'max_beam'."),
-        ("max_beam_width", "0", "The parameter max_beam_width is '0'."),
+        ("max_beam_width", "0", "The parameter max_beam_width cannot be '0'."),
         (
             "kv_cache_free_gpu_mem_fraction", "1.9",
-            "The parameter kv_cache_free_gpu_mem_fraction is '1.9'.",
+            "The parameter kv_cache_free_gpu_mem_fraction cannot be '1.9'.",
         ),
     ],
 )  # fmt: skip
@@ -138,7 +138,7 @@ def test_rejects_a_value_beyond_the_engine(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as raised:
         set_parameters(tmp_path / "mine", max_seq_len="8193")
     assert str(raised.value) == (
-        "max_seq_len would be 8193, the engine was built for 8192.\n"
+        "max_seq_len would be 8193, but the engine was built for 8192.\n"
         f"Next: tllm set --repo {tmp_path / 'mine'} max_seq_len=8192"
     )
     set_parameters(tmp_path / "mine", max_seq_len="4096")
@@ -153,19 +153,19 @@ def priorities(levels: int, usual: int) -> dict[str, str]:
     [
         (
             {}, {"default_priority_level": "3"},
-            "default_priority_level would be 3, and there are 0 priority_levels.\n"
+            "default_priority_level would be 3, but there are 0 priority_levels.\n"
             "Next: tllm set --repo {ours} priority_levels=0 default_priority_level=0",
         ),
         (
             priorities(5, 2), {"priority_levels": "1"},
-            "default_priority_level would be 2, and there are 1 priority_levels.\n"
+            "default_priority_level would be 2, but there are 1 priority_levels.\n"
             "Next: tllm set --repo {ours} priority_levels=1 default_priority_level=1",
         ),
         (
             {"instances_share_engine": "true", "tensorrt_llm_instance_count": "4"},
             priorities(2, 1),
-            "tensorrt_llm_instance_count would be 4, of one engine, and a queue with priorities or "
-            "timeouts is for one.\n"
+            "tensorrt_llm_instance_count would be 4, but a shared engine whose queue has "
+            "priorities or timeouts requires 1.\n"
             "Next: tllm set --repo {ours} tensorrt_llm_instance_count=1",
         ),
     ],
@@ -263,7 +263,7 @@ def test_adds_a_parameter_that_an_older_copy_lacks(copy: Path) -> None:
 
 
 def test_does_not_add_a_tensor_that_a_copy_lacks(copy: Path) -> None:
-    with pytest.raises(BadInput, match="The parameter logits_datatype has no place in"):
+    with pytest.raises(BadInput, match="The parameter logits_datatype cannot be set in"):
         plan_changes(open_repository(copy), {"logits_datatype": "TYPE_FP16"})
 
 
@@ -295,14 +295,14 @@ def test_rejects_a_write_over_a_concurrent_change(ours: Path) -> None:
     repository = open_repository(ours)
     changes = plan_changes(repository, {"max_beam_width": "2"})
     set_parameters(ours, num_threads="7")
-    with pytest.raises(RepositoryError, match="was changed by someone else meanwhile"):
+    with pytest.raises(RepositoryError, match="has been changed in the meantime"):
         write_changes(repository, apply_changes(repository, changes), {"max_beam_width": "2"})
     assert origins(open_repository(ours))["num_threads"] == ("7", "set")
     assert [path.name for path in ours.rglob(".*")] == []
 
 
 def test_rejects_a_folder_without_models(tmp_path: Path) -> None:
-    with pytest.raises(RepositoryError, match="is no model repository"):
+    with pytest.raises(RepositoryError, match="is not a model repository"):
         open_repository(tmp_path)
 
 
@@ -323,5 +323,5 @@ def test_error_names_the_settings_file_of_other_layouts(tmp_path: Path) -> None:
             "The settings of mine are not in a config.pbtxt.\n"
             "Why: its layout is llmapi, whose engine arguments are in model.yaml\n"
             f"Next: edit {tmp_path / 'mine/tensorrt_llm/1/model.yaml'}, "
-            "then start the server again"
+            "then restart the server"
         )

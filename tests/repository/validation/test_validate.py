@@ -1,4 +1,4 @@
-"""What validation finds in a repository that someone broke."""
+"""Findings of the validation of broken repositories."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ours(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """Upstream's, filled, with an engine and a tokenizer."""
+    """Return a filled copy of upstream's repository, with an engine and a tokenizer."""
     engine = tmp_path / "engine"
     engine.mkdir()
     limits = {"max_batch_size": 8, "max_beam_width": 2, "max_seq_len": 64}
@@ -58,7 +58,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def findings(directory: Path, *, lacks: bool = False) -> Found:
-    """Findings, with paths from the repository; less those of the copy's many missing tensors."""
+    """Return the findings with relative paths, and with missing tensors only if `lacks` is set."""
     found = validate_repository(open_repository(directory))
     return [
         (each.severity, str(each.path).removeprefix(f"{directory}/"), each.line, each.what)
@@ -91,28 +91,28 @@ def test_filled_upstream_copy_is_valid(copy: Path) -> None:
              'named "max_batchsize".'),
         ),
         ("mine", 'name: "mine"', 'name: "yours"',
-         ("error", 2, "the model is called yours, its folder mine")),
+         ("error", 2, "the model is named yours, but its folder mine")),
         ("mine", '"tensorrt_llm_model_name" value: { string_value: "tensorrt_llm"',
          '"tensorrt_llm_model_name" value: { string_value: "llm"',
-         ("error", None, "it asks the model llm, which is not here")),
+         ("error", None, "it calls the model llm, which does not exist")),
         ("preprocessing", "TYPE_STRING", "TYPE_INT8",
-         ("error", None, "the input QUERY is TYPE_INT8, clients expect TYPE_STRING")),
+         ("error", None, "the input QUERY is TYPE_INT8, but clients expect TYPE_STRING")),
         ("postprocessing", '"OUTPUT"', '"TEXT"',
-         ("error", None, "it lacks 1 output that clients may want: OUTPUT")),
+         ("error", None, "it lacks 1 output that clients may use: OUTPUT")),
         ("tensorrt_llm", '"max_beam_width" value: { string_value: "4"',
          '"max_beam_width" value: { string_value: "many"',
          ("error", None, "max_beam_width is 'many'")),
         ("tensorrt_llm", '"num_threads"', '"num_thread"',
-         ("warning", None, "nothing is known to heed the parameter num_thread")),
+         ("warning", None, "the parameter num_thread is unknown")),
         ("tensorrt_llm", '"num_threads"', '"gpu_device_ids"',
          ("warning", None, "gpu_device_ids has no effect on the engine kind openvino")),
         ("tensorrt_llm", "max_batch_size: 64",
          "max_batch_size: 32 dynamic_batching { preferred_batch_size: 64 }",
-         ("error", None, "the preferred batch size 64 is above max_batch_size, 32")),
+         ("error", None, "the preferred batch size 64 is above max_batch_size 32")),
         ("tensorrt_llm", "max_batch_size: 64",
          "max_batch_size: 64 dynamic_batching { priority_levels: 2 }",
-         ("error", None, "default_priority_level is 0, and there are 2 priority_levels")),
-        ("tensorrt_llm", "count: 1", "count: ${n}", ("error", None, "${n} was never filled in")),
+         ("error", None, "default_priority_level is 0, but there are 2 priority_levels")),
+        ("tensorrt_llm", "count: 1", "count: ${n}", ("error", None, "${n} is not filled in")),
         ("mine", 'key: "tokenizer_dir" value: { string_value: "',
          'key: "tokenizer_dir" value: { string_value: "/no',
          ("error", None, "tokenizer_dir is /no")),
@@ -137,7 +137,7 @@ def test_finds_an_invalid_edit(
     [
         ("mine/1/tllm_runtime", ("mine/1/tllm_runtime", "it is missing")),
         ("mine/1/model.py", ("mine/1/model.py", "it is missing")),
-        ("mine/1", ("mine", "no folder of a version is in it")),
+        ("mine/1", ("mine", "it has no version folder")),
     ],
 )
 def test_finds_missing_code(ours: Path, remove: str, found: tuple[str, str]) -> None:
@@ -150,12 +150,12 @@ def test_next_step_quotes_the_folder(tmp_path: Path) -> None:
     copy = copy_upstream(tmp_path / "my repo")
     (copy / "tensorrt_llm" / "1").rmdir()
     found = {each.what: each.next_step for each in validate_repository(open_repository(copy))}
-    assert found["no folder of a version is in it"] == f"mkdir '{copy}/tensorrt_llm/1'"
+    assert found["it has no version folder"] == f"mkdir '{copy}/tensorrt_llm/1'"
 
 
 def test_finds_a_missing_model(ours: Path) -> None:
     shutil.rmtree(ours / "preprocessing")
-    reference_error = "it asks the model preprocessing, which is not here"
+    reference_error = "it calls the model preprocessing, which does not exist"
     assert [each for each in findings(ours) if each[3] != reference_error] == [
         ("error", "preprocessing/config.pbtxt", None, "it is missing")
     ]
@@ -166,16 +166,16 @@ def test_unfilled_template_lists_the_variables_to_fill(tmp_path: Path) -> None:
     found = validate_repository(open_repository(copy))
     unfilled = [each for each in found if each.path.parent.name == "preprocessing"]
     assert [(each.line, each.what, each.next_step) for each in unfilled if each.line] == [
-        (4, "${triton_max_batch_size} was never filled in",
+        (4, "${triton_max_batch_size} is not filled in",
          f"tllm set --repo {copy} triton_max_batch_size=N"),
-        (10, "${tokenizer_dir} was never filled in", f"tllm set --repo {copy} tokenizer_dir=PATH"),
-        (13, "${preprocessing_instance_count} was never filled in",
+        (10, "${tokenizer_dir} is not filled in", f"tllm set --repo {copy} tokenizer_dir=PATH"),
+        (13, "${preprocessing_instance_count} is not filled in",
          f"tllm set --repo {copy} preprocessing_instance_count=N"),
     ]  # fmt: skip
 
 
 def unquoted(name: str, place: str) -> str:
-    """A field with a variable that stands there without quotes."""
+    """Return a field whose value is an unquoted variable."""
     if place.startswith("parameters."):
         key = place.removeprefix("parameters.")
         return f'parameters {{ key: "{key}" value {{ string_value: ${{{name}}} }} }}\n'
@@ -189,7 +189,7 @@ def unquoted(name: str, place: str) -> str:
 
 @pytest.mark.parametrize("name", load_parameters())
 def test_finds_an_unquoted_variable_of_any_parameter(tmp_path: Path, name: str) -> None:
-    # Those of another layout fill no config.pbtxt, and may stand in one by mistake.
+    # Parameters of another layout fill no config.pbtxt, but may be in one by mistake.
     fills = load_parameters()[name].fills or {"tensorrt_llm": ("max_batch_size",)}
     for model, places in fills.items():
         (tmp_path / model / "1").mkdir(parents=True)
@@ -197,7 +197,7 @@ def test_finds_an_unquoted_variable_of_any_parameter(tmp_path: Path, name: str) 
         (tmp_path / model / "config.pbtxt").write_text(f'name: "{model}"\n{lines}')
     found = findings(tmp_path, lacks=True)
     for model in fills:
-        filled = ("error", f"{model}/config.pbtxt", 2, f"${{{name}}} was never filled in")
+        filled = ("error", f"{model}/config.pbtxt", 2, f"${{{name}}} is not filled in")
         assert filled in found
     assert not [each for each in found if each[3].startswith("Triton cannot read it")]
 
@@ -209,23 +209,25 @@ STEP = "ensemble/config.pbtxt"
     ("model", "old", "new", "found"),
     [
         ("ensemble", 'value: "_IDS" }\n    output', 'value: "_ID" }\n    output',
-         ("error", STEP, 15, "nothing makes _IDS, which is the input input_ids of tensorrt_llm")),
+         ("error", STEP, 15,
+          "nothing produces _IDS, which is the input input_ids of tensorrt_llm")),
         ("ensemble", 'key: "QUERY"', 'key: "QUERRY"',
          ("error", STEP, 8, "preprocessing has no input QUERRY")),
         ("ensemble", '    input_map { key: "QUERY" value: "text_input" }\n', "",
-         ("error", STEP, 8, "preprocessing needs the input QUERY; no input_map fills it")),
+         ("error", STEP, 8,
+          "preprocessing requires the input QUERY, but no input_map sets it")),
         ("ensemble", 'key: "batch_index"', 'key: "index"',
          ("error", STEP, 15, "tensorrt_llm has no output index")),
         ("ensemble", 'model_name: "tensorrt_llm"', 'model_name: "llm"',
-         ("error", STEP, 15, "a step asks the model llm, which is not here")),
+         ("error", STEP, 15, "a step calls the model llm, which does not exist")),
         ("ensemble", '"max_tokens" data_type: TYPE_INT32', '"max_tokens" data_type: TYPE_INT64',
          ("error", STEP, 8, "the input REQUEST_OUTPUT_LEN of preprocessing is TYPE_INT32, but the "
           "ensemble's input max_tokens is TYPE_INT64")),
         ("ensemble", "max_batch_size: 8", "max_batch_size: 9",
-         ("error", STEP, 3, "it takes batches of 9, its step preprocessing of 8")),
+         ("error", STEP, 3, "its max_batch_size is 9, but that of its step preprocessing is 8")),
         ("tensorrt_llm", 'string_value: "2"', 'string_value: "3"',
          ("error", "tensorrt_llm/config.pbtxt", 12,
-          "max_beam_width is 3, the engine was built for 2")),
+          "max_beam_width is 3, but the engine was built for 2")),
         ("tensorrt_llm", 'string_value: "2"', f'string_value: "{"9" * 5000}"',
          ("warning", "tensorrt_llm/config.pbtxt", 12,
           f"max_beam_width is '{'9' * 40}', which counts as not set: 1")),
@@ -248,7 +250,8 @@ def test_missing_model_of_a_step_yields_one_error(copy: Path) -> None:
     found, *others = validate_repository(open_repository(copy))
     assert {each.severity for each in others} == {"warning"}
     assert (found.line, found.what, found.next_step) == (
-        8, "a step asks the model reprocessing, which is not here", "did you mean preprocessing?",
+        8, "a step calls the model reprocessing, which does not exist",
+        "did you mean preprocessing?",
     )  # fmt: skip
 
 
@@ -280,14 +283,16 @@ def test_finds_the_tokenizer_of_another_model(copy: Path) -> None:
     )
     assert findings(copy) == [
         ("error", "preprocessing/config.pbtxt", 10,
-         "the tokenizer has 5 tokens, the engine knows 4"),
+         "the tokenizer has 5 tokens, but the engine has 4"),
     ]  # fmt: skip
 
 
 def test_finds_a_missing_rank(copy: Path) -> None:
     config = copy.parent / "engine" / "config.json"
     change_json(config, lambda facts: facts["pretrained_config"]["mapping"].update(world_size=2))
-    assert findings(copy) == [("error", str(config), None, "the engine is of 2 ranks, 1 are there")]
+    assert findings(copy) == [
+        ("error", str(config), None, "the engine has 2 ranks, but 1 rank*.engine files exist")
+    ]
 
 
 def test_finds_an_instance_with_too_few_gpus(copy: Path) -> None:
@@ -307,7 +312,7 @@ def test_finds_an_instance_with_too_few_gpus(copy: Path) -> None:
         for each in validate_repository(open_repository(copy))
         if each.what.startswith("gpu_device_ids")
     )
-    assert found.what == "gpu_device_ids 0,1;2 has the group 2, and the engine is of 2 ranks"
+    assert found.what == "gpu_device_ids 0,1;2 has the group 2, but the engine has 2 ranks"
     assert found.next_step == f'tllm set --repo {copy} "gpu_device_ids=0,1;2,3"'
 
 
@@ -316,8 +321,8 @@ def test_finds_an_engine_with_another_vocabulary(ours: Path) -> None:
     facts = {"vocab_size": 7, "max_position_embeddings": 16}
     (engine / "engine.json").write_text(json.dumps(facts))
     assert {each[3] for each in findings(ours)} == {
-        "max_seq_len is 8192, the engine was built for 16",
-        "vocab_size is 49152, the engine knows 7 tokens",
+        "max_seq_len is 8192, but the engine was built for 16",
+        "vocab_size is 49152, but the engine has 7 tokens",
     }
 
 
@@ -335,7 +340,7 @@ def test_ignores_engine_files_without_known_fields(copy: Path, text: str) -> Non
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_arbitrary_edits_raise_no_error(copy: Path, data: st.DataObject) -> None:
-    """Whatever is cut out or put in, there are findings or none, but no other error."""
+    """Validation of any edited file returns findings or none, but raises no error."""
     path = copy / data.draw(st.sampled_from(["tensorrt_llm", "ensemble", "preprocessing"]))
     config = path / "config.pbtxt"
     text = config.read_text(encoding="utf-8")

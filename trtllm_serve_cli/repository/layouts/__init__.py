@@ -1,1 +1,1 @@
-"""The layouts other than `inflight`: `llmapi`, and that of Triton's own vLLM backend."""
+"""The layouts other than `inflight`: `llmapi`, and that of Triton's vLLM backend."""

@@ -1,8 +1,8 @@
-"""The llmapi layout: one model that takes text and gives text, `model.yaml` with its arguments.
+"""Plan the llmapi layout: one model from text to text, with its arguments in `model.yaml`.
 
-Source: triton_backend/all_models/llmapi of NVIDIA/TensorRT-LLM@c8c6df08. There, Triton
-completes `config.pbtxt` from `model.yaml`; ours says in both what both must say, since servers are
-started without completion.
+Source: triton_backend/all_models/llmapi of NVIDIA/TensorRT-LLM@c8c6df08. There, Triton completes
+`config.pbtxt` from `model.yaml`. Here, values that both files need are in both, because servers
+start without auto-completion.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from trtllm_serve_cli.runtime.triton.model_yaml import render_arguments, render_
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
 
-# Parameters of the other layout's model that say nothing here, or stand in triton_config.
+# Parameters of the inflight layout that have no effect here or are in triton_config.
 _NOT_ARGUMENTS = (
     "gpt_model_type",
     "exclude_input_in_output",
     "cancellation_check_period_ms",
-    # There is one instance.
+    # The layout has a single instance.
     "instances_share_engine",
 )
 _SPECIAL_TOKENS = ("add_special_tokens", "skip_special_tokens")
@@ -35,7 +35,10 @@ _TRITON_CONFIG = ("decoupled_mode", "cancellation_check_period_ms", "max_queue_s
 def plan_llmapi(
     engine: Engine, values: Mapping[str, str], core_parameters: Mapping[str, str]
 ) -> tuple[ModelConfig, ...]:
-    """The model `tensorrt_llm`; `of_engine` are the parameters that it has in the other layout."""
+    """Return the model `tensorrt_llm`.
+
+    `core_parameters` are the parameters that this model has in the inflight layout.
+    """
     contract = load_contracts()["llmapi"]
     is_decoupled = values["decoupled_mode"] == "true"
     triton_config = {
@@ -57,7 +60,7 @@ def plan_llmapi(
         module="llmapi",
         inputs=contract.inputs,
         outputs=contract.outputs,
-        # For clients: what `tllm infer` needs to ask the model as it wants to be asked.
+        # For clients: the limits and the prompt format that `tllm infer` reads.
         parameters=entries
         | {
             "engine_kind": engine.kind,
@@ -77,7 +80,7 @@ def plan_llmapi(
 def list_llmapi_parameters(
     values: Mapping[str, str], core_parameters: Mapping[str, str]
 ) -> set[str]:
-    """The parameters that have an effect in this layout."""
+    """Return the parameters that have an effect in this layout."""
     keys = set(_arguments(values, core_parameters))
     arguments = {each.name for each in load_parameters().values() if keys.intersection(each.keys)}
     return arguments.union(_TRITON_CONFIG)

@@ -1,7 +1,7 @@
-"""The layout for Triton's own vLLM backend: one model, whose engine arguments lie in `model.json`.
+"""Plan the layout for Triton's vLLM backend: one model, with its engine arguments in `model.json`.
 
 Source of the tensors and of `config.pbtxt`: samples/model_repository/vllm_model of
-triton-inference-server/vllm_backend@1e27105f. The backend completes the rest by itself.
+triton-inference-server/vllm_backend@1e27105f. The backend completes the rest itself.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _OWN = ("gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_siz
 _SHARED = (
     "tokenizer_dir", "max_seq_len", "max_num_seqs", "max_num_tokens", "enable_kv_cache_reuse",
 )  # fmt: skip
-# Parameter -> vLLM's engine argument; what is not asked for stays vLLM's to decide.
+# Parameter -> vLLM's engine argument; vLLM chooses the arguments that were not requested.
 _ARGUMENTS = {name: VLLM_ARGUMENTS.rows[name][0] for name in _SHARED} | {
     name: name for name in _OWN
 }
 
 
 def vllm_values(engine: Engine, options: ServingOptions) -> dict[str, str]:
-    """Return parameter -> value for what was requested."""
+    """Return the requested values by parameter."""
     values = {name: str(value) for name, value in requested_limits(options).items()}
     return values | check_parameters(options.parameters, engine.kind)
 
 
 def list_vllm_parameters() -> set[str]:
-    """The parameters that have an effect in this layout."""
+    """Return the parameters that have an effect in this layout."""
     return set(_ARGUMENTS)
 
 
 def plan_vllm(name: str, engine: Engine, values: Mapping[str, str]) -> tuple[ModelConfig, ...]:
-    """The model `name`, whose engine arguments are `values`."""
+    """Return the model `name`, whose engine arguments are `values`."""
     contract = load_contracts()["vllm"]
     arguments: dict[str, Any] = {"model": str(engine.path), "tensor_parallel_size": 1}
     arguments |= engine.llm_arguments or {}
@@ -66,7 +66,7 @@ def plan_vllm(name: str, engine: Engine, values: Mapping[str, str]) -> tuple[Mod
 
 
 def _parse_value(value: str) -> Any:
-    """Numbers and truths as JSON has them; the table has checked their types."""
+    """Return a JSON number or boolean as such; the table has checked its type."""
     try:
         return json.loads(value)
     except ValueError:

@@ -1,1 +1,1 @@
-"""What a model repository consists of: its tensors, parameters, files and manifest."""
+"""The parts of a model repository: tensors, parameters, files and manifest."""

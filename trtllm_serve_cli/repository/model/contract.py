@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One input or output of a model; `dims` and `reshape` are without the batch dimension."""
+    """An input or output of a model; `dims` and `reshape` exclude the batch dimension."""
 
     name: str
     type: str
@@ -30,7 +30,7 @@ class Contract:
 
 @cache
 def load_contracts() -> dict[str, Contract]:
-    """Model name -> its tensors, out of `contract.yaml`."""
+    """Return the tensors of each model, as listed in `contract.yaml`."""
     import yaml
 
     table = resources.files("trtllm_serve_cli.repository.model").joinpath("contract.yaml")

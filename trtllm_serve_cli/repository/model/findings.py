@@ -1,4 +1,4 @@
-"""What is wrong with a repository, as data."""
+"""Findings of the validation of a model repository."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trtllm_serve_cli.repository.pbtxt import PbtxtError, line_of
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong ("error": the server would not start or not answer) or odd ("warning")."""
+    """A validation result: an error (the server would not start or respond) or a warning."""
 
     severity: Literal["error", "warning"]
     path: Path
@@ -23,9 +23,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A repository and what protobuf makes of its files; one that cannot be parsed is left out.
+    """A repository and its parsed configurations, without those that cannot be parsed.
 
-    Variables that were never filled have stand-ins, so that the rest can be looked at.
+    Placeholders replace unfilled variables, so that the other values can be checked.
     """
 
     repository: OpenRepository
@@ -40,18 +40,18 @@ class Checked:
         *,
         place: str = "",
     ) -> Finding:
-        """A finding about the value at `place` of the model's `config.pbtxt`."""
+        """Return a finding about the value at `place` in the model's `config.pbtxt`."""
         line = _line(self.repository.texts[model], place) if place else None
         return Finding(severity, self.repository.path / model / CONFIG, line, what, next_step)
 
     @property
     def set_command(self) -> str:
-        """The beginning of a command that changes this repository."""
+        """The start of a command that changes this repository."""
         return f"tllm set {self.repository.target}"
 
 
 def type_name(data_type: int) -> str:
-    """The name of one of Triton's tensor types."""
+    """Return the name of one of Triton's tensor types."""
     from tritonclient.grpc import model_config_pb2
 
     return str(model_config_pb2.DataType.Name(data_type))

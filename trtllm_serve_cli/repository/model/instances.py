@@ -1,9 +1,9 @@
-"""Several instances of `tensorrt_llm`: engines of their own, or front ends of one.
+"""Check the instances of `tensorrt_llm`: separate engines, or front ends that share one engine.
 
-`gpu_device_ids` has a group of GPUs for each engine, such as 0,1;2,3, and upstream wants exactly
-as many groups as instances. Source: docs/llama_multi_instance.md of
+`gpu_device_ids` has a group of GPUs per engine, for example 0,1;2,3. Upstream requires exactly one
+instance per group. Source: docs/llama_multi_instance.md of
 triton-inference-server/tensorrtllm_backend. With `instances_share_engine` there is one engine, and
-the instances share the work of telling its tokens.
+the instances share the work of sending its responses.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _MODEL = "tensorrt_llm"
 
 @dataclass(frozen=True, slots=True)
 class EngineInstances:
-    """An engine of `world_size` ranks that Triton's C++ backend runs as the model `model`.
+    """The instances of an engine of `world_size` ranks that Triton's C++ backend runs as `model`.
 
-    `gpus` and `participants` have a group of numbers per instance, or nothing: the GPUs among those
-    that the process sees, and in orchestrator mode the MPI ranks.
+    `gpus` and `participants` have a group of numbers per instance, or are empty. `gpus` are indices
+    into the GPUs that the process sees; `participants` are the MPI ranks in orchestrator mode.
     """
 
     model: str
@@ -45,17 +45,17 @@ class EngineInstances:
 
     @property
     def num_gpus(self) -> int:
-        """How many the process has to see: groups count from the first one."""
+        """The number of GPUs that the process must see; groups count from the first one."""
         return max((max(group) + 1 for group in self.gpus), default=self.world_size)
 
 
 def read_instances(
     repository: OpenRepository, world_size: int, *, name: str = _MODEL
 ) -> EngineInstances | None:
-    """How the repository's engine, of `world_size` ranks and served as `name`, is to be run.
+    """Return the instances of the repository's engine, which has `world_size` ranks.
 
-    None for an engine that Triton's C++ backend does not run. Raises `BadInput` for groups that are
-    not numbers.
+    The engine is served as the model `name`. Return None if Triton's C++ backend does not run it.
+    Raise `BadInput` if the groups are not numbers.
     """
     if _MODEL not in repository.texts or repository.value(_MODEL, "backend") != "tensorrtllm":
         return None
@@ -65,9 +65,9 @@ def read_instances(
 
 
 def read_gpu_groups(repository: OpenRepository) -> tuple[tuple[int, ...], ...]:
-    """The GPUs of each instance of `tensorrt_llm`, nothing where that is left open.
+    """Return the GPUs of each instance of `tensorrt_llm`, empty if they are not set.
 
-    Raises `BadInput` for groups that are not numbers.
+    Raise `BadInput` if the groups are not numbers.
     """
     return _groups(repository, _GPUS) if _MODEL in repository.texts else ()
 
@@ -81,17 +81,17 @@ def _groups(repository: OpenRepository, parameter: str) -> tuple[tuple[int, ...]
         )
     except ValueError as error:
         raise BadInput(
-            f"{parameter} of {repository.name} is {value}.",
-            why="it has to be whole numbers: those of an instance between commas, instances "
-            "between semicolons",
+            f"{parameter} of {repository.name} cannot be {value!r}.",
+            why="it must be whole numbers, with commas within an instance and semicolons "
+            "between instances",
             next_step=f'tllm set {repository.target} "{parameter}=0,1;2,3"',
         ) from error
 
 
 def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, str]:
-    """`wanted` with as many engines of `kind` as groups of GPUs.
+    """Return `overrides` with one engine of `kind` per group of GPUs.
 
-    Raises `BadInput` if it says another number, or that several groups share an engine.
+    Raise `BadInput` if they request another number, or that several groups share an engine.
     """
     gpus = overrides.get(_GPUS)
     if not gpus:
@@ -99,29 +99,30 @@ def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, st
     can_share = load_parameters()[_SHARED].applies_to(kind)
     count = count_gpu_groups(gpus)
     if can_share and count == 1:
-        # One engine has as many instances as it has front ends.
+        # The instances of a single engine are its front ends.
         return dict(overrides)
     implied = {_COUNT: str(count)} | ({_SHARED: "false"} if can_share else {})
     for name, value in implied.items():
         if overrides.get(name, value) != value:
             raise BadInput(
-                f"{name} is {overrides[name]}, and the GPUs {gpus} are for {count}.",
-                why=f"each instance needs a group of {_GPUS} of its own",
-                next_step=f"leave {name} out, or give {_GPUS} as many groups, such as 0,1;2,3",
+                f"{name}={overrides[name]} contradicts {_GPUS}={gpus}.",
+                why=f"each of its {count} groups is for an instance with its own engine",
+                next_step=f"leave {name} out, or change the groups, for example {_GPUS}=0,1;2,3",
             )
     return {**overrides, **implied}
 
 
 def list_implied(names: Iterable[str]) -> set[str]:
-    """Those parameters, and the ones that follow from them."""
+    """Return the parameters and those that follow from them."""
     names = set(names)
     return names | {_COUNT, _SHARED} if _GPUS in names else names
 
 
 def check_instances(checked: Checked, model: str) -> Iterator[Finding]:
-    """Findings about engines and groups of GPUs of different number, and a queue that is torn.
+    """Yield findings about instances that do not match their groups of GPUs or their queue.
 
-    Instances that share an engine each take what comes next, whatever waits at another.
+    Instances that share an engine take requests independently of each other, so the queue must not
+    have an order across them.
     """
     gpus = checked.repository.value(model, f"parameters.{_GPUS}")
     config = checked.configs[model]
@@ -132,7 +133,7 @@ def check_instances(checked: Checked, model: str) -> Iterator[Finding]:
         yield checked.finding(
             "error",
             model,
-            f"{_GPUS} {gpus} is for {count_gpu_groups(gpus)} instances, and {instances}",
+            f"{_GPUS} {gpus} is for {count_gpu_groups(gpus)} instances, but {instances}",
             f'{checked.set_command} "{_GPUS}={gpus}" {_COUNT}={count_gpu_groups(gpus)}',
             place=f"parameters.{_GPUS}",
         )
@@ -142,8 +143,8 @@ def check_instances(checked: Checked, model: str) -> Iterator[Finding]:
         yield checked.finding(
             "error",
             model,
-            f"{_COUNT} is {num_instances}, of one engine, and a queue with priorities or timeouts "
-            "is for one",
+            f"{_COUNT} is {num_instances}, but a shared engine whose queue has priorities or "
+            "timeouts requires 1",
             f"{checked.set_command} {_COUNT}=1",
             place="instance_group.count",
         )
@@ -152,7 +153,7 @@ def check_instances(checked: Checked, model: str) -> Iterator[Finding]:
 def check_ranks_of_instances(
     checked: Checked, model: str, world_size: int | None
 ) -> Iterator[Finding]:
-    """A finding when an instance's GPUs are not as many as the engine's ranks."""
+    """Yield a finding if an instance does not have one GPU per rank of the engine."""
     gpus = checked.repository.value(model, f"parameters.{_GPUS}")
     if not gpus or world_size is None:
         return
@@ -162,15 +163,14 @@ def check_ranks_of_instances(
         yield checked.finding(
             "error",
             model,
-            f"{_GPUS} {gpus} has the group {mismatched[0]}, and the engine is of "
-            f"{world_size} ranks",
+            f"{_GPUS} {gpus} has the group {mismatched[0]}, but the engine has {world_size} ranks",
             f'{checked.set_command} "{_GPUS}={_example_groups(world_size, len(groups))}"',
             place=f"parameters.{_GPUS}",
         )
 
 
 def _example_groups(world_size: int, num_instances: int) -> str:
-    """GPUs for the instances, from the first one on."""
+    """Return consecutive GPUs for the instances, starting with the first one."""
     return ";".join(
         ",".join(str(each * world_size + gpu) for gpu in range(world_size))
         for each in range(num_instances)

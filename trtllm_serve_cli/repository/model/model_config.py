@@ -1,4 +1,4 @@
-"""What a model repository is to hold, as data."""
+"""The planned contents of a model repository, as data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """Who waits in Triton's queue, and how long; zeros leave it to Triton's defaults."""
+    """The limits and priorities of Triton's request queue; zeros select Triton's defaults."""
 
     max_queue_size: int = 0
     default_timeout_microseconds: int = 0
@@ -25,10 +25,10 @@ class QueuePolicy:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """One Triton model: what its `config.pbtxt` says, and what lies in its version's folder.
+    """A Triton model: the values of its `config.pbtxt`, and the files of its version.
 
-    `module` is the runtime module that serves it, None for a backend that brings its own code.
-    `files` are further files of the version: name -> text.
+    `module` is the runtime module that serves it, or None for a backend with its own code. `files`
+    maps the names of further files of the version to their text.
     """
 
     name: str
@@ -50,11 +50,11 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryPlan:
-    """A whole repository for the model `name`.
+    """The plan of a repository for the model `name`.
 
-    `parameters` is what every parameter of the engine kind is, `asked` those that were wished for.
-    `preserved` are those that `tllm set` had changed in the repository whose place it takes.
-    `declaration` is what its import was told, as a `tllm.yaml` has it.
+    `parameters` has the value of every parameter of the engine kind, and `requested` the names of
+    those that the user set. `preserved` are those that `tllm set` changed in the repository that
+    this one replaces. `declaration` is that of the import, as in a `tllm.yaml`.
     """
 
     name: str

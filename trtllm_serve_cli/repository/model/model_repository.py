@@ -1,4 +1,4 @@
-"""A model repository as its files say: ours, or a copy of upstream's."""
+"""Read a model repository: one that tllm rendered, or a copy of upstream's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROLES = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorr
 
 @dataclass(frozen=True, slots=True)
 class OpenRepository:
-    """The text of every model's `config.pbtxt`, by the model's folder; `manifest` if it is ours."""
+    """The `config.pbtxt` of each model, by model folder, and the manifest if tllm rendered it."""
 
     path: Path
     texts: Mapping[str, str]
@@ -38,7 +38,7 @@ class OpenRepository:
 
     @property
     def target(self) -> str:
-        """How a command names it."""
+        """The name of the repository in commands."""
         return target_of(self.path, self.name)
 
     @property
@@ -47,7 +47,7 @@ class OpenRepository:
 
     @property
     def kind(self) -> str:
-        """The engine kind; that of upstream's own repository if it is not ours."""
+        """The engine kind; without a manifest, that of upstream's repository."""
         if self.manifest:
             return str(self.manifest["engine"]["kind"])
         for text in self.texts.values():
@@ -57,13 +57,14 @@ class OpenRepository:
 
     @property
     def layout(self) -> str:
-        """The layout; what is not ours counts as upstream's first one."""
+        """The layout; without a manifest, upstream's first one."""
         return str(self.manifest.get("layout", "inflight"))
 
     def role(self, model: str) -> str | None:
-        """Which of upstream's models this one is; an ensemble in Python is a text model.
+        """Return the upstream model that this one corresponds to.
 
-        The models of other layouts have other parameters and tensors, and so no role.
+        An ensemble in Python is a text model. Models of other layouts have other parameters and
+        tensors, and therefore no role.
         """
         if self.layout != "inflight":
             return None
@@ -74,26 +75,26 @@ class OpenRepository:
         return model if model in ROLES else None
 
     def places(self, fills: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str]]:
-        """(model, place) for each model here that has a role in `fills`."""
+        """Yield (model, place) for each model of this repository that has a role in `fills`."""
         for model in self.texts:
             for place in fills.get(self.role(model) or "", ()):
                 yield model, place
 
     def values(self, model: str, place: str) -> list[str]:
-        """What stands there. Raises `RepositoryError` for a text that cannot be read."""
+        """Return the values at `place`. Raise `RepositoryError` if the text cannot be read."""
         try:
             return find_values(self.texts[model], place)
         except PbtxtError as error:
             raise unreadable(self, model, error) from error
 
     def value(self, model: str, place: str) -> str:
-        """The one value there; "" for none, and for a template's that was never filled."""
+        """Return the value at `place`, or "" if it is missing or an unfilled variable."""
         values = _values(self.texts[model], place)
         return "" if not values or is_unfilled(values[0]) else values[0]
 
 
 def unfilled(repository: OpenRepository, model: str) -> list[Unfilled]:
-    """The variables of a template that nobody filled; none in a text that cannot be read."""
+    """Return the unfilled variables of a template; none if the text cannot be read."""
     try:
         return list_unfilled(repository.texts[model])
     except PbtxtError:
@@ -101,7 +102,7 @@ def unfilled(repository: OpenRepository, model: str) -> list[Unfilled]:
 
 
 def open_repository(directory: Path) -> OpenRepository:
-    """The repository in `directory`. Raises `RepositoryError` when there is none."""
+    """Read the repository in `directory`. Raise `RepositoryError` if it cannot be read."""
     texts = {}
     try:
         for path in sorted(directory.glob(f"*/{CONFIG}")):
@@ -111,34 +112,34 @@ def open_repository(directory: Path) -> OpenRepository:
             json.loads(manifest_path.read_text(encoding="utf-8")) if manifest_path.exists() else {}
         )
         if manifest and not isinstance(manifest["engine"]["kind"], str):
-            raise TypeError("the engine kind is no text")
+            raise TypeError("the engine kind is not a string")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RepositoryError(
             f"The model repository {directory} cannot be read.",
             why=f"{type(error).__name__}: {error}",
-            next_step="mend the file, or import the model again with --force",
+            next_step="fix the file, or import the model again with --force",
         ) from error
     if not texts:
         raise RepositoryError(
-            f"{directory} is no model repository.",
-            why=f"no folder in it has a {CONFIG}",
-            next_step="name the folder that Triton would be given with --repo DIR",
+            f"{directory} is not a model repository.",
+            why=f"none of its folders has a {CONFIG}",
+            next_step="set --repo DIR to the folder that Triton would serve",
         )
     return OpenRepository(directory, texts, manifest)
 
 
 def unreadable(repository: OpenRepository, model: str, error: PbtxtError) -> RepositoryError:
-    """The error for a `config.pbtxt` that is none."""
+    """Return the error for a `config.pbtxt` that cannot be parsed."""
     path = repository.path / model / CONFIG
     return RepositoryError(
         f"{path}, line {error.line}: {error.what}",
         why="it is not in protobuf's text format",
-        next_step="mend that line, then try again",
+        next_step="fix that line, then try again",
     )
 
 
 def _values(text: str, place: str) -> list[str]:
-    """What stands at the place; nothing in a text that cannot be read."""
+    """Return the values at the place; none if the text cannot be read."""
     try:
         return find_values(text, place)
     except PbtxtError:

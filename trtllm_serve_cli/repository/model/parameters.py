@@ -30,27 +30,27 @@ ValueType = Literal[
     "tree",
     "json",
 ]
-# What Triton's 32-bit fields hold for certain.
+# Fits every 32-bit field of Triton.
 _LARGEST = 999_999_999
-# A place in a config.pbtxt that is an entry of its `parameters`.
+# The prefix of places that are entries of `parameters`.
 _ENTRY = "parameters."
-# Paths that may be names: of the Hugging Face hub, and of a program that PATH leads to.
+# Paths that may be names instead: of a Hugging Face repository, or of a program on PATH.
 _MAY_BE_NAMES = ("tokenizer_dir", "engine_python")
 _FLAGS = {"true": "true", "1": "true", "false": "false", "0": "false"}
 _PATTERNS: dict[ValueType, tuple[str, str]] = {
     "model": (r"[A-Za-z0-9][A-Za-z0-9._-]*", "the name of a model"),
-    "int_list": (r"[0-9]{1,9}(,[0-9]{1,9})*", "whole numbers such as 4096 or 4096,1024"),
+    "int_list": (r"[0-9]{1,9}(,[0-9]{1,9})*", "whole numbers, for example 4096 or 4096,1024"),
     "int_groups": (
         r"[0-9]{1,9}(,[0-9]{1,9})*(;[0-9]{1,9}(,[0-9]{1,9})*)*",
-        "whole numbers such as 0,1 or, for each instance, 0,1;2,3",
+        "whole numbers, for example 0,1 or, for two instances, 0,1;2,3",
     ),
-    "tree": (r"\{[0-9, ]*\}( *, *\{[0-9, ]*\})*", "a tree such as {0, 0}, {0, 1}"),
+    "tree": (r"\{[0-9, ]*\}( *, *\{[0-9, ]*\})*", "a tree, for example {0, 0}, {0, 1}"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One row of the table; the fields are explained at the head of `parameters.yaml`."""
+    """A row of the table; `parameters.yaml` documents the fields."""
 
     name: str
     type: ValueType
@@ -67,16 +67,16 @@ class Parameter:
 
     @property
     def is_entry(self) -> bool:
-        """Whether it fills nothing but entries of `parameters`."""
+        """True if the parameter fills only entries of `parameters`."""
         return all(p.startswith(_ENTRY) for places in self.fills.values() for p in places)
 
     def applies_to(self, kind: str) -> bool:
-        """Whether it has an effect on this engine kind."""
+        """Return whether the parameter has an effect on this engine kind."""
         return not self.of_engine or self.name in find_kind(kind).serving.parameters
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """The engine kinds on which it has an effect, sorted by name."""
+        """The engine kinds on which the parameter has an effect, sorted by name."""
         return tuple(sorted(kind for kind in kind_names() if self.applies_to(kind)))
 
     @property
@@ -88,7 +88,7 @@ class Parameter:
 
 @cache
 def load_parameters() -> dict[str, Parameter]:
-    """Name -> parameter, as in `parameters.yaml`."""
+    """Return the rows of `parameters.yaml` by name."""
     import yaml
 
     table = resources.files("trtllm_serve_cli.repository.model").joinpath("parameters.yaml")
@@ -98,7 +98,7 @@ def load_parameters() -> dict[str, Parameter]:
 
 
 def defaults_for(kind: str) -> dict[str, str]:
-    """Name -> what an import writes when nothing was asked for, for this engine kind."""
+    """Return the values that an import writes for this engine kind by default."""
     return {
         name: each.default
         for name, each in load_parameters().items()
@@ -107,16 +107,16 @@ def defaults_for(kind: str) -> dict[str, str]:
 
 
 def check_parameters(values: Mapping[str, str], kind: str) -> dict[str, str]:
-    """`given` with its values in their one spelling; raises `BadInput` for what does not fit."""
+    """Return the normalized `values`. Raise `BadInput` if a name or a value is not valid."""
     return {
         name: check_value(find_parameter(name, kind), value, kind) for name, value in values.items()
     }
 
 
 def resolve_paths(values: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """`given` with its paths where they are, seen from `folder`: a server runs elsewhere.
+    """Return `values` with absolute paths, resolved from `folder`, because servers run elsewhere.
 
-    What may be a name instead stays as it is, unless it is a path that exists or begins as one.
+    A value that may be a name is resolved only if it is an existing path or starts like one.
     """
     table = load_parameters()
     return {
@@ -134,7 +134,7 @@ def _absolute(name: str, value: str, folder: Path) -> str:
 
 
 def type_tensors(model: str, contract: Contract, values: Mapping[str, str]) -> Contract:
-    """`contract` with the tensor types that `values` choose for `model`."""
+    """Return `contract` with the tensor types that `values` select for `model`."""
     types = {
         place: values[each.name]
         for each in load_parameters().values()
@@ -152,29 +152,29 @@ def type_tensors(model: str, contract: Contract, values: Mapping[str, str]) -> C
 
 
 def refuse_unused(names: Iterable[str], used: Container[str], layout: str) -> None:
-    """Raise `BadInput` for a parameter that no model of the layout heeds."""
+    """Raise `BadInput` for a parameter that no model of the layout uses."""
     for name in names:
         if name not in used:
             raise BadInput(
                 f"The parameter {name} has no effect in the layout {layout}.",
-                why="no model of ours there has a place for it",
+                why="no model of that layout has a field for it",
                 next_step="leave it out",
             )
 
 
 def list_unused(names: Iterable[str], kind: str) -> list[Parameter]:
-    """Those of the parameters that the engine kind does not heed.
+    """Return the parameters that have no effect on the engine kind.
 
-    They are written down all the same, as scripts for upstream's repository set everything.
+    They are written nevertheless, because scripts for upstream's repository set all of them.
     """
     return [each for name in names if not (each := load_parameters()[name]).applies_to(kind)]
 
 
 def find_parameter(name: str, kind: str) -> Parameter:
-    """The parameter of this name, if it can stand in a repository of the engine kind.
+    """Return the parameter of this name if a repository of the engine kind may have it.
 
-    One that the kind does not heed can as long as it is an entry of `parameters`, which Triton
-    takes with any name. Raises `BadInput`.
+    A parameter without effect is allowed if it is an entry of `parameters`, since Triton accepts
+    entries of any name. Raise `BadInput`.
     """
     table = load_parameters()
     choosable = {
@@ -189,49 +189,49 @@ def find_parameter(name: str, kind: str) -> Parameter:
         near = renamed or difflib.get_close_matches(name, choosable, n=3)
         raise BadInput(
             f"There is no parameter {name!r}.",
-            why="parameters go by the names of upstream's templates",
+            why="parameters have the names of upstream's template variables",
             next_step=f"did you mean {', '.join(near)}?"
             if near
             else f"the engine kind {kind} has {', '.join(sorted(choosable))}",
         )
     if table[name].is_fact:
         raise BadInput(
-            f"The parameter {name} cannot be chosen.",
-            why="it says what the engine is",
-            next_step="import the model again when the engine has changed",
+            f"The parameter {name} cannot be set.",
+            why="it describes the engine",
+            next_step="import the model again if the engine has changed",
         )
     raise BadInput(
         f"The parameter {name} has no effect on the engine kind {kind}.",
-        why=f"only {' and '.join(table[name].engines)} heeds it",
+        why=f"it applies to {' and '.join(table[name].engines)} only",
         next_step="leave it out",
     )
 
 
 def check_value(parameter: Parameter, value: str, kind: str) -> str:
-    """`value` in its one spelling; raises `BadInput` when the parameter does not take it.
+    """Return the normalized `value`. Raise `BadInput` if the parameter does not accept it.
 
-    An empty value leaves the choice to TensorRT-LLM; other engine kinds need one.
+    An empty value leaves the choice to TensorRT-LLM; other engine kinds require a value.
     """
     if not value and may_be_empty(parameter, kind):
         return value
     normalized = _normalize(parameter, value)
     if normalized is None:
         raise BadInput(
-            f"The parameter {parameter.name} is {value[:20]!r}.",
-            next_step=f"say {describe_accepted(parameter)}",
+            f"The parameter {parameter.name} cannot be {value[:20]!r}.",
+            next_step=f"set {describe_accepted(parameter)}",
         )
     return normalized
 
 
 def may_be_empty(parameter: Parameter, kind: str) -> bool:
-    """Whether nothing need be said."""
+    """Return whether the parameter may be empty on this engine kind."""
     return parameter.unset is not None and (
         parameter.default == "" or parameter.is_fact or find_kind(kind).serving.empty_is_default
     )
 
 
 def describe_accepted(parameter: Parameter) -> str:
-    """What the parameter takes, as `name=…` with a few words."""
+    """Return the values that the parameter accepts, as `name=…` and a short explanation."""
     name, low, high = parameter.name, parameter.at_least, parameter.at_most
     match parameter.type:
         case "bool":
@@ -251,7 +251,7 @@ def describe_accepted(parameter: Parameter) -> str:
 
 
 def _normalize(parameter: Parameter, value: str) -> str | None:
-    """The one spelling of a value, or None."""
+    """Return the canonical spelling of a value, or None if the value is not valid."""
     match parameter.type:
         case "bool":
             return _FLAGS.get(value.lower())

@@ -1,4 +1,4 @@
-"""From a `RepositoryPlan` to files."""
+"""Render a `RepositoryPlan` as files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUNTIME_PACKAGE = "tllm_runtime"
 
 
 def render_files(plan: RepositoryPlan) -> dict[str, str]:
-    """Relative path -> text of every file of the repository, its manifest aside."""
+    """Return the text of every file of the repository except its manifest, by relative path."""
     runtime = _runtime_sources(plan.engine.kind)
     files: dict[str, str] = {}
     for model in plan.models:
@@ -42,12 +42,12 @@ def _version_files(model: ModelConfig, runtime: Mapping[str, str]) -> dict[str, 
     files = dict(model.files)
     if model.module is not None:
         files |= {f"{RUNTIME_PACKAGE}/{name}": source for name, source in runtime.items()}
-    # Triton wants the folder of a version even when its backend finds nothing in it.
+    # Triton requires the version folder even if its backend needs no file in it.
     return files or {".keep": ""}
 
 
 def write_repository(plan: RepositoryPlan, destination: Path) -> None:
-    """Render `plan` into `destination`, which appears whole or stays as it was."""
+    """Render `plan` into `destination`, which is replaced completely or not at all."""
     files = render_files(plan)
     with write_aside(destination) as aside:
         for relative, text in files.items():
@@ -59,7 +59,10 @@ def write_repository(plan: RepositoryPlan, destination: Path) -> None:
 
 
 def manifest_of(plan: RepositoryPlan, created_at: int) -> dict[str, Any]:
-    """What `tllm.json` in the repository says of it; `created_at` is in seconds since the epoch."""
+    """Return the contents of the repository's `tllm.json`.
+
+    `created_at` is in seconds since the epoch.
+    """
     return {
         "schema": MANIFEST_SCHEMA,
         "name": plan.name,
@@ -76,16 +79,16 @@ def manifest_of(plan: RepositoryPlan, created_at: int) -> dict[str, Any]:
 
 
 def _facts_of(engine: Engine) -> dict[str, Any]:
-    """Return the engine as plain data, without the details that only its kind knows."""
+    """Return the engine as plain data, without the details that are specific to its kind."""
     facts = dataclasses.asdict(dataclasses.replace(engine, details=None))
     del facts["details"]
     return facts | {"path": str(engine.path)}
 
 
 def _runtime_sources(kind: str) -> dict[str, str]:
-    """Return path below the package -> text of every Python file of the runtime.
+    """Return the text of every Python file of the runtime, by path below the package.
 
-    An engine kind whose runtime half lies elsewhere is added to `engines`.
+    The runtime half of an engine kind is added to `engines` if it is outside the package.
     """
     package = Path(str(resources.files("trtllm_serve_cli.runtime")))
     sources = _read_sources(package)

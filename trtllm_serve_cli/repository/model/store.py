@@ -17,10 +17,10 @@ from trtllm_serve_cli.repository.model.render import MANIFEST
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
-    """A model repository and what its manifest says; `created_at` is in seconds since the epoch.
+    """A model repository, as described by its manifest.
 
-    `declaration` is what its import was told, as a `tllm.yaml` has it; `preserved` are parameters
-    that `tllm set` changed since.
+    `created_at` is in seconds since the epoch. `declaration` is that of the import, as in a
+    `tllm.yaml`; `preserved` are parameters that `tllm set` has changed since.
     """
 
     name: str
@@ -37,17 +37,17 @@ class ImportedModel:
 
     @property
     def launch(self) -> Mapping[str, Any]:
-        """How it wants to be started, as far as its import said so."""
+        """The launch options that the import declared."""
         return dict(self.declaration.get("launch", {}))
 
     @property
     def text_model(self) -> str:
-        """The Triton model that clients ask for text."""
+        """The Triton model to which clients send text."""
         return self.name if self.name in self.models else self.models[0]
 
 
 def read_manifest(directory: Path) -> ImportedModel:
-    """The model whose repository `directory` is. Raises `RepositoryError`."""
+    """Return the model whose repository is `directory`. Raise `RepositoryError`."""
     path = directory / MANIFEST
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -67,7 +67,7 @@ def read_manifest(directory: Path) -> ImportedModel:
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RepositoryError(
-            f"{directory} is no model repository of tllm's.",
+            f"{directory} is not a model repository of tllm.",
             why=f"its {MANIFEST} cannot be read: {type(error).__name__}: {error}",
             next_step=f"import it again: tllm import -m {shlex.quote(directory.name)} -s SOURCE "
             "--force",
@@ -77,9 +77,9 @@ def read_manifest(directory: Path) -> ImportedModel:
 def list_models(
     home: Home, *, on_broken: Callable[[RepositoryError], None] | None = None
 ) -> list[ImportedModel]:
-    """All imported models by name; folders without a manifest are not ours and left out.
+    """Return all imported models by name; folders without a manifest are ignored.
 
-    A manifest that cannot be read raises `RepositoryError`, or is told to `on_broken`.
+    A manifest that cannot be read raises `RepositoryError`, or is passed to `on_broken`.
     """
     models = []
     for name in _list_names(home):
@@ -93,15 +93,15 @@ def list_models(
 
 
 def find_model(home: Home, name: str) -> ImportedModel | None:
-    """The imported model of this name, if there is one."""
+    """Return the imported model of this name, or None."""
     directory = home.models / name
     return read_manifest(directory) if (directory / MANIFEST).exists() else None
 
 
 def load_model(home: Home, name: str | None) -> ImportedModel:
-    """The imported model of this name, or the only one when `name` is None.
+    """Return the imported model of this name, or without a name the only model.
 
-    Raises `UnknownModel` when there is none, or several to choose from.
+    Raise `UnknownModel` if there is no such model, or if there are several and `name` is missing.
     """
     known = _list_names(home)
     if name is None:
@@ -124,22 +124,22 @@ def load_model(home: Home, name: str | None) -> ImportedModel:
 
 
 def is_imported(path: Path, name: str) -> bool:
-    """Whether that is where commands look for the name."""
+    """Return whether commands find the model `name` at this path."""
     return path == find_home().models / name
 
 
 def target_of(path: Path, name: str) -> str:
-    """How a command names the repository there: by its model's name, where that is enough."""
+    """Return the model's name if commands find the repository by it, else `--repo PATH`."""
     return name if is_imported(path, name) else f"--repo {shlex.quote(str(path))}"
 
 
 def command_to_import_again(path: Path, name: str) -> str:
-    """What renders it again, with all that its import was told and what was changed since."""
+    """Return the command that imports the model again, with its declaration and all changes."""
     file = shlex.quote(f"{name}.yaml")
     return f"tllm export {target_of(path, name)} > {file} && tllm import -f {file}"
 
 
 def _list_names(home: Home) -> list[str]:
-    """The imported models; a hidden folder is one that is being written or removed."""
+    """Return the names of imported models; hidden folders are being written or removed."""
     names = [path.parent.name for path in home.models.glob(f"*/{MANIFEST}")]
     return sorted(name for name in names if not name.startswith("."))

@@ -1,4 +1,4 @@
-"""Copies of upstream's own repository, which are served as they are once they are filled in."""
+"""Read copies of upstream's repository, which can be served once their templates are filled in."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from trtllm_serve_cli.repository.model.render import MANIFEST
 from trtllm_serve_cli.repository.model.store import ImportedModel, read_manifest
 
 _CORE = "tensorrt_llm"
-# Upstream's models that take text, the one to ask first.
+# Upstream's models that accept text, in order of preference.
 _TEXT_MODELS = ("ensemble", "tensorrt_llm_bls")
 
 
 def read_repository(directory: Path) -> ImportedModel:
-    """What `directory` serves: a repository of ours, or a copy of upstream's that is filled in.
+    """Return the model that `directory` serves: one that tllm rendered, or a filled upstream copy.
 
-    A copy goes by its folder's name. Raises `RepositoryError`.
+    The name of a copy is that of its folder. Raise `RepositoryError`.
     """
     if (directory / MANIFEST).exists():
         return read_manifest(directory)
     copy = open_repository(directory)
     if _CORE not in copy.texts or copy.value(_CORE, "backend") not in ("", "tensorrtllm"):
         raise RepositoryError(
-            f"{directory} is neither a model repository of tllm's nor a copy of upstream's.",
-            why=f"it has no {MANIFEST}, and no {_CORE} of Triton's backend tensorrtllm",
-            next_step="start a Triton that has what its models need: "
+            f"{directory} is neither a model repository of tllm nor a copy of upstream's.",
+            why=f"it has no {MANIFEST}, and no model {_CORE} of Triton's backend tensorrtllm",
+            next_step="serve it with a Triton that has the backends of its models: "
             f"tritonserver --model-repository={shlex.quote(str(directory))}",
         )
     return _describe_copy(copy)
@@ -43,8 +43,8 @@ def _describe_copy(copy: OpenRepository) -> ImportedModel:
     if bare or not engine_dir or not copy.value(_CORE, "backend"):
         raise RepositoryError(
             f"The templates in {copy.path} are not filled in.",
-            why="Triton takes no ${…} for a value",
-            next_step=f"tllm validate {copy.target}, which says what to set",
+            why="Triton does not accept ${…} as a value",
+            next_step=f"tllm validate {copy.target}, which lists what to set",
         )
     first = [model for model in _TEXT_MODELS if model in copy.texts]
     return ImportedModel(

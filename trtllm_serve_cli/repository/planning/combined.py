@@ -1,12 +1,12 @@
-"""Several model repositories as one, which a server of several models is given.
+"""Combine several model repositories into one, for a server of several models.
 
-A model that was imported as `a` stays `a` there, since that is what its users ask; the models
-around it are called `a_preprocessing`, `a_tensorrt_llm` and so on, and ask each other by these
-names. Two prefixed names can only be the same when their owners are; an own name that is another's
-prefixed one is refused.
+A model that was imported as `a` keeps the name `a`, because clients send their requests to it. The
+models around it become `a_preprocessing`, `a_tensorrt_llm` and so on, and call each other by these
+names. Two prefixed names are equal only if their owners are. A model whose name equals a prefixed
+name of another owner is rejected.
 
-Only the `config.pbtxt` of each model is written anew. All that lies beside it is linked to: a copy
-would be large where a version folder holds an engine, and old once the model is imported anew.
+Only the `config.pbtxt` of each model is written again. All its other files are links: a copy of a
+version folder with an engine would be large, and outdated after the next import.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from trtllm_serve_cli.repository.pbtxt import change
 
 @dataclass(frozen=True, slots=True)
 class PlacedModel:
-    """A model of a combined repository: its name there, and its folder in its own repository.
+    """A model of a combined repository: its name there, and its folder in its original repository.
 
-    `changes` are what its `config.pbtxt` says differently: place -> value.
+    `changes` maps places in its `config.pbtxt` to their new values.
     """
 
     name: str
@@ -36,19 +36,20 @@ class PlacedModel:
 
 
 def prefixed(owner: str, model: str) -> str:
-    """What the model of the repository `owner` is called beside other repositories' models."""
+    """Return the name that a model of the repository `owner` has in a combined repository."""
     return model if model == owner else f"{owner}_{model}"
 
 
 def plan_combination(repositories: Sequence[OpenRepository]) -> tuple[PlacedModel, ...]:
-    """The models of one repository made of these.
+    """Return the models of a repository that combines these.
 
-    Raises `BadInput` for two models of one name, `RepositoryError` for a file that cannot be read.
+    Raise `BadInput` for two models of the same name, `RepositoryError` for a file that cannot be
+    read.
     """
     owners = [repository.name for repository in repositories]
     if duplicates := [name for name, count in Counter(owners).items() if count > 1]:
         raise BadInput(
-            f"One server cannot serve two models called {duplicates[0]}.",
+            f"One server cannot serve two models named {duplicates[0]}.",
             why=" and ".join(str(each.path) for each in repositories if each.name == duplicates[0]),
             next_step="import one of them under another name: tllm import -m NAME -s SOURCE",
         )
@@ -58,14 +59,14 @@ def plan_combination(repositories: Sequence[OpenRepository]) -> tuple[PlacedMode
         owner, other = (each.source.parent.name for each in placed if each.name == clash)
         raise BadInput(
             f"{owner} and {other} cannot be served together.",
-            why=f"{clash} would be the name of a model of both",
-            next_step="serve each alone, or import one of them under another name",
+            why=f"both would have a model named {clash}",
+            next_step="serve them separately, or import one of them under another name",
         )
     return placed
 
 
 def write_combination(models: Sequence[PlacedModel], destination: Path) -> None:
-    """Make the repository in `destination`, which appears whole or stays as it was."""
+    """Write the repository to `destination`, which is replaced completely or not at all."""
     with write_aside(destination) as aside:
         for model in models:
             folder = aside / model.name
@@ -90,7 +91,7 @@ def _rename_models(repository: OpenRepository) -> Iterator[PlacedModel]:
 
 
 def _renamed_steps(repository: OpenRepository, model: str) -> Iterator[tuple[str, str]]:
-    """The steps of an ensemble of Triton's own."""
+    """Yield the changes of the steps of a Triton ensemble."""
     for other in repository.texts:
         place = f"ensemble_scheduling.step.{other}.model_name"
         if repository.values(model, place):
@@ -98,7 +99,7 @@ def _renamed_steps(repository: OpenRepository, model: str) -> Iterator[tuple[str
 
 
 def _renamed_references(repository: OpenRepository, model: str) -> Iterator[tuple[str, str]]:
-    """The models that a text model asks; one that is not said is asked by its usual name."""
+    """Yield the changes of the models that a text model calls, explicitly or by default."""
     for parameter in load_parameters().values():
         if parameter.type != "model":
             continue

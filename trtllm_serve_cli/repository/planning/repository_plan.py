@@ -1,4 +1,4 @@
-"""What a model repository will hold, as data: one `ModelConfig` per Triton model."""
+"""Plan the contents of a model repository: one `ModelConfig` per Triton model."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from trtllm_serve_cli.repository.model.parameters import (
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
 
-# Names that lead somewhere else in a repository.
+# Names of other models in every repository.
 RESERVED_NAMES = frozenset(
     ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls")
 )
 
 
 def plan_repository(name: str, engine: Engine, options: ServingOptions) -> RepositoryPlan:
-    """Return the repository that serves `engine` under `name`.
+    """Return the repository that serves `engine` as `name`.
 
-    Raise `BadInput` for a name that the layout itself uses, and for options beyond the engine.
+    Raise `BadInput` for a name that the layout uses itself, and for options beyond the engine.
     """
     check_name_is_free_in_layout(name)
     check_layout(options.layout, engine.kind)
@@ -55,21 +55,21 @@ def plan_repository(name: str, engine: Engine, options: ServingOptions) -> Repos
 
 
 def check_layout(layout: Layout, engine_kind: str) -> None:
-    """Raise `BadInput` for a layout that the engine kind cannot be served in."""
+    """Raise `BadInput` if the engine kind cannot be served in the layout."""
     layouts = find_kind(engine_kind).serving.layouts
     if layout in layouts:
         return
     kinds = " and ".join(sorted(kind.name for kind in kinds_in_layout(layout)))
     raise BadInput(
         f"The engine kind {engine_kind} cannot be served in the layout {layout}.",
-        why=f"that is for {kinds}",
+        why=f"that layout is for {kinds}",
         next_step=f"choose --layout {' or '.join(layouts)}",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _LayoutPlan:
-    """The models of a layout, the values of all parameters, and those that have an effect."""
+    """The models of a layout, the values of all parameters, and the parameters that it uses."""
 
     values: dict[str, str]
     models: tuple[ModelConfig, ...]
@@ -109,11 +109,11 @@ _LAYOUTS: Mapping[Layout, Callable[[str, Engine, ServingOptions], _LayoutPlan]] 
 
 
 def check_name_is_free_in_layout(name: str) -> None:
-    """Raise `BadInput` for a name that every model repository uses already."""
+    """Raise `BadInput` for a name that a model of every repository has."""
     if name in RESERVED_NAMES:
         raise BadInput(
-            f"A model cannot be called {name}.",
-            why="every model repository has a model of that name already",
+            f"A model cannot be named {name}.",
+            why="every model repository already has a model of that name",
             next_step="choose another name with -m NAME",
         )
 
@@ -121,7 +121,7 @@ def check_name_is_free_in_layout(name: str) -> None:
 def _with_unused(
     model: ModelConfig, unused: Sequence[Parameter], values: Mapping[str, str]
 ) -> ModelConfig:
-    """`model` with those of the `idle` parameters that its upstream counterpart has."""
+    """Return `model` with the `unused` parameters that its upstream counterpart has."""
     role = "tensorrt_llm_bls" if model.name not in load_contracts() else model.name
     entries = {
         place.removeprefix("parameters."): values[each.name]
@@ -145,7 +145,7 @@ def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
 
 
 def _used(models: Sequence[ModelConfig]) -> set[str]:
-    """The parameters that some model of the repository has a place for."""
+    """Return the parameters that have a place in a model of the repository."""
     entries = {model.name: model.parameters for model in models}
     return {
         each.name
@@ -158,7 +158,7 @@ def _used(models: Sequence[ModelConfig]) -> set[str]:
 
 
 def list_requested(options: ServingOptions) -> tuple[str, ...]:
-    """The parameters that are as they are because someone said so."""
+    """Return the parameters that the user set, by name or through an option."""
     defaults = ServingOptions()
     of_options = {
         "max_batch_size": ("triton_max_batch_size", "max_num_seqs", "max_tokens_in_paged_kv_cache"),
@@ -180,11 +180,11 @@ def _common(values: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _queue(values: Mapping[str, str], policy: QueuePolicy) -> dict[str, Any]:
-    """ModelConfig's fields on the queue: Triton's dynamic batcher only where something asks for it.
+    """Return `ModelConfig`'s queue fields, with a dynamic batcher only if a setting needs one.
 
-    The batcher sleeps up to half a second while requests wait when it misses that an instance is
-    free (`DynamicBatchScheduler::Enqueue` of Triton's core), and our Python models take every
-    request at once, so that there is nothing to batch.
+    If Triton's batcher does not notice a free instance, it sleeps for up to half a second while
+    requests wait (`DynamicBatchScheduler::Enqueue` of Triton's core). Our Python models accept
+    every request immediately, so there is nothing to batch.
     """
     delay_us = int(values["max_queue_delay_microseconds"])
     return {
@@ -202,11 +202,11 @@ def _queue_policy(values: Mapping[str, str]) -> QueuePolicy:
         <= policy.priority_levels
     ):
         raise BadInput(
-            f"default_priority_level is {policy.default_priority_level}, and there are "
+            f"default_priority_level is {policy.default_priority_level}, but there are "
             f"{policy.priority_levels} priority_levels.",
-            next_step=f"say default_priority_level=N with N from 1 to {policy.priority_levels}"
+            next_step=f"set default_priority_level=N with N from 1 to {policy.priority_levels}"
             if policy.priority_levels
-            else "say priority_levels=N too",
+            else "set priority_levels=N as well",
         )
     return policy
 
@@ -237,7 +237,7 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     contract = load_contracts()["tensorrt_llm"]
     if backend is not None:
         contract = type_tensors("tensorrt_llm", contract, values)
-        # Upstream's model has a dynamic batcher in any case.
+        # Upstream's model always has a dynamic batcher.
         batching |= {"backend": values[backend], "is_batched": True}
     return ModelConfig(
         name="tensorrt_llm",
@@ -255,7 +255,7 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
 def _entries(engine: Engine, values: Mapping[str, str]) -> dict[str, str]:
     """Return the entries of `config.pbtxt` for the engine kind; empty if not set."""
     core = find_kind(engine.kind).serving.core
-    # Our Python model reads what engine it serves.
+    # The runtime's Python model reads these facts of its engine.
     facts = {"engine_kind": engine.kind, "vocab_size": str(engine.vocab_size)}
     entries = (facts if core.backend_parameter is None else {}) | {
         place.removeprefix("parameters."): values.get(each.name, "")
@@ -286,7 +286,7 @@ def _postprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
 
 def _text(model: str, own_name: str, engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     kind = "ensemble" if model == "ensemble" else "tensorrt_llm_bls"
-    # Both are Python models, whose tensors are those that the engine's model is asked with.
+    # Both are Python models whose tensors have the types of the engine's model.
     contract = type_tensors("tensorrt_llm_bls", load_contracts()[kind], values)
     return ModelConfig(
         name=model,
@@ -303,7 +303,7 @@ def _text(model: str, own_name: str, engine: Engine, values: Mapping[str, str]) 
             "add_special_tokens": values["add_special_tokens"],
             "skip_special_tokens": values["skip_special_tokens"],
             "cancellation_check_period_ms": values["cancellation_check_period_ms"],
-            # For clients: what `tllm infer` needs to ask the model as it wants to be asked.
+            # For clients: the limits and the prompt format that `tllm infer` reads.
             "max_seq_len": values["max_seq_len"],
             "chat_template": engine.chat_template,
             "bos_token": engine.bos_token,

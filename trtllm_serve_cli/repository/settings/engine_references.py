@@ -1,8 +1,8 @@
-"""Which engines of the store are in use, and what can be deleted because nothing uses it.
+"""Find the engines of the store that are in use, and remove those that are not.
 
-An engine is in use while the manifest of a repository names it: as its engine, or in a parameter
-(a draft model). Repositories of other homes and elsewhere are known by links in the store, of which
-one that leads nowhere counts for nothing: its repository was deleted.
+An engine is in use while the manifest of a repository names it, as its engine or in a parameter (a
+draft model). Links in the store lead to repositories in other homes and elsewhere. A broken link is
+ignored: its repository was deleted.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _LINKS = ".used-by"
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What is to be deleted; sizes are in bytes."""
+    """The models, engines and partial builds to delete."""
 
     models: tuple[ImportedModel, ...]
     engines: tuple[StoredEngine, ...]
     unfinished: tuple[PartialBuild, ...]
 
     def sizes(self) -> dict[Path, int]:
-        """Every folder that goes, and what it frees."""
+        """Return every folder to delete with its size in bytes."""
         sizes = {model.path: find_size(model.path) for model in self.models}
         sizes |= {engine.path: engine.num_bytes for engine in self.engines}
         return sizes | {build.path: find_size(build.path) for build in self.unfinished}
 
 
 def record_references(home: Home, repository: Path) -> None:
-    """Have the engine stores that the repository uses engines of know that it does."""
+    """Record in each engine store that this repository references its engines."""
     mark = hashlib.sha256(str(repository).encode()).hexdigest()[:16]
     for store in {path.parent for path in _paths_in(repository)}:
         if store == home.engines or is_store(store):
@@ -50,7 +50,7 @@ def record_references(home: Home, repository: Path) -> None:
 
 
 def find_users(home: Home, *, without: Collection[Path] = ()) -> dict[Path, list[Path]]:
-    """Engine -> the repositories that use it, those at the paths `without` left out."""
+    """Return the repositories that use each engine, except those at the paths `without`."""
     users: dict[Path, list[Path]] = {}
     for repository in sorted(_repositories(home) - set(without)):
         for engine in _engines_of(repository, home.engines):
@@ -59,9 +59,9 @@ def find_users(home: Home, *, without: Collection[Path] = ()) -> dict[Path, list
 
 
 def plan_removal(home: Home, models: Iterable[ImportedModel], *, unused: bool) -> Removal:
-    """What goes with the models: their engines that nothing else uses, and builds begun for them.
+    """Plan to remove the models, their engines that nothing else uses, and their partial builds.
 
-    With `unused`, every engine that nothing uses then, and every build that is not done.
+    With `unused`, also remove every other engine that nothing uses, and every partial build.
     """
     models = tuple(models)
     paths = {model.path for model in models}
@@ -84,7 +84,7 @@ def plan_removal(home: Home, models: Iterable[ImportedModel], *, unused: bool) -
 
 
 def remove(home: Home, removal: Removal) -> list[Path]:
-    """Delete what the plan says; returns the engines and builds that someone needs by now."""
+    """Delete what the plan lists; return the engines and builds that are in use by now."""
     for model in removal.models:
         remove_folder(model.path)
     for link in (home.engines / _LINKS).glob("*"):
@@ -111,20 +111,20 @@ def _remove_unused(home: Home, path: Path, engine_dir: Path, fingerprint: str) -
 
 
 def _repositories(home: Home) -> set[Path]:
-    """Those of this home, and those that the store knows."""
+    """Return the repositories of this home and those that the store links to."""
     local = {file.parent for file in home.models.glob(f"*/{MANIFEST}")}
     known = {link.readlink() for link in (home.engines / _LINKS).glob("*") if link.is_symlink()}
     return {path for path in local if not path.name.startswith(".")} | known
 
 
 def _engines_of(repository: Path, store: Path) -> set[Path]:
-    """The engines of `store` that the repository's manifest names."""
+    """Return the engines of `store` that the repository's manifest names."""
     paths = [path for path in _paths_in(repository) if store in path.parents]
     return {store / path.relative_to(store).parts[0] for path in paths}
 
 
 def _paths_in(repository: Path) -> list[Path]:
-    """What may be an engine, of what the manifest names; nothing when it cannot be read."""
+    """Return the absolute paths in the manifest; none if it cannot be read."""
     try:
         manifest = json.loads((repository / MANIFEST).read_text(encoding="utf-8"))
         parameters = {**manifest.get("parameters", {}), **manifest.get("set", {})}

@@ -1,4 +1,4 @@
-"""What `tllm set` changed in a repository, and what of it stays when an import renders it anew."""
+"""Choose which changes by `tllm set` an import keeps when it renders a repository again."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from trtllm_serve_cli.repository.planning.repository_plan import list_requested
 
 @dataclass(frozen=True, slots=True)
 class PreservedSettings:
-    """Parameters by name: those that stay as they were set, and those that do not."""
+    """The settings that an import keeps and those that it drops, by parameter name."""
 
     kept: Mapping[str, str] = field(default_factory=dict)
     dropped: Mapping[str, str] = field(default_factory=dict)
 
     def describe(self) -> list[str]:
-        """A line of each kind that there is."""
+        """Return a line for the kept and one for the dropped settings, if there are any."""
         return [
             f"{what}: {'; '.join(f'{name}={value}' for name, value in parameters.items())}"
             for what, parameters in (
-                ("Kept what was set", self.kept),
-                ("Dropped what was set for another source, layout or engine kind", self.dropped),
+                ("Kept settings", self.kept),
+                ("Dropped settings of another source, layout or engine kind", self.dropped),
             )
             if parameters
         ]
@@ -35,13 +35,13 @@ class PreservedSettings:
 def choose_preserved(
     existing: ImportedModel, options: ServingOptions, kind: str
 ) -> PreservedSettings:
-    """What is kept under what the import's options say, as far as it fits layout and engine kind.
+    """Return the settings that an import keeps, as far as they fit its layout and engine kind.
 
-    What they say themselves is neither kept nor dropped.
+    Parameters that the import sets itself are neither kept nor dropped.
     """
     requested = list_implied(list_requested(options))
     rest = {name: value for name, value in existing.preserved.items() if name not in requested}
-    # Only this layout has a place for what is set.
+    # `tllm set` works in this layout only.
     if options.layout != "inflight":
         return PreservedSettings(dropped=rest)
     is_same = existing.engine_kind == kind
@@ -52,7 +52,7 @@ def choose_preserved(
 
 
 def _fits(name: str, value: str, kind: str, is_same_kind: bool) -> bool:
-    """Whether it has an effect, or had none where it was set either."""
+    """Return whether the setting is valid and has an effect, or had none before either."""
     try:
         check_parameters({name: value}, kind)
     except BadInput:

@@ -1,4 +1,4 @@
-"""What the parameters of a repository are, where each came from, and changing them."""
+"""List the parameters of a repository with the origin of their values, and change them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from trtllm_serve_cli.repository.pbtxt import (
 )
 from trtllm_serve_cli.repository.validation.validate import list_contradictions
 
-# What an import reads off the engine.
+# Parameters that an import reads from the engine.
 _FROM_ENGINE = frozenset(("engine_dir", "tokenizer_dir", "max_seq_len", "llm_args"))
 _BATCHING = "dynamic_batching."
 _TIMEOUT = f"{_BATCHING}default_queue_policy.default_timeout_microseconds"
@@ -44,10 +44,10 @@ _OVERRIDE = f"{_BATCHING}default_queue_policy.allow_timeout_override"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A parameter as it is: its value by model, and where it came from.
+    """A parameter, its value in each model, and the origin of the value.
 
-    `origin` is "set", "import", "engine", "default", "unset" (nothing, empty, or a template that
-    was never filled) or "file": written there by someone else.
+    `origin` is "set", "import", "engine", "default", "unset" (missing, empty, or an unfilled
+    variable) or "file" (edited in the file).
     """
 
     parameter: Parameter
@@ -56,7 +56,7 @@ class Setting:
 
     @property
     def value(self) -> str:
-        """The value, or each model's where they differ."""
+        """The value, or the value of each model if they differ."""
         if len(set(self.values.values())) <= 1:
             return next(iter(self.values.values()), "")
         return ", ".join(f"{model}: {value}" for model, value in self.values.items())
@@ -64,9 +64,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One value in one model's `config.pbtxt`; `old` is None where nothing stood.
+    """A change of one value in a model's `config.pbtxt`; `old` equals None for a new value.
 
-    `place` is a template's `${name}` where upstream has the variable somewhere else than usual.
+    `place` is a template's `${name}` if upstream has the variable in another place than usual.
     """
 
     parameter: str
@@ -77,7 +77,7 @@ class Change:
 
 
 def list_settings(repository: OpenRepository) -> list[Setting]:
-    """Every parameter that the engine kind heeds or someone has set, in the table's order."""
+    """Return every parameter that applies to the engine kind or is set, in the table's order."""
     _check_layout(repository)
     settings = []
     for parameter in load_parameters().values():
@@ -96,11 +96,11 @@ def list_settings(repository: OpenRepository) -> list[Setting]:
 
 
 def plan_changes(repository: OpenRepository, requested: Mapping[str, str]) -> list[Change]:
-    """What setting the parameters to these values changes.
+    """Return the changes that set the parameters to these values.
 
-    A value that stands in several models changes in all of them; one that stands in none is added
-    where it belongs. Raises `BadInput` for a name or value that does not fit the engine kind, and
-    `RepositoryError` for a file that cannot be read.
+    A value that several models have changes in all of them; a missing value is added. Raise
+    `BadInput` for a name or value that does not fit the engine kind, and `RepositoryError` for a
+    file that cannot be read.
     """
     _check_layout(repository)
     values = with_instance_count(check_parameters(requested, repository.kind), repository.kind)
@@ -112,7 +112,7 @@ def plan_changes(repository: OpenRepository, requested: Mapping[str, str]) -> li
 
 
 def _check_layout(repository: OpenRepository) -> None:
-    """Raise `BadInput` for a layout whose settings stand elsewhere than in `config.pbtxt`."""
+    """Raise `BadInput` for a layout whose settings are not in `config.pbtxt`."""
     if repository.layout == "inflight":
         return
     file = {"llmapi": "model.yaml", "vllm": "model.json"}[repository.layout]
@@ -120,15 +120,15 @@ def _check_layout(repository: OpenRepository) -> None:
     raise BadInput(
         f"The settings of {repository.name} are not in a config.pbtxt.",
         why=f"its layout is {repository.layout}, whose engine arguments are in {file}",
-        next_step=f"edit {path}, then start the server again",
+        next_step=f"edit {path}, then restart the server",
     )
 
 
 def apply_changes(repository: OpenRepository, changes: list[Change]) -> dict[str, str]:
-    """Model -> new text of its `config.pbtxt`, for the models that change.
+    """Return the new text of each `config.pbtxt` that changes, by model.
 
-    Raises `RepositoryError` for a file that Triton could not read, before or after, and `BadInput`
-    for a value that the engine or another one rules out.
+    Raise `RepositoryError` for a file that Triton cannot read before or after the change, and
+    `BadInput` for a value that the engine or another value rules out.
     """
     texts = {each.model: repository.texts[each.model] for each in changes}
     for each in changes:
@@ -152,10 +152,11 @@ def apply_changes(repository: OpenRepository, changes: list[Change]) -> dict[str
 def write_changes(
     repository: OpenRepository, texts: Mapping[str, str], requested: Mapping[str, str]
 ) -> None:
-    """Write `texts`, and into a manifest of ours what was set: each file changes at once or not.
+    """Write `texts`, and record the settings in the manifest; each file is replaced atomically.
 
-    All are written aside before the first takes its place, so that a full disk changes nothing.
-    Raises `RepositoryError` when a file is not what it was when the repository was opened.
+    All files are written under temporary names before the first one is replaced, so that a full
+    disk changes nothing. Raise `RepositoryError` if a file has changed since the repository was
+    opened.
     """
     files = {repository.path / model / CONFIG: text for model, text in texts.items()}
     if repository.has_manifest:
@@ -169,8 +170,8 @@ def write_changes(
             temporary_paths[path] = _write_temporary(path, text)
         if open_repository(repository.path) != repository:
             raise RepositoryError(
-                f"{repository.path} was changed by someone else meanwhile.",
-                why="what was to be written is based on older files",
+                f"{repository.path} has been changed in the meantime.",
+                why="the planned changes are based on older files",
                 next_step="run the same command again",
             )
         for path, temporary_path in temporary_paths.items():
@@ -211,15 +212,15 @@ def _changes_of(repository: OpenRepository, parameter: Parameter, value: str) ->
     missing = [at for at in places if not at[1].endswith(".data_type")]
     if not missing:
         raise BadInput(
-            f"The parameter {parameter.name} has no place in {repository.path}.",
-            why=f"no {CONFIG} in it has a field for it",
+            f"The parameter {parameter.name} cannot be set in {repository.path}.",
+            why=f"none of its {CONFIG} files has a field for it",
             next_step="leave it out",
         )
     if value == parameter.default:
-        # Without its fields Triton's queue is as the defaults say; an empty one has a price.
+        # These are Triton's defaults for the queue, and an empty dynamic_batching has a cost.
         missing = [at for at in missing if not at[1].startswith(_BATCHING)]
     changes = [Change(parameter.name, *at, None, value) for at in missing]
-    # A request's own timeout counts only where the queue says so.
+    # Triton applies the timeout of a request only if the queue allows it.
     return changes + [
         Change("allow_timeout_override", model, _OVERRIDE, None, "true")
         for model, place in missing

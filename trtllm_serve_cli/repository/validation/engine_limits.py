@@ -1,4 +1,4 @@
-"""Whether what a repository serves is there, and whether engine, tokenizer and limits agree."""
+"""Check that the engine and the tokenizer of a repository exist and fit its limits."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from trtllm_serve_cli.repository.model.store import command_to_import_again
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """What an engine's own file says of it; None where it says nothing.
+    """The limits that an engine's own file declares; None for those that it does not have.
 
-    Of a TensorRT engine that is `config.json` (`pretrained_config`, `build_config`), of ours
-    `engine.json`.
+    The file is `config.json` for a TensorRT engine (`pretrained_config`, `build_config`), and
+    `engine.json` for an engine that tllm built.
     """
 
     path: Path
@@ -34,7 +34,7 @@ class EngineLimits:
 
 
 def check_engine_and_paths(checked: Checked) -> Iterator[Finding]:
-    """Findings about paths, and about the engine and the tokenizer at their ends."""
+    """Yield findings about paths, and about the engine and the tokenizer that they lead to."""
     yield from _check_paths(checked)
     for model in checked.configs:
         if checked.repository.role(model) == "tensorrt_llm":
@@ -48,7 +48,7 @@ def check_engine_and_paths(checked: Checked) -> Iterator[Finding]:
 
 
 def list_beyond_engine(repository: OpenRepository) -> list[Finding]:
-    """The errors that are values beyond what the engine was built for."""
+    """Return the errors about values beyond the limits of the engine."""
     checked = Checked(repository, {})
     return [
         finding
@@ -60,7 +60,7 @@ def list_beyond_engine(repository: OpenRepository) -> list[Finding]:
 
 
 def _limits_of(checked: Checked, model: str) -> EngineLimits | None:
-    """The limits of the engine that the model runs; None for other models, and unknown engines."""
+    """Return the limits of the model's engine; None for other models and unknown engines."""
     if checked.repository.role(model) != "tensorrt_llm":
         return None
     engine_dir = checked.repository.value(model, "parameters.gpt_model_path")
@@ -68,7 +68,7 @@ def _limits_of(checked: Checked, model: str) -> EngineLimits | None:
 
 
 def read_limits(directory: Path) -> EngineLimits | None:
-    """What is known of the engine in the folder; None for a folder that says nothing."""
+    """Return the limits of the engine in the folder; None if they are unknown."""
     engine_file, config_file = directory / ENGINE_FILE, directory / "config.json"
     facts = _read_json(config_file)
     if not facts.get("build_config"):
@@ -89,7 +89,7 @@ def read_limits(directory: Path) -> EngineLimits | None:
 
 
 def count_tokens(directory: Path) -> int | None:
-    """The number of ids that the tokenizer in the folder can give; None when it does not say."""
+    """Return the number of token ids of the tokenizer in the folder; None if it is unknown."""
     facts = _read_json(directory / "tokenizer.json")
     model = facts.get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
@@ -116,15 +116,15 @@ def _check_paths(checked: Checked) -> Iterator[Finding]:
             if not value or model not in checked.configs or Path(value).exists():
                 continue
             if parameter.name == "tokenizer_dir" and not value.startswith((".", "/", "~")):
-                continue  # An id of the Hugging Face hub.
+                continue  # A name on the Hugging Face hub.
             yield checked.finding(
-                "error", model, f"{parameter.name} is {value}, which is not there",
+                "error", model, f"{parameter.name} is {value}, which does not exist",
                 f"{checked.set_command} {parameter.name}=PATH", place=place,
             )  # fmt: skip
 
 
 def _check_limits(checked: Checked, model: str, limits: EngineLimits) -> Iterator[Finding]:
-    """A larger batch of Triton's is only cut up; the others are refused by the engine."""
+    """Yield findings about limits. Triton splits larger batches; the engine rejects the others."""
     for name, place, limit in (
         ("max_beam_width", "parameters.max_beam_width", limits.max_beam_width),
         ("triton_max_batch_size", "max_batch_size", limits.max_batch_size),
@@ -134,7 +134,7 @@ def _check_limits(checked: Checked, model: str, limits: EngineLimits) -> Iterato
         if limit is not None and value is not None and value > limit:
             yield checked.finding(
                 "warning" if place == "max_batch_size" else "error", model,
-                f"{name} is {value}, the engine was built for {limit}",
+                f"{name} is {value}, but the engine was built for {limit}",
                 f"{checked.set_command} {name}={limit}", place=place,
             )  # fmt: skip
 
@@ -144,7 +144,7 @@ def _check_ranks(limits: EngineLimits) -> Iterator[Finding]:
     if limits.world_size is not None and engines != limits.world_size:
         yield Finding(
             "error", limits.path, None,
-            f"the engine is of {limits.world_size} ranks, {engines} are there",
+            f"the engine has {limits.world_size} ranks, but {engines} rank*.engine files exist",
             "build it again, or copy all of its rank*.engine files",
         )  # fmt: skip
 
@@ -155,7 +155,7 @@ def _check_vocabulary(checked: Checked, model: str, limits: EngineLimits) -> Ite
     if vocab_size is not None and limits.vocab_size not in (None, vocab_size):
         yield checked.finding(
             "error", model,
-            f"vocab_size is {vocab_size}, the engine knows {limits.vocab_size} tokens",
+            f"vocab_size is {vocab_size}, but the engine has {limits.vocab_size} tokens",
             command_to_import_again(repository.path, repository.name),
             place="parameters.vocab_size",
         )  # fmt: skip
@@ -165,7 +165,7 @@ def _check_vocabulary(checked: Checked, model: str, limits: EngineLimits) -> Ite
         if tokens and limits.vocab_size is not None and tokens > limits.vocab_size:
             yield checked.finding(
                 "error", text_model,
-                f"the tokenizer has {tokens} tokens, the engine knows {limits.vocab_size}",
+                f"the tokenizer has {tokens} tokens, but the engine has {limits.vocab_size}",
                 f"{checked.set_command} tokenizer_dir=PATH", place=place,
             )  # fmt: skip
 
@@ -175,7 +175,7 @@ def _parse_int(text: str) -> int | None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """The object in the file; nothing when there is none."""
+    """Return the object in the file; empty if it cannot be read."""
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

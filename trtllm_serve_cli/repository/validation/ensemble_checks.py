@@ -1,4 +1,4 @@
-"""Whether the models of a repository fit each other: steps of an ensemble, names, batch sizes."""
+"""Check that the models of a repository fit each other: ensemble steps, names, batch sizes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from trtllm_serve_cli.repository.model.findings import Checked, Finding, type_name
 from trtllm_serve_cli.repository.model.parameters import load_parameters
 
-# Tensor within an ensemble -> its type, None if it cannot be known, and who makes it.
+# Tensor within an ensemble -> its type, or None if it is unknown, and its producer.
 _Producers = dict[str, tuple[int | None, str]]
 
 
 def check_ensembles(checked: Checked) -> Iterator[Finding]:
-    """Findings about more than one model."""
+    """Yield findings that concern more than one model."""
     for model, config in checked.configs.items():
         if config.HasField("ensemble_scheduling"):
             yield from _check_ensemble(checked, model)
@@ -23,7 +23,7 @@ def check_ensembles(checked: Checked) -> Iterator[Finding]:
 
 
 def _check_referenced_models(checked: Checked, model: str) -> Iterator[Finding]:
-    """The models that a text model asks must be there."""
+    """Yield findings about missing models that a text model calls."""
     repository = checked.repository
     for parameter in load_parameters().values():
         if parameter.type != "model":
@@ -32,7 +32,7 @@ def _check_referenced_models(checked: Checked, model: str) -> Iterator[Finding]:
             target = repository.value(model, place)
             if target and target not in repository.texts:
                 yield checked.finding(
-                    "error", model, f"it asks the model {target}, which is not here",
+                    "error", model, f"it calls the model {target}, which does not exist",
                     f"{checked.set_command} {parameter.name}={_nearest(target, checked)}",
                     place=place,
                 )  # fmt: skip
@@ -44,13 +44,13 @@ def _nearest(name: str, checked: Checked) -> str:
 
 
 def check_batches(checked: Checked, model: str) -> Iterator[Finding]:
-    """Findings about batch sizes and priorities of a model that do not go together."""
+    """Yield findings about batch sizes and priorities of a model that contradict each other."""
     config = checked.configs[model]
     preferred = config.dynamic_batching.preferred_batch_size
     if preferred and max(preferred) > config.max_batch_size:
         yield checked.finding(
             "error", model,
-            f"the preferred batch size {max(preferred)} is above max_batch_size, "
+            f"the preferred batch size {max(preferred)} is above max_batch_size "
             f"{config.max_batch_size}",
             f"{checked.set_command} triton_max_batch_size={max(preferred)}",
             place="dynamic_batching.preferred_batch_size",
@@ -62,7 +62,7 @@ def check_batches(checked: Checked, model: str) -> Iterator[Finding]:
     if not min(levels, 1) <= default <= levels:
         yield checked.finding(
             "error", model,
-            f"default_priority_level is {default}, and there are {levels} priority_levels",
+            f"default_priority_level is {default}, but there are {levels} priority_levels",
             f"{checked.set_command} priority_levels={levels} "
             f"default_priority_level={min(levels, 1)}",
             place="dynamic_batching.default_priority_level",
@@ -70,7 +70,7 @@ def check_batches(checked: Checked, model: str) -> Iterator[Finding]:
 
 
 def _check_ensemble(checked: Checked, model: str) -> Iterator[Finding]:
-    """Every tensor that a step or the ensemble wants must come from somewhere, in its type."""
+    """Yield findings about tensors without a producer, or with a producer of another type."""
     ensemble = checked.configs[model]
     steps = list(ensemble.ensemble_scheduling.step)
     producers: _Producers = {
@@ -80,12 +80,12 @@ def _check_ensemble(checked: Checked, model: str) -> Iterator[Finding]:
         place = f"ensemble_scheduling.step.{step.model_name}.model_name"
         if step.model_name not in checked.repository.texts:
             yield checked.finding(
-                "error", model, f"a step asks the model {step.model_name}, which is not here",
+                "error", model, f"a step calls the model {step.model_name}, which does not exist",
                 _did_you_mean(step.model_name, checked.repository.texts), place=place,
             )  # fmt: skip
         step_config = checked.configs.get(step.model_name)
         if step_config is None:
-            # One finding is enough: what it would make is taken as right.
+            # One finding is enough: the outputs of the missing model are not checked.
             producers |= dict.fromkeys(step.output_map.values(), (None, ""))
             continue
         outputs = {each.name: each.data_type for each in step_config.output}
@@ -100,8 +100,8 @@ def _check_ensemble(checked: Checked, model: str) -> Iterator[Finding]:
         if ensemble.max_batch_size > step_config.max_batch_size:
             yield checked.finding(
                 "error", model,
-                f"it takes batches of {ensemble.max_batch_size}, its step {step.model_name} of "
-                f"{step_config.max_batch_size}",
+                f"its max_batch_size is {ensemble.max_batch_size}, but that of its step "
+                f"{step.model_name} is {step_config.max_batch_size}",
                 f"{checked.set_command} triton_max_batch_size={ensemble.max_batch_size}",
                 place="max_batch_size",
             )  # fmt: skip
@@ -134,7 +134,8 @@ def _check_step(
     for key, tensor in inputs.items():
         if not tensor.optional and key not in step.input_map:
             yield checked.finding(
-                "error", model, f"{step.model_name} needs the input {key}; no input_map fills it",
+                "error", model,
+                f"{step.model_name} requires the input {key}, but no input_map sets it",
                 f'add input_map {{ key: "{key}" value: … }} to the step', place=place,
             )  # fmt: skip
 
@@ -150,7 +151,7 @@ def _check_tensor(
 ) -> Iterator[Finding]:
     if name not in producers:
         yield checked.finding(
-            "error", model, f"nothing makes {name}, which is {consumer}",
+            "error", model, f"nothing produces {name}, which is {consumer}",
             _did_you_mean(name, producers), place=place,
         )  # fmt: skip
         return
@@ -159,7 +160,7 @@ def _check_tensor(
         yield checked.finding(
             "error", model,
             f"{consumer} is {type_name(data_type)}, but {producer} is {type_name(produced_type)}",
-            "give both one type", place=place,
+            "give both the same type", place=place,
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What a hand edit or a half-filled template broke, found without starting a server."""
+"""Find errors in an edited repository or a half-filled template, without starting a server."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from trtllm_serve_cli.repository.validation.engine_limits import (
 )
 from trtllm_serve_cli.repository.validation.ensemble_checks import check_batches, check_ensembles
 
-# What an unfilled variable is taken for while the rest of its file is looked at.
+# Values that replace unfilled variables while the other values of a file are checked.
 _PLACEHOLDERS = {"bool": "true", "int": "1", "float": "1"}
 
 
 def validate_repository(repository: OpenRepository) -> list[Finding]:
-    """All findings, errors first, then by file and line."""
+    """Return all findings, errors first, then by file and line."""
     configs: dict[str, Any] = {}
     checked = Checked(repository, configs)
     findings: list[Finding] = []
@@ -52,7 +52,7 @@ def validate_repository(repository: OpenRepository) -> list[Finding]:
             path = repository.path / model / CONFIG
             findings.append(
                 Finding("error", path, error.line, f"Triton cannot read it: {error.what}",
-                        "mend that line")
+                        "fix that line")
             )  # fmt: skip
     for model in configs:
         findings += _check_folder(checked, model)
@@ -67,9 +67,9 @@ def validate_repository(repository: OpenRepository) -> list[Finding]:
 
 
 def list_contradictions(repository: OpenRepository) -> list[Finding]:
-    """The errors that are values beyond the engine, or against each other.
+    """Return the errors about values that exceed the engine or contradict each other.
 
-    What is missing may still come: a folder, a model, or a value of a half-filled template.
+    Missing folders, models and values do not count: they may be added later.
     """
     checked = Checked(repository, {})
     found = list_beyond_engine(repository)
@@ -95,7 +95,7 @@ def _with_placeholders(repository: OpenRepository, model: str) -> str:
 
 
 def _placeholder(parameter: Parameter) -> str:
-    """A value that the parameter's field takes, as it is written there."""
+    """Return a literal that the parameter's field accepts."""
     value = (
         parameter.default or _PLACEHOLDERS.get(parameter.type) or next(iter(parameter.choices), "")
     )
@@ -104,7 +104,11 @@ def _placeholder(parameter: Parameter) -> str:
 
 
 def _check_unfilled(checked: Checked, model: str) -> Iterator[Finding]:
-    """Bare ones keep Triton from reading the file; quoted ones count as not set, if they may."""
+    """Yield findings about unfilled variables.
+
+    Triton cannot read a file with unquoted ones; quoted ones count as not set if the parameter is
+    optional.
+    """
     repository = checked.repository
     seen = set()
     for each in unfilled(repository, model):
@@ -121,7 +125,7 @@ def _check_unfilled(checked: Checked, model: str) -> Iterator[Finding]:
         path = repository.path / model / CONFIG
         yield Finding(
             "error" if parameter or not each.is_quoted else "warning",
-            path, each.line, f"${{{each.name}}} was never filled in", next_step,
+            path, each.line, f"${{{each.name}}} is not filled in", next_step,
         )  # fmt: skip
 
 
@@ -129,8 +133,8 @@ def _check_folder(checked: Checked, model: str) -> Iterator[Finding]:
     config, folder = checked.configs[model], checked.repository.path / model
     if config.name and config.name != model:
         yield checked.finding(
-            "error", model, f"the model is called {config.name}, its folder {model}",
-            "give both one name", place="name",
+            "error", model, f"the model is named {config.name}, but its folder {model}",
+            "give both the same name", place="name",
         )  # fmt: skip
     versions = sorted(
         (each for each in folder.iterdir() if each.name.isdecimal() and each.is_dir()),
@@ -138,7 +142,7 @@ def _check_folder(checked: Checked, model: str) -> Iterator[Finding]:
     )
     if not versions:
         command = f"mkdir {shlex.quote(f'{folder}/1')}"
-        yield Finding("error", folder, None, "no folder of a version is in it", command)
+        yield Finding("error", folder, None, "it has no version folder", command)
         return
     if config.backend == "python":
         code = versions[-1] / (config.default_model_filename or "model.py")
@@ -146,11 +150,7 @@ def _check_folder(checked: Checked, model: str) -> Iterator[Finding]:
             yield Finding("error", code, None, "it is missing", _restore(checked))
         elif checked.repository.has_manifest and not (code.parent / RUNTIME_PACKAGE).is_dir():
             yield Finding(
-                "error",
-                code.parent / RUNTIME_PACKAGE,
-                None,
-                "it is missing",
-                _restore(checked),
+                "error", code.parent / RUNTIME_PACKAGE, None, "it is missing", _restore(checked)
             )
 
 
@@ -159,24 +159,20 @@ def _check_models(checked: Checked) -> Iterator[Finding]:
     for model in repository.manifest.get("models", ()):
         if model not in repository.texts:
             yield Finding(
-                "error",
-                repository.path / model / CONFIG,
-                None,
-                "it is missing",
-                _restore(checked),
+                "error", repository.path / model / CONFIG, None, "it is missing", _restore(checked)
             )
 
 
 def _restore(checked: Checked) -> str:
     if checked.repository.has_manifest:
         return command_to_import_again(checked.repository.path, checked.repository.name)
-    return "copy it from where the repository came from"
+    return "copy it from the original repository"
 
 
 def _check_tensors(checked: Checked, model: str) -> Iterator[Finding]:
     contracts = load_contracts()
     contract = contracts.get(model) or contracts.get(checked.repository.role(model) or "")
-    # Layouts of one model from text to text, in a copy of upstream's under an old name.
+    # Layouts with one model from text to text, which copies of upstream's have under an old name.
     is_other = checked.repository.layout != "inflight" or (
         model == "tensorrt_llm"
         and any(each.name == "text_input" for each in checked.configs[model].input)
@@ -190,7 +186,11 @@ def _check_tensors(checked: Checked, model: str) -> Iterator[Finding]:
 def _check_side(
     checked: Checked, model: str, side: str, expected: dict[str, Tensor]
 ) -> Iterator[Finding]:
-    """A copy of upstream's may be of an older version, with fewer tensors; ours may not."""
+    """Yield findings about the inputs or the outputs of a model.
+
+    A copy of upstream's may be of an older version, with fewer tensors; a rendered repository may
+    not.
+    """
     has_manifest = checked.repository.has_manifest
     actual = {each.name: each for each in getattr(checked.configs[model], side)}
     for name, tensor in actual.items():
@@ -199,15 +199,16 @@ def _check_side(
         if known and type_name(tensor.data_type) not in _types(known, model, place, checked):
             yield checked.finding(
                 "error" if has_manifest else "warning", model,
-                f"the {side} {name} is {type_name(tensor.data_type)}, clients expect {known.type}",
-                f"say data_type: {known.type}", place=place,
+                f"the {side} {name} is {type_name(tensor.data_type)}, but clients expect "
+                f"{known.type}",
+                f"set data_type: {known.type}", place=place,
             )  # fmt: skip
     if missing := [name for name in expected if name not in actual]:
         yield checked.finding(
             "error" if has_manifest else "warning", model,
-            f"it lacks {_count(missing, side)} that clients may want: {', '.join(missing)}",
+            f"it lacks {_count(missing, side)} that clients may use: {', '.join(missing)}",
             _restore(checked) if has_manifest
-            else "nothing, if the repository is of an older version",
+            else "ignore this if the repository is of an older version",
         )  # fmt: skip
     if extra := [name for name in actual if name not in expected]:
         yield checked.finding(
@@ -217,7 +218,7 @@ def _check_side(
 
 
 def _types(known: Tensor, model: str, place: str, checked: Checked) -> set[str]:
-    """The types that the tensor may have: some depend on the engine."""
+    """Return the types that the tensor may have; some depend on the engine."""
     role = checked.repository.role(model) or ""
     chosen = [each.choices for each in load_parameters().values()
               if place in each.fills.get(role, ())]  # fmt: skip
@@ -244,7 +245,7 @@ def _check_parameters(checked: Checked, model: str) -> Iterator[Finding]:
         if place not in known:
             near = difflib.get_close_matches(key, [each[11:] for each in known], n=1)
             yield checked.finding(
-                "warning", model, f"nothing is known to heed the parameter {key}",
+                "warning", model, f"the parameter {key} is unknown",
                 f"did you mean {near[0]}?" if near else "", place=place,
             )  # fmt: skip
 
@@ -257,18 +258,18 @@ def _check_parameter_value(
         return
     is_entry = place.startswith("parameters.")
     if not parameter.applies_to(kind) and is_entry:
-        # Some that upstream's clients look for are written down whatever the engine kind.
+        # Some are written for every engine kind because upstream's clients read them.
         at_import = checked.repository.manifest.get("parameters", {}).get(parameter.name)
         if value not in (parameter.default, at_import):
             yield checked.finding(
                 "warning", model, f"{parameter.name} has no effect on the engine kind {kind}",
-                "take it out", place=place,
+                "remove it", place=place,
             )  # fmt: skip
         return
-    # Upstream's backend takes a text that it does not understand as none.
+    # Upstream's backend ignores a value that it cannot parse.
     is_upstreams = find_kind(kind).runs_in_triton_backend
     is_harmless = is_entry and is_upstreams and parameter.unset is not None
-    # A list of preferred batch sizes may hold several.
+    # A list of preferred batch sizes may have several elements.
     for each in value.split(",") if place.endswith("preferred_batch_size") else (value,):
         try:
             check_value(parameter, each.strip(), kind)
