@@ -1,4 +1,4 @@
-"""What the kinds that serve a checkpoint have in common when they are served."""
+"""Serving values of the kinds that serve a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last step of a build, run as the build runs it."""
+"""The last step of a build, run as a build runs it."""
 
 from __future__ import annotations
 

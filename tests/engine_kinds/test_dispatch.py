@@ -1,4 +1,4 @@
-"""The plan of each engine kind, from one request."""
+"""The plan of each engine kind for the same request."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_options_of_the_pytorch_kind_become_arguments(llama: Checkpoint) -> None
         ("pytorch", NEW, {"tp": 3}, "--tp 3"),
         ("vllm", NEW, {"tp": 3}, "--tp 3"),
         ("vllm", NEW, {"max_input_len": 9}, "The engine kind vllm has no option max_input_len."),
-        ("tensorrt", Toolchain("p"), {}, "Which TensorRT-LLM is to build the engine is not known."),
+        ("tensorrt", Toolchain("p"), {}, "The version of TensorRT-LLM for the build is not known."),
         ("tensorrt", Toolchain("p", trtllm_version="1.3.0"), {}, "builds no engines"),
     ],
 )
@@ -151,7 +151,7 @@ def test_requested_version_replaces_the_installed_version() -> None:
     ("gpu", "timing"), [("h200", None), (None, Path("t.json"))], ids=["gpu", "timing"]
 )
 def test_rejects_gpu_and_timing_for_other_kinds(gpu: str | None, timing: Path | None) -> None:
-    with pytest.raises(BadInput, match="The engine kind openvino takes no --") as refused:
+    with pytest.raises(BadInput, match="The engine kind openvino does not accept --") as refused:
         refuse_foreign_options("openvino", {"gpu": gpu, "timing": timing})
     assert "--engine sim --" in refused.value.next_step
     refuse_foreign_options("sim", {"gpu": gpu, "timing": timing})

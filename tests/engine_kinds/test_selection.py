@@ -1,4 +1,4 @@
-"""Which engine kind a machine gets."""
+"""Selection of the engine kind for a machine."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ OLD_CONTAINER = Machine(gpus=("NVIDIA A100-SXM4-80GB",), versions={"tensorrt_llm
             "auto",
             CONTAINER,
             "pytorch",
-            "TensorRT-LLM 1.2.0, which is installed, beside 1 x NVIDIA H200, serves a checkpoint "
-            "as it is.",
+            "TensorRT-LLM 1.2.0, installed here with 1 x NVIDIA H200, serves a checkpoint "
+            "directly.",
         ),
         (
             "auto",
             OLD_CONTAINER,
             "tensorrt",
-            "TensorRT-LLM 0.16.0, which is installed, beside 1 x NVIDIA A100-SXM4-80GB, serves the "
+            "TensorRT-LLM 0.16.0, installed here with 1 x NVIDIA A100-SXM4-80GB, serves the "
             "engines that it builds.",
         ),
         (
             "auto",
             GPU_BOX,
             "openvino",
-            "it runs on any CPU, and openvino-genai is installed. There is no TensorRT-LLM here "
-            "for 2 x NVIDIA H200: run this in one of NVIDIA's containers, or say "
+            "it runs on any CPU, and openvino-genai is installed. TensorRT-LLM is not "
+            "installed for 2 x NVIDIA H200: run this in one of NVIDIA's containers, or set "
             "--trtllm-version and build there.",
         ),
         (
@@ -65,7 +65,7 @@ OLD_CONTAINER = Machine(gpus=("NVIDIA A100-SXM4-80GB",), versions={"tensorrt_llm
 def test_choice_has_its_reason(
     requested: str, machine: Machine, kind: str, reason: str | None
 ) -> None:
-    expected = f"Engine kind {kind}: {reason}" if reason else f"Engine kind {kind}, as asked for."
+    expected = f"Engine kind {kind}: {reason}" if reason else f"Engine kind {kind}, as requested."
     assert choose_engine_kind(requested, machine) == EngineChoice(kind, expected)
 
 
@@ -73,7 +73,7 @@ def test_choice_has_its_reason(
 def test_requested_version_counts_as_installed(version: str, kind: str) -> None:
     choice = choose_engine_kind("auto", LAPTOP, trtllm_version=version)
     assert choice.kind == kind
-    assert choice.reason.startswith(f"Engine kind {kind}: TensorRT-LLM {version}, as stated, ")
+    assert choice.reason.startswith(f"Engine kind {kind}: TensorRT-LLM {version}, as requested, ")
 
 
 @pytest.mark.parametrize("requested", ["auto", "openvino"])
@@ -90,11 +90,11 @@ def test_missing_package_error_has_the_install_command(requested: str) -> None:
 def test_chooses_the_python_that_has_vllm() -> None:
     machine = Machine(gpus=("NVIDIA H200",), pythons={"vllm": "/vllm/bin/python3"})
     assert choose_engine_kind("vllm", machine) == EngineChoice(
-        "vllm", "Engine kind vllm, as asked for.", "/vllm/bin/python3"
+        "vllm", "Engine kind vllm, as requested.", "/vllm/bin/python3"
     )
     assert choose_engine_kind("auto", machine) == EngineChoice(
         "vllm",
-        "Engine kind vllm: there is no TensorRT-LLM here for 1 x NVIDIA H200, and "
+        "Engine kind vllm: TensorRT-LLM is not installed for 1 x NVIDIA H200, but "
         "/vllm/bin/python3 has vLLM.",
         "/vllm/bin/python3",
     )
@@ -120,7 +120,7 @@ def _write_program(path: Path, script: str) -> str:
         ("auto", "with/python3", "with/python3"),
         ("auto", "without/python3", None),
         ("auto", "nowhere/python3", None),
-        # It may be on the machine that serves.
+        # The package may be on the machine that serves.
         ("vllm", "nowhere/python3", "nowhere/python3"),
         ("openvino", "with/python3", None),
     ],

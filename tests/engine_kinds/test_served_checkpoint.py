@@ -1,4 +1,4 @@
-"""Engines that were there before."""
+"""Checkpoints that are engines themselves."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_quantised_checkpoint_keeps_its_weights(
     (tmp_path / file).write_text(json.dumps(facts))
     engine = describe("pytorch", source, quantization="fp8")
     assert engine.weights == "fp8"
-    with pytest.raises(BadInput, match="cannot make the weights nvfp4"):
+    with pytest.raises(BadInput, match="cannot quantise weights to nvfp4"):
         describe("pytorch", source, quantization="nvfp4")
 
 

@@ -396,7 +396,7 @@ def test_tokenizer_of_an_engine_is_an_absolute_path(
             Declaration(ModelSection("m", "engine:{engine}"), engine=EngineSection("openvino")),
             "is no engine of the kind",
         ),
-        (Declaration(ModelSection("m", "engine:/nowhere")), "holds no TensorRT engine"),
+        (Declaration(ModelSection("m", "engine:/nowhere")), "does not contain a TensorRT engine"),
         (
             Declaration(
                 ModelSection("m", "engine:{engine}"), repository=RepositorySection(layout="vllm")
@@ -413,13 +413,13 @@ def test_tokenizer_of_an_engine_is_an_absolute_path(
         ),
         (
             Declaration(ModelSection("m", "engine:{engine}"), engine=EngineSection(gpu="h200")),
-            "The engine kind tensorrt takes no --gpu",
+            "The engine kind tensorrt does not accept --gpu",
         ),
         (
             Declaration(
                 ModelSection("m", "pypi:p==1#f.gguf"), engine=EngineSection(timing=Path("t.json"))
             ),
-            "The engine kind openvino takes no --timing",
+            "The engine kind openvino does not accept --timing",
         ),
     ],
 )

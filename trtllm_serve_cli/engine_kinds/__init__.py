@@ -1,1 +1,1 @@
-"""The engine kinds: what each one is, from the plan of its build to the machine that serves it."""
+"""The engine kinds: how each is built, served and deployed."""

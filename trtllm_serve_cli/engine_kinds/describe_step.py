@@ -1,9 +1,9 @@
-"""The last step of a build: describe the engine in its `engine.json`.
+"""Describe an engine in its `engine.json`, as the last step of a build.
 
     python -m trtllm_serve_cli.engine_kinds.describe_step DIRECTORY --checkpoint PATH --engine JSON
 
-`--engine` has what the plan knows of the engine. Its kind adds what only the finished engine tells
-(`Building.describe_built`), and writes what else a server needs into the directory.
+`--engine` has the facts that the plan knows. The engine kind adds those that only the finished
+engine has (`Building.describe_built`), and writes other files that a server needs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def plan_describe_step(
     details: Mapping[str, Any] | None = None,
     outputs: tuple[str, ...] = (),
 ) -> BuildStep:
-    """Return the step. `details`, which are JSON, go to the kind; `outputs` are further files."""
+    """Return the step. `details` are JSON for the engine kind; `outputs` are further files."""
     checkpoint = request.checkpoint
     engine = {
         "kind": request.kind,
@@ -49,7 +49,7 @@ def plan_describe_step(
 
 
 def main() -> None:
-    """Describe the engine. Any failure ends the process with a traceback for the log."""
+    """Describe the engine. Any error ends the process with a traceback for the log."""
     from trtllm_serve_cli.engine_kinds.registry import find_kind
 
     parser = argparse.ArgumentParser(description=__doc__)

@@ -1,4 +1,4 @@
-"""What a build is planned, described and completed by: the engine kind of each."""
+"""Plan, describe and complete builds with the functions of their engine kinds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FORMAT_NAMES = {"gguf": "a GGUF file", "hf": "a Hugging Face checkpoint"}
 
 
 def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
-    """Return the steps to the engine. Raise `BadInput` for what its kind cannot do."""
+    """Return the steps that build the engine. Raise `BadInput` if its kind cannot build it."""
     kind = find_kind(request.kind)
     _check_format(kind, request)
     return kind.building.plan(request, tools)
@@ -29,7 +29,7 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
 def describe_checkpoint(request: BuildRequest, tools: Toolchain) -> Engine:
     """Return the checkpoint as an engine of a kind that `serves_checkpoints`.
 
-    Raise `BadInput` as its plan does.
+    Raise `BadInput` under the same conditions as its plan.
     """
     kind = find_kind(request.kind)
     _check_format(kind, request)
@@ -38,17 +38,17 @@ def describe_checkpoint(request: BuildRequest, tools: Toolchain) -> Engine:
 
 
 def complete_engine(engine: Engine) -> Engine:
-    """Return the engine with what only its kind knows. Raise `BuildFailed` if it is broken."""
+    """Return the engine with the details of its kind. Raise `BuildFailed` if it is broken."""
     return dataclasses.replace(engine, details=read_details(engine.kind, engine.path))
 
 
 def load_engine(path: Path) -> Engine:
-    """Return the engine in the folder `path`. Raise `BuildFailed` if there is none."""
+    """Return the engine in the folder `path`. Raise `BuildFailed` if it is missing."""
     return complete_engine(read_engine(path))
 
 
 def read_details(kind: str, path: Path) -> Any:
-    """Return what only its kind knows of the engine in `path`, None if that is nothing.
+    """Return the details of the engine in `path` that are specific to its kind, or None.
 
     Raise `BuildFailed` if the engine is broken.
     """
@@ -60,17 +60,17 @@ def read_details(kind: str, path: Path) -> Any:
         raise BuildFailed(error.what, why=error.why, next_step=again) from error
     except (OSError, ValueError) as error:
         raise BuildFailed(
-            f"{path} holds no engine of tllm's.",
-            why=f"a file of it cannot be read: {type(error).__name__}: {error}",
+            f"{path} does not contain an engine of tllm.",
+            why=f"a file in it cannot be read: {type(error).__name__}: {error}",
             next_step=again,
         ) from error
 
 
 def find_tools(trtllm_version: str | None = None) -> Toolchain:
-    """Return what builds here: this Python, its packages, and the GPUs of this machine.
+    """Return the tools that build here: this Python, its packages, and the GPUs of this machine.
 
-    A requested version of TensorRT-LLM takes the place of the installed one. Raise `BadInput` if it
-    is not a version.
+    A requested version of TensorRT-LLM replaces the installed one. Raise `BadInput` if it is not a
+    version.
     """
     packages = tuple(sorted({name for kind in all_kinds() for name in kind.building.tools}))
     gpus = find_gpus()
@@ -88,16 +88,16 @@ def find_tools(trtllm_version: str | None = None) -> Toolchain:
 
 
 def refuse_foreign_options(name: str, options: dict[str, object]) -> None:
-    """Raise `BadInput` for an option of the build that only other engine kinds use.
+    """Raise `BadInput` for a build option that only other engine kinds use.
 
-    `options` has the fields of `BuildRequest` that only some kinds use, None for not given.
+    `options` has the fields of `BuildRequest` that only some kinds use; None means not set.
     """
     for option, value in options.items():
         if value is None or option in find_kind(name).building.request_options:
             continue
         users = [each.name for each in all_kinds() if option in each.building.request_options]
         raise BadInput(
-            f"The engine kind {name} takes no --{option}.",
+            f"The engine kind {name} does not accept --{option}.",
             why=f"it describes an engine of the kind {' or '.join(users)}",
             next_step=f"leave it out, or add it to: --engine {users[0]} --{option} {value}",
         )

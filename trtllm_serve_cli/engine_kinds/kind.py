@@ -1,7 +1,7 @@
-"""What an engine kind is: one frozen description, which every stage reads.
+"""Define an engine kind: one frozen description that every stage reads.
 
 A kind is declared in its own folder as `KIND` and listed in `registry.py`. No other code compares
-engine kinds by name. The runtime half, which runs inside Triton, lies in `runtime/engines/KIND`.
+engine kinds by name. The runtime half, which runs inside Triton, is in `runtime/engines/KIND`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Finding, Machine
 from trtllm_serve_cli.engine_kinds.serving import OUR_CORE_MODEL, CoreModel, ServingOptions
 
 Values = dict[str, str]
-# What starts the processes of an engine on several GPUs: mpirun starts Tritons, TensorRT-LLM's
-# launcher of the LLM API starts ranks beside one Triton, or the engine starts them itself.
+# The launcher of an engine's processes on several GPUs: mpirun starts one Triton per rank,
+# TensorRT-LLM's LLM API launcher starts ranks for one Triton, or the engine starts them itself.
 RankLauncher = Literal["mpirun", "llm_api", "engine"]
 
 
 class ModelView(Protocol):
-    """What an engine kind reads of an imported model."""
+    """The part of an imported model that engine kinds read."""
 
     @property
     def name(self) -> str: ...
@@ -40,7 +40,7 @@ class ModelView(Protocol):
 
 
 class RepositoryView(Protocol):
-    """What an engine kind reads of a model repository."""
+    """The part of a model repository that engine kinds read."""
 
     @property
     def path(self) -> Path: ...
@@ -54,10 +54,10 @@ class RepositoryView(Protocol):
 
 
 class FitCheck(Protocol):
-    """Raise `BadInput` if the machine cannot run the model's engine.
+    """A check that raises `BadInput` if the machine cannot run the model's engine.
 
-    `is_one_machine` is false if other machines have GPUs for it, too; `import_again` is the command
-    that imports the model again.
+    `is_one_machine` is false if other machines also have GPUs for the engine; `import_again` is the
+    command that imports the model again.
     """
 
     def __call__(
@@ -67,7 +67,7 @@ class FitCheck(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Building:
-    """How a checkpoint becomes an engine.
+    """The functions and facts that turn a checkpoint into an engine.
 
     `formats` are the checkpoint formats that the kind reads ("hf", "gguf"). `tools` are the
     distributions whose versions the plan depends on. `request_options` are the fields of
@@ -75,9 +75,10 @@ class Building:
 
     `describe_built` describes an engine in the last step of its build (directory, checkpoint,
     details of the plan), and returns fields of `Engine`. A kind that serves the checkpoint itself
-    has no steps: `describe` then returns the engine, and `as_it_is` says so in a sentence.
-    `describe_source` returns the engine in a folder that this tool did not write (name, folder,
-    tokenizer's folder, source). `read_details` reads what only this kind knows of an engine.
+    has no steps: `describe` returns the engine instead, and `no_build_reason` is a sentence for the
+    user. `describe_source` returns the engine in a folder that tllm did not write (name, folder,
+    tokenizer's folder, source). `read_details` reads the details of an engine that are specific to
+    this kind.
     """
 
     plan: Callable[[BuildRequest, Toolchain], BuildPlan]
@@ -94,14 +95,15 @@ class Building:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """How an engine is served from a model repository.
+    """The functions and facts that serve an engine from a model repository.
 
-    `parameters` are the template parameters that have an effect on this kind, besides those for all
-    kinds. `plan_values` returns what they are, as the engine and the options require; `merged`
-    are those of the user's that it has merged into others already. `check_values` checks the final
-    values against the engine. If `empty_is_default`, an empty parameter leaves the choice to
+    `parameters` are the template parameters that have an effect on this kind, in addition to those
+    for all kinds. `plan_values` returns their values, as the engine and the options require;
+    `merged` are those of the user that it has already merged into others. `check_values` checks the
+    final values against the engine. If `empty_is_default`, an empty parameter leaves the choice to
     TensorRT-LLM.
-    `backends` names the backend of Triton's own that a layout needs. `model_yaml`, for a kind whose
+
+    `backends` names the Triton backend that a layout requires. `model_yaml`, for a kind whose
     package defines the arguments in a `model.yaml`, returns those arguments and the entries that
     stay in `config.pbtxt`.
     """
@@ -119,9 +121,9 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class ContainerFit:
-    """The container image that serves a model, if a public one is known, and what it must have.
+    """The requirements of a model on a container image, and a public image if one is known.
 
-    `container` is NVIDIA's container, which says its CUDA.
+    `container` is NVIDIA's container, whose CUDA version is known.
     """
 
     needs: str
@@ -131,11 +133,11 @@ class ContainerFit:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What an engine needs of the machines that serve it.
+    """The requirements of an engine on the machines that serve it.
 
     `count_gpus` returns the GPUs of one instance. `refuses_mpirun` is the reason why `mpirun`
-    cannot start the server, empty if it can. `reports_waiting` tells whether the server's metrics
-    have the number of requests that wait in the engine.
+    cannot start the server, empty if it can. `reports_waiting` returns whether the server's metrics
+    include the number of requests that wait in the engine.
     """
 
     fit_container: Callable[[ModelView], ContainerFit]
@@ -160,14 +162,14 @@ def _checks_nothing(machine: Machine) -> Finding | None:
 
 @dataclass(frozen=True, slots=True)
 class EngineKind:
-    """An engine kind.
+    """An engine kind: its name, its package, and how it is selected, built, served and deployed.
 
     `package` is the distribution that runs the engine; with `any_python`, another Python of the
     machine may have it. `offer` returns the choice of this kind for `--engine auto`, given the
-    version of TensorRT-LLM that was requested, or None if it does not suit the machine. `require`
-    returns the Python to run the engine in (empty for Triton's), and raises `MissingPart` if the
-    kind was requested and cannot be used. `check_machine` is its result in `tllm doctor`.
-    `runtime_folder` is the kind's runtime half if it does not lie in `runtime/engines`.
+    requested version of TensorRT-LLM, or None if it does not suit the machine. `require` returns
+    the Python to run the engine in (empty for Triton's), and raises `MissingPart` if the kind was
+    requested and cannot be used. `check_machine` returns its result in `tllm doctor`.
+    `runtime_folder` is the kind's runtime half if that is not in `runtime/engines`.
     """
 
     name: str
@@ -184,10 +186,10 @@ class EngineKind:
 
     @property
     def serves_checkpoints(self) -> bool:
-        """Whether a checkpoint is the engine, so that nothing is built."""
+        """True if the checkpoint itself is the engine, so that nothing is built."""
         return self.building.describe is not None
 
     @property
     def runs_in_triton_backend(self) -> bool:
-        """Whether a backend of Triton's own runs the engine, and reads its parameters."""
+        """True if a backend of Triton runs the engine and reads its parameters."""
         return self.serving.core.backend_parameter is not None

@@ -1,4 +1,4 @@
-"""The machine that an engine is built or served on, as far as engine kinds depend on it."""
+"""Describe the machine that builds or serves an engine, as far as engine kinds depend on it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Verdict = Literal["ok", "note", "problem"]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """GPUs by their drivers' names, and the engines' packages that are installed.
+    """The GPUs by their drivers' names, and the installed packages of engines.
 
-    `versions` maps a distribution to its version in this Python; `pythons` maps one that may run in
-    a Python of its own to the interpreter that has it.
+    `versions` maps a distribution to its version in this Python; `pythons` maps a distribution that
+    may run in another Python to the interpreter that has it.
     """
 
     gpus: tuple[str, ...] = ()
@@ -24,15 +24,15 @@ class Machine:
 
     @property
     def gpus_in_words(self) -> str:
-        """Such as "4 x NVIDIA H200"."""
+        """The GPUs as text, for example "4 x NVIDIA H200"."""
         return " and ".join(f"{count} x {name}" for name, count in Counter(self.gpus).items())
 
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """An engine kind, one sentence with the reason for it, and the Python that has its package.
+    """An engine kind, a sentence with the reason for it, and the Python that has its package.
 
-    `python` is empty when the engine runs in the Python that Triton runs.
+    `python` is empty if the engine runs in the Python of Triton.
     """
 
     kind: str
@@ -42,9 +42,9 @@ class EngineChoice:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result of `tllm doctor`.
+    """A result of `tllm doctor`.
 
-    A "note" does not keep a server from running; a "problem" does, and `fix` is its remedy.
+    A "note" does not prevent a server from running; a "problem" does, and `fix` is its remedy.
     """
 
     what: str

@@ -1,7 +1,7 @@
-"""The one list of engine kinds.
+"""List the engine kinds.
 
-The order is that in which `--engine auto` asks them. A kind's module is imported when the kind is
-looked up, so that a command line lists their names without importing what plans builds.
+`--engine auto` tries them in this order. A kind's module is imported when the kind is looked up, so
+that a command line can list the names without importing the code that plans builds.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ MODULES = {
     "openvino": "trtllm_serve_cli.engine_kinds.openvino.kind",
     "sim": "trtllm_serve_cli.engine_kinds.sim.kind",
 }
-# What `--engine` takes besides the names of kinds.
+# The value of `--engine` that selects a kind by machine and checkpoint.
 AUTO = "auto"
-# The kind that runs on any machine: a machine without any engine is told to install it.
+# The kind that runs on any machine; without any engine, errors suggest installing it.
 EMBEDDED = "openvino"
-# The kind of repositories that this tool did not render: upstream's own.
+# The kind of repositories that tllm did not render: upstream's.
 UPSTREAM = "tensorrt"
 
 
@@ -36,7 +36,7 @@ def kind_names() -> tuple[str, ...]:
 
 
 def find_kind(name: str) -> EngineKind:
-    """Return the engine kind of this name. Raise `BadInput` for an unknown one."""
+    """Return the engine kind of this name. Raise `BadInput` if it is unknown."""
     if name not in MODULES:
         raise BadInput(
             f"There is no engine kind {name!r}.",

@@ -1,4 +1,4 @@
-"""Which engine kind fits a machine and a checkpoint."""
+"""Select the engine kind that fits a machine and a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from trtllm_serve_cli.sizing.gpus import find_gpus
 def detect_machine(
     requested: str = "", engine_python: str = "", *, search_pythons: bool = False
 ) -> Machine:
-    """Return the GPUs of this machine and the engines' packages on it. No package is imported.
+    """Return the GPUs of this machine and its installed engine packages, without importing them.
 
-    Other Pythons are searched for the package of the kind `requested`, for those that suit the GPUs
-    if that is "auto", and for all if `search_pythons` is set. `engine_python` is the Python that
-    was named for the engine.
+    Other Pythons are searched for the package of the kind `requested`, or for those that suit the
+    GPUs if it is "auto". With `search_pythons`, they are searched for all packages. `engine_python`
+    is the Python that the user set for the engine.
     """
     gpus = tuple(gpu.shown_as for gpu in find_gpus())
     versions, pythons = {}, {}
@@ -41,7 +41,7 @@ def detect_machine(
 def _find_python(package: str, named: str, *, is_certain: bool) -> str | None:
     if not named:
         return find_python_with(package)
-    # For the requested kind it is not checked: it may be on the machine that serves.
+    # The Python of a requested kind is not checked, as it may be on the machine that serves.
     return named if is_certain or python_has(named, package) else None
 
 
@@ -50,12 +50,12 @@ def choose_engine_kind(
 ) -> EngineChoice:
     """Return the engine kind for `requested`, which may be "auto".
 
-    A TensorRT-LLM that is requested counts as installed. Raise `BadInput` if that is not a version,
+    A requested TensorRT-LLM counts as installed. Raise `BadInput` if it is not a version,
     `MissingPart` for a kind that lacks a package.
     """
     if requested != AUTO:
         python = find_kind(requested).require(machine)
-        return EngineChoice(requested, f"Engine kind {requested}, as asked for.", python)
+        return EngineChoice(requested, f"Engine kind {requested}, as requested.", python)
     for kind in all_kinds():
         if choice := kind.offer(machine, trtllm_version):
             return choice
@@ -72,7 +72,7 @@ def choose_for_format(checkpoint_format: str, machine: Machine) -> EngineChoice:
 
 
 def find_engine_source_kind() -> EngineKind:
-    """Return the kind that serves an engine:DIR, which this tool did not build."""
+    """Return the kind that serves an engine:DIR, which tllm did not build."""
     return next(kind for kind in all_kinds() if kind.building.describe_source is not None)
 
 

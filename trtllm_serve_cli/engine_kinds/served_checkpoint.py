@@ -1,8 +1,8 @@
-"""What the kinds that serve a checkpoint as it is have in common when it is planned.
+"""Plan and describe the builds of the kinds that serve a checkpoint directly.
 
 Nothing is built: the plan has no steps, and the checkpoint is described as an engine. Its
-`llm_arguments` are what the engine's package is loaded with, apart from the model's path and the
-limits of serving.
+`llm_arguments` are the arguments for the engine's package, except the model's path and the serving
+limits.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ PlanArguments = Callable[[BuildRequest, Toolchain, "str | None"], dict[str, Any]
 
 
 def serve_checkpoint(plan_arguments: PlanArguments, no_build_reason: str) -> Building:
-    """Return the `Building` of a kind whose package is loaded with what `plan_arguments` returns.
+    """Return the `Building` of a kind whose package is loaded with the planned arguments.
 
-    `as_it_is` is a sentence that says why nothing is built.
+    `no_build_reason` is a sentence that explains why nothing is built.
     """
 
     def plan(request: BuildRequest, tools: Toolchain) -> BuildPlan:
@@ -98,7 +98,7 @@ def _describe(request: BuildRequest) -> Engine:
         raise BadInput(
             f"{checkpoint.path / 'config.json'} does not describe a language model.",
             why=f"{type(error).__name__}: {error}",
-            next_step="name a checkpoint that generates text: -s hf:ORG/NAME",
+            next_step="use a checkpoint that generates text: -s hf:ORG/NAME",
         ) from error
     weights = str(config.get("torch_dtype") or config.get("dtype") or "as in the checkpoint")
     return Engine(
@@ -116,7 +116,7 @@ def _describe(request: BuildRequest) -> Engine:
 
 
 def _check_parallelism_if_known(request: BuildRequest) -> None:
-    """These engines serve models that this tool has no shape of."""
+    """Check the parallelism of known model families; these engines serve other models, too."""
     config = read_object(request.checkpoint.path / "config.json")
     if config.get("model_type") in FAMILIES:
         options = request.options

@@ -1,4 +1,4 @@
-"""Terms in which engine kinds describe how an engine is served."""
+"""Define the terms in which engine kinds describe how an engine is served."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.errors import BadInput
 
-# Parameters of every engine that runs in a worker of ours.
+# Parameters of every engine that runs in an engine worker.
 WORKER_PARAMETERS = frozenset(
     ("max_num_seqs", "max_seq_len", "max_num_tokens", "instances_share_engine", "engine_python")
 )
@@ -17,10 +17,10 @@ WORKER_PARAMETERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ServingOptions:
-    """How an engine is to be served; None means the default that fits the engine.
+    """The options for serving an engine; None selects the default that fits the engine.
 
     `parameters` are upstream's template parameters by name (`--param`), and override the rest.
-    `engine_python` is the Python that was found to have the engine's package, empty for Triton's.
+    `engine_python` is the Python that has the engine's package, empty for Triton's.
     """
 
     max_batch_size: int | None = None
@@ -34,11 +34,11 @@ class ServingOptions:
 
 @dataclass(frozen=True, slots=True)
 class CoreModel:
-    """How the model `tensorrt_llm` is served: by our Python model, or by a backend of Triton's own.
+    """The server of the model `tensorrt_llm`: the Python model of tllm, or a backend of Triton.
 
-    `backend_parameter` is the parameter that names Triton's backend, None for our Python model.
+    `backend_parameter` is the parameter that names Triton's backend, None for the Python model.
     `entries` are fixed entries of its `config.pbtxt`; `omitted` are parameters that have an effect
-    on this kind, and no entry.
+    on this kind but no entry.
     """
 
     backend_parameter: str | None = None
@@ -52,16 +52,16 @@ OUR_CORE_MODEL = CoreModel()
 def choose_context_length(
     engine: Engine, options: ServingOptions, overrides: Mapping[str, str]
 ) -> int:
-    """Return the longest prompt and response together, in tokens.
+    """Return the maximum length of a prompt and its response together, in tokens.
 
-    Raise `BadInput` if that is more than the model was trained on.
+    Raise `BadInput` if it exceeds the length that the model was trained on.
     """
     limit = engine.max_position_embeddings
     max_seq_len = int(overrides.get("max_seq_len") or options.max_seq_len or limit)
     if max_seq_len > limit:
         raise BadInput(
-            f"--max-seq-len {max_seq_len} is beyond the context of {engine.model_name}.",
+            f"--max-seq-len {max_seq_len} exceeds the context length of {engine.model_name}.",
             why=f"it was trained on {limit} positions",
-            next_step=f"ask for at most {limit}",
+            next_step=f"choose at most {limit}",
         )
     return max_seq_len

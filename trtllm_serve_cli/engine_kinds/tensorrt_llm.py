@@ -1,4 +1,4 @@
-"""Which TensorRT-LLM a machine has: shared by the kinds that are served with it."""
+"""Find the TensorRT-LLM of a machine, for the kinds that are served with it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def find_usable_trtllm(machine: Machine, requested: str | None) -> Version | Non
 
 
 def describe_trtllm(version: Version, machine: Machine, *, is_requested: bool) -> str:
-    """Return a phrase such as "TensorRT-LLM 1.0, which is installed, beside 4 x NVIDIA H200"."""
-    origin = "as stated" if is_requested else f"which is installed, beside {machine.gpus_in_words}"
+    """Return a phrase such as "TensorRT-LLM 1.0, installed here with 4 x NVIDIA H200"."""
+    origin = "as requested" if is_requested else f"installed here with {machine.gpus_in_words}"
     return f"TensorRT-LLM {version}, {origin}"
 
 
 def find_version(text: str) -> Version | None:
-    """Return the version that `text` is, or None if it is not one, as in an engine without one."""
+    """Return the text as a version, or None if it is not one."""
     try:
         return parse_version(text)
     except BadInput:

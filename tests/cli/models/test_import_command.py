@@ -162,8 +162,8 @@ def test_quantization_of_a_gguf_file_is_refused(tllm: Tllm, model: str) -> None:
     code, _, err = tllm("build", "-m", "m", "-s", model, "--quantization", "int8")
     assert (code, err) == (
         3,
-        "Error: --quantization int8 does not go with a GGUF file.\n"
-        "  Why: its weights are quantised already, and stay as they are\n"
+        "Error: --quantization int8 cannot be used with a GGUF file.\n"
+        "  Why: its weights are already quantised, and are not converted\n"
         " Next: leave --quantization out, or choose another GGUF file\n",
     )
 

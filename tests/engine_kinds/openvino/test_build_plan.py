@@ -1,4 +1,4 @@
-"""The commands of a build, compared whole."""
+"""The plan of a build for OpenVINO GenAI, and its commands."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_remote_code_runs_only_if_trusted() -> None:
 
 
 def test_rejects_quantization_of_a_gguf_file() -> None:
-    with pytest.raises(BadInput, match="--quantization int8 does not go with a GGUF file"):
+    with pytest.raises(BadInput, match="--quantization int8 cannot be used with a GGUF file"):
         plan(quantization="int8")
 
 
@@ -136,7 +136,9 @@ def test_rejects_gpu_options() -> None:
     with pytest.raises(BadInput) as raised:
         plan(HF, tp=2)
     assert raised.value.what == "The engine kind openvino has no option tp."
-    with pytest.raises(BadInput, match="The engine kind openvino has no --quantization fp8"):
+    with pytest.raises(
+        BadInput, match="The engine kind openvino does not support --quantization fp8"
+    ):
         plan(HF, quantization="fp8")
 
 

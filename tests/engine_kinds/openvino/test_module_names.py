@@ -1,4 +1,4 @@
-"""Linear layers are found by what they do, in a model whose nodes have no telling names."""
+"""Linear layers of an OpenVINO model, identified by structure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZES = {
 
 
 def make_model(num_layers: int, *, has_activation: bool = True) -> Any:
-    """A decoder of bare layers; each node is called by its module and layer, as `made`."""
+    """Return a decoder of bare layers; each node is named after its module and layer."""
     from openvino import opset13 as ops
 
     rng = np.random.default_rng(0)

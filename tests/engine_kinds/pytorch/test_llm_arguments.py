@@ -16,7 +16,7 @@ PLAIN = {
     "sampler_type": "TRTLLMSampler",
     "cuda_graph_config": {"enable_padding": True},
 }
-# With drafts there is only one sampler.
+# With speculative decoding, the sampler cannot be selected.
 DRAFTING = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1}
 
 
@@ -161,25 +161,29 @@ def test_weights_keep_the_quantization_of_the_checkpoint(requested: str | None) 
         ({}, "newest", "'newest' is no version of TensorRT-LLM"),
         ({"tokens_per_block": 64}, "1.0.0", "TensorRT-LLM 1.0 has no tokens_per_block"),
         ({"kv_cache_dtype": "nvfp4"}, "1.2.0", "TensorRT-LLM 1.2 has no kv_cache_dtype nvfp4"),
-        ({"kv_cache_dtype": "int8"}, "1.2.0", "has no kv_cache_dtype int8"),
+        ({"kv_cache_dtype": "int8"}, "1.2.0", "does not support kv_cache_dtype int8"),
         ({"gemm_plugin": "float16"}, "1.2.0", "The engine kind pytorch has no option gemm_plugin"),
         ({"opt_num_tokens": 64}, "1.2.0", "The engine kind pytorch has no option opt_num_tokens"),
-        ({"paged_kv_cache": False}, "1.2.0", "cannot do without paged_kv_cache"),
-        ({"quantization": "fp8"}, "1.2.0", "cannot make the weights fp8"),
-        ({"max_lora_rank": 8}, "1.2.0", "max_lora_rank says nothing without the modules"),
-        ({"max_draft_len": 3}, "1.2.0", "max_draft_len says nothing without"),
-        ({"speculative_decoding_mode": "medusa"}, "1.2.0", "no speculative_decoding_mode medusa"),
-        ({"speculative_decoding_mode": "eagle"}, "1.2.0", "needs a model that drafts"),
-        ({"speculative_decoding_mode": "ngram"}, "1.2.0", "needs max_draft_len"),
+        ({"paged_kv_cache": False}, "1.2.0", "cannot disable paged_kv_cache"),
+        ({"quantization": "fp8"}, "1.2.0", "cannot quantise weights to fp8"),
+        ({"max_lora_rank": 8}, "1.2.0", "max_lora_rank requires the modules"),
+        ({"max_draft_len": 3}, "1.2.0", "max_draft_len requires speculative_decoding_mode"),
+        (
+            {"speculative_decoding_mode": "medusa"},
+            "1.2.0",
+            "not support speculative_decoding_mode medusa",
+        ),
+        ({"speculative_decoding_mode": "eagle"}, "1.2.0", "requires a draft model"),
+        ({"speculative_decoding_mode": "ngram"}, "1.2.0", "requires max_draft_len"),
         (
             {"speculative_decoding_mode": "mtp", "speculative_model": "/d"},
             "1.2.0",
-            "has no model of its own",
+            "does not use a draft model",
         ),
         (
             {"speculative_decoding_mode": "mtp", "max_beam_width": 2},
             "1.2.0",
-            "does not go with max_beam_width 2",
+            "cannot be combined with max_beam_width 2",
         ),
     ],
     ids=str,
@@ -194,6 +198,6 @@ def test_error_names_the_version_that_has_the_option() -> None:
         plan("1.0.0", tokens_per_block=64)
     assert str(refused.value) == (
         "TensorRT-LLM 1.0 has no tokens_per_block in its LLM API.\n"
-        "Why: it came with 1.1\n"
+        "Why: it was added in 1.1\n"
         "Next: leave it out, or use TensorRT-LLM 1.1 or later"
     )

@@ -1,4 +1,4 @@
-"""Repositories whose engine is TensorRT-LLM's LLM API, in both layouts."""
+"""Repositories for TensorRT-LLM's LLM API, in both layouts."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def expected(context: int, tp: int = 1, pp: int = 1, **more: Any) -> dict[str, A
     }
 
 
-# What upstream's guides build, for the LLM API of 1.2.
+# The models of upstream's guides, for the LLM API of 1.2.
 GUIDES = {
     "GPT-2 medium TP 4": (
         engine(1024, tp=4, dtype="float16"),
@@ -140,7 +140,7 @@ def test_parameters_become_llm_arguments() -> None:
 
 
 def worker_config(files: dict[str, str], **more: str) -> dict[str, Any]:
-    """What the model's Python code makes of its `config.pbtxt`."""
+    """Return the worker configuration that the Python model derives from its `config.pbtxt`."""
     text = files["tensorrt_llm/config.pbtxt"]
     config = text_format.Parse(text, model_config_pb2.ModelConfig())
     entries = {
@@ -193,12 +193,12 @@ def test_other_parameters_stay_in_config_pbtxt() -> None:
 
 
 def test_rejects_a_beam_width_that_differs_from_the_arguments() -> None:
-    with pytest.raises(BadInput, match="max_beam_width cannot be 4 alone"):
+    with pytest.raises(BadInput, match="max_beam_width cannot be 4 on its own"):
         plan_repository("mine", engine(), ServingOptions(parameters={"max_beam_width": "4"}))
 
 
 def test_rejects_a_length_beyond_the_context() -> None:
-    with pytest.raises(BadInput, match="beyond the context"):
+    with pytest.raises(BadInput, match="exceeds the context length"):
         plan_repository("mine", engine(), ServingOptions(max_seq_len=8192))
 
 

@@ -1,4 +1,4 @@
-"""A simulated engine: planned from a card or a timing, and really built of a small checkpoint."""
+"""Simulated engines: planned for a GPU or a timing, and built from a small checkpoint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOOLS = Toolchain(sys.executable, versions={"transformers": "5", "openvino-genai
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Checkpoint:
-    """Without its weights."""
+    """Return a checkpoint without weights."""
     folder = write_tokenizer(tmp_path / "hf")
     (folder / "config.json").write_text(json.dumps(configs.LLAMA_3_1_8B))
     return dataclasses.replace(HF, path=folder)
@@ -58,9 +58,9 @@ def simulation_of(plan: BuildPlan) -> dict[str, Any]:
 
 def test_gpu_determines_timing_and_kv_cache(checkpoint: Checkpoint, tmp_path: Path) -> None:
     found = simulation_of(plan(checkpoint, tmp_path / "e", gpu="h200"))
-    # 15 GB of weights in bfloat16 and half of an answer's KV cache, at 4.3 TB/s.
+    # 15 GB of weights in bfloat16 and half of a response's KV cache, at 4.3 TB/s.
     assert found["timing"]["step_s"] == pytest.approx(15.0e9 / 4.3e12, rel=0.01)
-    # 131072 bytes of each token, in 0.9 of what 16 GB of weights leave of 151 GB.
+    # 131072 bytes per token, in 0.9 of the memory that 16 GB of weights leave free of 151 GB.
     assert found["timing"]["kv_token_s"] == pytest.approx(131072 / 4.3e12, rel=0.01)
     assert found["timing"]["prompt_token_s"] == pytest.approx(2 * 7.5e9 / 790e12, rel=0.1)
     assert found["limits"]["max_tokens_in_paged_kv_cache"] == pytest.approx(0.905e6, rel=0.01)
@@ -113,7 +113,7 @@ def test_rejects_an_engine_with_a_broken_timing(
         plan(checkpoint, tmp_path / "engine", timing=timing), force=False, notify=print
     )
     (engine.path / "simulation.json").write_text("{}")
-    with pytest.raises(BuildFailed, match="holds no engine"):
+    with pytest.raises(BuildFailed, match="does not contain an engine"):
         load_engine(engine.path)
 
 
@@ -129,9 +129,9 @@ def test_requires_a_gpu_or_a_timing(checkpoint: Checkpoint, tmp_path: Path) -> N
     with pytest.raises(BadInput) as refused:
         plan(checkpoint, tmp_path / "e")
     assert str(refused.value) == (
-        "Which engine is to be simulated is not known.\n"
-        "Why: no GPU is named, and there is none here that is known\n"
-        "Next: name a card (--gpu h200), or a timing of your own (--timing FILE)"
+        "The engine to simulate is not known.\n"
+        "Why: no GPU was set, and this machine has no known GPU\n"
+        "Next: set a GPU (--gpu h200), or your own timing (--timing FILE)"
     )
 
 
@@ -151,7 +151,7 @@ def test_rejects_an_invalid_timing_file(
     path = tmp_path / "none.json"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(BadInput, match="is no timing of an engine") as refused:
+    with pytest.raises(BadInput, match="is not a timing of an engine") as refused:
         plan(checkpoint, tmp_path / "e", timing=path)
     assert why in refused.value.why
 
@@ -159,7 +159,7 @@ def test_rejects_an_invalid_timing_file(
 def test_rejects_a_gpu_together_with_a_timing(
     checkpoint: Checkpoint, timing: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(BadInput, match="A card and a timing are named"):
+    with pytest.raises(BadInput, match="A GPU and a timing cannot be combined"):
         plan(checkpoint, tmp_path / "e", gpu="h200", timing=timing)
 
 

@@ -1,4 +1,4 @@
-"""Repositories whose engine is simulated."""
+"""Repositories with a simulated engine."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def test_options_and_parameters_override_the_simulation() -> None:
 
 
 def test_rejects_a_length_beyond_the_context() -> None:
-    with pytest.raises(BadInput, match="beyond the context"):
+    with pytest.raises(BadInput, match="exceeds the context length"):
         plan(max_seq_len=8193)
 
 
 def limits_of(folder: Path, parameter: str, value: str) -> SchedulerLimits:
-    """As somebody has written the value into the file."""
+    """Return the scheduler limits of a repository with an edited value."""
     write_repository(plan(), folder)
     config = folder / "tensorrt_llm" / "config.pbtxt"
     known = f'"{parameter}" value: {{ string_value: "{entries(plan())[parameter]}"'

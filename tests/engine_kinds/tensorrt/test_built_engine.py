@@ -1,4 +1,4 @@
-"""TensorRT engines as trtllm-build leaves them."""
+"""TensorRT engines as trtllm-build writes them."""
 
 from __future__ import annotations
 
@@ -52,17 +52,20 @@ def test_rebuilt_engine_has_another_fingerprint(tmp_path: Path) -> None:
 def test_error_names_a_missing_rank(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as raised:
         read_tensorrt_build(write_engine(tmp_path, num_ranks=1))
-    assert raised.value.why == "it was built for 2 GPUs, and lacks rank1.engine"
+    assert raised.value.why == "it was built for 2 GPUs, but lacks rank1.engine"
 
 
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        (None, "holds no TensorRT engine"),
-        ("{", "is not that of a TensorRT engine"),
-        ("[]", "is not that of a TensorRT engine"),
-        ('{"builder_config": {}}', "is not that of a TensorRT engine"),
-        ('{"pretrained_config": 1, "build_config": {}}', "is not that of a TensorRT engine"),
+        (None, "does not contain a TensorRT engine"),
+        ("{", "is not the configuration of a TensorRT engine"),
+        ("[]", "is not the configuration of a TensorRT engine"),
+        ('{"builder_config": {}}', "is not the configuration of a TensorRT engine"),
+        (
+            '{"pretrained_config": 1, "build_config": {}}',
+            "is not the configuration of a TensorRT engine",
+        ),
     ],
 )
 def test_rejects_a_folder_without_an_engine(tmp_path: Path, text: str | None, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Whether a TensorRT engine can run on a machine."""
+"""Checks that a machine can run a TensorRT engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HERE = Machine(gpus=("NVIDIA H200", "NVIDIA H200"), versions={"tensorrt_llm": "1
 
 @pytest.fixture
 def model(tmp_path: Path, home_folder: Path) -> ImportedModel:
-    """Built by 1.1.0 for two GPUs, H200s."""
+    """Return a model whose engine was built by 1.1.0 for two H200 GPUs."""
     engine = write_engine(tmp_path / "engine")
     (engine / ENGINE_FILE).write_text("{}")
     add_build_record(engine, BuildRecord("mine", 0, "/hf", None, {"gpu": "h200"}, ()))
@@ -59,7 +59,7 @@ def test_accepts_an_engine_that_may_fit(model: ImportedModel, machine: Machine) 
         ),
         (
             Machine(gpus=("NVIDIA H200",)),
-            "The engine of mine needs 2 GPUs, and here are 1.",
+            "The engine of mine needs 2 GPUs, but this machine has 1.",
             "import it again with a lower --tp or --pp",
         ),
         (
@@ -85,7 +85,7 @@ def test_next_step_for_an_engine_source_is_a_build_by_the_user(model: ImportedMo
     model = dataclasses.replace(model, source=f"engine:{model.engine_path}")
     with pytest.raises(BadInput) as raised:
         check_engine_fits(model, Machine(gpus=("NVIDIA L4",) * 2))
-    assert raised.value.next_step == "build it again here, and import what that leaves"
+    assert raised.value.next_step == "build it again here, and import the new engine"
 
 
 def test_other_engine_kinds_fit_any_machine(model: ImportedModel) -> None:

@@ -1,4 +1,4 @@
-"""The C++ backend's model, rendered and read back as Triton reads it."""
+"""The C++ backend's model, rendered and parsed as Triton parses it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from trtllm_serve_cli.repository.model.render import render_files
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 
 # Keys of `parameters` in NVIDIA/TensorRT-LLM@0c8de69a,
-# triton_backend/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt, with what an import of
-# the sample engine says.
+# triton_backend/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt, with the values that an
+# import of the sample engine writes.
 PARAMETERS = {
     "max_beam_width": "2",
     "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
@@ -158,11 +158,12 @@ def test_options_within_the_engine_limits_are_rendered(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"max_batch_size": 17}, "--max-batch-size 17 is beyond the engine."),
-        ({"max_beam_width": 3}, "--max-beam-width 3 is beyond the engine."),
-        ({"parameters": {"max_beam_width": "3"}}, "max_beam_width 3 is beyond the engine."),
-        ({"max_seq_len": 9}, "--max-seq-len has no effect on an engine that is built."),
-        ({"max_num_tokens": 9}, "--max-num-tokens has no effect on an engine that is built."),
+        ({"max_batch_size": 17}, "--max-batch-size 17 exceeds the limit of the engine."),
+        ({"max_beam_width": 3}, "--max-beam-width 3 exceeds the limit of the engine."),
+        ({"parameters": {"max_beam_width": "3"}},
+         "max_beam_width 3 exceeds the limit of the engine."),
+        ({"max_seq_len": 9}, "--max-seq-len has no effect on a built engine."),
+        ({"max_num_tokens": 9}, "--max-num-tokens has no effect on a built engine."),
         ({"parameters": {"triton_backend": "python"}}, "triton_backend=python cannot be rendered."),
         ({"parameters": {"accumulate_tokens": "true"}},
          "The parameter accumulate_tokens has no effect in the layout inflight."),

@@ -38,10 +38,10 @@ def test_options_become_engine_arguments(
 @pytest.mark.parametrize(
     ("options", "weights", "why"),
     [
-        ({"quantization": "int8"}, None, "cannot make the weights int8"),
-        ({"quantization": "none"}, "fp8", "cannot make the weights none"),
-        ({"kv_cache_dtype": "int8"}, None, "has no kv_cache_dtype int8"),
-        ({"max_lora_rank": 48}, None, "has no max_lora_rank 48"),
+        ({"quantization": "int8"}, None, "cannot quantise weights to int8"),
+        ({"quantization": "none"}, "fp8", "cannot quantise weights to none"),
+        ({"kv_cache_dtype": "int8"}, None, "does not support kv_cache_dtype int8"),
+        ({"max_lora_rank": 48}, None, "does not support max_lora_rank 48"),
         ({"lora_dir": ("/a",)}, None, "has no option lora_dir"),
         ({"max_draft_len": 3}, None, "has no option max_draft_len"),
         ({"max_beam_width": 4}, None, "has no option max_beam_width"),
@@ -59,6 +59,6 @@ def test_lora_dir_error_names_the_parameter_to_use() -> None:
     with pytest.raises(BadInput) as raised:
         plan_vllm_arguments(EngineOptions(lora_dir=("/a",)))
     assert raised.value.next_step == (
-        "say --param lora_prefetch_dir=DIR (a folder of adapters) and "
+        "set --param lora_prefetch_dir=DIR (a folder of adapters) and "
         "--build-option max_lora_rank=16 instead"
     )

@@ -1,4 +1,4 @@
-"""Six models whose engine is vLLM in a worker of ours."""
+"""Repositories for vLLM in an engine worker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def engine(**options: Any) -> Engine:
 
 
 def worker_config(of: Engine, **options: Any) -> dict[str, Any]:
-    """What the model's Python code makes of its `config.pbtxt`."""
+    """Return the worker configuration that the Python model derives from its `config.pbtxt`."""
     files = render_files(plan_repository("mine", of, ServingOptions(**options)))
     config = text_format.Parse(files["tensorrt_llm/config.pbtxt"], model_config_pb2.ModelConfig())
     entries = {
@@ -101,7 +101,7 @@ def test_lora_rank_is_that_of_the_engine() -> None:
 )
 def test_rejects_a_lora_rank_without_kernels(parameters: dict[str, str]) -> None:
     options = ServingOptions(parameters=parameters)
-    with pytest.raises(BadInput, match="has no lora_cache_max_adapter_size 48"):
+    with pytest.raises(BadInput, match="does not support lora_cache_max_adapter_size 48"):
         plan_repository("mine", engine(max_lora_rank=16), options)
 
 

@@ -86,7 +86,7 @@ def test_tensorrt_engine_has_a_rank_per_gpu_and_the_image_of_its_version(tmp_pat
 @pytest.mark.parametrize(
     ("version", "needs"),
     [
-        (None, "the TensorRT-LLM that built the engine, which does not say which"),
+        (None, "the TensorRT-LLM that built the engine, whose version is unknown"),
         ("0.17.0rc1", "Triton's backend of TensorRT-LLM 0.17.0rc1"),
     ],
 )
@@ -152,7 +152,7 @@ def test_llm_api_counts_ranks_from_its_repository(tmp_path: Path, layout: Any) -
     place = "1/model.yaml" if layout == "llmapi" else "config.pbtxt"
     file = path / "tensorrt_llm" / place
     file.write_text(file.read_text().replace(": 4", ": 4x"))
-    with pytest.raises(RepositoryError, match=f"{place} does not say how many GPUs"):
+    with pytest.raises(RepositoryError, match=f"{place} does not specify the number of GPUs"):
         describe_deployable(read_manifest(path), open_repository(path))
 
 

@@ -170,9 +170,9 @@ def test_rejects_a_length_beyond_the_context(options: dict[str, Any]) -> None:
     with pytest.raises(BadInput) as raised:
         plan(**options)
     assert str(raised.value) == (
-        "--max-seq-len 8193 is beyond the context of mine.\n"
+        "--max-seq-len 8193 exceeds the context length of mine.\n"
         "Why: it was trained on 8192 positions\n"
-        "Next: ask for at most 8192"
+        "Next: choose at most 8192"
     )
 
 

@@ -1,4 +1,4 @@
-"""The plan of an engine for OpenVINO GenAI: from a GGUF file, or exported by optimum-intel."""
+"""Plan an engine for OpenVINO GenAI: from a GGUF file, or exported by optimum-intel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
 from trtllm_serve_cli.engine_kinds.describe_step import plan_describe_step
 from trtllm_serve_cli.errors import BadInput
 
-# The packages whose versions decide what engine comes out of a checkpoint, by its format.
+# The packages whose versions determine the engine, by the format of the checkpoint.
 TOOLS = {
     "gguf": ("openvino", "openvino-genai"),
     "hf": ("openvino", "openvino-tokenizers", "optimum-intel", "nncf", "transformers", "torch"),
@@ -25,20 +25,20 @@ _EXPORTER = RequiredModule(
     "optimum.intel",
     what="Exporting a Hugging Face checkpoint needs optimum-intel.",
     next_step="pip install 'trtllm-serve-cli[convert]' && pip install --no-deps "
-    "optimum-intel   (a GGUF file needs neither)",
+    "optimum-intel   (not needed for a GGUF file)",
 )
-# What OpenVINO GenAI's GGUF reader takes.
+# The architectures that OpenVINO GenAI's GGUF reader supports.
 _GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3")
 _WEIGHT_FORMATS = {"int8": "int8", "int4": "int4", "none": "fp16"}
 _OPENVINO_FILES = tuple(
     f"{WORK}/openvino_{name}.xml" for name in ("model", "tokenizer", "detokenizer")
 )
-# Size of the engine over that of the checkpoint: 16-bit weights become 8 or 4 bits with scales.
+# Ratio of engine size to checkpoint size: 16-bit weights become 8 or 4 bits with scales.
 _SIZE_FACTORS = {"as in the GGUF": 1.05, "int8": 0.55, "int4": 0.35, "none": 1.05}
 
 
 def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
-    """The steps for this checkpoint. Raises `BadInput` for what the engine kind cannot do."""
+    """Return the steps for this checkpoint. Raise `BadInput` if the engine kind cannot build it."""
     refuse_unsupported(request.options, request.kind, supported=_SUPPORTED)
     checkpoint = request.checkpoint
     plan_weights = _plan_gguf if checkpoint.format == "gguf" else _plan_export
@@ -69,8 +69,8 @@ def _plan_gguf(request: BuildRequest, tools: Toolchain) -> tuple[str, BuildStep]
     checkpoint, quantization = request.checkpoint, request.options.quantization
     if quantization is not None:
         raise BadInput(
-            f"--quantization {quantization} does not go with a GGUF file.",
-            why="its weights are quantised already, and stay as they are",
+            f"--quantization {quantization} cannot be used with a GGUF file.",
+            why="its weights are already quantised, and are not converted",
             next_step="leave --quantization out, or choose another GGUF file",
         )
     if checkpoint.architecture not in _GGUF_ARCHITECTURES:
@@ -92,7 +92,7 @@ def _plan_export(request: BuildRequest, tools: Toolchain) -> tuple[str, BuildSte
     weights = request.options.quantization or "int8"
     if weights not in _WEIGHT_FORMATS:
         raise BadInput(
-            f"The engine kind openvino has no --quantization {weights}.",
+            f"The engine kind openvino does not support --quantization {weights}.",
             why=f"its weights are {', '.join(_WEIGHT_FORMATS)}",
             next_step="choose one of these, or an engine kind for GPUs: --engine tensorrt",
         )

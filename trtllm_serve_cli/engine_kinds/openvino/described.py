@@ -1,4 +1,4 @@
-"""What an OpenVINO engine tells about itself, read with OpenVINO."""
+"""Read the facts about a built OpenVINO engine, with OpenVINO."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _vocab_size(directory: Path) -> int:
 
 
 def read_tokenizer(directory: Path) -> dict[str, Any]:
-    """Return what clients need to know of the OpenVINO tokenizer, as fields of `Engine`."""
+    """Return the facts about the OpenVINO tokenizer that clients need, as fields of `Engine`."""
     import openvino_genai
 
     tokenizer = openvino_genai.Tokenizer(directory)

@@ -1,9 +1,9 @@
-"""Step of a build: a GGUF file becomes an OpenVINO IR with its tokenizer.
+"""Convert a GGUF file to an OpenVINO IR with its tokenizer, as a step of a build.
 
     python -m trtllm_serve_cli.engine_kinds.openvino.gguf_step FILE DIRECTORY [--tokenizer-only]
 
-OpenVINO GenAI saves what it made of a GGUF file beside that file, so the file is linked into the
-directory first. Its layers get the names that LoRA adapters are written for.
+OpenVINO GenAI saves the converted model in the folder of the GGUF file, so the file is linked into
+the directory first. The layers get the names that LoRA adapters refer to.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trtllm_serve_cli.engine_kinds.openvino.module_names import name_modules
 
 
 def main() -> None:
-    """Convert; any failure ends the process with its reason on stderr."""
+    """Convert the file; any error ends the process with its reason on stderr."""
     import openvino_genai
 
     source, directory = Path(sys.argv[1]), Path(sys.argv[2])
@@ -30,7 +30,7 @@ def main() -> None:
     finally:
         link.unlink()
     if not (directory / "openvino_tokenizer.xml").exists():
-        sys.exit("OpenVINO GenAI could not make a tokenizer out of this GGUF file")
+        sys.exit("OpenVINO GenAI could not convert the tokenizer of this GGUF file")
     if not is_tokenizer_only:
         _name_modules(directory)
 
@@ -42,10 +42,10 @@ def _name_modules(directory: Path) -> None:
     try:
         name_modules(model)
     except LookupError as error:
-        # Such an engine serves all but LoRA adapters, and says so when one is sent.
-        print(f"its layers cannot be named, so it will take no LoRA adapters: {error}")
+        # Such an engine works without LoRA adapters, and rejects requests that send one.
+        print(f"LoRA adapters will not work, because the layers cannot be named: {error}")
         return
-    # Written beside, since the model that was read still maps its own file.
+    # Written under another name, because the loaded model still maps its own file.
     openvino.save_model(model, directory / "named.xml", compress_to_fp16=False)
     for suffix in (".bin", ".xml"):
         (directory / "named").with_suffix(suffix).replace(

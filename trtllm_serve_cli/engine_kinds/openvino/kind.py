@@ -19,8 +19,8 @@ def _offer(machine: Machine, trtllm_version: str | None) -> EngineChoice | None:
     reason = "Engine kind openvino: it runs on any CPU, and openvino-genai is installed."
     if machine.gpus:
         reason += (
-            f" There is no TensorRT-LLM here for {machine.gpus_in_words}: run this in one of "
-            "NVIDIA's containers, or say --trtllm-version and build there."
+            f" TensorRT-LLM is not installed for {machine.gpus_in_words}: run this in one of "
+            "NVIDIA's containers, or set --trtllm-version and build there."
         )
     return EngineChoice("openvino", reason)
 

@@ -1,8 +1,9 @@
-"""Gives the linear layers of an OpenVINO model the names that LoRA adapters know them by.
+"""Rename the linear layers of an OpenVINO model to the names that LoRA adapters refer to.
 
-OpenVINO GenAI finds the place of an adapter's tensor by a node's name. Models exported from PyTorch
-have the names of their modules; those made of a GGUF file number their nodes, so their layers are
-found here by what they do: around each attention, and around the activation that follows it.
+OpenVINO GenAI finds the target of an adapter's tensor by a node's name. Models exported from
+PyTorch have the names of their modules. Models converted from a GGUF file have numbered nodes, so
+their layers are identified by structure: around each attention, and around the activation that
+follows it.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from typing import Any
 
 _ATTENTION = "ScaledDotProductAttention"
 _ACTIVATION = "Swish"
-# What may stand between a weight as it is stored and the multiplication that uses it.
+# Node types between a stored weight and the multiplication that uses it.
 _DECOMPRESSION = ("Convert", "Multiply", "Reshape", "Subtract", "Transpose")
 
 
 def find_modules(model: Any) -> dict[str, Any]:
-    """Module name, as Hugging Face's Llama has it -> its MatMul node.
+    """Return the MatMul node of each module, named as in Hugging Face's Llama.
 
-    Raises `LookupError` when the model is not built of such layers.
+    Raise `LookupError` if the model does not consist of such layers.
     """
     modules: dict[str, Any] = {}
-    # Each attention needs the one before it, so any topological order is that of the layers.
+    # Each attention depends on the previous one, so any topological order is the order of layers.
     attentions = [node for node in model.get_ordered_ops() if node.get_type_name() == _ATTENTION]
     for layer, attention in enumerate(attentions):
         for name, node in _layer_modules(attention).items():
@@ -33,7 +34,7 @@ def find_modules(model: Any) -> dict[str, Any]:
 
 
 def name_modules(model: Any) -> None:
-    """Rename the nodes of `find_modules` as an export from PyTorch would have named them."""
+    """Rename the nodes of `find_modules` as an export from PyTorch names them."""
     for name, node in find_modules(model).items():
         node.set_friendly_name(f"__module.{name}/ov_ext::linear/MatMul")
 
@@ -58,7 +59,10 @@ def _layer_modules(attention: Any) -> dict[str, Any]:
 def _nearest(
     start: Iterable[Any], step: Callable[[Any], list[Any]], matches: Callable[[Any], bool]
 ) -> Any:
-    """Breadth first. Nodes are told apart by name: their Python objects are made anew each time."""
+    """Return the nearest matching node, breadth first.
+
+    Nodes are compared by name, because OpenVINO creates new Python objects for them each time.
+    """
     seen: set[str] = set()
     pending = list(start)
     while pending:
@@ -74,7 +78,7 @@ def _nearest(
 
 
 def _is_linear(node: Any) -> bool:
-    """Whether it multiplies by a matrix of weights."""
+    """Return whether the node multiplies by a matrix of weights."""
     if node.get_type_name() != "MatMul":
         return False
     weight = node.input_value(1)

@@ -1,4 +1,4 @@
-"""How an OpenVINO engine is served: by a worker with a scheduler of its own."""
+"""Serve an OpenVINO engine in an engine worker with its own scheduler."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from trtllm_serve_cli.engine_kinds.serving import (
     choose_context_length,
 )
 
-# The KV cache's default size: this many tokens per slot on average. A long request takes more than
-# its share, and the scheduler lets others wait meanwhile.
+# The KV cache's default size: this many tokens per slot on average. While a long request takes more
+# than its share, the scheduler keeps others waiting.
 _KV_TOKENS_PER_SLOT = 512
 _MAX_BATCH_SIZE = 64
 _MAX_NUM_TOKENS = 256
@@ -48,7 +48,7 @@ SERVING = Serving(
         "num_draft_tokens", "draft_model_dir",
     },
     plan_values=_plan_values,
-    # The worker loads no tokenizer.
+    # The worker does not load a tokenizer.
     core=CoreModel(
         entries={"gpt_model_type": "inflight_fused_batching"},
         omitted=frozenset({"tokenizer_dir"}),

@@ -1,1 +1,1 @@
-"""TensorRT-LLM's LLM API, which serves a checkpoint as it is."""
+"""TensorRT-LLM's LLM API, which serves a checkpoint directly."""

@@ -1,4 +1,4 @@
-"""What the LLM API needs of the machines that serve a checkpoint."""
+"""State the requirements of the LLM API on the machines that serve a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trtllm_serve_cli.runtime.triton.model_yaml import parse_model_yaml
 
 
 def _count_gpus(model: ModelView, repository: RepositoryView) -> int:
-    """Count by the arguments that the repository has now. Raise `RepositoryError`."""
+    """Count the GPUs by the repository's current arguments. Raise `RepositoryError`."""
     is_llmapi = repository.layout == "llmapi"
     path = repository.path / "tensorrt_llm" / ("1/model.yaml" if is_llmapi else "config.pbtxt")
     try:
@@ -22,7 +22,7 @@ def _count_gpus(model: ModelView, repository: RepositoryView) -> int:
         return count_gpus(arguments_of({LLM_ARGUMENTS.rest: rest}))
     except (OSError, ValueError, TypeError) as error:
         raise RepositoryError(
-            f"{path} does not say how many GPUs the model takes.",
+            f"{path} does not specify the number of GPUs.",
             why=str(error),
             next_step=f"tllm validate {repository.target}",
         ) from error
@@ -31,7 +31,7 @@ def _count_gpus(model: ModelView, repository: RepositoryView) -> int:
 def _fit_container(model: ModelView) -> ContainerFit:
     """Return the container with the requested TensorRT-LLM, or else the newest."""
     requested: str | None = model.declaration.get("engine", {}).get("trtllm_version")
-    needs = f"Triton and TensorRT-LLM {requested or 'of 1.0 or later'}"
+    needs = f"Triton and TensorRT-LLM {requested or '1.0 or later'}"
     if requested is None:
         container = load_containers()[-1]
         return ContainerFit(needs, container.image, container)
@@ -46,6 +46,6 @@ DEPLOYMENT = Deployment(
     fit_container=_fit_container,
     count_gpus=_count_gpus,
     ranks="llm_api",
-    refuses_mpirun="TensorRT-LLM's LLM API starts the processes of its GPUs itself, and would "
-    "take mpirun's for them",
+    refuses_mpirun="TensorRT-LLM's LLM API starts one process per GPU itself, and would mistake "
+    "mpirun's processes for them",
 )

@@ -18,7 +18,7 @@ from trtllm_serve_cli.engine_kinds.tensorrt_llm import (
     find_usable_trtllm,
 )
 
-# The version to plan for if none is requested or installed: the last with every engine kind.
+# The version if none is requested or installed: the last with every engine kind.
 _DEFAULT_TRTLLM = "1.2.1"
 
 
@@ -27,7 +27,7 @@ def _offer(machine: Machine, trtllm_version: str | None) -> EngineChoice | None:
     if version is None or version < FIRST_WITH_PYTORCH:
         return None
     origin = describe_trtllm(version, machine, is_requested=trtllm_version is not None)
-    return EngineChoice("pytorch", f"Engine kind pytorch: {origin}, serves a checkpoint as it is.")
+    return EngineChoice("pytorch", f"Engine kind pytorch: {origin}, serves a checkpoint directly.")
 
 
 def _plan_arguments(
@@ -47,7 +47,7 @@ KIND = EngineKind(
     package=PACKAGE,
     offer=_offer,
     building=serve_checkpoint(
-        _plan_arguments, "There is nothing to build: TensorRT-LLM serves the checkpoint as it is."
+        _plan_arguments, "Nothing to build: TensorRT-LLM serves the checkpoint directly."
     ),
     serving=SERVING,
     deployment=DEPLOYMENT,

@@ -1,8 +1,8 @@
-"""An engine for TensorRT-LLM's LLM API: nothing is built, the options become arguments of `LLM`.
+"""Plan an engine for TensorRT-LLM's LLM API: the options become arguments of `LLM`.
 
-The API forbids arguments that it does not know, so each version gets only its own. Source of names
-and versions: NVIDIA/TensorRT-LLM, tensorrt_llm/llmapi/llm_args.py of 1.0 to 1.3, and the pages on
-sampling, speculative decoding and quantization of these versions' documentation.
+Nothing is built. The API rejects unknown arguments, so each version gets only those that it has.
+Source of names and versions: NVIDIA/TensorRT-LLM, tensorrt_llm/llmapi/llm_args.py of 1.0 to 1.3,
+and the pages on sampling, speculative decoding and quantization of these versions' documentation.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from trtllm_serve_cli.errors import BadInput
 Arguments = dict[str, Any]
 Version = tuple[int, int]
 
-# What each version has and the ones before it have not. A version after the last is taken for it.
+# The first version with each feature. Versions newer than the last one are treated like it.
 _SPECULATIVE_MODEL_RENAMED: Version = (1, 3)
 _ONE_SAMPLER: Version = (1, 3)
 _SAMPLER_TYPE: Version = (1, 1)
 _TOKENS_PER_BLOCK: Version = (1, 1)
 _NVFP4_KV_CACHE: Version = (1, 3)
 
-# Option -> argument, where nothing but the name differs.
+# Option -> argument, for arguments that differ in nothing but the name.
 _PLAIN = {
     "moe_tp": "moe_tensor_parallel_size",
     "moe_ep": "moe_expert_parallel_size",
@@ -33,7 +33,7 @@ _PLAIN = {
     "max_num_tokens": "max_num_tokens",
     "max_beam_width": "max_beam_width",
 }
-# How the backend always works: true is no wish, and false cannot be had.
+# Features that are always on: true has no effect, and false is rejected.
 _ALWAYS = ("paged_kv_cache", "remove_input_padding", "context_fmha", "use_paged_context_fmha")
 _SUPPORTED = frozenset(
     (
@@ -42,7 +42,7 @@ _SUPPORTED = frozenset(
         "max_lora_rank", "speculative_decoding_mode", "speculative_model", "max_draft_len",
     )
 )  # fmt: skip
-# As long as the n-grams of upstream's own example.
+# The n-gram size of upstream's example.
 _NGRAM_SIZE = 4
 
 
@@ -53,10 +53,10 @@ def plan_llm_arguments(
     weights: str | None = None,
     trust_remote_code: bool = False,
 ) -> Arguments:
-    """The arguments of `LLM`, but for the model's path, in this version of TensorRT-LLM.
+    """Return the arguments of `LLM` in this version of TensorRT-LLM, without the model's path.
 
-    `weights` is how the checkpoint's are quantised, in the words of the options, None for not at
-    all. Raises `BadInput` for what the version or the backend cannot do.
+    `weights` is the quantization of the checkpoint's weights, in terms of the options, or None.
+    Raise `BadInput` for options that the version or the backend does not support.
     """
     number = _number(version)
     refuse_unsupported(options, "pytorch", supported=_SUPPORTED)
@@ -81,12 +81,15 @@ def plan_llm_arguments(
 
 
 def _number(version: str) -> Version:
-    """Such as (1, 2) of "1.2.0rc3". Raises `BadInput` for one that has no LLM API to serve with."""
+    """Return major and minor version, for example (1, 2) for "1.2.0rc3".
+
+    Raise `BadInput` for a version without a stable LLM API.
+    """
     parsed = parse_version(version)
     if parsed < FIRST_WITH_PYTORCH:
         raise BadInput(
             f"TensorRT-LLM {version} cannot serve an engine of the kind pytorch.",
-            why="its LLM API is stable from 1.0 on",
+            why="its LLM API is stable since 1.0",
             next_step="use TensorRT-LLM 1.0 or later (Triton 25.09), or --engine tensorrt",
         )
     return (parsed.major, parsed.minor)
@@ -97,8 +100,8 @@ def _kv_cache(options: EngineOptions, version: Version) -> Arguments:
     dtype = options.kv_cache_dtype
     if dtype == "int8":
         raise BadInput(
-            "The engine kind pytorch has no kv_cache_dtype int8.",
-            why="TensorRT-LLM's PyTorch backend keeps it as auto, fp8 or nvfp4",
+            "The engine kind pytorch does not support kv_cache_dtype int8.",
+            why="TensorRT-LLM's PyTorch backend supports auto, fp8 and nvfp4",
             next_step="choose fp8, or --engine tensorrt",
         )
     if dtype == "nvfp4":
@@ -116,7 +119,7 @@ def _adapters(options: EngineOptions) -> Arguments:
         return {}
     if not (options.lora_dir or options.lora_target_modules):
         raise BadInput(
-            "max_lora_rank says nothing without the modules that adapters may change.",
+            "max_lora_rank requires the modules that adapters may change.",
             next_step="add lora_target_modules attn_q,attn_k,attn_v, or lora_dir",
         )
     config: Arguments = {}
@@ -130,27 +133,28 @@ def _adapters(options: EngineOptions) -> Arguments:
 
 
 def _decoding(options: EngineOptions, version: Version) -> Arguments:
-    """How tokens are chosen: drafted first, searched for with beams, or sampled."""
+    """Return the arguments of token selection: speculative decoding, beam search or sampling."""
     is_beam_search = (options.max_beam_width or 1) > 1
     if options.speculative_decoding_mode is not None:
         if is_beam_search:
             raise BadInput(
-                f"Speculative decoding does not go with max_beam_width {options.max_beam_width}.",
-                next_step="leave one of both out",
+                "Speculative decoding cannot be combined with "
+                f"max_beam_width {options.max_beam_width}.",
+                next_step="leave one of them out",
             )
         return _speculation(options, version)
     for name in ("speculative_model", "max_draft_len"):
         if getattr(options, name) is not None:
             raise BadInput(
-                f"{name} says nothing without speculative_decoding_mode.",
+                f"{name} requires speculative_decoding_mode.",
                 next_step="add speculative_decoding_mode eagle, ngram, mtp or "
                 "draft_tokens_external",
             )
     arguments = _sampler(version)
     if is_beam_search:
-        # Its documentation asks for both.
+        # TensorRT-LLM's documentation requires both for beam search.
         return arguments | {"disable_overlap_scheduler": True, "cuda_graph_config": None}
-    # Padding lets every batch use a graph, not only those of a size that has one. By default they
+    # With padding, every batch uses a graph, not only batches of a captured size. By default, sizes
     # end at 128.
     graphs: Arguments = {"enable_padding": True}
     if options.max_batch_size is not None:
@@ -159,7 +163,7 @@ def _decoding(options: EngineOptions, version: Version) -> Arguments:
 
 
 def _sampler(version: Version) -> Arguments:
-    """The one that heeds penalties and bad words; before 1.3 the default ignores them."""
+    """Return the sampler that applies penalties and bad words; until 1.2 it is not the default."""
     if version >= _ONE_SAMPLER:
         return {}
     if version >= _SAMPLER_TYPE:
@@ -169,7 +173,7 @@ def _sampler(version: Version) -> Arguments:
 
 def _speculation(options: EngineOptions, version: Version) -> Arguments:
     mode, length = options.speculative_decoding_mode, options.max_draft_len
-    # The drafter of these two takes its turn between steps, which may not overlap then.
+    # The drafter of these two modes runs between steps, so steps must not overlap.
     no_overlap = {"disable_overlap_scheduler": True}
     if mode == "mtp":
         _refuse_speculative_model(options)
@@ -185,7 +189,7 @@ def _speculation(options: EngineOptions, version: Version) -> Arguments:
         config = {"decoding_type": "DraftTarget", **_drafter(options, version)}
         return {"speculative_config": config, **no_overlap}
     raise BadInput(
-        f"The engine kind pytorch has no speculative_decoding_mode {mode}.",
+        f"The engine kind pytorch does not support speculative_decoding_mode {mode}.",
         why="TensorRT-LLM's PyTorch backend drafts with eagle, mtp, ngram or another model "
         "(draft_tokens_external)",
         next_step="choose one of these, or --engine tensorrt",
@@ -195,9 +199,9 @@ def _speculation(options: EngineOptions, version: Version) -> Arguments:
 def _drafter(options: EngineOptions, version: Version) -> Arguments:
     if options.speculative_model is None:
         raise BadInput(
-            f"speculative_decoding_mode {options.speculative_decoding_mode} needs a model that "
-            "drafts.",
-            next_step="name its folder: speculative_model DIR",
+            f"speculative_decoding_mode {options.speculative_decoding_mode} requires a draft "
+            "model.",
+            next_step="set its folder: speculative_model DIR",
         )
     name = "speculative_model" if version >= _SPECULATIVE_MODEL_RENAMED else "speculative_model_dir"
     return {"max_draft_len": _need_length(options), name: options.speculative_model}
@@ -206,8 +210,9 @@ def _drafter(options: EngineOptions, version: Version) -> Arguments:
 def _need_length(options: EngineOptions) -> int:
     if options.max_draft_len is None:
         raise BadInput(
-            f"speculative_decoding_mode {options.speculative_decoding_mode} needs max_draft_len.",
-            next_step="say how many tokens are drafted at once: max_draft_len 3",
+            f"speculative_decoding_mode {options.speculative_decoding_mode} requires "
+            "max_draft_len.",
+            next_step="set the number of tokens drafted per step: max_draft_len 3",
         )
     return options.max_draft_len
 
@@ -215,8 +220,8 @@ def _need_length(options: EngineOptions) -> int:
 def _refuse_speculative_model(options: EngineOptions) -> None:
     if options.speculative_model is not None:
         raise BadInput(
-            f"speculative_decoding_mode {options.speculative_decoding_mode} has no model of its "
-            "own to draft.",
+            f"speculative_decoding_mode {options.speculative_decoding_mode} does not use a "
+            "draft model.",
             next_step="leave speculative_model out",
         )
 
@@ -225,23 +230,23 @@ def _check_always(options: EngineOptions) -> None:
     for name in _ALWAYS:
         if getattr(options, name) is False:
             raise BadInput(
-                f"The engine kind pytorch cannot do without {name}.",
+                f"The engine kind pytorch cannot disable {name}.",
                 next_step="leave it out, or choose --engine tensorrt",
             )
 
 
 def _check_weights(options: EngineOptions, weights: str | None) -> None:
-    """Weights are served as the checkpoint has them."""
+    """Raise `BadInput` if the options request another quantization than the checkpoint has."""
     requested = options.quantization
     if requested is None or requested == (weights or "none"):
         return
     raise BadInput(
-        f"The engine kind pytorch cannot make the weights {requested}.",
-        why=f"it serves a checkpoint as it is, and this one's are {weights or 'not quantised'}",
-        next_step="name a checkpoint that is quantised so, such as NVIDIA's on the hub, or choose "
-        "--engine tensorrt"
+        f"The engine kind pytorch cannot quantise weights to {requested}.",
+        why=f"it serves the checkpoint's weights, which are {weights or 'not quantised'}",
+        next_step="use a checkpoint with that quantization, for example NVIDIA's on the hub, or "
+        "choose --engine tensorrt"
         if requested != "none"
-        else "leave --quantization out, or name the checkpoint that is not quantised",
+        else "leave --quantization out, or use the checkpoint that is not quantised",
     )
 
 
@@ -250,6 +255,6 @@ def _require_version(version: Version, since: Version, option: str) -> None:
         first, current = (".".join(map(str, each)) for each in (since, version))
         raise BadInput(
             f"TensorRT-LLM {current} has no {option} in its LLM API.",
-            why=f"it came with {first}",
+            why=f"it was added in {first}",
             next_step=f"leave it out, or use TensorRT-LLM {first} or later",
         )

@@ -1,7 +1,7 @@
-"""How TensorRT-LLM's LLM API serves a checkpoint.
+"""Serve a checkpoint with TensorRT-LLM's LLM API.
 
-Its arguments are the entries of `config.pbtxt` that upstream has a parameter for, and one entry
-with a JSON object for the rest. In the llmapi layout all of them are in `model.yaml`, by their own
+Arguments of `LLM` that have an upstream parameter are entries of `config.pbtxt`, and the rest is
+one entry with a JSON object. In the llmapi layout all of them are in `model.yaml`, under their own
 names.
 """
 
@@ -35,7 +35,7 @@ _MODEL_ENTRIES = ("exclude_input_in_output", "cancellation_check_period_ms")
 def _plan_values(
     engine: Engine, options: ServingOptions, overrides: Mapping[str, str]
 ) -> dict[str, str]:
-    """Raise `BadInput` for what the engine was not described for."""
+    """Raise `BadInput` if the options do not fit the engine's arguments."""
     choose_context_length(engine, options, overrides)
     arguments = _merge(engine, options, overrides)
     _check_beams(arguments, overrides)
@@ -47,11 +47,11 @@ def _plan_values(
 
 
 def _model_yaml(entries: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the arguments in `model.yaml`, and the entries that no argument stands for."""
+    """Return the arguments for `model.yaml`, and the entries that correspond to no argument."""
     arguments = arguments_of(entries)
     first = {name: arguments.pop(name) for name in ("model", "tokenizer")}
     named = (*LLM_ARGUMENTS.parameters, *_MODEL_ENTRIES)
-    # The worker reads how adapters are cached, too.
+    # The worker also reads the settings of the adapter cache.
     remaining = {
         name: value
         for name, value in entries.items()
@@ -80,13 +80,13 @@ def _merge(engine: Engine, options: ServingOptions, overrides: Mapping[str, str]
 
 
 def _check_beams(arguments: Arguments, overrides: Mapping[str, str]) -> None:
-    """Refuse another width alone: the engine is set up for its width."""
+    """Raise `BadInput` for a beam width that differs from the engine's arguments."""
     width = int(arguments["max_beam_width"])
     if int(overrides.get("max_beam_width") or width) != width:
         raise BadInput(
-            f"The parameter max_beam_width cannot be {overrides['max_beam_width']} alone.",
+            f"The parameter max_beam_width cannot be {overrides['max_beam_width']} on its own.",
             why=f"the arguments of TensorRT-LLM's LLM are for a width of {width}",
-            next_step=f"say --max-beam-width {overrides['max_beam_width']} instead",
+            next_step=f"set --max-beam-width {overrides['max_beam_width']} instead",
         )
 
 

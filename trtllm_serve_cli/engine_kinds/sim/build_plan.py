@@ -1,7 +1,7 @@
-"""The plan of a simulated engine: a timing, and the checkpoint's tokenizer.
+"""Plan a simulated engine: a timing, and the checkpoint's tokenizer.
 
-The timing is that of a file, or what a card could do at best (`sizing.roofline`), with the KV cache
-that fits there.
+The timing is read from a file, or is the theoretical optimum of a GPU (`sizing.roofline`), with the
+KV cache that fits on it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
 _GPU_OPTIONS = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dtype")
 _TOKENIZER_FILES = tuple(f"{WORK}/openvino_{name}.xml" for name in ("tokenizer", "detokenizer"))
-# What loads the tokenizer where it is served, by the checkpoint's format.
+# The package that loads the tokenizer in the server, by the checkpoint's format.
 TOKENIZER_PACKAGES = {"gguf": "openvino-genai", "hf": "transformers"}
 
 
 def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
-    """The steps for this checkpoint. Raises `BadInput` for a card or a timing that cannot be."""
+    """Return the steps for this checkpoint. Raise `BadInput` for an unusable GPU or timing."""
     checkpoint = request.checkpoint
     _check_tokenizer(checkpoint, tools)
     simulation = _find_simulation(request, tools)
@@ -49,7 +49,7 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     describe = plan_describe_step(
         request,
         tools,
-        title="Write the timing and the tokenizer down",
+        title="Write the timing and the tokenizer",
         weights="no",
         fingerprint=fingerprint,
         details=simulation.to_json(),
@@ -69,20 +69,20 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
 
 
 def read_simulation(path: Path) -> Simulation:
-    """What the file says. Raises `BadInput` naming what is wrong with it."""
+    """Return the simulation in the file. Raise `BadInput` that names the error in it."""
     try:
         return parse_simulation(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadInput(
-            f"{path} is no timing of an engine.",
+            f"{path} is not a timing of an engine.",
             why=getattr(error, "strerror", None) or str(error),
-            next_step="make one of a measured run: tllm bench calibrate RESULT_DIR -o timing.json "
-            "(docs/simulation.md has the fields)",
+            next_step="create one from a measured run: tllm bench calibrate RESULT_DIR -o "
+            "timing.json (docs/simulation.md describes the fields)",
         ) from error
 
 
 def plan_simulation(facts: ModelFacts, gpu: Gpu, options: EngineOptions) -> Simulation:
-    """What the model could do at best on that card. Raises `BadInput` where it does not fit."""
+    """Return the model's theoretical optimum on the GPU. Raise `BadInput` if it does not fit."""
     defaults = SchedulerLimits()
     sized = plan_size(
         facts,
@@ -98,8 +98,8 @@ def plan_simulation(facts: ModelFacts, gpu: Gpu, options: EngineOptions) -> Simu
         raise BadInput(
             f"The model does not fit on {plan.parallelism.world_size} x {gpu.name}.",
             why="its weights leave too little room for a KV cache",
-            next_step=f"see on how many it does: tllm plan -s {shlex.quote(facts.source)} "
-            f"--gpu {gpu.name}; then say --tp N",
+            next_step=f"find out how many it needs: tllm plan -s {shlex.quote(facts.source)} "
+            f"--gpu {gpu.name}; then set --tp N",
         )
     cost = estimate_step_cost(
         facts.shape, plan.parallelism, gpu, sized.demand, plan.memory.num_sequences
@@ -123,8 +123,8 @@ def _find_simulation(request: BuildRequest, tools: Toolchain) -> Simulation:
         refuse_unsupported(request.options, "sim with a --timing", supported=LIMITS)
         if request.gpu is not None:
             raise BadInput(
-                "A card and a timing are named, and a timing says all.",
-                why=f"--gpu {request.gpu} and --timing {request.timing}",
+                "A GPU and a timing cannot be combined.",
+                why=f"--timing {request.timing} replaces the estimate for --gpu {request.gpu}",
                 next_step="leave one of them out",
             )
         return read_simulation(request.timing)
@@ -132,24 +132,24 @@ def _find_simulation(request: BuildRequest, tools: Toolchain) -> Simulation:
     gpu = load_gpu(request.gpu) if request.gpu else tools.gpu
     if gpu is None:
         raise BadInput(
-            "Which engine is to be simulated is not known.",
-            why="no GPU is named, and there is none here that is known",
-            next_step="name a card (--gpu h200), or a timing of your own (--timing FILE)",
+            "The engine to simulate is not known.",
+            why="no GPU was set, and this machine has no known GPU",
+            next_step="set a GPU (--gpu h200), or your own timing (--timing FILE)",
         )
     return plan_simulation(read_checkpoint_facts(request.checkpoint), gpu, request.options)
 
 
 def _count_kv_tokens(sized: SizePlan) -> int:
-    """How many tokens the KV cache has room for, in sequences of the length that was planned for.
+    """Return the capacity of the KV cache in tokens, for sequences of the planned length.
 
-    With sliding windows, longer sequences would take less for each.
+    With sliding windows, longer sequences would need less space per token.
     """
     plan, demand = sized.plans[0], sized.demand
     length = demand.input_len + demand.output_len
     num_bytes = kv_bytes_of_sequence(
         sized.facts.shape, length, demand.kv.bits, tp=plan.parallelism.tp
     )
-    # The fullest stage has its share of the layers only.
+    # `kv_cache` is that of the fullest stage, which has only its share of the layers.
     return int(plan.memory.kv_cache * plan.parallelism.pp / num_bytes * length)
 
 
@@ -158,7 +158,7 @@ def _check_tokenizer(checkpoint: Checkpoint, tools: Toolchain) -> None:
     if package not in tools.versions:
         raise MissingPart(
             f"The package {package} is not installed.",
-            why="it is what the tokenizer of this checkpoint is loaded with",
+            why="it loads the tokenizer of this checkpoint",
             next_step=f"pip install {package}",
         )
 
@@ -170,5 +170,5 @@ def _convert_tokenizer(checkpoint: Checkpoint, tools: Toolchain) -> tuple[BuildS
         tools.python, "-m", "trtllm_serve_cli.engine_kinds.openvino.gguf_step",
         str(checkpoint.path), WORK, "--tokenizer-only",
     )  # fmt: skip
-    title = "Take the tokenizer out of the GGUF file"
+    title = "Extract the tokenizer from the GGUF file"
     return (BuildStep(title, command, outputs=_TOKENIZER_FILES),)

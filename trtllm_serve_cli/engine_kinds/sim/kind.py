@@ -21,7 +21,7 @@ def _fit_container(model: ModelView) -> ContainerFit:
 
 KIND = EngineKind(
     name="sim",
-    summary="A simulated engine with a timing of its own, anywhere",
+    summary="A simulated engine with its own timing, on any machine",
     building=Building(
         plan=plan_build,
         formats=frozenset(TOKENIZER_PACKAGES),

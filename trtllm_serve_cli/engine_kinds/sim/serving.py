@@ -1,6 +1,6 @@
-"""How a simulated engine is served: by upstream's parameters, as any engine.
+"""Serve a simulated engine with upstream's parameters, like any other engine.
 
-How long its steps take stays in the engine's folder.
+The duration of its steps is in the engine's folder.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SERVING = Serving(
     parameters=WORKER_PARAMETERS
     | {"max_tokens_in_paged_kv_cache", "enable_chunked_context", "batch_scheduler_policy"},
     plan_values=_plan_values,
-    # The worker loads no tokenizer.
+    # The worker does not load a tokenizer.
     core=CoreModel(
         entries={"gpt_model_type": "inflight_fused_batching"},
         omitted=frozenset({"tokenizer_dir"}),

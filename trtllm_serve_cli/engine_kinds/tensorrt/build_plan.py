@@ -1,4 +1,4 @@
-"""The plan of a TensorRT engine, by the programs of one version of TensorRT-LLM."""
+"""Plan a TensorRT engine, built by the programs of one version of TensorRT-LLM."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from trtllm_serve_cli.sources.checkpoint import read_object
 
 
 def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
-    """Return the steps for this checkpoint. Raise `BadInput` for what the version cannot do."""
+    """Return the steps for this checkpoint. Raise `BadInput` if the version cannot build it."""
     checkpoint, options = request.checkpoint, request.options
     check_num_gpus(request, tools)
     if tools.trtllm_version is None:
         raise BadInput(
-            "Which TensorRT-LLM is to build the engine is not known.",
+            "The version of TensorRT-LLM for the build is not known.",
             why="the package tensorrt_llm is not installed here",
-            next_step="say --trtllm-version, such as 0.17.0, or run this in NVIDIA's container",
+            next_step="set --trtllm-version, for example 0.17.0, or run this in NVIDIA's container",
         )
     version = parse_version(tools.trtllm_version)
     shape = parse_shape(read_object(checkpoint.path / "config.json"))
@@ -49,7 +49,7 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     describe = plan_describe_step(
         request,
         tools,
-        title="Put the tokenizer beside the engine, and describe it",
+        title="Copy the tokenizer to the engine, and describe it",
         weights=weights,
         fingerprint=fingerprint,
     )
@@ -67,7 +67,7 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
 
 
 def _stamp_folders(options: EngineOptions) -> dict[str, list[list[Any]]]:
-    """Return the files, with size and time of change, of the folders that go into an engine."""
+    """Return sizes and modification times of the files in the folders that an engine includes."""
     folders = [*options.lora_dir, *filter(None, [options.speculative_model])]
     return {
         folder: [

@@ -1,8 +1,8 @@
-"""An engine that `trtllm-build` left: a folder with `config.json` and a `rankN.engine` per GPU.
+"""Read an engine that `trtllm-build` wrote: `config.json` and a `rankN.engine` per GPU.
 
 Source of the fields: what NVIDIA/TensorRT-LLM's `trtllm-build` has written since 0.8
-(`pretrained_config`, `build_config`); `max_seq_len` took the place of `max_input_len` +
-`max_output_len` in 0.11.
+(`pretrained_config`, `build_config`). In 0.11, `max_seq_len` replaced `max_input_len` +
+`max_output_len`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trtllm_serve_cli.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class TensorRtBuild:
-    """What a TensorRT engine was built for; lengths are in tokens, `world_size` in GPUs."""
+    """The build settings of a TensorRT engine; lengths are in tokens, `world_size` in GPUs."""
 
     version: str
     architecture: str
@@ -40,46 +40,46 @@ class TensorRtBuild:
 
 
 def read_tensorrt_build(directory: Path) -> TensorRtBuild:
-    """What the engine in `directory` was built for. Raises `BadInput` when there is none."""
+    """Return the build settings of the engine in `directory`. Raise `BadInput` if it is missing."""
     path = directory / "config.json"
     try:
         build = _parse(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
         raise BadInput(
-            f"{directory} holds no TensorRT engine.",
+            f"{directory} does not contain a TensorRT engine.",
             why="it has no config.json",
-            next_step="name the folder that trtllm-build wrote: -s engine:DIR",
+            next_step="use the folder that trtllm-build wrote: -s engine:DIR",
         ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(
-            f"{path} is not that of a TensorRT engine.",
+            f"{path} is not the configuration of a TensorRT engine.",
             why=f"{type(error).__name__}: {error}",
-            next_step="name the folder that trtllm-build wrote, of TensorRT-LLM 0.8 or later",
+            next_step="use the folder that trtllm-build of TensorRT-LLM 0.8 or later wrote",
         ) from error
     missing = [rank.name for rank in _ranks(directory, build) if not rank.exists()]
     if missing:
         raise BadInput(
-            f"The engine in {directory} is not whole.",
-            why=f"it was built for {build.world_size} GPUs, and lacks {', '.join(missing[:5])}",
+            f"The engine in {directory} is incomplete.",
+            why=f"it was built for {build.world_size} GPUs, but lacks {', '.join(missing[:5])}",
             next_step=f"ls {shlex.quote(str(directory))}",
         )
     return build
 
 
 def built_of(engine: Engine) -> TensorRtBuild:
-    """Return what a TensorRT engine was built for."""
+    """Return the build settings of a TensorRT engine."""
     assert isinstance(engine.details, TensorRtBuild)
     return engine.details
 
 
 def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy the tokenizer beside the engine, so that its folder is all that a server mounts."""
+    """Copy the tokenizer to the engine, so that servers mount one folder; return its fields."""
     tokenizer = copy_tokenizer(checkpoint, directory / TOKENIZER_FOLDER)
     return _fields_of(read_tensorrt_build(directory), tokenizer)
 
 
 def describe_source(name: str, directory: Path, tokenizer_dir: Path, source: str) -> Engine:
-    """Return the engine that `trtllm-build` left in `directory`. Raise `BadInput` for none."""
+    """Return the engine that `trtllm-build` wrote to `directory`. Raise `BadInput` without one."""
     build = read_tensorrt_build(directory)
     return Engine(
         path=directory,
@@ -103,7 +103,7 @@ def _fields_of(build: TensorRtBuild, tokenizer_dir: Path) -> dict[str, Any]:
 
 
 def fingerprint_of(directory: Path, build: TensorRtBuild) -> str:
-    """Changes when the engine was built anew."""
+    """Return a fingerprint that changes when the engine is rebuilt."""
     digest = hashlib.sha256((directory / "config.json").read_bytes())
     for rank in _ranks(directory, build):
         stat = rank.stat()

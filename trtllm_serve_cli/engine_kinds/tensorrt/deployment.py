@@ -1,6 +1,6 @@
-"""What a TensorRT engine needs of the machines that serve it.
+"""State the requirements of a TensorRT engine on the machines that serve it.
 
-It runs with the version of TensorRT-LLM and on the card that it was built with.
+It requires the version of TensorRT-LLM and the GPU model that it was built with.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trtllm_serve_cli.engine_kinds.tensorrt_llm import find_version
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.gpus import find_card
 
-# From here on the engine reports how many requests wait in it.
+# The first version whose engine reports the number of requests that wait in it.
 _FIRST_WITH_WAITING = Version("0.18.0")
 
 
@@ -29,7 +29,7 @@ def _fit_container(model: ModelView) -> ContainerFit:
     built = read_tensorrt_build(model.engine_path).version
     version = find_version(built)
     if version is None:
-        return ContainerFit("the TensorRT-LLM that built the engine, which does not say which")
+        return ContainerFit("the TensorRT-LLM that built the engine, whose version is unknown")
     containers = find_containers(version)
     container = containers[-1] if containers else None
     image = container.image if container else None
@@ -46,9 +46,9 @@ def check_engine_fits(
 ) -> None:
     """Raise `BadInput` if Triton would load the model for minutes and then fail.
 
-    What is unknown here (no GPU, no TensorRT-LLM: the server runs elsewhere) is left to Triton. If
-    `is_one_machine` is false, other machines have GPUs for it, too. `import_again` is the command
-    that imports the model again.
+    Unknown facts are left to Triton, for example without GPUs or TensorRT-LLM on this machine, when
+    the server runs elsewhere. If `is_one_machine` is false, other machines also have GPUs for the
+    engine. `import_again` is the command that imports the model again.
     """
     built = read_tensorrt_build(model.engine_path)
     _check_version(model, built, machine.versions.get("tensorrt_llm"), import_again)
@@ -56,7 +56,7 @@ def check_engine_fits(
         return
     if is_one_machine and built.world_size > len(machine.gpus):
         raise BadInput(
-            f"The engine of {model.name} needs {built.world_size} GPUs, and here are "
+            f"The engine of {model.name} needs {built.world_size} GPUs, but this machine has "
             f"{len(machine.gpus)}.",
             why="it was built for one GPU per rank",
             next_step="import it again with a lower --tp or --pp",
@@ -68,8 +68,8 @@ def check_engine_fits(
     if built_for and here != built_for:
         raise BadInput(
             f"The engine of {model.name} was built for another GPU.",
-            why=f"it is for {built_for}, and here is {here}; TensorRT's engines run on the "
-            "card that they were built on",
+            why=f"it is for {built_for}, but this machine has {here}; TensorRT engines run only on "
+            "the GPU model that they were built on",
             next_step=_rebuild(model, import_again),
         )
 
@@ -86,14 +86,14 @@ def _check_version(
     elsewhere = f", or serve it in {containers[-1].image}" if containers else ""
     raise BadInput(
         f"The engine of {model.name} was built by another TensorRT-LLM.",
-        why=f"it is from {needed}, and {installed} is installed, which cannot load it",
+        why=f"it is from {needed}, but {installed} is installed, which cannot load it",
         next_step=_rebuild(model, import_again) + elsewhere,
     )
 
 
 def _rebuild(model: ModelView, import_again: str) -> str:
     if model.source.startswith("engine:"):
-        return "build it again here, and import what that leaves"
+        return "build it again here, and import the new engine"
     return f"{import_again} --force"
 
 

@@ -1,10 +1,10 @@
-"""How Triton's C++ backend, which upstream calls `tensorrtllm`, serves a TensorRT engine.
+"""Serve a TensorRT engine with Triton's C++ backend, which upstream calls `tensorrtllm`.
 
 Its `config.pbtxt` has every parameter of upstream's newest one. A parameter that was not requested
-is an empty string: every version of the backend takes that for not set, and versions from 0.19 on
-do not load without the keys `gpt_model_type`, `tokenizer_dir`, `guided_decoding_backend` and
+is an empty string, which every version of the backend treats as not set. Versions since 0.19 do not
+load without the keys `gpt_model_type`, `tokenizer_dir`, `guided_decoding_backend` and
 `xgrammar_tokenizer_info_path`. Source: `model_instance_state.cc` of
-triton-inference-server/tensorrtllm_backend, where a value that does not convert is left out.
+triton-inference-server/tensorrtllm_backend, where a value that cannot be converted is ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trtllm_serve_cli.engine_kinds.serving import CoreModel, ServingOptions
 from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import built_of
 from trtllm_serve_cli.errors import BadInput
 
-# All that upstream has.
+# All of upstream's parameters.
 _PARAMETERS = frozenset(
     (
         "multimodal_model_path", "max_num_images", "accumulate_tokens",
@@ -39,7 +39,7 @@ _PARAMETERS = frozenset(
     )
 )  # fmt: skip
 _BACKEND = "tensorrtllm"
-# Entries that upstream fixes.
+# Entries with fixed values in upstream's template.
 _FIXED = {
     "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
     "executor_worker_path": "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker",
@@ -50,7 +50,7 @@ _TYPES = {"float32": "TYPE_FP32", "float16": "TYPE_FP16", "bfloat16": "TYPE_BF16
 def _plan_values(
     engine: Engine, options: ServingOptions, overrides: Mapping[str, str]
 ) -> dict[str, str]:
-    """Raise `BadInput` for what the engine was not built for."""
+    """Raise `BadInput` for values that the engine was not built for."""
     built = built_of(engine)
     _check_decided_at_build(options)
     batch_size = options.max_batch_size or built.max_batch_size
@@ -73,7 +73,7 @@ def _check_values(engine: Engine, values: Mapping[str, str]) -> None:
     if backend != _BACKEND:
         raise BadInput(
             f"triton_backend={backend} cannot be rendered.",
-            why="its code is upstream's, and comes with upstream's own repository",
+            why="its code is part of upstream's repository",
             next_step="leave it out: the C++ backend serves the same engine",
         )
     width = int(values["max_beam_width"] or 1)
@@ -85,8 +85,8 @@ def _check_decided_at_build(options: ServingOptions) -> None:
         if getattr(options, name) is not None:
             option = "--" + name.replace("_", "-")
             raise BadInput(
-                f"{option} has no effect on an engine that is built.",
-                why="trtllm-build has fixed it",
+                f"{option} has no effect on a built engine.",
+                why="trtllm-build fixed the value",
                 next_step="leave it out, or build the engine again",
             )
 
@@ -94,9 +94,9 @@ def _check_decided_at_build(options: ServingOptions) -> None:
 def _check_within(name: str, value: int, limit: int) -> None:
     if value > limit:
         raise BadInput(
-            f"{name} {value} is beyond the engine.",
+            f"{name} {value} exceeds the limit of the engine.",
             why=f"it was built for at most {limit}",
-            next_step=f"ask for at most {limit}, or build the engine again",
+            next_step=f"choose at most {limit}, or build the engine again",
         )
 
 

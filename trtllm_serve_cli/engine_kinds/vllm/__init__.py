@@ -1,1 +1,1 @@
-"""vLLM, which serves a checkpoint as it is."""
+"""vLLM, which serves a checkpoint directly."""

@@ -1,4 +1,4 @@
-"""An engine for vLLM: nothing is built, the options become its engine arguments.
+"""Plan an engine for vLLM: the options become its engine arguments, and nothing is built.
 
 Source of names: vllm-project/vllm, vllm/engine/arg_utils.py and vllm/config (0.26).
 """
@@ -17,17 +17,17 @@ _SUPPORTED = frozenset(
     )
 )  # fmt: skip
 _KV_CACHE_DTYPES = ("auto", "fp8")
-# The ranks of adapters that vLLM has kernels for.
+# The LoRA ranks for which vLLM has kernels.
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
 def plan_vllm_arguments(
     options: EngineOptions, *, weights: str | None = None, trust_remote_code: bool = False
 ) -> dict[str, Any]:
-    """vLLM's engine arguments, but for the model's path and the limits of serving.
+    """Return vLLM's engine arguments, without the model's path and the serving limits.
 
-    `weights` is how the checkpoint's are quantised, in the words of the options, None for not at
-    all. Raises `BadInput` for what vLLM cannot do.
+    `weights` is the quantization of the checkpoint's weights, in terms of the options, or None.
+    Raise `BadInput` for options that vLLM does not support.
     """
     refuse_unsupported(options, "vllm", supported=_SUPPORTED)
     arguments: dict[str, Any] = {
@@ -44,17 +44,17 @@ def plan_vllm_arguments(
 
 
 def _quantization(options: EngineOptions, weights: str | None) -> dict[str, Any]:
-    """A checkpoint's own needs no word; FP8 is what vLLM makes of others by itself."""
+    """Return FP8 quantization at load time if requested; the checkpoint's own needs no argument."""
     requested = options.quantization
     if requested is None or requested == (weights or "none"):
         return {}
     if requested == "fp8" and weights is None:
         return {"quantization": "fp8"}
     raise BadInput(
-        f"The engine kind vllm cannot make the weights {requested}.",
-        why=f"it makes fp8 of weights that are not quantised, and this checkpoint's are "
-        f"{weights or 'not quantised'}",
-        next_step="name a checkpoint that is quantised so, or leave --quantization out",
+        f"The engine kind vllm cannot quantise weights to {requested}.",
+        why="it can quantise to fp8 only, from weights that are not quantised; this checkpoint's "
+        f"are {weights or 'not quantised'}",
+        next_step="use a checkpoint with that quantization, or leave --quantization out",
     )
 
 
@@ -64,22 +64,22 @@ def _kv_cache(options: EngineOptions) -> dict[str, Any]:
         return {}
     if dtype not in _KV_CACHE_DTYPES:
         raise BadInput(
-            f"The engine kind vllm has no kv_cache_dtype {dtype}.",
-            why=f"it keeps the cache as {' or '.join(_KV_CACHE_DTYPES)}",
+            f"The engine kind vllm does not support kv_cache_dtype {dtype}.",
+            why=f"it supports {' and '.join(_KV_CACHE_DTYPES)}",
             next_step="choose fp8, or leave it out",
         )
     return {"kv_cache_dtype": dtype}
 
 
 def _adapters(options: EngineOptions) -> dict[str, Any]:
-    """Adapters may change any of the modules that vLLM knows, whichever are named."""
+    """Return the LoRA arguments; adapters may change any module, not only the requested ones."""
     if not (options.lora_dir or options.lora_target_modules or options.max_lora_rank):
         return {}
     if options.lora_dir:
         raise BadInput(
             "The engine kind vllm has no option lora_dir.",
-            why="it loads adapters while it runs",
-            next_step="say --param lora_prefetch_dir=DIR (a folder of adapters) and "
+            why="it loads adapters at runtime",
+            next_step="set --param lora_prefetch_dir=DIR (a folder of adapters) and "
             "--build-option max_lora_rank=16 instead",
         )
     arguments: dict[str, Any] = {"enable_lora": True}
@@ -90,10 +90,10 @@ def _adapters(options: EngineOptions) -> dict[str, Any]:
 
 
 def check_lora_rank(name: str, rank: int) -> None:
-    """Raise `BadInput` for the largest rank of adapters, said as `name`, that vLLM cannot have."""
+    """Raise `BadInput` if vLLM does not support this maximum rank, which the user set as `name`."""
     if rank not in _RANKS:
         raise BadInput(
-            f"The engine kind vllm has no {name} {rank}.",
-            why=f"it has {', '.join(map(str, _RANKS))}",
-            next_step="choose the next larger one of these",
+            f"The engine kind vllm does not support {name} {rank}.",
+            why=f"it supports {', '.join(map(str, _RANKS))}",
+            next_step="choose the next larger one",
         )

@@ -29,7 +29,7 @@ def _offer(machine: Machine, trtllm_version: str | None) -> EngineChoice | None:
     if python is None or not machine.gpus:
         return None
     reason = (
-        f"Engine kind vllm: there is no TensorRT-LLM here for {machine.gpus_in_words}, and "
+        f"Engine kind vllm: TensorRT-LLM is not installed for {machine.gpus_in_words}, but "
         f"{python} has vLLM."
     )
     return EngineChoice("vllm", reason, python)
@@ -47,7 +47,7 @@ def _require(machine: Machine) -> str:
 
 
 def _check_machine(machine: Machine) -> Finding | None:
-    """Without a GPU, only an installation that exists is worth a line."""
+    """Return whether vLLM is installed; without a GPU, report only an existing installation."""
     if python := machine.pythons.get(_PACKAGE):
         return Finding("engine vllm", "ok", f"in {python}")
     if not machine.gpus:
@@ -69,7 +69,7 @@ def _count_gpus(model: ModelView, repository: RepositoryView) -> int:
 
 
 def _fit_container(model: ModelView) -> ContainerFit:
-    """Return NVIDIA's container with vLLM of the same month as the newest with TensorRT-LLM."""
+    """Return NVIDIA's vLLM container of the same month as the newest TensorRT-LLM container."""
     container = load_containers()[-1]
     image = container.image.replace("-trtllm-", "-vllm-")
     return ContainerFit("Triton and vLLM", image, container)
@@ -84,7 +84,7 @@ KIND = EngineKind(
     require=_require,
     check_machine=_check_machine,
     building=serve_checkpoint(
-        _plan_arguments, "There is nothing to build: vLLM serves the checkpoint as it is."
+        _plan_arguments, "Nothing to build: vLLM serves the checkpoint directly."
     ),
     serving=SERVING,
     deployment=Deployment(fit_container=_fit_container, count_gpus=_count_gpus),

@@ -1,4 +1,4 @@
-"""How vLLM serves a checkpoint: in a worker of ours, or in Triton's own vLLM backend."""
+"""Serve a checkpoint with vLLM, in an engine worker or in Triton's vLLM backend."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trtllm_serve_cli.engine_kinds.vllm.engine_arguments import check_lora_rank
 from trtllm_serve_cli.runtime.engines.engine_arguments import merge_arguments
 from trtllm_serve_cli.runtime.engines.vllm.arguments import VLLM_ARGUMENTS
 
-# As upstream's backend has it.
+# The default of Triton's vLLM backend.
 _GPU_MEMORY_UTILIZATION = 0.9
 _LORA_RANK = "lora_cache_max_adapter_size"
 
@@ -31,7 +31,7 @@ _LORA_RANK = "lora_cache_max_adapter_size"
 def _plan_values(
     engine: Engine, options: ServingOptions, overrides: Mapping[str, str]
 ) -> dict[str, str]:
-    """Raise `BadInput` for a rank of adapters that vLLM has no kernels for."""
+    """Raise `BadInput` for a LoRA rank for which vLLM has no kernels."""
     choose_context_length(engine, options, overrides)
     defaults = {
         "model": str(engine.path),
@@ -59,7 +59,7 @@ SERVING = Serving(
     | frozenset(VLLM_ARGUMENTS.parameters)
     | {
         "lora_prefetch_dir", "lora_cache_host_memory_bytes", "gpu_device_ids",
-        # Of the layout for Triton's own vLLM backend.
+        # Parameters of the layout for Triton's vLLM backend.
         "gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_size",
     },
     plan_values=_plan_values,
