@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fakes.triton.server import FakeTriton
+from tests.fakes.triton.server import TEXT_INPUTS, FakeTriton
 from trtllm_serve_cli.client.ask import stream
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest, Interface
@@ -22,17 +22,32 @@ def test_config_tells_how_to_talk_to_the_model(triton: FakeTriton, interface: In
         "adds_bos": "true",
         "max_seq_len": "2048",
         "engine_kind": "openvino",
+        "vocab_size": "500",
+        "tokenizer_dir": "/tokenizer",
     }
     triton.is_decoupled = False
     assert fetch_model_config(triton.endpoint, "demo", interface) == ModelInfo(
-        "demo", "{{ messages }}", "<s>", "</s>", True, 2048, "openvino", is_decoupled=False
+        name="demo",
+        chat_template="{{ messages }}",
+        bos_token="<s>",
+        eos_token="</s>",
+        adds_bos=True,
+        max_seq_len=2048,
+        engine_kind="openvino",
+        is_decoupled=False,
+        max_batch_size=8,
+        vocab_size=500,
+        tokenizer_dir="/tokenizer",
+        inputs=frozenset(TEXT_INPUTS),
     )
 
 
 @both
 def test_foreign_model_tells_nothing(triton: FakeTriton, interface: Interface) -> None:
     triton.parameters = {"max_seq_len": "${max_seq_len}", "chat_template": ""}
-    assert fetch_model_config(triton.endpoint, "ensemble", interface) == ModelInfo("ensemble")
+    assert fetch_model_config(triton.endpoint, "ensemble", interface) == ModelInfo(
+        "ensemble", max_batch_size=8, inputs=frozenset(TEXT_INPUTS)
+    )
 
 
 @both

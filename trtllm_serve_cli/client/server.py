@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
 from typing import Literal
 
 from trtllm_serve_cli.client import ask
@@ -29,6 +31,10 @@ class ModelInfo:
     max_seq_len: int | None = None
     engine_kind: str | None = None
     is_decoupled: bool = True
+    max_batch_size: int = 0
+    vocab_size: int | None = None
+    tokenizer_dir: str | None = None
+    inputs: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +50,44 @@ class IndexedModel:
 def fetch_model_config(
     endpoint: Endpoint, model: str, interface: Interface = "grpc", timeout_s: float = 10.0
 ) -> ModelInfo:
-    """What the running server says of `model`; raises `NoServer`, `RequestFailed`."""
-    if interface == "grpc":
-        from trtllm_serve_cli.client.transport.over_grpc import fetch_config_grpc
-
-        parameters, is_decoupled = fetch_config_grpc(endpoint.grpc, model, timeout_s, endpoint.tls)
-    else:
-        from trtllm_serve_cli.client.transport.over_http import fetch_config_http
-
-        parameters, is_decoupled = fetch_config_http(endpoint.http, model, timeout_s)
-    max_seq_len = parameters.get("max_seq_len", "")
+    """Return what a model's configuration contains. Raise `NoServer` or `RequestFailed`."""
+    config = _import_transport(interface).fetch_config(endpoint, model, timeout_s)
+    parameters = {
+        name: str(value.get("string_value", ""))
+        for name, value in config.get("parameters", {}).items()
+    }
     return ModelInfo(
         name=model,
         chat_template=parameters.get("chat_template") or None,
         bos_token=parameters.get("bos_token", ""),
         eos_token=parameters.get("eos_token", ""),
         adds_bos=parameters.get("adds_bos") == "true",
-        max_seq_len=int(max_seq_len) if max_seq_len.isdecimal() else None,
+        max_seq_len=_parse_count(parameters.get("max_seq_len")),
         engine_kind=parameters.get("engine_kind") or None,
-        is_decoupled=is_decoupled,
+        is_decoupled=bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
+        max_batch_size=int(config.get("max_batch_size", 0)),
+        vocab_size=_parse_count(parameters.get("vocab_size")),
+        tokenizer_dir=parameters.get("tokenizer_dir") or None,
+        inputs=frozenset(tensor["name"] for tensor in config.get("input", ())),
     )
+
+
+def _parse_count(text: str | None) -> int | None:
+    return int(text) or None if text and text.isdecimal() else None
+
+
+def fetch_versions(
+    endpoint: Endpoint, model: str, interface: Interface, timeout_s: float
+) -> tuple[str, str]:
+    """Return the versions of the server and of the model. Raise `NoServer` or `RequestFailed`."""
+    server, served = _import_transport(interface).fetch_versions(endpoint, model, timeout_s)
+    return server, served
+
+
+def _import_transport(interface: Interface) -> ModuleType:
+    """Import gRPC, which takes a quarter of a second, only if it is used."""
+    name = "over_grpc" if interface == "grpc" else "over_http"
+    return import_module(f"trtllm_serve_cli.client.transport.{name}")
 
 
 def fetch_index(endpoint: Endpoint, timeout_s: float = 3.0) -> tuple[IndexedModel, ...]:

@@ -22,8 +22,8 @@ from trtllm_serve_cli.bench.model.records import (
 )
 from trtllm_serve_cli.bench.transport.codec import Response
 from trtllm_serve_cli.bench.transport.connection import Connection, SendFailed
-from trtllm_serve_cli.bench.transport.grpc_connection import is_rejection
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
+from trtllm_serve_cli.client.transport.error_mapping import is_rejection
 
 # A server is lost after refusing every connection for this long, and this often.
 GIVE_UP_S = 5.0

@@ -7,12 +7,9 @@ from pathlib import Path
 
 from trtllm_serve_cli.bench.model.served_model import CORE_MODEL, Target
 from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
-from trtllm_serve_cli.client.transport.over_grpc import fetch_config_grpc
-from trtllm_serve_cli.client.transport.over_http import fetch_config_http
+from trtllm_serve_cli.client.server import fetch_model_config
 from trtllm_serve_cli.errors import BadInput, MissingPart, RequestFailed
 from trtllm_serve_cli.runtime.text.tokenizer import load_tokenizer
-
-_TIMEOUT_S = 10.0
 
 
 def find_tokenizer_folder(targets: Iterable[Target]) -> Path:
@@ -35,14 +32,13 @@ def find_tokenizer_folder(targets: Iterable[Target]) -> Path:
 
 def _fetch_folder(target: Target) -> Path:
     preprocessing = target.model.removesuffix(CORE_MODEL) + "preprocessing"
-    fetch = fetch_config_grpc if target.interface == "grpc" else fetch_config_http
     try:
-        parameters, _ = fetch(target.address, preprocessing, _TIMEOUT_S)
+        config = fetch_model_config(target.endpoint, preprocessing, target.interface)
     except RequestFailed as error:
         raise _unknown(
             f"{target.address} does not serve {preprocessing}, which specifies the tokenizer"
         ) from error
-    folder = parameters.get("tokenizer_dir", "")
+    folder = config.tokenizer_dir
     if not folder or not Path(folder).is_dir():
         raise _unknown(f"the tokenizer_dir of {preprocessing}, {folder!r}, is not a local folder")
     return Path(folder)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
-from urllib.parse import quote
 
-import grpc
-from tritonclient.grpc import service_pb2
-
+from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import Interface
+from trtllm_serve_cli.client.server import fetch_model_config, fetch_versions
 from trtllm_serve_cli.client.transport import error_mapping
-from trtllm_serve_cli.client.transport.over_grpc import connect, translate_rpc_error
-from trtllm_serve_cli.client.transport.over_http import fetch_json
 from trtllm_serve_cli.errors import TimedOut, UnknownModel
 
 CORE_MODEL = "tensorrt_llm"
@@ -31,6 +27,11 @@ class Target:
     address: str
     model: str = CORE_MODEL
     interface: Interface = "grpc"
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The address, for the functions of `client`."""
+        return Endpoint(grpc=self.address, http=self.address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,62 +55,26 @@ class ServedModel:
 
 def fetch_model(target: Target, input_kind: InputKind, timeout_s: float = 10.0) -> ServedModel:
     """Query the model's metadata. Raise `NoServer`, `UnknownModel` or `RequestFailed`."""
-    fetch = _fetch_http if target.interface == "http" else _fetch_grpc
+    endpoint, name, interface = target.endpoint, target.model, target.interface
     try:
-        model = fetch(target, timeout_s)
+        server_version, version = fetch_versions(endpoint, name, interface, timeout_s)
+        config = fetch_model_config(endpoint, name, interface, timeout_s)
     except TimedOut as error:
         why = f"it did not respond within {timeout_s:g} s"
         raise error_mapping.no_server(target.address, why) from error
-    _check_inputs(model, input_kind)
-    return model
-
-
-def _fetch_grpc(target: Target, timeout_s: float) -> ServedModel:
-    address, name, timeout = target.address, target.model, {"timeout": timeout_s}
-    with connect(address) as stub:
-        try:
-            server = stub.ServerMetadata(service_pb2.ServerMetadataRequest(), **timeout)
-            metadata = stub.ModelMetadata(service_pb2.ModelMetadataRequest(name=name), **timeout)
-            reply = stub.ModelConfig(service_pb2.ModelConfigRequest(name=name), **timeout)
-        except grpc.RpcError as error:
-            raise translate_rpc_error(error, address, name, timeout_s, has_begun=False) from error
-    config = reply.config
-    return ServedModel(
+    model = ServedModel(
         address=target.address,
         name=name,
-        version=max(metadata.versions, default=""),
-        server_version=server.version,
-        is_decoupled=config.model_transaction_policy.decoupled,
+        version=version,
+        server_version=server_version,
+        is_decoupled=config.is_decoupled,
         max_batch_size=config.max_batch_size,
-        vocab_size=_parse_vocab_size(config.parameters["vocab_size"].string_value),
-        interface="grpc",
-        inputs=frozenset(tensor.name for tensor in config.input),
+        vocab_size=config.vocab_size,
+        interface=interface,
+        inputs=config.inputs,
     )
-
-
-def _fetch_http(target: Target, timeout_s: float) -> ServedModel:
-    path = f"/v2/models/{quote(target.model, safe='')}"
-    server, metadata, config = (
-        fetch_json(target.address, each, target.model, timeout_s)
-        for each in ("/v2", path, f"{path}/config")
-    )
-    policy = config.get("model_transaction_policy", {})
-    vocab_size = config.get("parameters", {}).get("vocab_size", {}).get("string_value", "")
-    return ServedModel(
-        address=target.address,
-        name=target.model,
-        version=max(metadata.get("versions", ()), default=""),
-        server_version=str(server.get("version", "")),
-        is_decoupled=bool(policy.get("decoupled", False)),
-        max_batch_size=int(config.get("max_batch_size", 0)),
-        vocab_size=_parse_vocab_size(vocab_size),
-        interface="http",
-        inputs=frozenset(tensor["name"] for tensor in config.get("input", ())),
-    )
-
-
-def _parse_vocab_size(text: str) -> int | None:
-    return int(text) if text.isdecimal() and int(text) else None
+    _check_inputs(model, input_kind)
+    return model
 
 
 def _check_inputs(model: ServedModel, input_kind: InputKind) -> None:

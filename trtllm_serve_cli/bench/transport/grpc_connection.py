@@ -30,17 +30,9 @@ from trtllm_serve_cli.bench.transport.http2 import (
 )
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 from trtllm_serve_cli.client.address import split_address
+from trtllm_serve_cli.client.transport.error_mapping import is_from_triton, is_rejection
 
 _SERVICE = "/inference.GRPCInferenceService"
-# Triton also returns UNAVAILABLE with these messages; an unreachable address never does.
-_TRITON_MESSAGES = (
-    "restricted",
-    "unknown model",
-    "in-flight",
-    "not ready",
-    "exceeds maximum queue",
-)
-_QUEUE_FULL_MESSAGES = ("exceeds maximum queue size", "max queue", "queue is full")
 _STATUSES = {code.value[0]: code for code in grpc.StatusCode}
 # RFC 9113: REFUSED_STREAM, CANCEL and ENHANCE_YOUR_CALM. A reset proves that the server is up.
 _RESET_KINDS = {7: REJECTED, 8: "cancelled", 11: REJECTED}
@@ -154,12 +146,6 @@ def to_request_error(code: grpc.StatusCode, details: str) -> RequestError:
         return RequestError(TIMED_OUT, details)
     if is_rejection(details) or code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return RequestError(REJECTED, details)
-    is_from_triton = any(text in details.lower() for text in _TRITON_MESSAGES)
-    if code is grpc.StatusCode.UNAVAILABLE and not is_from_triton:
+    if code is grpc.StatusCode.UNAVAILABLE and not is_from_triton(details):
         return RequestError(NO_CONNECTION, details)
     return RequestError(code.name.lower(), details)
-
-
-def is_rejection(message: str) -> bool:
-    """Return whether the server's message reports a full queue."""
-    return any(text in message.lower() for text in _QUEUE_FULL_MESSAGES)

@@ -21,9 +21,9 @@ from trtllm_serve_cli.bench.transport.connection import (
     SendFailed,
     with_timeout,
 )
-from trtllm_serve_cli.bench.transport.grpc_connection import is_rejection
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 from trtllm_serve_cli.client.address import split_address
+from trtllm_serve_cli.client.transport.error_mapping import is_rejection
 
 _DATA = b"data:"
 

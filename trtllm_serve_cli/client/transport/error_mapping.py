@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from trtllm_serve_cli.errors import NoServer, RequestFailed, TimedOut
 
+# Triton answers UNAVAILABLE too; only these phrases distinguish it from an unreachable address.
+_FROM_TRITON = ("restricted", "unknown model", "in-flight", "not ready", "exceeds maximum queue")
+_QUEUE_FULL = ("exceeds maximum queue size", "max queue", "queue is full")
 _IS_IT_RUNNING = (
     "`tllm status` shows what is running and on which ports, `tllm start` starts a server"
 )
+
+
+def is_from_triton(message: str) -> bool:
+    """Return whether the message of an UNAVAILABLE status was written by Triton."""
+    return any(phrase in message.lower() for phrase in _FROM_TRITON)
+
+
+def is_rejection(message: str) -> bool:
+    """Return whether Triton rejected the request because its queue is full."""
+    return any(phrase in message.lower() for phrase in _QUEUE_FULL)
 
 
 def no_server(address: str, why: str) -> NoServer:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from trtllm_serve_cli.client.endpoint import Endpoint, Tls
@@ -32,8 +33,6 @@ from trtllm_serve_cli.client.transport.tensors import (
 )
 from trtllm_serve_cli.errors import BadInput, TllmError
 
-# Triton answers UNAVAILABLE for reasons of its own too; these words tell them from a dead address.
-_SAID_BY_TRITON = ("restricted", "unknown model", "in-flight", "not ready")
 # How long a call that has said its error may take to end in order.
 _ENDING_S = 2.0
 _OPTIONS = (
@@ -66,7 +65,7 @@ def stream_grpc(
                         raise error_mapping.refused(model, response.error_message)
                     yield from parse_pieces(request, _read_outputs(address, response), at_s)
         except grpc.RpcError as error:
-            raise translate_rpc_error(
+            raise _translate_rpc_error(
                 error, address, model, timeout_s, has_begun=has_begun
             ) from error
         finally:
@@ -117,20 +116,32 @@ def _read_pem(path: str | None) -> bytes | None:
     return Path(path).read_bytes() if path else None
 
 
-def fetch_config_grpc(
-    address: str, model: str, timeout_s: float, tls: Tls | None = None
-) -> tuple[dict[str, str], bool]:
-    """The string parameters of the model's configuration, and whether it is decoupled."""
-    with connect(address, tls) as stub:
+def fetch_config(endpoint: Endpoint, model: str, timeout_s: float) -> dict[str, Any]:
+    """Return the model's configuration as JSON, without fields that have their default value."""
+    with _connect_for_calls(endpoint, model, timeout_s) as stub:
+        reply = stub.ModelConfig(service_pb2.ModelConfigRequest(name=model), timeout=timeout_s)
+    config: dict[str, Any] = MessageToDict(reply.config, preserving_proto_field_name=True)
+    return config
+
+
+def fetch_versions(endpoint: Endpoint, model: str, timeout_s: float) -> tuple[str, str]:
+    """Return the version of the server and the latest version of the model that it serves."""
+    with _connect_for_calls(endpoint, model, timeout_s) as stub:
+        server = stub.ServerMetadata(service_pb2.ServerMetadataRequest(), timeout=timeout_s)
+        request = service_pb2.ModelMetadataRequest(name=model)
+        metadata = stub.ModelMetadata(request, timeout=timeout_s)
+    return server.version, max(metadata.versions, default="")
+
+
+@contextmanager
+def _connect_for_calls(endpoint: Endpoint, model: str, timeout_s: float) -> Iterator[Any]:
+    with connect(endpoint.grpc, endpoint.tls) as stub:
         try:
-            response = stub.ModelConfig(
-                service_pb2.ModelConfigRequest(name=model), timeout=timeout_s
-            )
+            yield stub
         except grpc.RpcError as error:
-            raise translate_rpc_error(error, address, model, timeout_s, has_begun=False) from error
-    config = response.config
-    parameters = {name: value.string_value for name, value in config.parameters.items()}
-    return parameters, config.model_transaction_policy.decoupled
+            raise _translate_rpc_error(
+                error, endpoint.grpc, model, timeout_s, has_begun=False
+            ) from error
 
 
 def _plan_message(model: str, request: GenerateRequest) -> Any:
@@ -157,7 +168,7 @@ def _read_outputs(address: str, response: Any) -> dict[str, list[Any]]:
         raise error_mapping.not_understood(address, f"a tensor is cut: {error}") from error
 
 
-def translate_rpc_error(
+def _translate_rpc_error(
     error: grpc.RpcError, address: str, model: str, timeout_s: float | None, *, has_begun: bool
 ) -> TllmError:
     """A failed gRPC call as one of ours; `has_begun` when a part of the answer had come."""
@@ -165,7 +176,7 @@ def translate_rpc_error(
     code, details = call.code(), call.details() or ""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return error_mapping.timed_out(model, timeout_s)
-    if code is grpc.StatusCode.UNAVAILABLE and not any(w in details for w in _SAID_BY_TRITON):
+    if code is grpc.StatusCode.UNAVAILABLE and not error_mapping.is_from_triton(details):
         lost = error_mapping.lost_server if has_begun else error_mapping.no_server
         return lost(address, details)
     if code is grpc.StatusCode.UNIMPLEMENTED:

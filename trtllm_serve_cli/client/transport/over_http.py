@@ -63,17 +63,21 @@ def stream_http(
             raise error_mapping.not_understood(address, "it is not HTTP") from error
 
 
-def fetch_config_http(address: str, model: str, timeout_s: float) -> tuple[dict[str, str], bool]:
-    """The string parameters of the model's configuration, and whether it is decoupled."""
-    config = fetch_json(address, f"/v2/models/{quote(model, safe='')}/config", model, timeout_s)
-    parameters = config.get("parameters", {})
-    return (
-        {name: str(value.get("string_value", "")) for name, value in parameters.items()},
-        bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
-    )
+def fetch_config(endpoint: Endpoint, model: str, timeout_s: float) -> dict[str, Any]:
+    """Return the model's configuration as JSON."""
+    path = f"/v2/models/{quote(model, safe='')}/config"
+    return _fetch_json(endpoint.http, path, model, timeout_s)
 
 
-def fetch_json(address: str, path: str, model: str, timeout_s: float) -> dict[str, Any]:
+def fetch_versions(endpoint: Endpoint, model: str, timeout_s: float) -> tuple[str, str]:
+    """Return the version of the server and the latest version of the model that it serves."""
+    server = _fetch_json(endpoint.http, "/v2", model, timeout_s)
+    path = f"/v2/models/{quote(model, safe='')}"
+    metadata = _fetch_json(endpoint.http, path, model, timeout_s)
+    return str(server.get("version", "")), max(metadata.get("versions", ()), default="")
+
+
+def _fetch_json(address: str, path: str, model: str, timeout_s: float) -> dict[str, Any]:
     """The JSON object at `path`; `model` is whom errors name."""
     return _load_object(address, _ask(address, "GET", path, model, timeout_s))
 
