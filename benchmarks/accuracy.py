@@ -39,18 +39,18 @@ from trtllm_serve_cli.paths import Home, find_home
 
 PORTS = {"http_port": 8110, "grpc_port": 8111, "metrics_port": 8112}
 # One after the other, so that on the virtual clock, too, the first makes a step of its own.
-AT_ONCE = ("--request-rate", "5000", "--arrival", "constant")
+BURST = ("--request-rate", "5000", "--arrival", "constant")
 # In flight -> how long a step takes, and what is sent.
 RUNS = {
     1: (0.020, ("--num-requests", "5", "--concurrency", "1", "--input-mean", "4000")),
-    32: (0.050, ("--num-requests", "32", "--input-mean", "400", *AT_ONCE)),
-    256: (0.250, ("--num-requests", "256", *AT_ONCE)),
+    32: (0.050, ("--num-requests", "32", "--input-mean", "400", *BURST)),
+    256: (0.250, ("--num-requests", "256", *BURST)),
 }
 PROMPT_TOKEN_S = 0.000125
 # All prompts fit into a step, and none is known from the round before.
 LIMITS = {"max_num_tokens": 65536, "enable_kv_cache_reuse": False}
 OUTPUT_TOKENS = 40
-FIGURES = {"TTFT p50": "ttft", "ITL p50": "itl"}
+METRICS = {"TTFT p50": "ttft", "ITL p50": "itl"}
 
 
 @dataclass(frozen=True)
@@ -72,27 +72,27 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Found:
+class EngineResult:
     """One engine's: every median, and the milliseconds of CPU time per token by process."""
 
     rows: tuple[Row, ...]
     cpu_ms: dict[str, float]
 
 
-def bench(*words: str) -> dict[str, Any]:
+def bench(*options: str) -> dict[str, Any]:
     """What one run of the command prints as JSON."""
     command = (
         sys.executable, "-m", "trtllm_serve_cli.cli.main", "bench", "token-norm-dist",
         "--stream", "--json", "--input-stdev", "0",
-        "--output-mean", str(OUTPUT_TOKENS), "--output-stdev", "0", *words,
+        "--output-mean", str(OUTPUT_TOKENS), "--output-stdev", "0", *options,
     )  # fmt: skip
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    result: dict[str, Any] = json.loads(told)
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    result: dict[str, Any] = json.loads(output)
     assert result["summary"]["num_failed"] == 0, result["errors"]
     return result
 
 
-def measure(home: Home, in_flight: int, rounds: int) -> Found:
+def measure(home: Home, in_flight: int, rounds: int) -> EngineResult:
     """Every median of one engine, known and as the median of `rounds` runs."""
     step_s, options = RUNS[in_flight]
     name = import_engine(home, step_s)
@@ -100,9 +100,9 @@ def measure(home: Home, in_flight: int, rounds: int) -> Found:
     plan = plan_for_this_machine(home, [name], PORTS)
     server = launch(plan, on_progress=lambda loading: None)
     try:
-        words = ("-u", server.endpoint.grpc, "--warmup", str(in_flight), *options)
+        run_options = ("-u", server.endpoint.grpc, "--warmup", str(in_flight), *options)
         before = cpu_seconds(server)
-        runs = [bench(*words) for _ in range(rounds)]
+        runs = [bench(*run_options) for _ in range(rounds)]
         after = cpu_seconds(server)
     finally:
         stop_server(server)
@@ -110,10 +110,10 @@ def measure(home: Home, in_flight: int, rounds: int) -> Found:
         Row(
             in_flight,
             title,
-            known["summary"][figure]["p50_ms"],
-            statistics.median(run["summary"][figure]["p50_ms"] for run in runs),
+            known["summary"][metric]["p50_ms"],
+            statistics.median(run["summary"][metric]["p50_ms"] for run in runs),
         )
-        for title, figure in FIGURES.items()
+        for title, metric in METRICS.items()
     ]
     num_tokens = sum(run["summary"]["num_output_tokens"] for run in runs)
     num_served = num_tokens + rounds * in_flight * OUTPUT_TOKENS
@@ -123,7 +123,7 @@ def measure(home: Home, in_flight: int, rounds: int) -> Found:
         if part != CLIENT
     }
     cpu_ms["tllm bench"] = 1000 * sum(run["client"]["cpu_s"] for run in runs) / num_tokens
-    return Found(tuple(rows), cpu_ms)
+    return EngineResult(tuple(rows), cpu_ms)
 
 
 def import_engine(home: Home, step_s: float) -> str:
@@ -148,17 +148,17 @@ def main() -> None:
     found = {in_flight: measure(home, in_flight, arguments.rounds) for in_flight in RUNS}
     rows = [row for each in found.values() for row in each.rows]
     if arguments.json:
-        told = {
+        output = {
             "rows": [asdict(row) | {"off": row.off} for row in rows],
             "cpu_ms_per_token": {in_flight: each.cpu_ms for in_flight, each in found.items()},
         }
-        print(json.dumps(told, indent=2))
+        print(json.dumps(output, indent=2))
     else:
         show(rows, found)
     sys.exit(any(abs(row.off) > row.allowed for row in rows))
 
 
-def show(rows: Sequence[Row], found: Mapping[int, Found]) -> None:
+def show(rows: Sequence[Row], found: Mapping[int, EngineResult]) -> None:
     """Print them as tables."""
     print("in flight  figure      known   measured      off  allowed   (ms)")
     for row in rows:

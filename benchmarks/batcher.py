@@ -45,7 +45,7 @@ ASLEEP_MS = 400
 NUM_RATES = 5
 
 
-def ask(server: RunningServer, in_flight: int, num_requests: int, seed: int) -> Any:
+def run_requests(server: RunningServer, in_flight: int, num_requests: int, seed: int) -> Any:
     """The summary of so many requests."""
     settings = BenchmarkSettings(
         TokenNormDist(128, 0, NUM_TOKENS, 0),
@@ -64,7 +64,9 @@ def count_asleep(servers: dict[str, RunningServer], num_bursts: int) -> dict[str
     asleep = dict.fromkeys(servers, 0)
     for seed in range(num_bursts):
         for which, server in servers.items():
-            asleep[which] += ask(server, BURST, BURST, seed).times["ttft"].max_ms > ASLEEP_MS
+            asleep[which] += (
+                run_requests(server, BURST, BURST, seed).times["ttft"].max_ms > ASLEEP_MS
+            )
     return asleep
 
 
@@ -73,7 +75,7 @@ def measure_rates(servers: dict[str, RunningServer], num_requests: int) -> dict[
     rates: dict[str, list[float]] = {which: [] for which in servers}
     for seed in range(NUM_RATES):
         for which, server in servers.items():
-            summary = ask(server, IN_FLIGHT, num_requests, seed)
+            summary = run_requests(server, IN_FLIGHT, num_requests, seed)
             rates[which].append(summary.rates["completed_requests_per_s"])
     return {which: statistics.median(values) for which, values in rates.items()}
 

@@ -29,7 +29,7 @@ from gpu_check import FULL, SHORT, Check, draw_burst, greedy_prompts, prompt_of
 from gpu_models import write_shape, write_small
 from gpu_report import report
 from gpu_served import (
-    ask_all,
+    generate_all,
     measure_alone,
     measure_burst,
     measure_latency,
@@ -73,7 +73,7 @@ def check_greedy(check: Check) -> dict[str, Any]:
     prompts = greedy_prompts(check)
     expected = raw_greedy(check, prompts)
     with served(check, check.small) as server:
-        got = ask_all(server, prompts, check.sizes.greedy_tokens)
+        got = generate_all(server, prompts, check.sizes.greedy_tokens)
     return {"expected": expected, **compare_tokens(expected, got)}
 
 
@@ -117,7 +117,7 @@ def check_tp2(check: Check) -> dict[str, Any]:
     known = check.found.get("greedy", {}).get("expected")
     expected = known or raw_greedy(check, prompts)
     with served(check, check.small, tp=2) as server:
-        got = ask_all(server, prompts, check.sizes.greedy_tokens)
+        got = generate_all(server, prompts, check.sizes.greedy_tokens)
     found: dict[str, Any] = {"greedy": compare_tokens(expected, got)}
     with served(check, check.big, tp=2) as server:
         found["burst"] = measure_burst(check, server)
@@ -197,19 +197,19 @@ def main() -> None:
         help="engine arguments for vLLM called directly and behind Triton alike",
     )  # fmt: skip
     parser.add_argument("--rehearse", action="store_true")
-    given = parser.parse_args()
-    work = given.work.absolute()
+    arguments = parser.parse_args()
+    work = arguments.work.absolute()
     work.mkdir(parents=True, exist_ok=True)
-    python = rehearsal_python(work) if given.rehearse else _find_python(given.engine_python)
+    python = rehearsal_python(work) if arguments.rehearse else _find_python(arguments.engine_python)
     check = Check(
-        work, python, SHORT if given.rehearse else FULL, given.rehearse, given.text_instances,
-        given.vllm_args,
+        work, python, SHORT if arguments.rehearse else FULL, arguments.rehearse,
+        arguments.text_instances, arguments.vllm_args,
         {"at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
          "gpus": [gpu.shown_as for gpu in find_gpus()], "command": sys.argv},
     )  # fmt: skip
     write_shape(check.big, check.sizes.shape)
     write_small(check.small)
-    for part in given.only or PARTS:
+    for part in arguments.only or PARTS:
         print(f"--- {part}", file=sys.stderr, flush=True)
         started_s = time.perf_counter()
         try:
@@ -224,8 +224,8 @@ def main() -> None:
     print(report(check.found))
 
 
-def _find_python(given: str) -> str:
-    found = shutil.which(given) if given else find_python_with("vllm")
+def _find_python(name: str) -> str:
+    found = shutil.which(name) if name else find_python_with("vllm")
     if found is None:
         sys.exit("No Python with vLLM was found; name one: --engine-python PY")
     return str(Path(found).absolute())

@@ -50,8 +50,8 @@ def _generate(engine: Any, prompts: list[list[int]], lengths: list[int]) -> list
         SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True, detokenize=False)
         for length in lengths
     ]
-    given = [{"prompt_token_ids": prompt} for prompt in prompts]
-    answers = engine.generate(given, params, use_tqdm=False)
+    inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
+    answers = engine.generate(inputs, params, use_tqdm=False)
     return [list(answer.outputs[0].token_ids) for answer in answers]
 
 

@@ -31,13 +31,13 @@ def _errors(found: dict[str, Any], path: str = "") -> Iterator[str]:
 
 
 def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    def row(what: str, seen: str, beside: str = "", wanted: str = "", form: str = ".1f") -> Any:
-        values = [_get(found, path) for path in (seen, beside) if path]
+    def row(what: str, seen: str, other: str = "", objective: str = "", form: str = ".1f") -> Any:
+        values = [_get(found, path) for path in (seen, other) if path]
         shown = [f"{value:{form}}" if isinstance(value, (int, float)) else "-" for value in values]
         ratio = ""
         if len(values) == 2 and all(isinstance(each, (int, float)) and each for each in values):
             ratio = f" ({values[0] / values[1]:.3f})"
-        return what, shown[0], (shown[1] + ratio if beside else ""), wanted
+        return what, shown[0], (shown[1] + ratio if other else ""), objective
 
     yield row("all at once, requests/s", "served.burst.requests_per_s", "raw.requests_per_s",
               "> 188.09, >= 0.95 of vLLM's")  # fmt: skip

@@ -57,7 +57,7 @@ def served(check: Check, folder: Path, tp: int = 1) -> Iterator[RunningServer]:
     }
     dummy = {"load_format": "dummy"} if is_big else {}
     parameters["vllm_args"] = json.dumps(check.vllm_args | dummy)
-    asked = Declaration(
+    declaration = Declaration(
         ModelSection("gpu-check", f"local:{folder}"),
         EngineSection("vllm"),
         EngineOptions(
@@ -67,7 +67,7 @@ def served(check: Check, folder: Path, tp: int = 1) -> Iterator[RunningServer]:
         ),
         RepositorySection(parameters=parameters),
     )  # fmt: skip
-    import_model(asked, check.home, force=True)
+    import_model(declaration, check.home, force=True)
     plan = plan_for_this_machine(check.home, ["gpu-check"], {**PORTS, "timeout_s": 400.0})
     server = launch(plan, on_progress=lambda loading: None)
     try:
@@ -192,12 +192,14 @@ def measure_memory(check: Check, server: RunningServer) -> dict[str, Any]:
     return {"held": held, "plan": plan}
 
 
-def ask_all(server: RunningServer, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
+def generate_all(
+    server: RunningServer, prompts: list[list[int]], num_tokens: int
+) -> list[list[int]]:
     """Greedy tokens through `tensorrt_llm`, one prompt after another."""
-    return [ask_tokens(server, prompt, num_tokens) for prompt in prompts]
+    return [generate_tokens(server, prompt, num_tokens) for prompt in prompts]
 
 
-def ask_tokens(server: RunningServer, prompt: list[int], num_tokens: int) -> list[int]:
+def generate_tokens(server: RunningServer, prompt: list[int], num_tokens: int) -> list[int]:
     request = service_pb2.ModelInferRequest(model_name="tensorrt_llm")
     add(request, "input_ids", "INT32", np.array([prompt], np.int32))
     add(request, "input_lengths", "INT32", np.array([[len(prompt)]], np.int32))

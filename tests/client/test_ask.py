@@ -21,16 +21,14 @@ both = pytest.mark.parametrize("interface", ["grpc", "http"])
 
 
 @both
-def test_pieces_arrive_one_by_one_and_make_the_text(
-    triton: FakeTriton, interface: Interface
-) -> None:
+def test_streams_the_text_in_pieces(triton: FakeTriton, interface: Interface) -> None:
     pieces = list(stream(triton.endpoint, "ensemble", GenerateRequest("go"), interface))
     assert [piece.text for piece in pieces] == ["Machine", " ", "learning é"]
     assert not triton.cancelled.is_set()
 
 
 @both
-def test_completion_counts_tokens_and_times(triton: FakeTriton, interface: Interface) -> None:
+def test_completion_has_token_counts_and_times(triton: FakeTriton, interface: Interface) -> None:
     done = generate(triton.endpoint, "ensemble", GenerateRequest("go"), interface)
     assert (done.texts, done.num_input_tokens, done.num_output_tokens) == (
         ("Machine learning é",),
@@ -41,7 +39,7 @@ def test_completion_counts_tokens_and_times(triton: FakeTriton, interface: Inter
 
 
 @both
-def test_every_tensor_reaches_the_server(triton: FakeTriton, interface: Interface) -> None:
+def test_sends_every_tensor(triton: FakeTriton, interface: Interface) -> None:
     request = GenerateRequest(
         "go",
         max_tokens=5,
@@ -80,12 +78,12 @@ def test_every_tensor_reaches_the_server(triton: FakeTriton, interface: Interfac
 
 
 @both
-def test_adapters_name_is_a_request_parameter(triton: FakeTriton, interface: Interface) -> None:
+def test_sends_lora_name_as_a_request_parameter(triton: FakeTriton, interface: Interface) -> None:
     generate(triton.endpoint, "m", GenerateRequest("go", lora_name="pirate"), interface)
     assert [each.parameters for each in triton.requests] == [{"lora_name": "pirate"}]
 
 
-def test_adapters_weights_go_over_grpc_as_they_are(triton: FakeTriton) -> None:
+def test_sends_adapter_weights_over_grpc(triton: FakeTriton) -> None:
     weights, config = RawTensor((1, 1, 2), b"\0\x3c\0\x40"), RawTensor((1, 1, 3), b"\1\0\0\0" * 3)
     request = GenerateRequest("go", lora_task_id=7, lora_weights=weights, lora_config=config)
     generate(triton.endpoint, "m", request)
@@ -94,7 +92,7 @@ def test_adapters_weights_go_over_grpc_as_they_are(triton: FakeTriton) -> None:
     assert sent["lora_config"] == ("INT32", [1, 1, 3], config.content)
 
 
-def test_adapters_weights_do_not_go_over_http(triton: FakeTriton) -> None:
+def test_rejects_adapter_weights_over_http(triton: FakeTriton) -> None:
     request = GenerateRequest("go", lora_weights=RawTensor((1, 1, 1), b"\0\0"))
     with pytest.raises(BadInput, match="lora_weights cannot be sent over HTTP"):
         generate(triton.endpoint, "m", request, "http")
@@ -102,15 +100,15 @@ def test_adapters_weights_do_not_go_over_http(triton: FakeTriton) -> None:
 
 
 @both
-def test_perf_metrics_come_when_asked_for(triton: FakeTriton, interface: Interface) -> None:
-    asked = GenerateRequest("go", return_perf_metrics=True)
-    assert generate(triton.endpoint, "m", asked, interface).perf == PERF
+def test_returns_perf_metrics_only_if_requested(triton: FakeTriton, interface: Interface) -> None:
+    request = GenerateRequest("go", return_perf_metrics=True)
+    assert generate(triton.endpoint, "m", request, interface).perf == PERF
     assert generate(triton.endpoint, "m", GenerateRequest("go"), interface).perf == {}
 
 
 @both
 @pytest.mark.parametrize(("prompt", "begins"), [("forever", "on on "), ("silent", "")])
-def test_stopped_answer_is_what_came_by_then(
+def test_stopped_response_is_partial(
     triton: FakeTriton, interface: Interface, prompt: str, begins: str
 ) -> None:
     request = GenerateRequest(prompt, stop_after_ms=2000)
@@ -120,22 +118,20 @@ def test_stopped_answer_is_what_came_by_then(
 
 
 @both
-def test_answer_that_is_quicker_is_not_stopped(triton: FakeTriton, interface: Interface) -> None:
+def test_faster_response_is_not_stopped(triton: FakeTriton, interface: Interface) -> None:
     request = GenerateRequest("go", stop_after_ms=20_000)
     assert not generate(triton.endpoint, "m", request, interface).was_stopped
 
 
 @both
-def test_time_limit_that_is_shorter_stays_an_error(
-    triton: FakeTriton, interface: Interface
-) -> None:
+def test_shorter_timeout_is_still_an_error(triton: FakeTriton, interface: Interface) -> None:
     request = GenerateRequest("forever", stop_after_ms=20_000)
     with pytest.raises(TimedOut):
         generate(triton.endpoint, "m", request, interface, timeout_s=0.2)
 
 
 @both
-def test_beams_of_one_response_are_sequences(triton: FakeTriton, interface: Interface) -> None:
+def test_beams_of_one_response_become_sequences(triton: FakeTriton, interface: Interface) -> None:
     request = GenerateRequest("beams", stream=False, return_log_probs=True)
     done = generate(triton.endpoint, "ensemble", request, interface)
     assert (done.texts, done.num_output_tokens) == (("one", "two"), 4)
@@ -146,7 +142,7 @@ def test_beams_of_one_response_are_sequences(triton: FakeTriton, interface: Inte
 
 
 @both
-def test_placeholders_of_unwanted_outputs_are_left_out(
+def test_ignores_placeholders_of_outputs_not_requested(
     triton: FakeTriton, interface: Interface
 ) -> None:
     request = GenerateRequest("go", return_num_output_tokens=False)
@@ -155,7 +151,7 @@ def test_placeholders_of_unwanted_outputs_are_left_out(
 
 
 @both
-def test_answer_without_a_response_is_empty(triton: FakeTriton, interface: Interface) -> None:
+def test_completion_without_responses_is_empty(triton: FakeTriton, interface: Interface) -> None:
     done = generate(triton.endpoint, "ensemble", GenerateRequest("nothing"), interface)
     assert (done.texts, done.ttft_s, done.tokens_per_s) == ((), None, None)
 
@@ -169,7 +165,7 @@ def test_answer_without_a_response_is_empty(triton: FakeTriton, interface: Inter
         ("ensemble", "break", "ensemble did not answer the request.", "engine worker died"),
     ],
 )
-def test_servers_error_is_told_in_its_words(
+def test_reports_the_servers_error_message(
     triton: FakeTriton, interface: Interface, model: str, prompt: str, what: str, why: str
 ) -> None:
     with pytest.raises(RequestFailed) as raised:
@@ -179,14 +175,14 @@ def test_servers_error_is_told_in_its_words(
     assert raised.value.next_step
 
 
-def test_a_call_that_failed_is_left_to_end(triton: FakeTriton) -> None:
+def test_failed_call_is_not_cancelled(triton: FakeTriton) -> None:
     triton.ending_s = 0.2
     with pytest.raises(RequestFailed):
         generate(triton.endpoint, "ensemble", GenerateRequest("refuse"), "grpc")
     assert not triton.cancelled.is_set()
 
 
-def test_a_call_that_failed_and_does_not_end_is_cancelled(triton: FakeTriton) -> None:
+def test_failed_call_that_does_not_end_is_cancelled(triton: FakeTriton) -> None:
     triton.ending_s = 600.0
     with pytest.raises(RequestFailed, match="did not answer the request"):
         generate(triton.endpoint, "ensemble", GenerateRequest("refuse"), "grpc")
@@ -194,17 +190,13 @@ def test_a_call_that_failed_and_does_not_end_is_cancelled(triton: FakeTriton) ->
 
 
 @both
-def test_server_that_vanishes_is_not_taken_for_an_end(
-    triton: FakeTriton, interface: Interface
-) -> None:
+def test_lost_connection_is_an_error(triton: FakeTriton, interface: Interface) -> None:
     with pytest.raises(RequestFailed, match="broke before the answer was whole"):
         generate(triton.endpoint, "ensemble", GenerateRequest("vanish"), interface)
 
 
 @both
-def test_closing_the_iterator_cancels_on_the_server(
-    triton: FakeTriton, interface: Interface
-) -> None:
+def test_closing_the_iterator_cancels_the_request(triton: FakeTriton, interface: Interface) -> None:
     request = GenerateRequest("forever")
     with closing(stream(triton.endpoint, "ensemble", request, interface)) as pieces:
         assert next(pieces).text == "on "
@@ -212,7 +204,7 @@ def test_closing_the_iterator_cancels_on_the_server(
 
 
 @both
-def test_cancellation_ends_a_request_that_waits(triton: FakeTriton, interface: Interface) -> None:
+def test_cancellation_ends_a_waiting_request(triton: FakeTriton, interface: Interface) -> None:
     cancellation = Cancellation()
     with ThreadPoolExecutor(1) as pool:
         request = GenerateRequest("silent")
@@ -226,9 +218,7 @@ def test_cancellation_ends_a_request_that_waits(triton: FakeTriton, interface: I
 
 
 @both
-def test_request_that_was_cancelled_before_is_not_sent(
-    triton: FakeTriton, interface: Interface
-) -> None:
+def test_cancelled_request_is_not_sent(triton: FakeTriton, interface: Interface) -> None:
     cancellation = Cancellation()
     cancellation.set()
     with pytest.raises(RequestFailed, match="cancelled"):
@@ -237,11 +227,11 @@ def test_request_that_was_cancelled_before_is_not_sent(
 
 
 @both
-def test_reading_apart_gives_pieces_errors_and_cancels(
+def test_stream_in_thread_yields_raises_and_cancels(
     triton: FakeTriton, interface: Interface
 ) -> None:
-    asked = stream_in_thread(triton.endpoint, "ensemble", GenerateRequest("go"), interface)
-    assert [piece.text for piece in asked] == ["Machine", " ", "learning é"]
+    pieces = stream_in_thread(triton.endpoint, "ensemble", GenerateRequest("go"), interface)
+    assert [piece.text for piece in pieces] == ["Machine", " ", "learning é"]
     with pytest.raises(RequestFailed, match="did not answer"):
         next(stream_in_thread(triton.endpoint, "ensemble", GenerateRequest("refuse"), interface))
     endless = stream_in_thread(triton.endpoint, "ensemble", GenerateRequest("forever"), interface)
@@ -252,7 +242,7 @@ def test_reading_apart_gives_pieces_errors_and_cancels(
 
 @both
 @pytest.mark.parametrize("prompt", ["silent", "forever"])
-def test_time_limit_is_for_the_whole_answer(
+def test_timeout_is_for_the_whole_response(
     triton: FakeTriton, interface: Interface, prompt: str
 ) -> None:
     with pytest.raises(RequestFailed, match=r"ensemble did not finish within 0.2 s") as raised:
@@ -261,7 +251,7 @@ def test_time_limit_is_for_the_whole_answer(
 
 
 @both
-def test_nobody_at_the_address(interface: Interface) -> None:
+def test_reports_an_unreachable_address(interface: Interface) -> None:
     with socket.socket() as taken:  # bound, but nobody listens
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -271,13 +261,13 @@ def test_nobody_at_the_address(interface: Interface) -> None:
 
 
 @both
-def test_value_that_no_tensor_holds_is_not_sent(triton: FakeTriton, interface: Interface) -> None:
+def test_rejects_values_outside_the_tensor_type(triton: FakeTriton, interface: Interface) -> None:
     with pytest.raises(BadInput, match="max_tokens cannot be 2147483648"):
         generate(triton.endpoint, "ensemble", GenerateRequest("go", 2**31), interface)
     assert triton.requests == []
 
 
-def test_http_to_a_grpc_port_is_told(triton: FakeTriton) -> None:
+def test_reports_http_to_a_grpc_port(triton: FakeTriton) -> None:
     endpoint = Endpoint(http=triton.endpoint.grpc)
     with pytest.raises(RequestFailed, match="makes no sense"):
         generate(endpoint, "ensemble", GenerateRequest("go"), "http")

@@ -21,12 +21,12 @@ from trtllm_serve_cli.errors import RequestFailed, TllmError
 DEFAULTS = GenerateRequest("", max_tokens=9)
 
 
-def test_text_file_has_a_prompt_a_line() -> None:
-    requests = list(parse_batch(["a ", "", "{b\r"], DEFAULTS, lambda words: f"<{words}>"))
+def test_text_file_has_one_prompt_per_line() -> None:
+    requests = list(parse_batch(["a ", "", "{b\r"], DEFAULTS, lambda prompt: f"<{prompt}>"))
     assert requests == [GenerateRequest("<a >", 9), GenerateRequest("<{b>", 9)]
 
 
-def test_jsonl_lines_differ_from_the_defaults() -> None:
+def test_jsonl_lines_override_the_defaults() -> None:
     lines = [
         '{"prompt": "a", "max_tokens": 3, "stop_words": ["x"]}',
         '{"text_input": "b", "bad_words": "y", "max_tokens": null}',
@@ -42,7 +42,7 @@ def test_jsonl_line_with_beams_is_not_streamed() -> None:
     assert request == GenerateRequest("a", 9, beam_width=2, stream=False)
 
 
-def test_jsonl_line_may_have_a_guide_and_an_adapter(tmp_path: Path) -> None:
+def test_jsonl_line_accepts_a_guide_and_an_adapter(tmp_path: Path) -> None:
     write_converted(tmp_path)
     line = {
         "prompt": "a",
@@ -74,28 +74,28 @@ def test_jsonl_line_may_have_a_guide_and_an_adapter(tmp_path: Path) -> None:
         ('{"prompt": "a", "lora_weights": []}', "Line 2: nothing is called lora_weights here."),
     ],
 )
-def test_bad_line_is_an_error_in_its_place(line: str, what: str) -> None:
+def test_invalid_line_is_an_error_at_its_position(line: str, what: str) -> None:
     first, bad, last = parse_batch(['{"prompt": "a"}', line, '{"prompt": "c"}'], DEFAULTS)
     assert isinstance(first, GenerateRequest) and isinstance(last, GenerateRequest)
     assert isinstance(bad, TllmError)
     assert bad.what == what
 
 
-def test_answers_keep_the_order_of_the_requests() -> None:
+def test_results_keep_the_order_of_requests() -> None:
     gate = threading.Event()
 
-    def ask(request: GenerateRequest, cancellation: Cancellation) -> Completion:
+    def fake_generate(request: GenerateRequest, cancellation: Cancellation) -> Completion:
         if request.text_input == "0":
             assert gate.wait(60)  # the first answer comes last
         if request.text_input == "2":
             gate.set()
         return Completion((request.text_input,), 0.0)
 
-    answers = run_batch(ask, [GenerateRequest(str(i)) for i in range(6)], num_in_flight=3)
+    answers = run_batch(fake_generate, [GenerateRequest(str(i)) for i in range(6)], num_in_flight=3)
     assert [a.text for a in answers if isinstance(a, Completion)] == list("012345")
 
 
-def test_no_more_than_a_handful_are_in_flight() -> None:
+def test_limits_requests_in_flight() -> None:
     drawn = 0
 
     def requests() -> Iterator[GenerateRequest]:
@@ -109,27 +109,27 @@ def test_no_more_than_a_handful_are_in_flight() -> None:
         assert drawn == 5
 
 
-def test_failure_takes_only_its_own_place() -> None:
+def test_failure_affects_only_its_request() -> None:
     failed = RequestFailed("no")
 
-    def ask(request: GenerateRequest, cancellation: Cancellation) -> Completion:
+    def fake_generate(request: GenerateRequest, cancellation: Cancellation) -> Completion:
         if request.text_input == "bad":
             raise failed
         return Completion(("fine",), 0.0)
 
     requests = [GenerateRequest("bad"), GenerateRequest("good"), failed]
-    assert list(run_batch(ask, requests)) == [failed, Completion(("fine",), 0.0), failed]
+    assert list(run_batch(fake_generate, requests)) == [failed, Completion(("fine",), 0.0), failed]
 
 
-def test_bug_of_ours_is_raised() -> None:
-    def ask(request: GenerateRequest, cancellation: Cancellation) -> Completion:
+def test_raises_unexpected_exceptions() -> None:
+    def fake_generate(request: GenerateRequest, cancellation: Cancellation) -> Completion:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        list(run_batch(ask, [GenerateRequest("a")]))
+        list(run_batch(fake_generate, [GenerateRequest("a")]))
 
 
-def test_leaving_early_cancels_what_is_in_flight(triton: FakeTriton) -> None:
+def test_closing_early_cancels_requests_in_flight(triton: FakeTriton) -> None:
     requests = [GenerateRequest("go"), GenerateRequest("forever")]
     with closing(
         run_batch(lambda r, c: generate(triton.endpoint, "m", r, cancellation=c), requests, 2)

@@ -21,14 +21,14 @@ CHATML = """
 HI = [{"role": "user", "content": "Hi <b>&\n"}]
 
 
-def test_chatml_asks_for_the_assistant() -> None:
+def test_chatml_ends_with_the_assistant_header() -> None:
     assert render_chat(CHATML, HI) == (
         "<|im_start|>system\nBe kind.<|im_end|>\n"
         "<|im_start|>user\nHi <b>&\n<|im_end|>\n<|im_start|>assistant\n"
     )
 
 
-def test_system_message_comes_first() -> None:
+def test_system_message_is_first() -> None:
     prompt = render_chat(CHATML, [{"role": "system", "content": "Be brief."}, *HI])
     assert prompt.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user")
 
@@ -36,7 +36,7 @@ def test_system_message_comes_first() -> None:
 @pytest.mark.parametrize(
     ("adds_bos", "prompt"), [(True, "<s>[INST] x"), (False, "<s><s>[INST] x")], ids=["adds", "not"]
 )
-def test_bos_is_written_once(adds_bos: bool, prompt: str) -> None:
+def test_does_not_repeat_the_bos_of_the_tokenizer(adds_bos: bool, prompt: str) -> None:
     template = "{{ bos_token }}{{ bos_token }}[INST] {{ messages[0]['content'] }}"
     rendered = render_chat(
         template, [{"role": "user", "content": "x"}], bos_token="<s>", adds_bos=adds_bos
@@ -57,7 +57,7 @@ def test_bos_is_written_once(adds_bos: bool, prompt: str) -> None:
     ],
     ids=["trim", "break", "tojson", "indent", "now", "generation", "tools"],
 )
-def test_templates_find_what_transformers_gives_them(template: str, text: str) -> None:
+def test_templates_have_the_environment_of_transformers(template: str, text: str) -> None:
     now = datetime(2026, 11, 21)
     assert render_chat(template, [], eos_token="</s>", now=lambda: now) == text
 
@@ -75,7 +75,7 @@ def test_templates_find_what_transformers_gives_them(template: str, text: str) -
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
     ],
 )
-def test_template_that_fails_points_to_raw(template: str, why: str) -> None:
+def test_template_error_suggests_raw(template: str, why: str) -> None:
     with pytest.raises(BadInput, match="chat template cannot") as raised:
         render_chat(template, HI)
     assert why in raised.value.why

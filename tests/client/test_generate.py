@@ -3,7 +3,7 @@ from __future__ import annotations
 from trtllm_serve_cli.client.generate import Completion, Piece, summarize_pieces
 
 
-def test_sequences_are_joined_apart_and_in_order() -> None:
+def test_joins_pieces_per_sequence_in_order() -> None:
     pieces = [
         Piece("b", 2.0, 1, num_output_tokens=1, cum_log_prob=-1.0, output_log_probs=(-1.0,)),
         Piece("a", 2.5, 0, num_input_tokens=7, num_output_tokens=1, cum_log_prob=-0.5),
@@ -20,10 +20,10 @@ def test_sequences_are_joined_apart_and_in_order() -> None:
     )
 
 
-def test_rate_is_tokens_by_the_whole_time() -> None:
+def test_rate_is_tokens_divided_by_latency() -> None:
     assert Completion(("x",), latency_s=2.0, num_output_tokens=10).tokens_per_s == 5.0
 
 
-def test_no_pieces_are_no_text() -> None:
+def test_no_pieces_give_an_empty_completion() -> None:
     nothing = summarize_pieces([], 1.0, 2.0)
     assert (nothing, nothing.text, nothing.tokens_per_s) == (Completion((), 1.0), "", None)

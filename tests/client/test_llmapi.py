@@ -12,12 +12,12 @@ from trtllm_serve_cli.repository.model.contract import load_contracts
 USUAL = ("text_input", "max_tokens", "stream", "stop_words", "return_num_output_tokens")
 
 
-def test_other_models_inputs_keep_their_names_and_shapes() -> None:
+def test_inputs_of_other_models_are_unchanged() -> None:
     assert name_inputs("mine", USUAL) == {name: name for name in USUAL}
     assert shape_input("mine", [1, 3]) == [1, 3]
 
 
-def test_inputs_are_renamed_and_lose_their_batch_dimension() -> None:
+def test_renames_inputs_and_removes_the_batch_dimension() -> None:
     assert name_inputs(LLMAPI_MODEL, USUAL) == {
         "text_input": "text_input",
         "max_tokens": "sampling_param_max_tokens",
@@ -27,21 +27,21 @@ def test_inputs_are_renamed_and_lose_their_batch_dimension() -> None:
     assert shape_input(LLMAPI_MODEL, [1, 3]) == [3]
 
 
-def test_every_name_is_one_of_the_contracts_with_its_type() -> None:
+def test_names_and_types_match_the_contract() -> None:
     types = {each.name: each.type for each in load_contracts()["llmapi"].inputs}
-    asked = [name for name in INPUTS if _is_there(name)]
-    for ours, theirs in name_inputs(LLMAPI_MODEL, asked).items():
+    supported = [name for name in INPUTS if _is_supported(name)]
+    for ours, theirs in name_inputs(LLMAPI_MODEL, supported).items():
         assert types[theirs] == "TYPE_" + INPUTS[ours].replace("BYTES", "STRING")
 
 
-def _is_there(name: str) -> bool:
+def _is_supported(name: str) -> bool:
     try:
         return bool(name_inputs(LLMAPI_MODEL, [name]))
     except BadInput:
         return False
 
 
-def test_what_the_layout_has_no_tensor_for_is_refused() -> None:
+def test_rejects_inputs_missing_from_the_layout() -> None:
     with pytest.raises(BadInput) as raised:
         name_inputs(LLMAPI_MODEL, ["beam_width"])
     assert str(raised.value) == (

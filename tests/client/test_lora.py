@@ -15,7 +15,7 @@ from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, LORA_WEIGHTS
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_adapter_is_sent_as_its_tensors_have_it(tmp_path: Path, dtype: str) -> None:
+def test_loads_adapter_as_tensors(tmp_path: Path, dtype: str) -> None:
     write_converted(tmp_path, dtype)
     assert load_adapter(tmp_path) == (
         RawTensor((1, 2, 4), np.arange(1, 9, dtype="<f2").tobytes()),
@@ -23,14 +23,14 @@ def test_adapter_is_sent_as_its_tensors_have_it(tmp_path: Path, dtype: str) -> N
     )
 
 
-def test_adapter_without_a_batch_dimension_gets_one(tmp_path: Path) -> None:
+def test_adds_missing_batch_dimension(tmp_path: Path) -> None:
     np.save(tmp_path / LORA_WEIGHTS, np.ones((2, 4), dtype="<f2"))
     np.save(tmp_path / LORA_CONFIG, np.ones((2, 3), dtype="<i4"))
     weights, config = load_adapter(tmp_path)
     assert (weights.shape, config.shape) == ((1, 2, 4), (1, 2, 3))
 
 
-def test_folder_without_an_adapter_shows_how_to_make_one(tmp_path: Path) -> None:
+def test_missing_adapter_suggests_lora_convert(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"model.lora_weights.npy cannot be read") as raised:
         load_adapter(tmp_path)
     assert raised.value.why == "No such file or directory"
@@ -42,7 +42,7 @@ def test_folder_without_an_adapter_shows_how_to_make_one(tmp_path: Path) -> None
     [np.ones((1, 2, 4), dtype=np.int8), np.ones(4, dtype="<f2"), np.ones((3, 2, 4), dtype="<f2")],
     ids=["integers", "one dimension", "a batch"],
 )
-def test_array_that_is_no_adapter_is_refused(tmp_path: Path, weights: NDArray[Any]) -> None:
+def test_rejects_arrays_that_are_not_adapters(tmp_path: Path, weights: NDArray[Any]) -> None:
     write_converted(tmp_path)
     np.save(tmp_path / LORA_WEIGHTS, weights)
     with pytest.raises(BadInput, match="is no part of a LoRA adapter"):
@@ -50,14 +50,14 @@ def test_array_that_is_no_adapter_is_refused(tmp_path: Path, weights: NDArray[An
 
 
 @pytest.mark.parametrize("content", [b"", b"not an array", b"\x93NUMPY"])
-def test_file_that_is_no_array_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_rejects_files_that_are_not_arrays(tmp_path: Path, content: bytes) -> None:
     write_converted(tmp_path)
     (tmp_path / LORA_CONFIG).write_bytes(content)
     with pytest.raises(BadInput, match=r"model.lora_config.npy cannot be read"):
         load_adapter(tmp_path)
 
 
-def test_files_of_two_adapters_do_not_fit(tmp_path: Path) -> None:
+def test_rejects_files_of_different_adapters(tmp_path: Path) -> None:
     write_converted(tmp_path, num_rows=3)
     with pytest.raises(BadInput, match="does not fit together"):
         load_adapter(tmp_path)

@@ -14,7 +14,7 @@ NOWHERE = Endpoint("127.0.0.1:1", "127.0.0.1:1")
 
 
 @both
-def test_config_tells_how_to_talk_to_the_model(triton: FakeTriton, interface: Interface) -> None:
+def test_fetches_model_config(triton: FakeTriton, interface: Interface) -> None:
     triton.parameters = {
         "chat_template": "{{ messages }}",
         "bos_token": "<s>",
@@ -43,7 +43,7 @@ def test_config_tells_how_to_talk_to_the_model(triton: FakeTriton, interface: In
 
 
 @both
-def test_foreign_model_tells_nothing(triton: FakeTriton, interface: Interface) -> None:
+def test_config_without_tllm_parameters(triton: FakeTriton, interface: Interface) -> None:
     triton.parameters = {"max_seq_len": "${max_seq_len}", "chat_template": ""}
     assert fetch_model_config(triton.endpoint, "ensemble", interface) == ModelInfo(
         "ensemble", max_batch_size=8, inputs=frozenset(TEXT_INPUTS)
@@ -57,26 +57,30 @@ def test_config_of_an_unknown_model(triton: FakeTriton, interface: Interface) ->
 
 
 @both
-def test_config_of_no_server(interface: Interface) -> None:
+def test_config_of_an_unreachable_server(interface: Interface) -> None:
     with pytest.raises(NoServer, match=r"No server answers at 127.0.0.1:1"):
         fetch_model_config(NOWHERE, "demo", interface)
 
 
 @both
-def test_probe_asks_for_one_token_as_a_whole(triton: FakeTriton, interface: Interface) -> None:
+def test_probe_requests_one_token_without_streaming(
+    triton: FakeTriton, interface: Interface
+) -> None:
     """So that a model can be ready that is not decoupled, and cannot stream."""
     assert probe_token(triton.endpoint, "demo", 20, interface).num_output_tokens
     (received,) = triton.received
     assert (received["max_tokens"], received["stream"]) == (1, False)
 
 
-def test_probe_passes_on_what_the_model_says(triton: FakeTriton) -> None:
+def test_probe_raises_the_models_error(triton: FakeTriton) -> None:
     with pytest.raises(RequestFailed, match="has no model 'nope'"):
         probe_token(triton.endpoint, "nope", 20)
 
 
 @both
-def test_token_of_the_restricted_apis_stays_here(triton: FakeTriton, interface: Interface) -> None:
+def test_does_not_send_the_restricted_token_to_models(
+    triton: FakeTriton, interface: Interface
+) -> None:
     secret = Endpoint(triton.endpoint.grpc, triton.endpoint.http, restricted_token="secret")
     fetch_model_config(secret, "demo", interface)
     list(stream(secret, "demo", GenerateRequest("go"), interface))

@@ -34,7 +34,7 @@ _DEMAND = Demand(_16, _16, _16, input_len=128, output_len=20, max_seq_len=148)
 _CONFIGS = [config for name, config in vars(configs).items() if name.isupper()]
 
 
-def test_the_memory_of_a_llama() -> None:
+def test_plans_memory_of_llama() -> None:
     total = 143_771 << 20
     weights = 2 * 6_738_415_616
     # Twice the residual stream; gate, up and product of the MLP; logits in single precision.
@@ -54,12 +54,12 @@ def test_the_memory_of_a_llama() -> None:
     )
 
 
-def test_what_is_too_large_does_not_fit() -> None:
+def test_model_that_is_too_large_does_not_fit() -> None:
     memory = plan_memory(parse_shape(configs.LLAMA_2_70B), Parallelism(), load_gpu("a100"), _DEMAND)
     assert (memory.kv_cache, memory.num_sequences, memory.fits) == (0, 0, False)
 
 
-def test_the_longest_sequence_has_to_fit() -> None:
+def test_longest_sequence_must_fit() -> None:
     shape, gpu = parse_shape(configs.LLAMA_3_1_8B), load_gpu("l4")
     short = plan_memory(shape, Parallelism(), gpu, _DEMAND)
     long = plan_memory(shape, Parallelism(), gpu, replace(_DEMAND, max_seq_len=131072))
@@ -67,7 +67,7 @@ def test_the_longest_sequence_has_to_fit() -> None:
     assert short.num_sequences == long.num_sequences
 
 
-def test_the_stage_with_the_least_room_counts() -> None:
+def test_plans_the_stage_with_the_least_memory() -> None:
     # With the embedding at one end and the head at the other, neither the first stage nor the
     # second has half of the weights.
     shape = parse_shape(configs.LLAMA_3_1_8B)
@@ -76,7 +76,7 @@ def test_the_stage_with_the_least_room_counts() -> None:
     assert memory.context == CONTEXT_BYTES + NCCL_BYTES
 
 
-def test_what_the_index_says_scales_the_weights() -> None:
+def test_scale_applies_to_weights() -> None:
     shape, gpu = parse_shape(configs.LLAMA_2_7B), load_gpu("h200")
     memory = plan_memory(shape, Parallelism(), gpu, replace(_DEMAND, scale=1.1))
     assert memory.weights == round(1.1 * 2 * 6_738_415_616)
@@ -86,16 +86,14 @@ def test_what_the_index_says_scales_the_weights() -> None:
     ("config", "measured_mib"),
     [(configs.LLAMA_2_7B, 580), (configs.LLAMA_3_1_8B, 736), (configs.LLAMA_2_70B, 1472)],
 )
-def test_activations_are_what_a_layer_was_seen_to_take(
-    config: dict[str, Any], measured_mib: int
-) -> None:
+def test_activations_match_measurements(config: dict[str, Any], measured_mib: int) -> None:
     # In PyTorch 2.11 on an H200, 8192 tokens, without the logits.
     demand = replace(_DEMAND, max_batch_size=0)
     activations = activation_bytes(parse_shape(config), Parallelism(), demand)
     assert 0.89 < (measured_mib << 20) / activations < 0.93
 
 
-def test_activations_of_experts() -> None:
+def test_counts_activations_of_experts() -> None:
     # Two experts of a token, each three times its inner width and one hidden width.
     shape = parse_shape(configs.MIXTRAL_8X7B)
     demand = replace(_DEMAND, max_num_tokens=1, max_batch_size=1)
@@ -122,16 +120,14 @@ def test_more_tensor_parallelism_never_needs_more_memory(
 
 
 @given(st.sampled_from(_CONFIGS), st.integers(1, 4096), st.integers(1, 4096))
-def test_a_longer_sequence_never_takes_less(config: dict[str, Any], one: int, other: int) -> None:
+def test_longer_sequences_never_use_less(config: dict[str, Any], one: int, other: int) -> None:
     shape = parse_shape(config)
     short, long = sorted((one, other))
     assert kv_bytes_of_sequence(shape, short, 16) <= kv_bytes_of_sequence(shape, long, 16)
 
 
 @given(st.sampled_from(_CONFIGS), st.floats(0.1, 1), st.floats(0.1, 1))
-def test_what_is_there_is_never_given_twice(
-    config: dict[str, Any], one: float, other: float
-) -> None:
+def test_memory_is_never_allocated_twice(config: dict[str, Any], one: float, other: float) -> None:
     shape = parse_shape(config)
     for fraction in (one, other):
         demand = replace(_DEMAND, kv_cache_free_gpu_mem_fraction=fraction)

@@ -25,7 +25,7 @@ def _read(source: str) -> ModelFacts:
     return read_facts(parse_source(source), find_home())
 
 
-def test_two_small_files_of_the_hub_are_read(
+def test_reads_two_small_files_from_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path))
@@ -51,7 +51,7 @@ def test_two_small_files_of_the_hub_are_read(
         ({"model.safetensors": "12345"}, 5),
     ],
 )
-def test_a_folder_needs_no_weights(
+def test_reads_a_folder_without_weights(
     tmp_path: Path, files: dict[str, str], weight_bytes: int | None
 ) -> None:
     for name, text in {"config.json": json.dumps(configs.GPT_2), **files}.items():
@@ -78,7 +78,7 @@ def _write_gguf(path: Path, architecture: str = "llama", **more: Any) -> Path:
     return path
 
 
-def test_a_gguf_file_says_its_shape_in_its_header(tmp_path: Path) -> None:
+def test_reads_shape_from_gguf_header(tmp_path: Path) -> None:
     path = _write_gguf(tmp_path / "model.gguf")
     facts = _read(f"gguf:{path}")
     shape = facts.shape
@@ -88,7 +88,7 @@ def test_a_gguf_file_says_its_shape_in_its_header(tmp_path: Path) -> None:
     assert facts.weight_bytes == path.stat().st_size
 
 
-def test_a_gguf_file_of_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
+def test_rejects_gguf_of_unknown_architecture(tmp_path: Path) -> None:
     path = _write_gguf(tmp_path / "model.gguf", "mamba")
     with pytest.raises(BadInput, match="GGUF model of the architecture 'mamba' are not known"):
         _read(f"gguf:{path}")
@@ -101,12 +101,12 @@ def test_a_gguf_file_of_an_unknown_architecture_is_refused(tmp_path: Path) -> No
         ("pypi:a==1#b.gguf", "pypi:a==1#b.gguf has not been fetched yet."),
     ],
 )
-def test_what_has_no_such_facts_is_refused(source: str, what: str) -> None:
+def test_rejects_sources_without_facts(source: str, what: str) -> None:
     with pytest.raises(BadInput) as caught:
         _read(source)
     assert caught.value.what == what
 
 
-def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
+def test_rejects_folder_without_config(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="is not a Hugging Face checkpoint"):
         _read(f"local:{tmp_path}")

@@ -15,7 +15,7 @@ from trtllm_serve_cli.sizing.gpus import (
 )
 
 
-def test_the_table_holds_together() -> None:
+def test_gpu_table_is_consistent() -> None:
     for gpu in load_gpus().values():
         assert gpu.shown_as
         # Each generation's formats, and twice the rate with half the bits.
@@ -27,7 +27,7 @@ def test_the_table_holds_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "name"),
+    ("text", "name"),
     [
         ("h200", "h200"),
         ("H100", "h100-sxm"),
@@ -38,11 +38,11 @@ def test_the_table_holds_together() -> None:
         ("Tesla T4", "t4"),
     ],
 )
-def test_a_card_has_many_names(asked: str, name: str) -> None:
-    assert load_gpu(asked).name == name
+def test_finds_gpu_by_alternative_names(text: str, name: str) -> None:
+    assert load_gpu(text).name == name
 
 
-def test_an_unknown_card_is_refused_with_near_matches() -> None:
+def test_unknown_gpu_lists_near_matches() -> None:
     with pytest.raises(BadInput) as caught:
         load_gpu("h2000")
     assert caught.value.what == "No GPU is known as 'h2000'."
@@ -60,11 +60,11 @@ GPU 1: NVIDIA H200 (UUID: GPU-1)
 """
 
 
-def test_the_gpus_that_are_here() -> None:
+def test_parses_gpus() -> None:
     assert parse_gpus(_H200 * 2) == (PresentGpu(0, "NVIDIA H200", 143771),) * 2
 
 
-def test_mig_devices_have_names() -> None:
+def test_parses_mig_devices() -> None:
     assert parse_gpus(_MIG_TABLE, _MIG_LISTING) == (
         PresentGpu(0, "NVIDIA A30", 24576),
         PresentGpu(1, "NVIDIA H200", 143771, ("3g.71gb", "1g.18gb")),
@@ -72,11 +72,11 @@ def test_mig_devices_have_names() -> None:
 
 
 @pytest.mark.parametrize("table", ["", "No devices were found\n", "0, A\n", "x, A, 1, Disabled"])
-def test_what_is_no_table_has_no_gpus(table: str) -> None:
+def test_parses_no_gpus_from_invalid_output(table: str) -> None:
     assert parse_gpus(table) == ()
 
 
-def test_the_card_that_is_here_is_planned_for() -> None:
+def test_chooses_the_present_gpu() -> None:
     card, count = choose_present(parse_gpus(_H200 + _H200.replace("143771", "141000")))
     assert (card.name, card.memory_mib, count) == ("h200", 141000, 2)
 
@@ -94,11 +94,11 @@ def test_the_card_that_is_here_is_planned_for() -> None:
         ),
     ],
 )
-def test_gpus_that_cannot_be_planned_for(table: str, listing: str, what: str) -> None:
+def test_rejects_present_gpus_that_cannot_be_planned(table: str, listing: str, what: str) -> None:
     with pytest.raises(BadInput) as caught:
         choose_present(parse_gpus(table, listing))
     assert caught.value.what == what
 
 
-def test_a_card_that_is_not_known() -> None:
+def test_find_card_returns_none_for_unknown_gpu() -> None:
     assert find_card("NVIDIA K80") is None

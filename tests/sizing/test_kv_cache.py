@@ -54,22 +54,22 @@ def test_bytes_per_token_are_exact(config: dict[str, Any], bits: float, num_byte
         (configs.DEEPSEEK_V3, 8, 576),
     ],
 )
-def test_what_tensor_parallelism_divides(config: dict[str, Any], tp: int, values: int) -> None:
+def test_values_per_layer_on_each_gpu(config: dict[str, Any], tp: int, values: int) -> None:
     assert count_values_per_layer(parse_shape(config), tp) == values
 
 
-def test_a_sequence_takes_whole_blocks() -> None:
+def test_sequence_uses_whole_blocks() -> None:
     shape = parse_shape(configs.LLAMA_3_1_8B)
     assert kv_bytes_of_sequence(shape, 33, 16) == 64 * 131_072
 
 
-def test_a_layer_with_a_window_keeps_no_more_than_that() -> None:
+def test_sliding_window_limits_the_kv_cache() -> None:
     # 18 layers keep all 1280 tokens, 18 the last 128; each 2 x 8 heads of 64 numbers of 2 bytes.
     shape = parse_shape(configs.GPT_OSS_120B)
     assert kv_bytes_of_sequence(shape, 1280, 16) == (18 * 1280 + 18 * 128) * 2048
     assert kv_bytes_of_sequence(shape, 64, 16) == 36 * 64 * 2048
 
 
-def test_a_stage_has_its_layers_only() -> None:
+def test_stage_caches_only_its_layers() -> None:
     shape = parse_shape(configs.LLAMA_3_1_8B)
     assert kv_bytes_of_sequence(shape, 32, 16, tp=4, num_layers=8) == 32 * 8 * 2 * 2 * 128 * 2

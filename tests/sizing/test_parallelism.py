@@ -17,7 +17,7 @@ from trtllm_serve_cli.sizing.shape import parse_shape
 
 
 @pytest.mark.parametrize(
-    ("config", "asked", "given"),
+    ("config", "numbers", "parallelism"),
     [
         (configs.LLAMA_2_70B, {"tp": 4, "pp": 2}, Parallelism(4, 2)),
         (configs.LLAMA_2_70B, {"tp": 16}, Parallelism(16)),
@@ -29,14 +29,14 @@ from trtllm_serve_cli.sizing.shape import parse_shape
         (configs.DEEPSEEK_V3, {"tp": 16, "moe_ep": 16}, Parallelism(16, 1, 1, 16)),
     ],
 )
-def test_what_is_possible(
-    config: dict[str, Any], asked: dict[str, int], given: Parallelism
+def test_accepts_valid_parallelism(
+    config: dict[str, Any], numbers: dict[str, int], parallelism: Parallelism
 ) -> None:
-    assert check_parallelism(parse_shape(config), **asked) == given
+    assert check_parallelism(parse_shape(config), **numbers) == parallelism
 
 
 @pytest.mark.parametrize(
-    ("config", "asked", "what", "why"),
+    ("config", "numbers", "what", "why"),
     [
         (configs.LLAMA_2_7B, {"tp": 3}, "--tp 3",
          "32 attention heads cannot be divided among 3 GPUs"),
@@ -59,19 +59,21 @@ def test_what_is_possible(
          "an expert 14337 wide cannot be divided among 2 GPUs"),
     ],
 )  # fmt: skip
-def test_what_is_not(config: dict[str, Any], asked: dict[str, int], what: str, why: str) -> None:
+def test_rejects_invalid_parallelism(
+    config: dict[str, Any], numbers: dict[str, int], what: str, why: str
+) -> None:
     with pytest.raises(BadInput) as caught:
-        check_parallelism(parse_shape(config), **asked)
+        check_parallelism(parse_shape(config), **numbers)
     assert (caught.value.what, caught.value.why) == (f"The model cannot run with {what}.", why)
 
 
-def test_what_could_be_asked_instead_is_named() -> None:
+def test_next_step_lists_valid_values() -> None:
     with pytest.raises(BadInput) as caught:
         check_parallelism(parse_shape(configs.QWEN_2_5_7B), tp=8)
     assert caught.value.next_step == "--tp 1, 2, 4"
 
 
-def test_every_possible_tensor_parallelism() -> None:
+def test_lists_valid_tensor_parallelism() -> None:
     assert find_tensor_parallelisms(parse_shape(configs.LLAMA_2_70B), 64) == (
         1,
         2,

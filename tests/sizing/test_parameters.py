@@ -52,7 +52,7 @@ from trtllm_serve_cli.sizing.shape import parse_shape
         (configs.INTERNLM_2_7B, 7.74e9),
     ],
 )
-def test_totals_are_the_published_ones(config: dict[str, Any], published: float) -> None:
+def test_totals_match_published_counts(config: dict[str, Any], published: float) -> None:
     assert count_parameters(parse_shape(config)).total == pytest.approx(published, rel=0.01)
 
 
@@ -67,11 +67,11 @@ def test_totals_are_the_published_ones(config: dict[str, Any], published: float)
         (configs.LLAMA_2_7B, 6.74e9),
     ],
 )
-def test_what_one_token_meets(config: dict[str, Any], published: float) -> None:
+def test_active_parameters_match_published_counts(config: dict[str, Any], published: float) -> None:
     assert count_parameters(parse_shape(config)).active == pytest.approx(published, rel=0.02)
 
 
-def test_every_part_of_a_small_model() -> None:
+def test_counts_each_part_of_gpt_2() -> None:
     # GPT-2: 768 wide, 12 layers, an MLP four times as wide, biases and two numbers per norm.
     assert count_parameters(parse_shape(configs.GPT_2)) == ParameterCounts(
         embedding=50257 * 768 + 1024 * 768,
@@ -84,7 +84,7 @@ def test_every_part_of_a_small_model() -> None:
     )
 
 
-def test_every_part_of_a_mixture_of_experts() -> None:
+def test_counts_each_part_of_a_mixture_of_experts() -> None:
     # Mixtral 8x7B: 4096 wide, 32 layers, eight experts of three matrices, and a router.
     assert count_parameters(parse_shape(configs.MIXTRAL_8X7B)) == ParameterCounts(
         embedding=32000 * 4096,

@@ -33,7 +33,7 @@ def _spreads(plan: SizePlan) -> list[tuple[int, int]]:
     return [(each.parallelism.tp, each.parallelism.pp) for each in plan.plans]
 
 
-def test_every_way_to_use_so_many_gpus() -> None:
+def test_lists_every_parallelism_for_the_gpus() -> None:
     assert _spreads(_plan(configs.LLAMA_3_1_8B, num_gpus=4)) == [
         (1, 1), (2, 1), (1, 2), (4, 1), (2, 2), (1, 4),
     ]  # fmt: skip
@@ -41,7 +41,7 @@ def test_every_way_to_use_so_many_gpus() -> None:
     assert _spreads(_plan(configs.QWEN_2_5_7B))[6:] == [(4, 2), (2, 4), (1, 8)]
 
 
-def test_what_is_asked_for_is_the_only_row() -> None:
+def test_requested_parallelism_is_the_only_row() -> None:
     assert _spreads(_plan(configs.LLAMA_3_1_8B, tp=2, pp=4)) == [(2, 4)]
 
 
@@ -58,7 +58,7 @@ def test_what_is_asked_for_is_the_only_row() -> None:
         (configs.LLAMA_2_70B, "l4", 2, {}, Parallelism(2, 4)),
     ],
 )
-def test_the_fewest_gpus(
+def test_finds_the_smallest_plan(
     config: dict[str, Any],
     gpu: str,
     num_gpus: int,
@@ -70,7 +70,7 @@ def test_the_fewest_gpus(
     assert plan.smallest.parallelism == smallest
 
 
-def test_no_number_of_gpus_may_be_enough() -> None:
+def test_smallest_plan_may_not_exist() -> None:
     config = configs.LLAMA_3_1_405B | {"hidden_size": 131072, "head_dim": 1024}
     assert _plan(config, "t4", 1, dtype="float16").smallest is None
 
@@ -90,7 +90,7 @@ def test_no_number_of_gpus_may_be_enough() -> None:
          ("float16", "nvfp4", "fp8")),
     ],
 )  # fmt: skip
-def test_formats(
+def test_chooses_formats(
     config: dict[str, Any], gpu: str, options: dict[str, Any], formats: tuple[str, str, str]
 ) -> None:
     found = _plan(config, gpu, **options).formats
@@ -110,7 +110,7 @@ def test_formats(
         (configs.LLAMA_2_7B, {"input_len": 128, "output_len": 20}, (128, 20, 148)),
     ],
 )
-def test_lengths_that_are_not_said(
+def test_chooses_missing_lengths(
     config: dict[str, Any], options: dict[str, int], lengths: tuple[int, int, int]
 ) -> None:
     demand = _plan(config, **options).demand
@@ -129,7 +129,7 @@ _CONFIGS = [config for name, config in vars(configs).items() if name.isupper()]
     st.sampled_from(["t4", "h200", "b300"]),
     st.integers(1, 9),
 )
-def test_whatever_has_a_shape_has_a_plan(
+def test_every_valid_shape_has_a_plan(
     config: dict[str, Any], change: dict[str, int], gpu: str, num_gpus: int
 ) -> None:
     try:
@@ -146,33 +146,33 @@ _LENGTH = st.none() | st.integers(1, 5000)
 
 
 @given(_LENGTH, _LENGTH, _LENGTH)
-def test_lengths_always_go_into_the_limit(
+def test_lengths_never_exceed_the_limit(
     input_len: int | None, output_len: int | None, max_seq_len: int | None
 ) -> None:
-    asked = {"input_len": input_len, "output_len": output_len, "max_seq_len": max_seq_len}
+    lengths = {"input_len": input_len, "output_len": output_len, "max_seq_len": max_seq_len}
     try:
-        demand = _plan(configs.LLAMA_2_7B, tp=1, **asked).demand
+        demand = _plan(configs.LLAMA_2_7B, tp=1, **lengths).demand
     except BadInput:
         return
     assert demand.input_len + demand.output_len <= demand.max_seq_len <= 4096
-    for name, value in asked.items():
+    for name, value in lengths.items():
         assert value is None or getattr(demand, name) == value
     assert min(demand.input_len, demand.output_len) >= 1
 
 
-def test_the_index_has_the_last_word_on_what_is_served_as_it_is() -> None:
+def test_index_size_overrides_the_shape_if_served_as_stored() -> None:
     by_shape = _plan(configs.LLAMA_2_7B, tp=1).plans[0].memory.weights
     larger = int(by_shape * 1.05)
-    said = {"weight_bytes": larger, "tp": 1}
-    assert _plan(configs.LLAMA_2_7B, **said).plans[0].memory.weights == larger
+    stored = {"weight_bytes": larger, "tp": 1}
+    assert _plan(configs.LLAMA_2_7B, **stored).plans[0].memory.weights == larger
     # Weights stored in float32 are cast, those of another quantisation made anew.
     cast = _plan(configs.LLAMA_2_7B, weight_bytes=2 * by_shape, tp=1)
-    rebuild = _plan(configs.LLAMA_2_7B, **said, quantization="int8")
+    rebuild = _plan(configs.LLAMA_2_7B, **stored, quantization="int8")
     assert cast.plans[0].memory.weights == by_shape
     assert rebuild.demand.scale == 1.0
 
 
-def test_a_quantisation_without_a_fixed_size_is_measured() -> None:
+def test_measures_quantization_without_a_fixed_size() -> None:
     config = configs.LLAMA_2_7B | {"quantization_config": {"quant_method": "bitsandbytes"}}
     plan = _plan(config, weight_bytes=4_000_000_000, tp=1)
     assert plan.formats.quantization == "bitsandbytes"
@@ -208,7 +208,7 @@ def test_a_quantisation_without_a_fixed_size_is_measured() -> None:
         (configs.LLAMA_2_7B, {"input_len": 4096}, "4096 tokens in and 1 out do not go into 4096."),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused(
+def test_rejects_impossible_options(
     config: dict[str, Any], options: dict[str, Any], what: str
 ) -> None:
     with pytest.raises(BadInput) as caught:
@@ -216,12 +216,12 @@ def test_what_cannot_be_is_refused(
     assert caught.value.what == what
 
 
-def test_assumptions_are_those_that_bear_on_the_model() -> None:
-    said = " ".join(_plan(configs.GPT_OSS_120B, num_gpus=1).assumptions)
-    assert "18 of 36 layers keep 128 tokens only" in said
-    assert "expert" in said
-    assert "NCCL" not in said
-    said = " ".join(_plan(configs.DEEPSEEK_V3).assumptions)
-    assert "The latent KV cache is whole on each GPU" in said
-    assert "NCCL" in said
+def test_lists_only_relevant_assumptions() -> None:
+    assumptions = " ".join(_plan(configs.GPT_OSS_120B, num_gpus=1).assumptions)
+    assert "18 of 36 layers keep 128 tokens only" in assumptions
+    assert "expert" in assumptions
+    assert "NCCL" not in assumptions
+    assumptions = " ".join(_plan(configs.DEEPSEEK_V3).assumptions)
+    assert "The latent KV cache is whole on each GPU" in assumptions
+    assert "NCCL" in assumptions
     assert "the checkpoint holds more" in " ".join(_plan(configs.GEMMA_3_4B).assumptions)

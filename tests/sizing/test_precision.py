@@ -21,11 +21,11 @@ from trtllm_serve_cli.sizing.precision import WEIGHT_FORMATS, check_runs, name_w
         ("nvfp4", "b200"),
     ],
 )
-def test_each_format_has_a_first_generation(name: str, first: str) -> None:
+def test_format_runs_on_its_first_generation(name: str, first: str) -> None:
     check_runs(name, WEIGHT_FORMATS[name], load_gpu(first), "")
 
 
-def test_a_card_without_the_format_is_refused() -> None:
+def test_rejects_gpu_without_the_format() -> None:
     with pytest.raises(BadInput) as caught:
         check_runs("weights in fp8", WEIGHT_FORMATS["fp8"], load_gpu("a100"), "--quantization int8")
     assert str(caught.value) == (
@@ -38,5 +38,5 @@ def test_a_card_without_the_format_is_refused() -> None:
 @pytest.mark.parametrize(
     ("word", "name"), [("awq", "int4_awq"), ("fp8", "fp8"), ("bitsandbytes", None)]
 )
-def test_what_checkpoints_call_it(word: str, name: str | None) -> None:
+def test_translates_checkpoint_formats(word: str, name: str | None) -> None:
     assert name_weight_format(word) == name

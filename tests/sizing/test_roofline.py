@@ -24,7 +24,7 @@ def _estimate(demand: Demand, gpu: str = "h200", **parallelism: int) -> Speed:
     return estimate_speed(_LLAMA, at, card, demand, room)
 
 
-def test_saturated_requests_of_an_h200() -> None:
+def test_saturated_request_rate_of_an_h200() -> None:
     # 790 TFLOP/s over two operations for each of 6.74e9 parameters and 148 tokens.
     demand = Demand(_16, _16, _16, input_len=128, output_len=20, max_seq_len=148)
     speed = _estimate(demand)
@@ -32,13 +32,13 @@ def test_saturated_requests_of_an_h200() -> None:
     assert speed.saturated_tokens_per_s == pytest.approx(20 * speed.saturated_requests_per_s)
 
 
-def test_a_single_stream_of_an_h200() -> None:
+def test_single_stream_rate_of_an_h200() -> None:
     # 4.3 TB/s over 13.2 GB of weights and 0.18 GB of KV cache.
     demand = Demand(_16, _16, _16, input_len=200, output_len=300, max_seq_len=500)
     assert _estimate(demand).single_stream_tokens_per_s == pytest.approx(320, rel=0.01)
 
 
-def test_half_the_bytes_are_twice_as_quick() -> None:
+def test_half_the_bytes_double_the_rate() -> None:
     demand = Demand(_16, _16, _16, input_len=1, output_len=1, max_seq_len=2)
     fp8 = replace(demand, weights=WEIGHT_FORMATS["fp8"])
     ratio = _estimate(fp8).single_stream_tokens_per_s / _estimate(demand).single_stream_tokens_per_s
@@ -46,7 +46,7 @@ def test_half_the_bytes_are_twice_as_quick() -> None:
     assert ratio == pytest.approx(2 * 6.607e9 / (6.476e9 + 2 * 0.131e9), rel=0.01)
 
 
-def test_two_gpus_are_twice_as_quick_and_two_stages_are_not_for_one_stream() -> None:
+def test_pipeline_stages_do_not_speed_up_a_single_stream() -> None:
     demand = Demand(_16, _16, _16, input_len=128, output_len=20, max_seq_len=148)
     one, split, staged = (_estimate(demand, **at) for at in ({}, {"tp": 2}, {"pp": 2}))
     alone = one.single_stream_tokens_per_s
@@ -55,7 +55,7 @@ def test_two_gpus_are_twice_as_quick_and_two_stages_are_not_for_one_stream() -> 
     assert staged.saturated_tokens_per_s > 1.8 * one.saturated_tokens_per_s
 
 
-def test_one_token_reads_the_experts_chosen_for_it_and_many_read_all() -> None:
+def test_single_token_reads_only_its_experts() -> None:
     shape = parse_shape(configs.MIXTRAL_8X7B)
     demand = Demand(_16, _16, _16, input_len=1, output_len=1, max_seq_len=2)
     gpu = load_gpu("h200")
@@ -68,7 +68,7 @@ def test_one_token_reads_the_experts_chosen_for_it_and_many_read_all() -> None:
     assert shared < 8 * alone / 2
 
 
-def test_a_latent_is_read_instead_of_heads() -> None:
+def test_mla_reads_the_latent_instead_of_heads() -> None:
     shape, gpu = parse_shape(configs.DEEPSEEK_V3), load_gpu("b200")
     demand = Demand(_16, _16, _16, input_len=1024, output_len=256, max_seq_len=1280)
     at = check_parallelism(shape, 8)

@@ -22,7 +22,7 @@ from trtllm_serve_cli.sizing.shape import (
 )
 
 
-def test_a_llama_says_all() -> None:
+def test_parses_llama() -> None:
     assert parse_shape(configs.LLAMA_2_70B) == ModelShape(
         architecture="LlamaForCausalLM",
         model_type="llama",
@@ -42,7 +42,7 @@ def test_a_llama_says_all() -> None:
     )
 
 
-def test_an_old_config_has_other_words() -> None:
+def test_parses_old_key_names() -> None:
     shape = parse_shape(configs.GPT_2_MEDIUM)
     assert (shape.num_layers, shape.hidden_size, shape.num_attention_heads) == (24, 1024, 16)
     assert (shape.intermediate_size, shape.head_dim, shape.num_key_value_heads) == (4096, 64, 16)
@@ -59,11 +59,11 @@ def test_an_old_config_has_other_words() -> None:
         (configs.LLAMA_2_7B, None),
     ],
 )
-def test_experts(config: dict[str, Any], experts: Experts | None) -> None:
+def test_parses_experts(config: dict[str, Any], experts: Experts | None) -> None:
     assert parse_shape(config).experts == experts
 
 
-def test_latent_attention() -> None:
+def test_parses_latent_attention() -> None:
     assert parse_shape(configs.DEEPSEEK_V3).latent == LatentAttention(512, 64, 128, 128, 1536)
     assert parse_shape(configs.DEEPSEEK_V2_LITE).latent == LatentAttention(512, 64, 128, 128, None)
 
@@ -81,11 +81,11 @@ def test_latent_attention() -> None:
         (configs.GPT_OSS_120B, SlidingWindow(128, 18)),
     ],
 )  # fmt: skip
-def test_sliding_windows(config: dict[str, Any], window: SlidingWindow | None) -> None:
+def test_parses_sliding_windows(config: dict[str, Any], window: SlidingWindow | None) -> None:
     assert parse_shape(config).window == window
 
 
-def test_of_a_model_that_sees_the_text_part_counts() -> None:
+def test_parses_the_text_part_of_a_multimodal_model() -> None:
     shape = parse_shape(configs.GEMMA_3_4B)
     assert (shape.architecture, shape.is_part) == ("Gemma3ForConditionalGeneration", True)
     assert (shape.hidden_size, shape.dtype) == (2560, "bfloat16")
@@ -100,14 +100,12 @@ def test_of_a_model_that_sees_the_text_part_counts() -> None:
         (configs.CHATGLM_3_6B, 2),
     ],
 )
-def test_key_value_heads_of_families_with_words_of_their_own(
-    config: dict[str, Any], kv_heads: int
-) -> None:
+def test_parses_family_specific_key_value_heads(config: dict[str, Any], kv_heads: int) -> None:
     assert parse_shape(config).num_key_value_heads == kv_heads
 
 
 @pytest.mark.parametrize(
-    ("told", "word"),
+    ("config", "word"),
     [
         ({"quant_method": "gptq"}, "gptq"),
         ({"quant_method": "gptq", "bits": 4}, "gptq"),
@@ -116,12 +114,12 @@ def test_key_value_heads_of_families_with_words_of_their_own(
         ({}, "unknown"),
     ],
 )
-def test_gptq_stands_for_four_bits_unless_it_says_otherwise(told, word: str) -> None:
-    shape = parse_shape({**configs.LLAMA_2_7B, "quantization_config": told})
+def test_gptq_defaults_to_four_bits(config, word: str) -> None:
+    shape = parse_shape({**configs.LLAMA_2_7B, "quantization_config": config})
     assert shape.quantization == word
 
 
-def test_how_the_weights_are_quantised() -> None:
+def test_parses_quantization() -> None:
     assert parse_shape(configs.DEEPSEEK_V3).quantization == "fp8"
     modelopt = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}
     assert parse_shape(configs.LLAMA_2_7B | modelopt).quantization == "nvfp4"
@@ -141,7 +139,7 @@ def test_how_the_weights_are_quantised() -> None:
          "33 attention heads cannot share a hidden size of 4096"),
     ],
 )  # fmt: skip
-def test_a_broken_config_is_refused(change: dict[str, Any], why: str) -> None:
+def test_rejects_invalid_config(change: dict[str, Any], why: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse_shape(configs.LLAMA_2_7B | change)
     assert (caught.value.what, caught.value.why) == (
@@ -150,7 +148,7 @@ def test_a_broken_config_is_refused(change: dict[str, Any], why: str) -> None:
     )
 
 
-def test_an_unknown_type_is_refused() -> None:
+def test_rejects_unknown_model_type() -> None:
     with pytest.raises(BadInput, match="The sizes of a model of the type 'mamba' are not known"):
         parse_shape({"model_type": "mamba"})
 
@@ -168,6 +166,6 @@ _VALUES = st.one_of(
     st.sampled_from(sorted(FAMILIES)),
     st.dictionaries(st.sampled_from(_KEYS), _VALUES, max_size=5),
 )
-def test_nonsense_is_bad_input_at_worst(model_type: str, change: dict[str, Any]) -> None:
+def test_random_values_raise_only_bad_input(model_type: str, change: dict[str, Any]) -> None:
     with contextlib.suppress(BadInput):
         parse_shape(configs.LLAMA_2_7B | change | {"model_type": model_type})

@@ -16,12 +16,12 @@ ALL = [config for name, config in vars(configs).items() if name.isupper()]
 
 
 def _held(stage: Stage) -> float:
-    return stage.matrices + stage.experts + stage.whole + stage.embedding + stage.head
+    return stage.matrices + stage.experts + stage.replicated + stage.embedding + stage.head
 
 
 @pytest.mark.parametrize("config", ALL, ids=lambda config: config["architectures"][0])
 @pytest.mark.parametrize("pp", [1, 3])
-def test_no_parameter_is_lost(config: dict[str, Any], pp: int) -> None:
+def test_stages_contain_every_parameter(config: dict[str, Any], pp: int) -> None:
     shape = parse_shape(config)
     stages = split_stages(shape, Parallelism(pp=pp))
     # The last stage has an embedding's copy of its own to make logits with.
@@ -30,7 +30,7 @@ def test_no_parameter_is_lost(config: dict[str, Any], pp: int) -> None:
     assert total == pytest.approx(count_parameters(shape).total, rel=1e-12)
 
 
-def test_the_first_stages_have_the_layers_that_are_over() -> None:
+def test_first_stages_have_the_extra_layers() -> None:
     stages = split_stages(parse_shape(configs.DEEPSEEK_V3), Parallelism(pp=4))
     assert [stage.num_layers for stage in stages] == [16, 15, 15, 15]
     assert [stage.embedding > 0 for stage in stages] == [True, False, False, False]
@@ -39,28 +39,28 @@ def test_the_first_stages_have_the_layers_that_are_over() -> None:
     assert stages[1].experts / stages[0].experts == pytest.approx(15 / 13)
 
 
-def test_what_tensor_parallelism_divides_and_what_not() -> None:
+def test_tensor_parallelism_divides_only_some_parameters() -> None:
     shape = parse_shape(configs.MIXTRAL_8X7B)
     whole, half = (split_stages(shape, check_parallelism(shape, tp))[0] for tp in (1, 2))
     assert half == Stage(
         num_layers=32,
         matrices=whole.matrices / 2,
         experts=whole.experts / 2,
-        whole=whole.whole,
+        replicated=whole.replicated,
         embedding=whole.embedding,
         head=whole.head / 2,
         head_read=whole.head / 2,
     )
 
 
-def test_experts_are_divided_or_shared_out() -> None:
+def test_experts_are_split_or_distributed() -> None:
     shape = parse_shape(configs.MIXTRAL_8X7B)
     ways = ({"moe_tp": 8}, {"moe_ep": 8}, {"moe_tp": 2})
     spread = {split_stages(shape, check_parallelism(shape, 8, **way))[0].experts for way in ways}
     assert spread == {32 * 3 * 4096 * 14336}
 
 
-def test_key_value_heads_are_repeated_where_there_are_fewer_than_gpus() -> None:
+def test_repeats_key_value_heads_on_more_gpus() -> None:
     shape = parse_shape(configs.LLAMA_2_70B | {"num_hidden_layers": 1})
     eight, sixteen = (split_stages(shape, Parallelism(tp))[0].matrices for tp in (8, 16))
     keys_and_values = 2 * 128 * 8192

@@ -54,7 +54,7 @@ _ELSEWHERE = ("BAICHUAN_2_7B", "CHATGLM_3_6B", "INTERNLM_2_7B")
 
 
 @pytest.mark.parametrize("name", [name for name in _MODELS if name not in _ELSEWHERE])
-def test_counts_are_those_of_the_real_architecture(name: str) -> None:
+def test_counts_match_transformers(name: str) -> None:
     config = _with_few_layers(_MODELS[name])
     assert count_parameters(parse_shape(config)).total == _count_in_transformers(config)
 

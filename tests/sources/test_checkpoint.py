@@ -22,14 +22,14 @@ def index(*shards: str) -> bytes:
     return json.dumps({"weight_map": dict(zip("abcdefgh", shards, strict=False))}).encode()
 
 
-def test_hf_folder_becomes_a_checkpoint(tmp_path):
+def test_inspects_hf_folder(tmp_path):
     write_files(tmp_path, hf_files())
     assert inspect(tmp_path) == Checkpoint(
         tmp_path, "hf", "local:x", None, "LlamaForCausalLM", len(safetensors())
     )
 
 
-def test_sharded_weights_are_those_of_the_index(tmp_path):
+def test_sharded_weights_are_listed_in_the_index(tmp_path):
     files = hf_files() | {"a.safetensors": safetensors(), "b.safetensors": safetensors(9)}
     del files["model.safetensors"]
     weight_map = {"weight_map": {"w": "a.safetensors"}}
@@ -37,7 +37,7 @@ def test_sharded_weights_are_those_of_the_index(tmp_path):
     assert inspect(write_files(tmp_path, files)).size_bytes == len(safetensors())
 
 
-def test_index_that_names_other_tensors_is_refused(tmp_path):
+def test_rejects_index_with_other_tensors(tmp_path):
     files = hf_files() | {"a.safetensors": safetensors()}
     del files["model.safetensors"]
     weight_map = {"weight_map": {"w": "a.safetensors", "v": "a.safetensors"}}
@@ -52,7 +52,7 @@ def test_index_that_names_other_tensors_is_refused(tmp_path):
     )
 
 
-def test_numbered_shards_without_an_index_must_all_be_there(tmp_path):
+def test_numbered_shards_must_be_complete(tmp_path):
     files = hf_files() | {"model-00002-of-00003.safetensors": safetensors()}
     del files["model.safetensors"]
     with pytest.raises(SourceError, match="local:x lacks 2 of 3 files of weights") as caught:
@@ -65,14 +65,14 @@ def test_numbered_shards_without_an_index_must_all_be_there(tmp_path):
 @pytest.mark.parametrize(
     "name", ["tokenizer.json", "tokenizer.model", "vocab.json", "qwen.tiktoken", "tekken.json"]
 )
-def test_any_kind_of_tokenizer_will_do(tmp_path, name):
+def test_accepts_any_kind_of_tokenizer(tmp_path, name):
     files = hf_files() | {name: b"{}"}
     if name != "tokenizer.json":
         del files["tokenizer.json"]
     assert inspect(write_files(tmp_path, files)).format == "hf"
 
 
-def test_missing_tokenizer_is_told(tmp_path):
+def test_rejects_missing_tokenizer(tmp_path):
     files = hf_files()
     del files["tokenizer.json"]
     with pytest.raises(SourceError) as caught:
@@ -94,7 +94,7 @@ def test_missing_tokenizer_is_told(tmp_path):
     ],
     ids=["classifier", "mask", "encoder", "speech"],
 )
-def test_model_that_makes_no_text_is_refused(tmp_path, config):
+def test_rejects_models_that_do_not_generate_text(tmp_path, config):
     write_files(tmp_path, hf_files(**config))
     with pytest.raises(SourceError, match="is no language model that makes text"):
         inspect(tmp_path)
@@ -104,12 +104,12 @@ def test_model_that_makes_no_text_is_refused(tmp_path, config):
     "architecture",
     ["GPT2LMHeadModel", "ChatGLMModel", "T5ForConditionalGeneration", "MistralForCausalLM"],
 )
-def test_model_that_makes_text_passes(tmp_path, architecture):
+def test_accepts_models_that_generate_text(tmp_path, architecture):
     write_files(tmp_path, hf_files(architectures=[architecture]))
     assert inspect(tmp_path).architecture == architecture
 
 
-def test_model_type_stands_in_for_architectures(tmp_path):
+def test_model_type_replaces_missing_architectures(tmp_path):
     write_files(tmp_path, hf_files(architectures=None, model_type="llama"))
     assert inspect(tmp_path).architecture == "llama"
 
@@ -126,14 +126,14 @@ def test_model_type_stands_in_for_architectures(tmp_path):
     ],
     ids=["broken", "list", "empty", "number", "deep", "bytes"],
 )
-def test_unusable_config_says_why(tmp_path, config, why):
+def test_rejects_invalid_config(tmp_path, config, why):
     write_files(tmp_path, hf_files() | {"config.json": config})
     with pytest.raises(SourceError, match=r"config.json cannot be used") as caught:
         inspect(tmp_path)
     assert why in caught.value.why
 
 
-def test_folder_without_config_is_no_checkpoint(tmp_path):
+def test_rejects_folder_without_config(tmp_path):
     with pytest.raises(SourceError) as caught:
         inspect(tmp_path)
     assert str(caught.value) == (
@@ -143,7 +143,7 @@ def test_folder_without_config_is_no_checkpoint(tmp_path):
     )
 
 
-def test_folder_without_weights_will_do_where_none_are_needed(tmp_path):
+def test_accepts_folder_without_weights_if_not_needed(tmp_path):
     files = hf_files()
     del files["model.safetensors"]
     options = FetchOptions(needs_weights=False)
@@ -151,13 +151,13 @@ def test_folder_without_weights_will_do_where_none_are_needed(tmp_path):
     assert found.size_bytes == 0
 
 
-def test_folder_without_weights_says_so(tmp_path):
+def test_rejects_folder_without_weights(tmp_path):
     write_files(tmp_path, {"config.json": hf_files()["config.json"], "training_args.bin": b""})
     with pytest.raises(SourceError, match="local:x has no weights"):
         inspect(tmp_path)
 
 
-def test_missing_shards_are_named(tmp_path):
+def test_names_missing_shards(tmp_path):
     files = {"config.json": hf_files()["config.json"], "a.safetensors": safetensors()}
     shards = ("a.safetensors", "b.safetensors", "c.safetensors")
     write_files(tmp_path, files | {"model.safetensors.index.json": index(*shards)})
@@ -168,19 +168,19 @@ def test_missing_shards_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("shard", ["../a.safetensors", 7], ids=["path", "number"])
-def test_index_that_leaves_the_folder_is_refused(tmp_path, shard):
+def test_rejects_index_with_paths_outside_the_folder(tmp_path, shard):
     files = {"config.json": hf_files()["config.json"], "model.safetensors.index.json": index(shard)}
     with pytest.raises(SourceError, match="no weight_map of file names"):
         inspect(write_files(tmp_path, files))
 
 
-def test_cut_weights_are_found(tmp_path):
+def test_rejects_truncated_weights(tmp_path):
     write_files(tmp_path, hf_files() | {"model.safetensors": safetensors()[:-3]})
     with pytest.raises(SourceError, match="is not a whole safetensors file"):
         inspect(tmp_path)
 
 
-def test_pickled_weights_need_the_users_word(tmp_path):
+def test_pickled_weights_require_permission(tmp_path):
     write_files(tmp_path, hf_files() | {"model.bin": b"pickle"})
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(UnsafeCheckpoint) as caught:
@@ -195,7 +195,7 @@ def test_pickled_weights_need_the_users_word(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
-def test_code_needs_the_users_word(tmp_path, name):
+def test_code_requires_permission(tmp_path, name):
     config = {"model_type": "tiny", "auto_map": {"AutoTokenizer": ["code.Tokenizer", None]}}
     write_files(tmp_path, hf_files() | {name: json.dumps(config).encode()})
     with pytest.raises(UnsafeCheckpoint) as caught:
@@ -208,7 +208,7 @@ def test_code_needs_the_users_word(tmp_path, name):
     assert inspect(tmp_path, trust_remote_code=True).format == "hf"
 
 
-def test_gguf_becomes_a_checkpoint(tmp_path):
+def test_inspects_gguf(tmp_path):
     path = tmp_path / "tiny.gguf"
     path.write_bytes(llama_gguf())
     assert inspect_gguf(path, source="gguf:x") == Checkpoint(
@@ -225,7 +225,7 @@ def test_gguf_becomes_a_checkpoint(tmp_path):
     ],
     ids=["vocabulary", "nameless", "split"],
 )
-def test_gguf_that_is_no_whole_model_is_refused(tmp_path, data, what):
+def test_rejects_gguf_without_a_whole_model(tmp_path, data, what):
     path = tmp_path / "tiny.gguf"
     path.write_bytes(data)
     with pytest.raises(SourceError, match=what):

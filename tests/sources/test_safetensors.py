@@ -39,14 +39,14 @@ def find_flaw(tmp_path):
     return find_flaw
 
 
-def test_whole_file_tells_its_tensors(tmp_path):
+def test_returns_tensor_names(tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_bytes(safetensors())
     assert check_safetensors(path) == {"w"}
 
 
 @pytest.mark.parametrize("length", range(len(safetensors())))
-def test_file_cut_anywhere_is_refused(find_flaw, length):
+def test_rejects_truncated_files(find_flaw, length):
     assert find_flaw(safetensors()[:length])
 
 
@@ -69,7 +69,7 @@ def test_file_cut_anywhere_is_refused(find_flaw, length):
     ],
     ids=range(13),
 )
-def test_header_that_is_no_table_is_refused(find_flaw, header):
+def test_rejects_invalid_headers(find_flaw, header):
     assert find_flaw(pack(header)) == "its header is not a valid JSON table of tensors"
 
 
@@ -87,17 +87,17 @@ def test_header_that_is_no_table_is_refused(find_flaw, header):
     ],
     ids=["overlap", "gap", "start", "shape", "longer"],
 )  # fmt: skip
-def test_tensors_that_do_not_fit_are_named(find_flaw, header, num_bytes, flaw):
+def test_rejects_invalid_tensor_offsets(find_flaw, header, num_bytes, flaw):
     assert find_flaw(pack(header, num_bytes)) == flaw
 
 
-def test_type_that_is_newer_than_this_table_passes(tmp_path):
+def test_accepts_unknown_dtypes(tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_bytes(pack({"a": tensor(0, 3, dtype="F3_NEW", shape=[8])}, 3))
     assert check_safetensors(path) == {"a"}
 
 
-def test_pointer_of_git_lfs_is_told_as_one(find_flaw):
+def test_recognizes_git_lfs_pointers(find_flaw):
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
     assert find_flaw(pointer) == (
         "it is a Git LFS pointer, not the file itself; run `git lfs pull`"
@@ -128,7 +128,7 @@ def lay_out(shapes: list[tuple[str, list[int]]]) -> tuple[dict, int]:
 
 
 @given(SHAPES)
-def test_right_headers_pass(tmp_path_factory, shapes):
+def test_accepts_valid_headers(tmp_path_factory, shapes):
     header, num_bytes = lay_out(shapes)
     path = tmp_path_factory.mktemp("right") / "model.safetensors"
     path.write_bytes(pack(header, num_bytes))
@@ -136,7 +136,7 @@ def test_right_headers_pass(tmp_path_factory, shapes):
 
 
 @given(SHAPES, st.data())
-def test_mutated_headers_are_judged_as_the_reference_reader_does(tmp_path_factory, shapes, data):
+def test_agrees_with_the_reference_reader_on_mutated_headers(tmp_path_factory, shapes, data):
     reference = pytest.importorskip("safetensors", reason="comes with `make .venv/.dev`")
     header, num_bytes = lay_out(shapes)
     whole = bytearray(pack(header, num_bytes))

@@ -10,37 +10,37 @@ from trtllm_serve_cli.sources.verify import verify_files
 
 @pytest.fixture
 def verify(tmp_path):
-    """Verifies the file `w` against the hash of `good`; gives what was said."""
+    """Verifies the file `w` against the hash of `good`; gives what was messages."""
     (tmp_path / "w").write_bytes(b"good")
 
     def verify():
-        said = []
+        messages = []
         sha256 = {"w": hashlib.sha256(b"good").hexdigest()}
         verify_files(
             tmp_path,
             sha256,
             ledger=tmp_path / "ledger" / "x.json",
-            notify=said.append,
+            notify=messages.append,
             watch=lambda progress: None,
         )
-        return said
+        return messages
 
     return verify
 
 
-def test_verified_file_is_hashed_once(verify):
+def test_hashes_a_verified_file_once(verify):
     assert verify() == ["Verifying the checksum of 1 files."]
     assert verify() == []
 
 
-def test_changed_file_is_hashed_again(verify, tmp_path):
+def test_hashes_a_changed_file_again(verify, tmp_path):
     verify()
     (tmp_path / "w").write_bytes(b"evil, and longer")
     with pytest.raises(SourceError, match="w did not arrive as published"):
         verify()
 
 
-def test_wrong_file_is_removed_with_the_blob_behind_it(verify, tmp_path):
+def test_removes_a_corrupt_file_and_its_blob(verify, tmp_path):
     (tmp_path / "w").unlink()
     (tmp_path / "blob").write_bytes(b"evil")
     (tmp_path / "w").symlink_to("blob")
@@ -50,7 +50,7 @@ def test_wrong_file_is_removed_with_the_blob_behind_it(verify, tmp_path):
     assert not (tmp_path / "w").is_symlink()
 
 
-def test_broken_ledger_is_ignored(verify, tmp_path):
+def test_ignores_an_invalid_ledger(verify, tmp_path):
     verify()
     (tmp_path / "ledger" / "x.json").write_text("[")
     assert verify() == ["Verifying the checksum of 1 files."]

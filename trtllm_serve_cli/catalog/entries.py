@@ -75,9 +75,9 @@ def resolve_alias(name: str) -> CatalogEntry:
 
 def find_near_aliases(name: str, limit: int = 5) -> list[str]:
     """Aliases that look like `name`, the nearest first; may be empty."""
-    wanted = name.lower().rpartition("/")[2]
-    near = difflib.get_close_matches(wanted, load_catalog(), n=limit)
-    inside = [alias for alias in load_catalog() if len(wanted) > 2 and wanted in alias]
+    query = name.lower().rpartition("/")[2]
+    near = difflib.get_close_matches(query, load_catalog(), n=limit)
+    inside = [alias for alias in load_catalog() if len(query) > 2 and query in alias]
     return list(dict.fromkeys([*near, *inside]))[:limit]
 
 

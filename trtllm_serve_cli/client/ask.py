@@ -21,7 +21,7 @@ from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.errors import TimedOut, TllmError
 
 # How long an answer that is left early may take to end in order.
-_LEAVING_S = 2.0
+_CLOSE_TIMEOUT_S = 2.0
 
 
 def stream(
@@ -54,8 +54,8 @@ def stream(
         from trtllm_serve_cli.client.transport.over_http import stream_http
 
         pieces = stream_http(endpoint.http, model, request, limit_s, cancellation)
-    pieces = _until_cancelled(pieces, cancellation)
-    return _until_stopped(pieces) if is_stopping else pieces
+    pieces = _translate_cancellation(pieces, cancellation)
+    return _mark_stopped(pieces) if is_stopping else pieces
 
 
 def stream_in_thread(
@@ -93,7 +93,7 @@ def stream_in_thread(
             raise item
     finally:
         cancellation.set()
-        reader.join(_LEAVING_S)
+        reader.join(_CLOSE_TIMEOUT_S)
 
 
 def generate(
@@ -105,13 +105,12 @@ def generate(
     cancellation: Cancellation | None = None,
 ) -> Completion:
     """The whole answer; raises as `stream` does."""
-    asked = stream(endpoint, model, request, interface, timeout_s, cancellation)
-    with closing(asked) as pieces:
+    with closing(stream(endpoint, model, request, interface, timeout_s, cancellation)) as pieces:
         started_s = time.monotonic()
         return summarize_pieces(list(pieces), started_s, time.monotonic())
 
 
-def _until_cancelled(
+def _translate_cancellation(
     pieces: Generator[Piece, None, None], cancellation: Cancellation
 ) -> Generator[Piece, None, None]:
     if cancellation.is_set:
@@ -124,7 +123,7 @@ def _until_cancelled(
         raise
 
 
-def _until_stopped(pieces: Generator[Piece, None, None]) -> Generator[Piece, None, None]:
+def _mark_stopped(pieces: Generator[Piece, None, None]) -> Generator[Piece, None, None]:
     try:
         yield from pieces
     except TimedOut:

@@ -25,9 +25,9 @@ _FIELDS = frozenset(
     {field.name for field in dataclasses.fields(GenerateRequest)} - RAW_TENSORS - {"stream"}
     | {"lora_dir"}
 )
-_LEAVING_S = 2.0
+_CANCEL_TIMEOUT_S = 2.0
 
-Ask = Callable[[GenerateRequest, Cancellation], Completion]
+Generate = Callable[[GenerateRequest, Cancellation], Completion]
 
 
 def parse_batch(
@@ -59,7 +59,7 @@ def parse_batch(
 
 
 def run_batch(
-    ask: Ask, requests: Iterable[GenerateRequest | TllmError], num_in_flight: int = 4
+    generate: Generate, requests: Iterable[GenerateRequest | TllmError], num_in_flight: int = 4
 ) -> Generator[Completion | TllmError, None, None]:
     """An answer or an error for each of `requests`, in their order; reads them as it goes.
 
@@ -72,18 +72,18 @@ def run_batch(
         for request in requests:
             if len(running) >= num_in_flight:
                 yield running.popleft()[1].result()
-            running.append(_start(ask, request, cancellation))
+            running.append(_start(generate, request, cancellation))
         while running:
             yield running.popleft()[1].result()
     finally:
         cancellation.set()
         for thread, _ in running:
             if thread is not None:
-                thread.join(_LEAVING_S)
+                thread.join(_CANCEL_TIMEOUT_S)
 
 
 def _start(
-    ask: Ask, request: GenerateRequest | TllmError, cancellation: Cancellation
+    generate: Generate, request: GenerateRequest | TllmError, cancellation: Cancellation
 ) -> tuple[threading.Thread | None, Future[Completion | TllmError]]:
     future: Future[Completion | TllmError] = Future()
     if isinstance(request, TllmError):
@@ -91,20 +91,20 @@ def _start(
         return None, future
     # A daemon, so that a server which hangs cannot keep an interrupted command from leaving.
     thread = threading.Thread(
-        target=_answer, args=(ask, request, cancellation, future), daemon=True
+        target=_run, args=(generate, request, cancellation, future), daemon=True
     )
     thread.start()
     return thread, future
 
 
-def _answer(
-    ask: Ask,
+def _run(
+    generate: Generate,
     request: GenerateRequest,
     cancellation: Cancellation,
     future: Future[Completion | TllmError],
 ) -> None:
     try:
-        future.set_result(ask(request, cancellation))
+        future.set_result(generate(request, cancellation))
     except TllmError as error:
         future.set_result(error)
     except BaseException as error:  # handed to whoever waits: a bug must not look like a hang
@@ -146,12 +146,13 @@ def _parse_line(text: str, defaults: GenerateRequest) -> GenerateRequest:
     if isinstance(values.get("guided_decoding_guide"), dict):  # a schema, as JSON has it
         values["guided_decoding_guide"] = json.dumps(values["guided_decoding_guide"])
     # A null asks for the default, as a missing key does.
-    said = {name: value for name, value in values.items() if value is not None}
-    if "lora_dir" in said:
-        said["lora_weights"], said["lora_config"] = _load_adapter(said.pop("lora_dir"))
+    overrides = {name: value for name, value in values.items() if value is not None}
+    if "lora_dir" in overrides:
+        weights, config = _load_adapter(overrides.pop("lora_dir"))
+        overrides |= {"lora_weights": weights, "lora_config": config}
     # Beams cannot be streamed; a wrong width is refused where every tensor is checked.
-    is_streamed = defaults.stream and said.get("beam_width", 1) == 1
-    return dataclasses.replace(defaults, **said, stream=is_streamed)
+    is_streamed = defaults.stream and overrides.get("beam_width", 1) == 1
+    return dataclasses.replace(defaults, **overrides, stream=is_streamed)
 
 
 def _load_adapter(folder: Any) -> tuple[RawTensor, RawTensor]:

@@ -16,19 +16,19 @@ _MARGIN = 1.1
 class Turn:
     """What the user said and what the model answered."""
 
-    words: str
-    answer: str
+    message: str
+    response: str
 
 
-def render_turns(info: ModelInfo, system: str | None, turns: Sequence[Turn], words: str) -> str:
+def render_turns(info: ModelInfo, system: str | None, turns: Sequence[Turn], message: str) -> str:
     """The prompt that asks for the answer to `words` after `turns`; raises `BadInput`."""
     messages: list[Message] = []
     if system is not None:
         messages.append({"role": "system", "content": system})
     for turn in turns:
-        messages.append({"role": "user", "content": turn.words})
-        messages.append({"role": "assistant", "content": turn.answer})
-    messages.append({"role": "user", "content": words})
+        messages.append({"role": "user", "content": turn.message})
+        messages.append({"role": "assistant", "content": turn.response})
+    messages.append({"role": "user", "content": message})
     return render_chat(
         info.chat_template or "",
         messages,
@@ -56,10 +56,10 @@ class Conversation:
         """What the next prompt starts with."""
         return self._turns
 
-    def make_prompt(self, words: str, max_tokens: int) -> str:
+    def make_prompt(self, message: str, max_tokens: int) -> str:
         """The prompt for `words`; forgets as many of the oldest turns as it must."""
         while True:
-            prompt = render_turns(self._info, self.system, self._turns, words)
+            prompt = render_turns(self._info, self.system, self._turns, message)
             if not self._turns or self._fits(prompt, max_tokens):
                 return prompt
             self._turns = self._turns[1:]

@@ -26,7 +26,7 @@ def load_adapter(folder: Path) -> tuple[RawTensor, RawTensor]:
     return _as_tensor(weights), _as_tensor(config)
 
 
-def _load(file: Path, kinds: str, sent_as: str) -> NDArray[Any]:
+def _load(file: Path, kinds: str, dtype: str) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.load(file, allow_pickle=False)
     except (OSError, EOFError, ValueError) as error:
@@ -37,14 +37,16 @@ def _load(file: Path, kinds: str, sent_as: str) -> NDArray[Any]:
             "as `tllm lora convert` makes it",
         ) from error
     if array.dtype.kind not in kinds or array.ndim not in (2, 3) or len(array) == 0:
-        raise _unfit(file, f"it is {array.dtype} of shape {list(array.shape)}")
+        raise _invalid_adapter(file, f"it is {array.dtype} of shape {list(array.shape)}")
     batched = array if array.ndim == 3 else array[None]
     if len(batched) != 1:
-        raise _unfit(file, f"it is for a batch of {len(batched)}, and a request has one adapter")
-    return batched.astype(sent_as)
+        raise _invalid_adapter(
+            file, f"it is for a batch of {len(batched)}, and a request has one adapter"
+        )
+    return batched.astype(dtype)
 
 
-def _unfit(file: Path, why: str) -> BadInput:
+def _invalid_adapter(file: Path, why: str) -> BadInput:
     return BadInput(
         f"{file} is no part of a LoRA adapter.",
         why=why,

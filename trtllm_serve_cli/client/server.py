@@ -94,7 +94,7 @@ def fetch_index(endpoint: Endpoint, timeout_s: float = 3.0) -> tuple[IndexedMode
     """The models of the running server's repository, by name; raises as above."""
     from trtllm_serve_cli.client.transport.over_http import fetch_index_http
 
-    said = fetch_index_http(endpoint, timeout_s)
+    index = fetch_index_http(endpoint, timeout_s)
     models = (
         IndexedModel(
             name=each.get("name", ""),
@@ -102,7 +102,7 @@ def fetch_index(endpoint: Endpoint, timeout_s: float = 3.0) -> tuple[IndexedMode
             state=each.get("state", ""),
             reason=each.get("reason", ""),
         )
-        for each in said
+        for each in index
     )
     return tuple(sorted(models, key=lambda model: (model.name, model.version)))
 

@@ -70,7 +70,7 @@ def plan_memory(shape: ModelShape, parallelism: Parallelism, gpu: Gpu, demand: D
 def weight_bytes(stage: Stage, demand: Demand) -> float:
     """What lies in memory of a stage, on each of its GPUs."""
     large = (stage.matrices + stage.experts) * demand.weights.bits
-    rest = (stage.whole + stage.embedding + stage.head) * demand.others.bits
+    rest = (stage.replicated + stage.embedding + stage.head) * demand.others.bits
     return demand.scale * (large + rest) / 8
 
 
@@ -105,7 +105,7 @@ def _plan_stage(
     free = max(0, gpu.memory_bytes - weights - activations - context)
     kv_cache = int(free * demand.kv_cache_free_gpu_mem_fraction)
 
-    def take(num_tokens: int) -> float:
+    def sequence_bytes(num_tokens: int) -> float:
         return kv_bytes_of_sequence(
             shape, num_tokens, demand.kv.bits, tp=tp, num_layers=stage.num_layers
         )
@@ -116,6 +116,6 @@ def _plan_stage(
         activations=activations,
         context=context,
         kv_cache=kv_cache,
-        num_sequences=int(kv_cache // take(demand.input_len + demand.output_len)),
-        fits=kv_cache >= take(demand.max_seq_len),
+        num_sequences=int(kv_cache // sequence_bytes(demand.input_len + demand.output_len)),
+        fits=kv_cache >= sequence_bytes(demand.max_seq_len),
     )

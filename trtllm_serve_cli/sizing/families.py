@@ -14,7 +14,7 @@ from typing import Any
 Config = Mapping[str, Any]
 
 
-def _as_it_is(config: Config) -> Config:
+def _unchanged(config: Config) -> Config:
     return config
 
 
@@ -38,7 +38,7 @@ class Family:
     has_learned_positions: bool = False
     window_period: int = 1
     defaults: Config = field(default_factory=dict)
-    adapt: Callable[[Config], Config] = _as_it_is
+    adapt: Callable[[Config], Config] = _unchanged
 
 
 def _adapt_mpt(config: Config) -> Config:

@@ -1,4 +1,4 @@
-"""What a GGUF file's header says, in the words of a config.json.
+"""What a GGUF file's header says, in the tokens of a config.json.
 
 Its keys are those of ggml's docs/gguf.md; most are `ARCHITECTURE.something`.
 """
@@ -51,9 +51,9 @@ def config_of_gguf(facts: GgufFacts) -> dict[str, Any]:
             next_step="plan with the checkpoint that it was made from: -s hf:ORG/NAME",
         )
     found = {ours: facts.metadata.get(f"{architecture}.{key}") for ours, key in _KEYS.items()}
-    words = facts.metadata.get("tokenizer.ggml.tokens")
-    if found["vocab_size"] is None and isinstance(words, GgufArray):
-        found["vocab_size"] = words.length
+    tokens = facts.metadata.get("tokenizer.ggml.tokens")
+    if found["vocab_size"] is None and isinstance(tokens, GgufArray):
+        found["vocab_size"] = tokens.length
     return {
         **{key: value for key, value in found.items() if value is not None},
         "architectures": [architecture],

@@ -15,7 +15,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.processes import ask_program
 
 # What people say, where it means one card only by custom.
-_SHORT = {
+_ALIASES = {
     "a100": "a100-80gb",
     "h100": "h100-sxm",
     "v100": "v100-32gb",
@@ -82,11 +82,11 @@ def load_gpus() -> Mapping[str, Gpu]:
 
 def load_gpu(name: str) -> Gpu:
     """The card of that name; raises `BadInput` that lists near matches."""
-    wanted = name.lower().strip().replace("_", "-").replace(" ", "-")
-    wanted = _SHORT.get(wanted, wanted)
-    if gpu := load_gpus().get(wanted) or find_card(name):
+    normalized = name.lower().strip().replace("_", "-").replace(" ", "-")
+    normalized = _ALIASES.get(normalized, normalized)
+    if gpu := load_gpus().get(normalized) or find_card(name):
         return gpu
-    near = difflib.get_close_matches(wanted, [*load_gpus(), *_SHORT], n=4, cutoff=0.5)
+    near = difflib.get_close_matches(normalized, [*load_gpus(), *_ALIASES], n=4, cutoff=0.5)
     raise BadInput(
         f"No GPU is known as {name!r}.",
         why=f"near matches: {', '.join(near)}" if near else f"known are {', '.join(load_gpus())}",
@@ -96,8 +96,8 @@ def load_gpu(name: str) -> Gpu:
 
 def find_card(shown_as: str) -> Gpu | None:
     """The card that nvidia-smi calls that, if it is known."""
-    wanted = shown_as.removeprefix("NVIDIA ")
-    return next((gpu for gpu in load_gpus().values() if wanted in gpu.shown_as), None)
+    model = shown_as.removeprefix("NVIDIA ")
+    return next((gpu for gpu in load_gpus().values() if model in gpu.shown_as), None)
 
 
 def find_gpus() -> tuple[PresentGpu, ...]:

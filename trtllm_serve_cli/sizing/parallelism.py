@@ -61,9 +61,9 @@ def check_parallelism(
     return Parallelism(tp, pp, moe_tp, moe_ep)
 
 
-def find_tensor_parallelisms(shape: ModelShape, most: int) -> tuple[int, ...]:
+def find_tensor_parallelisms(shape: ModelShape, max_tp: int) -> tuple[int, ...]:
     """Every `tp` up to `most` that the shape allows, the smallest first."""
-    return tuple(tp for tp in range(1, most + 1) if _find_obstacle(shape, tp) is None)
+    return tuple(tp for tp in range(1, max_tp + 1) if _find_obstacle(shape, tp) is None)
 
 
 def _check_tensor_parallelism(shape: ModelShape, tp: int) -> None:

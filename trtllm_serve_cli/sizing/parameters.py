@@ -37,11 +37,11 @@ class AttentionParameters:
 
     by_heads: int
     by_kv_heads: int
-    whole: int
+    replicated: int
 
     @property
     def total(self) -> int:
-        return self.by_heads + self.by_kv_heads + self.whole
+        return self.by_heads + self.by_kv_heads + self.replicated
 
 
 def count_parameters(shape: ModelShape) -> ParameterCounts:
@@ -100,7 +100,7 @@ def count_attention(shape: ModelShape) -> AttentionParameters:
     return AttentionParameters(
         by_heads=query_width * (rows + hidden),
         by_kv_heads=2 * shape.num_key_value_heads * shape.head_dim * rows,
-        whole=output_bias + extras.per_layer,
+        replicated=output_bias + extras.per_layer,
     )
 
 

@@ -28,10 +28,10 @@ from trtllm_serve_cli.sizing.stages import split_stages
 
 _INPUT_LEN, _OUTPUT_LEN = 1024, 256
 # Where nothing fits in the GPUs at hand, so many are looked at to say what would be needed.
-_MOST_GPUS = 128
+_MAX_GPUS = 128
 # Weights on disk that are larger were stored in a wider type than they will have; those that are
 # smaller are quantised in a way that config.json does not tell, as ModelOpt's older ones are.
-_LEAST_SCALE, _MOST_SCALE = 0.85, 1.15
+_MIN_SCALE, _MAX_SCALE = 0.85, 1.15
 _AS_STORED = "as stored"
 
 
@@ -100,12 +100,12 @@ def plan_size(
     Raises `BadInput` for what the shape, the card or the options do not allow.
     """
     options = options or SizeOptions()
-    asked = (options.tp or 1) * (options.pp or 1)
-    num_gpus = num_gpus or max(8, asked)
-    if asked > num_gpus:
+    num_requested = (options.tp or 1) * (options.pp or 1)
+    num_gpus = num_gpus or max(8, num_requested)
+    if num_requested > num_gpus:
         raise BadInput(
-            f"{asked} GPUs are asked for, and there are {num_gpus}.",
-            why=f"--tp {options.tp or 1} times --pp {options.pp or 1} is {asked}",
+            f"{num_requested} GPUs are asked for, and there are {num_gpus}.",
+            why=f"--tp {options.tp or 1} times --pp {options.pp or 1} is {num_requested}",
             next_step="lower them, or plan for more: --num-gpus",
         )
     shape = facts.shape
@@ -120,7 +120,7 @@ def plan_size(
         return ParallelPlan(parallelism, memory, speed)
 
     plans = tuple(plan(each) for each in _list_parallelisms(shape, num_gpus, options))
-    every = (plan(each) for each in _list_in_order(shape, num_gpus, options))
+    every = (plan(each) for each in _list_by_world_size(shape, num_gpus, options))
     smallest = next((each for each in every if each.speed), None)
     return SizePlan(
         facts=facts,
@@ -154,33 +154,41 @@ def _list_parallelisms(
             shape, options.tp or 1, options.pp or 1, options.moe_tp, options.moe_ep
         )
         return (one,)
-    worlds = sorted({*_powers_of_two(num_gpus), num_gpus})
-    found = tuple(each for world in worlds for each in _spread(shape, world, num_gpus, options))
+    world_sizes = sorted({*_powers_of_two(num_gpus), num_gpus})
+    found = tuple(
+        each
+        for world_size in world_sizes
+        for each in _list_for_world_size(shape, world_size, num_gpus, options)
+    )
     if not found:
         # Only the experts' numbers can be in the way; this says how.
         check_parallelism(shape, num_gpus, 1, options.moe_tp, options.moe_ep)
     return found
 
 
-def _list_in_order(
+def _list_by_world_size(
     shape: ModelShape, num_gpus: int, options: SizeOptions
 ) -> tuple[Parallelism, ...]:
     """From few GPUs to many, beyond those at hand in powers of two."""
-    more = (world for world in _powers_of_two(_MOST_GPUS) if world > num_gpus)
-    worlds = (*range(1, num_gpus + 1), *more)
-    return tuple(each for world in worlds for each in _spread(shape, world, num_gpus, options))
+    more = (world_size for world_size in _powers_of_two(_MAX_GPUS) if world_size > num_gpus)
+    world_sizes = (*range(1, num_gpus + 1), *more)
+    return tuple(
+        each
+        for world_size in world_sizes
+        for each in _list_for_world_size(shape, world_size, num_gpus, options)
+    )
 
 
-def _spread(
-    shape: ModelShape, world: int, num_gpus: int, options: SizeOptions
+def _list_for_world_size(
+    shape: ModelShape, world_size: int, num_gpus: int, options: SizeOptions
 ) -> tuple[Parallelism, ...]:
     """Every way to use so many GPUs, the most tensor parallelism first, within `num_gpus`."""
     found = []
-    for tp in range(min(world, num_gpus), 0, -1):
-        if world % tp == 0:
+    for tp in range(min(world_size, num_gpus), 0, -1):
+        if world_size % tp == 0:
             try:
                 found.append(
-                    check_parallelism(shape, tp, world // tp, options.moe_tp, options.moe_ep)
+                    check_parallelism(shape, tp, world_size // tp, options.moe_tp, options.moe_ep)
                 )
             except BadInput:
                 continue
@@ -196,7 +204,7 @@ def _choose_formats(
 ) -> tuple[Formats, Format, Format]:
     dtype = _choose_dtype(facts.shape, gpu, options)
     check_runs(dtype, WEIGHT_FORMATS[dtype], gpu, "--dtype float16")
-    quantization = options.quantization or _name_own(facts, WEIGHT_FORMATS[dtype])
+    quantization = options.quantization or _name_stored_quantization(facts, WEIGHT_FORMATS[dtype])
     if quantization == "none":
         weights = WEIGHT_FORMATS[dtype]
     elif quantization in WEIGHT_FORMATS:
@@ -217,12 +225,12 @@ def _choose_dtype(shape: ModelShape, gpu: Gpu, options: SizeOptions) -> str:
     return "bfloat16" if shape.dtype == "bfloat16" and gpu.has_bf16 else "float16"
 
 
-def _name_own(facts: ModelFacts, dtype: Format) -> str:
+def _name_stored_quantization(facts: ModelFacts, dtype: Format) -> str:
     """The checkpoint's own quantisation."""
-    if told := facts.shape.quantization:
-        return name_weight_format(told) or told
+    if quantization := facts.shape.quantization:
+        return name_weight_format(quantization) or quantization
     full = count_parameters(facts.shape).total * dtype.bits / 8
-    if facts.weight_bytes and not facts.shape.is_part and facts.weight_bytes < _LEAST_SCALE * full:
+    if facts.weight_bytes and not facts.shape.is_part and facts.weight_bytes < _MIN_SCALE * full:
         return _AS_STORED
     return "none"
 
@@ -236,7 +244,7 @@ def _measure_format(facts: ModelFacts, others: Format) -> Format:
             next_step="say what they are to be: --quantization int8",
         )
     stage = split_stages(facts.shape, Parallelism())[0]
-    rest = (stage.whole + stage.embedding + stage.head) * others.bits
+    rest = (stage.replicated + stage.embedding + stage.head) * others.bits
     large = stage.matrices + stage.experts
     bits = (facts.weight_bytes * 8 - rest) / large
     if bits <= 0:
@@ -271,19 +279,19 @@ def _find_scale(facts: ModelFacts, demand: Demand, options: SizeOptions) -> floa
         return 1.0
     by_shape = weight_bytes(split_stages(facts.shape, Parallelism())[0], demand)
     scale = facts.weight_bytes / by_shape
-    return scale if _LEAST_SCALE < scale < _MOST_SCALE else 1.0
+    return scale if _MIN_SCALE < scale < _MAX_SCALE else 1.0
 
 
 def _choose_lengths(shape: ModelShape, options: SizeOptions) -> tuple[int, int]:
-    """What is not said gives way to what is, and to the longest sequence."""
-    longest = shape.max_position_embeddings
-    if options.max_seq_len and longest and options.max_seq_len > longest:
+    """What is not said gives way to what is, and to the max_positions sequence."""
+    max_positions = shape.max_position_embeddings
+    if options.max_seq_len and max_positions and options.max_seq_len > max_positions:
         raise BadInput(
-            f"The model has {longest} positions, and --max-seq-len is {options.max_seq_len}.",
+            f"The model has {max_positions} positions, and --max-seq-len is {options.max_seq_len}.",
             why="positions beyond were not in its training",
-            next_step=f"--max-seq-len {longest} or less",
+            next_step=f"--max-seq-len {max_positions} or less",
         )
-    limit = options.max_seq_len or longest
+    limit = options.max_seq_len or max_positions
     output_len = options.output_len or min(_OUTPUT_LEN, limit // 2 if limit else _OUTPUT_LEN)
     room = limit - output_len if limit else _INPUT_LEN
     usual = room if options.max_seq_len else min(_INPUT_LEN, room)

@@ -60,14 +60,14 @@ _CHECKPOINT_WORDS = {
 }
 
 
-def read_quantization_word(told: Mapping[str, Any]) -> str:
+def read_quantization_word(config: Mapping[str, Any]) -> str:
     """What a `quantization_config` calls itself, in lower case; "unknown" where it does not say.
 
     GPTQ and AWQ stand for 4 bits, unless their config says otherwise.
     """
-    word = str(told.get("quant_algo") or told.get("quant_method") or "unknown").lower()
-    is_usual = word not in ("gptq", "awq") or told.get("bits") in (None, 4)
-    return word if is_usual else f"{word}_{told['bits']}_bits"
+    word = str(config.get("quant_algo") or config.get("quant_method") or "unknown").lower()
+    is_usual = word not in ("gptq", "awq") or config.get("bits") in (None, 4)
+    return word if is_usual else f"{word}_{config['bits']}_bits"
 
 
 def name_weight_format(checkpoint_word: str) -> str | None:
@@ -76,10 +76,12 @@ def name_weight_format(checkpoint_word: str) -> str | None:
     return word if word in WEIGHT_FORMATS else None
 
 
-def check_runs(what: str, named: Format, gpu: Gpu, next_step: str) -> None:
+def check_runs(what: str, number_format: Format, gpu: Gpu, next_step: str) -> None:
     """Raises `BadInput` when the GPU has not got the format that is asked for as `what`."""
-    if gpu.capability < named.capability:
-        needed, has = (".".join(map(str, each)) for each in (named.capability, gpu.capability))
+    if gpu.capability < number_format.capability:
+        needed, has = (
+            ".".join(map(str, each)) for each in (number_format.capability, gpu.capability)
+        )
         raise BadInput(
             f"{gpu.name} cannot run {what}.",
             why=f"that needs compute capability {needed}, and {gpu.name} has {has}",

@@ -139,7 +139,7 @@ class _Cost:
             chosen = experts.num_experts_per_token / experts.num_experts
             share = max(1 - (1 - chosen) ** batch, self.parallelism.moe_ep / experts.num_experts)
         large = (stage.matrices + share * stage.experts) * demand.weights.bits
-        rest = (stage.whole + stage.head_read) * demand.others.bits
+        rest = (stage.replicated + stage.head_read) * demand.others.bits
         return demand.scale * (large + rest) / 8
 
     def _kv_read(self, context: int) -> float:
@@ -153,13 +153,13 @@ class _Cost:
 
     def _multiply_s(self, num_tokens: int, attention: float) -> float:
         """Two operations per parameter and token; `attention` are its own, in 16 bits."""
-        stage, experts, named = self.stage, self.shape.experts, self.demand.weights
+        stage, experts, weights = self.stage, self.shape.experts, self.demand.weights
         chosen = experts.num_experts_per_token / experts.num_experts if experts else 0.0
         matrices = 2 * num_tokens * (stage.matrices + chosen * stage.experts)
-        other = attention + 2 * (num_tokens * stage.whole + stage.head_read)
-        rate = getattr(self.gpu, named.rate) or self.gpu.fp16
+        other = attention + 2 * (num_tokens * stage.replicated + stage.head_read)
+        rate = getattr(self.gpu, weights.rate) or self.gpu.fp16
         reached = COMPUTE_REACHED * 1e12
-        return matrices / (rate * named.speed * reached) + other / (self.gpu.fp16 * reached)
+        return matrices / (rate * weights.speed * reached) + other / (self.gpu.fp16 * reached)
 
     def _attend(self, num_tokens: int, context: float, *, is_prompt: bool) -> float:
         """Operations of `num_tokens` tokens that each look back at `context` others."""

@@ -29,8 +29,8 @@ _NAMES = {
     "num_experts": ("num_local_experts", "n_routed_experts", "num_experts"),
 }
 # Far above any model: a config that says more is broken.
-_MOST = 1 << 40
-_MOST_LAYERS = 1 << 14
+_MAX_COUNT = 1 << 40
+_MAX_LAYERS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +131,9 @@ def parse_shape(config: Mapping[str, Any]) -> ModelShape:
         )
     family = FAMILIES[model_type]
     # A null stands for the default as much as an absence does.
-    told = {key: value for key, value in text.items() if value is not None}
+    values = {key: value for key, value in text.items() if value is not None}
     try:
-        return _parse(family, model_type, family.adapt({**family.defaults, **told}), config, text)
+        return _parse(family, model_type, family.adapt({**family.defaults, **values}), config, text)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise _broken(f"a value in it is of the wrong kind ({error})") from error
 
@@ -151,7 +151,7 @@ def _parse(
     family: Family, model_type: str, config: Config, whole: Mapping[str, Any], text: Config
 ) -> ModelShape:
     num_layers = _count(config, "num_layers")
-    if num_layers > _MOST_LAYERS:
+    if num_layers > _MAX_LAYERS:
         raise _broken(f"it claims {num_layers} layers")
     hidden_size = _count(config, "hidden_size")
     heads = _count(config, "num_attention_heads")
@@ -292,10 +292,10 @@ def _parse_dtype(config: Config) -> str | None:
 
 
 def _parse_quantization(config: Config) -> str | None:
-    told = config.get("quantization_config")
-    if not isinstance(told, Mapping):
+    quantization_config = config.get("quantization_config")
+    if not isinstance(quantization_config, Mapping):
         return None
-    return read_quantization_word(told)
+    return read_quantization_word(quantization_config)
 
 
 def _count(config: Config, what: str) -> int:
@@ -312,7 +312,7 @@ def _find_count(config: Config, what: str) -> int | None:
 
 def _check_count(name: str, config: Config) -> int:
     value = config.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _MOST:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _MAX_COUNT:
         raise _broken(f"its {name} is {value!r}, which is no count")
     return value
 

@@ -26,7 +26,7 @@ class Stage:
     num_layers: int
     matrices: float
     experts: float
-    whole: float
+    replicated: float
     embedding: float
     head: float
     head_read: float
@@ -60,20 +60,20 @@ def _describe(
     sparse = num_layers - dense
     matrices = num_layers * _attention_share(shape, tp)
     matrices += dense * parameters.count_mlp(shape, shape.intermediate_size) / tp
-    whole = float(num_layers * parameters.count_layer_norms(shape))
+    replicated = float(num_layers * parameters.count_layer_norms(shape))
     routed = 0.0
     if experts and sparse:
         matrices += sparse * parameters.count_shared_experts(shape, experts) / tp
-        whole += sparse * parameters.count_router(shape, experts)
+        replicated += sparse * parameters.count_router(shape, experts)
         each = parameters.count_expert(shape, experts) / parallelism.moe_tp
         routed = sparse * each * experts.num_experts / parallelism.moe_ep
-    whole += parameters.count_last_norms(shape) if is_last else 0
+    replicated += parameters.count_last_norms(shape) if is_last else 0
     head = parameters.count_head(shape) / tp if is_last else 0.0
     return Stage(
         num_layers=num_layers,
         matrices=matrices,
         experts=routed,
-        whole=whole,
+        replicated=replicated,
         embedding=parameters.count_embedding(shape) if is_first else 0.0,
         head=0.0 if shape.tie_word_embeddings and is_first else head,
         head_read=head,
@@ -83,4 +83,4 @@ def _describe(
 def _attention_share(shape: ModelShape, tp: int) -> float:
     attention = parameters.count_attention(shape)
     kv_copies = min(tp, shape.num_key_value_heads)
-    return attention.by_heads / tp + attention.by_kv_heads / kv_copies + attention.whole
+    return attention.by_heads / tp + attention.by_kv_heads / kv_copies + attention.replicated

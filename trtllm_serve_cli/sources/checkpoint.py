@@ -21,7 +21,7 @@ from trtllm_serve_cli.sources.safetensors import check_safetensors
 WEIGHTS_FILE = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 # Files whose `auto_map` makes Transformers import Python code from the checkpoint.
-FILES_THAT_NAME_CODE = (
+FILES_WITH_AUTO_MAP = (
     "config.json",
     "tokenizer_config.json",
     "processor_config.json",
@@ -162,7 +162,7 @@ def check_has_tokenizer(where: str, names: Collection[str]) -> None:
 
 def check_runs_no_code(folder: Path) -> None:
     """Raises `UnsafeCheckpoint` when a config in `folder` names Python code of the checkpoint."""
-    for name in FILES_THAT_NAME_CODE:
+    for name in FILES_WITH_AUTO_MAP:
         path = folder / name
         if path.exists() and (auto_map := read_object(path).get("auto_map")):
             raise UnsafeCheckpoint(
@@ -219,11 +219,11 @@ def read_index(path: Path) -> dict[str, set[str]]:
     return shards
 
 
-def _check_tensors(path: Path, wanted: Set[str]) -> None:
+def _check_tensors(path: Path, expected: Set[str]) -> None:
     """Is the file whole, and are the tensors in it that the index puts there?"""
-    if missing := sorted(wanted - check_safetensors(path)):
+    if missing := sorted(expected - check_safetensors(path)):
         raise SourceError(
-            f"{path} lacks {len(missing)} of {len(wanted)} tensors.",
+            f"{path} lacks {len(missing)} of {len(expected)} tensors.",
             why=f"{WEIGHTS_INDEX} says that {_shorten(missing)} would be there",
             next_step="fetch the shard and the index again from where they came: they do not "
             "belong together",
@@ -233,12 +233,12 @@ def _check_tensors(path: Path, wanted: Set[str]) -> None:
 def _check_numbers(where: str, files: list[str]) -> tuple[str, ...]:
     """`files`, if of those that are numbered (…-00002-of-00005…) none is missing."""
     numbered = [found.groups() for name in files if (found := _NUMBERED.fullmatch(name))]
-    wanted = {
+    expected = {
         f"{stem}-{number:05}-of-{total}{suffix}"
         for stem, _, total, suffix in numbered
         for number in range(1, int(total) + 1)
     }
-    _check_shards(where, files, wanted, "their numbering")
+    _check_shards(where, files, expected, "their numbering")
     return tuple(files)
 
 

@@ -82,10 +82,10 @@ def read_gguf(path: Path) -> GgufFacts:
     try:
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
-                raise _Broken("it does not start with the letters GGUF")
+                raise _Invalid("it does not start with the letters GGUF")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _parse(_Cursor(data))
-    except _Broken as error:
+    except _Invalid as error:
         raise SourceError(
             f"{path} is not a whole GGUF file.",
             why=str(error),
@@ -99,7 +99,7 @@ def read_gguf(path: Path) -> GgufFacts:
         ) from error
 
 
-class _Broken(Exception):
+class _Invalid(Exception):
     """What is wrong with the bytes, without the file's name."""
 
 
@@ -114,7 +114,7 @@ class _Cursor:
     def skip(self, num_bytes: int) -> int:
         start = self.at
         if num_bytes > self.size - start:
-            raise _Broken(f"it ends after {self.size} bytes, inside its header")
+            raise _Invalid(f"it ends after {self.size} bytes, inside its header")
         self.at = start + num_bytes
         return start
 
@@ -132,19 +132,19 @@ class _Cursor:
         try:
             return self.data[start : self.at].decode("utf-8")
         except UnicodeDecodeError as error:
-            raise _Broken(f"the text at byte {start} is not UTF-8") from error
+            raise _Invalid(f"the text at byte {start} is not UTF-8") from error
 
     def count(self, limit: int, what: str) -> int:
         number = self.number("Q")
         if number > limit:
-            raise _Broken(f"it claims {number} {what}")
+            raise _Invalid(f"it claims {number} {what}")
         return number
 
 
 def _parse(cursor: _Cursor) -> GgufFacts:
     version = cursor.number("I")
     if version not in (2, 3):
-        raise _Broken(f"its version is {version}; versions 2 and 3, little-endian, are understood")
+        raise _Invalid(f"its version is {version}; versions 2 and 3, little-endian, are understood")
     num_tensors = cursor.count(_MAX_ENTRIES, "tensors")
     num_entries = cursor.count(_MAX_ENTRIES, "metadata entries")
     metadata: dict[str, GgufValue] = {}
@@ -162,7 +162,7 @@ def _read_value(cursor: _Cursor, kind: int) -> GgufValue:
         return cursor.string()
     if kind == _ARRAY:
         return _skip_array(cursor)
-    raise _Broken(f"it has a value of the unknown type {kind}")
+    raise _Invalid(f"it has a value of the unknown type {kind}")
 
 
 def _skip_array(cursor: _Cursor) -> GgufArray:
@@ -174,20 +174,20 @@ def _skip_array(cursor: _Cursor) -> GgufArray:
         for _ in range(length):
             cursor.skip(cursor.number("Q"))
     else:
-        raise _Broken(f"it has an array of the unknown type {kind}")
+        raise _Invalid(f"it has an array of the unknown type {kind}")
     return GgufArray(length)
 
 
 def _read_num_dimensions(cursor: _Cursor) -> int:
     if (number := cursor.number("I")) > _MAX_DIMENSIONS:
-        raise _Broken(f"it has a tensor of {number} dimensions")
+        raise _Invalid(f"it has a tensor of {number} dimensions")
     return number
 
 
 def _check_tensors(cursor: _Cursor, num_tensors: int, alignment: GgufValue) -> frozenset[str]:
     """The tensors' names; raises when their table names bytes that the file does not have."""
     if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
-        raise _Broken(f"its alignment is {alignment}")
+        raise _Invalid(f"its alignment is {alignment}")
     end = 0
     names = set()
     for _ in range(num_tensors):
@@ -199,5 +199,5 @@ def _check_tensors(cursor: _Cursor, num_tensors: int, alignment: GgufValue) -> f
         end = max(end, cursor.number("Q") + -(-elements // per_block) * block_bytes)
     data_start = -(-cursor.at // alignment) * alignment
     if num_tensors and data_start + end > cursor.size:
-        raise _Broken(f"it has {cursor.size} bytes of {data_start + end}: the rest is missing")
+        raise _Invalid(f"it has {cursor.size} bytes of {data_start + end}: the rest is missing")
     return frozenset(names)

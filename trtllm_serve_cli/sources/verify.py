@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from trtllm_serve_cli.errors import SourceError
-from trtllm_serve_cli.sources.parallel import Stopped, run_together
+from trtllm_serve_cli.sources.parallel import Stopped, run_parallel
 from trtllm_serve_cli.sources.progress import Meter, Watch
 
 _CHUNK_BYTES = 1 << 20
 # Disks, not processors, are what hashing waits for.
-_AT_ONCE = 4
+_MAX_WORKERS = 4
 
 
 def verify_files(
@@ -28,7 +28,7 @@ def verify_files(
     ledger: Path,
     notify: Callable[[str], None],
     watch: Watch,
-    passed: Collection[str] = (),
+    verified: Collection[str] = (),
 ) -> None:
     """Raises `SourceError` naming the files in `folder` whose SHA-256 differs, and removes them.
 
@@ -40,7 +40,7 @@ def verify_files(
     unseen = [name for name, stamp in stamps.items() if seen.get(name) != stamp]
     if not unseen:
         return
-    unread = [name for name in unseen if name not in passed]
+    unread = [name for name in unseen if name not in verified]
     wrong = _find_wrong(folder, {name: sha256[name] for name in unread}, notify, watch)
     for name in wrong:
         _remove_with_targets(folder / name)
@@ -77,7 +77,7 @@ def _find_wrong(
                 meter.add(name, len(chunk))
         found[name] = digest.hexdigest()
 
-    run_together(hash_one, sha256, at_once=_AT_ONCE, tick=lambda: watch(meter.read()))
+    run_parallel(hash_one, sha256, max_workers=_MAX_WORKERS, tick=lambda: watch(meter.read()))
     return [name for name in sha256 if found[name] != sha256[name]]
 
 

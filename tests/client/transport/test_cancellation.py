@@ -3,7 +3,7 @@ from __future__ import annotations
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
 
 
-def test_hooks_are_called_while_their_block_lasts() -> None:
+def test_calls_hooks_of_active_blocks_only() -> None:
     cancellation, called = Cancellation(), list[str]()
     with cancellation.calling(lambda: called.append("a")):
         pass
@@ -12,7 +12,7 @@ def test_hooks_are_called_while_their_block_lasts() -> None:
     assert (called, cancellation.is_set) == (["b"], True)
 
 
-def test_hook_of_a_late_comer_is_called_at_once() -> None:
+def test_calls_hook_immediately_if_already_set() -> None:
     cancellation, called = Cancellation(), list[str]()
     cancellation.set()
     with cancellation.calling(lambda: called.append("a")):

@@ -11,20 +11,18 @@ from trtllm_serve_cli.client.transport.events import EventParser
     st.lists(st.integers(1, 40)),
     st.sampled_from([b"\n", b"\r\n"]),
 )
-def test_events_come_whole_however_their_bytes_come(
-    events: list[str], sizes: list[int], end: bytes
-) -> None:
+def test_parses_events_split_at_any_byte(events: list[str], sizes: list[int], end: bytes) -> None:
     stream = b"".join(b"data: " + event.encode() + end + end for event in events)
-    parser, given_back = EventParser(), []
+    parser, parsed = EventParser(), []
     for size in [*sizes, len(stream)]:
-        given_back += parser.feed(stream[:size])
+        parsed += parser.feed(stream[:size])
         stream = stream[size:]
-    assert given_back + parser.feed(stream) == events
+    assert parsed + parser.feed(stream) == events
 
 
 def test_other_lines_are_skipped_and_data_lines_joined() -> None:
     assert EventParser().feed(b": hi\nid: 3\ndata:a\ndata: b\n\n\n") == ["a\nb"]
 
 
-def test_event_that_has_not_ended_is_kept_back() -> None:
+def test_incomplete_event_is_withheld() -> None:
     assert EventParser().feed(b"data: a\n") == []

@@ -25,7 +25,7 @@ def test_every_field_of_a_request_is_a_tensor() -> None:
     assert fields - {"lora_name", "request_id", "stop_after_ms"} == set(INPUTS)
 
 
-def test_what_is_left_open_is_not_sent() -> None:
+def test_unset_fields_are_not_sent() -> None:
     request = GenerateRequest(
         "hi", return_num_input_tokens=False, return_num_output_tokens=False, stream=False
     )
@@ -56,34 +56,34 @@ def test_what_is_left_open_is_not_sent() -> None:
         ("stop_after_ms", -1, "whole number"),
     ],
 )
-def test_value_that_does_not_fit_names_its_tensor(name: str, value: Any, takes: str) -> None:
+def test_invalid_value_names_its_tensor(name: str, value: Any, takes: str) -> None:
     request = dataclasses.replace(GenerateRequest("hi"), **{name: value})
     with pytest.raises(BadInput, match=f"{name} cannot be") as raised:
         plan_inputs(request)
     assert takes in raised.value.why
 
 
-def test_adapters_name_that_is_no_text() -> None:
+def test_rejects_lora_name_that_is_not_text() -> None:
     with pytest.raises(BadInput, match="lora_name cannot be 5"):
         plan_parameters(GenerateRequest("hi", lora_name=5))  # type: ignore[arg-type]
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"))))
-def test_strings_survive_the_wire(words: list[str]) -> None:
+def test_strings_round_trip(words: list[str]) -> None:
     shape, raw = encode_raw("BYTES", tuple(words))
     assert (shape, decode_raw("BYTES", raw)) == ([1, len(words)], words)
 
 
 @given(st.integers(0, 2**64 - 1))
-def test_seed_survives_the_wire(seed: int) -> None:
+def test_seed_round_trips(seed: int) -> None:
     assert decode_raw("UINT64", encode_raw("UINT64", seed)[1]) == [seed]
 
 
-def test_bytes_that_are_no_text_are_replaced() -> None:
+def test_replaces_invalid_utf_8() -> None:
     assert decode_raw("BYTES", b"\x02\0\0\0a\xff") == ["a\ufffd"]
 
 
-def test_cut_string_is_an_error() -> None:
+def test_truncated_string_is_an_error() -> None:
     with pytest.raises(struct.error):
         decode_raw("BYTES", b"\x05\0\0\0a")
 

@@ -32,15 +32,17 @@ def hub(fake, tmp_path):
     return Hub(fake.url, tmp_path / "cache")
 
 
-def fetch(hub: Hub, source=TINY, said=None, watch=lambda progress: None, **options) -> Checkpoint:
-    said = [] if said is None else said
+def fetch(
+    hub: Hub, source=TINY, messages=None, watch=lambda progress: None, **options
+) -> Checkpoint:
+    messages = [] if messages is None else messages
     options = FetchOptions(**options)
     return fetch_from_hub(
         source,
         hub=hub,
         home=find_home(),
         options=options,
-        notify=said.append,
+        notify=messages.append,
         watch=watch,
     )
 
@@ -58,38 +60,38 @@ def test_checkpoint_is_pinned_to_its_commit(fake, hub):
     assert (checkpoint.path / "model.safetensors").read_bytes() == safetensors()
 
 
-def test_only_safetensors_and_small_files_are_downloaded(fake, hub):
+def test_downloads_only_safetensors_and_small_files(fake, hub):
     extra = ("pytorch_model.bin", "consolidated.safetensors", "README.md", "model.py", "x.gguf")
     fake.files.update(dict.fromkeys(extra, b"large"), **{"original/params.json": b"{}"})
     folder = fetch(hub).path
     assert {path.name for path in folder.iterdir()} == set(hf_files())
 
 
-def test_weights_that_are_not_needed_stay_on_the_hub(fake, hub):
+def test_does_not_download_weights_that_are_not_needed(fake, hub):
     checkpoint = fetch(hub, needs_weights=False)
     names = sorted(path.name for path in checkpoint.path.iterdir())
     assert (names, checkpoint.size_bytes) == (["config.json", "tokenizer.json"], 0)
     assert (fetch(hub).path / "model.safetensors").read_bytes() == safetensors()
 
 
-def test_second_fetch_downloads_and_hashes_nothing(fake, hub):
+def test_second_fetch_neither_downloads_nor_hashes(fake, hub):
     fetch(hub)
     fake.requests.clear()
-    said: list[str] = []
-    fetch(hub, said=said)
+    messages: list[str] = []
+    fetch(hub, messages=messages)
     assert "model.safetensors" not in fake.downloaded()
-    assert said == []
+    assert messages == []
 
 
-def test_download_says_how_much_goes_where(fake, hub):
-    said: list[str] = []
-    fetch(hub, said=said)
-    assert said == [
+def test_reports_size_and_destination_of_a_download(fake, hub):
+    messages: list[str] = []
+    fetch(hub, messages=messages)
+    assert messages == [
         f"Downloading hf:acme/tiny@{COMMIT}: {len(safetensors()) + 2} bytes into {hub.cache}.",
     ]
 
 
-def test_cut_download_goes_on_where_it_broke(fake, hub):
+def test_resumes_an_interrupted_download(fake, hub):
     large = fake.files["model.safetensors"] = safetensors(num_floats=3 << 20)
     fake.cut_after_bytes = 11 << 20
     checkpoint = fetch(hub)
@@ -97,7 +99,7 @@ def test_cut_download_goes_on_where_it_broke(fake, hub):
     assert (checkpoint.path / "model.safetensors").read_bytes() == large
 
 
-def test_only_one_copy_of_the_weights_is_on_the_disk(fake, hub, home_folder):
+def test_stores_one_copy_of_the_weights(fake, hub, home_folder):
     large = fake.files["model.safetensors"] = safetensors(num_floats=1 << 20)
     fetch(hub)
     files = [path for folder in (hub.cache, home_folder) for path in folder.rglob("*")]
@@ -118,7 +120,7 @@ def test_progress_ends_with_all_bytes(fake, hub):
     )
 
 
-def test_wrong_checksum_is_refused_and_fetched_again(fake, hub):
+def test_rejects_wrong_checksum_and_fetches_again(fake, hub):
     fake.wrong_sha256 = True
     with pytest.raises(SourceError) as caught:
         fetch(hub)
@@ -132,7 +134,7 @@ def test_wrong_checksum_is_refused_and_fetched_again(fake, hub):
     assert fetch(hub).revision == COMMIT
 
 
-def test_gated_model_says_where_to_accept_the_licence(fake, hub):
+def test_gated_model_links_to_its_licence(fake, hub):
     fake.is_gated = True
     with pytest.raises(GatedModel) as caught:
         fetch(hub)
@@ -144,13 +146,13 @@ def test_gated_model_says_where_to_accept_the_licence(fake, hub):
     )
 
 
-def test_unknown_model_says_that_it_may_be_private(fake, hub):
+def test_unknown_model_may_be_private(fake, hub):
     with pytest.raises(SourceError, match="The hub shows no model acme/other") as caught:
         fetch(hub, HubSource("acme/other"))
     assert caught.value.why == "it does not exist, or it is private and your token does not open it"
 
 
-def test_unknown_revision_names_it(fake, hub):
+def test_rejects_unknown_revision(fake, hub):
     with pytest.raises(SourceError) as caught:
         fetch(hub, HubSource("acme/tiny", "v9"))
     assert caught.value.what == "acme/tiny has no revision v9."
@@ -159,7 +161,7 @@ def test_unknown_revision_names_it(fake, hub):
     )
 
 
-def test_licence_that_waits_for_its_publisher_is_told_in_the_hubs_words(fake, hub):
+def test_pending_licence_shows_the_hubs_message(fake, hub):
     fake.is_gated, fake.gated_status = True, 403
     fake.headers = {"X-Error-Message": "Your request is awaiting a review."}
     with pytest.raises(GatedModel) as caught:
@@ -172,28 +174,28 @@ def test_licence_that_waits_for_its_publisher_is_told_in_the_hubs_words(fake, hu
     )
 
 
-def test_renamed_model_is_told_and_fetched(fake, hub):
+def test_reports_and_fetches_a_renamed_model(fake, hub):
     fake.renamed_from = "acme/small"
-    said: list[str] = []
-    checkpoint = fetch(hub, HubSource("acme/small"), said)
-    assert said[0] == "acme/small is called acme/tiny now."
+    messages: list[str] = []
+    checkpoint = fetch(hub, HubSource("acme/small"), messages)
+    assert messages[0] == "acme/small is called acme/tiny now."
     assert checkpoint.source == f"hf:acme/small@{COMMIT}"
 
 
-def test_token_without_the_right_is_told_so(fake, hub):
+def test_reports_a_token_without_permission(fake, hub):
     fake.status = 403
     with pytest.raises(GatedModel, match="a fine-grained token must allow"):
         fetch(hub)
 
 
-def test_failing_hub_is_told_with_its_status(fake, hub):
+def test_reports_the_status_of_a_failing_hub(fake, hub):
     fake.status = 500
     with pytest.raises(SourceError, match="did not give acme/tiny") as caught:
         fetch(hub)
     assert caught.value.why.startswith(f"status 500 from {fake.url}")
 
 
-def test_closed_port_says_what_to_check(tmp_path):
+def test_closed_port_lists_what_to_check(tmp_path):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -203,7 +205,7 @@ def test_closed_port_says_what_to_check(tmp_path):
     assert "HF_ENDPOINT" in caught.value.next_step
 
 
-def test_rate_limit_says_who_may_ask_more_often(fake, hub):
+def test_rate_limit_suggests_login(fake, hub):
     fake.status, fake.headers = 429, {"Retry-After": "0"}
     with pytest.raises(SourceError, match="The hub was asked too often from here") as caught:
         fetch(hub)
@@ -211,7 +213,7 @@ def test_rate_limit_says_who_may_ask_more_often(fake, hub):
 
 
 @pytest.mark.parametrize("body", [b"<html>log in</html>", b"[]", b"{}"], ids=["page", "[]", "{}"])
-def test_answer_of_something_else_is_told(fake, hub, body):
+def test_reports_a_response_that_is_not_the_hubs(fake, hub, body):
     fake.body = body
     with pytest.raises(SourceError) as caught:
         fetch(hub)
@@ -223,19 +225,19 @@ def test_answer_of_something_else_is_told(fake, hub, body):
     )
 
 
-def test_endpoint_without_a_scheme_is_refused(hub):
+def test_rejects_endpoint_without_a_scheme(hub):
     with pytest.raises(BadInput, match=r"hub.example is not the address of a hub"):
         fetch(replace(hub, endpoint="hub.example"))
 
 
-def test_offline_nothing_is_asked(fake, hub):
+def test_offline_mode_sends_no_requests(fake, hub):
     online = fetch(hub)
     fake.requests.clear()
     assert fetch(replace(hub, is_offline=True)) == online
     assert fake.requests == []
 
 
-def test_offline_what_was_never_fetched_is_told(fake, hub):
+def test_offline_mode_reports_a_model_that_is_not_cached(fake, hub):
     with pytest.raises(SourceError) as caught:
         fetch(replace(hub, is_offline=True))
     assert str(caught.value) == (
@@ -247,23 +249,25 @@ def test_offline_what_was_never_fetched_is_told(fake, hub):
     assert fake.requests == []
 
 
-def test_offline_a_copy_that_is_not_whole_says_what_it_lacks(fake, hub):
+def test_offline_mode_reports_what_a_partial_copy_lacks(fake, hub):
     (fetch(hub).path / "model.safetensors").unlink()
     with pytest.raises(SourceError, match="The copy in the cache is not whole") as caught:
         fetch(replace(hub, is_offline=True))
     assert "there is no *.safetensors file beside its config.json" in caught.value.why
 
 
-def test_cached_copy_serves_without_a_network(tmp_path):
+def test_uses_cached_copy_without_a_network(tmp_path):
     with serve(FakeHub(hf_files())) as fake:
         hub = Hub(fake.url, tmp_path / "cache")
         online = fetch(hub, HubSource("acme/tiny", "main"))
-    said: list[str] = []
-    assert fetch(hub, HubSource("acme/tiny", "main"), said) == online
-    assert said == [f"{hub.url} cannot be reached. Using the copy in the cache, commit {COMMIT}."]
+    messages: list[str] = []
+    assert fetch(hub, HubSource("acme/tiny", "main"), messages) == online
+    assert messages == [
+        f"{hub.url} cannot be reached. Using the copy in the cache, commit {COMMIT}."
+    ]
 
 
-def test_incomplete_copy_does_not_serve_without_a_network(tmp_path):
+def test_rejects_incomplete_copy_without_a_network(tmp_path):
     with serve(FakeHub(hf_files())) as fake:
         hub = Hub(fake.url, tmp_path / "cache")
         folder = fetch(hub, HubSource("acme/tiny", "main")).path
@@ -272,31 +276,31 @@ def test_incomplete_copy_does_not_serve_without_a_network(tmp_path):
         fetch(hub, HubSource("acme/tiny", "main"))
 
 
-def test_code_is_refused_before_the_download(fake, hub):
+def test_rejects_code_before_the_download(fake, hub):
     fake.files.update(hf_files(auto_map={"AutoModel": "modeling.Tiny"}))
     with pytest.raises(UnsafeCheckpoint, match=r"auto_map in config.json names modeling.Tiny"):
         fetch(hub)
     assert "model.safetensors" not in fake.downloaded()
 
 
-def test_trusted_code_comes_along(fake, hub):
+def test_downloads_trusted_code(fake, hub):
     fake.files.update(hf_files(auto_map={"AutoModel": "modeling.Tiny"}), **{"modeling.py": b""})
     assert (fetch(hub, trust_remote_code=True).path / "modeling.py").exists()
 
 
-def test_pickles_are_refused_before_the_download(fake, hub):
+def test_rejects_pickles_before_the_download(fake, hub):
     fake.files["pytorch_model.bin"] = fake.files.pop("model.safetensors")
     with pytest.raises(UnsafeCheckpoint, match=r"there is pytorch_model.bin and no"):
         fetch(hub)
     assert "pytorch_model.bin" not in fake.downloaded()
 
 
-def test_allowed_pickles_are_downloaded(fake, hub):
+def test_downloads_allowed_pickles(fake, hub):
     fake.files["pytorch_model.bin"] = fake.files.pop("model.safetensors")
     assert (fetch(hub, allow_pickle=True).path / "pytorch_model.bin").exists()
 
 
-def test_missing_shard_is_found_before_the_download(fake, hub):
+def test_detects_missing_shard_before_the_download(fake, hub):
     fake.files["model-1.safetensors"] = fake.files.pop("model.safetensors")
     shards = {"a": "model-1.safetensors", "b": "model-2.safetensors"}
     fake.files["model.safetensors.index.json"] = json.dumps({"weight_map": shards}).encode()
@@ -305,7 +309,7 @@ def test_missing_shard_is_found_before_the_download(fake, hub):
     assert "model-1.safetensors" not in fake.downloaded()
 
 
-def test_full_disk_is_found_before_the_download(fake, hub):
+def test_detects_full_disk_before_the_download(fake, hub):
     with pytest.raises(SourceError, match="too full"):
         fetch(replace(hub, free=lambda folder: 10))
     assert "model.safetensors" not in fake.downloaded()
@@ -318,7 +322,7 @@ def test_unwritable_cache_names_the_folder(fake, hub):
     assert str(hub.cache) in caught.value.why
 
 
-def test_gguf_repository_says_what_to_do(fake, hub):
+def test_gguf_repository_has_a_next_step(fake, hub):
     fake.files = {"tiny.Q4_0.gguf": b"GGUF"}
     with pytest.raises(SourceError, match=r"it holds GGUF files: tiny.Q4_0.gguf"):
         fetch(hub)
@@ -335,5 +339,5 @@ def test_gguf_repository_says_what_to_do(fake, hub):
     ],
     ids=["HF_HUB_CACHE", "HF_HOME", "offline", "XDG_CACHE_HOME", "default"],
 )
-def test_hub_is_where_its_own_variables_say(environ, expected):
+def test_finds_hub_from_its_environment_variables(environ, expected):
     assert find_hub(environ) == expected

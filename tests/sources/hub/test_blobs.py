@@ -42,36 +42,36 @@ class Impatient(threading.Event):
         return self.is_set()
 
 
-class Line:
-    """A server of CONTENT that gives `gives` bytes for each request, or raises what stands there.
+class FakeOpener:
+    """A connection that sends `steps[i]` bytes of CONTENT for request i, or raises it.
 
-    `asked` holds where each request started, and `told` what was said of the progress.
+    `starts` are the first bytes requested, `progress` the calls of the progress effects.
     """
 
-    def __init__(self, *gives: int | Exception, content: bytes = CONTENT, knows_ranges=True):
-        self.gives = list(gives)
+    def __init__(self, *steps: int | Exception, content: bytes = CONTENT, knows_ranges=True):
+        self.steps = list(steps)
         self.content = content
         self.knows_ranges = knows_ranges
-        self.asked: list[int] = []
-        self.told: list[tuple[str, int]] = []
-        self.said: list[str] = []
+        self.starts: list[int] = []
+        self.progress: list[tuple[str, int]] = []
+        self.messages: list[str] = []
         self.stop = Impatient()
 
     @contextmanager
     def open_at(self, start):
-        self.asked.append(start)
-        gives = self.gives.pop(0) if self.gives else len(self.content)
-        if isinstance(gives, Exception):
-            raise gives
+        self.starts.append(start)
+        step = self.steps.pop(0) if self.steps else len(self.content)
+        if isinstance(step, Exception):
+            raise step
         start = start if self.knows_ranges else 0
-        yield start, [self.content[start : start + gives]]
+        yield start, [self.content[start : start + step]]
 
     def fetch(self, blob, *more, etag=SHA256) -> bool:
-        remote = RemoteFile(etag, (self.open_at, *(line.open_at for line in more)))
+        remote = RemoteFile(etag, (self.open_at, *(opener.open_at for opener in more)))
         effects = Effects(
-            was_there=lambda num_bytes: self.told.append(("was there", num_bytes)),
-            moved=lambda num_bytes: self.told.append(("moved", num_bytes)),
-            notify=self.said.append,
+            set_received=lambda num_bytes: self.progress.append(("set", num_bytes)),
+            add_received=lambda num_bytes: self.progress.append(("add", num_bytes)),
+            notify=self.messages.append,
             stop=self.stop,
             translate=nullcontext,
         )
@@ -84,92 +84,92 @@ def broken(wait_s: float | None = None) -> BrokenDownload:
     return error
 
 
-def test_whole_file_lies_under_the_name_of_its_content(blob):
-    line = Line()
-    assert line.fetch(blob)
+def test_blob_is_named_after_its_content(blob):
+    opener = FakeOpener()
+    assert opener.fetch(blob)
     assert blob.path.read_bytes() == CONTENT
     assert [path.name for path in blob.path.parent.iterdir()] == [SHA256]
-    assert line.told == [("was there", 0), ("moved", len(CONTENT))]
+    assert opener.progress == [("set", 0), ("add", len(CONTENT))]
 
 
-def test_file_that_is_there_is_left_alone(blob):
+def test_existing_blob_is_not_downloaded(blob):
     blob.path.write_bytes(CONTENT)
-    line = Line()
-    assert not line.fetch(blob)
-    assert (line.asked, line.told) == ([], [("was there", len(CONTENT))])
+    opener = FakeOpener()
+    assert not opener.fetch(blob)
+    assert (opener.starts, opener.progress) == ([], [("set", len(CONTENT))])
 
 
-def test_what_an_earlier_run_left_is_gone_on_with(blob):
+def test_resumes_a_partial_file(blob):
     blob.partial.write_bytes(CONTENT[:100])
-    line = Line()
-    assert line.fetch(blob)
-    assert line.asked == [100]
-    assert line.told == [("was there", 100), ("moved", len(CONTENT) - 100)]
+    opener = FakeOpener()
+    assert opener.fetch(blob)
+    assert opener.starts == [100]
+    assert opener.progress == [("set", 100), ("add", len(CONTENT) - 100)]
 
 
-def test_each_break_is_gone_on_with(blob):
-    line = Line(10, 20, broken(), 30)
-    assert line.fetch(blob)
-    assert line.asked == [0, 10, 30, 30, 60]
+def test_resumes_after_each_interruption(blob):
+    opener = FakeOpener(10, 20, broken(), 30)
+    assert opener.fetch(blob)
+    assert opener.starts == [0, 10, 30, 30, 60]
     assert blob.path.read_bytes() == CONTENT
-    assert line.said[0] == (
+    assert opener.messages[0] == (
         "w: The download of w broke off. 10 of 10240 bytes came. Going on in 1 s."
     )
 
 
-def test_server_that_knows_no_ranges_starts_again(blob):
+def test_restarts_if_the_server_ignores_ranges(blob):
     blob.partial.write_bytes(CONTENT[:100])
-    line = Line(knows_ranges=False)
-    assert line.fetch(blob)
-    assert line.told == [("was there", 100), ("was there", 0), ("moved", len(CONTENT))]
+    opener = FakeOpener(knows_ranges=False)
+    assert opener.fetch(blob)
+    assert opener.progress == [("set", 100), ("set", 0), ("add", len(CONTENT))]
 
 
-def test_line_that_gives_nothing_is_given_up(blob):
-    line = Line(10, *[broken() for _ in range(9)])
+def test_gives_up_after_repeated_failures(blob):
+    opener = FakeOpener(10, *[broken() for _ in range(9)])
     with pytest.raises(BrokenDownload, match="It broke"):
-        line.fetch(blob)
-    assert line.asked == [0, 10, 10, 10, 10, 10]
-    assert line.stop.waits_s == [1, 2, 4, 8, 16]
+        opener.fetch(blob)
+    assert opener.starts == [0, 10, 10, 10, 10, 10]
+    assert opener.stop.waits_s == [1, 2, 4, 8, 16]
     assert blob.partial.read_bytes() == CONTENT[:10]
 
 
-def test_way_that_gives_nothing_makes_room_for_the_next(blob):
-    first, second = Line(10, broken()), Line()
+def test_falls_back_to_the_next_opener(blob):
+    first, second = FakeOpener(10, broken()), FakeOpener()
     assert first.fetch(blob, second)
-    assert (first.asked, second.asked) == ([0, 10], [10])
+    assert (first.starts, second.starts) == ([0, 10], [10])
 
 
-def test_hub_that_wants_too_long_a_wait_is_not_waited_for(blob):
+def test_does_not_wait_longer_than_the_limit(blob):
     error = HubBusy("Too often.")
     error.wait_s = 3600
     with pytest.raises(HubBusy):
-        Line(error).fetch(blob)
+        FakeOpener(error).fetch(blob)
 
 
 @pytest.mark.parametrize("extra", [b"", b"more"], ids=["same size", "too long"])
-def test_other_content_is_removed(blob, extra):
+def test_removes_wrong_content(blob, extra):
     with pytest.raises(SourceError, match="w did not arrive as published"):
-        Line(content=bytes(len(CONTENT)) + extra).fetch(blob)
+        FakeOpener(content=bytes(len(CONTENT)) + extra).fetch(blob)
     assert not list(blob.path.parent.iterdir())
 
 
-def test_leftover_that_is_too_long_is_thrown_away(blob):
+def test_discards_a_partial_file_that_is_too_long(blob):
     blob.partial.write_bytes(CONTENT + b"more")
-    assert Line().fetch(blob)
+    assert FakeOpener().fetch(blob)
 
 
-def test_content_without_a_name_is_left_to_huggingface_hub(blob):
-    line = Line()
-    assert not line.fetch(blob, etag=None)
-    assert line.asked == []
+def test_leaves_files_without_etag_to_huggingface_hub(blob):
+    opener = FakeOpener()
+    assert not opener.fetch(blob, etag=None)
+    assert opener.starts == []
 
 
-def test_stop_keeps_what_came(blob):
+def test_stop_keeps_the_partial_file(blob):
     blob.partial.write_bytes(CONTENT[:100])
-    line = Line()
-    line.stop.set()
+    opener = FakeOpener()
+    opener.stop.set()
     with pytest.raises(Stopped):
-        line.fetch(blob)
+        opener.fetch(blob)
     assert blob.partial.read_bytes() == CONTENT[:100]
 
 
@@ -186,7 +186,7 @@ fetch_checkpoint(HubSource("acme/tiny"), home=find_home(), options=FetchOptions(
 """
 
 
-def test_killed_process_is_gone_on_with(tmp_path):
+def test_resumes_the_download_of_a_killed_process(tmp_path):
     large = safetensors(num_floats=3 << 20)
     files = hf_files() | {"model.safetensors": large}
     with serve(FakeHub(files, hold_after_bytes=11 << 20)) as fake:

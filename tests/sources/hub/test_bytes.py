@@ -22,12 +22,12 @@ FILES = hf_files() | {"model.safetensors": LARGE}
 BLOB = hashlib.sha256(LARGE).hexdigest()
 
 
-def fetch(hub, said=None):
+def fetch(hub, messages=None):
     return fetch_checkpoint(
         HubSource("acme/tiny"),
         home=find_home(),
         options=FetchOptions(),
-        notify=(lambda text: None) if said is None else said.append,
+        notify=(lambda text: None) if messages is None else messages.append,
         hub=hub,
     )
 
@@ -61,37 +61,37 @@ def with_endpoint(hub, fake):
     return Hub(fake.url, hub.cache)
 
 
-def test_xet_serves_where_the_hub_offers_it(fake_with_xet, hub):
+def test_downloads_from_xet_if_offered(fake_with_xet, hub):
     checkpoint = fetch(with_endpoint(hub, fake_with_xet))
     assert (checkpoint.path / "model.safetensors").read_bytes() == LARGE
     assert "model.safetensors" not in fake_with_xet.downloaded()
 
 
-def test_xet_goes_on_where_an_earlier_run_ended(fake_with_xet, hub):
+def test_xet_resumes_a_partial_download(fake_with_xet, hub):
     partial = hub.cache / "models--acme--tiny" / "blobs" / f"{BLOB}.incomplete"
     partial.parent.mkdir(parents=True)
     partial.write_bytes(LARGE[: 1 << 20])
-    said = []
-    checkpoint = fetch(with_endpoint(hub, fake_with_xet), said)
+    messages = []
+    checkpoint = fetch(with_endpoint(hub, fake_with_xet), messages)
     assert (checkpoint.path / "model.safetensors").read_bytes() == LARGE
-    assert said == [
+    assert messages == [
         f"Downloading hf:acme/tiny@{COMMIT}: 4.2 MB into {hub.cache}, of which 1.0 MB are there."
     ]
 
 
-def test_xet_that_cannot_be_used_gives_way_to_http(fake_with_xet, hub, xet, tmp_path):
+def test_falls_back_from_xet_to_http(fake_with_xet, hub, xet, tmp_path):
     shutil.rmtree(xet[0])
-    said = []
-    checkpoint = fetch(with_endpoint(hub, fake_with_xet), said)
+    messages = []
+    checkpoint = fetch(with_endpoint(hub, fake_with_xet), messages)
     assert (checkpoint.path / "model.safetensors").read_bytes() == LARGE
-    assert said[1:] == [
+    assert messages[1:] == [
         f"model.safetensors: The download of model.safetensors broke off. 0 of {len(LARGE)} bytes "
         "came. Going on in 1 s."
     ]
     assert "model.safetensors" in fake_with_xet.downloaded()
 
 
-def test_web_page_in_place_of_a_file_is_told(hub):
+def test_reports_a_web_page_instead_of_a_file(hub):
     with serve(FakeHub(FILES)) as fake:
         source = HubSource("acme/tiny", COMMIT)
         remote = find_remote_file(
@@ -100,6 +100,6 @@ def test_web_page_in_place_of_a_file_is_told(hub):
         fake.body, fake.headers = b"<html>log in</html>", {"Content-Type": "text/html"}
         with (
             pytest.raises(SourceError, match="answers with something that is not the hub's"),
-            remote.ways[0](0),
+            remote.openers[0](0),
         ):
             pass

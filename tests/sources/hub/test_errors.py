@@ -20,7 +20,7 @@ def translate(error: Exception) -> SourceError:
     return caught.value
 
 
-def test_disk_that_fills_up_keeps_what_is_complete():
+def test_translates_a_full_disk():
     assert str(translate(OSError(errno.ENOSPC, "No space left on device"))) == (
         "The disk is full.\n"
         "Why: No space left on device while writing hf:acme/tiny\n"
@@ -33,17 +33,17 @@ def test_disk_that_fills_up_keeps_what_is_complete():
     [OSError("Consistency check failed: file should be of size 9"), RuntimeError("xet: gone")],
     ids=["short", "xet"],
 )
-def test_broken_download_can_be_repeated(error):
+def test_translates_an_interrupted_download(error):
     translated = translate(error)
     assert translated.what == "The download of hf:acme/tiny broke off."
     assert translated.why == str(error)
 
 
-def test_timeout_is_an_unreachable_hub():
+def test_translates_a_timeout():
     assert translate(TimeoutError("timed out")).what == "https://hub cannot be reached."
 
 
-def test_refused_connection_tells_the_lowest_cause():
+def test_refused_connection_has_the_root_cause():
     error = OSError("outer")
     error.__cause__ = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
     translated = translate(error)
@@ -78,7 +78,7 @@ class ProxyError(OSError):
     ],
     ids=["name", "certificate", "proxy"],
 )
-def test_each_failure_of_a_network_has_its_sentence(cause, what, next_step):
+def test_each_network_failure_has_its_message(cause, what, next_step):
     error = OSError("outer")
     error.__context__ = cause
     translated = translate(error)
@@ -96,5 +96,5 @@ def test_each_failure_of_a_network_has_its_sentence(cause, what, next_step):
     ],
     ids=["Retry-After", "RateLimit", "date", "none"],
 )
-def test_wait_is_the_one_that_is_asked_for(headers, wait_s):
+def test_finds_the_wait_in_the_headers(headers, wait_s):
     assert find_wait_s(headers) == wait_s

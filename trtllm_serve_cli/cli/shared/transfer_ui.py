@@ -23,8 +23,8 @@ def draw_transfer(progress: Progress) -> RenderableType:
     table.add_column(no_wrap=True, overflow="ellipsis", max_width=_NAME_WIDTH)
     table.add_column(no_wrap=True, overflow="ellipsis")
     table.add_row(progress.activity, show_progress(progress.total))
-    for file in progress.moving[:_MAX_FILES]:
+    for file in progress.active[:_MAX_FILES]:
         table.add_row(file.name.removesuffix(".safetensors"), show_progress(file), style="dim")
-    if len(progress.moving) > _MAX_FILES:
-        table.add_row(f"and {len(progress.moving) - _MAX_FILES} more", "", style="dim")
+    if len(progress.active) > _MAX_FILES:
+        table.add_row(f"and {len(progress.active) - _MAX_FILES} more", "", style="dim")
     return table

@@ -36,9 +36,9 @@ class Cancellation:
         """Calls `hook` when it is set during the block, or was before."""
         with self._lock:
             self._hooks.append(hook)
-            is_late = self._is_set
+            was_set = self._is_set
         try:
-            if is_late:
+            if was_set:
                 hook()
             yield
         finally:

@@ -27,7 +27,7 @@ def no_server(address: str, why: str) -> NoServer:
     return NoServer(f"No server answers at {address}.", why=why, next_step=_IS_IT_RUNNING)
 
 
-def lost_server(address: str, why: str) -> RequestFailed:
+def connection_lost(address: str, why: str) -> RequestFailed:
     """The connection broke in the middle of an answer."""
     return RequestFailed(
         f"The connection to {address} broke before the answer was whole.",
@@ -70,7 +70,7 @@ def refused(model: str, message: str) -> RequestFailed:
     )
 
 
-def not_understood(address: str, why: str) -> RequestFailed:
+def invalid_response(address: str, why: str) -> RequestFailed:
     """What answers at `address` does not speak as Triton does."""
     return RequestFailed(
         f"The answer from {address} makes no sense.",

@@ -34,7 +34,7 @@ from trtllm_serve_cli.client.transport.tensors import (
 from trtllm_serve_cli.errors import BadInput, TllmError
 
 # How long a call that has said its error may take to end in order.
-_ENDING_S = 2.0
+_DRAIN_TIMEOUT_S = 2.0
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
@@ -61,7 +61,7 @@ def stream_grpc(
                     at_s = time.monotonic()
                     has_begun = True
                     if response.error_message:
-                        _let_end(call)
+                        _drain_call(call)
                         raise error_mapping.refused(model, response.error_message)
                     yield from parse_pieces(request, _read_outputs(address, response), at_s)
         except grpc.RpcError as error:
@@ -72,13 +72,13 @@ def stream_grpc(
             call.cancel()
 
 
-def _let_end(call: Any) -> None:
+def _drain_call(call: Any) -> None:
     """Wait for the end of a call whose answer has failed, which comes at once.
 
     Triton 2.51 never lets go of a call that is cancelled between its last response and its end. It
     cannot unload the model then, and takes its whole exit timeout to stop.
     """
-    limit = threading.Timer(_ENDING_S, call.cancel)
+    limit = threading.Timer(_DRAIN_TIMEOUT_S, call.cancel)
     limit.start()
     try:
         with suppress(grpc.RpcError):
@@ -107,8 +107,8 @@ def _open_channel(address: str, tls: Tls | None) -> Any:
             why=f"{address} speaks TLS, and that file is needed for it: {error.strerror}",
             next_step="put it back, or ask the server over HTTP: -i http",
         ) from error
-    named = ("grpc.ssl_target_name_override", tls.server_name)
-    options = (*_OPTIONS, named) if tls.server_name else _OPTIONS
+    target_name = ("grpc.ssl_target_name_override", tls.server_name)
+    options = (*_OPTIONS, target_name) if tls.server_name else _OPTIONS
     return grpc.secure_channel(address, credentials, options=options)
 
 
@@ -147,10 +147,10 @@ def _connect_for_calls(endpoint: Endpoint, model: str, timeout_s: float) -> Iter
 def _plan_message(model: str, request: GenerateRequest) -> Any:
     message = service_pb2.ModelInferRequest(model_name=model, id=request.request_id)
     inputs = plan_inputs(request)
-    for name, called in name_inputs(model, inputs).items():
+    for name, served_name in name_inputs(model, inputs).items():
         shape, content = encode_raw(INPUTS[name], inputs[name])
         shape = shape_input(model, shape)
-        message.inputs.add(name=called, datatype=INPUTS[name], shape=shape)
+        message.inputs.add(name=served_name, datatype=INPUTS[name], shape=shape)
         message.raw_input_contents.append(content)
     for name, value in plan_parameters(request).items():
         message.parameters[name].string_param = value
@@ -165,7 +165,7 @@ def _read_outputs(address: str, response: Any) -> dict[str, list[Any]]:
             for output, content in zip(inferred.outputs, inferred.raw_output_contents, strict=True)
         }
     except (struct.error, ValueError) as error:
-        raise error_mapping.not_understood(address, f"a tensor is cut: {error}") from error
+        raise error_mapping.invalid_response(address, f"a tensor is cut: {error}") from error
 
 
 def _translate_rpc_error(
@@ -177,8 +177,8 @@ def _translate_rpc_error(
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return error_mapping.timed_out(model, timeout_s)
     if code is grpc.StatusCode.UNAVAILABLE and not error_mapping.is_from_triton(details):
-        lost = error_mapping.lost_server if has_begun else error_mapping.no_server
+        lost = error_mapping.connection_lost if has_begun else error_mapping.no_server
         return lost(address, details)
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return error_mapping.not_understood(address, "it speaks gRPC, but not Triton's")
+        return error_mapping.invalid_response(address, "it speaks gRPC, but not Triton's")
     return error_mapping.refused(model, details or code.name)

@@ -48,7 +48,7 @@ def stream_http(
     has_begun = False
     with (
         _connect(address, timeout_s) as connection,
-        cancellation.calling(partial(_hang_up, connection.sock)),
+        cancellation.calling(partial(_shut_down, connection.sock)),
     ):
         try:
             for at_s, data in _post_for_events(connection, model, body, deadline_s):
@@ -57,10 +57,10 @@ def stream_http(
         except TimeoutError as error:
             raise error_mapping.timed_out(model, timeout_s) from error
         except (OSError, IncompleteRead) as error:
-            lost = error_mapping.lost_server if has_begun else error_mapping.no_server
+            lost = error_mapping.connection_lost if has_begun else error_mapping.no_server
             raise lost(address, _describe(error)) from error
         except HTTPException as error:
-            raise error_mapping.not_understood(address, "it is not HTTP") from error
+            raise error_mapping.invalid_response(address, "it is not HTTP") from error
 
 
 def fetch_config(endpoint: Endpoint, model: str, timeout_s: float) -> dict[str, Any]:
@@ -79,17 +79,19 @@ def fetch_versions(endpoint: Endpoint, model: str, timeout_s: float) -> tuple[st
 
 def _fetch_json(address: str, path: str, model: str, timeout_s: float) -> dict[str, Any]:
     """The JSON object at `path`; `model` is whom errors name."""
-    return _load_object(address, _ask(address, "GET", path, model, timeout_s))
+    return _load_object(address, _request(address, "GET", path, model, timeout_s))
 
 
 def fetch_index_http(endpoint: Endpoint, timeout_s: float) -> list[dict[str, str]]:
     """What the repository has: name, version, state and reason of each model, as far as said."""
     path = "/v2/repository/index"
-    content = _ask(endpoint.http, "POST", path, "the server", timeout_s, endpoint.restricted_token)
+    content = _request(
+        endpoint.http, "POST", path, "the server", timeout_s, endpoint.restricted_token
+    )
     try:
         return [{key: str(value) for key, value in each.items()} for each in json.loads(content)]
     except (ValueError, TypeError, AttributeError) as error:
-        raise error_mapping.not_understood(endpoint.http, "it is no list of models") from error
+        raise error_mapping.invalid_response(endpoint.http, "it is no list of models") from error
 
 
 def change_model_http(
@@ -97,10 +99,10 @@ def change_model_http(
 ) -> None:
     """Have the server load or unload `model`; unloading goes on after that."""
     path = f"/v2/repository/models/{quote(model, safe='')}/{verb}"
-    _ask(endpoint.http, "POST", path, model, timeout_s, endpoint.restricted_token)
+    _request(endpoint.http, "POST", path, model, timeout_s, endpoint.restricted_token)
 
 
-def _ask(
+def _request(
     address: str, method: str, path: str, model: str, timeout_s: float, token: str | None = None
 ) -> bytes:
     """The body of the answer; `token` opens what is restricted, `model` is whom errors name."""
@@ -116,7 +118,7 @@ def _ask(
         except (OSError, IncompleteRead) as error:
             raise error_mapping.no_server(address, _describe(error)) from error
         except HTTPException as error:
-            raise error_mapping.not_understood(address, "it is not HTTP") from error
+            raise error_mapping.invalid_response(address, "it is not HTTP") from error
     if response.status != 200:
         raise error_mapping.refused(model, _read_error(response, content))
     return content
@@ -131,7 +133,7 @@ def _plan_body(model: str, request: GenerateRequest) -> str:
             next_step="send the adapter over gRPC, once; after that its task id will do over HTTP",
         )
     body: dict[str, Any] = {
-        called: inputs[name] for name, called in name_inputs(model, inputs).items()
+        served_name: inputs[name] for name, served_name in name_inputs(model, inputs).items()
     }
     if request.request_id:
         body["id"] = request.request_id
@@ -159,7 +161,7 @@ def _post_for_events(
 ) -> Iterator[tuple[float, str]]:
     """Each event's data with the time at which its last bytes came."""
     sock = connection.sock  # the connection forgets it once a response ends with the connection
-    sock.settimeout(_left(deadline_s))
+    sock.settimeout(_find_remaining_s(deadline_s))
     path = f"/v2/models/{quote(model, safe='')}/generate_stream"
     connection.request("POST", path, body.encode(), {"Content-Type": "application/json"})
     with connection.getresponse() as response:
@@ -168,7 +170,7 @@ def _post_for_events(
             raise error_mapping.refused(model, _read_error(response, content))
         parser = EventParser()
         while True:
-            sock.settimeout(_left(deadline_s))
+            sock.settimeout(_find_remaining_s(deadline_s))
             received = response.read1()
             if not received:
                 return
@@ -177,19 +179,19 @@ def _post_for_events(
                 yield at_s, data
 
 
-def _hang_up(sock: socket.socket) -> None:
+def _shut_down(sock: socket.socket) -> None:
     """Wakes whoever reads, unlike closing."""
     with suppress(OSError):  # the response's end has closed it
         sock.shutdown(socket.SHUT_RDWR)
 
 
-def _left(deadline_s: float | None) -> float | None:
+def _find_remaining_s(deadline_s: float | None) -> float | None:
     if deadline_s is None:
         return None
-    left_s = deadline_s - time.monotonic()
-    if left_s <= 0:
+    remaining_s = deadline_s - time.monotonic()
+    if remaining_s <= 0:
         raise TimeoutError
-    return left_s
+    return remaining_s
 
 
 def _read_event(address: str, model: str, data: str) -> dict[str, list[Any]]:
@@ -203,9 +205,9 @@ def _load_object(address: str, text: str | bytes) -> dict[str, Any]:
     try:
         loaded = json.loads(text)
     except ValueError as error:
-        raise error_mapping.not_understood(address, f"it is not JSON: {error}") from error
+        raise error_mapping.invalid_response(address, f"it is not JSON: {error}") from error
     if not isinstance(loaded, dict):
-        raise error_mapping.not_understood(address, "it is not a JSON object")
+        raise error_mapping.invalid_response(address, "it is not a JSON object")
     return loaded
 
 

@@ -156,9 +156,9 @@ def parse_pieces(
     Outputs that `request` did not ask for are left out: models fill those with placeholders.
     """
     texts = outputs.get("text_output", ())
-    wants = request.return_log_probs
-    cum_log_probs = outputs.get("cum_log_probs", ()) if wants else ()
-    log_probs = outputs.get("output_log_probs", ()) if wants else ()
+    has_log_probs = request.return_log_probs
+    cum_log_probs = outputs.get("cum_log_probs", ()) if has_log_probs else ()
+    log_probs = outputs.get("output_log_probs", ()) if has_log_probs else ()
     num_input = _first(outputs, "num_input_tokens") if request.return_num_input_tokens else None
     num_output = _first(outputs, "num_output_tokens") if request.return_num_output_tokens else None
     base = (_first(outputs, "sequence_index") or 0) * len(texts)

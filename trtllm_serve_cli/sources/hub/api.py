@@ -19,7 +19,7 @@ from trtllm_serve_cli import __version__
 from trtllm_serve_cli.errors import BadInput, SourceError, UnsafeCheckpoint
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.sources.checkpoint import (
-    FILES_THAT_NAME_CODE,
+    FILES_WITH_AUTO_MAP,
     WEIGHTS_INDEX,
     Checkpoint,
     FetchOptions,
@@ -43,14 +43,14 @@ from trtllm_serve_cli.sources.hub.errors import (
     translate_hub_errors,
 )
 from trtllm_serve_cli.sources.hub_address import Hub, HubAddress
-from trtllm_serve_cli.sources.parallel import run_together
+from trtllm_serve_cli.sources.parallel import run_parallel
 from trtllm_serve_cli.sources.progress import Meter, Watch
 from trtllm_serve_cli.sources.verify import verify_files
 
 _SMALL_FILES = (".json", ".jinja", ".model", ".tiktoken", ".txt")
 _TIMEOUT_S = 30.0
 # Enough to fill a line that one connection does not; as huggingface_hub does it.
-_FILES_AT_ONCE = 8
+_MAX_WORKERS = 8
 # Of small files only: releases of huggingface_hub before 2.0 give up at the first cut.
 _SNAPSHOT_ATTEMPTS = 3
 
@@ -95,7 +95,7 @@ def fetch_small_file(source: HubAddress, name: str, hub: Hub) -> Path | None:
     path = _download_one(HubAddress(source.repository, listing.commit), name, hub)
     if find_cached_config(source, hub) is None:
         folder = hub.find_folder(source.repository)
-        _remember_revision(source.revision or "main", listing.commit, folder)
+        _record_revision(source.revision or "main", listing.commit, folder)
     return path
 
 
@@ -130,8 +130,8 @@ def fetch_from_hub(
     folder, hashed = _download(pinned, chosen, hub, notify, watch)
     ledger = home.checkpoints / f"hf--{source.repository.replace('/', '--')}" / f"{commit}.json"
     checksums = {file.name: file.sha256 for file in chosen if file.sha256}
-    verify_files(folder, checksums, ledger=ledger, notify=notify, watch=watch, passed=hashed)
-    _remember_revision(source.revision or "main", commit, hub.find_folder(source.repository))
+    verify_files(folder, checksums, ledger=ledger, notify=notify, watch=watch, verified=hashed)
+    _record_revision(source.revision or "main", commit, hub.find_folder(source.repository))
     return _inspect(folder, source, options)
 
 
@@ -169,7 +169,7 @@ def _inspect(snapshot: Path, source: HubAddress, options: FetchOptions) -> Check
 def _list_repository(source: HubAddress, hub: Hub) -> _Listing:
     from huggingface_hub import HfApi
 
-    _check_may_ask(source, hub)
+    _check_hub(source, hub)
     api = HfApi(endpoint=hub.endpoint, library_name="tllm", library_version=__version__)
     with translate_hub_errors(source, hub.url):
         try:
@@ -188,7 +188,7 @@ def _list_repository(source: HubAddress, hub: Hub) -> _Listing:
     return _Listing(str(info.id), str(info.sha), top)
 
 
-def _check_may_ask(source: HubAddress, hub: Hub) -> None:
+def _check_hub(source: HubAddress, hub: Hub) -> None:
     if hub.is_offline:
         raise HubUnreachable(
             f"The hub is not asked for {source}.",
@@ -209,7 +209,7 @@ def _choose_files(
 ) -> list[HubFile]:
     """Weights in one form, and the small files; refuses before anything large is downloaded."""
     check_has_config(str(pinned), files)
-    for name in FILES_THAT_NAME_CODE:
+    for name in FILES_WITH_AUTO_MAP:
         if name in files:
             folder = _download_one(pinned, name, hub).parent
     if not options.trust_remote_code:
@@ -220,8 +220,8 @@ def _choose_files(
         index = partial(_download_one, pinned, WEIGHTS_INDEX, hub)
         weights = choose_weights(str(pinned), files, lambda: read_index(index()), options)
     check_has_tokenizer(str(pinned), files)
-    wanted = (*_SMALL_FILES, ".py") if options.trust_remote_code else _SMALL_FILES
-    return [file for name, file in files.items() if name in weights or name.endswith(wanted)]
+    suffixes = (*_SMALL_FILES, ".py") if options.trust_remote_code else _SMALL_FILES
+    return [file for name, file in files.items() if name in weights or name.endswith(suffixes)]
 
 
 def _download_one(pinned: HubAddress, name: str, hub: Hub) -> Path:
@@ -250,12 +250,12 @@ def _download(
     missing = [file for file in files if not _find_cached(pinned, file.name, hub)]
     blobs = [_plan_blob(file, pinned, hub) for file in missing if file.sha256]
     if missing:
-        there = sum(blob.find_partial_bytes() for blob in blobs)
+        partial_bytes = sum(blob.find_partial_bytes() for blob in blobs)
         total = sum(file.size_bytes for file in missing)
-        check_space(hub.cache, total - there, free=hub.free)
+        check_space(hub.cache, total - partial_bytes, free=hub.free)
         notify(
             f"Downloading {pinned}: {show_size(total)} into {hub.cache}"
-            + (f", of which {show_size(there)} are there." if there else ".")
+            + (f", of which {show_size(partial_bytes)} are there." if partial_bytes else ".")
         )
     hashed = _fetch_blobs(blobs, pinned, hub, notify, watch)
     for _ in range(_SNAPSHOT_ATTEMPTS - 1):
@@ -289,8 +289,8 @@ def _fetch_blobs(
 
     def fetch(blob: Blob, stop: threading.Event) -> None:
         effects = Effects(
-            was_there=lambda num_bytes: meter.set(blob.name, num_bytes),
-            moved=lambda num_bytes: meter.add(blob.name, num_bytes),
+            set_received=lambda num_bytes: meter.set(blob.name, num_bytes),
+            add_received=lambda num_bytes: meter.add(blob.name, num_bytes),
             notify=notify,
             stop=stop,
             translate=lambda: translate_hub_errors(pinned, hub.url),
@@ -306,7 +306,7 @@ def _fetch_blobs(
         if fetch_blob(blob, find, effects):
             hashed.add(blob.name)
 
-    run_together(fetch, blobs, at_once=_FILES_AT_ONCE, tick=lambda: watch(meter.read()))
+    run_parallel(fetch, blobs, max_workers=_MAX_WORKERS, tick=lambda: watch(meter.read()))
     return hashed
 
 
@@ -325,7 +325,7 @@ def _download_snapshot(pinned: HubAddress, files: list[HubFile], hub: Hub) -> Pa
     return Path(folder)
 
 
-def _remember_revision(revision: str, commit: str, repository: Path) -> None:
+def _record_revision(revision: str, commit: str, repository: Path) -> None:
     """Notes in the hub's cache what a branch or tag stood for, so that it is found offline."""
     if revision == commit:
         return

@@ -55,8 +55,8 @@ class Effects:
     `translate` makes a `SourceError` of what huggingface_hub raises.
     """
 
-    was_there: Callable[[int], None]
-    moved: Callable[[int], None]
+    set_received: Callable[[int], None]
+    add_received: Callable[[int], None]
     notify: Callable[[str], None]
     stop: threading.Event
     translate: Callable[[], AbstractContextManager[None]]
@@ -78,19 +78,19 @@ def fetch_blob(blob: Blob, find: Callable[[], RemoteFile], effects: Effects) -> 
         blob.lock.parent.mkdir(parents=True, exist_ok=True)
     with _locked(blob.lock, effects.stop):
         if blob.path.exists():
-            effects.was_there(blob.size_bytes)
+            effects.set_received(blob.size_bytes)
             return False
         with effects.translate(), blob.partial.open("a+b", buffering=_CHUNK_BYTES) as file:
-            growing = _take_up(file, blob, effects)
-            _fill(growing, blob, list(remote.ways), effects)
-        if growing.digest.hexdigest() != blob.sha256:
+            partial = _resume(file, blob, effects)
+            _download_rest(partial, blob, list(remote.openers), effects)
+        if partial.digest.hexdigest() != blob.sha256:
             blob.partial.unlink()
             raise explain_wrong_content([blob.name])
         blob.partial.replace(blob.path)
     return True
 
 
-class _Growing:
+class _PartialFile:
     """A file and the hash of what it holds."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -106,56 +106,58 @@ class _Growing:
         self.num_bytes += len(chunk)
 
 
-def _take_up(file: BinaryIO, blob: Blob, effects: Effects) -> _Growing:
-    growing = _Growing(file)
+def _resume(file: BinaryIO, blob: Blob, effects: Effects) -> _PartialFile:
+    partial = _PartialFile(file)
     if blob.find_partial_bytes() > blob.size_bytes:
         file.truncate(0)
     file.seek(0)
     while chunk := file.read(_CHUNK_BYTES):
         _check_not_stopped(effects.stop)
-        growing.count(chunk)
-    effects.was_there(growing.num_bytes)
-    return growing
+        partial.count(chunk)
+    effects.set_received(partial.num_bytes)
+    return partial
 
 
-def _fill(growing: _Growing, blob: Blob, ways: list[OpenAt], effects: Effects) -> None:
+def _download_rest(
+    partial: _PartialFile, blob: Blob, openers: list[OpenAt], effects: Effects
+) -> None:
     """Fetches what is missing at the end; a way that gives nothing makes room for the next."""
     failures = 0
-    while growing.num_bytes < blob.size_bytes:
-        before = growing.num_bytes
+    while partial.num_bytes < blob.size_bytes:
+        before = partial.num_bytes
         try:
             with effects.translate():
-                _append(growing, blob, ways[0], effects)
+                _append(partial, blob, openers[0], effects)
         except (BrokenDownload, HubUnreachable, HubBusy) as error:
-            failures = 1 if growing.num_bytes > before else failures + 1
+            failures = 1 if partial.num_bytes > before else failures + 1
             wait_s = error.wait_s or _FIRST_WAIT_S * 2 ** (failures - 1)
             if failures == _MAX_FAILURES or wait_s > _LONGEST_WAIT_S:
                 raise
             effects.notify(f"{blob.name}: {error.what} {error.why}. Going on in {wait_s:.0f} s.")
-            if growing.num_bytes == before and len(ways) > 1:
-                ways.pop(0)
+            if partial.num_bytes == before and len(openers) > 1:
+                openers.pop(0)
             if effects.stop.wait(wait_s):
                 raise Stopped from error
 
 
-def _append(growing: _Growing, blob: Blob, open_at: OpenAt, effects: Effects) -> None:
-    with open_at(growing.num_bytes) as (start, chunks):
-        if start != growing.num_bytes:
+def _append(partial: _PartialFile, blob: Blob, open_at: OpenAt, effects: Effects) -> None:
+    with open_at(partial.num_bytes) as (start, chunks):
+        if start != partial.num_bytes:
             # The server does not know ranges.
-            growing.file.truncate(0)
-            growing.restart()
-            effects.was_there(0)
+            partial.file.truncate(0)
+            partial.restart()
+            effects.set_received(0)
         for chunk in chunks:
             _check_not_stopped(effects.stop)
-            growing.file.write(chunk)
-            growing.count(chunk)
-            effects.moved(len(chunk))
-            if growing.num_bytes > blob.size_bytes:
+            partial.file.write(chunk)
+            partial.count(chunk)
+            effects.add_received(len(chunk))
+            if partial.num_bytes > blob.size_bytes:
                 return
-    if growing.num_bytes < blob.size_bytes:
+    if partial.num_bytes < blob.size_bytes:
         raise BrokenDownload(
             f"The download of {blob.name} broke off.",
-            why=f"{growing.num_bytes} of {blob.size_bytes} bytes came",
+            why=f"{partial.num_bytes} of {blob.size_bytes} bytes came",
             next_step="run the same command again: what has come is kept",
         )
 

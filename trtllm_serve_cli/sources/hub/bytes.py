@@ -35,7 +35,7 @@ class RemoteFile:
     """`etag` is the name that the hub's cache gives the content; `ways` are to be tried in turn."""
 
     etag: str | None
-    ways: tuple[OpenAt, ...]
+    openers: tuple[OpenAt, ...]
 
 
 class XetGroup:
@@ -72,11 +72,11 @@ def find_remote_file(
     url = hf_hub_url(source.repository, name, revision=source.revision, endpoint=endpoint)
     found = HfApi(endpoint=endpoint).get_hf_file_metadata(url=url, timeout=timeout_s)
     headers = build_hf_headers(library_name="tllm", library_version=__version__)
-    http = _way_by_http(url, headers, timeout_s)
+    http = _open_over_http(url, headers, timeout_s)
     if found.xet_file_data is None or not has_xet_streams():
         return RemoteFile(found.etag, (http,))
     return RemoteFile(
-        found.etag, (_way_by_xet(xet, found.xet_file_data, found.size, headers), http)
+        found.etag, (_open_over_xet(xet, found.xet_file_data, found.size, headers), http)
     )
 
 
@@ -93,7 +93,9 @@ def has_xet_streams() -> bool:
     return hasattr(hf_xet, "XetDownloadStreamGroup") and hasattr(hf_xet, "XetConfig")
 
 
-def _way_by_xet(group: XetGroup, xet: Any, size: int | None, headers: Mapping[str, str]) -> OpenAt:
+def _open_over_xet(
+    group: XetGroup, xet: Any, size: int | None, headers: Mapping[str, str]
+) -> OpenAt:
     @contextmanager
     def open_at(start: int) -> Iterator[tuple[int, Iterable[bytes]]]:
         import hf_xet
@@ -127,21 +129,21 @@ def _xet_errors() -> Iterator[None]:
         ) from error
 
 
-def _way_by_http(url: str, headers: Mapping[str, str], timeout_s: float) -> OpenAt:
+def _open_over_http(url: str, headers: Mapping[str, str], timeout_s: float) -> OpenAt:
     @contextmanager
     def open_at(start: int) -> Iterator[tuple[int, Iterable[bytes]]]:
         from huggingface_hub import get_session
 
         session = get_session()
-        asked = {**headers, "Accept-Encoding": "identity"}
+        all_headers = {**headers, "Accept-Encoding": "identity"}
         if start:
-            asked["Range"] = f"bytes={start}-"
+            all_headers["Range"] = f"bytes={start}-"
         if hasattr(session, "build_request"):  # httpx, from huggingface_hub 1.0 on
-            with session.stream("GET", url, headers=asked, timeout=timeout_s) as response:
+            with session.stream("GET", url, headers=all_headers, timeout=timeout_s) as response:
                 # As they come: to gather them into larger chunks more than doubles the CPU time.
                 yield _find_start(response), response.iter_raw()
         else:
-            with session.get(url, headers=asked, timeout=timeout_s, stream=True) as response:
+            with session.get(url, headers=all_headers, timeout=timeout_s, stream=True) as response:
                 yield _find_start(response), response.iter_content(_CHUNK_BYTES)
 
     return open_at

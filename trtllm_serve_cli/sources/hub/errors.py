@@ -21,21 +21,21 @@ from trtllm_serve_cli.sources.hub_address import HubAddress
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token with read access"
 
 
-class _Passing(SourceError):
+class _TemporaryError(SourceError):
     """It may go better in a while: in `wait_s` seconds, if the hub said so."""
 
     wait_s: float | None = None
 
 
-class HubUnreachable(_Passing):
+class HubUnreachable(_TemporaryError):
     """No answer from the hub; a copy in the cache may serve instead."""
 
 
-class HubBusy(_Passing):
+class HubBusy(_TemporaryError):
     """The hub answers that it cannot, or that it was asked too often."""
 
 
-class BrokenDownload(_Passing):
+class BrokenDownload(_TemporaryError):
     """The hub answered, and the transfer broke off; what has arrived is kept where possible."""
 
 
@@ -61,7 +61,7 @@ def translate_hub_errors(source: HubAddress, url: str) -> Iterator[None]:
         raise _failed(source, url, error) from error
     except (xet_error, RuntimeError) as error:
         # hf_xet, which moves the large files, knows no narrower class.
-        raise _cut(source, error) from error
+        raise _broken_download(source, error) from error
 
 
 def _gated(source: HubAddress, url: str, error: Any) -> GatedModel:
@@ -147,7 +147,7 @@ def _failed(source: HubAddress, url: str, error: Exception) -> SourceError:
             next_step="mend that folder, or set HF_HOME to one that you can write to",
         )
     if "Consistency check failed" in str(error):
-        return _cut(source, error)
+        return _broken_download(source, error)
     return _unreachable(url, list(_walk_causes(error)))
 
 
@@ -201,7 +201,7 @@ def explain_web_page(url: str) -> SourceError:
     )
 
 
-def _cut(source: HubAddress, error: Exception) -> BrokenDownload:
+def _broken_download(source: HubAddress, error: Exception) -> BrokenDownload:
     return BrokenDownload(
         f"The download of {source} broke off.",
         why=_first_line(str(error)),
