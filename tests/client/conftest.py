@@ -1,4 +1,4 @@
-"""A running fake of Triton for each test that asks for it."""
+"""Provide a running fake Triton as a fixture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RequestOptions over real sockets: text, errors, cancels, over both interfaces."""
+"""Requests over real sockets: text, errors and cancellation, over both interfaces."""
 
 from __future__ import annotations
 
@@ -161,8 +161,8 @@ def test_completion_without_responses_is_empty(triton: FakeTriton, interface: In
     ("model", "prompt", "what", "why"),
     [
         ("nope", "go", "The server has no model 'nope'.", "Request for unknown model"),
-        ("ensemble", "refuse", "ensemble did not answer the request.", "at least 1"),
-        ("ensemble", "break", "ensemble did not answer the request.", "engine worker died"),
+        ("ensemble", "refuse", "ensemble failed the request.", "at least 1"),
+        ("ensemble", "break", "ensemble failed the request.", "engine worker died"),
     ],
 )
 def test_reports_the_servers_error_message(
@@ -184,14 +184,14 @@ def test_failed_call_is_not_cancelled(triton: FakeTriton) -> None:
 
 def test_failed_call_that_does_not_end_is_cancelled(triton: FakeTriton) -> None:
     triton.ending_s = 600.0
-    with pytest.raises(RequestFailed, match="did not answer the request"):
+    with pytest.raises(RequestFailed, match="failed the request"):
         generate(triton.endpoint, "ensemble", GenerateRequest("refuse"), "grpc")
     wait_until(triton.cancelled.is_set)
 
 
 @both
 def test_lost_connection_is_an_error(triton: FakeTriton, interface: Interface) -> None:
-    with pytest.raises(RequestFailed, match="broke before the answer was whole"):
+    with pytest.raises(RequestFailed, match="was lost before the response was complete"):
         generate(triton.endpoint, "ensemble", GenerateRequest("vanish"), interface)
 
 
@@ -208,13 +208,13 @@ def test_cancellation_ends_a_waiting_request(triton: FakeTriton, interface: Inte
     cancellation = Cancellation()
     with ThreadPoolExecutor(1) as pool:
         request = GenerateRequest("silent")
-        answer = pool.submit(
+        future = pool.submit(
             generate, triton.endpoint, "ensemble", request, interface, None, cancellation
         )
         wait_until(lambda: triton.requests)
         cancellation.set()
         with pytest.raises(RequestFailed, match="cancelled"):
-            answer.result(60)
+            future.result(60)
 
 
 @both
@@ -232,7 +232,7 @@ def test_stream_in_thread_yields_raises_and_cancels(
 ) -> None:
     pieces = stream_in_thread(triton.endpoint, "ensemble", GenerateRequest("go"), interface)
     assert [piece.text for piece in pieces] == ["Machine", " ", "learning é"]
-    with pytest.raises(RequestFailed, match="did not answer"):
+    with pytest.raises(RequestFailed, match="failed the request"):
         next(stream_in_thread(triton.endpoint, "ensemble", GenerateRequest("refuse"), interface))
     endless = stream_in_thread(triton.endpoint, "ensemble", GenerateRequest("forever"), interface)
     with closing(endless):
@@ -252,9 +252,9 @@ def test_timeout_is_for_the_whole_response(
 
 @both
 def test_reports_an_unreachable_address(interface: Interface) -> None:
-    with socket.socket() as taken:  # bound, but nobody listens
-        taken.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    with socket.socket() as unused:  # bound, but not listening
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(NoServer, match=f"No server answers at {address}") as raised:
             generate(Endpoint(address, address), "ensemble", GenerateRequest("go"), interface)
     assert "tllm start" in raised.value.next_step
@@ -269,5 +269,5 @@ def test_rejects_values_outside_the_tensor_type(triton: FakeTriton, interface: I
 
 def test_reports_http_to_a_grpc_port(triton: FakeTriton) -> None:
     endpoint = Endpoint(http=triton.endpoint.grpc)
-    with pytest.raises(RequestFailed, match="makes no sense"):
+    with pytest.raises(RequestFailed, match="is invalid"):
         generate(endpoint, "ensemble", GenerateRequest("go"), "http")

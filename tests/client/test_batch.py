@@ -62,16 +62,19 @@ def test_jsonl_line_accepts_a_guide_and_an_adapter(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ('{"prompt": "a"', "Line 2: it is not JSON."),
+        ('{"prompt": "a"', "Line 2: it is not valid JSON."),
         ("[1]", "Line 2: it is not a JSON object."),
         ("{}", "Line 2: it has no prompt."),
-        ('{"prompt": "a", "max_token": 1}', "Line 2: nothing is called max_token here."),
+        ('{"prompt": "a", "max_token": 1}', "Line 2: max_token is not a field of a request."),
         ('{"prompt": "a", "max_tokens": 1.5}', "Line 2: max_tokens cannot be 1.5."),
         ('{"prompt": 5}', "Line 2: text_input cannot be 5."),
         ('{"prompt": "a", "stop_words": 5}', "Line 2: stop_words cannot be 5."),
         ('{"prompt": "a", "lora_name": 5}', "Line 2: lora_name cannot be 5."),
         ('{"prompt": "a", "lora_dir": 5}', "Line 2: lora_dir cannot be 5."),
-        ('{"prompt": "a", "lora_weights": []}', "Line 2: nothing is called lora_weights here."),
+        (
+            '{"prompt": "a", "lora_weights": []}',
+            "Line 2: lora_weights is not a field of a request.",
+        ),
     ],
 )
 def test_invalid_line_is_an_error_at_its_position(line: str, what: str) -> None:
@@ -86,7 +89,7 @@ def test_results_keep_the_order_of_requests() -> None:
 
     def fake_generate(request: GenerateRequest, cancellation: Cancellation) -> Completion:
         if request.text_input == "0":
-            assert gate.wait(60)  # the first answer comes last
+            assert gate.wait(60)  # the first request finishes last
         if request.text_input == "2":
             gate.set()
         return Completion((request.text_input,), 0.0)

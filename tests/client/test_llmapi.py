@@ -1,4 +1,4 @@
-"""What the llmapi layout's model is sent."""
+"""Inputs for the model of the llmapi layout."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_rejects_inputs_missing_from_the_layout() -> None:
     with pytest.raises(BadInput) as raised:
         name_inputs(LLMAPI_MODEL, ["beam_width"])
     assert str(raised.value) == (
-        "beam_width cannot be asked of tensorrt_llm.\n"
-        "Why: its layout, llmapi, has no tensor for it\n"
-        "Next: leave it out, or import the model with --layout inflight"
+        "tensorrt_llm does not support beam_width.\n"
+        "Why: its layout, llmapi, does not have a tensor for it\n"
+        "Next: omit it, or import the model with --layout inflight"
     )

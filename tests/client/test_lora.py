@@ -45,7 +45,7 @@ def test_missing_adapter_suggests_lora_convert(tmp_path: Path) -> None:
 def test_rejects_arrays_that_are_not_adapters(tmp_path: Path, weights: NDArray[Any]) -> None:
     write_converted(tmp_path)
     np.save(tmp_path / LORA_WEIGHTS, weights)
-    with pytest.raises(BadInput, match="is no part of a LoRA adapter"):
+    with pytest.raises(BadInput, match="is not a valid LoRA adapter file"):
         load_adapter(tmp_path)
 
 
@@ -59,5 +59,5 @@ def test_rejects_files_that_are_not_arrays(tmp_path: Path, content: bytes) -> No
 
 def test_rejects_files_of_different_adapters(tmp_path: Path) -> None:
     write_converted(tmp_path, num_rows=3)
-    with pytest.raises(BadInput, match="does not fit together"):
+    with pytest.raises(BadInput, match="do not match"):
         load_adapter(tmp_path)

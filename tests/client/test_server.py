@@ -66,7 +66,7 @@ def test_config_of_an_unreachable_server(interface: Interface) -> None:
 def test_probe_requests_one_token_without_streaming(
     triton: FakeTriton, interface: Interface
 ) -> None:
-    """So that a model can be ready that is not decoupled, and cannot stream."""
+    """A model that is not decoupled cannot stream, but can be ready."""
     assert probe_token(triton.endpoint, "demo", 20, interface).num_output_tokens
     (received,) = triton.received
     assert (received["max_tokens"], received["stream"]) == (1, False)

@@ -69,4 +69,4 @@ def test_stream_ends_before_the_stop_word(llmapi: Tllm) -> None:
 def test_what_the_layout_cannot_be_asked_is_said(llmapi: Tllm) -> None:
     result = llmapi("infer", PROMPT, "--beam-width", "2")
     assert result.returncode == 3
-    assert "beam_width cannot be asked of tensorrt_llm" in result.stderr
+    assert "tensorrt_llm does not support beam_width" in result.stderr

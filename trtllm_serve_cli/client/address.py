@@ -1,4 +1,4 @@
-"""`host:port` as people write it."""
+"""Parse server addresses (`host:port`) that users enter."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from trtllm_serve_cli.errors import BadInput
 
 
 def parse_address(text: str) -> str:
-    """`text` as a plain `host:port`; a scheme and a trailing slash are dropped.
+    """Return `text` as a plain `host:port`, without scheme and trailing slash.
 
-    Raises `BadInput` for anything else. An IPv6 host stands in brackets.
+    An IPv6 host is in brackets. Raise `BadInput` for anything else.
     """
     refusal = BadInput(
         f"{text!r} is not the address of a server.",
         why="an address is HOST:PORT",
-        next_step="write it as in -u 127.0.0.1:8001 (gRPC) or -i http -u 127.0.0.1:8000",
+        next_step="write it as -u 127.0.0.1:8001 (gRPC) or -i http -u 127.0.0.1:8000",
     )
     try:
         parts = urlsplit(text if "://" in text else f"//{text}")
@@ -28,6 +28,6 @@ def parse_address(text: str) -> str:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host, without brackets, and port of a `host:port`."""
+    """Split a `host:port` into the host, without brackets, and the port."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)

@@ -1,4 +1,4 @@
-"""RequestOptions a text model: piece by piece, or for the whole answer."""
+"""Generate text with a text model: stream the pieces, or wait for the whole response."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.errors import TimedOut, TllmError
 
-# How long an answer that is left early may take to end in order.
+# How long the reader thread may take to close a response that was left early.
 _CLOSE_TIMEOUT_S = 2.0
 
 
@@ -32,20 +32,21 @@ def stream(
     timeout_s: float | None = None,
     cancellation: Cancellation | None = None,
 ) -> Generator[Piece, None, None]:
-    """The pieces of the answer as they arrive: parts of it, or all at once if not `request.stream`.
+    """Yield the pieces of the response as they arrive; without `request.stream`, all together.
 
-    Closing the iterator, or an exception (`KeyboardInterrupt` too) while it waits, cancels the
-    request on the server: wrap it in `contextlib.closing`. `timeout_s` is for the whole answer, and
-    so is `request.stop_after_ms`, which ends it in order.
-    The request is sent when the first piece is asked for. From then on raises `NoServer`,
-    `RequestFailed`, and `BadInput` for a request that no tensor can hold.
+    Closing the iterator, or an exception (also `KeyboardInterrupt`) while it waits, cancels the
+    request on the server: wrap it in `contextlib.closing`. `timeout_s` limits the whole response.
+    So does `request.stop_after_ms`, which ends the response without an error.
+
+    The request is sent when the first piece is requested. Raise `NoServer` or `RequestFailed`, or
+    `BadInput` if a value does not fit its tensor.
     """
     cancellation = cancellation or Cancellation()
     stop_s = None if request.stop_after_ms is None else request.stop_after_ms / 1000
     is_stopping = stop_s is not None and (timeout_s is None or stop_s < timeout_s)
     limit_s = stop_s if is_stopping else timeout_s
-    # Imported here, ahead of the sending: gRPC takes a quarter of a second that HTTP need not pay
-    # and that must not count as the server's.
+    # Imported before sending: importing gRPC takes a quarter of a second, which must not count as
+    # the server's time and is not needed over HTTP.
     if interface == "grpc":
         from trtllm_serve_cli.client.transport.over_grpc import stream_grpc
 
@@ -65,10 +66,10 @@ def stream_in_thread(
     interface: Interface = "grpc",
     timeout_s: float | None = None,
 ) -> Generator[Piece, None, None]:
-    """What `stream` gives, read in a thread.
+    """Yield the same pieces as `stream`, and read them in a thread.
 
-    For the main thread of a command: an interrupt raised inside gRPC's code can leave its locks
-    held, and here it is raised outside.
+    The main thread of a command uses this function: an interrupt raised inside gRPC's code can
+    leave gRPC's locks held.
     """
     cancellation = Cancellation()
     pieces = stream(endpoint, model, request, interface, timeout_s, cancellation)
@@ -80,7 +81,7 @@ def stream_in_thread(
             with closing(pieces):
                 for piece in pieces:
                     arrived.put(piece)
-        except BaseException as error:  # whatever it is, it is raised where the pieces are awaited
+        except BaseException as error:  # raised again in the thread that awaits the pieces
             end = error
         arrived.put(end)
 
@@ -104,7 +105,7 @@ def generate(
     timeout_s: float | None = None,
     cancellation: Cancellation | None = None,
 ) -> Completion:
-    """The whole answer; raises as `stream` does."""
+    """Return the whole response. Raise the same errors as `stream`."""
     with closing(stream(endpoint, model, request, interface, timeout_s, cancellation)) as pieces:
         started_s = time.monotonic()
         return summarize_pieces(list(pieces), started_s, time.monotonic())
@@ -117,7 +118,7 @@ def _translate_cancellation(
         raise error_mapping.cancelled()
     try:
         yield from pieces
-    except TllmError as error:  # what the broken connection looks like from here
+    except TllmError as error:  # cancelling breaks the connection
         if cancellation.is_set:
             raise error_mapping.cancelled() from error
         raise

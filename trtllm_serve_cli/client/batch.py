@@ -1,4 +1,4 @@
-"""Many prompts from a file, a handful in flight at once, answers in the file's order."""
+"""Run many prompts from a file concurrently, with results in the order of the file."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ Generate = Callable[[GenerateRequest, Cancellation], Completion]
 def parse_batch(
     lines: Iterable[str], defaults: GenerateRequest, to_prompt: Callable[[str], str] = str
 ) -> Iterator[GenerateRequest | TllmError]:
-    """A request a line, or what is wrong with the line; empty lines are skipped.
+    """Yield a request for each line, or the line's error; skip empty lines.
 
-    The file is JSONL when its first line with anything in it is a JSON object: then each line has
-    the prompt (`prompt` or `text_input`) and whatever else it wants different from `defaults`, by
-    the names of the tensors; the folder of an adapter is `lora_dir`. Otherwise a line is a prompt.
-    `to_prompt` puts each prompt in the model's words.
+    If the first non-empty line is a JSON object, the file is JSONL. Each line then has the prompt
+    (`prompt` or `text_input`) and the fields that override `defaults`, named like the tensors;
+    `lora_dir` is the folder of an adapter. Otherwise each line is a prompt. `to_prompt` applies the
+    model's chat template.
     """
     is_jsonl: bool | None = None
     for number, line in enumerate(lines, start=1):
@@ -61,10 +61,10 @@ def parse_batch(
 def run_batch(
     generate: Generate, requests: Iterable[GenerateRequest | TllmError], num_in_flight: int = 4
 ) -> Generator[Completion | TllmError, None, None]:
-    """An answer or an error for each of `requests`, in their order; reads them as it goes.
+    """Yield a completion or an error for each request, in order; read `requests` lazily.
 
-    Closing the iterator sets the cancellation that `ask` got, which ends what is in flight. An
-    exception of `ask` that is no `TllmError` is raised here.
+    Closing the iterator sets the cancellation that `generate` receives, which ends the requests in
+    flight. Exceptions of `generate` other than `TllmError` are raised here.
     """
     cancellation = Cancellation()
     running: deque[tuple[threading.Thread | None, Future[Completion | TllmError]]] = deque()
@@ -89,7 +89,7 @@ def _start(
     if isinstance(request, TllmError):
         future.set_result(request)
         return None, future
-    # A daemon, so that a server which hangs cannot keep an interrupted command from leaving.
+    # A daemon thread, so that a server that hangs does not block the exit of the command.
     thread = threading.Thread(
         target=_run, args=(generate, request, cancellation, future), daemon=True
     )
@@ -107,7 +107,7 @@ def _run(
         future.set_result(generate(request, cancellation))
     except TllmError as error:
         future.set_result(error)
-    except BaseException as error:  # handed to whoever waits: a bug must not look like a hang
+    except BaseException as error:  # raised by the future: a bug must not look like a hang
         future.set_exception(error)
 
 
@@ -126,7 +126,7 @@ def _parse_line(text: str, defaults: GenerateRequest) -> GenerateRequest:
     try:
         values: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadInput("it is not JSON.", why=str(error)) from error
+        raise BadInput("it is not valid JSON.", why=str(error)) from error
     if not isinstance(values, dict):
         raise BadInput("it is not a JSON object.", next_step='write {"prompt": "…"}')
     if "prompt" in values:
@@ -135,22 +135,22 @@ def _parse_line(text: str, defaults: GenerateRequest) -> GenerateRequest:
         raise BadInput("it has no prompt.", next_step='write {"prompt": "…"}')
     if unknown := sorted(values.keys() - _FIELDS):
         raise BadInput(
-            f"nothing is called {', '.join(unknown)} here.",
-            why=f"a line may have prompt, {', '.join(sorted(_FIELDS))}",
+            f"{', '.join(unknown)} is not a field of a request.",
+            why=f"the fields are prompt, {', '.join(sorted(_FIELDS))}",
         )
     for name in WORD_LISTS & values.keys():
         words = values[name]
         values[name] = (words,) if isinstance(words, str) else words
         if isinstance(words, list):
             values[name] = tuple(words)
-    if isinstance(values.get("guided_decoding_guide"), dict):  # a schema, as JSON has it
+    if isinstance(values.get("guided_decoding_guide"), dict):  # a JSON schema as an object
         values["guided_decoding_guide"] = json.dumps(values["guided_decoding_guide"])
-    # A null asks for the default, as a missing key does.
+    # Null selects the default, like a missing key.
     overrides = {name: value for name, value in values.items() if value is not None}
     if "lora_dir" in overrides:
         weights, config = _load_adapter(overrides.pop("lora_dir"))
         overrides |= {"lora_weights": weights, "lora_config": config}
-    # Beams cannot be streamed; a wrong width is refused where every tensor is checked.
+    # Beam search cannot stream. `plan_inputs` rejects an invalid width.
     is_streamed = defaults.stream and overrides.get("beam_width", 1) == 1
     return dataclasses.replace(defaults, **overrides, stream=is_streamed)
 
@@ -159,5 +159,5 @@ def _load_adapter(folder: Any) -> tuple[RawTensor, RawTensor]:
     from trtllm_serve_cli.client.lora import load_adapter
 
     if not isinstance(folder, str):
-        raise BadInput(f"lora_dir cannot be {folder!r}.", why="it takes the name of a folder")
+        raise BadInput(f"lora_dir cannot be {folder!r}.", why="it must be the path of a folder")
     return load_adapter(Path(folder))

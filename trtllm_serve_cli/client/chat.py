@@ -1,6 +1,6 @@
-"""Chat templates, rendered the way Transformers renders them (`utils/chat_template_utils.py`).
+"""Render chat templates as Transformers does (`utils/chat_template_utils.py`).
 
-A template comes out of a checkpoint, so it is code from somebody else: it runs in Jinja's sandbox.
+A template is part of a checkpoint and therefore untrusted code: it runs in Jinja's sandbox.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from trtllm_serve_cli.errors import BadInput
 
 Message = Mapping[str, str]
-# What a template's own code can raise besides Jinja's errors: it may index, add and call anything.
+# Besides Jinja's errors, a template can raise these: it may index, add and call anything.
 _TEMPLATE_FAULTS = (
     jinja2.TemplateError,
     ArithmeticError,
@@ -32,7 +32,7 @@ _TEMPLATE_FAULTS = (
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks the assistant's words for training; here it only shows them."""
+    """The `{% generation %}` block, which marks the assistant's text for training."""
 
     tags = {"generation"}  # noqa: RUF012 (Jinja's own declaration)
 
@@ -50,11 +50,11 @@ def render_chat(
     adds_bos: bool = False,
     now: Callable[[], datetime] = datetime.now,
 ) -> str:
-    """The prompt that asks for the assistant's next words after `messages` (`role`, `content`).
+    """Return the prompt for the assistant's next message after `messages` (`role`, `content`).
 
-    With `adds_bos` the tokenizer puts the BOS token in front itself, so a BOS that the template
-    writes there is taken away: it would count twice. Raises `BadInput` when the template is broken
-    or refuses the messages.
+    With `adds_bos`, the tokenizer adds the BOS token. A BOS token at the start of the rendered
+    prompt is then removed, to not appear twice. Raise `BadInput` if the template is invalid or
+    rejects the messages.
     """
     try:
         prompt = (
@@ -71,10 +71,10 @@ def render_chat(
         )
     except _TEMPLATE_FAULTS as error:
         raise BadInput(
-            "The model's chat template cannot put this into a prompt.",
+            "The model's chat template cannot render this conversation.",
             why=f"{type(error).__name__}: {error}",
-            next_step="ask the model without its template: --raw (and leave out --system, "
-            "if the template has no place for it)",
+            next_step="send the prompt without the template: --raw (or omit --system if the "
+            "template does not support system messages)",
         ) from error
     return prompt.removeprefix(bos_token) if adds_bos else prompt
 
@@ -103,7 +103,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter would escape `<` and friends for HTML; a model must see them."""
+    """Return `value` as JSON without Jinja's HTML escapes, such as that of `<`."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

@@ -1,4 +1,4 @@
-"""A conversation: what was said, as a prompt that fits into the model's context."""
+"""Keep a conversation, and render it as a prompt that fits into the model's context."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from trtllm_serve_cli.client.chat import Message, render_chat
 from trtllm_serve_cli.client.server import ModelInfo
 
-# How much longer than by the last prompt's measure the next one may come out, in tokens.
+# Safety factor on the estimated number of tokens of the next prompt.
 _MARGIN = 1.1
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the user said and what the model answered."""
+    """A message of the user and the response of the model."""
 
     message: str
     response: str
 
 
 def render_turns(info: ModelInfo, system: str | None, turns: Sequence[Turn], message: str) -> str:
-    """The prompt that asks for the answer to `words` after `turns`; raises `BadInput`."""
+    """Return the prompt for `message` after `turns`. Raise `BadInput`."""
     messages: list[Message] = []
     if system is not None:
         messages.append({"role": "system", "content": system})
@@ -39,10 +39,10 @@ def render_turns(info: ModelInfo, system: str | None, turns: Sequence[Turn], mes
 
 
 class Conversation:
-    """The turns so far; the oldest go when the context has no room for the next.
+    """The turns so far, without the oldest ones if they do not fit into the context.
 
-    Only the server knows how many tokens a prompt has, and says so after the fact. So the next
-    prompt is measured by the last one: by its tokens per byte.
+    Only the server knows how many tokens a prompt has, and reports it with the response. The size
+    of the next prompt is therefore estimated from the tokens per byte of the last one.
     """
 
     def __init__(self, info: ModelInfo, system: str | None = None) -> None:
@@ -53,11 +53,11 @@ class Conversation:
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """What the next prompt starts with."""
+        """The turns that the next prompt starts with."""
         return self._turns
 
     def make_prompt(self, message: str, max_tokens: int) -> str:
-        """The prompt for `words`; forgets as many of the oldest turns as it must."""
+        """Return the prompt for `message`, and drop the oldest turns until it fits."""
         while True:
             prompt = render_turns(self._info, self.system, self._turns, message)
             if not self._turns or self._fits(prompt, max_tokens):
@@ -65,16 +65,16 @@ class Conversation:
             self._turns = self._turns[1:]
 
     def keep(self, turn: Turn) -> None:
-        """Remembers `turn`."""
+        """Append a turn."""
         self._turns = (*self._turns, turn)
 
     def measure(self, prompt: str, num_input_tokens: int | None) -> None:
-        """Takes note of how many tokens the server found in `prompt`."""
+        """Record how many tokens the server counted in `prompt`."""
         if num_input_tokens:
             self._tokens_per_byte = num_input_tokens / len(prompt.encode())
 
     def reset(self) -> None:
-        """Forgets every turn; the system prompt stays."""
+        """Drop all turns, but keep the system prompt."""
         self._turns = ()
 
     def _fits(self, prompt: str, max_tokens: int) -> bool:

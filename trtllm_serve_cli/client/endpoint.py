@@ -1,4 +1,4 @@
-"""Where a server answers."""
+"""Addresses and credentials of a server."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How a gRPC service is trusted; paths of PEM files.
+    """TLS settings of a gRPC client; paths of PEM files.
 
-    `server_name` is what its certificate calls it, where that is not its address. The last two are
-    what a client shows to a server that wants to know who it is.
+    `server_name` is the name in the server's certificate if it differs from the address.
+    `certificate_chain` and `private_key` authenticate the client (mutual TLS).
     """
 
     root_certificates: str
@@ -23,9 +23,9 @@ class Tls:
 class Endpoint:
     """The addresses of one Triton server, each `host:port`.
 
-    `restricted_token` opens the APIs that `tllm start` restricts (model repository and the like);
-    it travels in the header `RESTRICTED_HEADER` and is known only to whoever can read the server's
-    state folder. `tls` is of gRPC alone: Triton has none for HTTP.
+    `restricted_token` grants access to the APIs that `tllm start` restricts, such as the model
+    repository API. It is sent in the header `RESTRICTED_HEADER` and stored in the server's state
+    folder. `tls` applies to gRPC only: Triton does not support it for HTTP.
     """
 
     grpc: str = "127.0.0.1:8001"

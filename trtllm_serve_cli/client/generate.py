@@ -1,7 +1,7 @@
-"""What is asked of a text model and what comes back, whichever interface carries it.
+"""Requests to a text model and its responses, independent of the interface.
 
-Fields of `GenerateRequest` have the names of upstream's tensors, and `lora_name` that of a request
-parameter; `stop_after_ms` stays here, and `request_id` is no tensor either.
+The fields of `GenerateRequest` are named like upstream's tensors, except for three: `lora_name` is
+a request parameter, `request_id` is the request's id, and `stop_after_ms` is not sent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Interface = Literal["grpc", "http"]
 
 @dataclass(frozen=True, slots=True)
 class RawTensor:
-    """A tensor as gRPC carries it, its batch dimension of 1 included."""
+    """A tensor in the raw format of gRPC, including its batch dimension of 1."""
 
     shape: tuple[int, ...]
     content: bytes = field(repr=False)
@@ -25,12 +25,12 @@ class RawTensor:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One prompt and how to continue it; None or empty leaves a field to the model's default.
+    """A prompt and its sampling parameters; None or empty selects the model's default.
 
     Fields with an `Option` are options of `tllm infer`. Values are checked when the request is
-    sent: `BadInput` names the tensor that cannot hold one. After `stop_after_ms` the request is
-    cancelled, and what has arrived by then is the response. The server's log and traces know the
-    request by its `request_id`.
+    sent: `BadInput` names a tensor whose value does not fit. After `stop_after_ms` the request is
+    cancelled, and the response is the text received so far. The server's log and traces contain
+    the `request_id`.
     """
 
     text_input: str
@@ -121,12 +121,13 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The part of one sequence that one response brought.
+    """The part of one sequence in one response.
 
-    `at_s` is when it arrived, on the monotonic clock. Of a response with several sequences (beams)
-    the first one carries the response's token counts. `num_output_tokens` counts this response's
-    tokens only, as upstream's does. `perf` are upstream's outputs for `return_perf_metrics`. The
-    last piece of an answer that `stop_after_ms` ended has nothing but `was_stopped`.
+    `at_s` is the arrival time on the monotonic clock. If a response has several sequences (beams),
+    the first piece has the response's token counts. `num_output_tokens` counts the tokens of this
+    response only, as upstream's tensor does. `perf` has upstream's outputs for
+    `return_perf_metrics`. If `stop_after_ms` ended the response, the last piece only sets
+    `was_stopped`.
     """
 
     text: str
@@ -142,10 +143,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A whole answer: one text a sequence, in the order of their `sequence_index`.
+    """A whole response: one text per sequence, ordered by `sequence_index`.
 
-    `ttft_s` is the time to the first response (`None`: none came); for a request that was not
-    streamed that is the whole answer. `was_stopped`: by `stop_after_ms`.
+    `ttft_s` is the time to the first response, or `None` if none arrived. Without streaming, the
+    first response is the whole one. `was_stopped` is set if `stop_after_ms` ended the response.
     """
 
     texts: tuple[str, ...]
@@ -160,12 +161,12 @@ class Completion:
 
     @property
     def text(self) -> str:
-        """The first sequence, empty when the model gave none."""
+        """The text of the first sequence, or an empty string."""
         return self.texts[0] if self.texts else ""
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Output tokens by the whole time of the request, its first token included."""
+        """Output tokens divided by the latency of the request, including the first token."""
         if not self.num_output_tokens or self.latency_s <= 0:
             return None
         return self.num_output_tokens / self.latency_s
@@ -179,7 +180,7 @@ class _Sequence:
 
 
 def summarize_pieces(pieces: Iterable[Piece], started_s: float, ended_s: float) -> Completion:
-    """The answer that `pieces` add up to, for a request sent at `started_s`."""
+    """Combine `pieces` into the completion of a request sent at `started_s`."""
     sequences: dict[int, _Sequence] = {}
     first_s: float | None = None
     num_input: int | None = None

@@ -1,8 +1,8 @@
-"""What the text model of the llmapi layout calls the inputs that the other layout's models have.
+"""Translate the inputs of text models to the names of the llmapi layout.
 
-That model is known by its name: in the other layout, `tensorrt_llm` takes no text. Its tensors have
-no batch dimension. Source of the names: triton_backend/all_models/llmapi of
-NVIDIA/TensorRT-LLM@c8c6df08.
+The layout's text model is recognized by its name: in the other layout, `tensorrt_llm` does not
+take text. Its tensors do not have a batch dimension. Source of the names:
+triton_backend/all_models/llmapi of NVIDIA/TensorRT-LLM@c8c6df08.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _COUNTS = ("return_num_input_tokens", "return_num_output_tokens")
 
 
 def name_inputs(model: str, names: Iterable[str]) -> dict[str, str]:
-    """Of the inputs `names`, those to send -> what `model` calls them.
+    """Map each input to send to its name in `model`.
 
-    Raises `BadInput` for what it has no tensor for; counts of tokens, which every answer brings
-    along where they are known, are not worth that.
+    Raise `BadInput` if the model lacks a tensor. Token counts are dropped instead: responses
+    include them without a request.
     """
     if model != LLMAPI_MODEL:
         return {name: name for name in names}
@@ -46,13 +46,13 @@ def name_inputs(model: str, names: Iterable[str]) -> dict[str, str]:
             named[name] = _NAMES[name]
         elif name not in _COUNTS:
             raise BadInput(
-                f"{name} cannot be asked of {model}.",
-                why="its layout, llmapi, has no tensor for it",
-                next_step="leave it out, or import the model with --layout inflight",
+                f"{model} does not support {name}.",
+                why="its layout, llmapi, does not have a tensor for it",
+                next_step="omit it, or import the model with --layout inflight",
             )
     return named
 
 
 def shape_input(model: str, shape: Sequence[int]) -> list[int]:
-    """`shape`, which has a batch dimension, as `model` wants it."""
+    """Return `shape` with the batch dimension removed if `model` does not have one."""
     return list(shape[1:] if model == LLMAPI_MODEL else shape)

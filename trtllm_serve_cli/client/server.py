@@ -1,4 +1,4 @@
-"""What a server says of itself: what its models are, and whether they generate."""
+"""Query a server for its models, and probe whether they generate."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _PROBE_PROMPT = "Hello"
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a text model's `config.pbtxt` tells its callers, mostly in parameters of `tllm`'s own.
+    """The settings in a model's `config.pbtxt` that clients use, mostly parameters of tllm.
 
-    A server that somebody else set up has none of them: then they are `None`, empty or false. Only
-    a decoupled model streams.
+    Parameters are `None`, empty or false if tllm did not render the model. Only a decoupled model
+    streams.
     """
 
     name: str
@@ -39,7 +39,7 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class IndexedModel:
-    """A model of a server's repository. `state` is Triton's word, "" for one never loaded."""
+    """A model in a server's repository; `state` is Triton's, or "" if it was never loaded."""
 
     name: str
     version: str = ""
@@ -50,7 +50,7 @@ class IndexedModel:
 def fetch_model_config(
     endpoint: Endpoint, model: str, interface: Interface = "grpc", timeout_s: float = 10.0
 ) -> ModelInfo:
-    """Return what a model's configuration contains. Raise `NoServer` or `RequestFailed`."""
+    """Return the settings of a model. Raise `NoServer` or `RequestFailed`."""
     config = _import_transport(interface).fetch_config(endpoint, model, timeout_s)
     parameters = {
         name: str(value.get("string_value", ""))
@@ -91,7 +91,7 @@ def _import_transport(interface: Interface) -> ModuleType:
 
 
 def fetch_index(endpoint: Endpoint, timeout_s: float = 3.0) -> tuple[IndexedModel, ...]:
-    """The models of the running server's repository, by name; raises as above."""
+    """Return the models in the server's repository, sorted by name. Raise as above."""
     from trtllm_serve_cli.client.transport.over_http import fetch_index_http
 
     index = fetch_index_http(endpoint, timeout_s)
@@ -110,9 +110,9 @@ def fetch_index(endpoint: Endpoint, timeout_s: float = 3.0) -> tuple[IndexedMode
 def change_model(
     endpoint: Endpoint, model: str, verb: Literal["load", "unload"], timeout_s: float
 ) -> None:
-    """Have the server load `model` and wait for it, or begin to unload it.
+    """Load a model and wait until it is loaded, or start to unload it.
 
-    Raises `NoServer`, and `RequestFailed` with Triton's words.
+    Raise `NoServer`, or `RequestFailed` with Triton's message.
     """
     from trtllm_serve_cli.client.transport.over_http import change_model_http
 
@@ -122,17 +122,17 @@ def change_model(
 def probe_token(
     endpoint: Endpoint, model: str, timeout_s: float, interface: Interface = "grpc"
 ) -> Completion:
-    """The answer of one generated token: the proof that `model` is ready, as Triton's own is not.
+    """Generate one token, which proves that a model is ready; Triton's readiness check does not.
 
-    Raises `NoServer` or `RequestFailed` when no token came in time.
+    Raise `NoServer` or `RequestFailed` if no token arrives within `timeout_s`.
     """
-    # As a whole: a model that is not decoupled cannot stream.
+    # A model that is not decoupled cannot stream.
     request = GenerateRequest(_PROBE_PROMPT, max_tokens=1, stream=False)
     completion = ask.generate(endpoint, model, request, interface, timeout_s)
     if completion.ttft_s is None:
         raise RequestFailed(
-            f"{model} answered without a token.",
-            why="the answer ended before any response came",
-            next_step="`tllm logs` shows what the model said",
+            f"{model} did not generate a token.",
+            why="the stream ended without a response",
+            next_step="check the model's log: `tllm logs`",
         )
     return completion

@@ -1,4 +1,4 @@
-"""Ending requests from another thread."""
+"""Cancel requests from another thread."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 
 class Cancellation:
-    """Once set, it ends every request that was given it, even one that waits for the server.
+    """A signal that ends its requests immediately, even while they wait for the server.
 
-    A request whose caller only looked at a flag would go on until its next piece.
+    A flag alone would only take effect at the next piece.
     """
 
     def __init__(self) -> None:
@@ -20,11 +20,10 @@ class Cancellation:
 
     @property
     def is_set(self) -> bool:
-        """Whether the requests are to end."""
         return self._is_set
 
     def set(self) -> None:
-        """End them; harmless when they have ended by themselves."""
+        """Cancel the requests; those that have ended are not affected."""
         with self._lock:
             self._is_set = True
             hooks = list(self._hooks)
@@ -33,7 +32,7 @@ class Cancellation:
 
     @contextmanager
     def calling(self, hook: Callable[[], object]) -> Iterator[None]:
-        """Calls `hook` when it is set during the block, or was before."""
+        """Call `hook` when the cancellation is set during the block, or was set before."""
         with self._lock:
             self._hooks.append(hook)
             was_set = self._is_set

@@ -1,4 +1,4 @@
-"""What a server or the way to it did wrong, as our errors."""
+"""Create the errors of requests, and classify Triton's error messages."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from trtllm_serve_cli.errors import NoServer, RequestFailed, TimedOut
 # Triton answers UNAVAILABLE too; only these phrases distinguish it from an unreachable address.
 _FROM_TRITON = ("restricted", "unknown model", "in-flight", "not ready", "exceeds maximum queue")
 _QUEUE_FULL = ("exceeds maximum queue size", "max queue", "queue is full")
-_IS_IT_RUNNING = (
-    "`tllm status` shows what is running and on which ports, `tllm start` starts a server"
-)
+_IS_IT_RUNNING = "`tllm status` lists running servers and their ports, `tllm start` starts a server"
 
 
 def is_from_triton(message: str) -> bool:
@@ -23,57 +21,57 @@ def is_rejection(message: str) -> bool:
 
 
 def no_server(address: str, why: str) -> NoServer:
-    """Nobody answers at `address`."""
+    """Return the error for an address that cannot be reached."""
     return NoServer(f"No server answers at {address}.", why=why, next_step=_IS_IT_RUNNING)
 
 
 def connection_lost(address: str, why: str) -> RequestFailed:
-    """The connection broke in the middle of an answer."""
+    """Return the error for a connection that was lost during a response."""
     return RequestFailed(
-        f"The connection to {address} broke before the answer was whole.",
+        f"The connection to {address} was lost before the response was complete.",
         why=why,
-        next_step="`tllm status` shows whether the server still runs, `tllm logs` what it said",
+        next_step="check whether the server still runs: `tllm status`, `tllm logs`",
     )
 
 
 def timed_out(model: str, timeout_s: float | None) -> TimedOut:
-    """The answer was not whole in time; the request has been cancelled."""
+    """Return the error for a request that was cancelled at its time limit."""
     within = f" within {timeout_s:g} s" if timeout_s is not None else " in time"
     return TimedOut(
         f"{model} did not finish{within}.",
         why="the time limit passed, and the request was cancelled",
-        next_step="allow more time (--timeout), or ask for less (--max-tokens)",
+        next_step="increase --timeout, or reduce --max-tokens",
     )
 
 
 def cancelled() -> RequestFailed:
-    """The request was ended from here, by another thread."""
+    """Return the error for a request that another thread cancelled."""
     return RequestFailed(
         "The request was cancelled.",
-        why="its caller wanted no more of it",
-        next_step="ask again when you want the answer",
+        why="the client cancelled it before the response was complete",
+        next_step="send it again",
     )
 
 
 def refused(model: str, message: str) -> RequestFailed:
-    """The server's own words about a request to `model`."""
+    """Return the error for a request to `model` that the server rejected or failed."""
     if "unknown model" in message.lower():
         return RequestFailed(
             f"The server has no model {model!r}.",
             why=message,
-            next_step="`tllm status` shows the models of the running server; name one with -m",
+            next_step="`tllm status` lists the models of the running server; select one with -m",
         )
     return RequestFailed(
-        f"{model} did not answer the request.",
-        why=message or "the server gave no reason",
-        next_step="put right what the server names; `tllm logs` shows more of it",
+        f"{model} failed the request.",
+        why=message or "the server did not report a reason",
+        next_step="fix the reported problem; `tllm logs` shows the server's log",
     )
 
 
 def invalid_response(address: str, why: str) -> RequestFailed:
-    """What answers at `address` does not speak as Triton does."""
+    """Return the error for a response that is not in Triton's protocol."""
     return RequestFailed(
-        f"The answer from {address} makes no sense.",
+        f"The response from {address} is invalid.",
         why=why,
-        next_step="check that the address is Triton's, and the right one of its ports",
+        next_step="check that the address is Triton's, and that the port matches the interface",
     )

@@ -1,13 +1,13 @@
-"""Server-sent events, as far as Triton sends them."""
+"""Parse the server-sent events that Triton sends."""
 
 from __future__ import annotations
 
 
 class EventParser:
-    """Takes the bytes of a stream in whatever parts they come; gives the data of each whole event.
+    """An incremental parser: takes the bytes of a stream, and returns the data of complete events.
 
-    Lines of an event other than `data:` mean nothing here and are skipped; several data lines of
-    one event are joined by newlines, as the HTML standard has it.
+    Lines other than `data:` are skipped. Several data lines of one event are joined by newlines, as
+    in the HTML standard.
     """
 
     def __init__(self) -> None:
@@ -15,7 +15,7 @@ class EventParser:
         self._data: list[str] = []
 
     def feed(self, received: bytes) -> list[str]:
-        """The data of the events that `received` completes."""
+        """Return the data of the events that `received` completes."""
         *lines, self._rest = (self._rest + received).split(b"\n")
         events = []
         for line in lines:

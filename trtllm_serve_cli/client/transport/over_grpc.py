@@ -1,7 +1,7 @@
-"""Text models over gRPC: `ModelStreamInfer`, which decoupled models need.
+"""Send requests to text models over gRPC, with `ModelStreamInfer`, which decoupled models require.
 
-Triton's own stub is used rather than `tritonclient`'s client: it is a plain iterator that can be
-cancelled, where that one calls back from a thread.
+Triton's gRPC stub is used instead of `tritonclient`'s client: the stub returns an iterator that can
+be cancelled, while the client calls back from a thread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trtllm_serve_cli.client.transport.tensors import (
 )
 from trtllm_serve_cli.errors import BadInput, TllmError
 
-# How long a call that has said its error may take to end in order.
+# How long a failed call may take to end before it is cancelled.
 _DRAIN_TIMEOUT_S = 2.0
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
@@ -49,7 +49,7 @@ def stream_grpc(
     timeout_s: float | None,
     cancellation: Cancellation,
 ) -> Generator[Piece, None, None]:
-    """The pieces of the answer as they arrive; leaving early cancels the request on the server."""
+    """Yield the pieces as they arrive; closing the generator cancels the request on the server."""
     address = endpoint.grpc
     message = _plan_message(model, request)
     has_begun = False
@@ -73,10 +73,10 @@ def stream_grpc(
 
 
 def _drain_call(call: Any) -> None:
-    """Wait for the end of a call whose answer has failed, which comes at once.
+    """Wait for the end of a failed call, which follows immediately.
 
-    Triton 2.51 never lets go of a call that is cancelled between its last response and its end. It
-    cannot unload the model then, and takes its whole exit timeout to stop.
+    Triton 2.51 never releases a call that is cancelled between its last response and its end. It
+    then cannot unload the model, and uses its whole exit timeout to stop.
     """
     limit = threading.Timer(_DRAIN_TIMEOUT_S, call.cancel)
     limit.start()
@@ -90,7 +90,7 @@ def _drain_call(call: Any) -> None:
 
 @contextmanager
 def connect(address: str, tls: Tls | None = None) -> Iterator[Any]:
-    """A stub of Triton's gRPC service; calls still open when the block ends are cancelled."""
+    """Yield a stub of Triton's gRPC service; calls still open after the block are cancelled."""
     with _open_channel(address, tls) as channel:
         yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
@@ -104,8 +104,8 @@ def _open_channel(address: str, tls: Tls | None) -> Any:
     except OSError as error:
         raise BadInput(
             f"{error.filename} cannot be read.",
-            why=f"{address} speaks TLS, and that file is needed for it: {error.strerror}",
-            next_step="put it back, or ask the server over HTTP: -i http",
+            why=f"{address} requires TLS with that file: {error.strerror}",
+            next_step="restore the file, or use HTTP: -i http",
         ) from error
     target_name = ("grpc.ssl_target_name_override", tls.server_name)
     options = (*_OPTIONS, target_name) if tls.server_name else _OPTIONS
@@ -165,14 +165,16 @@ def _read_outputs(address: str, response: Any) -> dict[str, list[Any]]:
             for output, content in zip(inferred.outputs, inferred.raw_output_contents, strict=True)
         }
     except (struct.error, ValueError) as error:
-        raise error_mapping.invalid_response(address, f"a tensor is cut: {error}") from error
+        raise error_mapping.invalid_response(address, f"a tensor is truncated: {error}") from error
 
 
 def _translate_rpc_error(
     error: grpc.RpcError, address: str, model: str, timeout_s: float | None, *, has_begun: bool
 ) -> TllmError:
-    """A failed gRPC call as one of ours; `has_begun` when a part of the answer had come."""
-    call: Any = error  # what grpc raises is an RpcError and a Call, which has no type of its own
+    """Translate a failed gRPC call; `has_begun` if a response had arrived."""
+    call: Any = (
+        error  # grpc raises an object that is both RpcError and Call, which has no common type
+    )
     code, details = call.code(), call.details() or ""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return error_mapping.timed_out(model, timeout_s)
@@ -180,5 +182,5 @@ def _translate_rpc_error(
         lost = error_mapping.connection_lost if has_begun else error_mapping.no_server
         return lost(address, details)
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return error_mapping.invalid_response(address, "it speaks gRPC, but not Triton's")
+        return error_mapping.invalid_response(address, "it is a gRPC service, but not Triton's")
     return error_mapping.refused(model, details or code.name)

@@ -1,7 +1,8 @@
-"""Text models over HTTP: the generate_stream endpoint, which answers in server-sent events.
+"""Send requests to text models over HTTP, with the generate_stream endpoint.
 
-It serves requests that are not streamed as well: their answer is one event, or one a sequence, and
-unlike at the generate endpoint a caller who goes away cancels the request.
+The endpoint responds with server-sent events. It also serves requests without streaming: the
+response is then one event, or one per sequence. Unlike the generate endpoint, it cancels the
+request when the client disconnects.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def stream_http(
     timeout_s: float | None,
     cancellation: Cancellation,
 ) -> Generator[Piece, None, None]:
-    """The pieces of the answer as they arrive; leaving early cancels on the server."""
+    """Yield the pieces as they arrive; closing the generator cancels the request on the server."""
     body = _plan_body(model, request)
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
     has_begun = False
@@ -78,12 +79,12 @@ def fetch_versions(endpoint: Endpoint, model: str, timeout_s: float) -> tuple[st
 
 
 def _fetch_json(address: str, path: str, model: str, timeout_s: float) -> dict[str, Any]:
-    """The JSON object at `path`; `model` is whom errors name."""
+    """Return the JSON object at `path`; errors name `model`."""
     return _load_object(address, _request(address, "GET", path, model, timeout_s))
 
 
 def fetch_index_http(endpoint: Endpoint, timeout_s: float) -> list[dict[str, str]]:
-    """What the repository has: name, version, state and reason of each model, as far as said."""
+    """Return name, version, state and reason of each model in the repository, if reported."""
     path = "/v2/repository/index"
     content = _request(
         endpoint.http, "POST", path, "the server", timeout_s, endpoint.restricted_token
@@ -91,13 +92,13 @@ def fetch_index_http(endpoint: Endpoint, timeout_s: float) -> list[dict[str, str
     try:
         return [{key: str(value) for key, value in each.items()} for each in json.loads(content)]
     except (ValueError, TypeError, AttributeError) as error:
-        raise error_mapping.invalid_response(endpoint.http, "it is no list of models") from error
+        raise error_mapping.invalid_response(endpoint.http, "it is not a list of models") from error
 
 
 def change_model_http(
     endpoint: Endpoint, model: str, verb: Literal["load", "unload"], timeout_s: float
 ) -> None:
-    """Have the server load or unload `model`; unloading goes on after that."""
+    """Load or unload a model; unloading continues after the response."""
     path = f"/v2/repository/models/{quote(model, safe='')}/{verb}"
     _request(endpoint.http, "POST", path, model, timeout_s, endpoint.restricted_token)
 
@@ -105,7 +106,7 @@ def change_model_http(
 def _request(
     address: str, method: str, path: str, model: str, timeout_s: float, token: str | None = None
 ) -> bytes:
-    """The body of the answer; `token` opens what is restricted, `model` is whom errors name."""
+    """Return the response body; `token` grants access to restricted APIs, errors name `model`."""
     headers = {RESTRICTED_HEADER: token} if token else {}
     with _connect(address, timeout_s) as connection:
         connection.sock.settimeout(timeout_s)
@@ -129,8 +130,8 @@ def _plan_body(model: str, request: GenerateRequest) -> str:
     if unsendable := RAW_TENSORS & inputs.keys():
         raise BadInput(
             f"{' and '.join(sorted(unsendable, reverse=True))} cannot be sent over HTTP.",
-            why="Triton's generate_stream endpoint takes JSON, and no FP16 in it",
-            next_step="send the adapter over gRPC, once; after that its task id will do over HTTP",
+            why="Triton's generate_stream endpoint takes JSON, which does not support FP16",
+            next_step="send the adapter once over gRPC; then use its task id over HTTP",
         )
     body: dict[str, Any] = {
         served_name: inputs[name] for name, served_name in name_inputs(model, inputs).items()
@@ -159,8 +160,8 @@ def _connect(address: str, timeout_s: float | None) -> Iterator[HTTPConnection]:
 def _post_for_events(
     connection: HTTPConnection, model: str, body: str, deadline_s: float | None
 ) -> Iterator[tuple[float, str]]:
-    """Each event's data with the time at which its last bytes came."""
-    sock = connection.sock  # the connection forgets it once a response ends with the connection
+    """Yield each event's data with the arrival time of its last bytes."""
+    sock = connection.sock  # the connection drops its reference if the response ends with it
     sock.settimeout(_find_remaining_s(deadline_s))
     path = f"/v2/models/{quote(model, safe='')}/generate_stream"
     connection.request("POST", path, body.encode(), {"Content-Type": "application/json"})
@@ -180,8 +181,8 @@ def _post_for_events(
 
 
 def _shut_down(sock: socket.socket) -> None:
-    """Wakes whoever reads, unlike closing."""
-    with suppress(OSError):  # the response's end has closed it
+    """Wake the thread that reads; closing the socket would not."""
+    with suppress(OSError):  # already closed by the end of the response
         sock.shutdown(socket.SHUT_RDWR)
 
 
@@ -212,7 +213,7 @@ def _load_object(address: str, text: str | bytes) -> dict[str, Any]:
 
 
 def _read_error(response: HTTPResponse, content: bytes) -> str:
-    """Triton's words in a response that is not 200: JSON, bare or as one event."""
+    """Return Triton's message in a failed response: JSON, alone or in an event."""
     text = content.decode(errors="replace").strip()
     try:
         return str(json.loads(text.removeprefix("data:"))["error"])
@@ -221,5 +222,5 @@ def _read_error(response: HTTPResponse, content: bytes) -> str:
 
 
 def _describe(error: Exception) -> str:
-    """The system's words for an error, or its kind where it has none."""
+    """Return the system's message for an error, or the error's type."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

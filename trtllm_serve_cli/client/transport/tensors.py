@@ -1,4 +1,4 @@
-"""Requests as tensors, responses as pieces: the text models' contract, for both interfaces."""
+"""Convert requests to tensors and responses to pieces, for both interfaces."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ _LARGEST_FP32 = 3.4028234663852886e38
 
 
 def plan_inputs(request: GenerateRequest) -> dict[str, Value]:
-    """The tensors to send, by name; raises `BadInput` for a value that its tensor cannot hold.
+    """Return the tensors to send, by name. Raise `BadInput` if a value does not fit its tensor.
 
-    What the request leaves open is not sent, and neither is a `return_…` that is not wanted: older
-    servers do not know all of them.
+    Unset fields are not sent. Neither is a `return_…` that is false: older servers do not have all
+    of these tensors.
     """
     inputs: dict[str, Value] = {}
     for name, datatype in INPUTS.items():
@@ -65,14 +65,14 @@ def plan_inputs(request: GenerateRequest) -> dict[str, Value]:
             continue
         _check(name, datatype, value)
         inputs[name] = value
-    if request.stop_after_ms is not None:  # no tensor, but as likely to be wrong
+    if request.stop_after_ms is not None:  # not a tensor, but also user input
         _check("stop_after_ms", "UINT64", request.stop_after_ms)
     _check("request_id", "BYTES", request.request_id)
     return inputs
 
 
 def plan_parameters(request: GenerateRequest) -> dict[str, str]:
-    """The request parameters to send beside the tensors; raises `BadInput` as `plan_inputs`."""
+    """Return the request parameters to send. Raise `BadInput` like `plan_inputs`."""
     if request.lora_name is None:
         return {}
     _check("lora_name", "BYTES", request.lora_name)
@@ -81,11 +81,11 @@ def plan_parameters(request: GenerateRequest) -> dict[str, str]:
 
 def _check(name: str, datatype: Datatype, value: Any) -> None:
     if problem := _find_problem(name, datatype, value):
-        raise BadInput(f"{name} cannot be {value!r}.", why=f"it takes {problem}")
+        raise BadInput(f"{name} cannot be {value!r}.", why=f"it must be {problem}")
 
 
 def _find_problem(name: str, datatype: Datatype, value: Any) -> str | None:
-    """What the tensor takes, when that is not `value`."""
+    """Return what the tensor accepts if it does not accept `value`."""
     if name in RAW_TENSORS:
         return None if isinstance(value, RawTensor) else "a tensor"
     match datatype:
@@ -109,12 +109,12 @@ def _find_problem(name: str, datatype: Datatype, value: Any) -> str | None:
 def _is_text(value: Any) -> bool:
     try:
         return isinstance(value, str) and value.encode() is not None
-    except UnicodeEncodeError:  # half a surrogate pair, as undecodable arguments have them
+    except UnicodeEncodeError:  # a lone surrogate, from an argument that could not be decoded
         return False
 
 
 def encode_raw(datatype: Datatype, value: Value) -> tuple[list[int], bytes]:
-    """Shape, with its batch dimension of 1, and content of one input, as gRPC carries them raw."""
+    """Return the shape, with a batch dimension of 1, and the raw content of an input for gRPC."""
     if isinstance(value, RawTensor):
         return list(value.shape), value.content
     if datatype == "BYTES":
@@ -125,10 +125,10 @@ def encode_raw(datatype: Datatype, value: Value) -> tuple[list[int], bytes]:
 
 
 def decode_raw(datatype: str, content: bytes) -> list[Any]:
-    """The elements of one output, flat; a datatype that no text tensor has gives none.
+    """Return the elements of an output as a flat list, empty for datatypes without text tensors.
 
-    Bytes that are not UTF-8 become replacement characters. Raises `struct.error` when the content
-    is cut.
+    Bytes that are not UTF-8 become replacement characters. Raise `struct.error` if the content is
+    truncated.
     """
     if datatype == "BYTES":
         return _decode_strings(content)
@@ -151,9 +151,9 @@ def _decode_strings(content: bytes) -> list[str]:
 def parse_pieces(
     request: GenerateRequest, outputs: Mapping[str, Sequence[Any]], at_s: float
 ) -> list[Piece]:
-    """The pieces of one response whose outputs are flat lists; none when it has no text.
+    """Return the pieces of a response whose outputs are flat lists; none if it has no text.
 
-    Outputs that `request` did not ask for are left out: models fill those with placeholders.
+    Outputs that were not requested are ignored: models fill them with placeholders.
     """
     texts = outputs.get("text_output", ())
     has_log_probs = request.return_log_probs
