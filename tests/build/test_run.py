@@ -294,7 +294,7 @@ def test_interrupt_before_any_step_is_done_leaves_nothing(tmp_path: Path) -> Non
 
 def test_disk_that_is_too_full_is_seen_before_the_build(tmp_path: Path) -> None:
     plan = build_plan(tmp_path / "e", estimated_bytes=10**18)
-    with pytest.raises(SourceError, match=r"too full for 1000000\.0 TB"):
+    with pytest.raises(SourceError, match=r"does not have space for 1000000\.0 TB"):
         build(plan)
 
 

@@ -39,7 +39,7 @@ def test_unknown_name_lists_near_aliases(home: Home) -> None:
         (Declaration(ModelSection("ensemble")), "A model cannot be named ensemble"),
         (Declaration(ModelSection("m", "gguf:/no/such.gguf")), "/no/such.gguf does not exist"),
         (Declaration(ModelSection("m", "local:/no/such")), "/no/such does not exist"),
-        (Declaration(ModelSection("m", "nonsense")), "does not say what kind of source it is"),
+        (Declaration(ModelSection("m", "nonsense")), "does not have a source kind"),
         (
             Declaration(
                 ModelSection("demo"), repository=RepositorySection(parameters={"nope": "1"})
@@ -110,7 +110,7 @@ def test_plan_says_what_it_would_do(home: Home, gguf: str) -> None:
     plan = plan_import(Declaration(ModelSection("mine", gguf)), home)
     lines = plan.describe().splitlines()
     assert lines[:2] == [
-        f"{gguf}: use it where it is",
+        f"{gguf}: use it in place",
         "Engine kind openvino: it runs on any CPU, and openvino-genai is installed.",
     ]
     assert lines[2].startswith("Build an openvino engine for mine")

@@ -382,7 +382,7 @@ def test_tokenizer_of_an_engine_is_an_absolute_path(
     plan = plan_import(Declaration(ModelSection("mine", "engine:engine"), repository=served), home)
     assert plan.asked.repository.parameters == {"tokenizer_dir": str(tmp_path / "tok")}
     assert plan.describe().splitlines() == [
-        f"engine:{tmp_path / 'engine'}: use it where it is",
+        f"engine:{tmp_path / 'engine'}: use it in place",
         "Engine kind tensorrt: that is what engine:DIR holds.",
         "There is nothing to build: the engine is there.",
     ]

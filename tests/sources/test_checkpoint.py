@@ -46,19 +46,19 @@ def test_rejects_index_with_other_tensors(tmp_path):
         inspect(write_files(tmp_path, files))
     assert str(caught.value) == (
         f"{tmp_path}/a.safetensors lacks 1 of 2 tensors.\n"
-        "Why: model.safetensors.index.json says that v would be there\n"
-        "Next: fetch the shard and the index again from where they came: they do not belong "
-        "together"
+        "Why: model.safetensors.index.json lists v in this file\n"
+        "Next: download the shard and the index again: they do not match"
     )
 
 
 def test_numbered_shards_must_be_complete(tmp_path):
     files = hf_files() | {"model-00002-of-00003.safetensors": safetensors()}
     del files["model.safetensors"]
-    with pytest.raises(SourceError, match="local:x lacks 2 of 3 files of weights") as caught:
+    with pytest.raises(SourceError, match="local:x lacks 2 of 3 weight files") as caught:
         inspect(write_files(tmp_path, files))
     assert caught.value.why == (
-        "their numbering names model-00001-of-00003.safetensors, model-00003-of-00003.safetensors"
+        "the numbering of the files requires model-00001-of-00003.safetensors, "
+        "model-00003-of-00003.safetensors"
     )
 
 
@@ -79,8 +79,8 @@ def test_rejects_missing_tokenizer(tmp_path):
         inspect(write_files(tmp_path, files))
     assert str(caught.value) == (
         "local:x has no tokenizer.\n"
-        "Why: there is no tokenizer.json and nothing like it beside its config.json\n"
-        "Next: put the tokenizer's files there, from the model that this one was made from"
+        "Why: the folder contains neither tokenizer.json nor another supported tokenizer file\n"
+        "Next: copy the tokenizer files of its base model into the folder"
     )
 
 
@@ -96,7 +96,7 @@ def test_rejects_missing_tokenizer(tmp_path):
 )
 def test_rejects_models_that_do_not_generate_text(tmp_path, config):
     write_files(tmp_path, hf_files(**config))
-    with pytest.raises(SourceError, match="is no language model that makes text"):
+    with pytest.raises(SourceError, match="is not a text generation model"):
         inspect(tmp_path)
 
 
@@ -119,8 +119,8 @@ def test_model_type_replaces_missing_architectures(tmp_path):
     [
         (b"{", "Expecting property name"),
         (b"[]", "it is JSON, but not an object"),
-        (b"{}", "it names neither architectures nor a model_type"),
-        (b'{"architectures": [3]}', "it names neither architectures nor a model_type"),
+        (b"{}", "it has neither architectures nor a model_type"),
+        (b'{"architectures": [3]}', "it has neither architectures nor a model_type"),
         (b"[" * 100_000, "recursion"),
         (b"\xff", "invalid start byte"),
     ],
@@ -163,20 +163,22 @@ def test_names_missing_shards(tmp_path):
     write_files(tmp_path, files | {"model.safetensors.index.json": index(*shards)})
     with pytest.raises(SourceError) as caught:
         inspect(tmp_path)
-    assert caught.value.what == "local:x lacks 2 of 3 files of weights."
-    assert caught.value.why == ("model.safetensors.index.json names b.safetensors, c.safetensors")
+    assert caught.value.what == "local:x lacks 2 of 3 weight files."
+    assert caught.value.why == (
+        "model.safetensors.index.json requires b.safetensors, c.safetensors"
+    )
 
 
 @pytest.mark.parametrize("shard", ["../a.safetensors", 7], ids=["path", "number"])
 def test_rejects_index_with_paths_outside_the_folder(tmp_path, shard):
     files = {"config.json": hf_files()["config.json"], "model.safetensors.index.json": index(shard)}
-    with pytest.raises(SourceError, match="no weight_map of file names"):
+    with pytest.raises(SourceError, match="weight_map does not map tensors to file names"):
         inspect(write_files(tmp_path, files))
 
 
 def test_rejects_truncated_weights(tmp_path):
     write_files(tmp_path, hf_files() | {"model.safetensors": safetensors()[:-3]})
-    with pytest.raises(SourceError, match="is not a whole safetensors file"):
+    with pytest.raises(SourceError, match="is not a complete safetensors file"):
         inspect(tmp_path)
 
 
@@ -186,9 +188,9 @@ def test_pickled_weights_require_permission(tmp_path):
     with pytest.raises(UnsafeCheckpoint) as caught:
         inspect(tmp_path)
     assert str(caught.value) == (
-        "The weights of local:x are pickled, and unpickling can run any code.\n"
-        "Why: there is model.bin and no *.safetensors file\n"
-        "Next: look for a revision or a copy with safetensors; "
+        "The weights of local:x are pickled, and unpickling can run arbitrary code.\n"
+        "Why: it contains model.bin but no *.safetensors files\n"
+        "Next: look for a revision or copy with safetensors; "
         "if you trust the publisher, repeat with --allow-pickle"
     )
     assert inspect(tmp_path, allow_pickle=True).size_bytes == len(b"pickle")
@@ -201,9 +203,9 @@ def test_code_requires_permission(tmp_path, name):
     with pytest.raises(UnsafeCheckpoint) as caught:
         inspect(tmp_path)
     assert str(caught.value) == (
-        "This checkpoint brings Python code of its own, which loading it would run.\n"
-        f"Why: auto_map in {name} names code.Tokenizer\n"
-        "Next: read that code; if you trust it, repeat with --trust-remote-code"
+        "Loading this checkpoint would run Python code that it contains.\n"
+        f"Why: auto_map in {name} refers to code.Tokenizer\n"
+        "Next: review the code; if you trust it, repeat with --trust-remote-code"
     )
     assert inspect(tmp_path, trust_remote_code=True).format == "hf"
 
@@ -219,9 +221,9 @@ def test_inspects_gguf(tmp_path):
 @pytest.mark.parametrize(
     ("data", "what"),
     [
-        (gguf({"general.architecture": ("string", "a")}, num_floats=0), "holds no model"),
-        (gguf({}), "holds no model"),
-        (gguf({"split.count": ("u32", 3)}), "is one part of 3"),
+        (gguf({"general.architecture": ("string", "a")}, num_floats=0), "does not contain a model"),
+        (gguf({}), "does not contain a model"),
+        (gguf({"split.count": ("u32", 3)}), "is part of a model in 3 files"),
     ],
     ids=["vocabulary", "nameless", "split"],
 )

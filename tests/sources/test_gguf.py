@@ -54,13 +54,13 @@ def test_absent_facts_are_none():
 
 @pytest.mark.parametrize("length", range(len(llama_gguf())))
 def test_rejects_truncated_files(length):
-    with pytest.raises(SourceError, match="is not a whole GGUF file"):
+    with pytest.raises(SourceError, match="is not a complete GGUF file"):
         read(llama_gguf()[:length])
 
 
 def test_reports_missing_tensor_data():
     whole = llama_gguf()
-    with pytest.raises(SourceError, match=f"it has {len(whole) - 1} bytes of {len(whole)}: the"):
+    with pytest.raises(SourceError, match=f"it has {len(whole) - 1} of {len(whole)} bytes; the"):
         read(whole[:-1])
 
 
@@ -70,15 +70,15 @@ def test_random_bytes_never_crash_the_reader(noise):
         read(b"GGUF" + noise)
     except SourceError as error:
         assert error.next_step == (
-            "fetch the file again, and compare its size with the publisher's"
+            "download the file again, and compare its size with the publisher's"
         )
 
 
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"PK\3\4", "it does not start with the letters GGUF"),
-        (gguf({}, version=1), "its version is 1; versions 2 and 3"),
+        (b"PK\3\4", "it does not start with the bytes GGUF"),
+        (gguf({}, version=1), "its version is 1; only versions 2 and 3"),
         (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "little-endian"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**63), "it claims 9223372036854775808 metadata"),
         (b"GGUF" + struct.pack("<IQQ", 3, 2**40, 0), "it claims 1099511627776 tensors"),

@@ -1,4 +1,4 @@
-"""Wheels, with the real pip on a folder of wheels in place of an index."""
+"""Wheels, with the real pip and a folder of wheels as its index."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WHEEL = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-no
 
 @pytest.fixture
 def index(tmp_path, monkeypatch) -> Path:
-    """A folder that pip takes for its index, with one wheel of two models in it."""
+    """Return a folder that pip uses as its index, with one wheel of three models."""
     folder = tmp_path / "index"
     folder.mkdir()
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
@@ -72,7 +72,7 @@ def test_ambiguous_file_lists_candidates(index):
         fetch(PypiSource("tiny-model", "1.2", "twin.gguf"))
     assert str(caught.value) == (
         "tiny-model 1.2 has 2 files named twin.gguf.\n"
-        "Why: the wheel holds tiny_model/a/twin.gguf, tiny_model/b/twin.gguf\n"
+        "Why: the wheel contains tiny_model/a/twin.gguf, tiny_model/b/twin.gguf\n"
         "Next: -s 'pypi:tiny-model==1.2#tiny_model/a/twin.gguf'"
     )
 
@@ -81,7 +81,7 @@ def test_missing_file_lists_the_wheels_files(index):
     with pytest.raises(BadInput, match=r"has no files named other.gguf") as caught:
         fetch(PypiSource("tiny-model", "1.2", "other.gguf"))
     assert caught.value.why == (
-        "the wheel holds tiny_model/a/twin.gguf, tiny_model/b/twin.gguf, tiny_model/tiny.gguf"
+        "the wheel contains tiny_model/a/twin.gguf, tiny_model/b/twin.gguf, tiny_model/tiny.gguf"
     )
 
 

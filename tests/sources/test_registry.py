@@ -67,7 +67,7 @@ def test_expands_home(monkeypatch):
     ],
 )
 def test_source_without_a_kind_suggests_one(text, next_step):
-    with pytest.raises(BadInput, match="does not say what kind of source it is") as caught:
+    with pytest.raises(BadInput, match="does not have a source kind") as caught:
         parse_source(text)
     assert caught.value.next_step == next_step
 
@@ -83,8 +83,8 @@ def test_source_without_a_kind_suggests_one(text, next_step):
         ("hf:a/b@", "'' is not a revision."),
         ("hf:a/b@v 1", "'v 1' is not a revision."),
         ("hf:a/b@../../x", "'../../x' is not a revision."),
-        ("local:", "'local:' names no folder."),
-        ("gguf: ", "'gguf:' names no file."),
+        ("local:", "'local:' does not name a folder."),
+        ("gguf: ", "'gguf:' does not name a file."),
         ("pypi:pkg", "'pypi:pkg' does not name one file of one wheel."),
         ("pypi:pkg==1.0", "'pypi:pkg==1.0' does not name one file of one wheel."),
         ("pypi:pkg#f", "'pypi:pkg#f' does not name one file of one wheel."),

@@ -27,12 +27,12 @@ def tensor(start: int, end: int, *, dtype: str = "U8", shape: list[int] | None =
 
 @pytest.fixture
 def find_flaw(tmp_path):
-    """Why a file with these bytes is refused."""
+    """Return a function that returns why a file with these bytes is rejected."""
     path = tmp_path / "model.safetensors"
 
     def find_flaw(data: bytes) -> str:
         path.write_bytes(data)
-        with pytest.raises(SourceError, match="is not a whole safetensors file") as caught:
+        with pytest.raises(SourceError, match="is not a complete safetensors file") as caught:
             check_safetensors(path)
         return caught.value.why
 
@@ -109,7 +109,9 @@ def test_next_step_can_be_pasted(tmp_path):
     path.write_bytes(b"")
     with pytest.raises(SourceError) as caught:
         check_safetensors(path)
-    assert caught.value.next_step == f"remove it (rm {shlex.quote(str(path))}) and fetch it again"
+    assert (
+        caught.value.next_step == f"remove it (rm {shlex.quote(str(path))}) and download it again"
+    )
 
 
 SIZES = {"BOOL": 1, "F8_E4M3": 1, "BF16": 2, "F32": 4, "I64": 8}
@@ -119,7 +121,7 @@ SHAPES = st.lists(
 
 
 def lay_out(shapes: list[tuple[str, list[int]]]) -> tuple[dict, int]:
-    """A right header for tensors of these types and shapes, and how many bytes come after it."""
+    """Return a valid header for tensors of these types and shapes, and the size of the data."""
     header, end = {}, 0
     for number, (dtype, shape) in enumerate(shapes):
         start, end = end, end + SIZES[dtype] * math.prod(shape)
@@ -150,7 +152,7 @@ def test_agrees_with_the_reference_reader_on_mutated_headers(tmp_path_factory, s
     try:
         reference.deserialize(bytes(whole))
     except reference.SafetensorError as error:
-        # A type that neither knows may be a newer one, and passes here.
+        # A dtype that neither reader knows may be newer, and is accepted here.
         if "unknown variant" not in str(error):
             with pytest.raises(SourceError):
                 check_safetensors(path)

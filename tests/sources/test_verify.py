@@ -10,7 +10,7 @@ from trtllm_serve_cli.sources.verify import verify_files
 
 @pytest.fixture
 def verify(tmp_path):
-    """Verifies the file `w` against the hash of `good`; gives what was messages."""
+    """Return a function that verifies `w` against the hash of `good` and returns its messages."""
     (tmp_path / "w").write_bytes(b"good")
 
     def verify():
@@ -36,7 +36,7 @@ def test_hashes_a_verified_file_once(verify):
 def test_hashes_a_changed_file_again(verify, tmp_path):
     verify()
     (tmp_path / "w").write_bytes(b"evil, and longer")
-    with pytest.raises(SourceError, match="w did not arrive as published"):
+    with pytest.raises(SourceError, match="w did not match the published checksum"):
         verify()
 
 

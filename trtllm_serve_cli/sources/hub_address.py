@@ -1,4 +1,4 @@
-"""The hub, and a repository on it."""
+"""A hub and its repositories."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from trtllm_serve_cli.sources.disk_space import find_free_bytes
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """Which hub, and where its cache lies.
+    """A hub and its local cache.
 
-    `endpoint` is `None` for the public one. When `is_offline`, no request is made at all.
+    `endpoint` is `None` for the public hub. If `is_offline` is set, no requests are sent.
     """
 
     endpoint: str | None
@@ -27,13 +27,13 @@ class Hub:
         return self.endpoint or "https://huggingface.co"
 
     def find_folder(self, repository: str) -> Path:
-        """Where the cache keeps that repository; the layout is documented and stable."""
+        """Return the cache folder of a repository; the layout is documented and stable."""
         return self.cache / f"models--{repository.replace('/', '--')}"
 
 
 @dataclass(frozen=True, slots=True)
 class HubAddress:
-    """A repository on the hub, at its main branch if it has no revision."""
+    """A repository on the hub; the default revision is the main branch."""
 
     repository: str
     revision: str | None = None
@@ -43,7 +43,7 @@ class HubAddress:
 
 
 def find_hub(environ: Mapping[str, str] = os.environ) -> Hub:
-    """The hub and the cache that the hub's own variables name (HF_ENDPOINT, HF_HOME …)."""
+    """Return the hub and cache set by the hub's environment variables (HF_ENDPOINT, HF_HOME …)."""
     caches = Path(environ.get("XDG_CACHE_HOME") or "~/.cache")
     home = Path(environ.get("HF_HOME") or caches / "huggingface")
     cache = Path(environ.get("HF_HUB_CACHE") or home / "hub")

@@ -69,7 +69,7 @@ class LocalSource(CheckpointSource):
         if not path.is_dir():
             source = f"gguf:{path}" if path.suffix == ".gguf" else f"local:{path.parent}"
             raise BadInput(
-                f"{path} is a file, and local: takes a folder.",
+                f"{path} is a file, but local: requires a folder.",
                 why="a Hugging Face checkpoint is a folder with config.json and weights",
                 next_step=f"-s {shlex.quote(source)}",
             )

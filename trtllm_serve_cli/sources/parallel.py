@@ -1,4 +1,4 @@
-"""Runs several transfers at once, watched from the thread that asked for them."""
+"""Run several transfers in parallel, monitored by the calling thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Item = TypeVar("_Item")
 
 
 class Stopped(Exception):
-    """Another of the transfers failed, or the user interrupted; nothing to report of this one."""
+    """Raised in a worker that stops because another one failed or the user interrupted."""
 
 
 def run_parallel(
@@ -22,10 +22,10 @@ def run_parallel(
     max_workers: int,
     tick: Callable[[], None],
 ) -> None:
-    """Does `work` for each of the items, and `tick` meanwhile; raises the first failure.
+    """Run `work` for each item, and call `tick` meanwhile. Raise the first failure.
 
-    The event given to `work` is set when it should raise `Stopped` soon: something else failed, or
-    Ctrl-C was pressed. Nothing runs on when this returns.
+    The event passed to `work` is set if another worker failed or the user pressed Ctrl-C; `work`
+    should then raise `Stopped`. All workers have ended when this function returns.
     """
     stop = threading.Event()
     with ThreadPoolExecutor(max_workers=max_workers) as pool:

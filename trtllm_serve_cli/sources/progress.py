@@ -1,4 +1,4 @@
-"""How far a transfer is, as data: bytes, rate and time left, per file and in total."""
+"""Measure and show the progress of a transfer: bytes, rate and time left, by file and in total."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 from trtllm_serve_cli.sources.disk_space import show_size
 
-# A rate is that of the last seconds: long enough to be steady, short enough to follow the line.
+# The period of a rate: long enough to be steady, short enough to follow the network.
 _WINDOW_S = 10.0
 _LINE_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class FileProgress:
-    """One file; `bytes_per_s` is 0 while nothing has moved of late."""
+    """The progress of a file; `bytes_per_s` is 0 if nothing was transferred recently."""
 
     name: str
     done_bytes: int
@@ -26,14 +26,14 @@ class FileProgress:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds to the end at this rate; `None` when nothing moves."""
+        """The remaining seconds at the current rate, or `None` if nothing is transferred."""
         left = self.size_bytes - self.done_bytes
         return left / self.bytes_per_s if self.bytes_per_s > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """All files of one transfer, in the order of their names."""
+    """The progress of a transfer; files are sorted by name."""
 
     activity: str
     files: tuple[FileProgress, ...]
@@ -41,14 +41,14 @@ class Progress:
 
     @property
     def total(self) -> FileProgress:
-        """All files as one."""
+        """The sum of all files."""
         done = sum(file.done_bytes for file in self.files)
         size = sum(file.size_bytes for file in self.files)
         return FileProgress(self.activity, done, size, self.bytes_per_s)
 
     @property
     def active(self) -> tuple[FileProgress, ...]:
-        """The files that are neither waiting nor whole."""
+        """The files that have started but are not complete."""
         return tuple(file for file in self.files if 0 < file.done_bytes < file.size_bytes)
 
 
@@ -56,7 +56,7 @@ Watch = Callable[[Progress], None]
 
 
 def show_progress(file: FileProgress) -> str:
-    """The figures of one file, or of all, for people."""
+    """Format the progress of a file or of all files."""
     percent = 100 * file.done_bytes // file.size_bytes if file.size_bytes else 100
     line = f"{show_size(file.done_bytes)} of {show_size(file.size_bytes)} ({percent} %)"
     if file.left_s is None:
@@ -66,7 +66,7 @@ def show_progress(file: FileProgress) -> str:
 
 
 def show_duration(seconds: float) -> str:
-    """`seconds` for people, in the two largest units; a few seconds to a tenth."""
+    """Format a duration in its two largest units; below ten seconds, with one decimal."""
     if seconds < 9.95:
         return f"{round(seconds, 1):g} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -79,7 +79,7 @@ def show_duration(seconds: float) -> str:
 def notify_periodically(
     notify: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
 ) -> Watch:
-    """Shows progress where there is no terminal: a line at most every half a minute."""
+    """Return a callback that reports progress at most every half minute, for non-terminals."""
     last_s = clock()
 
     def watch(progress: Progress) -> None:
@@ -96,13 +96,13 @@ def notify_periodically(
 class _Count:
     size_bytes: int
     done_bytes: int = 0
-    # (time, bytes moved since the start); bytes that were there already are not movement.
+    # (time, bytes transferred since the start), without bytes that were present before.
     samples: deque[tuple[float, int]] = field(default_factory=deque)
     moved_bytes: int = 0
 
 
 class Meter:
-    """Counts bytes for several threads at once."""
+    """A counter of transferred bytes for several threads."""
 
     def __init__(
         self,
@@ -119,19 +119,19 @@ class Meter:
         self._all = _Count(sum(sizes.values()))
 
     def set(self, name: str, num_bytes: int) -> None:
-        """So much of that file was there without moving now."""
+        """Set the bytes of a file that are present without a transfer."""
         with self._lock:
             self._counts[name].done_bytes = num_bytes
 
     def add(self, name: str, num_bytes: int) -> None:
-        """So much of that file has moved."""
+        """Add transferred bytes to a file."""
         with self._lock:
             self._counts[name].done_bytes += num_bytes
             self._counts[name].moved_bytes += num_bytes
             self._all.moved_bytes += num_bytes
 
     def read(self) -> Progress:
-        """How far it is now. To be called every second or so: rates are those between calls."""
+        """Return the current progress. Call it about once per second: it samples the rates."""
         with self._lock:
             now_s = self._clock()
             files = tuple(

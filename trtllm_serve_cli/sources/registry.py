@@ -1,4 +1,4 @@
-"""The kinds of sources: one row each.
+"""List the kinds of sources, one row each.
 
 The module of a kind is imported when a source of that kind is parsed.
 """
@@ -11,7 +11,7 @@ from importlib import import_module
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sources.source import Source
 
-# Prefix -> the module of the kind, its class, and the form of its sources.
+# Prefix -> module, class and usage.
 SOURCES = {
     "hf": ("trtllm_serve_cli.sources.hub.hub_source", "HubSource", "hf:ORG/NAME"),
     "local": ("trtllm_serve_cli.sources.local_source", "LocalSource", "local:DIR"),
@@ -23,12 +23,12 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*
 
 
 def parse_source(text: str) -> Source:
-    """Parse the one-line form of a source. Raise `BadInput` if it is not valid."""
+    """Parse a source. Raise `BadInput` with the valid formats."""
     prefix, colon, rest = text.partition(":")
     if not colon or prefix not in SOURCES:
         *others, last = [usage for _, _, usage in SOURCES.values()]
         raise BadInput(
-            f"{text!r} does not say what kind of source it is.",
+            f"{text!r} does not have a source kind.",
             why=f"a source is {', '.join(others)} or {last}",
             next_step=f"-s {_guess(text)}",
         )

@@ -10,13 +10,13 @@ from trtllm_serve_cli.runtime.lora.safetensors_header import BadHeader, read_hea
 
 
 def check_safetensors(path: Path) -> frozenset[str]:
-    """Return the names of the tensors; raise `SourceError` if the file is cut short or padded."""
+    """Return the tensor names. Raise `SourceError` if the file is truncated, padded or invalid."""
     try:
         return frozenset(read_header(path))
     except (BadHeader, OSError) as error:
         flaw = error.strerror if isinstance(error, OSError) else None
         raise SourceError(
-            f"{path} is not a whole safetensors file.",
+            f"{path} is not a complete safetensors file.",
             why=flaw or str(error),
-            next_step=f"remove it (rm {shlex.quote(str(path))}) and fetch it again",
+            next_step=f"remove it (rm {shlex.quote(str(path))}) and download it again",
         ) from error

@@ -1,7 +1,7 @@
-"""The source of a model: what each kind of source has to provide.
+"""Define the interface of a source.
 
-`registry.py` lists the kinds. A source is written in one line, which `parse_source` reads and
-`str(source)` returns.
+`registry.py` lists the kinds of sources. `parse_source` parses the text of a source, and
+`str(source)` returns it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Self = TypeVar("_Self", bound="Source")
 
 @dataclass(frozen=True, slots=True)
 class FetchPlan:
-    """What fetching a source would do; `is_cached` means that no large download is expected."""
+    """The plan to fetch a source; `is_cached` means that no large download is expected."""
 
     description: str
     destination: Path
@@ -33,7 +33,7 @@ class FetchPlan:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """Where a checkpoint is fetched to, what is allowed, and where progress is reported."""
+    """The destination and options of a fetch, and the callbacks for its progress."""
 
     home: Home
     options: FetchOptions
@@ -50,11 +50,11 @@ class Source(ABC):
     @classmethod
     @abstractmethod
     def parse(cls, rest: str) -> Source:
-        """Parse what follows the colon. Raise `BadInput` if it is not valid."""
+        """Parse the text after the colon. Raise `BadInput` if it is invalid."""
 
     @abstractmethod
     def plan_fetch(self, home: Home, *, needs_weights: bool, hub: Hub | None) -> FetchPlan:
-        """Plan the fetch from the state of the disk only."""
+        """Plan the fetch; only reads the disk."""
 
     def absolute(self) -> Source:
         """Return the same source with an absolute path, if it has a path."""
@@ -65,42 +65,42 @@ class Source(ABC):
         return self
 
     def at_revision(self: _Self, revision: str) -> _Self:
-        """Return the source at a revision. Raise `BadInput` if it has none or another one."""
+        """Return the source at a revision. Raise `BadInput` if it has none or a different one."""
         raise BadInput(
             f"{self} has no revisions.",
-            why="--revision is for models of the hub",
-            next_step="leave --revision out",
+            why="--revision only applies to models of the hub",
+            next_step="omit --revision",
         )
 
 
 class CheckpointSource(Source):
-    """The source of a checkpoint, in the layout of Hugging Face or as a GGUF file."""
+    """The source of a checkpoint in Hugging Face's layout or a GGUF file."""
 
     __slots__ = ()
     format: ClassVar[Literal["hf", "gguf"]]
 
     @abstractmethod
     def fetch(self, request: FetchRequest) -> Checkpoint:
-        """Fetch the checkpoint. Raise `SourceError` if it is missing or refused."""
+        """Fetch the checkpoint. Raise `SourceError` if it is missing or rejected."""
 
     @abstractmethod
     def inspect(self, request: FetchRequest) -> Checkpoint | None:
-        """Describe the checkpoint that `fetch` will return, before anything large is fetched.
+        """Return the checkpoint that `fetch` would return, without large downloads.
 
-        Return `None` if that cannot be known yet.
+        Return `None` if it is not known yet.
         """
 
     def find_small_file(self, name: str, hub: Hub | None = None) -> Path | None:
         """Return the local path of a small file of the format "hf", fetched if needed."""
-        raise AssertionError(f"{self} has no files")
+        raise AssertionError(f"{self} does not have files")
 
 
 def parse_path(rest: str, prefix: str, noun: str) -> Path:
-    """Parse a path, in which `~` is expanded. Raise `BadInput` if there is none."""
+    """Parse a path and expand `~`. Raise `BadInput` if it is missing or invalid."""
     if not rest.strip() or "\0" in rest:
         raise BadInput(
-            f"'{prefix}:' names no {noun}.",
-            why="the path after the colon is empty or cannot be a path",
+            f"'{prefix}:' does not name a {noun}.",
+            why="the path after the colon is empty or invalid",
             next_step=f"-s {prefix}:PATH",
         )
     try:
@@ -109,7 +109,7 @@ def parse_path(rest: str, prefix: str, noun: str) -> Path:
         raise BadInput(
             f"'{prefix}:{rest}' cannot be found.",
             why=str(error),
-            next_step="write the path in full",
+            next_step="use the full path",
         ) from error
 
 
@@ -118,11 +118,11 @@ def check_exists(path: Path, what: str, usage: str) -> None:
     if not path.exists():
         raise BadInput(
             f"{path} does not exist.",
-            why=f"{usage} needs {what}",
+            why=f"{usage} requires {what}",
             next_step=f"ls {shlex.quote(str(path.parent))}",
         )
 
 
 def plan_local(source: Source, path: Path) -> FetchPlan:
-    """Plan the use of a path of this machine."""
-    return FetchPlan(f"{source}: use it where it is", path.absolute(), True)
+    """Plan the use of a local path."""
+    return FetchPlan(f"{source}: use it in place", path.absolute(), True)

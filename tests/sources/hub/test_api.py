@@ -1,4 +1,4 @@
-"""The hub, against a server on loopback that speaks its API."""
+"""The hub, against a fake server on loopback."""
 
 from __future__ import annotations
 
@@ -125,9 +125,9 @@ def test_rejects_wrong_checksum_and_fetches_again(fake, hub):
     with pytest.raises(SourceError) as caught:
         fetch(hub)
     assert str(caught.value) == (
-        "model.safetensors did not arrive as published.\n"
-        "Why: the SHA-256 differs from the one that the hub gives; the wrong data is removed\n"
-        "Next: run the same command again to fetch what is missing"
+        "model.safetensors did not match the published checksum.\n"
+        "Why: the SHA-256 differs from the hub's; the downloaded data was removed\n"
+        "Next: run the same command again to download it again"
     )
     assert not list(hub.cache.glob("*/blobs/" + "0" * 64))
     fake.wrong_sha256 = False
@@ -140,16 +140,19 @@ def test_gated_model_links_to_its_licence(fake, hub):
         fetch(hub)
     assert str(caught.value) == (
         "acme/tiny is gated.\n"
-        "Why: its publisher wants a licence accepted before anyone downloads it\n"
-        f"Next: accept it at {fake.url}/acme/tiny, then log in with `hf auth login`, "
+        "Why: its publisher requires that you accept a licence before the download\n"
+        f"Next: accept the licence at {fake.url}/acme/tiny, then log in with `hf auth login`, "
         "or set HF_TOKEN to a token with read access"
     )
 
 
 def test_unknown_model_may_be_private(fake, hub):
-    with pytest.raises(SourceError, match="The hub shows no model acme/other") as caught:
+    with pytest.raises(SourceError, match="The hub has no model acme/other") as caught:
         fetch(hub, HubSource("acme/other"))
-    assert caught.value.why == "it does not exist, or it is private and your token does not open it"
+    assert (
+        caught.value.why
+        == "it does not exist, or it is private and your token does not grant access"
+    )
 
 
 def test_rejects_unknown_revision(fake, hub):
@@ -157,7 +160,7 @@ def test_rejects_unknown_revision(fake, hub):
         fetch(hub, HubSource("acme/tiny", "v9"))
     assert caught.value.what == "acme/tiny has no revision v9."
     assert caught.value.next_step == (
-        f"look at {fake.url}/acme/tiny/commits/main, or leave the revision out"
+        f"see {fake.url}/acme/tiny/commits/main, or omit the revision"
     )
 
 
@@ -167,9 +170,9 @@ def test_pending_licence_shows_the_hubs_message(fake, hub):
     with pytest.raises(GatedModel) as caught:
         fetch(hub)
     assert str(caught.value) == (
-        "acme/tiny is gated, and you are not let in yet.\n"
+        "acme/tiny is gated, and you do not have access yet.\n"
         "Why: Your request is awaiting a review.\n"
-        f"Next: see at {fake.url}/acme/tiny whether you have accepted it, and wait for the "
+        f"Next: check the state of your request at {fake.url}/acme/tiny, and wait for the "
         "publisher"
     )
 
@@ -178,7 +181,7 @@ def test_reports_and_fetches_a_renamed_model(fake, hub):
     fake.renamed_from = "acme/small"
     messages: list[str] = []
     checkpoint = fetch(hub, HubSource("acme/small"), messages)
-    assert messages[0] == "acme/small is called acme/tiny now."
+    assert messages[0] == "acme/small has been renamed to acme/tiny."
     assert checkpoint.source == f"hf:acme/small@{COMMIT}"
 
 
@@ -190,7 +193,7 @@ def test_reports_a_token_without_permission(fake, hub):
 
 def test_reports_the_status_of_a_failing_hub(fake, hub):
     fake.status = 500
-    with pytest.raises(SourceError, match="did not give acme/tiny") as caught:
+    with pytest.raises(SourceError, match="did not deliver acme/tiny") as caught:
         fetch(hub)
     assert caught.value.why.startswith(f"status 500 from {fake.url}")
 
@@ -207,7 +210,7 @@ def test_closed_port_lists_what_to_check(tmp_path):
 
 def test_rate_limit_suggests_login(fake, hub):
     fake.status, fake.headers = 429, {"Retry-After": "0"}
-    with pytest.raises(SourceError, match="The hub was asked too often from here") as caught:
+    with pytest.raises(SourceError, match="The hub's rate limit was exceeded") as caught:
         fetch(hub)
     assert "`hf auth login`" in caught.value.next_step
 
@@ -218,10 +221,10 @@ def test_reports_a_response_that_is_not_the_hubs(fake, hub, body):
     with pytest.raises(SourceError) as caught:
         fetch(hub)
     assert str(caught.value) == (
-        f"{fake.url} answers with something that is not the hub's.\n"
-        "Why: it is no listing and no file; a proxy, a login page or a wrong HF_ENDPOINT does "
-        "that\n"
-        f"Next: look at it: curl -sI {fake.url}; check HTTPS_PROXY and HF_ENDPOINT"
+        f"The response from {fake.url} is not the hub's.\n"
+        "Why: it is neither a listing nor a file; causes are a proxy, a login page or a wrong "
+        "HF_ENDPOINT\n"
+        f"Next: inspect it: curl -sI {fake.url}; check HTTPS_PROXY and HF_ENDPOINT"
     )
 
 
@@ -241,9 +244,9 @@ def test_offline_mode_reports_a_model_that_is_not_cached(fake, hub):
     with pytest.raises(SourceError) as caught:
         fetch(replace(hub, is_offline=True))
     assert str(caught.value) == (
-        "The hub is not asked for hf:acme/tiny.\n"
-        "Why: HF_HUB_OFFLINE is set, so that only the cache is used\n"
-        "Next: unset HF_HUB_OFFLINE, or fetch it once where the hub can be reached, with the same "
+        "hf:acme/tiny was not fetched from the hub.\n"
+        "Why: HF_HUB_OFFLINE is set, so only the cache is used\n"
+        "Next: unset HF_HUB_OFFLINE, or fetch the model once with access to the hub, into the same "
         f"cache ({hub.cache})"
     )
     assert fake.requests == []
@@ -251,9 +254,9 @@ def test_offline_mode_reports_a_model_that_is_not_cached(fake, hub):
 
 def test_offline_mode_reports_what_a_partial_copy_lacks(fake, hub):
     (fetch(hub).path / "model.safetensors").unlink()
-    with pytest.raises(SourceError, match="The copy in the cache is not whole") as caught:
+    with pytest.raises(SourceError, match="The copy in the cache is incomplete") as caught:
         fetch(replace(hub, is_offline=True))
-    assert "there is no *.safetensors file beside its config.json" in caught.value.why
+    assert "it does not contain *.safetensors files" in caught.value.why
 
 
 def test_uses_cached_copy_without_a_network(tmp_path):
@@ -278,7 +281,7 @@ def test_rejects_incomplete_copy_without_a_network(tmp_path):
 
 def test_rejects_code_before_the_download(fake, hub):
     fake.files.update(hf_files(auto_map={"AutoModel": "modeling.Tiny"}))
-    with pytest.raises(UnsafeCheckpoint, match=r"auto_map in config.json names modeling.Tiny"):
+    with pytest.raises(UnsafeCheckpoint, match=r"auto_map in config.json refers to modeling.Tiny"):
         fetch(hub)
     assert "model.safetensors" not in fake.downloaded()
 
@@ -290,7 +293,7 @@ def test_downloads_trusted_code(fake, hub):
 
 def test_rejects_pickles_before_the_download(fake, hub):
     fake.files["pytorch_model.bin"] = fake.files.pop("model.safetensors")
-    with pytest.raises(UnsafeCheckpoint, match=r"there is pytorch_model.bin and no"):
+    with pytest.raises(UnsafeCheckpoint, match=r"it contains pytorch_model.bin but no"):
         fetch(hub)
     assert "pytorch_model.bin" not in fake.downloaded()
 
@@ -304,27 +307,27 @@ def test_detects_missing_shard_before_the_download(fake, hub):
     fake.files["model-1.safetensors"] = fake.files.pop("model.safetensors")
     shards = {"a": "model-1.safetensors", "b": "model-2.safetensors"}
     fake.files["model.safetensors.index.json"] = json.dumps({"weight_map": shards}).encode()
-    with pytest.raises(SourceError, match=r"names model-2.safetensors"):
+    with pytest.raises(SourceError, match=r"requires model-2.safetensors"):
         fetch(hub)
     assert "model-1.safetensors" not in fake.downloaded()
 
 
 def test_detects_full_disk_before_the_download(fake, hub):
-    with pytest.raises(SourceError, match="too full"):
+    with pytest.raises(SourceError, match="does not have space"):
         fetch(replace(hub, free=lambda folder: 10))
     assert "model.safetensors" not in fake.downloaded()
 
 
 def test_unwritable_cache_names_the_folder(fake, hub):
     hub.cache.write_text("a file is in the way")
-    with pytest.raises(SourceError, match="cache cannot be written") as caught:
+    with pytest.raises(SourceError, match="cannot be written to the hub's cache") as caught:
         fetch(hub)
     assert str(hub.cache) in caught.value.why
 
 
 def test_gguf_repository_has_a_next_step(fake, hub):
     fake.files = {"tiny.Q4_0.gguf": b"GGUF"}
-    with pytest.raises(SourceError, match=r"it holds GGUF files: tiny.Q4_0.gguf"):
+    with pytest.raises(SourceError, match=r"it contains GGUF files: tiny.Q4_0.gguf"):
         fetch(hub)
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a large file when the network, the server or the process fails."""
+"""Downloads of large files when the network, the server or the process fails."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def blob(tmp_path):
 
 
 class Impatient(threading.Event):
-    """A stop event that notes each wait instead of waiting."""
+    """A stop event that records each wait instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def test_resumes_after_each_interruption(blob):
     assert opener.starts == [0, 10, 30, 30, 60]
     assert blob.path.read_bytes() == CONTENT
     assert opener.messages[0] == (
-        "w: The download of w broke off. 10 of 10240 bytes came. Going on in 1 s."
+        "w: The download of w was interrupted. 10 of 10240 bytes were received. Resuming in 1 s."
     )
 
 
@@ -148,7 +148,7 @@ def test_does_not_wait_longer_than_the_limit(blob):
 
 @pytest.mark.parametrize("extra", [b"", b"more"], ids=["same size", "too long"])
 def test_removes_wrong_content(blob, extra):
-    with pytest.raises(SourceError, match="w did not arrive as published"):
+    with pytest.raises(SourceError, match="w did not match the published checksum"):
         FakeOpener(content=bytes(len(CONTENT)) + extra).fetch(blob)
     assert not list(blob.path.parent.iterdir())
 
@@ -209,7 +209,7 @@ def test_resumes_the_download_of_a_killed_process(tmp_path):
 
 
 def wait_for_bytes(cache, num_bytes):
-    """The partial files below `cache`, once one has so many bytes."""
+    """Wait until a partial file below `cache` has so many bytes, and return all of them."""
 
     def found():
         return list(cache.glob("*/blobs/*.incomplete"))

@@ -1,4 +1,4 @@
-"""Where bytes come from: Xet, as hf_xet's own storage on a disk, and HTTP."""
+"""Downloads from Xet, with hf_xet's storage on a disk, and over HTTP."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def hub(tmp_path):
 
 @pytest.fixture
 def xet(tmp_path, monkeypatch):
-    """A Xet storage with the large file in it: its address and its folder, and the file's name."""
+    """Return a Xet storage with the large file: its folder, its address and the file's hash."""
     hf_xet = pytest.importorskip("hf_xet", reason="hf_xet is not made for this platform")
     monkeypatch.setenv("HF_XET_CACHE", str(tmp_path / "xet-cache"))
     storage = tmp_path / "xet"
@@ -75,7 +75,7 @@ def test_xet_resumes_a_partial_download(fake_with_xet, hub):
     checkpoint = fetch(with_endpoint(hub, fake_with_xet), messages)
     assert (checkpoint.path / "model.safetensors").read_bytes() == LARGE
     assert messages == [
-        f"Downloading hf:acme/tiny@{COMMIT}: 4.2 MB into {hub.cache}, of which 1.0 MB are there."
+        f"Downloading hf:acme/tiny@{COMMIT}: 4.2 MB into {hub.cache}, of which 1.0 MB are present."
     ]
 
 
@@ -85,8 +85,8 @@ def test_falls_back_from_xet_to_http(fake_with_xet, hub, xet, tmp_path):
     checkpoint = fetch(with_endpoint(hub, fake_with_xet), messages)
     assert (checkpoint.path / "model.safetensors").read_bytes() == LARGE
     assert messages[1:] == [
-        f"model.safetensors: The download of model.safetensors broke off. 0 of {len(LARGE)} bytes "
-        "came. Going on in 1 s."
+        f"model.safetensors: The download of model.safetensors was interrupted. 0 of {len(LARGE)} "
+        "bytes were received. Resuming in 1 s."
     ]
     assert "model.safetensors" in fake_with_xet.downloaded()
 
@@ -99,7 +99,7 @@ def test_reports_a_web_page_instead_of_a_file(hub):
         )
         fake.body, fake.headers = b"<html>log in</html>", {"Content-Type": "text/html"}
         with (
-            pytest.raises(SourceError, match="answers with something that is not the hub's"),
+            pytest.raises(SourceError, match="is not the hub's"),
             remote.openers[0](0),
         ):
             pass

@@ -24,7 +24,7 @@ def test_translates_a_full_disk():
     assert str(translate(OSError(errno.ENOSPC, "No space left on device"))) == (
         "The disk is full.\n"
         "Why: No space left on device while writing hf:acme/tiny\n"
-        "Next: make room and run the same command again, or set HF_HOME to a larger disk"
+        "Next: free disk space and run the same command again, or set HF_HOME to a larger disk"
     )
 
 
@@ -35,7 +35,7 @@ def test_translates_a_full_disk():
 )
 def test_translates_an_interrupted_download(error):
     translated = translate(error)
-    assert translated.what == "The download of hf:acme/tiny broke off."
+    assert translated.what == "The download of hf:acme/tiny was interrupted."
     assert translated.why == str(error)
 
 
@@ -54,7 +54,7 @@ def test_refused_connection_has_the_root_cause():
 
 
 class ProxyError(OSError):
-    """Named as the HTTP libraries name theirs."""
+    """An error named like those of the HTTP libraries."""
 
 
 @pytest.mark.parametrize(
@@ -62,17 +62,17 @@ class ProxyError(OSError):
     [
         (
             socket.gaierror(-2, "Name or service not known"),
-            "The name in https://hub is not known to the name servers.",
+            "The host name in https://hub cannot be resolved.",
             "HF_ENDPOINT",
         ),
         (
             ssl.SSLCertVerificationError("self-signed certificate"),
-            "The certificate of https://hub is not trusted here.",
+            "The certificate of https://hub is not trusted.",
             "SSL_CERT_FILE",
         ),
         (
             ProxyError("407 Proxy Authentication Required"),
-            "The proxy does not let requests to https://hub through.",
+            "The proxy rejected the request to https://hub.",
             "HTTPS_PROXY",
         ),
     ],

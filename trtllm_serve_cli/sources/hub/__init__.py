@@ -1,1 +1,1 @@
-"""The Hugging Face hub: its API, and large files fetched so that a killed download resumes."""
+"""Access the Hugging Face hub: its API, and downloads of large files that can be resumed."""

@@ -1,9 +1,8 @@
-"""Fetches a checkpoint from the hub into the hub's own cache, pinned to a commit.
+"""Fetch a checkpoint from the hub into the hub's cache, pinned to a commit.
 
-Nothing large is downloaded before the listing and the small files have shown that the checkpoint
-has safetensors weights, brings no code and fits on the disk. A cut connection and a killed run are
-gone on with where they broke. Sizes and checksums are those that the hub gives. Without a network,
-a complete copy in the cache serves.
+Before any large download, the listing and the small files must show that the checkpoint has
+safetensors weights, does not run code and fits on the disk. Interrupted and killed downloads
+resume. Sizes and checksums are the hub's. Without a network, a complete copy in the cache is used.
 """
 
 from __future__ import annotations
@@ -49,15 +48,15 @@ from trtllm_serve_cli.sources.verify import verify_files
 
 _SMALL_FILES = (".json", ".jinja", ".model", ".tiktoken", ".txt")
 _TIMEOUT_S = 30.0
-# Enough to fill a line that one connection does not; as huggingface_hub does it.
+# One connection may not use the whole bandwidth; the same number as in huggingface_hub.
 _MAX_WORKERS = 8
-# Of small files only: releases of huggingface_hub before 2.0 give up at the first cut.
+# For small files only: huggingface_hub before 2.0 gives up after one interruption.
 _SNAPSHOT_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """A file of a repository; `sha256` is known for the large ones."""
+    """A file of a repository; `sha256` is known for large files."""
 
     name: str
     size_bytes: int
@@ -66,7 +65,7 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """What the hub tells of a repository: its name now, the commit, the files at its top."""
+    """A repository on the hub: its current name, the commit and the top-level files."""
 
     repository: str
     commit: str
@@ -74,15 +73,15 @@ class _Listing:
 
 
 def find_cached_config(source: HubAddress, hub: Hub) -> Path | None:
-    """Where the cache has config.json of that revision, if it does."""
+    """Return the path of the revision's config.json in the cache, or None."""
     return _find_cached(source, "config.json", hub)
 
 
 def fetch_small_file(source: HubAddress, name: str, hub: Hub) -> Path | None:
-    """Where the cache has that file now; `None` if the repository does not have it.
+    """Fetch a file into the cache and return its path, or `None` if the repository lacks it.
 
-    Without a network, the copy in the cache serves. A branch that the cache knows already stays at
-    its commit there, since the weights of a newer one may never come.
+    Without a network, the cached copy is used. A branch that is already in the cache remains at its
+    cached commit: the weights of a newer commit may never be downloaded.
     """
     try:
         listing = _list_repository(source, hub)
@@ -117,13 +116,13 @@ def fetch_from_hub(
     notify: Callable[[str], None],
     watch: Watch,
 ) -> Checkpoint:
-    """The checkpoint of `source`, in the hub's cache; `Checkpoint.source` names the commit."""
+    """Fetch the checkpoint into the hub's cache; `Checkpoint.source` has the commit."""
     try:
         listing = _list_repository(source, hub)
     except (HubUnreachable, HubBusy) as error:
         return _use_cache(source, hub, options, notify, error)
     if listing.repository.lower() != source.repository.lower():
-        notify(f"{source.repository} is called {listing.repository} now.")
+        notify(f"{source.repository} has been renamed to {listing.repository}.")
     commit = listing.commit
     pinned = HubAddress(source.repository, commit)
     chosen = _choose_files(pinned, listing.files, hub, options)
@@ -136,10 +135,10 @@ def fetch_from_hub(
 
 
 def inspect_on_hub(source: HubAddress, *, hub: Hub, options: FetchOptions) -> Checkpoint | None:
-    """The checkpoint as `fetch_from_hub` will give it, with only its small files fetched.
+    """Return the checkpoint that `fetch_from_hub` would return; fetch only its small files.
 
-    None when the hub cannot be asked and the cache has no whole copy. Raises what a download would
-    raise before its first large file.
+    Return None if the hub cannot be reached and the cache lacks a complete copy. Raise the errors
+    that a download would raise before its first large file.
     """
     try:
         listing = _list_repository(source, hub)
@@ -191,10 +190,10 @@ def _list_repository(source: HubAddress, hub: Hub) -> _Listing:
 def _check_hub(source: HubAddress, hub: Hub) -> None:
     if hub.is_offline:
         raise HubUnreachable(
-            f"The hub is not asked for {source}.",
-            why="HF_HUB_OFFLINE is set, so that only the cache is used",
-            next_step="unset HF_HUB_OFFLINE, or fetch it once where the hub can be reached, with "
-            f"the same cache ({hub.cache})",
+            f"{source} was not fetched from the hub.",
+            why="HF_HUB_OFFLINE is set, so only the cache is used",
+            next_step="unset HF_HUB_OFFLINE, or fetch the model once with access to the hub, "
+            f"into the same cache ({hub.cache})",
         )
     if not hub.url.startswith(("http://", "https://")):
         raise BadInput(
@@ -207,7 +206,7 @@ def _check_hub(source: HubAddress, hub: Hub) -> None:
 def _choose_files(
     pinned: HubAddress, files: Mapping[str, HubFile], hub: Hub, options: FetchOptions
 ) -> list[HubFile]:
-    """Weights in one form, and the small files; refuses before anything large is downloaded."""
+    """Return the weights in one format and the small files. Raise before any large download."""
     check_has_config(str(pinned), files)
     for name in FILES_WITH_AUTO_MAP:
         if name in files:
@@ -242,10 +241,10 @@ def _download_one(pinned: HubAddress, name: str, hub: Hub) -> Path:
 def _download(
     pinned: HubAddress, files: list[HubFile], hub: Hub, notify: Callable[[str], None], watch: Watch
 ) -> tuple[Path, set[str]]:
-    """The snapshot folder in the cache, with at least `files` in it, and which were hashed so far.
+    """Download `files`; return the snapshot folder and the files hashed during the download.
 
-    The large ones come first, each under the name of its content; huggingface_hub then puts links
-    to them, and the small ones, where they belong.
+    Large files are downloaded first, under the name of their content. huggingface_hub then creates
+    links to them and downloads the small files.
     """
     missing = [file for file in files if not _find_cached(pinned, file.name, hub)]
     blobs = [_plan_blob(file, pinned, hub) for file in missing if file.sha256]
@@ -255,14 +254,14 @@ def _download(
         check_space(hub.cache, total - partial_bytes, free=hub.free)
         notify(
             f"Downloading {pinned}: {show_size(total)} into {hub.cache}"
-            + (f", of which {show_size(partial_bytes)} are there." if partial_bytes else ".")
+            + (f", of which {show_size(partial_bytes)} are present." if partial_bytes else ".")
         )
     hashed = _fetch_blobs(blobs, pinned, hub, notify, watch)
     for _ in range(_SNAPSHOT_ATTEMPTS - 1):
         try:
             return _download_snapshot(pinned, files, hub), hashed
         except (BrokenDownload, HubUnreachable) as error:
-            notify(f"The download broke off ({error.why}); going on.")
+            notify(f"The download was interrupted ({error.why}); resuming.")
     return _download_snapshot(pinned, files, hub), hashed
 
 
@@ -326,7 +325,7 @@ def _download_snapshot(pinned: HubAddress, files: list[HubFile], hub: Hub) -> Pa
 
 
 def _record_revision(revision: str, commit: str, repository: Path) -> None:
-    """Notes in the hub's cache what a branch or tag stood for, so that it is found offline."""
+    """Record the commit of a branch or tag in the hub's cache, for offline use."""
     if revision == commit:
         return
     ref = repository / "refs" / revision
@@ -343,7 +342,7 @@ def _use_cache(
     notify: Callable[[str], None],
     unreachable: HubUnreachable | HubBusy,
 ) -> Checkpoint:
-    """What an earlier run left in the cache; raises `unreachable` if there is nothing whole."""
+    """Return the checkpoint in the cache. Raise `unreachable` if it is not complete."""
     config = find_cached_config(source, hub)
     if config is None:
         raise unreachable from None
@@ -353,7 +352,7 @@ def _use_cache(
         raise
     except SourceError as error:
         raise SourceError(
-            f"{unreachable.what} The copy in the cache is not whole.",
+            f"{unreachable.what} The copy in the cache is incomplete.",
             why=f"{unreachable.why}; {error.what} {error.why}",
             next_step=unreachable.next_step,
         ) from None
@@ -362,7 +361,7 @@ def _use_cache(
 
 
 def _hide_progress() -> None:
-    """huggingface_hub's bars count files; what is large is shown by `Watch`."""
+    """Hide huggingface_hub's progress bars, which count files; `Watch` shows large files."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
 
     if not are_progress_bars_disabled():

@@ -1,9 +1,9 @@
-"""Brings large files into the hub's cache so that the next run goes on where a killed one ended.
+"""Download large files into the hub's cache so that a killed download can be resumed.
 
-huggingface_hub throws away what it has of a file when it is stopped (from 1.20 on), and cannot go
-on with what a killed process left. Here a file grows under `blobs/<etag>.incomplete`, where older
-releases look for it, too. It is hashed as it comes, so that nothing is read twice but what an
-earlier run left. The cache's own lock keeps other programs away meanwhile.
+huggingface_hub deletes a partial file when it is stopped (since 1.20), and cannot resume the file
+of a killed process. Here, a file is written to `blobs/<etag>.incomplete`, which older releases use,
+too. It is hashed while it is received, so that only the bytes of an earlier run are read again. The
+cache's lock excludes other programs meanwhile.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from trtllm_serve_cli.sources.verify import explain_wrong_content
 
 _CHUNK_BYTES = 1 << 20
 _FIRST_WAIT_S = 1.0
-_MAX_FAILURES = 6  # in a row, without a byte between them
+_MAX_FAILURES = 6  # consecutive, without a byte between them
 _LONGEST_WAIT_S = 300.0
 _LOCK_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A file that is to be in the hub's cache; its content goes to `path`."""
+    """A large file of the hub's cache; `path` is its destination."""
 
     name: str
     size_bytes: int
@@ -43,16 +43,16 @@ class Blob:
         return self.path.with_name(f"{self.path.name}.incomplete")
 
     def find_partial_bytes(self) -> int:
-        """How much of it an earlier run left."""
+        """Return the size of the file that an earlier run left."""
         return self.partial.stat().st_size if self.partial.exists() else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What a transfer tells, and hears of, while it runs.
+    """The callbacks and the stop event of a transfer.
 
-    `was_there(n)` says that n bytes are there without having moved, `moved(n)` that n more came.
-    `translate` makes a `SourceError` of what huggingface_hub raises.
+    `set_received(n)` reports that n bytes are present without a transfer, `add_received(n)` that n
+    more bytes were received. `translate` turns huggingface_hub's errors into a `SourceError`.
     """
 
     set_received: Callable[[int], None]
@@ -63,11 +63,11 @@ class Effects:
 
 
 def fetch_blob(blob: Blob, find: Callable[[], RemoteFile], effects: Effects) -> bool:
-    """Brings the content of `blob` to its place; true if that has held it against its SHA-256.
+    """Download `blob`, and return whether its SHA-256 was verified meanwhile.
 
-    False means that it was there, or that the hub gives no name for its content, so that only
-    huggingface_hub can place it. Raises `SourceError` when it cannot be had or is not what was
-    published, and `Stopped`; in the latter case and after a network's failure what came is kept.
+    Return False if the file exists, or if the hub does not name its content, so that only
+    huggingface_hub can download it. Raise `SourceError` if the download fails or does not match the
+    published checksum, or `Stopped`. The partial file is kept after `Stopped` and network failures.
     """
     with effects.translate():
         remote = find()
@@ -91,7 +91,7 @@ def fetch_blob(blob: Blob, find: Callable[[], RemoteFile], effects: Effects) -> 
 
 
 class _PartialFile:
-    """A file and the hash of what it holds."""
+    """A partial file and the hash of its content."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
@@ -121,7 +121,7 @@ def _resume(file: BinaryIO, blob: Blob, effects: Effects) -> _PartialFile:
 def _download_rest(
     partial: _PartialFile, blob: Blob, openers: list[OpenAt], effects: Effects
 ) -> None:
-    """Fetches what is missing at the end; a way that gives nothing makes room for the next."""
+    """Download the rest of the file; an opener without progress is replaced by the next."""
     failures = 0
     while partial.num_bytes < blob.size_bytes:
         before = partial.num_bytes
@@ -133,7 +133,7 @@ def _download_rest(
             wait_s = error.wait_s or _FIRST_WAIT_S * 2 ** (failures - 1)
             if failures == _MAX_FAILURES or wait_s > _LONGEST_WAIT_S:
                 raise
-            effects.notify(f"{blob.name}: {error.what} {error.why}. Going on in {wait_s:.0f} s.")
+            effects.notify(f"{blob.name}: {error.what} {error.why}. Resuming in {wait_s:.0f} s.")
             if partial.num_bytes == before and len(openers) > 1:
                 openers.pop(0)
             if effects.stop.wait(wait_s):
@@ -143,7 +143,7 @@ def _download_rest(
 def _append(partial: _PartialFile, blob: Blob, open_at: OpenAt, effects: Effects) -> None:
     with open_at(partial.num_bytes) as (start, chunks):
         if start != partial.num_bytes:
-            # The server does not know ranges.
+            # The server ignored the range.
             partial.file.truncate(0)
             partial.restart()
             effects.set_received(0)
@@ -156,9 +156,9 @@ def _append(partial: _PartialFile, blob: Blob, open_at: OpenAt, effects: Effects
                 return
     if partial.num_bytes < blob.size_bytes:
         raise BrokenDownload(
-            f"The download of {blob.name} broke off.",
-            why=f"{partial.num_bytes} of {blob.size_bytes} bytes came",
-            next_step="run the same command again: what has come is kept",
+            f"The download of {blob.name} was interrupted.",
+            why=f"{partial.num_bytes} of {blob.size_bytes} bytes were received",
+            next_step="run the same command again to resume it",
         )
 
 
@@ -169,7 +169,7 @@ def _check_not_stopped(stop: threading.Event) -> None:
 
 @contextmanager
 def _locked(path: Path, stop: threading.Event) -> Iterator[None]:
-    """Holds the lock that huggingface_hub takes for the same content."""
+    """Hold the lock that huggingface_hub uses for the same content."""
     import filelock
 
     lock = filelock.FileLock(path, mode=0o664)
@@ -180,7 +180,7 @@ def _locked(path: Path, stop: threading.Event) -> Iterator[None]:
         except filelock.Timeout:
             continue
         except NotImplementedError:
-            # A file system without locks: two writers would be found out by the checksum.
+            # The file system does not support locks; the checksum detects concurrent writers.
             break
     try:
         yield

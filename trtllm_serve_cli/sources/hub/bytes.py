@@ -1,7 +1,7 @@
-"""The bytes of a large file of the hub, from any place in it on.
+"""Read a large file of the hub from any offset.
 
-They come from Xet, the hub's own storage of chunks, where the hub offers it and hf_xet is here,
-which fetches over many connections at once; and by an HTTP request for a range otherwise.
+If the hub offers Xet, its chunk storage, and hf_xet is installed, the bytes are read from there,
+over many connections in parallel. Otherwise, they are read with an HTTP range request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trtllm_serve_cli.sources.hub.errors import BrokenDownload, explain_web_page
 from trtllm_serve_cli.sources.hub_address import HubAddress
 
 _CHUNK_BYTES = 1 << 20
-# Left to itself, hf_xet tries a server that it cannot reach for almost four minutes, in silence.
+# By default, hf_xet retries an unreachable server for almost four minutes without a message.
 _XET_CONFIG = {
     "client.retry_max_attempts": 1,
     "client.retry_base_delay": "500ms",
@@ -26,30 +26,30 @@ _XET_CONFIG = {
     "client.read_timeout": "30s",
 }
 
-# From a first byte to where the bytes really start (a server may not know ranges), and the bytes.
+# Maps a requested offset to the actual one (a server may ignore ranges) and the bytes.
 OpenAt = Callable[[int], AbstractContextManager[tuple[int, Iterable[bytes]]]]
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """`etag` is the name that the hub's cache gives the content; `ways` are to be tried in turn."""
+    """A file of the hub; `etag` names its content in the cache, `openers` are tried in order."""
 
     etag: str | None
     openers: tuple[OpenAt, ...]
 
 
 class XetGroup:
-    """The connections to Xet, shared by the files of one repository; made when first needed."""
+    """The connections to Xet, shared by the files of a repository and created on first use."""
 
     def __init__(self) -> None:
         self._group: Any = None
         self._lock = threading.Lock()
 
     def open(self, xet: Any, headers: Mapping[str, str]) -> Any:
-        """hf_xet's group for a file's `xet_file_data`."""
+        """Return hf_xet's stream group for a file's `xet_file_data`."""
         import hf_xet
 
-        # The hub's token is for the hub alone; Xet gets a short-lived one of its own.
+        # The hub's token is only for the hub; Xet receives a separate short-lived one.
         open_headers = {k: v for k, v in headers.items() if k.lower() != "authorization"}
         with self._lock:
             if self._group is None:
@@ -65,7 +65,7 @@ class XetGroup:
 def find_remote_file(
     source: HubAddress, name: str, *, endpoint: str | None, timeout_s: float, xet: XetGroup
 ) -> RemoteFile:
-    """Asks the hub where the bytes of a file are."""
+    """Query the hub for the location of a file."""
     from huggingface_hub import HfApi, hf_hub_url
     from huggingface_hub.utils import build_hf_headers
 
@@ -81,7 +81,7 @@ def find_remote_file(
 
 
 def has_xet_streams() -> bool:
-    """Is hf_xet here, wanted (HF_HUB_DISABLE_XET) and new enough to start anywhere in a file?"""
+    """Return whether hf_xet is installed, enabled (HF_HUB_DISABLE_XET) and supports offsets."""
     from huggingface_hub.constants import HF_HUB_DISABLE_XET
 
     if HF_HUB_DISABLE_XET:
@@ -118,14 +118,14 @@ def _read_xet(stream: Iterable[bytes]) -> Iterator[bytes]:
 
 @contextmanager
 def _xet_errors() -> Iterator[None]:
-    """hf_xet raises built-in errors only, some of which would pass for those of the disk."""
+    """Translate hf_xet's built-in errors, some of which could be mistaken for disk errors."""
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:
         raise BrokenDownload(
-            "Xet, the hub's storage, broke off.",
+            "The download from Xet, the hub's storage, was interrupted.",
             why=str(error),
-            next_step="set HF_HUB_DISABLE_XET=1 to download without it",
+            next_step="set HF_HUB_DISABLE_XET=1 to download without Xet",
         ) from error
 
 
@@ -138,9 +138,9 @@ def _open_over_http(url: str, headers: Mapping[str, str], timeout_s: float) -> O
         all_headers = {**headers, "Accept-Encoding": "identity"}
         if start:
             all_headers["Range"] = f"bytes={start}-"
-        if hasattr(session, "build_request"):  # httpx, from huggingface_hub 1.0 on
+        if hasattr(session, "build_request"):  # httpx, since huggingface_hub 1.0
             with session.stream("GET", url, headers=all_headers, timeout=timeout_s) as response:
-                # As they come: to gather them into larger chunks more than doubles the CPU time.
+                # Unbuffered: collecting larger chunks more than doubles the CPU time.
                 yield _find_start(response), response.iter_raw()
         else:
             with session.get(url, headers=all_headers, timeout=timeout_s, stream=True) as response:

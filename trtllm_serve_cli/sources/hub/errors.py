@@ -1,7 +1,7 @@
-"""The seam to huggingface_hub: what it raises becomes what a user can act on.
+"""Translate the errors of huggingface_hub into `SourceError`s with a next step.
 
-Its network errors are those of the HTTP library of its version (requests, httpx, httpx2), which all
-go by `huggingface_hub.errors.HTTPError` or are an `OSError`.
+Its network errors are those of its HTTP library (requests, httpx or httpx2, depending on the
+version). All of them are `huggingface_hub.errors.HTTPError` or `OSError`.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token with read acc
 
 
 class _TemporaryError(SourceError):
-    """It may go better in a while: in `wait_s` seconds, if the hub said so."""
+    """An error that a retry may fix: after `wait_s` seconds, if the hub requests that."""
 
     wait_s: float | None = None
 
 
 class HubUnreachable(_TemporaryError):
-    """No answer from the hub; a copy in the cache may serve instead."""
+    """The hub did not respond; a copy in the cache may be used."""
 
 
 class HubBusy(_TemporaryError):
-    """The hub answers that it cannot, or that it was asked too often."""
+    """The hub is overloaded, or limits the rate of requests."""
 
 
 class BrokenDownload(_TemporaryError):
-    """The hub answered, and the transfer broke off; what has arrived is kept where possible."""
+    """The hub responded, but the transfer was interrupted; partial files are kept if possible."""
 
 
 @contextmanager
 def translate_hub_errors(source: HubAddress, url: str) -> Iterator[None]:
-    """Raises `GatedModel` or `SourceError` for whatever huggingface_hub raises inside."""
+    """Raise `GatedModel` or `SourceError` for errors of huggingface_hub in the block."""
     from huggingface_hub import errors
 
     xet_error = getattr(errors, "XetDownloadError", RuntimeError)
@@ -60,40 +60,40 @@ def translate_hub_errors(source: HubAddress, url: str) -> Iterator[None]:
     except (errors.HTTPError, errors.OfflineModeIsEnabled, OSError) as error:
         raise _failed(source, url, error) from error
     except (xet_error, RuntimeError) as error:
-        # hf_xet, which moves the large files, knows no narrower class.
+        # hf_xet, which transfers large files, does not raise a narrower class.
         raise _broken_download(source, error) from error
 
 
 def _gated(source: HubAddress, url: str, error: Any) -> GatedModel:
     page = f"{url}/{source.repository}"
     if error.response.status_code == 403:
-        # The token is good, and its owner is not on the list.
+        # The token is valid, but its owner does not have access yet.
         return GatedModel(
-            f"{source.repository} is gated, and you are not let in yet.",
+            f"{source.repository} is gated, and you do not have access yet.",
             why=error.response.headers.get("X-Error-Message")
-            or "you have not accepted its licence, or its publisher has not answered yet",
-            next_step=f"see at {page} whether you have accepted it, and wait for the publisher",
+            or "you have not accepted its licence, or its publisher has not approved your request",
+            next_step=f"check the state of your request at {page}, and wait for the publisher",
         )
     return GatedModel(
         f"{source.repository} is gated.",
-        why="its publisher wants a licence accepted before anyone downloads it",
-        next_step=f"accept it at {page}, then {_LOG_IN}",
+        why="its publisher requires that you accept a licence before the download",
+        next_step=f"accept the licence at {page}, then {_LOG_IN}",
     )
 
 
 def _not_found(source: HubAddress) -> SourceError:
     return SourceError(
-        f"The hub shows no model {source.repository}.",
-        why="it does not exist, or it is private and your token does not open it",
-        next_step=f"check the name at the model's page; if it is private, {_LOG_IN}",
+        f"The hub has no model {source.repository}.",
+        why="it does not exist, or it is private and your token does not grant access",
+        next_step=f"check the name on the model's page; if it is private, {_LOG_IN}",
     )
 
 
 def _no_revision(source: HubAddress, url: str) -> SourceError:
     return SourceError(
         f"{source.repository} has no revision {source.revision}.",
-        why="no branch, tag or commit goes by that name",
-        next_step=f"look at {url}/{source.repository}/commits/main, or leave the revision out",
+        why="no branch, tag or commit has that name",
+        next_step=f"see {url}/{source.repository}/commits/main, or omit the revision",
     )
 
 
@@ -102,29 +102,28 @@ def _refused(source: HubAddress, url: str, error: Any) -> SourceError:
     why = f"status {status} from {url}: {_first_line(str(error))}"
     if status in (401, 403):
         return GatedModel(
-            f"The hub does not let you have {source.repository}.",
+            f"The hub denied access to {source.repository}.",
             why=why,
             next_step=f"{_LOG_IN}; a fine-grained token must allow reading gated repositories",
         )
     if status == 429:
         busy = HubBusy(
-            "The hub was asked too often from here.",
+            "The hub's rate limit was exceeded.",
             why=why,
-            next_step="run the same command again in a while; who is logged in may ask more often: "
-            + _LOG_IN,
+            next_step="run the same command again later; for a higher limit, " + _LOG_IN,
         )
         busy.wait_s = find_wait_s(error.response.headers)
         return busy
     kind = HubBusy if status >= 500 or status == 408 else SourceError
     return kind(
-        f"The hub did not give {source.repository}.",
+        f"The hub did not deliver {source.repository}.",
         why=why,
-        next_step="run the same command again in a while: what has come is kept",
+        next_step="run the same command again later to resume the download",
     )
 
 
 def find_wait_s(headers: Mapping[str, str]) -> float | None:
-    """How long the answer asks to wait, by Retry-After (RFC 9110) or RateLimit (its IETF draft)."""
+    """Return the requested wait: Retry-After (RFC 9110) or RateLimit (its IETF draft)."""
     after = headers.get("Retry-After", "")
     if after.isdecimal():
         return float(after)
@@ -138,13 +137,14 @@ def _failed(source: HubAddress, url: str, error: Exception) -> SourceError:
         return SourceError(
             "The disk is full.",
             why=f"{cause.strerror} while writing {source}",
-            next_step="make room and run the same command again, or set HF_HOME to a larger disk",
+            next_step="free disk space and run the same command again, or set HF_HOME to a larger "
+            "disk",
         )
     if cause is not None:
         return SourceError(
-            f"The hub's cache cannot be written for {source}.",
+            f"{source} cannot be written to the hub's cache.",
             why=str(cause),
-            next_step="mend that folder, or set HF_HOME to one that you can write to",
+            next_step="fix the folder, or set HF_HOME to a writable one",
         )
     if "Consistency check failed" in str(error):
         return _broken_download(source, error)
@@ -152,26 +152,26 @@ def _failed(source: HubAddress, url: str, error: Exception) -> SourceError:
 
 
 def _unreachable(url: str, causes: list[BaseException]) -> HubUnreachable:
-    """One sentence for each of the ways in which a network fails."""
+    """Return the error for each kind of network failure."""
     text = next((line for each in reversed(causes) if (line := _first_line(str(each)))), "")
     why = text or type(causes[0]).__name__
-    again = "and run the same command again: what has come is kept"
+    again = "and run the same command again to resume the download"
     if any(isinstance(each, ssl.SSLCertVerificationError) for each in causes):
         return HubUnreachable(
-            f"The certificate of {url} is not trusted here.",
+            f"The certificate of {url} is not trusted.",
             why=why,
-            next_step="if a proxy of your network stands between, set SSL_CERT_FILE and "
-            "REQUESTS_CA_BUNDLE to a file with its CA certificate",
+            next_step="if your network uses a proxy, set SSL_CERT_FILE and REQUESTS_CA_BUNDLE to a "
+            "file with its CA certificate",
         )
     if any(isinstance(each, socket.gaierror) for each in causes):
         return HubUnreachable(
-            f"The name in {url} is not known to the name servers.",
+            f"The host name in {url} cannot be resolved.",
             why=why,
             next_step=f"check the network and HF_ENDPOINT, {again}",
         )
     if any("Proxy" in type(each).__name__ for each in causes):
         return HubUnreachable(
-            f"The proxy does not let requests to {url} through.",
+            f"The proxy rejected the request to {url}.",
             why=why,
             next_step=f"check HTTPS_PROXY (http://USER:PASSWORD@HOST:PORT) and NO_PROXY, {again}",
         )
@@ -183,7 +183,7 @@ def _unreachable(url: str, causes: list[BaseException]) -> HubUnreachable:
 
 
 def _walk_causes(error: BaseException) -> Iterator[BaseException]:
-    """`error` and what it came from, down to the library that met it first."""
+    """Yield `error` and its causes, down to the root cause."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -193,24 +193,25 @@ def _walk_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def explain_web_page(url: str) -> SourceError:
-    """What to tell when something between here and the hub answers in its place."""
+    """Return the error for a response that is not from the hub."""
     return SourceError(
-        f"{url} answers with something that is not the hub's.",
-        why="it is no listing and no file; a proxy, a login page or a wrong HF_ENDPOINT does that",
-        next_step=f"look at it: curl -sI {shlex.quote(url)}; check HTTPS_PROXY and HF_ENDPOINT",
+        f"The response from {url} is not the hub's.",
+        why="it is neither a listing nor a file; causes are a proxy, a login page or a wrong "
+        "HF_ENDPOINT",
+        next_step=f"inspect it: curl -sI {shlex.quote(url)}; check HTTPS_PROXY and HF_ENDPOINT",
     )
 
 
 def _broken_download(source: HubAddress, error: Exception) -> BrokenDownload:
     return BrokenDownload(
-        f"The download of {source} broke off.",
+        f"The download of {source} was interrupted.",
         why=_first_line(str(error)),
-        next_step="run the same command again: what has come is kept",
+        next_step="run the same command again to resume it",
     )
 
 
 def _find_disk_error(error: Exception) -> OSError | None:
-    """`error`, when it comes from the file system and not from a socket."""
+    """Return `error` if it is from the file system and not from a socket."""
     is_disk = isinstance(error, OSError) and error.filename is not None
     is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     return error if isinstance(error, OSError) and (is_disk or is_full) else None

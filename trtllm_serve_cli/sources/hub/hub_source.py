@@ -75,7 +75,7 @@ class HubSource(HubAddress, CheckpointSource):
     def at_revision(self, revision: str) -> HubSource:
         if self.revision not in (None, revision):
             raise BadInput(
-                f"Two revisions are asked for: {self.revision} and {revision}.",
+                f"Two revisions are requested: {self.revision} and {revision}.",
                 why=f"the source is {self}, and --revision is {revision}",
                 next_step=f"-s hf:{self.repository}@{revision}",
             )
@@ -83,11 +83,11 @@ class HubSource(HubAddress, CheckpointSource):
 
 
 def check_revision(revision: str) -> str:
-    """Return `revision` if it can be a branch, a tag or a commit. Raise `BadInput` otherwise."""
+    """Return `revision`. Raise `BadInput` if it cannot be a branch, tag or commit."""
     if not _REVISION.fullmatch(revision) or ".." in revision:
         raise BadInput(
             f"{revision!r} is not a revision.",
             why="a revision is a branch, a tag or a commit of the model's repository",
-            next_step="leave it out for the main branch, or name one: -s hf:ORG/NAME@REVISION",
+            next_step="omit it for the main branch, or name one: -s hf:ORG/NAME@REVISION",
         )
     return revision
