@@ -44,7 +44,7 @@ def test_unknown_alias_lists_near_matches():
     assert caught.value.what == "No model is known as 'lama-2-7b'."
     assert caught.value.why.startswith("near matches: llama-2-7b, ")
     assert caught.value.next_step == (
-        "tllm import -m llama-2-7b, or name any model of the hub with -s hf:ORG/NAME"
+        "tllm import -m llama-2-7b, or use any model of the hub: -s hf:ORG/NAME"
     )
 
 
@@ -54,7 +54,7 @@ def test_lists_aliases_that_contain_the_name():
 
 
 def test_unknown_alias_without_near_matches():
-    with pytest.raises(UnknownModel, match="no alias comes near it"):
+    with pytest.raises(UnknownModel, match="no alias is similar"):
         resolve_alias("@@")
 
 
@@ -62,12 +62,18 @@ def test_unknown_alias_without_near_matches():
     ("text", "why"),
     [
         ("- a", "it is not a mapping of aliases"),
-        (f"Big: {ENTRY}", "an alias is lower case"),
-        ("a: 1", "an entry has the fields family, gated, parameters, source and no other"),
+        (f"Big: {ENTRY}", "an alias must be lower case"),
+        ("a: 1", "the fields of an entry are family, gated, parameters, source"),
         ("a: {source: 'ftp:a', family: f, parameters: 7B}", "its source is not hf:ORG/NAME"),
-        ("a: {source: 'hf:a/b', family: 1, parameters: 7B}", "its family is not a word"),
+        (
+            "a: {source: 'hf:a/b', family: 1, parameters: 7B}",
+            "its family is not a non-empty string",
+        ),
         ("a: {source: 'hf:a/b', family: f, parameters: 7}", "its parameters are not a count"),
-        ("a: {source: 'hf:a/b', family: f, parameters: 7B, gated: 1}", "neither true nor false"),
+        (
+            "a: {source: 'hf:a/b', family: f, parameters: 7B, gated: 1}",
+            "gated must be true or false",
+        ),
         (f"a/b: {ENTRY}", "a name is a folder"),
         ("a: {", "while parsing"),
     ],

@@ -1,4 +1,4 @@
-"""What is in a GPU's memory."""
+"""Memory use of a GPU."""
 
 from __future__ import annotations
 

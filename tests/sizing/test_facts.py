@@ -1,4 +1,4 @@
-"""What is read of a model, and what is not."""
+"""Facts of a model from its small files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_reads_a_folder_without_weights(
 
 
 def _write_gguf(path: Path, architecture: str = "llama", **more: Any) -> Path:
-    # SmolLM2 135M's; the generator of files writes no tensor called output.weight.
+    # The sizes of SmolLM2 135M. `gguf` does not write a tensor output.weight.
     numbers = {
         "block_count": 30,
         "embedding_length": 576,
@@ -90,14 +90,16 @@ def test_reads_shape_from_gguf_header(tmp_path: Path) -> None:
 
 def test_rejects_gguf_of_unknown_architecture(tmp_path: Path) -> None:
     path = _write_gguf(tmp_path / "model.gguf", "mamba")
-    with pytest.raises(BadInput, match="GGUF model of the architecture 'mamba' are not known"):
+    with pytest.raises(
+        BadInput, match="GGUF models with the architecture 'mamba' cannot be planned"
+    ):
         _read(f"gguf:{path}")
 
 
 @pytest.mark.parametrize(
     ("source", "what"),
     [
-        ("engine:/e", "engine:/e is an engine, which was planned when it was built."),
+        ("engine:/e", "engine:/e is an engine, which cannot be planned after its build."),
         ("pypi:a==1#b.gguf", "pypi:a==1#b.gguf has not been fetched yet."),
     ],
 )

@@ -1,4 +1,4 @@
-"""Cards by name, and what nvidia-smi says."""
+"""Cards by name, and the output of nvidia-smi."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trtllm_serve_cli.sizing.gpus import (
 def test_gpu_table_is_consistent() -> None:
     for gpu in load_gpus().values():
         assert gpu.shown_as
-        # Each generation's formats, and twice the rate with half the bits.
+        # Each generation has its formats; half the bits double the rate.
         assert (gpu.fp8 is not None) == (gpu.capability >= (8, 9))
         assert (gpu.fp4 is not None) == (gpu.capability >= (10, 0))
         assert gpu.fp8 is None or gpu.fp8 == pytest.approx(2 * gpu.fp16, rel=0.02)
@@ -84,13 +84,17 @@ def test_chooses_the_present_gpu() -> None:
 @pytest.mark.parametrize(
     ("table", "listing", "what"),
     [
-        ("", "", "This machine has no NVIDIA GPU to plan for."),
-        (_MIG_TABLE, _MIG_LISTING, "GPU 1 is cut into MIG devices."),
-        ("0, NVIDIA K80, 1, Disabled", "", "What the GPUs of this machine can do is not known."),
+        ("", "", "This machine does not have an NVIDIA GPU."),
+        (_MIG_TABLE, _MIG_LISTING, "GPU 1 is partitioned into MIG devices."),
+        (
+            "0, NVIDIA K80, 1, Disabled",
+            "",
+            "The GPUs of this machine are not in the table, or differ.",
+        ),
         (
             _H200 + _MIG_TABLE.splitlines()[0],
             "",
-            "What the GPUs of this machine can do is not known.",
+            "The GPUs of this machine are not in the table, or differ.",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Bytes of the KV cache, against constants worked out by hand."""
+"""Bytes of the KV cache, compared with constants computed by hand."""
 
 from __future__ import annotations
 

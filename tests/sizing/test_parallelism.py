@@ -1,4 +1,4 @@
-"""Which numbers of GPUs a shape allows."""
+"""Parallelism that a shape allows."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def test_accepts_valid_parallelism(
                                "hidden_size": 3072}, {"tp": 6}, "--tp 6",
          "4 key-value heads can neither be divided nor repeated among 6 GPUs"),
         (configs.LLAMA_2_7B | {"intermediate_size": 11009}, {"tp": 2}, "--tp 2",
-         "an MLP 11009 wide cannot be divided among 2 GPUs"),
-        (configs.LLAMA_2_7B, {"pp": 33}, "--pp 33", "the model has 32 layers to share out"),
-        (configs.LLAMA_2_7B, {"pp": 0}, "--pp 0", "a number of GPUs is 1 or more"),
+         "an MLP of width 11009 cannot be divided among 2 GPUs"),
+        (configs.LLAMA_2_7B, {"pp": 33}, "--pp 33", "the model only has 32 layers"),
+        (configs.LLAMA_2_7B, {"pp": 0}, "--pp 0", "it must be at least 1"),
         (configs.LLAMA_2_7B, {"tp": 2, "moe_ep": 2}, "--moe-tp 1 --moe-ep 2",
-         "the model has no experts"),
+         "the model does not have experts"),
         (configs.MIXTRAL_8X7B, {"tp": 4, "moe_tp": 4, "moe_ep": 2}, "--moe-tp 4 --moe-ep 2",
-         "their product has to be --tp, which is 4"),
+         "their product must be --tp, which is 4"),
         (configs.MIXTRAL_8X7B, {"tp": 4, "moe_ep": 8}, "--moe-tp unset --moe-ep 8",
-         "their product has to be --tp, which is 4"),
+         "their product must be --tp, which is 4"),
         (configs.MIXTRAL_8X7B, {"tp": 16, "moe_ep": 16}, "--moe-ep 16",
-         "8 experts cannot be shared out evenly among 16 GPUs"),
+         "8 experts cannot be divided evenly among 16 GPUs"),
         (configs.MIXTRAL_8X7B | {"intermediate_size": 14337}, {"tp": 2}, "--moe-tp 2",
-         "an expert 14337 wide cannot be divided among 2 GPUs"),
+         "an expert of width 14337 cannot be divided among 2 GPUs"),
     ],
 )  # fmt: skip
 def test_rejects_invalid_parallelism(

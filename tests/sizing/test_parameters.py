@@ -1,4 +1,4 @@
-"""Parameter counts, against what publishers say of their models."""
+"""Parameter counts, compared with published ones."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_lists_every_parallelism_for_the_gpus() -> None:
     assert _spreads(_plan(configs.LLAMA_3_1_8B, num_gpus=4)) == [
         (1, 1), (2, 1), (1, 2), (4, 1), (2, 2), (1, 4),
     ]  # fmt: skip
-    # Its 28 heads do not go into 8 parts.
+    # Its 28 heads cannot be divided among 8 GPUs.
     assert _spreads(_plan(configs.QWEN_2_5_7B))[6:] == [(4, 2), (2, 4), (1, 8)]
 
 
@@ -165,11 +165,11 @@ def test_index_size_overrides_the_shape_if_served_as_stored() -> None:
     larger = int(by_shape * 1.05)
     stored = {"weight_bytes": larger, "tp": 1}
     assert _plan(configs.LLAMA_2_7B, **stored).plans[0].memory.weights == larger
-    # Weights stored in float32 are cast, those of another quantisation made anew.
+    # Weights stored in float32 are cast; those with a different quantization are requantized.
     cast = _plan(configs.LLAMA_2_7B, weight_bytes=2 * by_shape, tp=1)
-    rebuild = _plan(configs.LLAMA_2_7B, **stored, quantization="int8")
+    requantized = _plan(configs.LLAMA_2_7B, **stored, quantization="int8")
     assert cast.plans[0].memory.weights == by_shape
-    assert rebuild.demand.scale == 1.0
+    assert requantized.demand.scale == 1.0
 
 
 def test_measures_quantization_without_a_fixed_size() -> None:
@@ -177,11 +177,11 @@ def test_measures_quantization_without_a_fixed_size() -> None:
     plan = _plan(config, weight_bytes=4_000_000_000, tp=1)
     assert plan.formats.quantization == "bitsandbytes"
     assert plan.plans[0].memory.weights == pytest.approx(4e9, rel=1e-6)
-    # Some say nothing of it in their config.json.
+    # Some config.json files do not contain the quantization.
     silent = _plan(configs.LLAMA_2_7B, weight_bytes=7_000_000_000, tp=1)
     assert silent.formats.quantization == "as stored"
     assert silent.plans[0].memory.weights == pytest.approx(7e9, rel=1e-6)
-    with pytest.raises(BadInput, match="How large weights in bitsandbytes are is not known"):
+    with pytest.raises(BadInput, match="The size of weights in bitsandbytes is not known"):
         _plan(config)
 
 
@@ -189,7 +189,7 @@ def test_measures_quantization_without_a_fixed_size() -> None:
     ("config", "options", "what"),
     [
         (configs.LLAMA_2_7B, {"tp": 4, "pp": 4, "num_gpus": 8},
-         "16 GPUs are asked for, and there are 8."),
+         "16 GPUs are requested, but only 8 are available."),
         (configs.LLAMA_2_7B, {"tp": 3}, "The model cannot run with --tp 3."),
         (configs.MIXTRAL_8X7B, {"moe_ep": 16}, "The model cannot run with "
          "--moe-tp unset --moe-ep 16."),
@@ -202,10 +202,11 @@ def test_measures_quantization_without_a_fixed_size() -> None:
         (configs.LLAMA_2_7B, {"gpu": "a100", "kv_cache_dtype": "fp8"},
          "a100-80gb cannot run a KV cache in fp8."),
         (configs.LLAMA_2_7B, {"max_seq_len": 5000},
-         "The model has 4096 positions, and --max-seq-len is 5000."),
+         "The model has 4096 positions, but --max-seq-len is 5000."),
         (configs.LLAMA_2_7B, {"max_seq_len": 100, "input_len": 100, "output_len": 1},
-         "100 tokens in and 1 out do not go into 100."),
-        (configs.LLAMA_2_7B, {"input_len": 4096}, "4096 tokens in and 1 out do not go into 4096."),
+         "The lengths 100 (input) and 1 (output) exceed 100 tokens."),
+        (configs.LLAMA_2_7B, {"input_len": 4096},
+         "The lengths 4096 (input) and 1 (output) exceed 4096 tokens."),
     ],
 )  # fmt: skip
 def test_rejects_impossible_options(
@@ -218,10 +219,10 @@ def test_rejects_impossible_options(
 
 def test_lists_only_relevant_assumptions() -> None:
     assumptions = " ".join(_plan(configs.GPT_OSS_120B, num_gpus=1).assumptions)
-    assert "18 of 36 layers keep 128 tokens only" in assumptions
+    assert "18 of 36 layers cache only 128 tokens" in assumptions
     assert "expert" in assumptions
     assert "NCCL" not in assumptions
     assumptions = " ".join(_plan(configs.DEEPSEEK_V3).assumptions)
-    assert "The latent KV cache is whole on each GPU" in assumptions
+    assert "has the complete latent KV cache" in assumptions
     assert "NCCL" in assumptions
-    assert "the checkpoint holds more" in " ".join(_plan(configs.GEMMA_3_4B).assumptions)
+    assert "the checkpoint contains other parts" in " ".join(_plan(configs.GEMMA_3_4B).assumptions)

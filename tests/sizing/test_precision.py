@@ -1,4 +1,4 @@
-"""Formats, and the GPUs that have them."""
+"""Formats, and the GPUs that support them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_rejects_gpu_without_the_format() -> None:
         check_runs("weights in fp8", WEIGHT_FORMATS["fp8"], load_gpu("a100"), "--quantization int8")
     assert str(caught.value) == (
         "a100-80gb cannot run weights in fp8.\n"
-        "Why: that needs compute capability 8.9, and a100-80gb has 8.0\n"
+        "Why: it requires compute capability 8.9, but a100-80gb has 8.0\n"
         "Next: --quantization int8"
     )
 

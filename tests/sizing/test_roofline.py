@@ -1,4 +1,4 @@
-"""Ceilings of speed, against those worked out by hand for an H200."""
+"""Speed limits, compared with those computed by hand for an H200."""
 
 from __future__ import annotations
 

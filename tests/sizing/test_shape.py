@@ -1,4 +1,4 @@
-"""A config.json becomes a shape, or a sentence on what is wrong with it."""
+"""Shapes parsed from config.json, and errors in it."""
 
 from __future__ import annotations
 
@@ -128,28 +128,28 @@ def test_parses_quantization() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"hidden_size": None}, "it does not say hidden_size or n_embd or n_embed or d_model"),
-        ({"hidden_size": "4096"}, "its hidden_size is '4096', which is no count"),
-        ({"num_attention_heads": 0}, "its num_attention_heads is 0, which is no count"),
+        ({"hidden_size": None}, "it lacks hidden_size or n_embd or n_embed or d_model"),
+        ({"hidden_size": "4096"}, "its hidden_size is '4096', which is not a valid count"),
+        ({"num_attention_heads": 0}, "its num_attention_heads is 0, which is not a valid count"),
         ({"num_hidden_layers": 10**9}, "it claims 1000000000 layers"),
         ({"num_local_experts": 4, "num_experts_per_tok": 5},
-         "a token cannot choose 5 of 4 experts"),
+         "a token cannot select 5 of 4 experts"),
         ({"num_key_value_heads": 5}, "32 attention heads cannot share 5 key-value heads"),
         ({"num_attention_heads": 33, "num_key_value_heads": 33},
-         "33 attention heads cannot share a hidden size of 4096"),
+         "a hidden size of 4096 cannot be divided among 33 attention heads"),
     ],
 )  # fmt: skip
 def test_rejects_invalid_config(change: dict[str, Any], why: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse_shape(configs.LLAMA_2_7B | change)
     assert (caught.value.what, caught.value.why) == (
-        "The config.json does not describe a model.",
+        "The config.json is not a valid model configuration.",
         why,
     )
 
 
 def test_rejects_unknown_model_type() -> None:
-    with pytest.raises(BadInput, match="The sizes of a model of the type 'mamba' are not known"):
+    with pytest.raises(BadInput, match="Models of the type 'mamba' cannot be planned"):
         parse_shape({"model_type": "mamba"})
 
 

@@ -1,4 +1,4 @@
-"""Which parameters lie on which GPU."""
+"""Distribution of parameters over GPUs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _held(stage: Stage) -> float:
 def test_stages_contain_every_parameter(config: dict[str, Any], pp: int) -> None:
     shape = parse_shape(config)
     stages = split_stages(shape, Parallelism(pp=pp))
-    # The last stage has an embedding's copy of its own to make logits with.
+    # The last stage has a copy of the tied embedding to compute logits.
     copied = stages[-1].head if shape.tie_word_embeddings else 0
     total = sum(map(_held, stages)) - copied
     assert total == pytest.approx(count_parameters(shape).total, rel=1e-12)

@@ -1,4 +1,4 @@
-"""Parameter counts, against the models that Transformers makes of the same configs."""
+"""Parameter counts, compared with the models that Transformers builds from the configs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _MODELS: dict[str, dict[str, Any]] = {
     "smollm3": _SMALL | {"model_type": "smollm3"},
 }  # fmt: skip
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
-# Its code comes with its weights.
+# Models whose code is shipped with their weights.
 _ELSEWHERE = ("BAICHUAN_2_7B", "CHATGLM_3_6B", "INTERNLM_2_7B")
 
 
@@ -60,7 +60,7 @@ def test_counts_match_transformers(name: str) -> None:
 
 
 def _with_few_layers(config: dict[str, Any]) -> dict[str, Any]:
-    """Four layers tell as much as sixty."""
+    """Return the config with four layers, which are enough for the comparison."""
     text = config.get("text_config", config)
     small = {**text, **{key: 4 for key in _LAYERS if key in text}}
     small.pop("layer_types", None)

@@ -1,6 +1,6 @@
-"""The models `tllm` knows by a short name: from an alias to where the model comes from.
+"""The catalog: short names (aliases) of models and their sources.
 
-The table is `models.yaml`, shipped with the package. Aliases are looked up without regard to case.
-What an entry says of a model (parameters, gated) is a hint for tables and estimates; the checkpoint
-and the hub have the last word.
+The table is `models.yaml`, part of the package. Aliases are case-insensitive. An entry's
+`parameters` and `gated` are hints for tables and estimates; the checkpoint and the hub are
+authoritative.
 """

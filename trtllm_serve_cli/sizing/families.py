@@ -1,7 +1,7 @@
-"""What the code of each architecture says and its config.json does not.
+"""The properties of each architecture that its code defines, but its config.json does not.
 
-Read off the model definitions in Hugging Face Transformers (`models/*/modeling_*.py` and the
-defaults of `configuration_*.py`), and of baichuan, chatglm and internlm2 off the code that their
+Sources: the model definitions in Hugging Face Transformers (`models/*/modeling_*.py` and the
+defaults of `configuration_*.py`); for baichuan, chatglm and internlm2, the code that their
 publishers ship with the weights.
 """
 
@@ -20,11 +20,11 @@ def _unchanged(config: Config) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Llama's ways, where nothing else is said.
+    """The properties of an architecture; the defaults are Llama's.
 
-    A bias is there, is not, or a key of the config says so. `defaults` are those of the config's
-    class; `adapt` gives a config the words and structure that Llama's has. `window_period`: every
-    layer but each that many is a sliding window's.
+    A bias is present, absent, or set by a key of the config. `defaults` are those of the config's
+    class; `adapt` converts a config to the keys and structure of Llama's. With `window_period` n,
+    all layers except every n-th use a sliding window.
     """
 
     is_gated: bool = True
@@ -86,7 +86,7 @@ def _adapt_chatglm(config: Config) -> Config:
 
 
 def _adapt_opt(config: Config) -> Config:
-    """Two position embeddings more than positions; post-norm models have no last norm."""
+    """Add two position embeddings; post-norm models do not have a last norm."""
     return {
         **config,
         "num_positions": config.get("max_position_embeddings", 0) + 2,
@@ -105,7 +105,7 @@ _LLAMA = Family(qkv_bias="attention_bias", output_bias="attention_bias", mlp_bia
 _GEMMA_3 = Family(
     norms_per_layer=4,
     window_period=6,
-    # Published configs leave out what is the class's default.
+    # Published configs omit the defaults of the class.
     defaults={
         **_TIED,
         "vocab_size": 262208,

@@ -1,6 +1,6 @@
-"""What a GGUF file's header says, in the tokens of a config.json.
+"""Convert a GGUF file's header to the keys of a config.json.
 
-Its keys are those of ggml's docs/gguf.md; most are `ARCHITECTURE.something`.
+The header's keys are specified in ggml's docs/gguf.md; most have the form `ARCHITECTURE.key`.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _KEYS = {
 
 
 def config_of_gguf(facts: GgufFacts) -> dict[str, Any]:
-    """What `parse_shape` takes; raises `BadInput` for an architecture that is not known."""
+    """Return a config for `parse_shape`. Raise `BadInput` if the architecture is not supported."""
     architecture = facts.architecture
     if architecture not in _MODEL_TYPES:
         raise BadInput(
-            f"The sizes of a GGUF model of the architecture {architecture!r} are not known.",
-            why=f"known are {', '.join(_MODEL_TYPES)}",
-            next_step="plan with the checkpoint that it was made from: -s hf:ORG/NAME",
+            f"GGUF models with the architecture {architecture!r} cannot be planned.",
+            why=f"supported architectures are {', '.join(_MODEL_TYPES)}",
+            next_step="plan with the checkpoint that it was converted from: -s hf:ORG/NAME",
         )
     found = {ours: facts.metadata.get(f"{architecture}.{key}") for ours, key in _KEYS.items()}
     tokens = facts.metadata.get("tokenizer.ggml.tokens")

@@ -1,4 +1,4 @@
-"""Cards by name, and the GPUs of this machine."""
+"""Look up GPU cards by name, and detect the GPUs of this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.processes import ask_program
 
-# What people say, where it means one card only by custom.
+# Common short names, and the card that each usually means.
 _ALIASES = {
     "a100": "a100-80gb",
     "h100": "h100-sxm",
@@ -36,9 +36,9 @@ _MIG_LINE = re.compile(r"\s+MIG (\S+)\s+Device")
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A card. Rates are dense and in TFLOP/s; `None` where its tensor cores lack the format.
+    """A card; rates are dense, in TFLOP/s, and `None` if its tensor cores lack the format.
 
-    `fp16` is bf16's rate, too, where the card has bf16. `nvlink_gb_per_s` is 0 without NVLink.
+    `fp16` is also the rate of bf16, if the card supports it. `nvlink_gb_per_s` is 0 without NVLink.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class PresentGpu:
-    """A GPU of this machine. `mig_devices` are the profiles (`3g.71gb`) that it is cut into."""
+    """A GPU of this machine; `mig_devices` are the profiles (`3g.71gb`) of its MIG devices."""
 
     index: int
     shown_as: str
@@ -72,7 +72,7 @@ class PresentGpu:
 
 @functools.cache
 def load_gpus() -> Mapping[str, Gpu]:
-    """Every card that is known, by name."""
+    """Return all known cards by name."""
     import yaml
 
     text = resources.files("trtllm_serve_cli.sizing").joinpath("gpus.yaml").read_text("utf-8")
@@ -81,7 +81,7 @@ def load_gpus() -> Mapping[str, Gpu]:
 
 
 def load_gpu(name: str) -> Gpu:
-    """The card of that name; raises `BadInput` that lists near matches."""
+    """Return the card with that name. Raise `BadInput` with near matches."""
     normalized = name.lower().strip().replace("_", "-").replace(" ", "-")
     normalized = _ALIASES.get(normalized, normalized)
     if gpu := load_gpus().get(normalized) or find_card(name):
@@ -89,19 +89,21 @@ def load_gpu(name: str) -> Gpu:
     near = difflib.get_close_matches(normalized, [*load_gpus(), *_ALIASES], n=4, cutoff=0.5)
     raise BadInput(
         f"No GPU is known as {name!r}.",
-        why=f"near matches: {', '.join(near)}" if near else f"known are {', '.join(load_gpus())}",
+        why=f"near matches: {', '.join(near)}"
+        if near
+        else f"supported are {', '.join(load_gpus())}",
         next_step=f"--gpu {near[0] if near else 'h200'}",
     )
 
 
 def find_card(shown_as: str) -> Gpu | None:
-    """The card that nvidia-smi calls that, if it is known."""
+    """Return the card with that name in nvidia-smi, or None."""
     model = shown_as.removeprefix("NVIDIA ")
     return next((gpu for gpu in load_gpus().values() if model in gpu.shown_as), None)
 
 
 def find_gpus() -> tuple[PresentGpu, ...]:
-    """The NVIDIA GPUs of this machine; none where there is no driver."""
+    """Return the NVIDIA GPUs of this machine; none without a driver."""
     table, listing = (ask_program(command, _TIMEOUT_S) for command in _COMMANDS)
     if table is None or listing is None or table.code != 0 or listing.code != 0:
         return ()
@@ -109,7 +111,7 @@ def find_gpus() -> tuple[PresentGpu, ...]:
 
 
 def parse_gpus(table: str, listing: str = "") -> tuple[PresentGpu, ...]:
-    """From nvidia-smi's CSV and, for the MIG devices, its `-L`; what it cannot tell is left out."""
+    """Parse nvidia-smi's CSV and, for MIG devices, its `-L`; skip lines without values."""
     devices = _parse_mig_devices(listing)
     gpus = []
     for line in table.splitlines():
@@ -123,29 +125,29 @@ def parse_gpus(table: str, listing: str = "") -> tuple[PresentGpu, ...]:
 
 
 def choose_present(gpus: tuple[PresentGpu, ...]) -> tuple[Gpu, int]:
-    """The card that the GPUs are, and how many of it; raises `BadInput` where that is not one.
+    """Return the card of the GPUs and their number. Raise `BadInput` unless they are equal.
 
-    The memory is what the driver says it is.
+    The memory size is the driver's.
     """
     if not gpus:
         raise BadInput(
-            "This machine has no NVIDIA GPU to plan for.",
-            why="nvidia-smi is not here or lists none",
-            next_step="name the card you have in mind: --gpu h200",
+            "This machine does not have an NVIDIA GPU.",
+            why="nvidia-smi is missing or lists no GPU",
+            next_step="name a card to plan for: --gpu h200",
         )
     if cut := [gpu for gpu in gpus if gpu.mig_devices]:
         raise BadInput(
-            f"GPU {cut[0].index} is cut into MIG devices.",
-            why=f"it is {', '.join(cut[0].mig_devices)}, whose bandwidth and rate no table has",
+            f"GPU {cut[0].index} is partitioned into MIG devices.",
+            why=f"the bandwidth and rates of {', '.join(cut[0].mig_devices)} are not known",
             next_step="plan for a whole card: --gpu NAME",
         )
     names = sorted({gpu.shown_as for gpu in gpus})
     card = find_card(names[0])
     if len(names) > 1 or card is None:
         raise BadInput(
-            "What the GPUs of this machine can do is not known.",
+            "The GPUs of this machine are not in the table, or differ.",
             why=f"they are {', '.join(names)}",
-            next_step="name the card that comes next to them: --gpu NAME",
+            next_step="name the most similar card: --gpu NAME",
         )
     return replace(card, memory_mib=min(gpu.memory_mib for gpu in gpus)), len(gpus)
 
@@ -157,7 +159,7 @@ def _parse_gpu(name: str, entry: Mapping[str, Any]) -> Gpu:
 
 
 def _parse_mig_devices(listing: str) -> dict[int, tuple[str, ...]]:
-    """The profiles by GPU; a device's line is indented under that of its GPU."""
+    """Return the profiles by GPU; a device's line is indented below that of its GPU."""
     devices: dict[int, tuple[str, ...]] = {}
     index = -1
     for line in listing.splitlines():

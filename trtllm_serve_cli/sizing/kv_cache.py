@@ -1,22 +1,22 @@
-"""How much of the KV cache a token takes.
+"""Compute the size of the KV cache.
 
-A layer keeps a key and a value of each key-value head; MLA keeps one latent and one rotary key for
-all heads. Layers with a sliding window keep no more tokens than the window has.
+A layer caches a key and a value of each key-value head; MLA caches one latent and one rotary key
+for all heads. Layers with a sliding window cache at most the tokens of the window.
 """
 
 from __future__ import annotations
 
 from trtllm_serve_cli.sizing.shape import ModelShape
 
-# TensorRT-LLM's default; a sequence takes whole blocks.
+# TensorRT-LLM's default; a sequence uses whole blocks.
 TOKENS_PER_BLOCK = 32
 
 
 def count_values_per_layer(shape: ModelShape, tp: int = 1) -> int:
-    """Numbers that one token leaves in one layer, on each of `tp` GPUs.
+    """Return how many values a token has in the cache of one layer, on each of `tp` GPUs.
 
-    Where there are more GPUs than key-value heads, each has one head whole; the latent of MLA is
-    whole everywhere.
+    With more GPUs than key-value heads, each GPU has one complete head. The latent of MLA is
+    replicated on all GPUs.
     """
     if shape.latent:
         return shape.latent.kv_lora_rank + shape.latent.qk_rope_head_dim
@@ -24,17 +24,20 @@ def count_values_per_layer(shape: ModelShape, tp: int = 1) -> int:
 
 
 def kv_bytes_per_token(shape: ModelShape, bits: float) -> int:
-    """Of the whole model, while no sliding window is full; exact for whole bytes per number."""
+    """Return the bytes of a token in all layers, before sliding windows are full.
+
+    The result is exact if a value has whole bytes.
+    """
     return round(shape.num_layers * count_values_per_layer(shape) * bits / 8)
 
 
 def kv_bytes_of_sequence(
     shape: ModelShape, num_tokens: int, bits: float, *, tp: int = 1, num_layers: int | None = None
 ) -> float:
-    """Of one sequence, on each of `tp` GPUs that have `num_layers` of the layers.
+    """Return the bytes of a sequence, on each of `tp` GPUs with `num_layers` of the layers.
 
-    Layers with a sliding window are taken to be spread evenly over the stages, those without being
-    the one more where they are not.
+    Layers with a sliding window are assumed to be distributed evenly over the stages; a remainder
+    counts as layers without a window.
     """
     layers = shape.num_layers if num_layers is None else num_layers
     window = shape.window

@@ -1,4 +1,4 @@
-"""How a model is spread over GPUs, and whether its shape allows that."""
+"""Check how a model can be distributed over GPUs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from trtllm_serve_cli.sizing.shape import Experts, ModelShape
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """Numbers of GPUs: `tp` split each layer, `pp` share the layers out.
+    """Numbers of GPUs: `tp` GPUs split each layer, `pp` stages divide the layers.
 
-    In layers with experts, the same `tp` GPUs are `moe_tp` that split each expert times `moe_ep`
-    that share the experts out.
+    In layers with experts, the `tp` GPUs are `moe_tp` times `moe_ep`: `moe_tp` GPUs split each
+    expert, and `moe_ep` groups divide the experts.
     """
 
     tp: int = 1
@@ -33,27 +33,27 @@ def check_parallelism(
     moe_tp: int | None = None,
     moe_ep: int | None = None,
 ) -> Parallelism:
-    """What TensorRT-LLM makes of these numbers; raises `BadInput` when the shape does not allow it.
+    """Resolve the numbers as TensorRT-LLM does. Raise `BadInput` if the shape does not allow them.
 
-    Where only one of `moe_tp` and `moe_ep` is given, the other is what is left of `tp`; where none
-    is, every expert is split `tp` ways.
+    If only one of `moe_tp` and `moe_ep` is set, the other is `tp` divided by it. If both are unset,
+    each expert is split over all `tp` GPUs.
     """
     for name, number in (("tp", tp), ("pp", pp), ("moe-tp", moe_tp), ("moe-ep", moe_ep)):
         if number is not None and number < 1:
-            raise _refuse(f"--{name} {number}", "a number of GPUs is 1 or more", f"--{name} 1")
+            raise _refuse(f"--{name} {number}", "it must be at least 1", f"--{name} 1")
     _check_tensor_parallelism(shape, tp)
     if pp > shape.num_layers:
         raise _refuse(
             f"--pp {pp}",
-            f"the model has {shape.num_layers} layers to share out",
+            f"the model only has {shape.num_layers} layers",
             f"--pp {shape.num_layers} or fewer",
         )
     if shape.experts is None:
         if (moe_tp or 1, moe_ep or 1) != (1, 1):
             raise _refuse(
                 f"--moe-tp {moe_tp or 1} --moe-ep {moe_ep or 1}",
-                "the model has no experts",
-                "leave --moe-tp and --moe-ep out",
+                "the model does not have experts",
+                "omit --moe-tp and --moe-ep",
             )
         return Parallelism(tp, pp)
     moe_tp, moe_ep = _resolve(tp, moe_tp, moe_ep)
@@ -62,7 +62,7 @@ def check_parallelism(
 
 
 def find_tensor_parallelisms(shape: ModelShape, max_tp: int) -> tuple[int, ...]:
-    """Every `tp` up to `most` that the shape allows, the smallest first."""
+    """Every `tp` up to `most` that the shape allows, in ascending order."""
     return tuple(tp for tp in range(1, max_tp + 1) if _find_obstacle(shape, tp) is None)
 
 
@@ -76,12 +76,12 @@ def _find_obstacle(shape: ModelShape, tp: int) -> str | None:
     heads, kv_heads = shape.num_attention_heads, shape.num_key_value_heads
     if heads % tp:
         return f"{heads} attention heads cannot be divided among {tp} GPUs"
-    # The latent of MLA has no heads: each GPU keeps all of it.
+    # The latent of MLA does not have heads: each GPU has all of it.
     if shape.latent is None and kv_heads % tp and tp % kv_heads:
         return f"{kv_heads} key-value heads can neither be divided nor repeated among {tp} GPUs"
     has_dense_mlp = shape.experts is None or shape.experts.num_layers < shape.num_layers
     if has_dense_mlp and shape.intermediate_size % tp:
-        return f"an MLP {shape.intermediate_size} wide cannot be divided among {tp} GPUs"
+        return f"an MLP of width {shape.intermediate_size} cannot be divided among {tp} GPUs"
     return None
 
 
@@ -92,7 +92,7 @@ def _resolve(tp: int, moe_tp: int | None, moe_ep: int | None) -> tuple[int, int]
     if resolved[0] * resolved[1] != tp:
         raise _refuse(
             f"--moe-tp {moe_tp or 'unset'} --moe-ep {moe_ep or 'unset'}",
-            f"their product has to be --tp, which is {tp}",
+            f"their product must be --tp, which is {tp}",
             f"--moe-tp {tp} --moe-ep 1",
         )
     return resolved
@@ -102,14 +102,14 @@ def _check_experts(experts: Experts, moe_tp: int, moe_ep: int) -> None:
     if experts.num_experts % moe_ep:
         raise _refuse(
             f"--moe-ep {moe_ep}",
-            f"{experts.num_experts} experts cannot be shared out evenly among {moe_ep} GPUs",
-            "--moe-ep with a divisor of that",
+            f"{experts.num_experts} experts cannot be divided evenly among {moe_ep} GPUs",
+            "set --moe-ep to a divisor of the number of experts",
         )
     if experts.intermediate_size % moe_tp:
         raise _refuse(
             f"--moe-tp {moe_tp}",
-            f"an expert {experts.intermediate_size} wide cannot be divided among {moe_tp} GPUs",
-            "share the experts out instead: --moe-tp 1 --moe-ep N",
+            f"an expert of width {experts.intermediate_size} cannot be divided among {moe_tp} GPUs",
+            "divide the experts instead: --moe-tp 1 --moe-ep N",
         )
 
 

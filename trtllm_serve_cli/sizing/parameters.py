@@ -1,4 +1,4 @@
-"""How many parameters a model has, and where."""
+"""Count the parameters of a model by part."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from trtllm_serve_cli.sizing.shape import Experts, ModelShape
 
 @dataclass(frozen=True, slots=True)
 class ParameterCounts:
-    """Of a whole model. `active` is what one token meets: of all experts only those chosen for it.
+    """The parameters of a model; `active` are those used for one token (selected experts only).
 
-    `embedding` has the learned positions, `experts` the routers and shared experts; `head` is 0
-    where it is the embedding's own matrix (which then is read twice, and counted once).
+    `embedding` includes learned positions, `experts` includes routers and shared experts. `head` is
+    0 if it is tied to the embedding, which is then counted once.
     """
 
     embedding: int
@@ -30,9 +30,9 @@ class ParameterCounts:
 
 @dataclass(frozen=True, slots=True)
 class AttentionParameters:
-    """Of one layer: what tensor parallelism divides by query heads, by key-value heads, not at all.
+    """The parameters of one layer, by how tensor parallelism divides them.
 
-    The last is the latent's part in MLA, which every GPU has whole.
+    `replicated` parameters are on every GPU, such as those of MLA's latent.
     """
 
     by_heads: int
@@ -45,7 +45,7 @@ class AttentionParameters:
 
 
 def count_parameters(shape: ModelShape) -> ParameterCounts:
-    """Every parameter of the language model, biases and norms included."""
+    """Count all parameters of the language model, including biases and norms."""
     experts = shape.experts
     expert_layers = experts.num_layers if experts else 0
     per_expert_layer = count_expert_layer(shape, experts) if experts else 0
@@ -67,7 +67,7 @@ def count_parameters(shape: ModelShape) -> ParameterCounts:
 
 
 def count_embedding(shape: ModelShape) -> int:
-    """Of tokens and learned positions, and of the projections where the embedding is narrower."""
+    """Count token embeddings, learned positions and projections of a narrower embedding."""
     words = shape.vocab_size * shape.embedding_size
     narrow = shape.embedding_size != shape.hidden_size
     projections = 2 * shape.embedding_size * shape.hidden_size if narrow else 0
@@ -75,13 +75,13 @@ def count_embedding(shape: ModelShape) -> int:
 
 
 def count_head(shape: ModelShape) -> int:
-    """Of the matrix that makes logits, whether it is the embedding's or one of its own."""
+    """Count the output matrix (LM head), whether it is tied to the embedding or separate."""
     bias = shape.vocab_size if shape.extras.head_bias else 0
     return shape.vocab_size * shape.embedding_size + bias
 
 
 def count_attention(shape: ModelShape) -> AttentionParameters:
-    """Of one layer, without its norms, but for those inside the attention."""
+    """Count the attention of one layer, including only the norms inside the attention."""
     hidden, heads, extras = shape.hidden_size, shape.num_attention_heads, shape.extras
     output_bias = hidden if extras.output_bias else 0
     if latent := shape.latent:
@@ -105,7 +105,7 @@ def count_attention(shape: ModelShape) -> AttentionParameters:
 
 
 def count_mlp(shape: ModelShape, intermediate_size: int) -> int:
-    """Of one dense MLP of that width."""
+    """Count one dense MLP with that width."""
     matrices = 3 if shape.is_gated else 2
     biases = (matrices - 1) * intermediate_size + shape.hidden_size
     return matrices * shape.hidden_size * intermediate_size + (
@@ -114,25 +114,25 @@ def count_mlp(shape: ModelShape, intermediate_size: int) -> int:
 
 
 def count_expert(shape: ModelShape, experts: Experts) -> int:
-    """Of one expert in one layer."""
+    """Count one expert in one layer."""
     return count_mlp(shape, experts.intermediate_size)
 
 
 def count_router(shape: ModelShape, experts: Experts) -> int:
-    """Of one layer: what chooses the experts, which every GPU has whole."""
+    """Count the router of one layer, which is replicated on every GPU."""
     rows = shape.hidden_size + (1 if experts.has_router_bias else 0)
     return experts.num_experts * rows + (shape.hidden_size if experts.has_shared_gate else 0)
 
 
 def count_shared_experts(shape: ModelShape, experts: Experts) -> int:
-    """Of one layer: the experts that see every token."""
+    """Count the shared experts of one layer, which process every token."""
     if not experts.shared_intermediate_size:
         return 0
     return count_mlp(shape, experts.shared_intermediate_size)
 
 
 def count_expert_layer(shape: ModelShape, experts: Experts) -> int:
-    """Of one layer: all experts, the shared ones, and the router."""
+    """Count the experts, shared experts and router of one layer."""
     return (
         experts.num_experts * count_expert(shape, experts)
         + count_shared_experts(shape, experts)
@@ -141,12 +141,12 @@ def count_expert_layer(shape: ModelShape, experts: Experts) -> int:
 
 
 def count_layer_norms(shape: ModelShape) -> int:
-    """Of one layer."""
+    """Count the norms of one layer."""
     return shape.extras.norms_per_layer * _count_norm(shape)
 
 
 def count_last_norms(shape: ModelShape) -> int:
-    """Of those outside the layers."""
+    """Count the norms outside the layers."""
     return shape.extras.norms_outside * _count_norm(shape)
 
 

@@ -1,4 +1,4 @@
-"""Whether a model fits, at which parallelism, and what it could do there."""
+"""Plan on which GPUs a model fits, and how fast it can be."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from trtllm_serve_cli.sizing.size_options import SizeOptions
 from trtllm_serve_cli.sizing.stages import split_stages
 
 _INPUT_LEN, _OUTPUT_LEN = 1024, 256
-# Where nothing fits in the GPUs at hand, so many are looked at to say what would be needed.
+# If the model does not fit on the available GPUs, plans with up to this many are tried.
 _MAX_GPUS = 128
-# Weights on disk that are larger were stored in a wider type than they will have; those that are
-# smaller are quantised in a way that config.json does not tell, as ModelOpt's older ones are.
+# Larger weights on disk are stored in a wider type than they are served in. Smaller ones are
+# quantized in a way that config.json does not contain, as by older versions of ModelOpt.
 _MIN_SCALE, _MAX_SCALE = 0.85, 1.15
 _AS_STORED = "as stored"
 
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """The names of the formats, as they are shown."""
+    """The names of the formats for display."""
 
     dtype: str
     quantization: str
@@ -46,7 +46,7 @@ class Formats:
 
 @dataclass(frozen=True, slots=True)
 class ParallelPlan:
-    """One way to spread the model; `speed` is None where it does not fit."""
+    """A plan for one parallelism; `speed` requires that the model fits."""
 
     parallelism: Parallelism
     memory: Memory
@@ -55,7 +55,7 @@ class ParallelPlan:
 
 @dataclass(frozen=True, slots=True)
 class SizePlan:
-    """The answer of `tllm plan`. `smallest` may need more GPUs than `num_gpus`; None: than 128."""
+    """The result of `tllm plan`; `smallest` may have more than `num_gpus`, up to 128."""
 
     facts: ModelFacts
     parameters: ParameterCounts
@@ -69,7 +69,7 @@ class SizePlan:
     assumptions: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The plan for `--json`; bytes, tokens and seconds."""
+        """Return the plan for `--json`, in bytes, tokens and seconds."""
         shape, demand = self.facts.shape, self.demand
         return {
             "source": self.facts.source,
@@ -95,18 +95,18 @@ class SizePlan:
 def plan_size(
     facts: ModelFacts, gpu: Gpu, num_gpus: int | None = None, options: SizeOptions | None = None
 ) -> SizePlan:
-    """What the model needs on `num_gpus` of a card (8 if None); pure.
+    """Plan the model on `num_gpus` of a card (8 if None).
 
-    Raises `BadInput` for what the shape, the card or the options do not allow.
+    Raise `BadInput` if the shape, the card or the options do not allow it.
     """
     options = options or SizeOptions()
     num_requested = (options.tp or 1) * (options.pp or 1)
     num_gpus = num_gpus or max(8, num_requested)
     if num_requested > num_gpus:
         raise BadInput(
-            f"{num_requested} GPUs are asked for, and there are {num_gpus}.",
+            f"{num_requested} GPUs are requested, but only {num_gpus} are available.",
             why=f"--tp {options.tp or 1} times --pp {options.pp or 1} is {num_requested}",
-            next_step="lower them, or plan for more: --num-gpus",
+            next_step="reduce them, or increase --num-gpus",
         )
     shape = facts.shape
     formats, weights, kv = _choose_formats(facts, gpu, options)
@@ -148,7 +148,7 @@ def _flatten(plan: ParallelPlan) -> dict[str, Any]:
 def _list_parallelisms(
     shape: ModelShape, num_gpus: int, options: SizeOptions
 ) -> tuple[Parallelism, ...]:
-    """What was asked for, or every one on 1, 2, 4 … and all GPUs."""
+    """Return the requested parallelism, or all possible ones on 1, 2, 4 … and all GPUs."""
     if options.tp or options.pp:
         one = check_parallelism(
             shape, options.tp or 1, options.pp or 1, options.moe_tp, options.moe_ep
@@ -161,7 +161,7 @@ def _list_parallelisms(
         for each in _list_for_world_size(shape, world_size, num_gpus, options)
     )
     if not found:
-        # Only the experts' numbers can be in the way; this says how.
+        # Only --moe-tp and --moe-ep can exclude all; this call raises the reason.
         check_parallelism(shape, num_gpus, 1, options.moe_tp, options.moe_ep)
     return found
 
@@ -169,7 +169,7 @@ def _list_parallelisms(
 def _list_by_world_size(
     shape: ModelShape, num_gpus: int, options: SizeOptions
 ) -> tuple[Parallelism, ...]:
-    """From few GPUs to many, beyond those at hand in powers of two."""
+    """Return parallelisms from few GPUs to many; above `num_gpus`, in powers of two."""
     more = (world_size for world_size in _powers_of_two(_MAX_GPUS) if world_size > num_gpus)
     world_sizes = (*range(1, num_gpus + 1), *more)
     return tuple(
@@ -182,7 +182,7 @@ def _list_by_world_size(
 def _list_for_world_size(
     shape: ModelShape, world_size: int, num_gpus: int, options: SizeOptions
 ) -> tuple[Parallelism, ...]:
-    """Every way to use so many GPUs, the most tensor parallelism first, within `num_gpus`."""
+    """Return the parallelisms with `world_size` GPUs, highest `tp` (up to `num_gpus`) first."""
     found = []
     for tp in range(min(world_size, num_gpus), 0, -1):
         if world_size % tp == 0:
@@ -219,14 +219,14 @@ def _choose_formats(
 
 
 def _choose_dtype(shape: ModelShape, gpu: Gpu, options: SizeOptions) -> str:
-    """TensorRT-LLM's "auto" takes bfloat16 for itself and float16 for all else."""
+    """Resolve "auto" like TensorRT-LLM: keep bfloat16, convert all other types to float16."""
     if options.dtype != "auto":
         return options.dtype
     return "bfloat16" if shape.dtype == "bfloat16" and gpu.has_bf16 else "float16"
 
 
 def _name_stored_quantization(facts: ModelFacts, dtype: Format) -> str:
-    """The checkpoint's own quantisation."""
+    """Return the name of the checkpoint's quantization."""
     if quantization := facts.shape.quantization:
         return name_weight_format(quantization) or quantization
     full = count_parameters(facts.shape).total * dtype.bits / 8
@@ -236,19 +236,19 @@ def _name_stored_quantization(facts: ModelFacts, dtype: Format) -> str:
 
 
 def _measure_format(facts: ModelFacts, others: Format) -> Format:
-    """Of weights quantised in a way that has no fixed size: what the files have per parameter."""
+    """Return the format of a quantization without a fixed size: file size per parameter."""
     if facts.weight_bytes is None:
         raise BadInput(
-            f"How large weights in {facts.shape.quantization} are is not known.",
-            why="the checkpoint has no index that says it",
-            next_step="say what they are to be: --quantization int8",
+            f"The size of weights in {facts.shape.quantization} is not known.",
+            why="the checkpoint does not have an index with their size",
+            next_step="set the quantization, for example --quantization int8",
         )
     stage = split_stages(facts.shape, Parallelism())[0]
     rest = (stage.replicated + stage.embedding + stage.head) * others.bits
     large = stage.matrices + stage.experts
     bits = (facts.weight_bytes * 8 - rest) / large
     if bits <= 0:
-        # The embedding is quantised as well, then, and all has the same share.
+        # The embedding is also quantized; use the average of all parameters.
         bits = facts.weight_bytes * 8 / count_parameters(facts.shape).total
     return Format(bits)
 
@@ -272,7 +272,7 @@ def _choose_demand(
 
 
 def _find_scale(facts: ModelFacts, demand: Demand, options: SizeOptions) -> float:
-    """How much larger the checkpoint is than its shape says, where it is served as it is."""
+    """Return the size of a checkpoint served as stored, divided by the size of its shape."""
     own = facts.shape.quantization
     is_as_stored = options.quantization is None or (options.quantization == "none" and not own)
     if facts.weight_bytes is None or facts.shape.is_part or not is_as_stored:
@@ -283,12 +283,12 @@ def _find_scale(facts: ModelFacts, demand: Demand, options: SizeOptions) -> floa
 
 
 def _choose_lengths(shape: ModelShape, options: SizeOptions) -> tuple[int, int]:
-    """What is not said gives way to what is, and to the max_positions sequence."""
+    """Choose missing lengths so that they fit the set ones and the model."""
     max_positions = shape.max_position_embeddings
     if options.max_seq_len and max_positions and options.max_seq_len > max_positions:
         raise BadInput(
-            f"The model has {max_positions} positions, and --max-seq-len is {options.max_seq_len}.",
-            why="positions beyond were not in its training",
+            f"The model has {max_positions} positions, but --max-seq-len is {options.max_seq_len}.",
+            why="it was not trained on more positions",
             next_step=f"--max-seq-len {max_positions} or less",
         )
     limit = options.max_seq_len or max_positions
@@ -300,9 +300,8 @@ def _choose_lengths(shape: ModelShape, options: SizeOptions) -> tuple[int, int]:
         output_len = max(1, min(output_len, limit - input_len))
     if limit and input_len + output_len > limit:
         raise BadInput(
-            f"{input_len} tokens in and {output_len} out do not go into {limit}.",
-            why=f"{'--max-seq-len' if options.max_seq_len else 'what the model has of positions'} "
-            f"is {limit}",
-            next_step="lower --input-len or --output-len",
+            f"The lengths {input_len} (input) and {output_len} (output) exceed {limit} tokens.",
+            why=f"{'--max-seq-len' if options.max_seq_len else 'the model length'} is {limit}",
+            next_step="reduce --input-len or --output-len",
         )
     return input_len, output_len

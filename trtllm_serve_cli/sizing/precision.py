@@ -1,4 +1,4 @@
-"""How many bits a number takes in each format, and which GPU can run it."""
+"""Define the number formats: their bits, and the GPUs that support them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ Rate = Literal["fp16", "fp8", "fp4"]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`bits` per number, scales included; multiplied at `speed` times the rate `rate` of a GPU.
+    """A number format; `bits` includes scales.
 
-    `capability` is the least compute capability whose GPUs have it.
+    GPUs multiply at `speed` times their rate `rate`. `capability` is the minimum compute
+    capability.
     """
 
     bits: float
@@ -25,10 +26,10 @@ class Format:
     speed: float = 1.0
 
 
-# Of the weights of the layers' large matrices; embedding, head, norms and routers keep the dtype.
+# Formats of the layers' large matrices; embedding, head, norms and routers keep the dtype.
 # Scales: one 16-bit number per 128 weights in AWQ and GPTQ, one 8-bit number per 16 in NVFP4 and
-# per 32 in MXFP4. SmoothQuant's int8 products are counted at the 16-bit rate, which is too low;
-# 32-bit products at half of it, as those of TF32 are.
+# per 32 in MXFP4. SmoothQuant's int8 products count at the 16-bit rate, which is too low; 32-bit
+# products count at half of it, like TF32.
 WEIGHT_FORMATS = {
     "float32": Format(32, speed=0.5),
     "float16": Format(16),
@@ -50,7 +51,7 @@ KV_FORMATS = {
     "int8": Format(8),
     "nvfp4": Format(4 + 8 / 16, "fp4", (10, 0)),
 }
-# What checkpoints call their quantisation, in our words.
+# Quantization in checkpoints -> our name.
 _CHECKPOINT_WORDS = {
     "awq": "int4_awq",
     "gptq": "int4_awq",
@@ -61,9 +62,9 @@ _CHECKPOINT_WORDS = {
 
 
 def read_quantization_word(config: Mapping[str, Any]) -> str:
-    """What a `quantization_config` calls itself, in lower case; "unknown" where it does not say.
+    """Return the name in a `quantization_config` in lower case, or "unknown".
 
-    GPTQ and AWQ stand for 4 bits, unless their config says otherwise.
+    GPTQ and AWQ have 4 bits by default.
     """
     word = str(config.get("quant_algo") or config.get("quant_method") or "unknown").lower()
     is_usual = word not in ("gptq", "awq") or config.get("bits") in (None, 4)
@@ -71,19 +72,19 @@ def read_quantization_word(config: Mapping[str, Any]) -> str:
 
 
 def name_weight_format(checkpoint_word: str) -> str | None:
-    """What a config.json calls its quantisation, in our words; None where that is not known."""
+    """Translate a quantization in config.json to our name, or None if it is not supported."""
     word = _CHECKPOINT_WORDS.get(checkpoint_word, checkpoint_word)
     return word if word in WEIGHT_FORMATS else None
 
 
 def check_runs(what: str, number_format: Format, gpu: Gpu, next_step: str) -> None:
-    """Raises `BadInput` when the GPU has not got the format that is asked for as `what`."""
+    """Raise `BadInput` if the GPU does not support the format, which errors call `what`."""
     if gpu.capability < number_format.capability:
         needed, has = (
             ".".join(map(str, each)) for each in (number_format.capability, gpu.capability)
         )
         raise BadInput(
             f"{gpu.name} cannot run {what}.",
-            why=f"that needs compute capability {needed}, and {gpu.name} has {has}",
+            why=f"it requires compute capability {needed}, but {gpu.name} has {has}",
             next_step=next_step,
         )

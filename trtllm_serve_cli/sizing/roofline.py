@@ -1,9 +1,9 @@
-"""How fast a GPU could go at best: by what it must read, and by what it must multiply.
+"""Estimate upper limits of the speed: from memory reads and from multiplications.
 
-Rates are what has been reached of a card's data sheet, on an H200: 4.3 of 4.8 TB/s, 790 of 989
-TFLOP/s in bf16 (a Llama 2 7B shape). What GPUs say to each other is not counted. So these are
-ceilings: on that H200, vLLM 0.26 came to 0.67 of the one for a single stream and to 0.64 of the
-saturated one.
+The rates are the part of a card's data sheet that was measured on an H200: 4.3 of 4.8 TB/s, 790 of
+989 TFLOP/s in bf16 (a Llama 2 7B shape). Communication between GPUs is not counted. The results are
+therefore upper limits: on that H200, vLLM 0.26 reached 0.67 of the single-stream limit and 0.64 of
+the saturated one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ COMPUTE_REACHED = 790 / 989
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Ceilings, in output tokens and in requests of `input_len` and `output_len` per second.
+    """Upper limits, in output tokens and in requests of `input_len` and `output_len` per second.
 
-    `single_stream_tokens_per_s` is one sequence alone after its prompt; the others are of as many
-    sequences at once as there is room for.
+    `single_stream_tokens_per_s` is for one sequence after its prompt. The others are for as many
+    concurrent sequences as fit.
     """
 
     single_stream_tokens_per_s: float
@@ -36,10 +36,10 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """What a step of the engine takes at least, in seconds, in parts that add up.
+    """The minimum duration of an engine step, in seconds, as the sum of its parts.
 
-    For itself, for each sequence that gets a token, for each token of the KV cache that those read,
-    for each token of a prompt, and for each token before it that it looks back at.
+    The parts are for the step itself, for each sequence that gets a token, for each token of the KV
+    cache that is read, for each prompt token, and for each earlier token that it attends to.
     """
 
     step_s: float
@@ -52,11 +52,11 @@ class StepCost:
 def estimate_step_cost(
     shape: ModelShape, parallelism: Parallelism, gpu: Gpu, demand: Demand, num_sequences: int
 ) -> StepCost:
-    """The parts that give `estimate_speed`'s step of one sequence, and of all at once.
+    """Return the parts that match `estimate_speed`'s steps of one and of all sequences.
 
-    In between, a step that is the longer of reading and multiplying is taken as a straight line.
-    Pipeline stages work at the same time, each on its share of the sequences: a step is a turn of
-    all of them.
+    Between these batch sizes, a step's duration, which is the longer of reading and multiplying, is
+    interpolated linearly. Pipeline stages run in parallel, each on its share of the sequences: a
+    step is one cycle of all stages.
     """
     stages = split_stages(shape, parallelism)
     costs = [_Cost(shape, parallelism, stage, gpu, demand) for stage in stages]
@@ -81,14 +81,14 @@ def estimate_step_cost(
 
 
 def _batch_of_stage(parallelism: Parallelism, demand: Demand, num_sequences: int) -> int:
-    """Each stage works on its share of the sequences while the others work on theirs."""
+    """Return the number of sequences that a stage processes while the others do the same."""
     return max(1, min(num_sequences, demand.max_batch_size) // parallelism.pp)
 
 
 def estimate_speed(
     shape: ModelShape, parallelism: Parallelism, gpu: Gpu, demand: Demand, num_sequences: int
 ) -> Speed:
-    """Of a model that fits with room for `num_sequences` at once."""
+    """Return the speed of a model with `num_sequences` concurrent sequences."""
     stages = split_stages(shape, parallelism)
     costs = [_Cost(shape, parallelism, stage, gpu, demand) for stage in stages]
     alone = 1 / sum(cost.step_s(1) for cost in costs)
@@ -102,7 +102,7 @@ def estimate_speed(
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """Seconds on one GPU of a stage."""
+    """The durations of operations on one GPU of a stage."""
 
     shape: ModelShape
     parallelism: Parallelism
@@ -111,7 +111,7 @@ class _Cost:
     demand: Demand
 
     def step_s(self, batch: int) -> float:
-        """To add a token to each of `batch` sequences that are halfway through their output."""
+        """Return the time to add a token to `batch` sequences, halfway through their output."""
         context = self.demand.input_len + self.demand.output_len // 2
         read = self._weights_read(batch) + batch * self._kv_read(context)
         attention = self._attend(1, context, is_prompt=False)
@@ -119,11 +119,11 @@ class _Cost:
         return max(self._read_s(read), multiplied)
 
     def kv_s(self, context: int) -> float:
-        """To read the KV cache of a sequence."""
+        """Return the time to read the KV cache of a sequence."""
         return self._read_s(self._kv_read(context))
 
     def prompt_s(self, *, with_attention: bool = True) -> float:
-        """To read one prompt among many: only multiplying counts then."""
+        """Return the time to process a prompt among many: only multiplications count."""
         tokens = self.demand.input_len
         attention = self._attend(tokens, tokens / 2, is_prompt=True) if with_attention else 0.0
         return self._multiply_s(tokens, attention)
@@ -132,7 +132,7 @@ class _Cost:
         return num_bytes / (self.gpu.bandwidth_gb_per_s * 1e9 * BANDWIDTH_REACHED)
 
     def _weights_read(self, batch: int) -> float:
-        """Of the experts, as many as `batch` tokens are expected to choose, and one at least."""
+        """Return the bytes of weights that `batch` tokens read, with their expected experts."""
         stage, demand, experts = self.stage, self.demand, self.shape.experts
         share = 0.0
         if experts:
@@ -152,7 +152,7 @@ class _Cost:
         )
 
     def _multiply_s(self, num_tokens: int, attention: float) -> float:
-        """Two operations per parameter and token; `attention` are its own, in 16 bits."""
+        """Return the time for two operations per parameter and token, and for 16-bit attention."""
         stage, experts, weights = self.stage, self.shape.experts, self.demand.weights
         chosen = experts.num_experts_per_token / experts.num_experts if experts else 0.0
         matrices = 2 * num_tokens * (stage.matrices + chosen * stage.experts)
@@ -162,12 +162,12 @@ class _Cost:
         return matrices / (rate * weights.speed * reached) + other / (self.gpu.fp16 * reached)
 
     def _attend(self, num_tokens: int, context: float, *, is_prompt: bool) -> float:
-        """Operations of `num_tokens` tokens that each look back at `context` others."""
+        """Count the operations of `num_tokens` tokens that each attend to `context` others."""
         latent, per_head = self.shape.latent, 4 * self.shape.head_dim
         if latent and is_prompt:
             per_head = 2 * (self.shape.head_dim + latent.v_head_dim)
         elif latent:
-            # A step multiplies with the latent itself.
+            # A decoding step multiplies with the latent itself.
             per_head = 2 * (2 * latent.kv_lora_rank + latent.qk_rope_head_dim)
         heads = self.shape.num_attention_heads / self.parallelism.tp
         return num_tokens * context * heads * per_head * self.stage.num_layers

@@ -1,4 +1,4 @@
-"""The shape of a model: what its config.json says, in one vocabulary for all architectures."""
+"""Parse the shape of a model from its config.json, with the same fields for all architectures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.families import FAMILIES, Config, Family
 from trtllm_serve_cli.sizing.precision import read_quantization_word
 
-# One thing, and the names that configs have for it.
+# Field -> its keys in config.json.
 _NAMES = {
     "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "hidden_size": ("hidden_size", "n_embd", "n_embed", "d_model"),
@@ -28,7 +28,7 @@ _NAMES = {
     ),
     "num_experts": ("num_local_experts", "n_routed_experts", "num_experts"),
 }
-# Far above any model: a config that says more is broken.
+# Far above any model: a config with larger values is invalid.
 _MAX_COUNT = 1 << 40
 _MAX_LAYERS = 1 << 14
 
@@ -37,8 +37,8 @@ _MAX_LAYERS = 1 << 14
 class Experts:
     """The mixture of experts in `num_layers` of a model's layers; the others' MLP is dense.
 
-    `intermediate_size` is one expert's, `shared_intermediate_size` that of all experts together
-    that see every token.
+    `intermediate_size` is that of one expert, `shared_intermediate_size` the sum of the shared
+    experts, which process every token.
     """
 
     num_experts: int
@@ -52,7 +52,7 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention:
-    """Multi-head latent attention (MLA): what is cached is `kv_lora_rank + qk_rope_head_dim`."""
+    """Multi-head latent attention (MLA), which caches `kv_lora_rank + qk_rope_head_dim` values."""
 
     kv_lora_rank: int
     qk_rope_head_dim: int
@@ -63,7 +63,7 @@ class LatentAttention:
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindow:
-    """`num_layers` of the layers look back `num_tokens` only."""
+    """Sliding window attention: `num_layers` of the layers attend to `num_tokens` only."""
 
     num_tokens: int
     num_layers: int
@@ -71,10 +71,10 @@ class SlidingWindow:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What a model has beside its large matrices: where there are biases, and how many norms.
+    """The parameters of a model in addition to its large matrices: biases and norms.
 
-    `num_positions` learned position embeddings; `per_layer` are parameters that fit in no other
-    place, such as norms of queries and keys.
+    `num_positions` is the number of learned position embeddings. `per_layer` counts all other
+    parameters, such as norms of queries and keys.
     """
 
     qkv_bias: bool
@@ -90,11 +90,11 @@ class Extras:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What sizes follow from; `dtype` and `quantization` are the checkpoint's, if it says them.
+    """The shape of a language model; `dtype` and `quantization` are those of the checkpoint.
 
-    `head_dim` is a query's, `intermediate_size` that of the dense MLPs. `embedding_size` differs
-    from `hidden_size` only where the architecture projects between them. `is_part` tells that the
-    checkpoint holds more than this language model, such as a vision tower.
+    `head_dim` is that of queries, `intermediate_size` that of dense MLPs. `embedding_size` differs
+    from `hidden_size` only if the architecture projects between them. `is_part` is set if the
+    checkpoint contains other parts, such as a vision tower.
     """
 
     architecture: str
@@ -120,26 +120,26 @@ class ModelShape:
 
 
 def parse_shape(config: Mapping[str, Any]) -> ModelShape:
-    """The shape that a config.json gives; raises `BadInput` where it cannot be told."""
+    """Parse a config.json. Raise `BadInput` if it is invalid or not supported."""
     text = find_text_config(config)
     model_type = text.get("model_type", config.get("model_type"))
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise BadInput(
-            f"The sizes of a model of the type {model_type!r} are not known.",
-            why=f"known are {', '.join(FAMILIES)}",
-            next_step="name a model of one of these types",
+            f"Models of the type {model_type!r} cannot be planned.",
+            why=f"supported types are {', '.join(FAMILIES)}",
+            next_step="choose a model with one of these types",
         )
     family = FAMILIES[model_type]
-    # A null stands for the default as much as an absence does.
+    # Null selects the default, like a missing key.
     values = {key: value for key, value in text.items() if value is not None}
     try:
         return _parse(family, model_type, family.adapt({**family.defaults, **values}), config, text)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise _broken(f"a value in it is of the wrong kind ({error})") from error
+        raise _broken(f"a value has the wrong type ({error})") from error
 
 
 def find_text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a config.json says of the language model, wherever it says it."""
+    """Return the config of the language model, which may be nested."""
     inner = config.get("text_config")
     if not isinstance(inner, Mapping):
         return config
@@ -186,7 +186,7 @@ def _parse(
 
 
 def _parse_intermediate_size(family: Family, config: Config, hidden_size: int) -> int:
-    """Four times the hidden size where nothing is said, which is the way of the GPTs only."""
+    """Return the size in the config; GPT-like models default to four times the hidden size."""
     if size := _find_count(config, "intermediate_size"):
         return size
     if not family.is_gated:
@@ -229,7 +229,7 @@ def _parse_experts(config: Config, num_layers: int) -> Experts | None:
     )
     chosen = _check_count("num_experts_per_tok", config)
     if chosen > num_experts:
-        raise _broken(f"a token cannot choose {chosen} of {num_experts} experts")
+        raise _broken(f"a token cannot select {chosen} of {num_experts} experts")
     return Experts(
         num_experts=num_experts,
         num_experts_per_token=chosen,
@@ -271,7 +271,7 @@ def _parse_latent(config: Config) -> LatentAttention | None:
 
 
 def _parse_window(family: Family, config: Config, num_layers: int) -> SlidingWindow | None:
-    """From the list of the layers' types, or by the architecture's own rule where there is none."""
+    """Parse the window from the list of layer types, or from the architecture's rule."""
     size = config.get("sliding_window")
     if not size or not config.get("use_sliding_window", True):
         return None
@@ -302,7 +302,7 @@ def _count(config: Config, what: str) -> int:
     for name in _NAMES[what]:
         if config.get(name) is not None:
             return _check_count(name, config)
-    raise _broken(f"it does not say {' or '.join(_NAMES[what])}")
+    raise _broken(f"it lacks {' or '.join(_NAMES[what])}")
 
 
 def _find_count(config: Config, what: str) -> int | None:
@@ -313,19 +313,21 @@ def _find_count(config: Config, what: str) -> int | None:
 def _check_count(name: str, config: Config) -> int:
     value = config.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _MAX_COUNT:
-        raise _broken(f"its {name} is {value!r}, which is no count")
+        raise _broken(f"its {name} is {value!r}, which is not a valid count")
     return value
 
 
 def _divide(hidden_size: int, heads: int) -> int:
     if hidden_size % heads:
-        raise _broken(f"{heads} attention heads cannot share a hidden size of {hidden_size}")
+        raise _broken(
+            f"a hidden size of {hidden_size} cannot be divided among {heads} attention heads"
+        )
     return hidden_size // heads
 
 
 def _broken(why: str) -> BadInput:
     return BadInput(
-        "The config.json does not describe a model.",
+        "The config.json is not a valid model configuration.",
         why=why,
-        next_step="compare it with the publisher's",
+        next_step="compare it with the publisher's config.json",
     )

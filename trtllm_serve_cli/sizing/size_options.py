@@ -21,7 +21,7 @@ from trtllm_serve_cli.option_fields import Option, Within
 
 @dataclass(frozen=True, slots=True)
 class SizeOptions:
-    """How a model would be served; None leaves it to the model, or to TensorRT-LLM's default."""
+    """The serving options of a plan; None selects the model's or TensorRT-LLM's default."""
 
     tp: TensorParallelism | None = None
     pp: PipelineParallelism | None = None

@@ -1,8 +1,8 @@
-"""Which parameters lie on which GPU.
+"""Distribute the parameters over GPUs.
 
-Pipeline stages share out the layers, the first stages having one more where it does not come out
-even. Tensor parallelism divides heads, MLPs, experts and the head that makes logits; norms, routers
-and, as TensorRT-LLM does unless told otherwise, the embedding are on every GPU of their stage.
+Pipeline stages divide the layers; the first stages get the remainder, one layer each. Tensor
+parallelism divides attention heads, MLPs, experts and the LM head. Norms, routers and, as by
+default in TensorRT-LLM, the embedding are replicated on every GPU of their stage.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from trtllm_serve_cli.sizing.shape import ModelShape
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The parameters that one GPU of a pipeline stage has.
+    """The parameters on one GPU of a pipeline stage.
 
-    `matrices` meet every token, `experts` only the tokens they are chosen for. `whole` are norms
-    and routers, which keep their dtype whatever the quantisation, as `embedding` and `head` do.
-    `head_read` is what making logits reads: the embedding's part of it where the two are one.
+    `matrices` are used for every token, `experts` only for tokens that select them. `replicated`
+    are norms and routers, which are not quantized, like `embedding` and `head`.
+    `head_read` is read to compute logits; it is part of the embedding if the two are tied.
     """
 
     num_layers: int
@@ -33,7 +33,7 @@ class Stage:
 
 
 def split_stages(shape: ModelShape, parallelism: Parallelism) -> tuple[Stage, ...]:
-    """One GPU of each pipeline stage; the others of its stage have as much."""
+    """Return the parameters on one GPU of each pipeline stage; all GPUs of a stage are equal."""
     pp = parallelism.pp
     even, more = divmod(shape.num_layers, pp)
     sizes = [even + (1 if index < more else 0) for index in range(pp)]
@@ -54,7 +54,7 @@ def _describe(
     is_last: bool,
 ) -> Stage:
     tp, experts = parallelism.tp, shape.experts
-    # Dense layers come first, where a model has both.
+    # If a model has both, dense layers come first.
     num_dense = shape.num_layers - (experts.num_layers if experts else 0)
     dense = max(0, min(num_dense, start + num_layers) - start)
     sparse = num_layers - dense

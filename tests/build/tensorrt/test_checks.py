@@ -195,7 +195,7 @@ def test_a_checkpoint_that_comes_quantised_is_taken_where_its_converter_does() -
             "1.0.0",
             {"quantization": "fp8"},
             "a100-80gb cannot run fp8.\n"
-            "Why: that needs compute capability 8.9, and a100-80gb has 8.0\n"
+            "Why: it requires compute capability 8.9, but a100-80gb has 8.0\n"
             "Next: --quantization int8, int4 or int4_awq",
         ),
         (
@@ -203,7 +203,7 @@ def test_a_checkpoint_that_comes_quantised_is_taken_where_its_converter_does() -
             "1.0.0",
             {"quantization": "nvfp4"},
             "h200 cannot run nvfp4.\n"
-            "Why: that needs compute capability 10.0, and h200 has 9.0\n"
+            "Why: it requires compute capability 10.0, but h200 has 9.0\n"
             "Next: --quantization int8, int4 or int4_awq",
         ),
         (
@@ -211,7 +211,7 @@ def test_a_checkpoint_that_comes_quantised_is_taken_where_its_converter_does() -
             "1.0.0",
             {"kv_cache_dtype": "fp8"},
             "a100-80gb cannot run a KV cache of fp8.\n"
-            "Why: that needs compute capability 8.9, and a100-80gb has 8.0\n"
+            "Why: it requires compute capability 8.9, but a100-80gb has 8.0\n"
             "Next: --kv-cache-dtype int8",
         ),
         (
@@ -219,7 +219,7 @@ def test_a_checkpoint_that_comes_quantised_is_taken_where_its_converter_does() -
             "0.9.0",
             {"dtype": "bfloat16"},
             "t4 cannot run bfloat16.\n"
-            "Why: that needs compute capability 8.0, and t4 has 7.5\n"
+            "Why: it requires compute capability 8.0, but t4 has 7.5\n"
             "Next: --dtype float16",
         ),
         (

@@ -90,14 +90,17 @@ def test_what_does_not_fit_is_said(tllm: Tllm) -> None:
     ("arguments", "what"),
     [
         ("-s local:m --gpu h2000", "No GPU is known as 'h2000'."),
-        ("-s local:m", "This machine has no NVIDIA GPU to plan for."),
+        ("-s local:m", "This machine does not have an NVIDIA GPU."),
         ("--gpu h200", "No model is named."),
         ("-m no-such --gpu h200", "No model is known as 'no-such'."),
         (f"-m {'x' * 300} --gpu h200", "cannot be a model's name."),
-        ("-s engine:e --gpu h200", "is an engine, which was planned when it was built."),
+        ("-s engine:e --gpu h200", "is an engine, which cannot be planned after its build."),
         ("-s local:m --gpu h200 --revision main", "local:m has no revisions."),
         ("-s local:m --gpu h200 --tp 3", "The model cannot run with --tp 3."),
-        ("-s local:m --gpu h200 --num-gpus 2 --tp 4", "4 GPUs are asked for, and there are 2."),
+        (
+            "-s local:m --gpu h200 --num-gpus 2 --tp 4",
+            "4 GPUs are requested, but only 2 are available.",
+        ),
         ("-s local:m --gpu a100 --quantization fp8", "a100-80gb cannot run weights in fp8."),
     ],
 )
