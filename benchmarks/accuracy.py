@@ -1,18 +1,17 @@
-"""How close the bench comes to times that are known.
+"""Measure how accurately `tllm bench` reports known times.
 
     python benchmarks/accuracy.py [--rounds 3] [--json]
 
-Serves simulated engines, one after the other, and measures each with `tllm bench`: 1, 32 and 256
-requests in flight, sent within 51 ms. A step takes 20, 50 or 250 ms, and 0.125 ms for each token of
-a prompt; the virtual clock says what the medians have to be. Allowed is 1 % of that or 0.2 ms,
-whichever is larger; the exit code is 1 when a median is farther off. Beside that it prints the
-processor time of each process for a streamed token (the server's with the warm-up's tokens).
+Serves simulated engines one after the other, and measures each with `tllm bench`: 1, 32 and 256
+requests in flight, sent within 51 ms. A step takes 20, 50 or 250 ms, plus 0.125 ms per prompt
+token. The virtual clock gives the expected medians. The tolerance is 1 % or 0.2 ms, whichever is
+larger; if a median exceeds it, the exit code is 1. The script also prints the CPU time of each
+process per streamed token (the server's includes the warm-up tokens).
 
-The first request makes a step of its own, in which all others arrive. What Triton adds is in the
-measured times, since nobody can tell it apart from here: a few milliseconds to a first token, and
-with 256 in flight the tokens of a step are some tens of milliseconds on their way. So a prompt, or
-all of them together, takes long enough for that to be less than 1 %; and of a gap between two
-tokens both ends are as late.
+The first request runs in a separate step, during which all others arrive. The measured times
+include Triton's overhead, which cannot be separated: a few milliseconds to a first token, and some
+tens of milliseconds for the tokens of a step with 256 requests in flight. Prompts are long enough
+that this is less than 1 %. A gap between two tokens is not affected: both tokens are equally late.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ from trtllm_serve_cli.launch.supervisor.lifecycle import launch, stop_server
 from trtllm_serve_cli.paths import Home, find_home
 
 PORTS = {"http_port": 8110, "grpc_port": 8111, "metrics_port": 8112}
-# One after the other, so that on the virtual clock, too, the first makes a step of its own.
+# Sent one after the other, so that the first runs in a separate step on the virtual clock, too.
 BURST = ("--request-rate", "5000", "--arrival", "constant")
-# In flight -> how long a step takes, and what is sent.
+# Requests in flight -> duration of a step, and options of the load.
 RUNS = {
     1: (0.020, ("--num-requests", "5", "--concurrency", "1", "--input-mean", "4000")),
     32: (0.050, ("--num-requests", "32", "--input-mean", "400", *BURST)),
     256: (0.250, ("--num-requests", "256", *BURST)),
 }
 PROMPT_TOKEN_S = 0.000125
-# All prompts fit into a step, and none is known from the round before.
+# All prompts fit into a step, and none is cached from the previous round.
 LIMITS = {"max_num_tokens": 65536, "enable_kv_cache_reuse": False}
 OUTPUT_TOKENS = 40
 METRICS = {"TTFT p50": "ttft", "ITL p50": "itl"}
@@ -55,7 +54,7 @@ METRICS = {"TTFT p50": "ttft", "ITL p50": "itl"}
 
 @dataclass(frozen=True)
 class Row:
-    """Milliseconds."""
+    """An expected and a measured median, in milliseconds."""
 
     in_flight: int
     figure: str
@@ -73,14 +72,14 @@ class Row:
 
 @dataclass(frozen=True)
 class EngineResult:
-    """One engine's: every median, and the milliseconds of CPU time per token by process."""
+    """The results of one engine: all medians, and the CPU time (ms) per token by process."""
 
     rows: tuple[Row, ...]
     cpu_ms: dict[str, float]
 
 
 def bench(*options: str) -> dict[str, Any]:
-    """What one run of the command prints as JSON."""
+    """Run the command, and return its JSON output."""
     command = (
         sys.executable, "-m", "trtllm_serve_cli.cli.main", "bench", "token-norm-dist",
         "--stream", "--json", "--input-stdev", "0",
@@ -93,7 +92,7 @@ def bench(*options: str) -> dict[str, Any]:
 
 
 def measure(home: Home, in_flight: int, rounds: int) -> EngineResult:
-    """Every median of one engine, known and as the median of `rounds` runs."""
+    """Return the expected medians of an engine, and the median of `rounds` measurements."""
     step_s, options = RUNS[in_flight]
     name = import_engine(home, step_s)
     known = bench("--simulate", name, *options)
@@ -127,7 +126,7 @@ def measure(home: Home, in_flight: int, rounds: int) -> EngineResult:
 
 
 def import_engine(home: Home, step_s: float) -> str:
-    """The demo's tokenizer with such a timing; returns the model's name."""
+    """Import the demo's tokenizer with a simulated engine, and return the model's name."""
     name = f"accuracy-sim-{step_s * 1000:.0f}"
     with tempfile.TemporaryDirectory() as folder:
         timing = Path(folder, "timing.json")
@@ -159,7 +158,7 @@ def main() -> None:
 
 
 def show(rows: Sequence[Row], found: Mapping[int, EngineResult]) -> None:
-    """Print them as tables."""
+    """Print the results as tables."""
     print("in flight  figure      known   measured      off  allowed   (ms)")
     for row in rows:
         print(f"{row.in_flight:9}  {row.figure:8} {row.known:8.2f} {row.measured:10.2f} "

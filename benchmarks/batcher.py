@@ -1,12 +1,12 @@
-"""What Triton's dynamic batcher does in front of a model that takes every request at once.
+"""Measure the effect of Triton's dynamic batcher on a model that accepts requests immediately.
 
     python benchmarks/batcher.py [--bursts 25] [--requests 1500] [--json]
 
-Serves two copies of a simulated engine: as tllm renders it, and with the `dynamic_batching` of
-upstream's config in `tensorrt_llm`. In turns, each gets bursts of 16 requests while it is idle, and
-those in which a first token took more than 0.4 s, 20 steps, are counted: the batcher was asleep.
-Then, what the batcher is there for: the requests per second that come through when 64 are always
-in flight, of 4 tokens each and with a step of 1 ms.
+Serves two copies of a simulated engine: as rendered by tllm, and with upstream's `dynamic_batching`
+in the config of `tensorrt_llm`. Both receive alternating bursts of 16 requests while idle. The
+script counts the bursts in which a first token took more than 0.4 s (20 steps), because the batcher
+slept. It also measures the throughput that the batcher should improve: requests per second with 64
+in flight, 4 tokens each and a step of 1 ms.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NUM_RATES = 5
 
 
 def run_requests(server: RunningServer, in_flight: int, num_requests: int, seed: int) -> Any:
-    """The summary of so many requests."""
+    """Return the summary of a benchmark with `num_requests`."""
     settings = BenchmarkSettings(
         TokenNormDist(128, 0, NUM_TOKENS, 0),
         AtConcurrency(in_flight),
@@ -60,7 +60,7 @@ def run_requests(server: RunningServer, in_flight: int, num_requests: int, seed:
 
 
 def count_asleep(servers: dict[str, RunningServer], num_bursts: int) -> dict[str, int]:
-    """Of the bursts to each server, those in which it slept."""
+    """Count the bursts to each server in which the batcher slept."""
     asleep = dict.fromkeys(servers, 0)
     for seed in range(num_bursts):
         for which, server in servers.items():
@@ -71,7 +71,7 @@ def count_asleep(servers: dict[str, RunningServer], num_bursts: int) -> dict[str
 
 
 def measure_rates(servers: dict[str, RunningServer], num_requests: int) -> dict[str, float]:
-    """The median over some turns of the requests per second that each server completes."""
+    """Return each server's median of completed requests per second."""
     rates: dict[str, list[float]] = {which: [] for which in servers}
     for seed in range(NUM_RATES):
         for which, server in servers.items():
@@ -81,7 +81,7 @@ def measure_rates(servers: dict[str, RunningServer], num_requests: int) -> dict[
 
 
 def serve(home: Home, folder: Path, step_ms: float) -> dict[str, RunningServer]:
-    """Both copies, each in a server of its own."""
+    """Serve both copies, each in a separate server."""
     servers: dict[str, RunningServer] = {}
     for number, which in enumerate((WITHOUT, WITH)):
         repository = folder / f"{number}-{step_ms:g}"

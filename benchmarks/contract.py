@@ -1,13 +1,13 @@
-"""What the text models cost over `tensorrt_llm` asked directly.
+"""Measure the overhead of the text models over direct requests to `tensorrt_llm`.
 
     python benchmarks/contract.py [--rounds 7] [--requests 32] [--json]
 
-Serves the demo model and asks it the same prompts in turns: as token ids through `tensorrt_llm`,
-as text through `ensemble` and `tensorrt_llm_bls`, always streaming over gRPC. With all requests at
-once it compares output tokens per second; with one in flight, the time to the first response that
-carries a token or text. There the models take turns from request to request, since a machine's
-pace drifts by more than what is measured. The figures are medians: over the rounds, of a model's
-ratio to `tensorrt_llm` in the same round; over the turns, of its difference in the same turn.
+Serves the demo model and sends the same prompts in turns: as token ids to `tensorrt_llm`, and as
+text to `ensemble` and `tensorrt_llm_bls`, always streaming over gRPC. With all requests sent
+together, it compares output tokens per second. With one in flight, it compares the time to the
+first response with a token or text; the models alternate per request, because the speed of a
+machine drifts by more than the overhead. Results are medians: over the rounds, of a model's ratio
+to `tensorrt_llm` in the same round; over the turns, of its difference in the same turn.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from trtllm_serve_cli.paths import find_home
 
 CORE, TEXT_MODELS = "tensorrt_llm", ("ensemble", "tensorrt_llm_bls")
 PROMPT_TOKENS, OUTPUT_TOKENS = 128, 64
-# Of the requests whose first token is timed.
+# For the requests that measure the time to first token.
 NUM_TURNS, TOKENS_ALONE = 50, 2
-# An id that no token has: the answer runs to its full length.
+# Not a valid token id: the response runs to its full length.
 NO_END_ID = -1
 
 
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def measure_round(address: str, tokenizer: Any, num_requests: int, seed: int) -> dict[str, Any]:
-    """Tokens per second of each model, and its time to first token (ms) in each turn."""
+    """Return each model's tokens per second, and its times to first token (ms) by turn."""
     rng = np.random.default_rng(seed)
     models = [CORE, *TEXT_MODELS]
     rng.shuffle(models)
@@ -84,7 +84,7 @@ def measure_round(address: str, tokenizer: Any, num_requests: int, seed: int) ->
 
 
 def make_prompts(tokenizer: Any, rng: Any, number: int) -> list[tuple[str, list[int]]]:
-    """Fresh prompts, as text and as the ids that the text has, so that no cache answers them."""
+    """Return new prompts, which are not cached, as text and as the token ids of that text."""
     prompts = []
     while len(prompts) < number:
         text = tokenizer.decode(rng.integers(1000, 30_000, 2 * PROMPT_TOKENS).tolist())
@@ -97,16 +97,16 @@ def make_prompts(tokenizer: Any, rng: Any, number: int) -> list[tuple[str, list[
 
 
 def measure_together(address: str, model: str, prompts: list[tuple[str, list[int]]]) -> float:
-    """Output tokens per second of all the prompts sent at once."""
+    """Return the output tokens per second with all prompts sent together."""
     ended: queue.SimpleQueue[int] = queue.SimpleQueue()
     with connect(address) as stub:
 
-        def ask(prompt: tuple[str, list[int]]) -> None:
+        def send(prompt: tuple[str, list[int]]) -> None:
             request = plan_request(model, prompt, OUTPUT_TOKENS)
             responses = stub.ModelStreamInfer(iter([request]))
             ended.put(sum(count_tokens(response) for response in responses))
 
-        threads = [threading.Thread(target=ask, args=(prompt,)) for prompt in prompts]
+        threads = [threading.Thread(target=send, args=(prompt,)) for prompt in prompts]
         started_s = time.perf_counter()
         for thread in threads:
             thread.start()
@@ -119,7 +119,7 @@ def measure_together(address: str, model: str, prompts: list[tuple[str, list[int
 
 
 def measure_first(address: str, model: str, prompt: tuple[str, list[int]]) -> float:
-    """Seconds to the first response that brings a token, with nothing else in flight."""
+    """Return the seconds to the first response with a token, with one request in flight."""
     with connect(address) as stub:
         request = plan_request(model, prompt, TOKENS_ALONE)
         started_s = time.perf_counter()
@@ -132,7 +132,7 @@ def measure_first(address: str, model: str, prompt: tuple[str, list[int]]) -> fl
 
 
 def plan_request(model: str, prompt: tuple[str, list[int]], num_tokens: int) -> Any:
-    """A streaming request that runs to its full length and tells how many tokens came."""
+    """Return a streaming request that runs to its full length and returns token counts."""
     text, ids = prompt
     request = service_pb2.ModelInferRequest(model_name=model)
     add(request, "end_id", "INT32", np.array([[NO_END_ID]], np.int32))
@@ -152,7 +152,7 @@ def plan_request(model: str, prompt: tuple[str, list[int]], num_tokens: int) -> 
 
 
 def report(rounds: list[dict[str, Any]], *, as_json: bool) -> None:
-    """Print the rounds, and the medians of what the text models cost."""
+    """Print the rounds, and the medians of the text models' overhead."""
     figures = {
         model: {
             "tokens_per_s_ratio": statistics.median(
@@ -173,7 +173,7 @@ def report(rounds: list[dict[str, Any]], *, as_json: bool) -> None:
         print(json.dumps({"machine": machine, "rounds": rounds, "figures": figures}, indent=2))
         return
     models = (CORE, *TEXT_MODELS)
-    print("output tokens/s, all at once | time to first token, one in flight (ms)")
+    print("output tokens/s, sent together | time to first token, one in flight (ms)")
     print("  ".join(f"{model:>16}" for model in models * 2))
     for each in rounds:
         cells = [each["tokens_per_s"][model] for model in models]

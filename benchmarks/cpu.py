@@ -1,4 +1,4 @@
-"""What a server's processes and its GPUs are busy with while it is measured."""
+"""Measure the CPU time of a server's processes, and sample its GPUs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CLIENT, WORKER = "client (this process)", "engine worker"
 
 
 def cpu_seconds(server: RunningServer) -> dict[str, float]:
-    """CPU time so far of this process, Triton, its stubs, and the engine's processes."""
+    """Return the CPU time of this process, Triton, its stubs, and the engine's processes."""
     return {part: sum(each.values()) for part, each in cpu_by_process(server).items()}
 
 
 def cpu_by_process(server: RunningServer) -> dict[str, dict[int, float]]:
-    """The same of each process, by its id, where a part has several."""
+    """Return the CPU time by part and process id; a part can have several processes."""
     supervisor = psutil.Process(server.state.supervisor_pid)
     this = psutil.Process()
     seconds = {CLIENT: {this.pid: _cpu_of(this)}}
@@ -56,7 +56,7 @@ def _cpu_of(process: psutil.Process) -> float:
 
 @contextlib.contextmanager
 def watching(server: RunningServer) -> Iterator[list[list[dict[str, Any]]]]:
-    """The GPUs as the server's metrics tell of them, about once a second."""
+    """Yield a list that samples the GPUs in the server's metrics, about once per second."""
     seen: list[list[dict[str, Any]]] = []
     is_over = threading.Event()
 

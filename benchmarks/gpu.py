@@ -1,12 +1,12 @@
-"""The whole stack on a machine with a GPU, with vLLM called directly beside it.
+"""Check the whole stack on a machine with a GPU, and compare it with vLLM alone.
 
     python benchmarks/gpu.py [--engine-python PY] [--work DIR] [--only PART]... [--rehearse]
 
-Makes a checkpoint of Llama-2-7B's shape with random weights and a small one with real files,
-imports and serves them with the engine kind vllm, and measures: docs/gpu.md says what, part by
-part. Each part has a time limit, and one that fails costs the others nothing. What has been seen is
-in DIR/gpu.json after each part; the last thing printed is a table. `--rehearse` runs it all without
-a GPU, on the stand-in of vLLM that the tests have: it finds mistakes, and its figures mean nothing.
+Creates a checkpoint of Llama-2-7B's shape with random weights and a small one with real files,
+imports and serves them with the engine kind vllm, and measures them; docs/gpu.md describes each
+part. Each part has a time limit, and a failure does not affect the others. After each part, the
+results are in DIR/gpu.json; finally, a table is printed. `--rehearse` runs everything without a
+GPU, on the tests' stand-in for vLLM: use it to test the script; the measurements are meaningless.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from gpu_vllm import raw_greedy, run_raw, run_stream_client, serving
 from trtllm_serve_cli.build.installed import find_python_with
 from trtllm_serve_cli.sizing.gpus import find_gpus
 
-# Seconds; a part that takes longer is ended.
+# Seconds after which a part is stopped.
 LIMITS = {"raw": 420, "greedy": 300, "served": 480, "raw_server": 300, "tp2": 480}
 
 
 def check_raw(check: Check) -> dict[str, Any]:
-    """vLLM called directly: all at once, and one stream alone."""
+    """Measure vLLM alone: a burst of all requests, and a single stream."""
     prompts, lengths = draw_burst(check)
     jobs = {
         "burst": {"kind": "burst", "prompts": prompts, "lengths": lengths},
@@ -69,7 +69,7 @@ def check_raw(check: Check) -> dict[str, Any]:
 
 
 def check_greedy(check: Check) -> dict[str, Any]:
-    """The small model's tokens: vLLM's own, and through Triton."""
+    """Compare the small model's tokens from vLLM alone and through Triton."""
     prompts = greedy_prompts(check)
     expected = raw_greedy(check, prompts)
     with served(check, check.small) as server:
@@ -78,7 +78,7 @@ def check_greedy(check: Check) -> dict[str, Any]:
 
 
 def check_served(check: Check) -> dict[str, Any]:
-    """Everything that is measured on the large model behind Triton."""
+    """Run all measurements of the large model behind Triton."""
     found: dict[str, Any] = {}
     started_s = time.perf_counter()
     with served(check, check.big) as server:
@@ -90,7 +90,7 @@ def check_served(check: Check) -> dict[str, Any]:
             "streaming": measure_streaming,
             "memory": measure_memory,
         }.items():
-            # What one of them found is kept when the next fails.
+            # Results are kept if a later measurement fails.
             try:
                 found[name] = measure(check, server)
             except Exception as error:
@@ -102,7 +102,7 @@ def check_served(check: Check) -> dict[str, Any]:
 
 
 def check_raw_server(check: Check) -> dict[str, Any]:
-    """vLLM's own server, streaming as many at once."""
+    """Measure vLLM's server with the same number of concurrent streams."""
     if check.is_rehearsal:
         return {"left_out": "the stand-in has no server"}
     with serving(check):
@@ -110,7 +110,7 @@ def check_raw_server(check: Check) -> dict[str, Any]:
 
 
 def check_tp2(check: Check) -> dict[str, Any]:
-    """Two GPUs: the small model's tokens, and how many requests of the large one."""
+    """Measure two GPUs: the small model's tokens and the large model's request rate."""
     if len(find_gpus()) < 2 and not check.is_rehearsal:
         return {"left_out": "one GPU"}
     prompts = greedy_prompts(check)
@@ -134,7 +134,7 @@ PARTS: dict[str, Callable[[Check], dict[str, Any]]] = {
 
 
 def compare_tokens(expected: list[list[int]], got: list[list[int]]) -> dict[str, Any]:
-    """How many prompts have the same tokens, and up to where the others agree."""
+    """Count the prompts with equal tokens, and return the common prefix length of each."""
     agree = [
         next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
         if len(one) == len(other)
@@ -149,16 +149,16 @@ def compare_tokens(expected: list[list[int]], got: list[list[int]]) -> dict[str,
 
 
 class TimeIsUp(SystemExit):
-    """A part has taken longer than it may.
+    """A part exceeded its time limit.
 
-    No `Exception`: what is under way would take that for a failure of its own, and go on without a
-    limit. From a callback, an event loop passes only the likes of `SystemExit` on.
+    Not an `Exception`: the running code would handle that as its own failure, and continue without
+    a limit. An event loop only propagates exceptions like `SystemExit` from callbacks.
     """
 
 
 @contextlib.contextmanager
 def limited(seconds: int) -> Iterator[None]:
-    """Raise `TimeIsUp` in what takes longer."""
+    """Raise `TimeIsUp` in the block after `seconds`."""
 
     def stop(*_: object) -> None:
         raise TimeIsUp(f"more than {seconds} s")
@@ -173,7 +173,7 @@ def limited(seconds: int) -> Iterator[None]:
 
 
 def rehearsal_python(work: Path) -> str:
-    """A Python that takes the tests' stand-in for vLLM."""
+    """Return a Python that imports the tests' stand-in for vLLM."""
     script = work / "python3"
     stand_in = Path(__file__).parents[1] / "tests" / "fakes" / "stand_in"
     script.write_text(
@@ -184,17 +184,17 @@ def rehearsal_python(work: Path) -> str:
 
 
 def main() -> None:
-    """Run the parts, and print the table."""
+    """Run the parts and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--engine-python", default="", help="the Python that has vLLM")
+    parser.add_argument("--engine-python", default="", help="Python with vLLM")
     parser.add_argument("--work", type=Path, default=Path("gpu-check"))
     parser.add_argument("--only", action="append", choices=PARTS, default=[])
     parser.add_argument("--text-instances", type=int, default=1, help="processes per text model")
     parser.add_argument(
         "--vllm-args", type=json.loads, default={}, metavar="JSON",
-        help="engine arguments for vLLM called directly and behind Triton alike",
+        help="engine arguments for vLLM, alone and behind Triton",
     )  # fmt: skip
     parser.add_argument("--rehearse", action="store_true")
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""One run of the GPU check: how much is asked, of what, and what was found."""
+"""The configuration and results of a GPU check."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GPU_MEMORY = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is asked; `one` are prompt and answer of a single stream, in tokens."""
+    """The sizes of the model, the engine and the load."""
 
     shape: dict[str, Any]
     max_batch_size: int = 1024
@@ -43,7 +43,7 @@ SHORT = Sizes(
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One run: where it works, with which Python, and what it has found so far."""
+    """A run: its folder, its Python and its results so far."""
 
     work: Path
     python: str
@@ -66,7 +66,7 @@ class Check:
         return self.work / "small"
 
     def arguments(self, folder: Path) -> dict[str, Any]:
-        """vLLM's own, as our server has them."""
+        """Return vLLM's engine arguments, equal to those of our server."""
         sizes = self.sizes
         of_weights = (
             {"dtype": "bfloat16", "load_format": "dummy"}
@@ -84,12 +84,12 @@ class Check:
         return self.sizes.max_seq_len if folder == self.big else SMALL["max_position_embeddings"]
 
     def save(self) -> None:
-        """Write down what there is so far."""
+        """Write the results so far."""
         (self.work / "gpu.json").write_text(json.dumps(self.found, indent=1))
 
 
 def draw_burst(check: Check) -> tuple[list[list[int]], list[int]]:
-    """The requests that `tllm bench token-norm-dist` sends with the seed 0."""
+    """Return the requests of `tllm bench token-norm-dist` with seed 0."""
     rng = np.random.default_rng(0).spawn(3)[1]
     vocab_size = check.sizes.shape["vocab_size"]
     specs = TokenNormDist().draw(check.sizes.num_requests, vocab_size, rng)

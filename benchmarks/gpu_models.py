@@ -1,6 +1,6 @@
-"""Checkpoints for the GPU check: shapes without weights, and a small model with some.
+"""Create checkpoints for the GPU check: a shape without weights, and a small model with weights.
 
-Both have a real tokenizer of whole words (`w17`), so that a text of n words is n tokens.
+Both have a real word-level tokenizer (`w17`): a text of n words has n tokens.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SMALL = {
     "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 2048,
     "max_position_embeddings": 1024, "torch_dtype": "float16",
 }  # fmt: skip
-# So that the layers add to what the embeddings say, and do not drown it.
+# Small, so that the layers do not dominate the embeddings.
 _LAYER_STD = 0.02
 
 
 def write_shape(folder: Path, shape: dict[str, Any]) -> Path:
-    """A Llama checkpoint without weights, for `load_format=dummy`."""
+    """Write a Llama checkpoint without weights, for `load_format=dummy`."""
     write_config(folder, shape)
-    # What looks for the weights finds a file; what loads dummies does not open it.
+    # Checks for weights find a file; loading dummy weights does not open it.
     empty = write_safetensors({"model.norm.weight": np.ones(shape["hidden_size"], np.float16)})
     (folder / "model.safetensors").write_bytes(empty)
     _write_tokenizer(folder, shape["vocab_size"])
@@ -38,7 +38,7 @@ def write_shape(folder: Path, shape: dict[str, Any]) -> Path:
 
 
 def write_config(folder: Path, shape: dict[str, Any]) -> Path:
-    """What `tllm plan` needs of it: with a file of weights it would believe that one's size."""
+    """Write the files for `tllm plan`, which would use the size of a weight file."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
@@ -51,10 +51,10 @@ def write_config(folder: Path, shape: dict[str, Any]) -> Path:
 
 
 def write_small(folder: Path, seed: int = 0) -> Path:
-    """A Llama checkpoint with random weights that prefers one next token clearly, mostly.
+    """Write a Llama checkpoint with random weights that usually prefers one token clearly.
 
-    The output layer is the embeddings, each moved on by one, and noise: so the likeliest token
-    leads by more than what other kernels or other GPUs add up differently.
+    The output layer consists of the embeddings, shifted by one, and noise. The margin of the most
+    likely token is thus larger than numerical differences between kernels and GPUs.
     """
     write_shape(folder, SMALL)
     rng = np.random.default_rng(seed)
@@ -86,7 +86,7 @@ def write_small(folder: Path, seed: int = 0) -> Path:
 
 
 def text_of(token_ids: list[int]) -> str:
-    """What the tokenizer makes these tokens of."""
+    """Return the text with these tokens."""
     return " ".join(f"w{token}" for token in token_ids)
 
 

@@ -1,16 +1,16 @@
-"""vLLM without us: what the GPU check compares with. Runs in the Python that has vLLM.
+"""Run vLLM alone, as the reference of the GPU check. Runs in the Python with vLLM.
 
     python gpu_raw.py JOBS.json RESULT.json
 
 JOBS has `arguments` (vLLM's engine arguments) and `jobs`, each with a `kind`:
 
     greedy   prompts, num_tokens           -> tokens, one prompt after another
-    burst    prompts, lengths              -> duration_s, all at once
-    alone    prompt, num_tokens, repeats   -> duration_s and ttft_s of each repeat, by itself
-    stream   url, model, prompts, num_tokens, concurrency -> what vLLM's own server streams
+    burst    prompts, lengths              -> duration_s of all prompts together
+    alone    prompt, num_tokens, repeats   -> duration_s and ttft_s of each repeat, one in flight
+    stream   url, model, prompts, num_tokens, concurrency -> records of vLLM's server
 
-Prompts are token ids. Only `stream` needs no engine: its server is there. Needs vLLM, and aiohttp
-for `stream`; nothing of this project.
+Prompts are token ids. `stream` uses a running server instead of an engine. Requires vLLM, and
+aiohttp for `stream`, but not this project.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Do the jobs, and write after each what there is so far."""
+    """Run the jobs, and write the results after each."""
     work = json.loads(Path(sys.argv[1]).read_text())
     results: dict[str, Any] = {}
     engine = None
@@ -56,14 +56,14 @@ def _generate(engine: Any, prompts: list[list[int]], lengths: list[int]) -> list
 
 
 def run_greedy(engine: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """One after another, so that every step has the same shape wherever it runs."""
+    """Generate one prompt after another, so that every step has the same shape everywhere."""
     return {
         "tokens": [_generate(engine, [prompt], [job["num_tokens"]])[0] for prompt in job["prompts"]]
     }
 
 
 def run_burst(engine: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """All at once, after a few that warm up."""
+    """Generate all prompts together, after a warm-up."""
     _generate(engine, job["prompts"][:32], [8] * 32)
     started_s = time.perf_counter()
     answers = _generate(engine, job["prompts"], job["lengths"])
@@ -74,11 +74,11 @@ def run_burst(engine: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_alone(engine: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """The time of one token, and of the whole, in turns."""
+    """Measure the time of one token and of the whole response, in turns."""
     times: dict[str, list[float]] = {"ttft_s": [], "duration_s": []}
     for turn in range(job["repeats"] + 1):
         for name, length in (("ttft_s", 1), ("duration_s", job["num_tokens"])):
-            # Each prompt another, so that no cache answers it.
+            # Each prompt is different, so that it is not cached.
             prompt = [turn + 3, length + 3, *job["prompt"][2:]]
             started_s = time.perf_counter()
             _generate(engine, [prompt], [length])
@@ -88,7 +88,7 @@ def run_alone(engine: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 
 async def stream_all(job: dict[str, Any]) -> dict[str, Any]:
-    """Stream from vLLM's OpenAI server, so many requests in flight."""
+    """Stream from vLLM's OpenAI server with `concurrency` requests in flight."""
     import aiohttp
 
     waiting = iter(job["prompts"])

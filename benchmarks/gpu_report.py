@@ -1,4 +1,4 @@
-"""The table of the GPU check: what was seen, beside what was wanted."""
+"""Format the results of the GPU check, compared with the reference and the objectives."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 
 
 def report(found: dict[str, Any]) -> str:
-    """What was seen, beside what was wanted."""
-    rows = [("what", "seen", "beside it", "wanted"), *_rows(found)]
+    """Return the table of measurements, references and objectives."""
+    rows = [("metric", "measured", "reference", "objective"), *_rows(found)]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     lines.insert(1, "-" * max(map(len, lines)))
     for title, cores in (
-        ("CPU cores in use, all at once", _get(found, "served.burst.cores")),
+        ("CPU cores in use, burst", _get(found, "served.burst.cores")),
         ("CPU cores in use, streaming", _get(found, "served.streaming.cores")),
     ):
         if cores:
             lines += ["", title, *(f"  {name:<28} {used:6.2f}" for name, used in cores.items())]
     failed = list(_errors(found))
-    return "\n".join([*lines, *(["", "failed or left out:", *failed] if failed else [])])
+    return "\n".join([*lines, *(["", "failed or skipped:", *failed] if failed else [])])
 
 
 def _errors(found: dict[str, Any], path: str = "") -> Iterator[str]:
@@ -39,30 +39,30 @@ def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
             ratio = f" ({values[0] / values[1]:.3f})"
         return what, shown[0], (shown[1] + ratio if other else ""), objective
 
-    yield row("all at once, requests/s", "served.burst.requests_per_s", "raw.requests_per_s",
+    yield row("burst, requests/s", "served.burst.requests_per_s", "raw.requests_per_s",
               "> 188.09, >= 0.95 of vLLM's")  # fmt: skip
-    yield row("all at once, output tokens/s", "served.burst.tokens_per_s", "raw.tokens_per_s",
+    yield row("burst, output tokens/s", "served.burst.tokens_per_s", "raw.tokens_per_s",
               "> 3857.66")  # fmt: skip
     yield row("one stream (BLS), tokens/s", "served.alone.tokens_per_s", "raw.alone.tokens_per_s",
               ">= 0.95 of vLLM's")  # fmt: skip
     yield row("one stream (BLS), first token, ms", "served.alone.ttft_ms", "raw.alone.ttft_ms",
               "<= 3 ms above", ".2f")  # fmt: skip
-    yield row("200 in, 100 out, ms", "served.latency.p50_ms", "raw.latency_ms", "< 1630")
-    yield row("streams at once, tokens lost", "served.streaming.num_lost", "raw_server.num_lost",
+    yield row("200 tokens in, 100 out, ms", "served.latency.p50_ms", "raw.latency_ms", "< 1630")
+    yield row("streaming, lost tokens", "served.streaming.num_lost", "raw_server.num_lost",
               "0", "d")  # fmt: skip
-    yield row("streams at once, output tokens/s", "served.streaming.tokens_per_s",
+    yield row("streaming, output tokens/s", "served.streaming.tokens_per_s",
               "raw_server.tokens_per_s")  # fmt: skip
-    yield row("streams at once, gap p50, ms", "served.streaming.itl.p50_ms",
+    yield row("streaming, ITL p50, ms", "served.streaming.itl.p50_ms",
               "raw_server.itl.p50_ms")  # fmt: skip
-    yield row("streams at once, gap p99, ms", "served.streaming.itl.p99_ms",
+    yield row("streaming, ITL p99, ms", "served.streaming.itl.p99_ms",
               "raw_server.itl.p99_ms", "<= 1.3 of vLLM's server")  # fmt: skip
-    yield row("streams at once, tokens a response", "served.streaming.tokens_per_response",
+    yield row("streaming, tokens per response", "served.streaming.tokens_per_response",
               "raw_server.tokens_per_response", "", ".2f")  # fmt: skip
-    yield row("greedy answers that are equal", "greedy.num_equal", "greedy.num_prompts", "all",
+    yield row("equal greedy responses", "greedy.num_equal", "greedy.num_prompts", "all",
               "d")  # fmt: skip
-    yield row("TP 2: greedy answers that are equal", "tp2.greedy.num_equal",
+    yield row("TP 2: equal greedy responses", "tp2.greedy.num_equal",
               "tp2.greedy.num_prompts", "all", "d")  # fmt: skip
-    yield row("TP 2: all at once, requests/s", "tp2.burst.requests_per_s",
+    yield row("TP 2: burst, requests/s", "tp2.burst.requests_per_s",
               "served.burst.requests_per_s")  # fmt: skip
     yield row("ready after, s", "served.ready_after_s")
 

@@ -1,4 +1,4 @@
-"""The GPU check's models behind Triton, and the measures of such a server."""
+"""Serve the GPU check's models behind Triton, and measure the server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PORTS = {"http_port": 8170, "grpc_port": 8171, "metrics_port": 8172}
 
 @contextlib.contextmanager
 def served(check: Check, folder: Path, tp: int = 1) -> Iterator[RunningServer]:
-    """A server of the checkpoint, imported for it."""
+    """Import and serve a checkpoint."""
     sizes = check.sizes
     is_big = folder == check.big
     parameters = {
@@ -77,7 +77,7 @@ def served(check: Check, folder: Path, tp: int = 1) -> Iterator[RunningServer]:
 
 
 def measure_burst(check: Check, server: RunningServer) -> dict[str, Any]:
-    """`tllm bench token-norm-dist`, all at once; with it, where the time goes."""
+    """Measure `tllm bench token-norm-dist` with all requests sent together, and the CPU use."""
     settings = BenchmarkSettings(
         TokenNormDist(),
         AllAtOnce(),
@@ -103,7 +103,7 @@ def measure_burst(check: Check, server: RunningServer) -> dict[str, Any]:
 
 
 def measure_alone(check: Check, server: RunningServer) -> dict[str, Any]:
-    """One stream of 200 in, 300 out as text through `tensorrt_llm_bls`, over one connection."""
+    """Measure a stream of 200 tokens in, 300 out, as text through `tensorrt_llm_bls`."""
     times: dict[str, list[float]] = {"ttft_s": [], "duration_s": []}
     with connect(server.endpoint.grpc) as stub:
         for turn in range(check.sizes.repeats + 1):
@@ -122,7 +122,7 @@ def measure_alone(check: Check, server: RunningServer) -> dict[str, Any]:
 
 
 def plan_text_request(text: str, num_tokens: int) -> Any:
-    """A streaming request for so many tokens: the end token may come at any time otherwise."""
+    """Return a streaming request with a fixed length: otherwise an end token may stop it."""
     encoded = text.encode()
     request = service_pb2.ModelInferRequest(model_name="tensorrt_llm_bls")
     request.inputs.add(name="text_input", datatype="BYTES", shape=[1, 1])
@@ -135,7 +135,7 @@ def plan_text_request(text: str, num_tokens: int) -> Any:
 
 
 def measure_latency(check: Check, server: RunningServer) -> dict[str, Any]:
-    """Of 200 in, 100 out, one at a time, as upstream's document measures it."""
+    """Measure 200 tokens in, 100 out, one request in flight, as in upstream's documentation."""
     settings = BenchmarkSettings(
         TokenNormDist(200, 0, 100, 0), AtConcurrency(1), check.sizes.repeats,
         stream=True,
@@ -147,7 +147,7 @@ def measure_latency(check: Check, server: RunningServer) -> dict[str, Any]:
 
 
 def measure_streaming(check: Check, server: RunningServer) -> dict[str, Any]:
-    """So many streams at once through `tensorrt_llm`; every token has to come."""
+    """Measure concurrent streams through `tensorrt_llm`, and count lost tokens."""
     sizes = check.sizes
     settings = BenchmarkSettings(
         TokenNormDist(128, 0, sizes.stream_tokens, 0),
@@ -173,7 +173,7 @@ def measure_streaming(check: Check, server: RunningServer) -> dict[str, Any]:
 
 
 def measure_memory(check: Check, server: RunningServer) -> dict[str, Any]:
-    """What the plan says of this card, and what the server's own figures say."""
+    """Return the plan for this card, and the memory use in the server's metrics."""
     summary = summarize(parse_metrics(fetch_metrics(server.endpoint.metrics), time.monotonic()))
     (engine,) = summary.engines
     held = {"gpus": [asdict(gpu) for gpu in summary.host.gpus], "engine": asdict(engine)}
@@ -195,7 +195,7 @@ def measure_memory(check: Check, server: RunningServer) -> dict[str, Any]:
 def generate_all(
     server: RunningServer, prompts: list[list[int]], num_tokens: int
 ) -> list[list[int]]:
-    """Greedy tokens through `tensorrt_llm`, one prompt after another."""
+    """Generate greedy tokens through `tensorrt_llm`, one prompt after another."""
     return [generate_tokens(server, prompt, num_tokens) for prompt in prompts]
 
 
@@ -212,7 +212,7 @@ def generate_tokens(server: RunningServer, prompt: list[int], num_tokens: int) -
             for output, content in zip(reply.outputs, reply.raw_output_contents, strict=True):
                 if output.name == "output_ids":
                     return [int(token) for token in np.frombuffer(content, np.int32)]
-    raise AssertionError("no tokens came")
+    raise AssertionError("the response has no tokens")
 
 
 def summarize_alone(times: dict[str, list[float]], num_tokens: int) -> dict[str, float]:

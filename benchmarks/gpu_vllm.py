@@ -1,4 +1,4 @@
-"""vLLM without us: its own Python does `gpu_raw.py`'s jobs, and runs its own server."""
+"""Run vLLM alone: the jobs of `gpu_raw.py` and vLLM's server, in the Python with vLLM."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RAW_PORT = 8173
 def run_raw(
     check: Check, name: str, arguments: dict[str, Any], jobs: dict[str, Any]
 ) -> dict[str, Any]:
-    """What vLLM's own Python makes of the jobs."""
+    """Run the jobs in the Python with vLLM, and return their results."""
     work, result = check.work / f"{name}.jobs.json", check.work / f"{name}.result.json"
     work.write_text(json.dumps({"arguments": arguments, "jobs": jobs}))
     log = check.work / f"{name}.log"
@@ -39,7 +39,7 @@ def run_raw(
 
 
 def raw_greedy(check: Check, prompts: list[list[int]]) -> list[list[int]]:
-    """The small model's tokens by vLLM itself."""
+    """Return the small model's tokens from vLLM alone."""
     job = {"kind": "greedy", "prompts": prompts, "num_tokens": check.sizes.greedy_tokens}
     found = run_raw(check, "greedy", check.arguments(check.small), {"greedy": job})
     tokens: list[list[int]] = found["greedy"]["tokens"]
@@ -48,7 +48,7 @@ def raw_greedy(check: Check, prompts: list[list[int]]) -> list[list[int]]:
 
 @contextlib.contextmanager
 def serving(check: Check) -> Iterator[None]:
-    """vLLM's own server of the large model, as `m`, on `RAW_PORT`."""
+    """Run vLLM's server with the large model as `m` on `RAW_PORT`."""
     arguments = check.arguments(check.big)
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in arguments.items()]
     with (check.work / "raw-server.log").open("wb") as log:
@@ -65,7 +65,7 @@ def serving(check: Check) -> Iterator[None]:
 
 
 def run_stream_client(check: Check) -> dict[str, Any]:
-    """So many streams at once from the server of `serving`."""
+    """Measure concurrent streams from the server of `serving`."""
     sizes = check.sizes
     rng = np.random.default_rng(7)
     warmup, measured = (
@@ -87,7 +87,7 @@ def run_stream_client(check: Check) -> dict[str, Any]:
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Until the server answers its health check; the part's limit ends a long wait."""
+    """Wait until the server responds to its health check; the part's time limit applies."""
     while process.poll() is None:
         health = f"http://127.0.0.1:{port}/health"
         with contextlib.suppress(OSError), urllib.request.urlopen(health, timeout=2):
@@ -97,7 +97,7 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it has started."""
+    """Stop a process and its children."""
     for number, patience_s in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -106,5 +106,5 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def clean_environ() -> dict[str, str]:
-    """Without this program's packages, which vLLM's Python has its own of."""
+    """Return the environment without PYTHONPATH: vLLM's Python has its own packages."""
     return {key: text for key, text in os.environ.items() if key != "PYTHONPATH"}

@@ -1,14 +1,13 @@
-"""How fast a download from the hub is, against huggingface_hub's own and against curl.
+"""Measure downloads from the hub, compared with huggingface_hub and curl.
 
     python benchmarks/hub.py [--rounds 5] [--files 4] [--megabytes 256] [--per-connection 0]
 
-A server on loopback speaks as much of the hub's API as a download uses, in a process of its own.
-Each round fetches the same files three times into an empty folder, each in a process of its own:
-with `curl --parallel`, with huggingface_hub's `snapshot_download`, and as `tllm import` does. What
-tllm does more is in its time: the SHA-256 of every file. `--per-connection` limits each connection
-to so many MB/s, as a network does and loopback does not; without it, what is measured is how much
-each leaves of the processors that it shares with the server, so the CPU time is told, too. Ratios
-are those of one round.
+A separate server process on loopback implements the part of the hub's API that downloads use. Each
+round fetches the same files three times into an empty folder, each time in a new process: with
+`curl --parallel`, with huggingface_hub's `snapshot_download`, and like `tllm import`, whose time
+includes the SHA-256 of every file. `--per-connection` limits each connection to that many MB/s, as
+a network does. Without it, the download and the server compete for the processors, so the CPU time
+is reported, too. Ratios are computed within a round.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ COMMIT = "c0ffee" + "0" * 34
 
 
 def measure_s(kind: str, url: str, files: list[str]) -> tuple[float, float]:
-    """Wall time and CPU time of one download of all files into an empty folder."""
+    """Return the wall time and CPU time to download all files into an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
         if kind == "curl":
             urls = [f"{url}/acme/tiny/resolve/{COMMIT}/{name}" for name in files]
@@ -103,14 +102,14 @@ def measure_s(kind: str, url: str, files: list[str]) -> tuple[float, float]:
 
 
 def _children_cpu_s() -> float:
-    """CPU time of the children that have ended; the server has not."""
+    """Return the CPU time of ended children, which exclude the server."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 @contextmanager
 def serve(num_files: int, megabytes: int, per_connection: float) -> Iterator[str]:
-    """The address of a server with that many files of that size."""
+    """Run a server with that many files of that size, and yield its address."""
     server = subprocess.Popen(
         [sys.executable, "-c", SERVER, str(num_files), str(megabytes), str(per_connection)],
         cwd=ROOT,

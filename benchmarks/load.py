@@ -1,22 +1,22 @@
-"""What the load generator itself can do, against a model that answers at once.
+"""Measure the load generator's limits, with a model that responds immediately.
 
     python benchmarks/load.py [--rounds 3] [--requests 6000] [--json]
                               [--upstream SCRIPT] [--upstream-python PYTHON] [--aiperf PROGRAM]
 
-A Python model in the embedded Triton answers every request at once with one response: decoupled in
-one server, with plain answers in another. Printed for each:
+A Python model in the embedded Triton sends one response to every request immediately. It is
+decoupled in one server, and not in another. Printed for each:
 
-- the highest rate of an open loop that `tllm bench` keeps with a p99 schedule lag under 1 ms, and
-  with as many requests completed as were offered (bisection, four seconds a step);
-- requests/s of a closed loop of 64, and of all requests at once, in turns with upstream's
-  `benchmark_core_model.py` if `--upstream` says where it lies (with `--upstream-python` in an
-  environment of its own), and the client's CPU seconds per 1000 requests: what 1000 requests more
-  cost, so that starting Python and its imports are not in it;
-- with `--aiperf`, which is the program of that name, the same of a closed loop of 64 over HTTP, in
-  turns with AIPerf: the same bodies to the `generate` of the model with plain answers.
+- the highest request rate of an open loop that `tllm bench` sustains with a p99 schedule lag under
+  1 ms and all offered requests completed (bisection, four seconds per step);
+- requests/s of a closed loop of 64 and of a burst (all requests sent together). With `--upstream`,
+  the path of upstream's `benchmark_core_model.py`, that program runs in turns with tllm;
+  `--upstream-python` is its Python. The client's CPU seconds per 1000 requests are those of 1000
+  additional requests, which exclude the start of Python and its imports;
+- with `--aiperf`, the path of that program, the same closed loop over HTTP, in turns with AIPerf:
+  the same bodies, sent to the `generate` endpoint of the model that is not decoupled.
 
-The server takes its share of the same processors. Where it is the limit, the client's loop is not
-busy: that is printed, too.
+The server uses the same processors. If it is the limit, the client's loop is not busy, which is
+printed, too.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ Client = Callable[[int], Measured]
 
 @dataclass(frozen=True)
 class Server:
-    """Where a Triton listens."""
+    """The addresses of a Triton server."""
 
     http: str
     grpc: str
@@ -111,7 +111,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Clients, each run for so many requests, by their names; `where` leads ours to the server."""
+    """The clients to compare, by name; `where` has the options that select our server."""
 
     where: Sequence[str]
     ours: Mapping[str, Client]
@@ -120,7 +120,7 @@ class Comparison:
 
 @contextlib.contextmanager
 def serving(*, decoupled: bool) -> Iterator[Server]:
-    """A Triton with the model."""
+    """Run a Triton server with the model."""
     http, grpc = free_ports(2)
     triton = find_triton(os.environ)
     with tempfile.TemporaryDirectory() as name:
@@ -157,7 +157,7 @@ def serving(*, decoupled: bool) -> Iterator[Server]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago."""
+    """Return ports that are currently free."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -166,7 +166,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def wait_until_ready(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
-    """Until Triton is ready; its log in the error if it does not become so."""
+    """Wait until Triton is ready; exit with its log if it does not become ready."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and server.poll() is None:
         with contextlib.suppress(urllib.error.URLError, OSError):
@@ -177,7 +177,7 @@ def wait_until_ready(port: int, server: subprocess.Popen[bytes], log: Path) -> N
 
 
 def find_sustained_rate(where: Sequence[str], highest: float) -> float:
-    """Bisection between no load and more than a closed loop reaches."""
+    """Find the rate by bisection between 0 and `highest`."""
     low, high = 0.0, highest
     for _ in range(6):
         rate = (low + high) / 2
@@ -190,7 +190,7 @@ def find_sustained_rate(where: Sequence[str], highest: float) -> float:
 
 
 def plan_comparison(mode: str, server: Server, arguments: argparse.Namespace) -> Comparison:
-    """Who takes turns."""
+    """Return the clients to compare in this mode."""
     is_http = mode == OVER_HTTP
     where = ("-i", "http", "-u", server.http) if is_http else ("-u", server.grpc)
     ours: dict[str, Client] = {
@@ -201,17 +201,17 @@ def plan_comparison(mode: str, server: Server, arguments: argparse.Namespace) ->
         aiperf = arguments.aiperf
         theirs[f"AIPerf, {IN_FLIGHT} in flight"] = lambda n: run_aiperf(aiperf, server.http, n)
     else:
-        ours["tllm, all at once"] = lambda n: run_ours(where, n)
+        ours["tllm, burst"] = lambda n: run_ours(where, n)
         if arguments.upstream is not None:
             script, python = arguments.upstream, arguments.upstream_python
-            theirs["upstream, all at once"] = lambda n: run_upstreams(
+            theirs["upstream, burst"] = lambda n: run_upstreams(
                 server.grpc, n, script, python, mode
             )
     return Comparison(where, ours, theirs)
 
 
 def measure(comparison: Comparison, num_rounds: int, count: int) -> dict[str, Any]:
-    """All rounds on one server, the clients taking turns."""
+    """Run all rounds on one server, with the clients in turns."""
     clients = {**comparison.ours, **comparison.theirs}
     rounds = [
         {name: (run(FEW), run(count)) for name, run in clients.items()} for _ in range(num_rounds)
@@ -243,7 +243,9 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=6000)
     parser.add_argument("--upstream", type=Path, help="upstream's benchmark_core_model.py")
     parser.add_argument("--upstream-python", default=sys.executable)
-    parser.add_argument("--aiperf", help="the program aiperf, in an environment of its own")
+    parser.add_argument(
+        "--aiperf", help="path of the program aiperf, which may be in a different environment"
+    )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     results = {}

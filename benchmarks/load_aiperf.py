@@ -1,8 +1,8 @@
-"""AIPerf as a client of `load.py`: the bodies that `tllm bench` would send, to the same endpoint.
+"""Run AIPerf as a client of `load.py`, with the bodies and the endpoint of `tllm bench`.
 
-They go to Triton's `generate` as they are, so AIPerf formats no prompt. What it could do besides is
-left out: token counts of answers, telemetry, per-request files, the cache of its input. As many
-workers as it chooses.
+AIPerf sends the bodies to Triton's `generate` endpoint unchanged and does not format prompts. Its
+optional work is disabled: token counts of responses, telemetry, per-request files and the input
+cache. AIPerf chooses the number of workers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trtllm_serve_cli.bench.model.served_model import Target, fetch_model
 from trtllm_serve_cli.bench.transport.codec import RequestOptions, encode_body
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 
-# It wants a tokenizer, and gets one that knows nothing: no text is counted.
+# AIPerf requires a tokenizer; this one is minimal, since tokens are not counted.
 TOKENIZER = {
     "tokenizer.json": {
         "version": "1.0",
@@ -32,7 +32,7 @@ TOKENIZER = {
 
 
 def run_aiperf(program: str, address: str, num_requests: int) -> Measured:
-    """A closed loop of `IN_FLIGHT`; the rate is the request throughput that it says."""
+    """Run a closed loop of `IN_FLIGHT`, and return AIPerf's request throughput."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         inputs = folder / "inputs.json"
@@ -42,7 +42,7 @@ def run_aiperf(program: str, address: str, num_requests: int) -> Measured:
         command = [program, "profile", "--model", "tensorrt_llm", "--url", f"http://{address}"]
         command += ["--endpoint-type", "raw"]
         command += ["--custom-endpoint", "/v2/models/tensorrt_llm/generate"]
-        # An answer without a text would count as failed.
+        # A response without text would count as failed.
         command += ["--extra-inputs", "response_field:model_name"]
         command += ["--input-file", str(inputs), "--custom-dataset-type", "inputs_json"]
         command += ["--tokenizer", str(folder), "--use-server-token-count"]
@@ -58,7 +58,7 @@ def run_aiperf(program: str, address: str, num_requests: int) -> Measured:
 
 
 def make_inputs(address: str, num_requests: int) -> dict[str, Any]:
-    """Requests of the same lengths as in `LENGTHS`, in AIPerf's form: one to a session."""
+    """Return requests with the lengths in `LENGTHS` in AIPerf's format, one per session."""
     model = fetch_model(Target(address, interface="http"), "tokens")
     assert model.vocab_size is not None
     workload = TokenNormDist(output_stdev=0)

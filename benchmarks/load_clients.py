@@ -1,4 +1,4 @@
-"""The clients that `load.py` compares: each a program of its own, run once."""
+"""Run the clients that `load.py` compares, each as a separate program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IN_FLIGHT = 64
 
 @dataclass(frozen=True)
 class Measured:
-    """One run of a client: requests/s, its whole CPU time, and how busy its loop was (ours)."""
+    """The result of a client: requests/s, total CPU time, and the load of its loop (ours only)."""
 
     per_s: float
     cpu_s: float
@@ -35,7 +35,7 @@ class Measured:
 
 
 def run_client(command: list[str], environ: Mapping[str, str] | None = None) -> tuple[str, float]:
-    """What it printed, and its CPU time with that of its children."""
+    """Run a command, and return its output and CPU time, including its children."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -46,7 +46,7 @@ def run_client(command: list[str], environ: Mapping[str, str] | None = None) -> 
 
 
 def run_ours(where: Sequence[str], num_requests: int, *load: str) -> Measured:
-    """`tllm bench` as a user runs it; `where` are its words for the server."""
+    """Run `tllm bench`; `where` has the options that select the server."""
     words = ["bench", "token-norm-dist", *LENGTHS, "--json", *where, *load]
     words += ["--num-requests", str(num_requests)]
     printed, cpu_s = run_client([sys.executable, "-m", "trtllm_serve_cli.cli.main", *words])
@@ -65,7 +65,7 @@ def run_ours(where: Sequence[str], num_requests: int, *load: str) -> Measured:
 def run_upstreams(
     address: str, num_requests: int, script: Path, python: str, mode: str
 ) -> Measured:
-    """Upstream's program; its table's first row is the rate."""
+    """Run upstream's program, and read the rate from the first row of its table."""
     command = [python, str(script), "-i", "grpc", "-u", address]
     command += ["--num-requests", str(num_requests), "--max-input-len", "500"]
     command += ["--exclude-input-in-output", *(["--decoupled"] if mode == "decoupled" else [])]

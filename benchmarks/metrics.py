@@ -1,19 +1,18 @@
-"""What it costs that models count, time and publish.
+"""Measure the cost of metrics: counting, timing and publishing in the models.
 
     python benchmarks/metrics.py [--rounds 5] [--requests 64] [--output-tokens 64] [--step-ms 20]
                                  [--json]
 
-Serves two copies of the demo model: as they are, and with what counts taken out of the runtime that
-lies beside it. They take turns with the same requests (128 tokens in, streamed, 16 at once)
-while the other sits idle, in alternating order. Prints for both the output tokens per second, and
-the CPU time per token of all processes but the engine worker: that one counts nothing, and its own
-time varies by more than all of theirs. The figures are the median of the ratios of tokens/s, which
-needs a machine that does nothing else, and what the CPU time grew by, as a part of all that a token
-takes.
+Serves two copies of the demo model: one unchanged, and one without the counting code in its copy of
+the runtime. They process the same requests (128 tokens in, streamed, 16 in flight) in turns, in
+alternating order, while the other is idle. Prints the output tokens per second of both, and the CPU
+time per token of all processes except the engine worker. The worker does not count metrics, and its
+CPU time varies by more than that of all other processes. The results are the median ratio of
+tokens/s, which requires an idle machine, and the additional CPU time as a share of the total.
 
-With `--step-ms` the engine is simulated, each of its steps that long: as with an engine on a GPU,
-the models have the processors to themselves, and the engine's own pace does not vary. Let 16 long
-answers be all then: who is asked anew waits for the next step, up to a whole one.
+With `--step-ms`, the engine is simulated with steps of that duration: as with an engine on a GPU,
+the models do not share the processors with it, and its speed does not vary. Use 16 long responses
+then, because a new request waits for the next step.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from trtllm_serve_cli.launch.supervisor.lifecycle import launch, stop_server
 from trtllm_serve_cli.paths import Home, find_home
 
 CONCURRENCY, PROMPT_TOKENS = 16, 128
-# File of the runtime -> what takes the counting out of it.
+# File of the runtime -> code that disables its counting.
 WITHOUT = {
     "requests/request_record.py": "RequestRecord.add_tokens = lambda self, sequence, n: None\n"
     "RequestLedger.close_record = lambda self, record, outcome, why: None\n"
@@ -55,7 +54,7 @@ WITHOUT = {
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """What one server did in one turn; CPU time per token, of all and without the engine worker."""
+    """The result of one turn; CPU time per token, of all processes and without the worker."""
 
     tokens_per_s: float
     cpu_ms: float
@@ -63,7 +62,7 @@ class Turn:
 
 
 def remove_counting(repository: Path) -> None:
-    """Have the models of `repository` count nothing."""
+    """Disable the metrics of the models in `repository`."""
     for name, text in WITHOUT.items():
         paths = list(repository.glob(f"*/1/tllm_runtime/{name}"))
         if not paths:
@@ -73,14 +72,14 @@ def remove_counting(repository: Path) -> None:
 
 
 def cpu_s(server: RunningServer) -> tuple[float, float]:
-    """CPU time of a server so far, in seconds: of all processes, and without the worker."""
+    """Return the CPU seconds of a server: of all processes, and without the worker."""
     seconds = cpu_seconds(server)
     total_s = sum(seconds.values()) - seconds[CLIENT]
     return total_s, total_s - seconds[WORKER]
 
 
 def take_turn(server: RunningServer, num_requests: int, output_tokens: int, seed: int) -> Turn:
-    """Load one server, and measure it."""
+    """Run a benchmark on one server."""
     settings = BenchmarkSettings(
         workload=TokenNormDist(PROMPT_TOKENS, 0, output_tokens, 0),
         load=AtConcurrency(CONCURRENCY),
@@ -131,7 +130,7 @@ def main() -> None:
 
 
 def import_into(repository: Path, step_ms: float | None, home: Home) -> None:
-    """The demo, or its tokenizer with an engine whose every step takes so long."""
+    """Import the demo, or its tokenizer with a simulated engine."""
     if step_ms is not None:
         import_simulated(home, f"demo-sim-{step_ms:g}", step_ms, repository=repository)
         return
@@ -142,13 +141,13 @@ def import_into(repository: Path, step_ms: float | None, home: Home) -> None:
 def take_round(
     servers: dict[str, RunningServer], num_requests: int, output_tokens: int, seed: int
 ) -> dict[str, Turn]:
-    """A turn of each, in alternating order."""
+    """Run a turn on each server, in alternating order."""
     names = ("with", "without") if seed % 2 else ("without", "with")
     return {name: take_turn(servers[name], num_requests, output_tokens, seed) for name in names}
 
 
 def report(rounds: list[dict[str, Turn]], *, as_json: bool) -> None:
-    """Print the rounds and what they come to."""
+    """Print the rounds and the results."""
     ratio = statistics.median(
         each["with"].tokens_per_s / each["without"].tokens_per_s for each in rounds
     )

@@ -1,11 +1,11 @@
-"""How much of the engine's speed is left behind Triton.
+"""Measure how much of the engine's speed remains behind Triton.
 
     python benchmarks/serving.py [--rounds 5] [--requests 64] [--json]
 
-Serves the demo model, then takes turns: the same requests (128 tokens in, 20 out, all at once) go
-through gRPC to `tensorrt_llm`, and to OpenVINO GenAI's pipeline called directly in a process of its
-own, with the same engine and scheduler settings. Prints requests per second of both and the ratio
-of each round; the figure is the median of the ratios. Whichever is not at work sits idle.
+Serves the demo model, and runs the same requests (128 tokens in, 20 out, all sent together) in
+turns over gRPC to `tensorrt_llm`, and in OpenVINO GenAI's pipeline in a separate process, with the
+same engine and scheduler settings. Prints requests per second of both and the ratio of each round;
+the result is the median of the ratios. Only one of the two is active at a time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PROMPT_TOKENS, OUTPUT_TOKENS = 128, 20
 
 
 def serve_directly(engine_dir: Path, settings: dict[str, int], pipe: Connection) -> None:
-    """A process that runs batches through OpenVINO GenAI: gets prompts, gives seconds."""
+    """Run batches in OpenVINO GenAI: receive prompts, and send the duration in seconds."""
     import openvino
     import openvino_genai
 
@@ -59,7 +59,7 @@ def serve_directly(engine_dir: Path, settings: dict[str, int], pipe: Connection)
 
 
 def measure_served(address: str, num_requests: int, seed: int) -> float:
-    """Requests per second through gRPC."""
+    """Return the requests per second over gRPC."""
     settings = BenchmarkSettings(
         workload=TokenNormDist(PROMPT_TOKENS, 0, OUTPUT_TOKENS, 0),
         load=AllAtOnce(),
@@ -109,7 +109,7 @@ def main() -> None:
 
 
 def measure_round(address: str, pipe: Connection, num_requests: int, seed: int) -> dict[str, float]:
-    """One turn of each, in alternating order; fresh prompts, so that no cache answers them."""
+    """Measure both in alternating order, with new prompts, which are not cached."""
     rng = np.random.default_rng(10_000 + seed)
     prompts = rng.integers(100, 40_000, (num_requests, PROMPT_TOKENS)).tolist()
     served = measure_served(address, num_requests, seed) if seed % 2 else 0.0

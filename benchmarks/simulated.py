@@ -1,4 +1,4 @@
-"""A simulated engine to serve: each of its steps takes as long as is said."""
+"""Import a simulated engine with a fixed step duration."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def import_simulated(
     parameters: Mapping[str, str] | None = None,
     repository: Path | None = None,
 ) -> None:
-    """Import the source's tokenizer with such a timing as `name`, or into `repository`."""
+    """Import the source's tokenizer with a simulated engine, as `name` or into `repository`."""
     limits = {"max_batch_size": max_batch_size, "max_num_tokens": 65536}
     with tempfile.TemporaryDirectory() as folder:
         timing = Path(folder, "timing.json")

@@ -1,10 +1,10 @@
-"""How long `tllm start` takes on the demo model, and where the server's memory goes.
+"""Measure the duration of `tllm start` for the demo model, and the server's memory by part.
 
     python benchmarks/start.py [--rounds 3] [--json]
 
-Starts and stops the server in turn; ready means that a token was generated. Memory is measured on
-the last one, after 64 requests of 128 tokens in and 20 out, all at once; shared pages are counted
-once (PSS).
+Starts and stops the server repeatedly; ready means that a token was generated. The memory of the
+last server is measured when it is ready, and after 64 requests of 128 tokens in and 20 out, sent
+together. Shared pages are counted once (PSS).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MIB = 1 << 20
 
 
 def start_s(plan: LaunchPlan) -> tuple[float, RunningServer]:
-    """Seconds until the server was ready, and the server."""
+    """Start a server, and return the seconds until it was ready."""
     started_s = time.perf_counter()
     server = launch(plan, on_progress=lambda loading: None)
     return time.perf_counter() - started_s, server
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def report(times_s: list[float], memory: dict[str, dict[str, int]], *, as_json: bool) -> None:
-    """Print the times and the memory by part."""
+    """Print the times, and the memory by part."""
     if as_json:
         print(json.dumps({"start_s": times_s, "memory_bytes": memory}, indent=2))
         return

@@ -1,9 +1,9 @@
-"""How long `tllm --help` and `tllm list` take, against importing Typer and Rich.
+"""Measure `tllm --help` and `tllm list`, compared with importing Typer and Rich.
 
     python benchmarks/startup.py [--rounds 15] [--json]
 
-Each round runs the three one after another; the figure is the median of the rounds' ratios to
-`python -c "import typer, rich"`. Wall time, files warm.
+Each round runs the three commands one after another. The result is the median of the rounds'
+ratios to `python -c "import typer, rich"`, by wall time with cached files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COMMANDS = {
 
 
 def measure_s(command: tuple[str, ...]) -> float:
-    """Wall time of one run."""
+    """Return the wall time of one run."""
     started_s = time.perf_counter()
     subprocess.run(command, check=True, capture_output=True)
     return time.perf_counter() - started_s

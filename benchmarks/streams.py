@@ -1,12 +1,12 @@
-"""How many streamed tokens Triton's Python stubs hand over.
+"""Measure how many streamed tokens Triton's Python stubs can transfer.
 
     python benchmarks/streams.py [--front-ends 1 2 4] [--in-flight 256] [--step-ms 19]
                                  [--seconds 20] [--source local:DIR] [--json]
 
-Serves a simulated engine, whose step has a token for each of so many streams, with one, two and
-four instances of `tensorrt_llm` that share it. Who cannot hand over each token by itself hands over
-those of several steps together: the gaps between responses grow, and so do the tokens of each. At
-the end of each row stands what the parts kept busy, in processors.
+Serves a simulated engine, whose steps generate a token for each stream, with one, two and four
+instances of `tensorrt_llm` that share it. A stub that cannot send each token separately combines
+the tokens of several steps: gaps between responses and tokens per response increase. Each row ends
+with the processors that each part used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PARTS = ("tritonserver", "stub of tensorrt_llm", WORKER, CLIENT)
 
 
 def measure(home: Home, num_front_ends: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What came through so many stubs."""
+    """Measure the throughput of `num_front_ends` stubs."""
     name = f"streams-{num_front_ends}"
     shared = {
         "tensorrt_llm_instance_count": str(num_front_ends),

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The main path on this machine, for real: import, start, infer, bench, metrics, stop.
-# Everything it makes lies in TLLM_HOME (default: .demo beside this project's Makefile).
+# Run the whole workflow on this machine: import, start, infer, bench, metrics, stop.
+# All files are in TLLM_HOME (default: .demo next to this project's Makefile).
 set -euo pipefail
 
 export TLLM_HOME="${TLLM_HOME:-$(cd "$(dirname "$0")/.." && pwd)/.demo}"
@@ -15,7 +15,7 @@ run() {
     "$@"
 }
 
-# Whatever ends this script, even a kill, the server does not outlive it.
+# The server stops when this script ends, even if the script is killed.
 setsid bash -c 'tail --pid="$1" -f /dev/null; exec tllm stop --all' watchdog $$ \
     >/dev/null 2>&1 </dev/null &
 trap 'tllm stop --all >/dev/null 2>&1' EXIT
@@ -32,7 +32,7 @@ run tllm stop
 
 cat <<SUMMARY
 
-Done in $((SECONDS - started)) s: a real model was imported, served, asked, measured and stopped.
+Done in $((SECONDS - started)) s: a real model was imported, served, queried, measured and stopped.
   model repository  $TLLM_HOME/models/demo
   engine            $(echo "$TLLM_HOME"/engines/demo-*)
   benchmark         $results/summary.json

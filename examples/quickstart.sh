@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From nothing to an answer. Expected output on stdout: quickstart.expected
+# Import and serve a model, and send two prompts. Expected output on stdout: quickstart.expected
 set -euo pipefail
 
 tllm import -m demo

@@ -1,4 +1,4 @@
-"""Streams an answer from a running server with NVIDIA's own client, and nothing of tllm.
+"""Stream a response from a running server with NVIDIA's client, without tllm.
 
     python examples/streaming_client.py [--address 127.0.0.1:8001] [--model ensemble] PROMPT
 
@@ -17,14 +17,14 @@ import tritonclient.grpc as grpcclient
 
 
 def tensor(name: str, value: Any, dtype: Any, triton_type: str) -> grpcclient.InferInput:
-    """An input of one row with one value."""
+    """Return an input with one row and one value."""
     made = grpcclient.InferInput(name, [1, 1], triton_type)
     made.set_data_from_numpy(np.array([[value]], dtype=dtype))
     return made
 
 
 def stream(address: str, model: str, prompt: str, max_tokens: int) -> Iterator[str]:
-    """The pieces of the answer, as they come."""
+    """Yield the pieces of the response as they arrive."""
     arrived: queue.Queue[Any] = queue.Queue()
     inputs = [
         tensor("text_input", prompt.encode(), object, "BYTES"),
@@ -37,7 +37,7 @@ def stream(address: str, model: str, prompt: str, max_tokens: int) -> Iterator[s
         while True:
             result = arrived.get()
             if isinstance(result, Exception):
-                raise SystemExit(f"the server says: {result}")
+                raise SystemExit(f"the server reported: {result}")
             text = result.as_numpy("text_output")
             if text is not None:
                 yield text.reshape(-1)[0].decode()
@@ -46,7 +46,7 @@ def stream(address: str, model: str, prompt: str, max_tokens: int) -> Iterator[s
 
 
 def main() -> None:
-    """Ask, and print the pieces."""
+    """Send the prompt and print the pieces."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("prompt")
     parser.add_argument("--address", default="127.0.0.1:8001")
